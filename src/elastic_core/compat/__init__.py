@@ -1,0 +1,1 @@
+"""Torch's module names, by re-export."""

@@ -1,0 +1,116 @@
+"""Every error that users or plugin authors can meet.
+
+Messages have one line: where, what was seen against what was needed, then `Try:`. Each class keeps the parts as fields,
+builds its own text, and pickles. `exit_code` is what the command line ends with.
+"""
+
+from typing import ClassVar
+
+
+class ElasticError(Exception):
+    """Base of all errors of this project.
+
+    Args:
+        what: What was seen, and what was needed; one line, no secrets.
+        hint: What to do about it, without the word `Try:`; empty where there is nothing to say.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, what: str, *, hint: str = "") -> None:
+        """Keep the parts; the text is built by `__str__`."""
+        super().__init__(what, hint)
+        self.what = what
+        self.hint = hint
+
+    def __str__(self) -> str:
+        """Return the message on one line."""
+        return f"{self.what}. Try: {self.hint}" if self.hint else self.what
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by parts: keyword-only arguments are unknown to the default."""
+        return _rebuild, (type(self), self.what, self.hint)
+
+
+def _rebuild(cls: type[ElasticError], what: str, hint: str) -> ElasticError:
+    error = cls.__new__(cls)
+    ElasticError.__init__(error, what, hint=hint)
+    return error
+
+
+class ConfigError(ElasticError):
+    """What the user asked for can't be done as written; exit code 2."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class PluginError(ElasticError):
+    """A plugin is missing, broken or refuses; exit code 3. The message names its distribution."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class RendezvousError(ElasticError):
+    """No round could be formed; exit code 4."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class RendezvousClosedError(RendezvousError):
+    """The run is over: its rendezvous was closed."""
+
+
+class RendezvousTimeoutError(RendezvousError):
+    """Not enough nodes came in time."""
+
+
+class RendezvousConnectionError(RendezvousError):
+    """The rendezvous backend can't be reached."""
+
+
+class RendezvousStateError(RendezvousError):
+    """What the backend holds is corrupt or of another version."""
+
+
+class RendezvousGracefulExitError(RendezvousError):
+    """This node is not needed (an unused spare) and may leave with exit code 0."""
+
+    exit_code: ClassVar[int] = 0
+
+
+class BackendError(ElasticError):
+    """A call to a store failed; `BackendUnavailableError` and `OutcomeUnknownError` say how."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class BackendUnavailableError(BackendError):
+    """The store could not be reached, and nothing was written."""
+
+
+class OutcomeUnknownError(BackendError):
+    """The reply was lost: the write may or may not have happened; read again."""
+
+
+class WorkerError(ElasticError):
+    """A worker could not be started, or failed; exit code 1 where there is no better."""
+
+
+class WaitCancelledError(ElasticError):
+    """The agent asked a blocked call to end; plugin code lets it pass."""
+
+    def __init__(self, what: str = "the wait was cancelled by the agent", *, hint: str = "") -> None:
+        """Keep the parts."""
+        super().__init__(what, hint=hint)
+
+
+class WaitExpiredError(ElasticError):
+    """The deadline of a blocked call has passed."""
+
+    def __init__(self, what: str = "the wait's deadline has passed", *, hint: str = "") -> None:
+        """Keep the parts."""
+        super().__init__(what, hint=hint)
+
+
+class IllegalEventError(ElasticError):
+    """A state machine was given an event that can't happen in its state: a defect of ours. The state is unchanged."""

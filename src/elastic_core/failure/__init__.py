@@ -1,0 +1,1 @@
+"""What a failure was, and what to do about it."""

@@ -1,0 +1,1 @@
+"""Observers of the agent."""

@@ -1,0 +1,80 @@
+"""The interface of an observer of the agent."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from elastic_core.messages import (
+    AgentStarted,
+    AgentStopped,
+    DecisionTaken,
+    Draining,
+    FailureSeen,
+    Joining,
+    MembershipChanged,
+    RoundJoined,
+    WorkerEnded,
+    WorkersStarted,
+    WorkersStarting,
+    WorkersStopping,
+)
+from elastic_core.types import AddEnvironment, HookSettings, OptionSpec, Refuse
+
+
+class AgentHook:
+    """Told of what the agent does. Subclass it, override what you need, register the class under `elastic_core.hooks`.
+
+    Built once per run as `cls(settings)`. Every default does nothing. A raise is logged with the plugin's name and
+    counted, never felt by the agent; a call that overruns its deadline is abandoned, and the hook is off for the rest
+    of the run.
+
+    Threading: one thread for all hooks, one call at a time, never the supervisor's.
+    """
+
+    api_version: ClassVar[int]
+    options: ClassVar[Sequence[OptionSpec]] = ()
+
+    settings: HookSettings
+
+    def __init__(self, settings: HookSettings) -> None:
+        """Keep the settings."""
+        self.settings = settings
+
+    def on_agent_started(self, event: AgentStarted) -> None:
+        """React to the agent's start. Called: once, first."""
+
+    def on_joining(self, event: Joining) -> Refuse | None:
+        """Object to this node's joining, or not. Called: before each rendezvous; the agent waits at most the hook
+        deadline."""
+        return None
+
+    def on_round_joined(self, event: RoundJoined) -> None:
+        """React to a formed round. Called: before `on_workers_starting`."""
+
+    def on_workers_starting(self, event: WorkersStarting) -> AddEnvironment | Refuse | None:
+        """Add variables to the workers, or object. Called: before each start; the agent waits at most the hook
+        deadline."""
+        return None
+
+    def on_workers_started(self, event: WorkersStarted) -> None:
+        """React to the workers' existence. Called: after all of this node were started."""
+
+    def on_worker_exited(self, event: WorkerEnded) -> None:
+        """React to a worker's end. Called: for each, also for those that we stopped."""
+
+    def on_failure(self, event: FailureSeen) -> None:
+        """React to a failure. Called: when its evidence was read, before the decision."""
+
+    def on_decision(self, event: DecisionTaken) -> None:
+        """React to the policy's decision. Called: before workers are stopped because of it."""
+
+    def on_drain(self, event: Draining) -> None:
+        """React to a stop signal. Called: before workers are signalled."""
+
+    def on_workers_stopping(self, event: WorkersStopping) -> None:
+        """React to the stop ladder's beginning."""
+
+    def on_membership_changed(self, event: MembershipChanged) -> None:
+        """React to nodes that came or went. Called: before workers are stopped because of it."""
+
+    def on_agent_stopped(self, event: AgentStopped) -> None:
+        """React to the agent's end. Called: once, last; the agent waits at most the hook deadline."""

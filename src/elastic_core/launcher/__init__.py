@@ -1,0 +1,1 @@
+"""The composition root: options in, wired objects out."""

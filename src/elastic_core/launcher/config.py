@@ -1,0 +1,69 @@
+"""The options of a run, resolved: what the command line (or a caller of the library) hands to the launcher."""
+
+from collections.abc import Mapping
+
+from elastic_core.types import Record
+
+DEFAULT_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+
+
+class Entrypoint(Record, frozen=True, kw_only=True):
+    """What each worker executes.
+
+    `argv` is complete (interpreter first where there is one); `${local_rank}` in it is replaced per worker. `script` is
+    the file that must exist and be readable before anything starts (None: not a file), `python` whether our worker
+    hooks can work in it.
+    """
+
+    argv: tuple[str, ...]
+    name: str
+    """For people: the script, module or program as typed."""
+    script: str | None = None
+    module: str | None = None
+    python: bool = True
+
+
+class RunSettings(Record, frozen=True, kw_only=True):
+    """One run on this node, every value resolved. Defaults are torchrun's; times in seconds."""
+
+    entrypoint: Entrypoint
+    min_nodes: int = 1
+    max_nodes: int = 1
+    nproc_per_node: int = 1
+    devices: tuple[str, ...] = ()
+    """`--devices`: the visible device for each local rank; empty: as inherited."""
+    device_variable: str = "CUDA_VISIBLE_DEVICES"
+    run_id: str
+    role: str = "default"
+    rdzv_backend: str = "local"
+    rdzv_endpoint: str = ""
+    rdzv_conf: Mapping[str, str] = {}
+    node_rank: int | None = None
+    master_addr: str | None = None
+    master_port: int | None = None
+    local_addr: str | None = None
+    node_id: str = ""
+    max_restarts: int = 0
+    restart_window_s: float | None = None
+    restart_backoff_s: float = 0.5
+    fatal_exit_codes: tuple[int, ...] = ()
+    policy: str = "intensity"
+    policy_conf: Mapping[str, str] = {}
+    monitor_interval_s: float = 0.1
+    log_dir: str | None = None
+    """None: none asked for; `os.devnull`: no log files."""
+    redirects: str = "0"
+    tee: str = "0"
+    local_ranks_filter: str = ""
+    log_line_prefix_template: str | None = None
+    run_dir: str | None = None
+    signals_to_handle: tuple[str, ...] = DEFAULT_SIGNALS
+    shutdown_timeout_s: float = 30.0
+    virtual_local_rank: bool = False
+    omp_threads: int | None = None
+    """What to export as OMP_NUM_THREADS; None: leave as inherited."""
+    debug_rank: int | None = None
+    worker_hooks: bool = True
+    disabled_plugins: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+    """Lines that the user must see before the workers start (what is not available yet, what has no effect)."""

@@ -1,0 +1,365 @@
+"""Closed unions of what the machines take (events) and give (commands), and the moments that hooks are told of."""
+
+from elastic_core.types import (
+    Decision,
+    FailedWorker,
+    Failure,
+    Record,
+    Round,
+    RoundChange,
+    WorkerExit,
+)
+
+# --- events of the agent machine ---
+
+
+class StartRequested(Record, frozen=True, kw_only=True):
+    """The agent was told to run."""
+
+
+class JoinAllowed(Record, frozen=True, kw_only=True):
+    """No hook objects to joining."""
+
+
+class JoinRefused(Record, frozen=True, kw_only=True):
+    """A hook refused to let this node join."""
+
+    hook: str
+    reason: str
+
+
+class RoundFormed(Record, frozen=True, kw_only=True):
+    """The rendezvous gave this node a place."""
+
+    round: Round
+
+
+class RendezvousFailed(Record, frozen=True, kw_only=True):
+    """The rendezvous gave up; `exit_code` is the error's (0: this node is not needed)."""
+
+    summary: str
+    exit_code: int = 4
+
+
+class RoundChanged(Record, frozen=True, kw_only=True):
+    """The rendezvous reports something about the round in progress."""
+
+    change: RoundChange
+
+
+class StartAllowed(Record, frozen=True, kw_only=True):
+    """Hooks were asked; `variables` are theirs, for every worker."""
+
+    variables: tuple[tuple[str, str], ...] = ()
+
+
+class StartRefused(Record, frozen=True, kw_only=True):
+    """A hook refused to let workers start."""
+
+    hook: str
+    reason: str
+
+
+class WorkersSpawned(Record, frozen=True, kw_only=True):
+    """All workers of the round exist."""
+
+
+class SpawnFailed(Record, frozen=True, kw_only=True):
+    """A worker could not be started; those that were are being stopped by the command that follows."""
+
+    failure: Failure
+
+
+class WorkerExited(Record, frozen=True, kw_only=True):
+    """A worker ended."""
+
+    exit: WorkerExit
+
+
+class Examined(Record, frozen=True, kw_only=True):
+    """The evidence was read: this was the first cause."""
+
+    failure: Failure
+
+
+class DecisionMade(Record, frozen=True, kw_only=True):
+    """The failure policy has answered."""
+
+    failure: Failure
+    decision: Decision
+
+
+class WorkersStopped(Record, frozen=True, kw_only=True):
+    """Every worker of the round and everything that they started is gone."""
+
+
+class TimerFired(Record, frozen=True, kw_only=True):
+    """A timer that the machine had set has come due."""
+
+    name: str
+
+
+class StopRequested(Record, frozen=True, kw_only=True):
+    """The agent was told to stop by signal `signum`."""
+
+    signum: int
+
+
+class StopUrged(Record, frozen=True, kw_only=True):
+    """A second stop signal, at least 0.5 s after the first: kill now."""
+
+    signum: int
+
+
+class SignalForwarded(Record, frozen=True, kw_only=True):
+    """A signal that is for the workers (USR1, USR2)."""
+
+    signum: int
+
+
+class RendezvousLeft(Record, frozen=True, kw_only=True):
+    """The rendezvous was left."""
+
+
+AgentEvent = (
+    StartRequested
+    | JoinAllowed
+    | JoinRefused
+    | RoundFormed
+    | RendezvousFailed
+    | RoundChanged
+    | StartAllowed
+    | StartRefused
+    | WorkersSpawned
+    | SpawnFailed
+    | WorkerExited
+    | Examined
+    | DecisionMade
+    | WorkersStopped
+    | TimerFired
+    | StopRequested
+    | StopUrged
+    | SignalForwarded
+    | RendezvousLeft
+)
+
+
+# --- commands of the agent machine ---
+
+
+class AskToJoin(Record, frozen=True, kw_only=True):
+    """Ask the hooks whether this node may join; answers with JoinAllowed or JoinRefused."""
+
+
+class JoinRendezvous(Record, frozen=True, kw_only=True):
+    """Begin the next round; answers with RoundFormed or RendezvousFailed."""
+
+
+class CancelRendezvous(Record, frozen=True, kw_only=True):
+    """End whatever the rendezvous thread blocks in."""
+
+
+class AskToStart(Record, frozen=True, kw_only=True):
+    """Ask the hooks before workers start; answers with StartAllowed or StartRefused."""
+
+    round: Round
+    restart_count: int
+    membership_changes: int
+
+
+class SpawnWorkers(Record, frozen=True, kw_only=True):
+    """Start all workers of a round; answers with WorkersSpawned or SpawnFailed."""
+
+    round: Round
+    restart_count: int
+    membership_changes: int
+    variables: tuple[tuple[str, str], ...] = ()
+
+
+class StopWorkers(Record, frozen=True, kw_only=True):
+    """Run the stop ladder: signal, grace period, KILL, sweep; answers with WorkersStopped."""
+
+    signum: int
+    reason: str
+
+
+class KillWorkers(Record, frozen=True, kw_only=True):
+    """Cut a running stop ladder short: KILL now."""
+
+
+class ForwardSignal(Record, frozen=True, kw_only=True):
+    """Send a signal to every worker."""
+
+    signum: int
+
+
+class Examine(Record, frozen=True, kw_only=True):
+    """Read the evidence of the exits; answers with Examined."""
+
+    exits: tuple[WorkerExit, ...]
+    round: Round
+
+
+class AskPolicy(Record, frozen=True, kw_only=True):
+    """Ask the failure policy; answers with DecisionMade."""
+
+    failure: Failure
+    history: tuple[Failure, ...]
+
+
+class RecordIncident(Record, frozen=True, kw_only=True):
+    """Write the incident with its decision; nothing that goes wrong from here on replaces it."""
+
+    failure: Failure
+    decision: Decision
+
+
+class SetTimer(Record, frozen=True, kw_only=True):
+    """Answer with TimerFired(name) after `delay_s`; replaces a timer of that name."""
+
+    name: str
+    delay_s: float
+
+
+class CancelTimer(Record, frozen=True, kw_only=True):
+    """Forget a timer."""
+
+    name: str
+
+
+class LeaveRendezvous(Record, frozen=True, kw_only=True):
+    """Leave; `close` ends the run for all nodes. Answers with RendezvousLeft."""
+
+    close: bool
+
+
+class Tell(Record, frozen=True, kw_only=True):
+    """Tell the hooks of a moment."""
+
+    moment: "Moment"
+
+
+AgentCommand = (
+    AskToJoin
+    | JoinRendezvous
+    | CancelRendezvous
+    | AskToStart
+    | SpawnWorkers
+    | StopWorkers
+    | KillWorkers
+    | ForwardSignal
+    | Examine
+    | AskPolicy
+    | RecordIncident
+    | SetTimer
+    | CancelTimer
+    | LeaveRendezvous
+    | Tell
+)
+
+
+# --- moments that hooks are told of ---
+
+
+class AgentStarted(Record, frozen=True, kw_only=True):
+    """The agent has begun. Called: once, before anything else."""
+
+    run_id: str
+    node_id: str
+    run_dir: str
+    pid: int
+
+
+class Joining(Record, frozen=True, kw_only=True):
+    """This node asks for a place in the next round; a hook may answer `Refuse`."""
+
+    round_index: int
+
+
+class RoundJoined(Record, frozen=True, kw_only=True):
+    """A round was formed with this node in it."""
+
+    round: Round
+
+
+class WorkersStarting(Record, frozen=True, kw_only=True):
+    """Workers are about to be started; a hook may answer `AddEnvironment` or `Refuse`."""
+
+    round: Round
+    restart_count: int
+
+
+class WorkersStarted(Record, frozen=True, kw_only=True):
+    """All workers of this node exist. `pids` by local rank."""
+
+    round: Round
+    pids: tuple[int, ...]
+
+
+class WorkerEnded(Record, frozen=True, kw_only=True):
+    """A worker of this node ended."""
+
+    round_index: int
+    exit: WorkerExit
+
+
+class FailureSeen(Record, frozen=True, kw_only=True):
+    """A failure was examined; its decision follows."""
+
+    failure: Failure
+    workers: tuple[FailedWorker, ...] = ()
+
+
+class DecisionTaken(Record, frozen=True, kw_only=True):
+    """The policy has answered. `fallback_reason` is set where it raised or was slow and `intensity` answered in its
+    place."""
+
+    failure: Failure
+    decision: Decision
+    policy: str
+    fallback_reason: str = ""
+
+
+class Draining(Record, frozen=True, kw_only=True):
+    """The agent was told to stop: workers have until `deadline_s` seconds from now."""
+
+    signum: int
+    deadline_s: float
+
+
+class WorkersStopping(Record, frozen=True, kw_only=True):
+    """The stop ladder begins."""
+
+    round_index: int
+    reason: str
+    grace_s: float
+
+
+class MembershipChanged(Record, frozen=True, kw_only=True):
+    """The round ends because nodes came or went."""
+
+    round_index: int
+    change: RoundChange
+
+
+class AgentStopped(Record, frozen=True, kw_only=True):
+    """The agent is done. Called: once, last."""
+
+    exit_code: int
+    reason: str
+
+
+Moment = (
+    AgentStarted
+    | Joining
+    | RoundJoined
+    | WorkersStarting
+    | WorkersStarted
+    | WorkerEnded
+    | FailureSeen
+    | DecisionTaken
+    | Draining
+    | WorkersStopping
+    | MembershipChanged
+    | AgentStopped
+)

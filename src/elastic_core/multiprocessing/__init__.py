@@ -1,0 +1,1 @@
+"""Worker processes: start, stop ladder, output, log files."""

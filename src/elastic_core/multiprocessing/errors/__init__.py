@@ -1,0 +1,1 @@
+"""What workers leave about their own failures, and how it is read."""

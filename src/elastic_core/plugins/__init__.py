@@ -1,0 +1,1 @@
+"""Finding, checking and wiring plugins: three entry-point groups, loaded by name only."""

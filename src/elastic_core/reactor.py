@@ -1,0 +1,183 @@
+"""One thread's event loop: file descriptors, timers, a mailbox that other threads may post to, and signals.
+
+It sleeps in the kernel until something happens; an idle reactor never wakes. Callbacks run on the reactor's thread and
+must not block.
+"""
+
+import heapq
+import itertools
+import os
+import selectors
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Protocol
+
+from elastic_core.clock import SYSTEM_CLOCK, Clock
+
+
+class Timer(Protocol):
+    """A pending callback."""
+
+    def cancel(self) -> None:
+        """Forget it; no effect once it has run."""
+        ...
+
+
+class _Timer:
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class Reactor:
+    """The loop. Build it on the thread that will run it; `close` gives every descriptor and signal handler back."""
+
+    def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Open the wake-up descriptor."""
+        self._clock = clock
+        self._selector = selectors.DefaultSelector()
+        self._interest: dict[int, dict[int, Callable[[], None]]] = {}
+        self._timers: list[tuple[float, int, _Timer]] = []
+        self._serial = itertools.count()
+        self._mailbox: deque[Callable[[], None]] = deque()
+        self._stopped = False
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.add_reader(self._wake_read, self._drain_wake)
+        self._on_signal: Callable[[int], None] | None = None
+        self._old_handlers: dict[int, signal._HANDLER] = {}
+        self._old_wakeup: int | None = None
+
+    def now_s(self) -> float:
+        """Return the clock's monotonic seconds."""
+        return self._clock.monotonic_s()
+
+    # --- descriptors
+
+    def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever `fd` is readable (a pidfd: when its process has ended); replaces an earlier one."""
+        self._set_interest(fd, selectors.EVENT_READ, callback)
+
+    def add_writer(self, fd: int, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever `fd` is writable; replaces an earlier one."""
+        self._set_interest(fd, selectors.EVENT_WRITE, callback)
+
+    def remove_reader(self, fd: int) -> None:
+        """Forget a reader; unknown descriptors are ignored. Call before closing the descriptor."""
+        self._set_interest(fd, selectors.EVENT_READ, None)
+
+    def remove_writer(self, fd: int) -> None:
+        """Forget a writer; unknown descriptors are ignored. Call before closing the descriptor."""
+        self._set_interest(fd, selectors.EVENT_WRITE, None)
+
+    def _set_interest(self, fd: int, mask: int, callback: Callable[[], None] | None) -> None:
+        before = self._interest.get(fd, {})
+        after = {m: c for m, c in before.items() if m != mask}
+        if callback is not None:
+            after[mask] = callback
+        events = sum(after)
+        if not events:
+            if before:
+                self._selector.unregister(fd)
+                del self._interest[fd]
+            return
+        if before:
+            self._selector.modify(fd, events)
+        else:
+            self._selector.register(fd, events)
+        self._interest[fd] = after
+
+    # --- timers, mailbox, signals
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        """Call `callback` once after `delay_s` seconds (0: at the next turn)."""
+        timer = _Timer(callback)
+        heapq.heappush(self._timers, (self.now_s() + max(0.0, delay_s), next(self._serial), timer))
+        return timer
+
+    def post(self, callback: Callable[[], None]) -> None:
+        """Call `callback` at the next turn. Threading: any thread, never blocks."""
+        self._mailbox.append(callback)
+        self._wake()
+
+    def _wake(self) -> None:
+        with suppress(BlockingIOError, OSError):  # a full pipe wakes just as well; a closed one has nobody left to wake
+            os.write(self._wake_write, b"\0")
+
+    def _drain_wake(self) -> None:
+        with suppress(BlockingIOError):
+            for byte in os.read(self._wake_read, 4096):
+                if byte and self._on_signal is not None:
+                    self._on_signal(byte)
+
+    def handle_signals(self, signums: Iterable[int], on_signal: Callable[[int], None]) -> None:
+        """Deliver these signals as calls of `on_signal` on the loop, in order of arrival.
+
+        The Python-level handler does nothing; the C handler's wake-up byte carries the number. Threading: the main
+        thread only.
+        """
+        self._on_signal = on_signal
+        self._old_wakeup = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        for signum in signums:
+            self._old_handlers[signum] = signal.signal(signum, _only_wake) or signal.SIG_DFL
+
+    # --- running
+
+    def run(self) -> None:
+        """Run until `stop`."""
+        self._stopped = False
+        while not self._stopped:
+            self.turn()
+
+    def stop(self) -> None:
+        """End `run` after the current callback."""
+        self._stopped = True
+
+    def turn(self, timeout_s: float | None = None) -> None:
+        """Wait for the next thing, at most `timeout_s` (None: for ever), and run what is due."""
+        for key, mask in self._selector.select(self._timeout(timeout_s)):
+            callbacks = self._interest.get(key.fd, {})
+            for bit in (selectors.EVENT_READ, selectors.EVENT_WRITE):
+                callback = callbacks.get(bit)
+                if mask & bit and callback is not None and self._interest.get(key.fd, {}).get(bit) is callback:
+                    callback()
+        for _ in range(len(self._mailbox)):
+            self._mailbox.popleft()()
+        now_s = self.now_s()
+        while self._timers and self._timers[0][0] <= now_s:
+            timer = heapq.heappop(self._timers)[2]
+            if timer.callback is not None:
+                timer.callback()
+
+    def _timeout(self, timeout_s: float | None) -> float | None:
+        if self._mailbox or self._stopped:
+            return 0.0
+        while self._timers and self._timers[0][2].callback is None:
+            heapq.heappop(self._timers)
+        if not self._timers:
+            return timeout_s
+        due_s = max(0.0, self._timers[0][0] - self.now_s())
+        return due_s if timeout_s is None else min(due_s, timeout_s)
+
+    def close(self) -> None:
+        """Give signal handlers and descriptors back; idempotent."""
+        if self._old_wakeup is not None:
+            signal.set_wakeup_fd(self._old_wakeup)
+            self._old_wakeup = None
+        for signum, handler in self._old_handlers.items():
+            signal.signal(signum, handler)
+        self._old_handlers.clear()
+        if self._wake_read >= 0:
+            self._selector.close()
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+            self._wake_read = self._wake_write = -1
+
+
+def _only_wake(signum: int, frame: object) -> None:
+    """Let the wake-up descriptor do the work."""

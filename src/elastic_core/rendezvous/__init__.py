@@ -1,0 +1,1 @@
+"""How agents find each other and agree on rounds."""

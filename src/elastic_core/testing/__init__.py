@@ -1,0 +1,1 @@
+"""Fakes and conformance kits for plugin authors."""

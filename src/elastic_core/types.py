@@ -1,0 +1,321 @@
+"""Values that every room shares: rounds, worker exits, failures, decisions, settings.
+
+Records are `msgspec.Struct`: as frozen and typed as a frozen dataclass, forty times cheaper to define at start-up, and
+they encode to JSON. Times: `_s` are float seconds of this host's monotonic clock unless said otherwise; `_ns` are
+nanoseconds since the Unix epoch.
+"""
+
+import enum
+from collections.abc import Mapping
+
+import msgspec
+
+API_VERSION = 1
+"""The version of the plugin interfaces; each plugin class states the one that it was written for."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all frozen records."""
+
+
+class Capability(enum.StrEnum):
+    """What a rendezvous backend can do beyond forming rounds."""
+
+    CONTROL = "control"
+    """Publishes one decision for the whole run, and its end."""
+    MEMBERSHIP = "membership"
+    """Tells when a node arrives or is lost, without being polled."""
+
+
+# --- rendezvous ---
+
+
+class RosterMember(Record, frozen=True, kw_only=True):
+    """One node of a round, as the others know it."""
+
+    node_id: str
+    local_world_size: int
+    role: str = "default"
+    address: str = ""
+
+
+class RendezvousInfo(Record, frozen=True, kw_only=True):
+    """What `next_rendezvous` returns: this node's place in a new round.
+
+    `rank` is the node's rank among `world_size` nodes. `members` has all nodes in rank order; left empty, every node
+    has as many workers as this one. `master_addr`/`master_port` are where rank 0's worker listens; None lets the agent
+    choose (one node), or agree through `store` (several nodes; an object with torch's `set(key, value)` and
+    `get(key)`).
+    """
+
+    rank: int
+    world_size: int
+    store: object = None
+    round_token: int = 0
+    nonce: str = ""
+    members: tuple[RosterMember, ...] = ()
+    master_addr: str | None = None
+    master_port: int | None = None
+
+
+class Round(Record, frozen=True, kw_only=True):
+    """One agreed membership, resolved to what this node's workers need."""
+
+    index: int
+    token: int
+    nonce: str
+    node_rank: int
+    node_count: int
+    local_world_size: int
+    base_rank: int
+    world_size: int
+    role: str
+    role_base_rank: int
+    role_world_size: int
+    master_addr: str
+    master_port: int
+
+    def global_rank(self, local_rank: int) -> int:
+        """Return the rank of a worker of this node among all workers of the round."""
+        return self.base_rank + local_rank
+
+
+class NodesWaiting(Record, frozen=True, kw_only=True, tag="nodes_waiting"):
+    """Nodes wait to join; a new round would take them in."""
+
+    count: int
+
+
+class MemberLost(Record, frozen=True, kw_only=True, tag="member_lost"):
+    """A node of the round is gone."""
+
+    node_id: str
+
+
+class Decided(Record, frozen=True, kw_only=True, tag="decided"):
+    """The leader has decided for the whole run."""
+
+    decision: "Restart | Stop"
+
+
+class RendezvousClosed(Record, frozen=True, kw_only=True, tag="closed"):
+    """The run's rendezvous was closed: no further round."""
+
+
+class Suspended(Record, frozen=True, kw_only=True, tag="suspended"):
+    """The backend can't tell; workers go on for a bounded time."""
+
+    reason: str
+
+
+class Resumed(Record, frozen=True, kw_only=True, tag="resumed"):
+    """The backend can tell again."""
+
+
+RoundChange = NodesWaiting | MemberLost | Decided | RendezvousClosed | Suspended | Resumed
+"""What `RendezvousHandler.watch` may return."""
+
+
+class OptionSpec(Record, frozen=True, kw_only=True):
+    """One option that a plugin declares; unknown ones are errors that suggest the nearest name.
+
+    `type` is one of `str`, `int`, `float`, `bool`; `unit` is for people (`seconds`); `default` None means required
+    unless `required` is False.
+    """
+
+    name: str
+    type: str = "str"
+    default: str | int | float | bool | None = None
+    required: bool = False
+    unit: str = ""
+    help: str = ""
+
+
+class RendezvousSettings(Record, frozen=True, kw_only=True):
+    """What a rendezvous plugin is built with. `options` holds its declared options, converted, defaults filled in."""
+
+    backend: str
+    run_id: str
+    endpoint: str
+    min_nodes: int
+    max_nodes: int
+    local_world_size: int
+    role: str = "default"
+    node_id: str = ""
+    node_rank: int | None = None
+    master_addr: str | None = None
+    master_port: int | None = None
+    local_addr: str | None = None
+    monitor_interval_s: float = 0.1
+    options: Mapping[str, str | int | float | bool | None] = {}
+
+
+class PolicySettings(Record, frozen=True, kw_only=True):
+    """What a FailureHandler is built with."""
+
+    name: str
+    max_restarts: int = 0
+    restart_window_s: float | None = None
+    restart_backoff_s: float = 0.5
+    fatal_exit_codes: tuple[int, ...] = ()
+    options: Mapping[str, str | int | float | bool | None] = {}
+
+
+class HookSettings(Record, frozen=True, kw_only=True):
+    """What an AgentHook is built with."""
+
+    name: str
+    run_id: str = ""
+    run_dir: str = ""
+    options: Mapping[str, str | int | float | bool | None] = {}
+
+
+# --- workers and their ends ---
+
+
+class WorkerExit(Record, frozen=True, kw_only=True):
+    """How one worker process ended.
+
+    `code` is the exit code, or -N for death by signal N. `stop_signal` is the first signal that we had sent to it
+    before it ended (None: it ended by itself) and `stop_sent_ns` when. `at_s`/`at_ns`: when the kernel told us.
+    `runtime_s`: since its start.
+    """
+
+    local_rank: int
+    global_rank: int
+    pid: int
+    code: int
+    at_s: float
+    at_ns: int
+    runtime_s: float
+    stop_signal: int | None = None
+    stop_sent_ns: int | None = None
+    oom_kills: int = 0
+    """Kills by the memory controller of this node's cgroup that were counted during the round, up to this exit."""
+    unreapable: bool = False
+    """Still in uninterruptible sleep when we gave up waiting for it; `code` is then -SIGKILL."""
+
+
+class ErrorRecord(Record, frozen=True, kw_only=True):
+    """What a worker left about its own failure.
+
+    `source` is where it was read: `hook` (ours), `record` (torch's @record or a file in its format), `faulthandler`,
+    `stderr`. `frames` are (file, line, function, text) outermost first, without launcher frames.
+    """
+
+    source: str
+    type: str
+    message: str
+    timestamp_ns: int
+    frames: tuple[tuple[str, int, str, str], ...] = ()
+    callstack: str = ""
+    top_level_import: bool = False
+    """A SyntaxError of the script, or an ImportError before any function of it ran."""
+
+
+class FailureClass(enum.StrEnum):
+    """What kind of thing went wrong first."""
+
+    USER_EXCEPTION = "user exception"
+    USAGE = "import or usage error"
+    EXIT = "non-zero exit"
+    SIGNAL = "signal"
+    OOM_HOST = "out of memory on host"
+    OOM_DEVICE = "out of memory on device"
+    HANG = "hang"
+    NODE_LOST = "node lost"
+    PREEMPTED = "preempted"
+    HEALTH_CHECK = "health check"
+    RENDEZVOUS = "rendezvous"
+    STORE = "store"
+    START_UP = "start-up"
+
+
+class Origin(enum.StrEnum):
+    """Whether a worker's end is a cause or a consequence."""
+
+    INTRINSIC = "intrinsic"
+    """Its own fault: exception, fault signal, out of memory, exit code."""
+    COLLATERAL = "collateral"
+    """It lost a peer: connection reset, remote error of gloo or NCCL."""
+    STOPPED = "stopped"
+    """We stopped it."""
+
+
+class FailedWorker(Record, frozen=True, kw_only=True):
+    """One worker's part in an incident."""
+
+    exit: WorkerExit
+    origin: Origin
+    failure_class: FailureClass
+    summary: str
+    """One line: `ValueError: boom`, `killed by SIGKILL (9)`, `exit code 7`."""
+    at_ns: int
+    """When it failed: the error file's time, else when the kernel told us."""
+    error: ErrorRecord | None = None
+    log_paths: tuple[str, ...] = ()
+
+
+class Failure(Record, frozen=True, kw_only=True):
+    """What a FailureHandler decides about: the first cause, and how far the run had come.
+
+    `at_s` and `uptime_s` are seconds: since the run began, and since the failed round's workers were started.
+    `decision` is None for the failure at hand and set in the history.
+    """
+
+    failure_class: FailureClass
+    summary: str
+    node_id: str
+    round_index: int
+    at_s: float
+    uptime_s: float
+    exit_code: int = 1
+    """The failed worker's own code, 128+N for death by signal N, 1 where there is no better."""
+    global_rank: int | None = None
+    local_rank: int | None = None
+    exception_type: str = ""
+    message: str = ""
+    retryable: bool = True
+    """False: trying again can't help (a missing script, a SyntaxError, an import that fails in the first attempt)."""
+    decision: "Restart | Stop | Ignore | None" = None
+
+
+class Restart(Record, frozen=True, kw_only=True, tag="restart"):
+    """Start all workers again, after `delay_s`, without the nodes named; `rule` says which rule decided."""
+
+    delay_s: float = 0.0
+    exclude_nodes: tuple[str, ...] = ()
+    rule: str = ""
+
+
+class Stop(Record, frozen=True, kw_only=True, tag="stop"):
+    """End the run; `outcome` is `failed` or `done`."""
+
+    reason: str
+    outcome: str = "failed"
+    rule: str = ""
+
+
+class Ignore(Record, frozen=True, kw_only=True, tag="ignore"):
+    """Leave that worker down; the others run on."""
+
+    rule: str = ""
+
+
+Decision = Restart | Stop | Ignore
+"""What a FailureHandler may return."""
+
+
+# --- hooks ---
+
+
+class AddEnvironment(Record, frozen=True, kw_only=True):
+    """Answer to `on_workers_starting`: variables to add to every worker of this node."""
+
+    variables: Mapping[str, str]
+
+
+class Refuse(Record, frozen=True, kw_only=True):
+    """Answer to `on_joining` or `on_workers_starting`: this node must not start workers now (a health gate)."""
+
+    reason: str
