@@ -20,8 +20,7 @@ class Clock(Protocol):
         ...
 
     def wall_ns(self) -> int:
-        """Return nanoseconds since the Unix epoch; for records and for files of this host, never compared between
-        hosts."""
+        """Return nanoseconds since the Unix epoch; for this host's records, never compared between hosts."""
         ...
 
 
@@ -73,8 +72,7 @@ class WaitBudget:
             listener()
 
     def on_cancel(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when the budget is cancelled: for code that blocks in a place that only it can wake (a
-        socket, say).
+        """Call `listener` when the budget is cancelled: for code that only it can wake (on a socket, say).
 
         Threading: called on the thread that cancels; must be quick and must not raise. Called at once if already
         cancelled.
@@ -84,8 +82,7 @@ class WaitBudget:
             listener()
 
     def remaining_s(self, at_most_s: float | None = None) -> float:
-        """Return seconds left, never below 0, at most `at_most_s`; `inf` where there is neither a deadline nor a
-        cap."""
+        """Return seconds left, from 0 to `at_most_s`; `inf` where there is neither a deadline nor a cap."""
         left_s = float("inf") if self._deadline_s is None else max(0.0, self._deadline_s - self._clock.monotonic_s())
         return left_s if at_most_s is None else min(left_s, at_most_s)
 

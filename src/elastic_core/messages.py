@@ -311,8 +311,10 @@ class FailureSeen(Record, frozen=True, kw_only=True):
 
 
 class DecisionTaken(Record, frozen=True, kw_only=True):
-    """The policy has answered. `fallback_reason` is set where it raised or was slow and `intensity` answered in its
-    place."""
+    """The policy has answered.
+
+    `fallback_reason` is set where it raised or was slow and `intensity` answered in its place.
+    """
 
     failure: Failure
     decision: Decision

@@ -29,5 +29,4 @@ class FailureHandler(ABC):
 
     @abstractmethod
     def decide(self, failure: Failure, history: Sequence[Failure]) -> Decision:
-        """Return `Restart`, `Stop` or `Ignore` for `failure`; `history` has the run's earlier failures, oldest
-        first."""
+        """Return what happens after `failure`; `history` has the run's earlier failures, oldest first."""

@@ -43,16 +43,20 @@ class AgentHook:
         """React to the agent's start. Called: once, first."""
 
     def on_joining(self, event: Joining) -> Refuse | None:
-        """Object to this node's joining, or not. Called: before each rendezvous; the agent waits at most the hook
-        deadline."""
+        """Object to this node's joining, or not.
+
+        Called: before each rendezvous; the agent waits at most the hook deadline.
+        """
         return None
 
     def on_round_joined(self, event: RoundJoined) -> None:
         """React to a formed round. Called: before `on_workers_starting`."""
 
     def on_workers_starting(self, event: WorkersStarting) -> AddEnvironment | Refuse | None:
-        """Add variables to the workers, or object. Called: before each start; the agent waits at most the hook
-        deadline."""
+        """Add variables to the workers, or object.
+
+        Called: before each start; the agent waits at most the hook deadline.
+        """
         return None
 
     def on_workers_started(self, event: WorkersStarted) -> None:
