@@ -65,9 +65,10 @@ class WorkersSpawned(Record, frozen=True, kw_only=True):
 
 
 class SpawnFailed(Record, frozen=True, kw_only=True):
-    """A worker could not be started; those that were are being stopped by the command that follows."""
+    """A worker could not be started; `alive` names the local ranks that were."""
 
     failure: Failure
+    alive: frozenset[int] = frozenset()
 
 
 class WorkerExited(Record, frozen=True, kw_only=True):
@@ -105,12 +106,6 @@ class StopRequested(Record, frozen=True, kw_only=True):
     signum: int
 
 
-class StopUrged(Record, frozen=True, kw_only=True):
-    """A second stop signal, at least 0.5 s after the first: kill now."""
-
-    signum: int
-
-
 class SignalForwarded(Record, frozen=True, kw_only=True):
     """A signal that is for the workers (USR1, USR2)."""
 
@@ -138,7 +133,6 @@ AgentEvent = (
     | WorkersStopped
     | TimerFired
     | StopRequested
-    | StopUrged
     | SignalForwarded
     | RendezvousLeft
 )
@@ -150,9 +144,17 @@ AgentEvent = (
 class AskToJoin(Record, frozen=True, kw_only=True):
     """Ask the hooks whether this node may join; answers with JoinAllowed or JoinRefused."""
 
+    round_index: int
+
 
 class JoinRendezvous(Record, frozen=True, kw_only=True):
     """Begin the next round; answers with RoundFormed or RendezvousFailed."""
+
+
+class WatchRound(Record, frozen=True, kw_only=True):
+    """After `delay_s`, tell what changes about the round; answers with one RoundChanged."""
+
+    delay_s: float = 0.0
 
 
 class CancelRendezvous(Record, frozen=True, kw_only=True):
@@ -177,10 +179,14 @@ class SpawnWorkers(Record, frozen=True, kw_only=True):
 
 
 class StopWorkers(Record, frozen=True, kw_only=True):
-    """Run the stop ladder: signal, grace period, KILL, sweep; answers with WorkersStopped."""
+    """Run the stop ladder: signal, grace period, KILL, sweep; answers with WorkersStopped.
+
+    `drain`: the agent itself was told to stop.
+    """
 
     signum: int
     reason: str
+    drain: bool = False
 
 
 class KillWorkers(Record, frozen=True, kw_only=True):
@@ -239,9 +245,17 @@ class Tell(Record, frozen=True, kw_only=True):
     moment: "Moment"
 
 
+class Finish(Record, frozen=True, kw_only=True):
+    """The agent is done."""
+
+    exit_code: int
+    reason: str
+
+
 AgentCommand = (
     AskToJoin
     | JoinRendezvous
+    | WatchRound
     | CancelRendezvous
     | AskToStart
     | SpawnWorkers
@@ -255,6 +269,7 @@ AgentCommand = (
     | CancelTimer
     | LeaveRendezvous
     | Tell
+    | Finish
 )
 
 

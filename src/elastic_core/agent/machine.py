@@ -1,0 +1,180 @@
+"""The agent as a pure state machine: `advance(state, event, now_s)` gives the next state and what to do.
+
+`TABLE` has a rule for every pair of state and event: handled (by which function, and where it may lead), ignored on
+purpose (and why), or illegal. The diagram in the docs is drawn from it, and a journal of (event, now) replays to the
+same steps.
+"""
+
+from collections.abc import Callable
+from typing import get_args
+
+from elastic_core import messages as m
+from elastic_core.agent import transitions as t
+from elastic_core.agent.states import (
+    AgentState,
+    Created,
+    Deciding,
+    Ended,
+    Gating,
+    Joining,
+    Leaving,
+    Preparing,
+    Running,
+    Settling,
+    Starting,
+    Stopping,
+    Waiting,
+)
+from elastic_core.errors import IllegalEventError
+from elastic_core.types import Record
+
+Handler = Callable[..., t.Step]
+
+
+class Handled(Record, frozen=True, kw_only=True):
+    """A pair that changes something: the function, and the states that it may lead to."""
+
+    handler: Handler
+    to: tuple[type, ...]
+
+
+class Ignored(Record, frozen=True, kw_only=True):
+    """A pair that can happen and means nothing."""
+
+    why: str
+
+
+class Illegal(Record, frozen=True, kw_only=True):
+    """A pair that can't happen: meeting it is a defect, and `advance` raises."""
+
+
+Rule = Handled | Ignored | Illegal
+EVENTS: tuple[type, ...] = get_args(m.AgentEvent)
+STATES: tuple[type, ...] = get_args(AgentState)
+
+_LATE = "an answer to a question of an earlier state"
+_NO_WORKER = "no worker exists that could get it"
+_OVER = "the run is ending anyway"
+_HOOKS = (m.JoinAllowed, m.JoinRefused, m.StartAllowed, m.StartRefused)
+_ANSWERS = (m.RoundFormed, m.RendezvousFailed)
+_POLICY = (m.Examined, m.DecisionMade)
+
+
+def _row(handled: dict[type, Handled], ignored: dict[tuple[type, ...], str]) -> dict[type, Rule]:
+    """Complete one state's row; what is neither handled nor ignored is illegal."""
+    row: dict[type, Rule] = {event: Illegal() for event in EVENTS}
+    for events, why in ignored.items():
+        row.update(dict.fromkeys(events, Ignored(why=why)))
+    row.update(handled)
+    return row
+
+
+def _to(handler: Handler, *to: type) -> Handled:
+    return Handled(handler=handler, to=to)
+
+
+TABLE: dict[type, dict[type, Rule]] = {
+    Created: _row(
+        {m.StartRequested: _to(t.begin, Gating), m.StopRequested: _to(t.never_began, Ended)},
+        {(m.SignalForwarded,): _NO_WORKER},
+    ),
+    Gating: _row(
+        {
+            m.JoinAllowed: _to(t.join, Joining),
+            m.JoinRefused: _to(t.join_refused, Deciding),
+            m.StopRequested: _to(t.stop_before_round, Leaving),
+        },
+        {(m.SignalForwarded,): _NO_WORKER, (m.RoundChanged, m.TimerFired): _LATE},
+    ),
+    Joining: _row(
+        {
+            m.RoundFormed: _to(t.formed, Preparing),
+            m.RendezvousFailed: _to(t.no_round, Leaving),
+            m.StopRequested: _to(t.stop_before_round, Leaving),
+        },
+        {(m.SignalForwarded,): _NO_WORKER, (m.RoundChanged, m.TimerFired): _LATE},
+    ),
+    Preparing: _row(
+        {
+            m.StartAllowed: _to(t.start, Starting),
+            m.StartRefused: _to(t.start_refused, Deciding),
+            m.StopRequested: _to(t.stop_before_start, Leaving),
+        },
+        {(m.SignalForwarded,): _NO_WORKER, (m.RoundChanged, m.TimerFired): _LATE},
+    ),
+    Starting: _row(
+        {
+            m.WorkersSpawned: _to(t.spawned, Running),
+            m.SpawnFailed: _to(t.spawn_failed, Deciding),
+            m.StopRequested: _to(t.stop_starting, Stopping),
+        },
+        {(m.SignalForwarded,): _NO_WORKER, (m.RoundChanged, m.TimerFired): _LATE},
+    ),
+    Running: _row(
+        {
+            m.WorkerExited: _to(t.worker_ended, Running, Settling, Deciding, Stopping),
+            m.RoundChanged: _to(t.round_changed, Running, Stopping),
+            m.StopRequested: _to(t.stop_running, Stopping),
+            m.SignalForwarded: _to(t.forward, Running),
+        },
+        {(m.TimerFired,): _LATE},
+    ),
+    Settling: _row(
+        {
+            m.WorkerExited: _to(t.another_ended, Settling, Deciding),
+            m.TimerFired: _to(t.settled, Deciding),
+            m.StopRequested: _to(t.stop_settling, Stopping),
+        },
+        {(m.RoundChanged,): "the failure comes first", (m.SignalForwarded,): "the workers are about to be stopped"},
+    ),
+    Deciding: _row(
+        {
+            m.WorkerExited: _to(t.ended_while_deciding, Deciding),
+            m.Examined: _to(t.examined, Deciding),
+            m.DecisionMade: _to(t.decided, Running, Deciding, Stopping, Waiting, Gating, Leaving),
+            m.StopRequested: _to(t.stop_deciding, Stopping, Leaving),
+        },
+        {
+            (m.RoundChanged,): "the failure comes first",
+            (m.SignalForwarded,): "the workers may be about to be stopped",
+            (m.TimerFired,): _LATE,
+        },
+    ),
+    Stopping: _row(
+        {m.WorkersStopped: _to(t.workers_gone, Gating, Waiting, Leaving), m.StopRequested: _to(t.stop_again, Stopping)},
+        {
+            (m.WorkerExited,): "the ladder counts them; the incident reads them",
+            (*_POLICY, m.WorkersSpawned, m.SpawnFailed, m.TimerFired): _LATE,
+            (m.RoundChanged,): "the next round sees it",
+            (m.SignalForwarded,): "the workers are being stopped",
+        },
+    ),
+    Waiting: _row(
+        {m.TimerFired: _to(t.backoff_over, Gating), m.StopRequested: _to(t.stop_waiting, Leaving)},
+        {(m.RoundChanged,): "the next round sees it", (m.SignalForwarded,): _NO_WORKER},
+    ),
+    Leaving: _row(
+        {
+            m.RendezvousLeft: _to(t.left, Ended),
+            m.TimerFired: _to(t.left_anyway, Ended),
+            m.StopRequested: _to(t.stop_leaving, Leaving, Ended),
+        },
+        {(*_HOOKS, *_ANSWERS, *_POLICY): _LATE, (m.RoundChanged,): _OVER, (m.SignalForwarded,): _NO_WORKER},
+    ),
+    Ended: _row({}, {EVENTS: "the agent has ended"}),
+}
+
+
+def advance(state: AgentState, event: m.AgentEvent, *, now_s: float) -> t.Step:
+    """Return what follows from `event` in `state`; no side effect.
+
+    Raises:
+        IllegalEventError: the pair can't happen; the state stands unchanged.
+    """
+    match TABLE[type(state)][type(event)]:
+        case Handled(handler=handler):
+            return handler(state, event, now_s)
+        case Ignored(why=why):
+            return t.Step(state=state, reason=why)
+        case Illegal():
+            raise IllegalEventError(f"the agent can't take {type(event).__name__} in state {type(state).__name__}")

@@ -1,0 +1,154 @@
+"""The states of an agent, one frozen record each."""
+
+import enum
+
+from elastic_core.types import Decision, Failure, Record, Round, WorkerExit
+
+
+class Ledger(Record, frozen=True, kw_only=True):
+    """What the run has been through; carried from state to state."""
+
+    restart_count: int = 0
+    """Restarts after failures: exported as TORCHELASTIC_RESTART_COUNT."""
+    rounds: int = 0
+    """Rounds that this node was part of: the next one's index."""
+    membership_changes: int = 0
+    """New rounds because nodes came or went; they never cost restart budget."""
+    history: tuple[Failure, ...] = ()
+    """Failures so far, oldest first, each with its decision."""
+
+
+class Ending(enum.StrEnum):
+    """How an agent ends."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class Outcome(Record, frozen=True, kw_only=True):
+    """The agent's result. Source of the exit codes: the design's section on the agent."""
+
+    ending: Ending
+    exit_code: int
+    reason: str
+
+
+class Rejoin(Record, frozen=True, kw_only=True):
+    """After the workers are gone: wait `delay_s`, then begin the next round."""
+
+    delay_s: float = 0.0
+
+
+class End(Record, frozen=True, kw_only=True):
+    """After the workers are gone: leave."""
+
+    outcome: Outcome
+
+
+Then = Rejoin | End
+
+
+class Created(Record, frozen=True, kw_only=True):
+    """Nothing has happened."""
+
+    ledger: Ledger = Ledger()
+
+
+class Gating(Record, frozen=True, kw_only=True):
+    """Hooks are being asked whether this node may join."""
+
+    ledger: Ledger
+
+
+class Joining(Record, frozen=True, kw_only=True):
+    """The rendezvous is forming a round."""
+
+    ledger: Ledger
+
+
+class Preparing(Record, frozen=True, kw_only=True):
+    """Hooks are being asked before workers start."""
+
+    ledger: Ledger
+    round: Round
+
+
+class Starting(Record, frozen=True, kw_only=True):
+    """Workers are being started."""
+
+    ledger: Ledger
+    round: Round
+
+
+class Running(Record, frozen=True, kw_only=True):
+    """Workers run. `done` have exited with 0; `ignored` failed, and the policy chose to go on without them."""
+
+    ledger: Ledger
+    round: Round
+    started_s: float
+    alive: frozenset[int]
+    done: frozenset[int] = frozenset()
+    ignored: frozenset[int] = frozenset()
+
+
+class Settling(Record, frozen=True, kw_only=True):
+    """A worker has failed by itself; its peers have a moment to say what they saw before they are stopped."""
+
+    running: Running
+    exits: tuple[WorkerExit, ...]
+
+
+class Deciding(Record, frozen=True, kw_only=True):
+    """The evidence is being read, then the policy asked. `running` is None where no worker had been started."""
+
+    ledger: Ledger
+    running: Running | None
+    exits: tuple[WorkerExit, ...] = ()
+
+
+class Stopping(Record, frozen=True, kw_only=True):
+    """The stop ladder runs. `stop_asked_s`: when a stop signal came first."""
+
+    ledger: Ledger
+    round: Round
+    then: Then
+    incident: tuple[Failure, Decision] | None = None
+    stop_asked_s: float | None = None
+
+
+class Waiting(Record, frozen=True, kw_only=True):
+    """No worker exists; the delay before a restart runs."""
+
+    ledger: Ledger
+
+
+class Leaving(Record, frozen=True, kw_only=True):
+    """The rendezvous is being left."""
+
+    ledger: Ledger
+    outcome: Outcome
+    stop_asked_s: float | None = None
+
+
+class Ended(Record, frozen=True, kw_only=True):
+    """Final."""
+
+    ledger: Ledger
+    outcome: Outcome
+
+
+AgentState = (
+    Created
+    | Gating
+    | Joining
+    | Preparing
+    | Starting
+    | Running
+    | Settling
+    | Deciding
+    | Stopping
+    | Waiting
+    | Leaving
+    | Ended
+)
