@@ -49,7 +49,7 @@ from elastic_core.types import (
 )
 
 SETTLE_S = 0.1
-"""How long the peers of a worker that failed by itself may still report what they saw; a death by signal settles at once."""
+"""How long peers of a worker that failed by itself may still report what they saw; a death by signal has no settling."""
 URGE_S = 0.5
 """A second stop signal counts only this long after the first: one Ctrl-C can arrive twice."""
 LEAVE_S = 3.0
@@ -129,28 +129,34 @@ def _without_workers(summary: str, kind: FailureClass) -> Failure:
 
 
 def begin(state: Created, event: m.StartRequested, now_s: float) -> Step:
+    """Ask the hooks, then join."""
     return _gate(state.ledger, "the agent was started")
 
 
 def never_began(state: Created, event: m.StopRequested, now_s: float) -> Step:
+    """End before anything began."""
     return _end(state.ledger, _stopped_by(event.signum))
 
 
 def join(state: Gating, event: m.JoinAllowed, now_s: float) -> Step:
+    """Enter the rendezvous."""
     return Step(state=Joining(ledger=state.ledger), commands=(m.JoinRendezvous(),), reason="joining")
 
 
 def join_refused(state: Gating, event: m.JoinRefused, now_s: float) -> Step:
+    """Let the policy decide what a refused join means."""
     failure = _without_workers(f"hook {event.hook!r} refused: {event.reason}", FailureClass.HEALTH_CHECK)
     ask = m.AskPolicy(failure=failure, history=state.ledger.history)
     return Step(state=Deciding(ledger=state.ledger, running=None), commands=(ask,), reason=failure.summary)
 
 
 def stop_before_round(state: Gating | Joining, event: m.StopRequested, now_s: float) -> Step:
+    """Leave without a round."""
     return _leave(state.ledger, _stopped_by(event.signum), (m.CancelRendezvous(),), asked_s=now_s)
 
 
 def formed(state: Joining, event: m.RoundFormed, now_s: float) -> Step:
+    """Ask the hooks before workers start."""
     ledger = replace(state.ledger, rounds=state.ledger.rounds + 1)
     ask = m.AskToStart(
         round=event.round, restart_count=ledger.restart_count, membership_changes=ledger.membership_changes
@@ -160,6 +166,7 @@ def formed(state: Joining, event: m.RoundFormed, now_s: float) -> Step:
 
 
 def no_round(state: Joining, event: m.RendezvousFailed, now_s: float) -> Step:
+    """End: without a round there is nothing to run; an unneeded node ends well."""
     if event.exit_code == 0:
         outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason=event.summary)
         return _leave(state.ledger, outcome)
@@ -170,6 +177,7 @@ def no_round(state: Joining, event: m.RendezvousFailed, now_s: float) -> Step:
 
 
 def start(state: Preparing, event: m.StartAllowed, now_s: float) -> Step:
+    """Start the workers."""
     ledger = state.ledger
     spawn = m.SpawnWorkers(
         round=state.round,
@@ -181,22 +189,26 @@ def start(state: Preparing, event: m.StartAllowed, now_s: float) -> Step:
 
 
 def start_refused(state: Preparing, event: m.StartRefused, now_s: float) -> Step:
+    """Let the policy decide what a refused start means."""
     failure = _without_workers(f"hook {event.hook!r} refused: {event.reason}", FailureClass.HEALTH_CHECK)
     ask = m.AskPolicy(failure=failure, history=state.ledger.history)
     return Step(state=Deciding(ledger=state.ledger, running=None), commands=(ask,), reason=failure.summary)
 
 
 def stop_before_start(state: Preparing, event: m.StopRequested, now_s: float) -> Step:
+    """Leave without workers."""
     return _leave(state.ledger, _stopped_by(event.signum), (m.CancelRendezvous(),), asked_s=now_s)
 
 
 def spawned(state: Starting, event: m.WorkersSpawned, now_s: float) -> Step:
+    """Workers run."""
     everyone = frozenset(range(state.round.local_world_size))
     running = Running(ledger=state.ledger, round=state.round, started_s=now_s, alive=everyone)
     return Step(state=running, commands=(m.WatchRound(),), reason="workers run")
 
 
 def spawn_failed(state: Starting, event: m.SpawnFailed, now_s: float) -> Step:
+    """Let the policy decide what a failed start means."""
     running = Running(ledger=state.ledger, round=state.round, started_s=now_s, alive=event.alive)
     ask = m.AskPolicy(failure=event.failure, history=state.ledger.history)
     deciding = Deciding(ledger=state.ledger, running=running)
@@ -204,6 +216,7 @@ def spawn_failed(state: Starting, event: m.SpawnFailed, now_s: float) -> Step:
 
 
 def stop_starting(state: Starting, event: m.StopRequested, now_s: float) -> Step:
+    """Stop what was started."""
     return _drain(state.ledger, state.round, event.signum, now_s)
 
 
@@ -216,6 +229,7 @@ def _finished(running: Running) -> Step:
 
 
 def worker_ended(state: Running, event: m.WorkerExited, now_s: float) -> Step:
+    """Note a clean exit, or begin to look at a failure."""
     rank = event.exit.local_rank
     alive = state.alive - {rank}
     running = replace(state, alive=alive, done=state.done | {rank} if event.exit.code == 0 else state.done)
@@ -240,6 +254,7 @@ def _examine(
 
 
 def another_ended(state: Settling, event: m.WorkerExited, now_s: float) -> Step:
+    """Collect what another worker left while the evidence settles."""
     running, exits = _collect(state.running, state.exits, event.exit)
     if not running.alive:
         return _examine(running, exits, "no worker is left", (m.CancelTimer(name=SETTLE),))
@@ -256,15 +271,18 @@ def _collect(
 
 
 def settled(state: Settling, event: m.TimerFired, now_s: float) -> Step:
+    """Read the evidence."""
     return _examine(state.running, state.exits, "the evidence has settled")
 
 
 def stop_settling(state: Settling, event: m.StopRequested, now_s: float) -> Step:
+    """The user's word comes before the failure's."""
     running = state.running
     return _drain(running.ledger, running.round, event.signum, now_s, (m.CancelTimer(name=SETTLE),))
 
 
 def ended_while_deciding(state: Deciding, event: m.WorkerExited, now_s: float) -> Step:
+    """Collect what another worker left while the policy decides."""
     if state.running is None:
         raise IllegalEventError("a worker ended where none had been started")
     running, exits = _collect(state.running, state.exits, event.exit)
@@ -273,11 +291,13 @@ def ended_while_deciding(state: Deciding, event: m.WorkerExited, now_s: float) -
 
 
 def examined(state: Deciding, event: m.Examined, now_s: float) -> Step:
+    """Ask the policy about the first cause."""
     ask = m.AskPolicy(failure=event.failure, history=state.ledger.history)
     return Step(state=state, commands=(ask,), reason=event.failure.summary)
 
 
 def decided(state: Deciding, event: m.DecisionMade, now_s: float) -> Step:
+    """Do what the policy decided."""
     match event.decision:
         case Restart():
             return _restart(state, event.failure, event.decision)
@@ -327,22 +347,26 @@ def _ignore(state: Deciding, failure: Failure, decision: Ignore) -> Step:
 
 
 def stop_deciding(state: Deciding, event: m.StopRequested, now_s: float) -> Step:
+    """The user's word comes before the policy's."""
     if state.running is None:
         return _leave(state.ledger, _stopped_by(event.signum), asked_s=now_s)
     return _drain(state.ledger, state.running.round, event.signum, now_s)
 
 
 def stop_running(state: Running, event: m.StopRequested, now_s: float) -> Step:
+    """Drain: the workers get the signal that we got."""
     return _drain(state.ledger, state.round, event.signum, now_s)
 
 
 def forward(state: Running, event: m.SignalForwarded, now_s: float) -> Step:
+    """Pass a user signal on."""
     return Step(
         state=state, commands=(m.ForwardSignal(signum=event.signum),), reason=f"signal {event.signum} passed on"
     )
 
 
 def round_changed(state: Running, event: m.RoundChanged, now_s: float) -> Step:
+    """Restart, park, follow or note what the rendezvous reports."""
     match event.change:
         case NodesWaiting() if state.done:
             watch = m.WatchRound(delay_s=PARKED_WATCH_S)
@@ -399,10 +423,12 @@ def _after_stop(
 
 
 def workers_gone(state: Stopping, event: m.WorkersStopped, now_s: float) -> Step:
+    """Record the incident, then begin the next round, wait, or leave."""
     return _after_stop(state.ledger, state.then, state.incident, state.stop_asked_s)
 
 
 def stop_again(state: Stopping, event: m.StopRequested, now_s: float) -> Step:
+    """A second signal kills; a first one turns a restart into an end."""
     urged = state.stop_asked_s is not None and now_s - state.stop_asked_s >= URGE_S
     then = state.then if isinstance(state.then, End) else End(outcome=_stopped_by(event.signum))
     stopping = replace(state, then=then, stop_asked_s=now_s if state.stop_asked_s is None else state.stop_asked_s)
@@ -412,23 +438,28 @@ def stop_again(state: Stopping, event: m.StopRequested, now_s: float) -> Step:
 
 
 def backoff_over(state: Waiting, event: m.TimerFired, now_s: float) -> Step:
+    """Begin the next round."""
     return _gate(state.ledger, "the delay is over")
 
 
 def stop_waiting(state: Waiting, event: m.StopRequested, now_s: float) -> Step:
+    """Leave instead of restarting."""
     return _leave(state.ledger, _stopped_by(event.signum), (m.CancelTimer(name=BACKOFF),), asked_s=now_s)
 
 
 def left(state: Leaving, event: m.RendezvousLeft, now_s: float) -> Step:
+    """End."""
     step = _end(state.ledger, state.outcome)
     return Step(state=step.state, commands=(m.CancelTimer(name=LEAVE), *step.commands), reason=step.reason)
 
 
 def left_anyway(state: Leaving, event: m.TimerFired, now_s: float) -> Step:
+    """End: leaving took too long."""
     return _end(state.ledger, state.outcome)
 
 
 def stop_leaving(state: Leaving, event: m.StopRequested, now_s: float) -> Step:
+    """A second signal ends at once."""
     if state.stop_asked_s is not None and now_s - state.stop_asked_s >= URGE_S:
         return _end(state.ledger, state.outcome)
     asked_s = now_s if state.stop_asked_s is None else state.stop_asked_s
