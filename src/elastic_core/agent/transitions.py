@@ -49,7 +49,7 @@ from elastic_core.types import (
 )
 
 SETTLE_S = 0.1
-"""How long peers of a worker that failed by itself may still report what they saw; a death by signal has no settling."""
+"""How long peers of a worker that failed by itself may still report what they saw; a signal death settles at once."""
 URGE_S = 0.5
 """A second stop signal counts only this long after the first: one Ctrl-C can arrive twice."""
 LEAVE_S = 3.0

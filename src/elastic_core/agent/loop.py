@@ -1,0 +1,353 @@
+"""The shell around the agent machine: it carries events in and commands out, on one thread.
+
+Everything that can be decided is decided in `machine`; everything here is wiring. Other threads only post to the
+reactor.
+"""
+
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol, assert_never
+
+from msgspec.structs import replace
+
+from elastic_core import messages as m
+from elastic_core.agent.journal import Journal
+from elastic_core.agent.machine import advance
+from elastic_core.agent.rendezvous_thread import RendezvousThread
+from elastic_core.agent.states import AgentState, Created, Ended, Ending
+from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.errors import ElasticError
+from elastic_core.failure.runner import PolicyRunner
+from elastic_core.hooks.runner import HookRunner
+from elastic_core.multiprocessing.spec import WorkerLaunch
+from elastic_core.reactor import Reactor, Timer
+from elastic_core.types import Decision, Failure, FailureClass, Record, Refuse, Round, WorkerExit
+
+FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Workers(Protocol):
+    """The worker group, as the agent uses it."""
+
+    @property
+    def pids(self) -> Mapping[int, int]:
+        """Return pid by local rank."""
+        ...
+
+    @property
+    def alive(self) -> frozenset[int]:
+        """Return the local ranks that have not ended."""
+        ...
+
+    def start(self, launches: Iterable[WorkerLaunch]) -> None:
+        """Start them, or raise WorkerError."""
+        ...
+
+    def stop(self, signum: int, *, grace_s: float) -> None:
+        """Run the stop ladder."""
+        ...
+
+    def kill(self) -> None:
+        """Cut the ladder short."""
+        ...
+
+    def forward(self, signum: int) -> None:
+        """Send a signal to each worker."""
+        ...
+
+    def reap(self) -> None:
+        """Look for ended workers: where the kernel has no pidfds."""
+        ...
+
+
+class Reporter(Protocol):
+    """Reads what failed workers left, and tells people."""
+
+    def examine(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int) -> Failure:
+        """Return the first cause."""
+        ...
+
+    def decided(self, failure: Failure, decision: Decision, fallback_reason: str) -> None:
+        """Say what happens next."""
+        ...
+
+    def record(self, round_: Round | None, exits: Iterable[WorkerExit], failure: Failure, decision: Decision) -> int:
+        """Write the incident, print it if it ends the run, and return the run's exit code."""
+        ...
+
+    def notice(self, text: str) -> None:
+        """Print one line."""
+        ...
+
+
+class AgentOptions(Record, frozen=True, kw_only=True):
+    """What the loop itself needs to know."""
+
+    run_id: str
+    node_id: str
+    run_dir: str
+    pid: int
+    shutdown_timeout_s: float = 30.0
+    stop_signals: tuple[int, ...] = ()
+    keep_interrupt: bool = False
+    """SIGINT belongs to a worker that has the terminal (`--debug-rank`): the agent lets it pass."""
+
+
+class AgentResult(Record, frozen=True, kw_only=True):
+    """How the run ended on this node."""
+
+    exit_code: int
+    reason: str
+    ending: Ending
+
+
+Plan = Callable[[m.SpawnWorkers], list[WorkerLaunch]]
+
+
+class Agent:
+    """Supervises this node's workers. Build it on the thread that will call `run`."""
+
+    def __init__(
+        self,
+        options: AgentOptions,
+        *,
+        reactor: Reactor,
+        rendezvous: RendezvousThread,
+        policy: PolicyRunner,
+        hooks: HookRunner,
+        workers: Workers,
+        reporter: Reporter,
+        plan: Plan,
+        journal: Journal,
+        adopted: Callable[[], None] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Wire the parts; nothing runs yet. `adopted` reaps children that came to us as a subreaper."""
+        self._options = options
+        self._reactor = reactor
+        self._rendezvous = rendezvous
+        self._policy = policy
+        self._hooks = hooks
+        self._workers = workers
+        self._reporter = reporter
+        self._plan = plan
+        self._journal = journal
+        self._adopted = adopted
+        self._clock = clock
+        self._state: AgentState = Created()
+        self._events: deque[m.AgentEvent] = deque()
+        self._dispatching = False
+        self._timers: dict[str, Timer] = {}
+        self._round: Round | None = None
+        self._exits: list[WorkerExit] = []
+        self._restart_count = 0
+        self._began_s = clock.monotonic_s()
+        self._spawned_s = self._began_s
+        self._failed_code: int | None = None
+        self._reason = ""
+
+    # --- life
+
+    def run(self) -> AgentResult:
+        """Run to the end. Threading: the caller's; on the main thread, signals are handled until it returns."""
+        options = self._options
+        self._handle_signals()
+        self._hooks.tell(
+            m.AgentStarted(run_id=options.run_id, node_id=options.node_id, run_dir=options.run_dir, pid=options.pid)
+        )
+        self.dispatch(m.StartRequested())
+        while not isinstance(self._state, Ended):
+            self._reactor.turn()
+        outcome = self._state.outcome
+        code = outcome.exit_code
+        if outcome.ending is Ending.FAILED and self._failed_code is not None:
+            code = self._failed_code
+        self._hooks.tell(m.AgentStopped(exit_code=code, reason=outcome.reason))
+        self._hooks.close()
+        return AgentResult(exit_code=code, reason=outcome.reason, ending=outcome.ending)
+
+    def _handle_signals(self) -> None:
+        # A signal that was ignored when we were started (nohup) stays ignored, here and in the workers.
+        wanted = [s for s in self._options.stop_signals if signal.getsignal(s) is not signal.SIG_IGN]
+        passed_on = [s for s in FORWARDED if s not in wanted and signal.getsignal(s) is not signal.SIG_IGN]
+        self._reactor.handle_signals([*wanted, *passed_on, signal.SIGCHLD], self._on_signal)
+
+    def _on_signal(self, signum: int) -> None:
+        if signum == signal.SIGCHLD:
+            self._workers.reap()
+            if self._adopted is not None:
+                self._adopted()
+        elif signum == signal.SIGINT and self._options.keep_interrupt:
+            return
+        elif signum in self._options.stop_signals:
+            self.dispatch(m.StopRequested(signum=signum))
+        else:
+            self.dispatch(m.SignalForwarded(signum=signum))
+
+    def dispatch(self, event: m.AgentEvent) -> None:
+        """Give the machine an event and carry out what it commands; events that arise meanwhile wait their turn."""
+        self._events.append(event)
+        if self._dispatching:
+            return
+        self._dispatching = True
+        try:
+            while self._events:
+                self._step(self._events.popleft())
+        finally:
+            self._dispatching = False
+
+    def _step(self, event: m.AgentEvent) -> None:
+        now_s = self._clock.monotonic_s()
+        self._journal.add(event, now_s)
+        step = advance(self._state, event, now_s=now_s)
+        self._state = step.state
+        self._reason = step.reason
+        for command in step.commands:
+            self._perform(command)
+
+    # --- what others report
+
+    def on_worker_exit(self, exit: WorkerExit) -> None:
+        """Take a worker's end from the group."""
+        self._exits.append(exit)
+        index = -1 if self._round is None else self._round.index
+        self._hooks.tell(m.WorkerEnded(round_index=index, exit=exit))
+        self.dispatch(m.WorkerExited(exit=exit))
+
+    def on_workers_stopped(self) -> None:
+        """Take the end of the stop ladder from the group."""
+        self.dispatch(m.WorkersStopped())
+
+    # --- commands
+
+    def _perform(self, command: m.AgentCommand) -> None:
+        match command:
+            case m.AskToJoin(round_index=index):
+                self._hooks.ask_join(m.Joining(round_index=index), self._on_join_answer)
+            case m.JoinRendezvous():
+                self._rendezvous.join(0 if self._round is None else self._round.index + 1)
+            case m.WatchRound(delay_s=delay_s):
+                self._rendezvous.watch(delay_s)
+            case m.CancelRendezvous():
+                self._rendezvous.cancel()
+            case m.AskToStart(round=round_, restart_count=count):
+                self._hooks.ask_start(m.WorkersStarting(round=round_, restart_count=count), self._on_start_answer)
+            case m.SpawnWorkers():
+                self._spawn(command)
+            case m.StopWorkers():
+                self._stop(command)
+            case m.KillWorkers():
+                self._reporter.notice("second signal: killing the workers")
+                self._workers.kill()
+            case m.ForwardSignal(signum=signum):
+                self._workers.forward(signum)
+            case m.Examine(exits=exits, round=round_):
+                self.dispatch(m.Examined(failure=self._examine(exits, round_)))
+            case m.AskPolicy(failure=failure, history=history):
+                self._ask_policy(failure, history)
+            case m.RecordIncident(failure=failure, decision=decision):
+                self._failed_code = self._reporter.record(self._round, self._exits, failure, decision)
+            case m.SetTimer(name=name, delay_s=delay_s):
+                self._set_timer(name, delay_s)
+            case m.CancelTimer(name=name):
+                self._cancel_timer(name)
+            case m.LeaveRendezvous(close=close):
+                self._rendezvous.leave(close=close)
+            case m.Tell(moment=moment):
+                self._hooks.tell(moment)
+            case m.Finish():
+                self._reactor.stop()
+            case _:
+                assert_never(command)
+
+    def _on_join_answer(self, refusal: Refuse | None, hook: str) -> None:
+        if refusal is None:
+            self.dispatch(m.JoinAllowed())
+        else:
+            self.dispatch(m.JoinRefused(hook=hook, reason=refusal.reason))
+
+    def _on_start_answer(self, variables: Mapping[str, str], refusal: Refuse | None, hook: str) -> None:
+        if refusal is None:
+            self.dispatch(m.StartAllowed(variables=tuple(variables.items())))
+        else:
+            self.dispatch(m.StartRefused(hook=hook, reason=refusal.reason))
+
+    def _spawn(self, command: m.SpawnWorkers) -> None:
+        self._round = command.round
+        self._exits = []
+        self._restart_count = command.restart_count
+        self._spawned_s = self._clock.monotonic_s()
+        try:
+            self._workers.start(self._plan(command))
+        except ElasticError as err:
+            failure = Failure(
+                failure_class=FailureClass.START_UP,
+                summary=str(err),
+                node_id=self._options.node_id,
+                round_index=command.round.index,
+                at_s=self._spawned_s - self._began_s,
+                uptime_s=0.0,
+                exit_code=err.exit_code,
+                message=str(err),
+                retryable=False,
+            )
+            self.dispatch(m.SpawnFailed(failure=failure, alive=self._workers.alive))
+            return
+        pids = self._workers.pids
+        self.dispatch(m.WorkersSpawned())
+        self._hooks.tell(m.WorkersStarted(round=command.round, pids=tuple(pids[rank] for rank in sorted(pids))))
+
+    def _stop(self, command: m.StopWorkers) -> None:
+        grace_s = self._options.shutdown_timeout_s
+        if command.drain:
+            self._hooks.tell(m.Draining(signum=command.signum, deadline_s=grace_s))
+            if self._workers.alive:
+                name = signal.Signals(command.signum).name
+                self._reporter.notice(
+                    f"{name}: stopping {len(self._workers.alive)} workers, at most {grace_s:g} s; a second signal kills"
+                )
+        index = -1 if self._round is None else self._round.index
+        self._hooks.tell(m.WorkersStopping(round_index=index, reason=command.reason, grace_s=grace_s))
+        self._workers.stop(command.signum, grace_s=grace_s)
+
+    def _examine(self, exits: Iterable[WorkerExit], round_: Round) -> Failure:
+        failure = self._reporter.examine(round_, exits, self._restart_count)
+        return self._stamp(failure)
+
+    def _stamp(self, failure: Failure) -> Failure:
+        now_s = self._clock.monotonic_s()
+        return replace(
+            failure,
+            node_id=failure.node_id or self._options.node_id,
+            at_s=now_s - self._began_s,
+            uptime_s=now_s - self._spawned_s if failure.round_index >= 0 else 0.0,
+        )
+
+    def _ask_policy(self, failure: Failure, history: tuple[Failure, ...]) -> None:
+        stamped = self._stamp(failure) if failure.round_index < 0 else failure
+        self._hooks.tell(m.FailureSeen(failure=stamped))
+
+        def decide(decision: Decision, fallback_reason: str) -> None:
+            self._reporter.decided(stamped, decision, fallback_reason)
+            self._hooks.tell(
+                m.DecisionTaken(
+                    failure=stamped, decision=decision, policy=self._policy.name, fallback_reason=fallback_reason
+                )
+            )
+            self.dispatch(m.DecisionMade(failure=stamped, decision=decision))
+
+        self._policy.decide(stamped, history, decide)
+
+    def _set_timer(self, name: str, delay_s: float) -> None:
+        self._cancel_timer(name)
+        self._timers[name] = self._reactor.call_later(delay_s, lambda: self._timer_fired(name))
+
+    def _cancel_timer(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _timer_fired(self, name: str) -> None:
+        self._timers.pop(name, None)
+        self.dispatch(m.TimerFired(name=name))

@@ -1,0 +1,119 @@
+"""What each worker of a round is started with: complete command and environment."""
+
+import os
+from collections.abc import Mapping
+
+from elastic_core.errors import ConfigError
+from elastic_core.launcher.config import RunSettings
+from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
+from elastic_core.types import Record, Round
+
+MACRO = "${local_rank}"
+
+
+class WorkerPaths(Record, frozen=True, kw_only=True):
+    """The files of one worker in one round."""
+
+    error_file: str
+    fault_file: str
+    stdout: StreamPlan = StreamPlan()
+    stderr: StreamPlan = StreamPlan()
+
+
+class Attempt(Record, frozen=True, kw_only=True):
+    """What the agent knows and the settings don't."""
+
+    round: Round
+    restart_count: int
+    membership_changes: int
+    incarnation: str
+    node_id: str
+    variables: Mapping[str, str] = {}
+    """From hooks; never replaces what the launcher sets."""
+    use_agent_store: bool = False
+
+
+def worker_plan(
+    settings: RunSettings,
+    attempt: Attempt,
+    paths: Mapping[int, WorkerPaths],
+    *,
+    inherited: Mapping[str, str] | None = None,
+) -> list[WorkerLaunch]:
+    """Return the workers of this node in rank order.
+
+    `paths` by local rank; `inherited` is the environment that workers start from (default: ours).
+    """
+    base = dict(os.environ if inherited is None else inherited)
+    return [
+        WorkerLaunch(
+            local_rank=rank,
+            global_rank=attempt.round.global_rank(rank),
+            argv=tuple(arg.replace(MACRO, str(rank)) for arg in settings.entrypoint.argv),
+            env=worker_environment(settings, attempt, rank, paths[rank], base),
+            stdout=paths[rank].stdout,
+            stderr=paths[rank].stderr,
+            foreground=settings.debug_rank == rank,
+        )
+        for rank in range(settings.nproc_per_node)
+    ]
+
+
+def worker_environment(
+    settings: RunSettings, attempt: Attempt, local_rank: int, paths: WorkerPaths, base: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the environment of one worker: what torch 2.13's elastic agent sets, and ours."""
+    round_ = attempt.round
+    env = {**base, **attempt.variables}
+    env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    if settings.omp_threads is not None:
+        env["OMP_NUM_THREADS"] = str(settings.omp_threads)
+    env |= _devices(settings, local_rank, base)
+    env |= {
+        "LOCAL_RANK": "0" if settings.virtual_local_rank else str(local_rank),
+        "RANK": str(round_.global_rank(local_rank)),
+        "GROUP_RANK": str(round_.node_rank),
+        "ROLE_RANK": str(round_.role_base_rank + local_rank),
+        "ROLE_NAME": round_.role,
+        "LOCAL_WORLD_SIZE": str(round_.local_world_size),
+        "WORLD_SIZE": str(round_.world_size),
+        "GROUP_WORLD_SIZE": str(round_.node_count),
+        "ROLE_WORLD_SIZE": str(round_.role_world_size),
+        "MASTER_ADDR": round_.master_addr,
+        "MASTER_PORT": str(round_.master_port),
+        "TORCHELASTIC_RESTART_COUNT": str(attempt.restart_count),
+        "TORCHELASTIC_MAX_RESTARTS": str(settings.max_restarts),
+        "TORCHELASTIC_RUN_ID": settings.run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": str(attempt.use_agent_store),
+        "TORCHELASTIC_ERROR_FILE": paths.error_file,
+        "ELASTIC_ROUND": str(round_.index),
+        "ELASTIC_MEMBERSHIP_CHANGES": str(attempt.membership_changes),
+        "ELASTIC_NODE_ID": attempt.node_id,
+        "ELASTIC_INCARNATION": attempt.incarnation,
+    }
+    env.pop("ELASTIC_WORKER_HOOKS", None)
+    env.pop("ELASTIC_FAULT_FILE", None)
+    if settings.worker_hooks and settings.entrypoint.python:
+        env |= {"ELASTIC_WORKER_HOOKS": "1", "ELASTIC_FAULT_FILE": paths.fault_file}
+    return env
+
+
+def _devices(settings: RunSettings, local_rank: int, base: Mapping[str, str]) -> dict[str, str]:
+    """Return the visible-devices variable of one worker, empty where nothing was asked for."""
+    variable = settings.device_variable
+    if settings.virtual_local_rank:
+        visible = settings.devices or _inherited_devices(base.get(variable), settings.nproc_per_node)
+        if len(visible) < settings.nproc_per_node:
+            raise ConfigError(
+                f"--virtual-local-rank gives each worker one device: {len(visible)} in {variable} for "
+                f"{settings.nproc_per_node} workers",
+                hint="name more devices, or lower --nproc-per-node",
+            )
+        return {variable: visible[local_rank]}
+    return {variable: ",".join(settings.devices)} if settings.devices else {}
+
+
+def _inherited_devices(value: str | None, count: int) -> tuple[str, ...]:
+    if value is None:
+        return tuple(str(n) for n in range(count))
+    return tuple(part.strip() for part in value.split(",") if part.strip())
