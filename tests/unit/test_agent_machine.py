@@ -1,0 +1,391 @@
+"""The agent machine: the table is complete, steps keep to it, and the promises hold over random histories."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from elastic_core import messages as m
+from elastic_core.agent import diagram
+from elastic_core.agent.journal import Journal, read, replay
+from elastic_core.agent.machine import EVENTS, STATES, TABLE, Handled, Ignored, advance
+from elastic_core.agent.states import (
+    Created,
+    Deciding,
+    Ended,
+    Ending,
+    Gating,
+    Joining,
+    Leaving,
+    Preparing,
+    Running,
+    Settling,
+    Starting,
+    Stopping,
+    Waiting,
+)
+from elastic_core.errors import IllegalEventError
+from elastic_core.types import (
+    Decided,
+    Failure,
+    FailureClass,
+    Ignore,
+    MemberLost,
+    NodesWaiting,
+    RendezvousClosed,
+    Restart,
+    Resumed,
+    Round,
+    Stop,
+    Suspended,
+    WorkerExit,
+)
+
+WORKERS = 3
+
+
+def make_round(index=0):
+    return Round(
+        index=index, token=index + 1, nonce="n", node_rank=0, node_count=1, local_world_size=WORKERS, base_rank=0,
+        world_size=WORKERS, role="default", role_base_rank=0, role_world_size=WORKERS, master_addr="127.0.0.1",
+        master_port=1,
+    )  # fmt: skip
+
+
+def make_exit(rank, code):
+    return WorkerExit(local_rank=rank, global_rank=rank, pid=100 + rank, code=code, at_s=0.0, at_ns=0, runtime_s=0.0)
+
+
+def make_failure(rank=0, **changes):
+    values = {
+        "failure_class": FailureClass.EXIT, "summary": "exit code 7", "node_id": "n", "round_index": 0, "at_s": 0.0,
+        "uptime_s": 0.0, "exit_code": 7, "local_rank": rank, "global_rank": rank,
+    }  # fmt: skip
+    return Failure(**(values | changes))
+
+
+def drive(*events, state=None, now_s=0.0):
+    """Advance over events; return the last step."""
+    step = None
+    current = Created() if state is None else state
+    for event in events:
+        step = advance(current, event, now_s=now_s)
+        current = step.state
+    return step
+
+
+TO_RUNNING = (
+    m.StartRequested(), m.JoinAllowed(), m.RoundFormed(round=make_round()), m.StartAllowed(), m.WorkersSpawned(),
+)  # fmt: skip
+
+
+def names(step):
+    return [type(command).__name__ for command in step.commands]
+
+
+def test_table_has_a_rule_for_every_pair_of_state_and_event():
+    assert set(TABLE) == set(STATES)
+    for state, row in TABLE.items():
+        assert set(row) == set(EVENTS), state
+
+
+def test_every_state_is_reached_and_all_but_the_last_are_left():
+    targets = {t for row in TABLE.values() for r in row.values() if isinstance(r, Handled) for t in r.to}
+    assert targets == set(STATES) - {Created}
+    for state, row in TABLE.items():
+        leaves = any(isinstance(r, Handled) and set(r.to) - {state} for r in row.values())
+        assert leaves == (state is not Ended), state
+
+
+def test_every_state_but_the_last_handles_a_stop_signal():
+    for state, row in TABLE.items():
+        assert isinstance(row[m.StopRequested], Ignored if state is Ended else Handled), state
+
+
+def test_illegal_event_raises_and_names_both():
+    with pytest.raises(IllegalEventError, match=r"WorkersSpawned in state Created"):
+        advance(Created(), m.WorkersSpawned(), now_s=0)
+
+
+def test_docs_page_is_drawn_from_the_table():
+    page = Path(__file__).parents[2] / "docs/explanation/agent-states.md"
+    assert page.read_text() == diagram.page(), (
+        "run: python -m elastic_core.agent.diagram > docs/explanation/agent-states.md"
+    )
+
+
+def test_all_workers_finishing_ends_with_success_after_the_sweep():
+    step = drive(*TO_RUNNING, *(m.WorkerExited(exit=make_exit(r, 0)) for r in range(WORKERS)))
+    assert isinstance(step.state, Stopping)
+    assert names(step) == ["StopWorkers"]
+    step = drive(m.WorkersStopped(), state=step.state)
+    assert names(step) == ["SetTimer", "LeaveRendezvous"]
+    step = drive(m.RendezvousLeft(), state=step.state)
+    assert step.state.outcome.ending is Ending.SUCCEEDED
+    assert names(step) == ["CancelTimer", "Finish"]
+
+
+def test_exit_by_itself_settles_and_death_by_signal_does_not():
+    assert isinstance(drive(*TO_RUNNING, m.WorkerExited(exit=make_exit(1, 7))).state, Settling)
+    step = drive(*TO_RUNNING, m.WorkerExited(exit=make_exit(1, -9)))
+    assert isinstance(step.state, Deciding)
+    assert names(step) == ["Examine"]
+
+
+def test_settling_ends_early_when_no_worker_is_left_and_examines_all_of_them():
+    exits = [m.WorkerExited(exit=make_exit(r, 1)) for r in range(WORKERS)]
+    step = drive(*TO_RUNNING, *exits)
+    assert names(step) == ["CancelTimer", "Examine"]
+    assert [e.local_rank for e in step.commands[1].exits] == [0, 1, 2]
+
+
+def failed_with(decision, *, code=-9, rank=1):
+    failure = make_failure(rank)
+    return drive(
+        *TO_RUNNING, m.WorkerExited(exit=make_exit(rank, code)), m.Examined(failure=failure),
+        m.DecisionMade(failure=failure, decision=decision),
+    )  # fmt: skip
+
+
+def test_restart_stops_the_others_then_joins_again_with_one_more_restart_on_the_books():
+    step = failed_with(Restart())
+    assert names(step) == ["StopWorkers"]
+    step = drive(m.WorkersStopped(), state=step.state)
+    assert names(step) == ["RecordIncident", "AskToJoin"]
+    step = drive(m.JoinAllowed(), m.RoundFormed(round=make_round(1)), m.StartAllowed(), state=step.state)
+    assert step.commands[0].restart_count == 1
+    assert step.commands[0].membership_changes == 0
+
+
+def test_delayed_restart_waits_after_the_workers_are_gone():
+    step = drive(m.WorkersStopped(), state=failed_with(Restart(delay_s=2.0)).state)
+    assert isinstance(step.state, Waiting)
+    assert m.SetTimer(name="backoff", delay_s=2.0) in step.commands
+    assert isinstance(drive(m.TimerFired(name="backoff"), state=step.state).state, Gating)
+
+
+def test_stop_decision_ends_with_the_failed_workers_code():
+    step = drive(m.WorkersStopped(), m.RendezvousLeft(), state=failed_with(Stop(reason="no budget")).state)
+    assert (step.state.outcome.ending, step.state.outcome.exit_code) == (Ending.FAILED, 7)
+
+
+def test_stop_decision_as_done_ends_with_zero():
+    step = drive(m.WorkersStopped(), m.RendezvousLeft(), state=failed_with(Stop(reason="enough", outcome="done")).state)
+    assert (step.state.outcome.ending, step.state.outcome.exit_code) == (Ending.SUCCEEDED, 0)
+
+
+def test_ignore_lets_the_others_run_on_and_finish():
+    state = failed_with(Ignore()).state
+    assert isinstance(state, Running)
+    assert state.ignored == {1}
+    step = drive(*(m.WorkerExited(exit=make_exit(r, 0)) for r in (0, 2)), state=state)
+    assert isinstance(step.state, Stopping)
+    assert step.state.then.outcome.exit_code == 0
+
+
+def test_ignore_of_one_failure_examines_the_others_that_failed_meanwhile():
+    failure = make_failure(1)
+    step = drive(
+        *TO_RUNNING, m.WorkerExited(exit=make_exit(1, 7)), m.WorkerExited(exit=make_exit(2, 8)),
+        m.TimerFired(name="settle"), m.Examined(failure=failure), m.DecisionMade(failure=failure, decision=Ignore()),
+    )  # fmt: skip
+    assert names(step) == ["Examine"]
+    assert [e.local_rank for e in step.commands[0].exits] == [2]
+
+
+def test_stop_signal_drains_with_that_signal_and_a_second_one_kills_only_after_half_a_second():
+    step = drive(*TO_RUNNING, m.StopRequested(signum=2), now_s=10.0)
+    assert step.commands[0] == m.StopWorkers(signum=2, reason="stopped by signal 2", drain=True)
+    assert names(drive(m.StopRequested(signum=2), state=step.state, now_s=10.4)) == []
+    assert names(drive(m.StopRequested(signum=2), state=step.state, now_s=10.5)) == ["KillWorkers"]
+    end = drive(m.WorkersStopped(), m.RendezvousLeft(), state=step.state, now_s=11.0)
+    assert end.state.outcome.exit_code == 130
+
+
+def test_stop_signal_during_a_restart_turns_it_into_an_end():
+    stopping = failed_with(Restart()).state
+    step = drive(m.StopRequested(signum=15), m.WorkersStopped(), m.RendezvousLeft(), state=stopping)
+    assert step.state.outcome.exit_code == 143
+
+
+def test_stop_signal_after_a_final_failure_keeps_the_failure():
+    stopping = failed_with(Stop(reason="no budget")).state
+    step = drive(m.StopRequested(signum=15), m.WorkersStopped(), m.RendezvousLeft(), state=stopping)
+    assert step.state.outcome.exit_code == 7
+
+
+@pytest.mark.parametrize("change", [NodesWaiting(count=1), MemberLost(node_id="b")])
+def test_membership_change_begins_a_new_round_and_costs_no_restart(change):
+    step = drive(*TO_RUNNING, m.RoundChanged(change=change), m.WorkersStopped(), m.JoinAllowed())
+    step = drive(m.RoundFormed(round=make_round(1)), m.StartAllowed(), state=step.state)
+    assert (step.commands[0].restart_count, step.commands[0].membership_changes) == (0, 1)
+
+
+def test_newcomers_wait_once_workers_have_begun_to_finish():
+    step = drive(*TO_RUNNING, m.WorkerExited(exit=make_exit(0, 0)), m.RoundChanged(change=NodesWaiting(count=1)))
+    assert isinstance(step.state, Running)
+    assert names(step) == ["WatchRound"]
+
+
+@pytest.mark.parametrize(
+    ("change", "state", "commands"),
+    [
+        (RendezvousClosed(), Running, []),
+        (Suspended(reason="store unreachable"), Running, ["WatchRound"]),
+        (Resumed(), Running, ["WatchRound"]),
+        (Decided(decision=Restart()), Stopping, ["StopWorkers"]),
+        (Decided(decision=Stop(reason="over")), Stopping, ["StopWorkers"]),
+    ],
+)
+def test_other_round_changes(change, state, commands):
+    step = drive(*TO_RUNNING, m.RoundChanged(change=change))
+    assert isinstance(step.state, state)
+    assert names(step) == commands
+
+
+def test_refused_join_is_a_failure_of_class_health_check():
+    step = drive(m.StartRequested(), m.JoinRefused(hook="gate", reason="GPU 3 is hot"))
+    failure = step.commands[0].failure
+    assert failure.failure_class is FailureClass.HEALTH_CHECK
+    assert failure.summary == "hook 'gate' refused: GPU 3 is hot"
+    step = drive(m.DecisionMade(failure=failure, decision=Stop(reason="no budget")), state=step.state)
+    assert names(step) == ["RecordIncident", "SetTimer", "LeaveRendezvous"]
+
+
+def test_failed_rendezvous_ends_with_its_exit_code_and_an_unneeded_node_with_zero():
+    joining = drive(m.StartRequested(), m.JoinAllowed()).state
+    assert drive(m.RendezvousFailed(summary="nobody came"), state=joining).state.outcome.exit_code == 4
+    step = drive(m.RendezvousFailed(summary="unused spare", exit_code=0), state=joining)
+    assert step.state.outcome.ending is Ending.SUCCEEDED
+
+
+def test_leaving_does_not_wait_for_ever():
+    leaving = drive(m.StartRequested(), m.JoinAllowed(), m.StopRequested(signum=15)).state
+    assert isinstance(leaving, Leaving)
+    assert isinstance(drive(m.TimerFired(name="leave"), state=leaving).state, Ended)
+
+
+def test_journal_replays_to_the_same_steps(tmp_path):
+    events = [
+        *TO_RUNNING, m.WorkerExited(exit=make_exit(1, -9)), m.Examined(failure=make_failure(1)),
+        m.DecisionMade(failure=make_failure(1), decision=Restart(delay_s=0.5)), m.WorkersStopped(),
+        m.TimerFired(name="backoff"), m.StopRequested(signum=15),
+    ]  # fmt: skip
+    journal = Journal()
+    for number, event in enumerate(events):
+        journal.add(event, float(number))
+    journal.write(tmp_path / "journal.jsonl")
+    direct = list(replay([(float(n), e) for n, e in enumerate(events)]))
+    assert list(replay(read(tmp_path / "journal.jsonl"))) == direct
+    assert isinstance(direct[-1].state, Leaving)
+
+
+class Histories(RuleBasedStateMachine):
+    """Plays a loop that answers commands honestly, in random order, with failures, signals and membership changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.now_s = 0.0
+        self.state = Created()
+        self.alive = set()
+        self.owed = []
+        self.rounds = 0
+        self.stops = 0
+        self.stop_ladder = False
+        self.spawned_after_stop = False
+        self.give(m.StartRequested())
+
+    def give(self, event):
+        before = self.state
+        step = advance(before, event, now_s=self.now_s)
+        rule_ = TABLE[type(before)][type(event)]
+        if isinstance(rule_, Handled):
+            assert type(step.state) in rule_.to, (before, event)
+        else:
+            assert step.state is before
+        self.state = step.state
+        for command in step.commands:
+            self.perform(command)
+
+    def perform(self, command):
+        match command:
+            case m.AskToJoin():
+                self.owed.append(m.JoinAllowed())
+            case m.JoinRendezvous():
+                assert not self.alive, "two rounds at once"
+                self.owed.append(m.RoundFormed(round=make_round(self.rounds)))
+                self.rounds += 1
+            case m.AskToStart():
+                self.owed.append(m.StartAllowed())
+            case m.SpawnWorkers():
+                assert not self.alive, "two rounds at once"
+                assert not self.stops, "a spawn after a stop signal"
+                self.alive = set(range(WORKERS))
+                self.stop_ladder = False
+                self.owed.append(m.WorkersSpawned())
+            case m.StopWorkers():
+                self.stop_ladder = True
+            case m.Examine(exits=exits):
+                assert exits
+                self.owed.append(m.Examined(failure=make_failure(exits[0].local_rank)))
+            case m.AskPolicy(failure=failure):
+                self.owed.append(failure)
+            case m.LeaveRendezvous():
+                assert not self.alive, "left with workers alive"
+                self.owed = [m.RendezvousLeft()]
+
+    @precondition(lambda self: self.owed)
+    @rule(decision=st.sampled_from([Restart(), Restart(delay_s=1.0), Stop(reason="r"), Ignore()]))
+    def answer(self, decision):
+        owed = self.owed.pop(0)
+        self.give(m.DecisionMade(failure=owed, decision=decision) if isinstance(owed, Failure) else owed)
+
+    @precondition(lambda self: self.alive and not isinstance(self.state, Starting))
+    @rule(data=st.data(), code=st.sampled_from([0, 0, 7, -9]))
+    def worker_ends(self, data, code):
+        rank = data.draw(st.sampled_from(sorted(self.alive)))
+        self.alive.discard(rank)
+        self.give(m.WorkerExited(exit=make_exit(rank, code)))
+
+    @precondition(lambda self: self.stop_ladder)
+    @rule()
+    def ladder_ends(self):
+        self.alive.clear()
+        self.stop_ladder = False
+        self.give(m.WorkersStopped())
+
+    @precondition(lambda self: isinstance(self.state, (Settling, Waiting)))
+    @rule()
+    def timer(self):
+        self.give(m.TimerFired(name="settle" if isinstance(self.state, Settling) else "backoff"))
+
+    @rule(signum=st.sampled_from([2, 15]), later_s=st.sampled_from([0.1, 0.6]))
+    def stop(self, signum, later_s):
+        self.now_s += later_s
+        self.stops += 1
+        self.give(m.StopRequested(signum=signum))
+
+    @precondition(lambda self: isinstance(self.state, (Running, Settling, Deciding, Stopping)))
+    @rule(change=st.sampled_from([NodesWaiting(count=1), MemberLost(node_id="x"), Suspended(reason="s"), Resumed()]))
+    def round_changes(self, change):
+        self.give(m.RoundChanged(change=change))
+
+    @invariant()
+    def workers_exist_only_where_the_state_says_so(self):
+        if self.alive:
+            assert isinstance(self.state, (Starting, Running, Settling, Deciding, Stopping))
+        if isinstance(self.state, Ended) and self.stops and self.state.outcome.ending is Ending.STOPPED:
+            assert self.state.outcome.exit_code in (130, 143)
+
+    @invariant()
+    def something_is_always_on_its_way(self):
+        if isinstance(self.state, (Gating, Joining, Preparing, Starting, Deciding, Leaving)):
+            assert self.owed, self.state
+        if isinstance(self.state, Stopping):
+            assert self.stop_ladder
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
