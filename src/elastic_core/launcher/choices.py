@@ -1,0 +1,81 @@
+"""What the user chose, option by option, and where it is from: command line beats environment beats default."""
+
+from collections.abc import Mapping
+from typing import NoReturn
+
+from elastic_core.errors import ConfigError
+from elastic_core.launcher.options import BY_DEST, OptionRow
+
+_TRUE = frozenset(("1", "true", "yes", "on", "t", "y"))
+_FALSE = frozenset(("0", "false", "no", "off", "f", "n", ""))
+
+
+class Choices:
+    """The value of each option, as text, with its origin.
+
+    Args:
+        given: What the command line gave: option identifier to text; to True for a flag; to a tuple where an option
+            may be repeated. Options that are not there were not given.
+        environ: Where the other values are looked up, by the option's variable; an empty variable counts as unset.
+    """
+
+    def __init__(self, given: Mapping[str, str | bool | tuple[str, ...]], environ: Mapping[str, str]) -> None:
+        """Keep both; nothing is looked up yet."""
+        self._given = given
+        self._environ = environ
+
+    def _variable(self, row: OptionRow) -> str | None:
+        """Return the text of the option's variable, None where it does not count."""
+        return (self._environ.get(row.env) or None) if row.env is not None and row.dest not in self._given else None
+
+    def chosen(self, dest: str) -> bool:
+        """Return whether the user gave the option, on the command line or in the environment."""
+        return dest in self._given or self._variable(BY_DEST[dest]) is not None
+
+    def origin(self, dest: str) -> str:
+        """Return where the value is from, for people: `flag --nnodes`, `env PET_NNODES`, `default`."""
+        row = BY_DEST[dest]
+        if dest in self._given:
+            return f"flag --{row.name}"
+        return f"env {row.env}" if self._variable(row) is not None else "default"
+
+    def text(self, dest: str) -> str | None:
+        """Return the value as text; None where there is neither a value nor a default."""
+        given = self._given.get(dest)
+        if isinstance(given, str):
+            return given
+        variable = self._variable(BY_DEST[dest])
+        return BY_DEST[dest].default if variable is None else variable
+
+    def texts(self, dest: str) -> tuple[str, ...]:
+        """Return all values of an option that may be repeated."""
+        given = self._given.get(dest)
+        if isinstance(given, tuple):
+            return given
+        variable = self._variable(BY_DEST[dest])
+        return () if variable is None else (variable,)
+
+    def flag(self, dest: str) -> bool:
+        """Return whether a flag is on.
+
+        Raises:
+            ConfigError: its variable is neither a yes nor a no.
+        """
+        if dest in self._given:
+            return bool(self._given[dest])
+        text = (self._variable(BY_DEST[dest]) or "").strip().lower()
+        if text not in _TRUE and text not in _FALSE:
+            self.reject(dest, "yes or no", hint="1 or 0 (also true or false, yes or no)")
+        return text in _TRUE
+
+    def label(self, dest: str) -> str:
+        """Return how the user wrote it, for messages: `--nnodes 'two'`, `PET_NNODES='two'`."""
+        row = BY_DEST[dest]
+        variable = self._variable(row)
+        if variable is not None:
+            return f"{row.env}={variable!r}"
+        return f"--{row.name}" if row.metavar is None else f"--{row.name} {self.text(dest) or ''!r}"
+
+    def reject(self, dest: str, needed: str, *, hint: str = "", cause: BaseException | None = None) -> NoReturn:
+        """Refuse the option's value: it should have been `needed`."""
+        raise ConfigError(f"{self.label(dest)}: needed {needed}", hint=hint) from cause

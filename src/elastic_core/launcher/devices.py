@@ -1,0 +1,282 @@
+"""Counts this node's accelerators and CPU cores without importing torch.
+
+Each vendor's visible-devices variable is read first, as its runtime reads it; then the driver is asked: NVML for
+NVIDIA, the kernel's topology files for ROCm. What stays undetermined (MIG slices, Intel XPUs, a vendor we don't know)
+is left to one short-lived Python that asks torch.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from elastic_core.errors import ConfigError
+from elastic_core.launcher.nvml import NvidiaGpus
+from elastic_core.types import Record
+
+_KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+_DRM = Path("/sys/class/drm")
+_INTEL = "0x8086"
+_ASK_TIMEOUT_S = 120.0
+_NAMES = {"cuda": "CUDA GPUs", "rocm": "ROCm GPUs", "xpu": "XPUs"}
+VARIABLES = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}
+"""The visible-devices variable that narrows each kind."""
+
+
+class DeviceCount(Record, frozen=True, kw_only=True):
+    """How many workers a node's devices ask for, and why, for people."""
+
+    count: int
+    kind: str
+    """`cuda`, `rocm`, `xpu`, `cpu`, or the name of torch's own backend."""
+    reason: str
+
+
+class Node:
+    """Where devices are looked up. Tests hand in their own.
+
+    Args:
+        environ: Environment variables.
+        kfd_nodes: The kernel's topology of ROCm devices.
+        drm: The kernel's display and render devices.
+        python: The interpreter that is asked where nothing else can tell.
+    """
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        *,
+        kfd_nodes: Path = _KFD_NODES,
+        drm: Path = _DRM,
+        python: str = sys.executable,
+    ) -> None:
+        """Keep the places; nothing is looked up yet."""
+        self.environ = environ
+        self.kfd_nodes = kfd_nodes
+        self.drm = drm
+        self.python = python
+
+    def nvidia(self, *, with_uuids: bool = False) -> NvidiaGpus:
+        """Return the NVIDIA GPUs that the driver knows."""
+        from elastic_core.launcher.nvml import nvidia_gpus
+
+        return nvidia_gpus(with_uuids=with_uuids)
+
+    def rocm(self) -> int:
+        """Return the AMD GPUs that the kernel shows us."""
+        count = 0
+        for properties in sorted(self.kfd_nodes.glob("*/properties")):
+            try:
+                text = properties.read_text()
+            except OSError:  # a device that our control group may not use
+                continue
+            fields = dict(line.split(maxsplit=1) for line in text.splitlines() if " " in line)
+            count += int(fields.get("simd_count", "0")) > 0
+        return count
+
+    def has_intel_gpu(self) -> bool:
+        """Return whether a render device of Intel is there."""
+        vendors = self.drm.glob("renderD*/device/vendor")
+        return any(vendor.read_text().strip() == _INTEL for vendor in vendors)
+
+    def torch_kinds(self) -> frozenset[str] | None:
+        """Return the kinds of accelerators that the installed torch is built for; None: it does not say."""
+        if self.python != sys.executable:
+            return None
+        from importlib.machinery import PathFinder
+
+        spec = PathFinder.find_spec("torch")
+        if spec is None or spec.origin is None:
+            return None
+        try:
+            text = (Path(spec.origin).parent / "version.py").read_text()
+        except OSError:
+            return None
+        built = dict(re.findall(r"^(cuda|hip|xpu)\b[^=\n]*= *(.+)$", text, re.MULTILINE))
+        if not built:
+            return None
+        return frozenset(kind.replace("hip", "rocm") for kind, value in built.items() if value.strip() != "None")
+
+    def ask_torch(self, kind: str) -> tuple[str, int]:
+        """Return the kind and number of accelerators that torch sees.
+
+        Args:
+            kind: `auto`, or the name of a backend, `cuda` and `rocm` included.
+
+        Raises:
+            ConfigError: it could not be asked.
+        """
+        import subprocess
+
+        module = {"rocm": "cuda"}.get(kind, kind)
+        try:
+            answer = subprocess.run(
+                [self.python, "-c", _QUESTION, module],
+                env=dict(self.environ),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_ASK_TIMEOUT_S,
+                check=True,
+            )
+            name, number = answer.stdout.split()[-2:]
+            return kind if name == module else name, int(number)
+        except subprocess.CalledProcessError as error:
+            last = (error.stderr.strip().splitlines() or ["no message"])[-1]
+            raise ConfigError(f"devices could not be counted: torch said {last!r}", hint=_GIVE_NUMBER) from error
+        except subprocess.TimeoutExpired as error:
+            what = f"devices could not be counted: torch gave no answer within {_ASK_TIMEOUT_S:g} s"
+            raise ConfigError(what, hint=_GIVE_NUMBER) from error
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"devices could not be counted: {error}", hint=_GIVE_NUMBER) from error
+
+
+_GIVE_NUMBER = "give the number, as in --nproc-per-node 8"
+
+# Runs in an interpreter of its own; prints the kind and the number as the last two words.
+_QUESTION = """
+import sys, torch
+kind = sys.argv[1]
+if kind == "auto":
+    here = torch.accelerator.is_available()
+    kind = torch.accelerator.current_accelerator().type if here else "cpu"
+    print(kind, torch.accelerator.device_count() if here else 0)
+elif kind in ("cuda", "xpu", torch._C._get_privateuse1_backend_name()) and hasattr(torch, kind):
+    module = getattr(torch, kind)
+    print(kind, module.device_count() if module.is_available() else 0)
+else:
+    print(kind, -1)
+"""
+
+
+def count_for(word: str, node: Node) -> DeviceCount | None:
+    """Return the number of workers that `auto`, `gpu`, `xpu`, `cpu` or a backend's name stands for; None: no such word.
+
+    A count of 0 means that there is no such device.
+
+    Raises:
+        ConfigError: the devices could not be counted.
+    """
+    if word == "cpu":
+        cores = len(os.sched_getaffinity(0))
+        return DeviceCount(count=cores, kind="cpu", reason=f"{cores} CPU cores")
+    if word == "gpu":
+        return _first_found(("cuda", "rocm"), node)
+    if word == "xpu":
+        return _first_found(("xpu",), node)
+    if word == "auto":
+        found = _first_found(("cuda", "rocm", "xpu"), node)
+        if found.count == 0 and _own_backend_installed():
+            kind, number = node.ask_torch("auto")
+            found = DeviceCount(count=number, kind=kind, reason=f"{number} {kind} devices, says torch")
+        return found if found.count > 0 else count_for("cpu", node)
+    if word.isidentifier() and _own_backend_installed():
+        _, number = node.ask_torch(word)
+        return (
+            None if number < 0 else DeviceCount(count=number, kind=word, reason=f"{number} {word} devices, says torch")
+        )
+    return None
+
+
+def _own_backend_installed() -> bool:
+    """Return whether a package adds a device backend of its own to torch."""
+    from importlib.metadata import entry_points
+
+    return bool(entry_points(group="torch.backends"))
+
+
+def _first_found(kinds: tuple[str, ...], node: Node) -> DeviceCount:
+    built = node.torch_kinds()
+    usable = tuple(kind for kind in kinds if built is None or kind in built)
+    if not usable:
+        return DeviceCount(count=0, kind=kinds[0], reason=f"the installed torch is built without {_listing(kinds)}")
+    for kind in usable:
+        count, how = visible_count(kind, node)
+        if count > 0:
+            return DeviceCount(count=count, kind=kind, reason=f"{count} {_NAMES[kind]}, {how}")
+    hidden = [
+        name for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES") if name in node.environ
+    ]
+    values = "".join(f"; {name}={node.environ[name]!r}" for name in hidden)
+    return DeviceCount(count=0, kind=usable[0], reason=f"no {_listing(usable)} on this node{values}")
+
+
+def _listing(kinds: tuple[str, ...]) -> str:
+    return " or ".join({"cuda": "CUDA", "rocm": "ROCm", "xpu": "XPU"}[kind] for kind in kinds)
+
+
+def visible_count(kind: str, node: Node) -> tuple[int, str]:
+    """Return how many devices of a kind a worker would see, and who says so.
+
+    Raises:
+        ConfigError: the devices could not be counted.
+    """
+    if kind == "cuda":
+        return _visible_cuda(node)
+    if kind == "rocm":
+        return _visible_rocm(node)
+    if not node.has_intel_gpu():
+        return 0, "says the kernel"
+    return node.ask_torch("xpu")[1], "says torch"
+
+
+def _visible_cuda(node: Node) -> tuple[int, str]:
+    text = node.environ.get("CUDA_VISIBLE_DEVICES")
+    entries = None if text is None else visible_entries(text)
+    if entries == ():
+        return 0, "by CUDA_VISIBLE_DEVICES"
+    if entries is not None and entries[0].startswith("MIG-"):
+        return (0 if node.nvidia().count == 0 else node.ask_torch("cuda")[1]), "says torch"
+    by_uuid = entries is not None and not entries[0].isdecimal()
+    gpus = node.nvidia(with_uuids=by_uuid)
+    if gpus.count is None or (by_uuid and gpus.count and not gpus.uuids):
+        return node.ask_torch("cuda")[1], "says torch"
+    if entries is None:
+        return gpus.count, "says the driver"
+    return _leading(entries, gpus.count, gpus.uuids), "by CUDA_VISIBLE_DEVICES"
+
+
+def _visible_rocm(node: Node) -> tuple[int, str]:
+    count, how = node.rocm(), "says the kernel"
+    # ROCR narrows what HIP sees; HIP falls back to CUDA's variable.
+    hip = "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in node.environ else "CUDA_VISIBLE_DEVICES"
+    for name in ("ROCR_VISIBLE_DEVICES", hip):
+        if name in node.environ:
+            entries = visible_entries(node.environ[name])
+            if entries and not entries[0].isdecimal():
+                count, how = min(count, len(entries)), f"by {name}"
+            else:
+                count, how = _leading(entries, count, ()), f"by {name}"
+    return count, how
+
+
+def visible_entries(text: str) -> tuple[str, ...]:
+    """Return the devices that a visible-devices variable names, up to the first that is no device, as the runtimes do.
+
+    All are numbers, or all are ids with the first one's prefix (`GPU-`, `MIG-`). The same device twice shows none.
+    """
+    entries: list[str] = []
+    for item in (part.strip() for part in text.split(",")):
+        if not (item.isdecimal() or item.startswith(("GPU-", "MIG-"))) or (
+            entries and _prefix(item) != _prefix(entries[0])
+        ):
+            break
+        entry = str(int(item)) if item.isdecimal() else item
+        if entry in entries:
+            return ()
+        entries.append(entry)
+    return tuple(entries)
+
+
+def _prefix(entry: str) -> str:
+    return "" if entry.isdecimal() else entry[:4]
+
+
+def _leading(entries: tuple[str, ...], count: int, uuids: tuple[str, ...]) -> int:
+    """Return how many entries exist, counted up to the first that does not: the runtimes stop there."""
+    for index, entry in enumerate(entries):
+        exists = int(entry) < count if entry.isdecimal() else any(uuid.startswith(entry) for uuid in uuids)
+        if not exists:
+            return index
+    return len(entries)

@@ -1,0 +1,212 @@
+"""Builds what each worker executes, and refuses before anything starts what can't be executed."""
+
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elastic_core.errors import ConfigError
+from elastic_core.launcher.config import Entrypoint
+from elastic_core.launcher.values import nearest
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
+LOCAL_RANK_MACRO = "${local_rank}"
+
+
+def make_entrypoint(
+    script: str,
+    arguments: Sequence[str],
+    *,
+    module: bool = False,
+    no_python: bool = False,
+    environ: Mapping[str, str],
+) -> Entrypoint:
+    """Return the workers' command: `PYTHON_EXEC` or our own interpreter, unbuffered; or the program itself.
+
+    Args:
+        script: Script, module or program, as typed.
+        arguments: Its arguments, passed on untouched.
+        module: `script` is a module name.
+        no_python: `script` is a program.
+        environ: Where `PYTHON_EXEC` and `PATH` are read.
+
+    Raises:
+        ConfigError: it is not there, or can't be run.
+    """
+    if module and no_python:
+        raise ConfigError("--module and --no-python were both given", hint="only one of them")
+    if no_python:
+        _check_program(_for_rank_0(script), environ)
+        return Entrypoint(argv=(script, *arguments), name=script, python=False)
+    python = environ.get("PYTHON_EXEC") or sys.executable
+    if python != sys.executable:
+        _check_python(python, environ)
+    if module:
+        if python == sys.executable and LOCAL_RANK_MACRO not in script:
+            _check_module(script)
+        return Entrypoint(argv=(python, "-u", "-m", script, *arguments), name=script, module=script)
+    _check_script(_for_rank_0(script))
+    return Entrypoint(argv=(python, "-u", script, *arguments), name=script, script=script)
+
+
+def _for_rank_0(text: str) -> str:
+    return text.replace(LOCAL_RANK_MACRO, "0")
+
+
+# --- scripts ---
+
+
+def _check_script(script: str) -> None:
+    path = Path(script)
+    try:
+        missing = not path.exists()
+    except OSError as error:  # a name too long, a loop of links, a directory that we may not enter
+        raise ConfigError(f"script {script!r}: {error.strerror}", hint="a file that can be read") from error
+    if script in ("", "-"):
+        raise ConfigError(f"script {script!r}: the workers can't share standard input as their script", hint="a file")
+    if missing:
+        raise ConfigError(_not_found("script", path), hint=_script_hint(path))
+    if path.is_dir() and not (path / "__main__.py").is_file():
+        raise ConfigError(f"script {script!r} is a directory without __main__.py", hint=_script_hint(path / "train.py"))
+    if not os.access(path, os.R_OK):
+        raise ConfigError(f"script {script!r} can't be read by this user", hint=f"chmod u+r {script}")
+
+
+def _not_found(what: str, path: Path) -> str:
+    if path.is_symlink():
+        return f"{what} {str(path)!r} is a link to {str(path.readlink())!r}, which does not exist"
+    where = "" if path.is_absolute() else f" in {str(Path.cwd())!r}"
+    if not path.parent.is_dir():
+        return f"{what} {str(path)!r} not found{where}: there is no directory {str(path.parent)!r}"
+    return f"{what} {str(path)!r} not found{where}"
+
+
+def _script_hint(path: Path) -> str:
+    near = nearest(path.name, _file_names(path.parent))
+    if near:
+        return str(path.parent / near)
+    if path.suffix != ".py" and os.sep not in str(path):
+        return f"-m {path} if it is a module, --no-python {path} if it is a program"
+    return "a path from this directory, or an absolute one"
+
+
+def _file_names(folder: Path) -> list[str]:
+    try:
+        return [entry.name for entry in os.scandir(folder)]
+    except OSError:
+        return []  # a hint less; the error itself is told by the caller
+
+
+# --- programs ---
+
+
+def _check_program(program: str, environ: Mapping[str, str]) -> None:
+    if os.sep not in program:
+        if _on_path(program, environ):
+            return
+        here = Path(program)
+        hint = f"./{program}" if here.is_file() else "its path, or a program on PATH"
+        raise ConfigError(f"program {program!r} not found on PATH", hint=hint)
+    path = Path(program)
+    if not path.exists():
+        near = nearest(path.name, _file_names(path.parent))
+        hint = str(path.parent / near) if near else "its path, or a program on PATH"
+        raise ConfigError(_not_found("program", path), hint=hint)
+    if path.is_dir():
+        raise ConfigError(f"program {program!r} is a directory", hint="the path of an executable file")
+    if not os.access(path, os.X_OK):
+        raise ConfigError(f"program {program!r} is not executable", hint=f"chmod u+x {program}, or no --no-python")
+
+
+def _on_path(program: str, environ: Mapping[str, str]) -> bool:
+    folders = (environ.get("PATH") or os.defpath).split(os.pathsep)
+    candidates = (Path(folder) / program for folder in folders if program)
+    return any(path.is_file() and os.access(path, os.X_OK) for path in candidates)
+
+
+def _check_python(python: str, environ: Mapping[str, str]) -> None:
+    is_program = Path(python).is_file() and os.access(python, os.X_OK)
+    found = is_program if os.sep in python else _on_path(python, environ)
+    if not found:
+        raise ConfigError(
+            f"PYTHON_EXEC={python!r} is not an executable file", hint=f"unset it, or PYTHON_EXEC={sys.executable}"
+        )
+
+
+# --- modules ---
+
+
+def _check_module(name: str) -> None:
+    """Refuse a module that the workers' interpreter, which is ours, will not find. No parent package is imported."""
+    if name.endswith(".py") or os.sep in name:
+        raise ConfigError(f"module {name!r} looks like a file", hint=f"no -m, or -m {_as_module(name)}")
+    parts = name.split(".")
+    if not all(part.isidentifier() for part in parts):
+        raise ConfigError(f"module {name!r} is not a module name", hint="PACKAGE.MODULE, or no -m for a file")
+    try:
+        spec = _find_top(parts[0])
+        for depth, part in enumerate(parts[1:], start=1):
+            if spec is not None and spec.submodule_search_locations is not None and not _may_surprise(spec):
+                spec = _find_below(part, spec.submodule_search_locations)
+            elif spec is not None and spec.submodule_search_locations is not None:
+                return
+            else:
+                raise _no_module(name, ".".join(parts[:depth]), spec is not None)
+        if spec is None:
+            raise _no_module(name, name, False)
+        if spec.submodule_search_locations is None or _may_surprise(spec):
+            return
+        if _find_below("__main__", spec.submodule_search_locations) is None:
+            raise ConfigError(f"module {name!r} is a package without __main__", hint=f"-m {name}.MODULE")
+    except (ImportError, SyntaxError, ValueError):
+        return  # a finder of someone else's that fails here: the interpreter itself will say it better
+
+
+def _as_module(name: str) -> str:
+    return name.removesuffix(".py").strip("./").replace(os.sep, ".")
+
+
+def _no_module(name: str, part: str, is_module: bool) -> ConfigError:
+    top = name.partition(".")[0]
+    if is_module:
+        what = f"module {name!r} not found: {part!r} is a module, not a package"
+    elif part == name:
+        what = f"module {name!r} not found by {sys.executable!r} in {str(Path.cwd())!r}"
+    else:
+        what = f"module {name!r} not found: there is no package {part!r}"
+    here = [entry.removesuffix(".py") for entry in _file_names(Path.cwd())]
+    near = nearest(top, [entry for entry in here if entry.isidentifier() and entry != top])
+    return ConfigError(what, hint=f"-m {near}" if near else "its name as in 'python -m', from this directory")
+
+
+def _find_top(name: str) -> "ModuleSpec | None":
+    from importlib.machinery import PathFinder
+
+    # 'python -m' puts the working directory in front of the path; ours may have our own script's directory there.
+    spec = PathFinder.find_spec(name, [str(Path.cwd()), *sys.path])
+    for finder in sys.meta_path:
+        if spec is not None:
+            break
+        spec = finder.find_spec(name, None)
+    return spec
+
+
+def _find_below(name: str, locations: Iterable[str]) -> "ModuleSpec | None":
+    from importlib.machinery import PathFinder
+
+    # Found by its last name in the parent's directories: by its full name, the finder would look at the parent module.
+    return PathFinder.find_spec(name, list(locations))
+
+
+def _may_surprise(spec: "ModuleSpec") -> bool:
+    """Return whether importing the package may make modules that can't be seen in its directories."""
+    if spec.origin is None or not spec.origin.endswith(".py"):
+        return spec.origin is not None  # a namespace package holds what its directories hold
+    try:
+        source = Path(spec.origin).read_text(errors="replace")
+    except OSError:
+        return True
+    return "__path__" in source or "sys.modules" in source

@@ -1,0 +1,200 @@
+"""Turns what the user chose into the settings of a run: every value checked, each with its origin."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from elastic_core.errors import ConfigError
+from elastic_core.launcher.choices import Choices
+from elastic_core.launcher.devices import Node
+from elastic_core.launcher.draft import Draft, Resolution
+from elastic_core.launcher.entrypoint import make_entrypoint
+from elastic_core.launcher.options import BY_DEST
+from elastic_core.launcher.placement import place_run
+from elastic_core.launcher.values import (
+    disabled_plugins,
+    exit_codes,
+    integer,
+    key_values,
+    node_range,
+    one_of,
+    seconds,
+    signal_names,
+)
+from elastic_core.launcher.workers import place_workers
+
+_SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+_PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+
+
+def resolve(
+    given: Mapping[str, str | bool | tuple[str, ...]],
+    script: str,
+    arguments: Sequence[str],
+    *,
+    environ: Mapping[str, str],
+    node: Node | None = None,
+) -> Resolution:
+    """Return the settings of a run.
+
+    Args:
+        given: What the command line gave, by option identifier (see `Choices`).
+        script: Script, module or program.
+        arguments: Its arguments.
+        environ: Environment variables; `PET_*` give the values that the command line does not.
+        node: Where devices are counted; None: this node.
+
+    Raises:
+        ConfigError: a value is malformed, options contradict each other, or the script can't be run.
+    """
+    choices = Choices(given, environ)
+    draft = Draft(choices, environ)
+    _refuse_run_path(choices)
+    entrypoint = make_entrypoint(
+        script,
+        arguments,
+        module=choices.flag("module"),
+        no_python=choices.flag("no_python"),
+        environ=environ,
+    )
+    draft.set(
+        "entrypoint", entrypoint, "env PYTHON_EXEC" if entrypoint.python and environ.get("PYTHON_EXEC") else "flag"
+    )
+    min_nodes, max_nodes = node_range(choices)
+    draft.take("min_nodes", min_nodes, "nnodes")
+    draft.take("max_nodes", max_nodes, "nnodes")
+    place_run(draft, min_nodes, max_nodes)
+    _names(draft)
+    _restarts(draft)
+    _stops(draft)
+    nproc = place_workers(draft, node or Node(environ, python=environ.get("PYTHON_EXEC") or sys.executable))
+    _logs(draft, nproc)
+    _debugging(draft, nproc)
+    _not_available_yet(draft)
+    return draft.finish()
+
+
+def _names(draft: Draft) -> None:
+    choices = draft.choices
+    draft.take("role", choices.text("role"))
+    draft.take("local_addr", choices.text("local_addr"))
+    draft.take("node_id", choices.text("node_id") or "")
+
+
+def _restarts(draft: Draft) -> None:
+    choices = draft.choices
+    draft.take("max_restarts", integer(choices, "max_restarts", at_least=0))
+    window = choices.text("restart_window")
+    draft.take(
+        "restart_window_s",
+        None if window is None else seconds(choices, "restart_window", above_zero=True),
+        "restart_window",
+    )
+    draft.take("restart_backoff_s", seconds(choices, "restart_backoff"), "restart_backoff")
+    draft.take("fatal_exit_codes", exit_codes(choices) if choices.chosen("fatal_exit_codes") else ())
+    draft.take("policy", choices.text("policy"))
+    draft.take("policy_conf", key_values(choices, "policy_conf", choices.texts("policy_conf")))
+    draft.take("monitor_interval_s", seconds(choices, "monitor_interval", above_zero=True), "monitor_interval")
+
+
+def _stops(draft: Draft) -> None:
+    choices = draft.choices
+    names, lines = signal_names(choices)
+    draft.take("signals_to_handle", names)
+    draft.tell(*lines)
+    variable = draft.environ.get(_SHUTDOWN_VARIABLE)
+    if choices.chosen("shutdown_timeout"):
+        draft.take("shutdown_timeout_s", seconds(choices, "shutdown_timeout"), "shutdown_timeout")
+    elif variable:
+        draft.set("shutdown_timeout_s", _seconds_of(variable), f"env {_SHUTDOWN_VARIABLE}")
+    else:
+        draft.set("shutdown_timeout_s", 30.0, "default")
+
+
+def _seconds_of(variable: str) -> float:
+    try:
+        value = float(variable)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ConfigError(
+            f"{_SHUTDOWN_VARIABLE}={variable!r}: needed seconds, 0 or more", hint=f"{_SHUTDOWN_VARIABLE}=30"
+        )
+    return value
+
+
+def _logs(draft: Draft, nproc: int) -> None:
+    from elastic_core.multiprocessing.std import parse_ranks, parse_std
+
+    choices = draft.choices
+    for dest in ("redirects", "tee"):
+        text = choices.text(dest) or "0"
+        parse_std(text, nproc, option=draft.name(dest) if choices.chosen(dest) else f"--{dest}")
+        draft.take(dest, text)
+    ranks = choices.text("local_ranks_filter") or ""
+    parse_ranks(ranks, nproc, option=draft.name("local_ranks_filter"))
+    draft.take("local_ranks_filter", ranks)
+    for dest in ("log_dir", "run_dir"):
+        folder = choices.text(dest) or None
+        if folder is not None and folder != os.devnull:
+            _check_folder(choices, dest, Path(folder))
+        draft.take(dest, folder)
+    template = draft.environ.get(_PREFIX_VARIABLE)
+    draft.set("log_line_prefix_template", template, "default" if template is None else f"env {_PREFIX_VARIABLE}")
+
+
+def _check_folder(choices: Choices, dest: str, folder: Path) -> None:
+    """Refuse a directory that can't be made or written, before anything is started."""
+    try:
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    except OSError as error:
+        choices.reject(dest, f"a directory ({error.strerror})", cause=error)
+    if not there.is_dir():
+        what = "a directory, this is a file" if there == folder else f"a directory, {str(there)!r} above it is a file"
+        choices.reject(dest, what, hint="another path")
+    if not os.access(there, os.W_OK | os.X_OK):
+        choices.reject(
+            dest, f"a directory that can be written; {str(there)!r} is read-only for us", hint="another path"
+        )
+
+
+def _debugging(draft: Draft, nproc: int) -> None:
+    choices = draft.choices
+    rank = choices.text("debug_rank")
+    draft.take("debug_rank", None if rank is None else integer(choices, "debug_rank", at_least=0, at_most=nproc - 1))
+    draft.take("worker_hooks", not choices.flag("no_worker_hooks"), "no_worker_hooks")
+    draft.take("disabled_plugins", disabled_plugins(choices), "plugin")
+
+
+# --- what a later release brings ---
+
+
+def _refuse_run_path(choices: Choices) -> None:
+    if choices.flag("run_path"):
+        raise ConfigError(
+            f"{choices.label('run_path')} is not available yet: scripts are started as programs of their own",
+            hint="the same line without it, which runs the script in a fresh interpreter",
+        )
+
+
+def _not_available_yet(draft: Draft) -> None:
+    """Say of each accepted option that has no room yet what happens instead."""
+    choices = draft.choices
+    if choices.chosen("start_method"):
+        one_of(choices, "start_method", BY_DEST["start_method"].choices)
+        _tell_later(draft, "start_method", "ignored: it is for worker functions, scripts are started as programs")
+    if choices.chosen("event_log_handler") and choices.text("event_log_handler") != "null":
+        _tell_later(draft, "event_log_handler", "ignored: no events are recorded")
+    if choices.chosen("logs_specs"):
+        _tell_later(draft, "logs_specs", "ignored: logs are laid out as by default")
+    if choices.chosen("numa_binding"):
+        one_of(choices, "numa_binding", BY_DEST["numa_binding"].choices)
+        _tell_later(draft, "numa_binding", "ignored: workers are not bound to cores")
+    for dest in ("duplicate_stdout_filters", "duplicate_stderr_filters"):
+        if choices.chosen(dest):
+            _tell_later(draft, dest, "ignored: no filtered copy is written")
+
+
+def _tell_later(draft: Draft, dest: str, instead: str) -> None:
+    draft.tell(f"{draft.choices.label(dest)} is not available yet (it comes in a later release); {instead}")

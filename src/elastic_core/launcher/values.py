@@ -1,0 +1,165 @@
+"""Reads the text of one option's value, the same for the command line and the environment. No I/O."""
+
+import re
+from collections.abc import Iterable
+
+from elastic_core.errors import ConfigError
+from elastic_core.launcher.choices import Choices
+
+_INT = re.compile(r"[+-]?\d+")
+_SIGNAL_UNHANDLED = frozenset(("SIGKILL", "SIGSTOP"))
+
+
+def integer(choices: Choices, dest: str, *, at_least: int, at_most: int | None = None) -> int:
+    """Return the value as a whole number within its bounds.
+
+    Raises:
+        ConfigError: it is not one.
+    """
+    bounds = f"a whole number from {at_least}" + (" up" if at_most is None else f" to {at_most}")
+    text = (choices.text(dest) or "").strip()
+    if not _INT.fullmatch(text):
+        choices.reject(dest, bounds)
+    value = int(text)
+    if value < at_least or (at_most is not None and value > at_most):
+        choices.reject(dest, bounds)
+    return value
+
+
+def seconds(choices: Choices, dest: str, *, above_zero: bool = False) -> float:
+    """Return the value as finite seconds, zero or more (more than zero with `above_zero`).
+
+    Raises:
+        ConfigError: it is not such a number.
+    """
+    needed = "seconds, more than 0" if above_zero else "seconds, 0 or more"
+    try:
+        value = float(choices.text(dest) or "")
+    except ValueError as error:
+        choices.reject(dest, needed, cause=error)
+    if not 0 <= value < float("inf") or (above_zero and value == 0):
+        choices.reject(dest, needed)
+    return value
+
+
+def one_of(choices: Choices, dest: str, allowed: tuple[str, ...]) -> str:
+    """Return the value if it is one of those allowed.
+
+    Raises:
+        ConfigError: it is another one.
+    """
+    text = choices.text(dest) or ""
+    if text not in allowed:
+        choices.reject(dest, f"one of {', '.join(allowed)}", hint=nearest(text, allowed))
+    return text
+
+
+def node_range(choices: Choices) -> tuple[int, int]:
+    """Return `--nnodes` as (fewest, most) nodes.
+
+    Raises:
+        ConfigError: it is neither `N` nor `MIN:MAX`, or not 0 < MIN <= MAX.
+    """
+    parts = (choices.text("nnodes") or "").strip().split(":")
+    if len(parts) > 2 or not all(_INT.fullmatch(part.strip()) for part in parts):
+        choices.reject("nnodes", "a number of nodes or MIN:MAX", hint="--nnodes 2 or --nnodes 2:4")
+    fewest, most = int(parts[0]), int(parts[-1])
+    if not 0 < fewest <= most:
+        choices.reject("nnodes", "0 < MIN <= MAX", hint="--nnodes 2 or --nnodes 2:4")
+    return fewest, most
+
+
+def key_values(choices: Choices, dest: str, texts: Iterable[str]) -> dict[str, str]:
+    """Return `k=v,k=v` texts as one mapping; the first `=` splits, quotes around a key or value are dropped.
+
+    Raises:
+        ConfigError: a pair has no key or no value.
+    """
+    pairs: dict[str, str] = {}
+    for pair in (part for text in texts if text.strip() for part in text.split(",")):
+        key, _, value = (_unquoted(part) for part in pair.partition("="))
+        if not key or not value:
+            raise ConfigError(
+                f"{_name(choices, dest)}: {_hidden(pair)!r} has no {'value' if key else 'key'}",
+                hint="KEY=VALUE,KEY=VALUE",
+            )
+        pairs[key] = value
+    return pairs
+
+
+def _name(choices: Choices, dest: str) -> str:
+    """Return where the option's value is from, without the value: it may hold a secret."""
+    return choices.origin(dest).split(" ", 1)[-1]
+
+
+def _hidden(pair: str) -> str:
+    """Return a malformed pair without what may be a secret: only a lone key or value-less pair is shown."""
+    key, separator, value = pair.partition("=")
+    return f"{key}={'…' if value else ''}" if separator else key
+
+
+def _unquoted(text: str) -> str:
+    return text.strip().strip("\"'").strip()
+
+
+def exit_codes(choices: Choices) -> tuple[int, ...]:
+    """Return `--fatal-exit-codes` as codes in rising order.
+
+    Raises:
+        ConfigError: an item is neither a code nor a range of codes from 1 to 255.
+    """
+    dest = "fatal_exit_codes"
+    codes: set[int] = set()
+    for item in (choices.text(dest) or "").split(","):
+        first, dash, last = (part.strip() for part in item.partition("-"))
+        last = last if dash else first
+        if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= 255):
+            choices.reject(dest, f"codes or ranges from 1 to 255, not {item.strip()!r}", hint="3,64-78")
+        codes.update(range(int(first), int(last) + 1))
+    return tuple(sorted(codes))
+
+
+def signal_names(choices: Choices) -> tuple[tuple[str, ...], list[str]]:
+    """Return `--signals-to-handle` as known signal names, and a line for each that is left out, as torch does."""
+    import signal
+
+    dest = "signals_to_handle"
+    known = {member.name for member in signal.Signals}
+    names: list[str] = []
+    lines: list[str] = []
+    for item in (part.strip() for part in (choices.text(dest) or "").split(",")):
+        name = item.upper() if item.upper().startswith("SIG") else f"SIG{item.upper()}"
+        if not item:
+            continue
+        if name not in known:
+            hint = nearest(name, sorted(known))
+            lines.append(
+                f"{_name(choices, dest)}: no signal is called {item!r}; left out" + (f". Try: {hint}" if hint else "")
+            )
+        elif name in _SIGNAL_UNHANDLED:
+            lines.append(f"{_name(choices, dest)}: {name} can't be handled by any process; left out")
+        elif name not in names:
+            names.append(name)
+    return tuple(names), lines
+
+
+def disabled_plugins(choices: Choices) -> tuple[str, ...]:
+    """Return the names of `-p no:NAME`.
+
+    Raises:
+        ConfigError: a value is of another form.
+    """
+    names = []
+    for text in choices.texts("plugin"):
+        prefix, _, name = text.partition(":")
+        if prefix != "no" or not name.strip():
+            raise ConfigError(f"-p {text!r}: needed no:NAME, to leave the hook NAME out", hint=f"-p no:{name or text}")
+        names.append(name.strip())
+    return tuple(names)
+
+
+def nearest(text: str, names: Iterable[str]) -> str:
+    """Return the name most like `text`, empty where none is like it."""
+    import difflib
+
+    return next(iter(difflib.get_close_matches(text, list(names), n=1, cutoff=0.6)), "")

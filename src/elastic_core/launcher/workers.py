@@ -1,0 +1,110 @@
+"""How many workers a node runs, on which devices, with how many threads."""
+
+from elastic_core.errors import ConfigError
+from elastic_core.launcher.devices import VARIABLES, DeviceCount, Node, count_for, visible_count, visible_entries
+from elastic_core.launcher.draft import Draft
+from elastic_core.launcher.omp import omp_threads
+from elastic_core.launcher.values import integer, nearest
+
+_WORDS = ("auto", "gpu", "cpu", "xpu")
+
+
+def place_workers(draft: Draft, node: Node) -> int:
+    """Settle the number of workers, their devices and their threads; return the number.
+
+    Raises:
+        ConfigError: a value is malformed, or this node has no such device.
+    """
+    choices = draft.choices
+    virtual = choices.flag("virtual_local_rank")
+    draft.take("virtual_local_rank", virtual)
+    devices: tuple[str, ...] = ()
+    if choices.text("devices") is not None or virtual:
+        kind = _kind(node)
+        variable = _variable(kind, draft)
+        draft.set("device_variable", variable, f"derived: torch is built for {kind}" if kind != "cuda" else "default")
+        devices = _devices(draft, kind, variable, node) if choices.text("devices") is not None else ()
+    if devices:
+        draft.take("devices", devices)
+    nproc = _number(draft, len(devices), node)
+    if devices and nproc > len(devices):
+        what = f"{len(devices)} in --devices for {nproc} workers"
+        if virtual:
+            raise ConfigError(f"--virtual-local-rank gives each worker one device: {what}", hint="name more devices")
+        draft.tell(f"{what}: a LOCAL_RANK from {len(devices)} up has no device of its own")
+    threads, origin, line = omp_threads(choices, nproc, draft.environ)
+    draft.set("omp_threads", threads, origin)
+    if line:
+        draft.tell(line)
+    return nproc
+
+
+def _number(draft: Draft, device_count: int, node: Node) -> int:
+    choices, dest = draft.choices, "nproc_per_node"
+    if device_count and not choices.chosen(dest):
+        draft.set(dest, device_count, "derived: one per device of --devices")
+        return device_count
+    text = (choices.text(dest) or "").strip()
+    if text.removeprefix("-").removeprefix("+").isdecimal():
+        number = integer(choices, dest, at_least=1)
+        draft.take(dest, number)
+        return number
+    if device_count and text in ("auto", "gpu", "xpu"):
+        draft.set(dest, device_count, f"derived: {choices.label(dest)}, one per device of --devices")
+        return device_count
+    found = count_for(text, node)
+    if found is None:
+        choices.reject(dest, f"a number from 1 up, or {', '.join(_WORDS)}", hint=nearest(text, _WORDS) or "auto")
+    _refuse_none(draft, found)
+    draft.set(dest, found.count, f"derived: {choices.label(dest)}, {found.reason}")
+    return found.count
+
+
+def _refuse_none(draft: Draft, found: DeviceCount) -> None:
+    if found.count < 1:
+        raise ConfigError(
+            f"{draft.choices.label('nproc_per_node')}: {found.reason}",
+            hint="--nproc-per-node cpu or a number; 'nvidia-smi' or 'rocminfo' show what the driver sees",
+        )
+
+
+def _kind(node: Node) -> str:
+    """Return the kind of accelerator that `--devices` means: what the installed torch is built for."""
+    built = node.torch_kinds() or frozenset(("cuda",))
+    return next((kind for kind in VARIABLES if kind in built), "cuda")
+
+
+def _variable(kind: str, draft: Draft) -> str:
+    variable = VARIABLES[kind]
+    inherited_cuda = "CUDA_VISIBLE_DEVICES" in draft.environ and variable not in draft.environ
+    return "CUDA_VISIBLE_DEVICES" if kind == "rocm" and inherited_cuda else variable
+
+
+def _devices(draft: Draft, kind: str, variable: str, node: Node) -> tuple[str, ...]:
+    """Return `--devices` as entries of the visible-devices variable.
+
+    Numbers count within an inherited list, so that what a scheduler gave this job stays its limit.
+    """
+    choices = draft.choices
+    items = [part.strip() for part in (choices.text("devices") or "").split(",")]
+    entries = visible_entries(",".join(items))
+    if len(entries) != len(items):
+        choices.reject("devices", "different device numbers, or GPU UUIDs, between commas", hint="--devices 1,3,5")
+    if variable in draft.environ and draft.environ[variable].strip():
+        inherited = visible_entries(draft.environ[variable])
+        if not entries[0].isdecimal():
+            return entries
+        if max(map(int, entries)) >= len(inherited):
+            hint = f"numbers from 0 to {len(inherited) - 1}, or unset {variable}" if inherited else f"unset {variable}"
+            choices.reject("devices", f"numbers within {variable}={draft.environ[variable]!r}", hint=hint)
+        return tuple(inherited[int(entry)] for entry in entries)
+    if entries[0].isdecimal():
+        _refuse_absent(draft, entries, kind, node)
+    return entries
+
+
+def _refuse_absent(draft: Draft, entries: tuple[str, ...], kind: str, node: Node) -> None:
+    count, how = visible_count(kind, node)
+    if max(map(int, entries)) >= count:
+        needed = f"devices of this node, which has {count or 'none'} ({kind}, {how})"
+        draft.choices.reject("devices", needed, hint=f"numbers from 0 to {count - 1}" if count else "no --devices")
