@@ -1,0 +1,53 @@
+"""Wait budgets end by deadline or by cancellation, and say which."""
+
+import pytest
+
+from elastic_core.clock import WaitBudget
+from elastic_core.errors import WaitCancelledError, WaitExpiredError
+
+
+class ManualClock:
+    def __init__(self):
+        self.now_s = 100.0
+
+    def monotonic_s(self):
+        return self.now_s
+
+    def wall_ns(self):
+        return 0
+
+
+def test_remaining_counts_down_to_zero_and_no_further():
+    clock = ManualClock()
+    wait = WaitBudget.lasting(10.0, clock=clock)
+    assert wait.remaining_s() == 10.0
+    assert wait.remaining_s(3.0) == 3.0
+    clock.now_s += 11
+    assert wait.remaining_s() == 0.0
+    with pytest.raises(WaitExpiredError):
+        wait.check()
+
+
+def test_budget_without_deadline_has_no_end_of_its_own():
+    wait = WaitBudget()
+    assert wait.remaining_s() == float("inf")
+    wait.check()
+
+
+def test_cancel_ends_sleep_and_tells_listeners_once_each():
+    wait = WaitBudget()
+    told = []
+    wait.on_cancel(lambda: told.append("before"))
+    wait.cancel()
+    wait.on_cancel(lambda: told.append("after"))
+    assert told == ["before", "after"]
+    assert wait.cancelled
+    with pytest.raises(WaitCancelledError):
+        wait.sleep(60)
+
+
+def test_sleep_past_the_deadline_says_so():
+    clock = ManualClock()
+    wait = WaitBudget.lasting(0.0, clock=clock)
+    with pytest.raises(WaitExpiredError):
+        wait.sleep(60)
