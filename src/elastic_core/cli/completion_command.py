@@ -1,0 +1,31 @@
+"""`elastic completion`: the script that teaches a shell our commands and options."""
+
+import click
+
+_SHELLS = ("bash", "zsh", "fish")
+_EPILOG = """\b
+Once, for the running shell:
+  eval "$(elastic completion bash)"          # bash, zsh; put it in ~/.bashrc or ~/.zshrc
+  elastic completion fish | source           # fish
+"""
+
+
+def _completion(shell: str) -> int:
+    from click.shell_completion import get_completion_class
+
+    from elastic_core.cli.group import COMPLETE_VARIABLE, elastic
+
+    complete = get_completion_class(shell)
+    if complete is None:
+        raise click.UsageError(f"click knows no completion for {shell!r}")
+    click.echo(complete(elastic, {}, "elastic", COMPLETE_VARIABLE).source())
+    return 0
+
+
+command = click.Command(
+    "completion",
+    callback=_completion,
+    params=[click.Argument(["shell"], type=click.Choice(_SHELLS))],
+    help="Print the completion script of a shell.",
+    epilog=_EPILOG,
+)

@@ -1,0 +1,154 @@
+"""`elastic run --dry-run`: the resolved configuration, and what each worker would be started with."""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from elastic_core.cli.secrets import masked_arguments, masked_text, masked_value
+from elastic_core.launcher.config import RunSettings
+from elastic_core.launcher.draft import Resolution
+from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_plan
+from elastic_core.multiprocessing.layout import RankPaths, stream_plans
+from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
+from elastic_core.multiprocessing.std import parse_ranks, parse_std
+from elastic_core.types import Round
+
+_RUN_DIR = "<run directory>"
+_AT_START = "<chosen at start>"
+_UNSHOWN = frozenset(("entrypoint", "notices"))
+
+
+def describe(resolution: Resolution, environ: Mapping[str, str]) -> str:
+    """Return the text of a dry run: nothing is started, made or written. Secrets are masked."""
+    settings = resolution.settings
+    workers = worker_plan(settings, _sample_attempt(settings), _sample_paths(settings), inherited=environ)
+    blocks = [_configuration(resolution)]
+    if settings.notices:
+        blocks.append("\n".join(("Notices", *(f"  {line}" for line in settings.notices))))
+    blocks += [_worker(worker, settings, environ) for worker in workers]
+    return "\n\n".join(blocks)
+
+
+def _configuration(resolution: Resolution) -> str:
+    settings = resolution.settings
+    rows = [("script", settings.entrypoint.name, _entrypoint_origin(resolution))]
+    rows += [
+        (field, _shown(getattr(settings, field)), resolution.origins.get(field, "default"))
+        for field in settings.__struct_fields__
+        if field not in _UNSHOWN
+    ]
+    name_width = max(len(name) for name, _, _ in rows)
+    value_width = min(44, max(len(value) for _, value, _ in rows))
+    lines = [f"  {name:<{name_width}}  {value:<{value_width}}  {origin}".rstrip() for name, value, origin in rows]
+    return "\n".join(("Configuration", *lines))
+
+
+def _entrypoint_origin(resolution: Resolution) -> str:
+    entrypoint = resolution.settings.entrypoint
+    kind = "program" if not entrypoint.python else "module" if entrypoint.module else "script"
+    interpreter = f", run by {entrypoint.argv[0]} ({resolution.origins['entrypoint']})" if entrypoint.python else ""
+    return f"{kind}{interpreter}"
+
+
+def _shown(value: object) -> str:
+    if value is None or value in ("", ()):
+        return "-"
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={masked_value(str(key), str(item))}" for key, item in value.items()) or "-"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return masked_text(str(value))
+
+
+def _sample_attempt(settings: RunSettings) -> Attempt:
+    """Return a first round as it would be on this node, if as many nodes come as may."""
+    node_rank, nproc, nodes = settings.node_rank or 0, settings.nproc_per_node, settings.max_nodes
+    return Attempt(
+        round=Round(
+            index=0,
+            token=0,
+            nonce="",
+            node_rank=node_rank,
+            node_count=nodes,
+            local_world_size=nproc,
+            base_rank=node_rank * nproc,
+            world_size=nodes * nproc,
+            role=settings.role,
+            role_base_rank=node_rank * nproc,
+            role_world_size=nodes * nproc,
+            master_addr=settings.master_addr or "127.0.0.1",
+            master_port=settings.master_port or 0,
+        ),
+        restart_count=0,
+        membership_changes=0,
+        incarnation=_AT_START,
+        node_id=settings.node_id or _AT_START,
+    )
+
+
+def _sample_paths(settings: RunSettings) -> dict[int, WorkerPaths]:
+    nproc = settings.nproc_per_node
+    redirects, tee = parse_std(settings.redirects, nproc), parse_std(settings.tee, nproc, option="--tee")
+    ranks_filter = parse_ranks(settings.local_ranks_filter, nproc)
+    paths = {}
+    for rank in range(nproc):
+        folder = _folder(settings, rank)
+        files = settings.log_dir != "/dev/null"
+        rank_paths = RankPaths(
+            local_rank=rank,
+            directory=str(folder),
+            error_file=str(folder / "error.json"),
+            stdout=str(folder / "stdout.log") if files else None,
+            stderr=str(folder / "stderr.log") if files else None,
+        )
+        stdout, stderr = stream_plans(
+            rank_paths,
+            redirects=redirects,
+            tee=tee,
+            ranks_filter=ranks_filter,
+            prefix_template=settings.log_line_prefix_template,
+            role=settings.role,
+            global_rank=(settings.node_rank or 0) * nproc + rank,
+        )
+        paths[rank] = WorkerPaths(
+            error_file=rank_paths.error_file, fault_file=str(folder / "fault.log"), stdout=stdout, stderr=stderr
+        )
+    return paths
+
+
+def _folder(settings: RunSettings, local_rank: int) -> Path:
+    root = Path(settings.run_dir or _RUN_DIR)
+    if settings.log_dir is not None and settings.log_dir != "/dev/null":
+        root = Path(settings.log_dir) / f"{settings.run_id}_<random>"
+    return root / "attempt_0" / str(local_rank)
+
+
+def _worker(worker: WorkerLaunch, settings: RunSettings, environ: Mapping[str, str]) -> str:
+    of_round = "" if settings.max_nodes == 1 else f" if all {settings.max_nodes} nodes come"
+    lines = [
+        f"Worker {worker.local_rank} (global rank {worker.global_rank}{of_round})",
+        f"  command  {shlex.join(masked_arguments(worker.argv))}",
+        f"  stdout   {_stream(worker.stdout)}",
+        f"  stderr   {_stream(worker.stderr)}",
+    ]
+    if worker.foreground:
+        lines.append("  terminal this worker's (--debug-rank)")
+    own = {name: value for name, value in worker.env.items() if environ.get(name) != value}
+    if settings.master_port is None and "MASTER_PORT" in own:
+        own["MASTER_PORT"] = _AT_START
+    lines.append(f"  environment (and {len(worker.env) - len(own)} variables as inherited)")
+    lines += [f"    {name}={masked_value(name, value)}" for name, value in sorted(own.items())]
+    return "\n".join(lines)
+
+
+def _stream(plan: StreamPlan) -> str:
+    places = [plan.file] if plan.file else []
+    if plan.console:
+        places.append(f"console, lines with {plan.prefix!r}")
+    elif plan.inherit:
+        places.append("console")
+    return " and ".join(places) or "nowhere"

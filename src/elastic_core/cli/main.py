@@ -1,0 +1,69 @@
+"""The entry of every command line of ours: runs a command, and turns each error into one line and an exit code."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+_INTERRUPTED = 130  # 128 + SIGINT
+_BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `elastic` with these arguments (default: the process's own) and return its exit code."""
+    try:
+        code = _run(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()  # here, where a closed pipe can still be told from success
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        _silence_stdout()
+        return _BROKEN_PIPE
+    except Exception as error:  # noqa: BLE001 - the last resort: reported on stderr, below
+        return _report(error)
+    return code
+
+
+def _run(argv: list[str]) -> int:
+    import click
+
+    from elastic_core.cli.group import COMPLETE_VARIABLE, elastic
+
+    if COMPLETE_VARIABLE in os.environ:
+        elastic.main(argv, prog_name="elastic", complete_var=COMPLETE_VARIABLE)
+    try:
+        with elastic.make_context("elastic", argv) as context:
+            code = elastic.invoke(context)
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _report(error: Exception) -> int:
+    """Write one line about an error; return the exit code that it stands for."""
+    import click
+
+    from elastic_core.errors import ElasticError
+
+    if os.environ.get("ELASTIC_DEBUG") == "1":
+        import traceback
+
+        traceback.print_exception(error, file=sys.stderr)
+    if isinstance(error, ElasticError):
+        return _say(str(error), error.exit_code)
+    if isinstance(error, click.ClickException):
+        return _say(error.format_message(), 2)
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    hint = "ELASTIC_DEBUG=1 shows where; please report it with that output"
+    return _say(f"this is a defect of elastic-core: {what}. Try: {hint}", 1)
+
+
+def _say(text: str, code: int) -> int:
+    line = " ".join(text.split())
+    print(f"elastic: error: {line}", file=sys.stderr)  # noqa: T201 - the command line's voice
+    return code
+
+
+def _silence_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush finds no closed pipe."""
+    with open(os.devnull, "w") as nowhere:  # noqa: PTH123 - only its descriptor is used
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -1,0 +1,80 @@
+"""`elastic run`: reads the command line, resolves it, and hands it to the launcher."""
+
+import os
+
+import click
+
+from elastic_core.cli.arguments import Arguments, read_arguments
+from elastic_core.cli.run_help import write_options
+from elastic_core.errors import ConfigError
+from elastic_core.launcher.options import OPTIONS, OptionRow
+
+_EPILOG = """\b
+Examples:
+  elastic run train.py
+  elastic run --nproc-per-node 4 --max-restarts 3 train.py --epochs 10
+  elastic run --nproc-per-node gpu -m package.train
+
+Everything after SCRIPT belongs to it; ${local_rank} in its arguments becomes the worker's local rank. Every torchrun
+line works: both spellings of an option, its unambiguous beginnings, and the PET_ variables. The command line beats
+a variable, which beats the default; an empty variable counts as unset. PYTHON_EXEC names another interpreter.
+
+Exit codes: 0; a failed worker's own (128+N if signal N killed it); 2 usage; 3 plugin; 4 rendezvous; 128+N if the run
+was told to stop by signal N.
+"""
+
+
+class RunCommand(click.Command):
+    """A command that reads its arguments as torchrun's parser does; click writes help and completion."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments into the context."""
+        if ctx.resilient_parsing:  # completion asks with half a line
+            return super().parse_args(ctx, args)
+        arguments = read_arguments(args)
+        if arguments.help:
+            click.echo(ctx.get_help())
+            ctx.exit()
+        ctx.params = {"arguments": arguments}
+        return []
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options in their sections."""
+        write_options(formatter)
+
+
+def _run(arguments: Arguments) -> int:
+    from elastic_core.launcher.resolve import resolve
+
+    if arguments.script is None:
+        what = "no script given" if arguments.given else "nothing to run: no script given"
+        raise ConfigError(what, hint="elastic run [OPTIONS] SCRIPT [ARGS...], or elastic run --help")
+    resolution = resolve(arguments.given, arguments.script, arguments.rest, environ=os.environ)
+    if "dry_run" in arguments.given:
+        from elastic_core.cli.dry_run import describe
+
+        click.echo(describe(resolution, os.environ))
+        return 0
+    from elastic_core.launcher.job import run_job
+
+    return run_job(resolution.settings)
+
+
+def _option(row: OptionRow) -> click.Option:
+    names = [f"--{row.name}"] if row.short is None else [f"-{row.short}", f"--{row.name}"]
+    kind = click.Choice(row.choices) if row.choices else click.Path() if row.metavar == "DIR" else None
+    return click.Option(names, is_flag=row.metavar is None, multiple=row.many, type=kind, help=row.help)
+
+
+command = RunCommand(
+    "run",
+    callback=_run,
+    params=[
+        *map(_option, OPTIONS),
+        click.Argument(["script"], type=click.Path(), metavar="SCRIPT", required=False),
+        click.Argument(["rest"], type=click.Path(), nargs=-1, metavar="[ARGS]..."),
+    ],
+    help="Run SCRIPT on this node's workers, restart it when it fails, and end with its exit code.",
+    epilog=_EPILOG,
+    context_settings={"allow_interspersed_args": False},
+)
