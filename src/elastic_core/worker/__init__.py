@@ -1,1 +1,19 @@
-"""What runs inside a worker; the one room that may import torch."""
+"""What runs inside a worker, and what a training script may import; the one room that may import torch.
+
+Importing it loads nothing: each name is fetched when it is first used.
+"""
+
+# Not from typing: the startup hook imports this package in every worker, and typing costs milliseconds.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from elastic_core.multiprocessing.errors.record import record
+
+__all__ = ["record"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "record":
+        from elastic_core.multiprocessing.errors.record import record
+
+        return record
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,1 +1,24 @@
-"""What workers leave about their own failures, and how it is read."""
+"""What workers leave about their own failures, and how it is read.
+
+Importing it loads nothing: each name is fetched when it is first used.
+"""
+
+# Not from typing: the hook in a failing worker imports this package.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from elastic_core.multiprocessing.errors.handler import ErrorHandler, get_error_handler
+    from elastic_core.multiprocessing.errors.record import record
+
+__all__ = ["ErrorHandler", "get_error_handler", "record"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "record":
+        from elastic_core.multiprocessing.errors.record import record
+
+        return record
+    if name in __all__:
+        from elastic_core.multiprocessing.errors import handler
+
+        return getattr(handler, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

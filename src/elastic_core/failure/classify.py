@@ -1,0 +1,187 @@
+"""What kind of failure a worker's end was, and which of several came first. Pure."""
+
+import re
+import signal
+from collections.abc import Iterable
+
+from elastic_core.types import ErrorRecord, FailedWorker, FailureClass, Origin, WorkerExit
+
+COLLATERAL_WINDOW_NS = 100_000_000
+"""A lost connection may be noticed this much before its cause is known: the cause still goes first."""
+
+MAX_SUMMARY_CHARS = 300
+
+_COLLATERAL_TYPES = frozenset({"ConnectionResetError", "BrokenPipeError", "ConnectionAbortedError"})
+# What torch 2.13, gloo and NCCL say where a peer is gone or does not answer. A hang's own detection (the watchdog) is
+# among them: the rank that notices is not the one that hangs.
+_COLLATERAL = re.compile(
+    "|".join(
+        (
+            r"connection (?:was )?(?:reset|aborted|closed by|likely closed)",
+            r"connection was likely closed",
+            r"broken pipe",
+            r"remote peer closed the connection",
+            r"application timeout caused pair closure",
+            r"gloo connectfullmesh failed",
+            r"timed out waiting \d+ms for (?:send|recv) operation",
+            r"failed to pass monitoredbarrier",
+            r"ncclremoteerror",
+            r"remote process exited or there was a network error",
+            r"nccl communicator was aborted",
+            r"connection closed by remote peer",
+            r"watchdog caught collective operation timeout",
+            r"some nccl operations have failed or timed out",
+            r"the client socket has (?:failed to connect|timed out)",
+            r"(?:recv|send)(?:value|bytes|vector|string)?(?:withtimeout)? failed on ",
+            r"(?:socket|connect|wait) timeout",
+            r"timed out after \d+ seconds waiting for clients",
+        )
+    ),
+    re.IGNORECASE,
+)
+_DEVICE_OOM = re.compile(r"\b(?:CUDA|HIP|XPU|MPS backend|NPU)(?: error:)? out of memory|CUBLAS_STATUS_ALLOC_FAILED")
+_DEVICE_OOM_TYPES = frozenset({"OutOfMemoryError"})
+_HOST_OOM = re.compile(
+    r"DefaultCPUAllocator: (?:not enough memory|can't allocate memory)|Cannot allocate memory|std::bad_alloc"
+)
+_KILLED_CHILD = re.compile(r"killed by signal: Killed")
+
+
+def classify(
+    exit: WorkerExit, error: ErrorRecord | None, *, script_missing: bool = False
+) -> tuple[Origin, FailureClass, str]:
+    """Judge one worker's end.
+
+    Args:
+        exit: How it ended; not with code 0, unless we had stopped it.
+        error: What it left about it, None where there is nothing.
+        script_missing: The script was not there (or not readable) when somebody looked after this exit.
+
+    Returns:
+        Cause or consequence, what kind, and one line for people.
+    """
+    kind, summary = _kind(exit, error, script_missing=script_missing)
+    if was_stopped(exit, error):
+        return Origin.STOPPED, kind, _stopped_summary(exit, summary)
+    collateral = kind is FailureClass.USER_EXCEPTION and error is not None and is_collateral(error)
+    return (Origin.COLLATERAL if collateral else Origin.INTRINSIC), kind, summary
+
+
+def judge(
+    exit: WorkerExit, error: ErrorRecord | None, *, log_paths: Iterable[str] = (), script_missing: bool = False
+) -> FailedWorker:
+    """Return one worker's part in an incident: its end, its evidence, and what `classify` says of them."""
+    origin, kind, summary = classify(exit, error, script_missing=script_missing)
+    return FailedWorker(
+        exit=exit,
+        origin=origin,
+        failure_class=kind,
+        summary=summary,
+        at_ns=exit.at_ns if error is None else error.timestamp_ns,
+        error=error,
+        log_paths=tuple(log_paths),
+    )
+
+
+def rank_causes(workers: Iterable[FailedWorker]) -> tuple[FailedWorker, ...]:
+    """Order workers by who failed first; those that we stopped follow, by rank.
+
+    A collateral failure goes behind every intrinsic one that is at most `COLLATERAL_WINDOW_NS` younger.
+    """
+    everyone = tuple(workers)
+    failed = [worker for worker in everyone if worker.origin is not Origin.STOPPED]
+    stopped = [worker for worker in everyone if worker.origin is Origin.STOPPED]
+    failed.sort(key=_cause_order)
+    stopped.sort(key=lambda worker: worker.exit.global_rank)
+    return (*failed, *stopped)
+
+
+def _cause_order(worker: FailedWorker) -> tuple[int, int, int]:
+    allowance_ns = COLLATERAL_WINDOW_NS if worker.origin is Origin.COLLATERAL else 0
+    return worker.at_ns + allowance_ns, int(worker.origin is Origin.COLLATERAL), worker.exit.global_rank
+
+
+def was_stopped(exit: WorkerExit, error: ErrorRecord | None) -> bool:
+    """Return whether we ended the worker: it failed, if at all, only after our signal.
+
+    A worker that had recorded its own error before that has failed by itself, whatever it died of.
+    """
+    if exit.stop_signal is None:
+        return False
+    if error is None or exit.stop_sent_ns is None:
+        return True
+    return error.timestamp_ns > exit.stop_sent_ns
+
+
+def is_collateral(error: ErrorRecord) -> bool:
+    """Return whether an error says no more than that a peer is gone or silent."""
+    if not error.type:
+        return False  # loose last lines of stderr, which warn of lost connections on every way out
+    if re.search(r"server socket has failed|address already in use", error.message, re.IGNORECASE):
+        return False  # the same exception class, but about this worker's own port
+    return _short(error.type) in _COLLATERAL_TYPES or _COLLATERAL.search(error.message) is not None
+
+
+def signal_name(signum: int) -> str:
+    """Return `SIGKILL (9)`, or `signal 99` for a number without a name."""
+    try:
+        return f"{signal.Signals(signum).name} ({signum})"
+    except ValueError:
+        return f"signal {signum}"
+
+
+def one_line(text: str, limit: int = MAX_SUMMARY_CHARS) -> str:
+    """Return the first line of `text` that says something, cut to `limit` characters."""
+    line = next((stripped for line in text.splitlines() if (stripped := line.strip())), "")
+    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+
+
+def _kind(exit: WorkerExit, error: ErrorRecord | None, *, script_missing: bool) -> tuple[FailureClass, str]:
+    killed = exit.code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    if killed and exit.oom_kills > 0:
+        return FailureClass.OOM_HOST, f"{_end(exit)}: out of memory in this node's cgroup ({exit.oom_kills} kills)"
+    if script_missing or (error is not None and error.top_level_import):
+        return FailureClass.USAGE, _describe(error) if error is not None and error.type else _end(exit)
+    if error is None or not error.type:
+        return (FailureClass.SIGNAL if exit.code < 0 else FailureClass.EXIT), _end(exit)
+    if error.source == "faulthandler" and error.type == "Fatal Python error":
+        return FailureClass.SIGNAL, _fault(exit, error)
+    return _exception_kind(exit, error), _describe(error)
+
+
+def _exception_kind(exit: WorkerExit, error: ErrorRecord) -> FailureClass:
+    name = _short(error.type)
+    if name in _DEVICE_OOM_TYPES or _DEVICE_OOM.search(error.message):
+        return FailureClass.OOM_DEVICE
+    if name == "MemoryError" or _HOST_OOM.search(error.message):
+        return FailureClass.OOM_HOST
+    if exit.oom_kills > 0 and _KILLED_CHILD.search(error.message):
+        return FailureClass.OOM_HOST  # a data loader's process was what the kernel chose
+    return FailureClass.SIGNAL if name == "KeyboardInterrupt" else FailureClass.USER_EXCEPTION
+
+
+def _describe(error: ErrorRecord) -> str:
+    message = one_line(error.message)
+    return one_line(f"{error.type}: {message}" if message else error.type)
+
+
+def _end(exit: WorkerExit) -> str:
+    if exit.unreapable:
+        return "did not end after SIGKILL: still in uninterruptible sleep"
+    return f"killed by {signal_name(-exit.code)}" if exit.code < 0 else f"exit code {exit.code}"
+
+
+def _fault(exit: WorkerExit, error: ErrorRecord) -> str:
+    end = _end(exit)
+    return end if exit.code < 0 else f"{end}: {one_line(error.message)}"
+
+
+def _stopped_summary(exit: WorkerExit, summary: str) -> str:
+    sent = signal_name(exit.stop_signal or 0)
+    if exit.code == -(exit.stop_signal or 0):
+        return f"stopped by the launcher with {sent}"
+    return f"stopped by the launcher with {sent}: {summary}"
+
+
+def _short(name: str) -> str:
+    return name.rpartition(".")[2]

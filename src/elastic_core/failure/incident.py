@@ -1,0 +1,365 @@
+"""The incident: what failed first, what followed from it, and what was decided. One JSON file for people and tools."""
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from elastic_core.failure.classify import rank_causes
+from elastic_core.types import (
+    Decision,
+    FailedWorker,
+    Failure,
+    FailureClass,
+    Ignore,
+    Origin,
+    Record,
+    Restart,
+)
+
+SCHEMA_VERSION = 1
+
+# The file also travels through the rendezvous store: bounded for a node of many workers with long tracebacks.
+MAX_CALLSTACK_CHARS = 32_768
+MAX_SECONDARY_CALLSTACK_CHARS = 2_048
+MAX_MESSAGE_CHARS = 8_192
+
+
+class IncidentFrame(Record, frozen=True, kw_only=True):
+    """One frame of a traceback; `text` is the source line, empty where unknown."""
+
+    file: str
+    line: int
+    function: str
+    text: str = ""
+
+
+class IncidentException(Record, frozen=True, kw_only=True):
+    """What a worker left about its failure; `source` is `hook`, `record`, `faulthandler` or `stderr`.
+
+    `frames` are outermost first, without launcher frames. `type` is empty where only loose lines were found.
+    """
+
+    type: str
+    message: str
+    source: str
+    frames: tuple[IncidentFrame, ...] = ()
+    callstack: str = ""
+
+
+class IncidentWorker(Record, frozen=True, kw_only=True):
+    """One worker of this node that had a part in the incident.
+
+    `at_ns` is when it failed, `exited_ns` when the kernel said that it was gone; `exit_code` is -N for death by signal
+    N. `stop_signal` and `stop_sent_ns` are set where we had signalled it before it ended.
+    """
+
+    global_rank: int
+    local_rank: int
+    pid: int
+    exit_code: int
+    signal: int | None
+    origin: Origin
+    failure_class: FailureClass
+    summary: str
+    at_ns: int
+    exited_ns: int
+    runtime_s: float
+    oom_kills: int = 0
+    stop_signal: int | None = None
+    stop_sent_ns: int | None = None
+    exception: IncidentException | None = None
+    log_paths: tuple[str, ...] = ()
+
+
+class IncidentDecision(Record, frozen=True, kw_only=True):
+    """What the policy answered: `kind` is `restart`, `stop` or `ignore`."""
+
+    kind: str
+    rule: str = ""
+    reason: str = ""
+    outcome: str = ""
+    delay_s: float = 0.0
+    exclude_nodes: tuple[str, ...] = ()
+
+
+class IncidentPhases(Record, frozen=True, kw_only=True):
+    """How long each part of the recovery took, in seconds; None: it did not happen, or not yet."""
+
+    detect_s: float | None = None
+    stop_s: float | None = None
+    rendezvous_s: float | None = None
+    start_s: float | None = None
+
+
+class Incident(Record, frozen=True, kw_only=True):
+    """One failure of a run, as seen from one node.
+
+    `source` is `worker`, or `launcher` where no worker was to blame (rendezvous, a health check, start-up); `first` is
+    None then. `secondary` failed because of it or after it, in order; `stopped` were ended by us, by rank.
+    `exit_code` is what the run ends with if this is the end.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    node_id: str
+    host: str
+    round_index: int
+    round_token: int = 0
+    restart_count: int = 0
+    at_ns: int
+    at: str
+    source: str
+    failure_class: FailureClass
+    summary: str
+    exit_code: int
+    retryable: bool = True
+    first: IncidentWorker | None = None
+    secondary: tuple[IncidentWorker, ...] = ()
+    stopped: tuple[IncidentWorker, ...] = ()
+    finished_count: int = 0
+    """Workers of this node that had ended with 0 by themselves."""
+    decision: IncidentDecision | None = None
+    phases: IncidentPhases = IncidentPhases()
+
+
+def build_incident(
+    *,
+    run_id: str,
+    node_id: str,
+    host: str,
+    round_index: int,
+    workers: Iterable[FailedWorker],
+    round_token: int = 0,
+    restart_count: int = 0,
+    finished_count: int = 0,
+    first_attempt: bool | None = None,
+    decision: Decision | None = None,
+    phases: IncidentPhases | None = None,
+) -> Incident:
+    """Put an incident together from all workers that failed or were stopped, in any order.
+
+    Args:
+        run_id: The run.
+        node_id: This node.
+        host: This node's host name, for people.
+        round_index: The round that failed.
+        workers: As `classify.judge` made them; workers that had finished well are left out and counted.
+        round_token: The round's fencing token.
+        restart_count: Failure restarts of the run before this.
+        finished_count: How many workers had ended well.
+        first_attempt: Whether usage errors are beyond hope; None: yes in round 0.
+        decision: The policy's answer, None as long as there is none.
+        phases: How long what took.
+
+    Raises:
+        ValueError: no worker failed by itself, so there is nothing to report.
+    """
+    ranked = rank_causes(workers)
+    if not ranked or ranked[0].origin is Origin.STOPPED:
+        raise ValueError(f"run {run_id!r} round {round_index}: no worker failed by itself (of {len(ranked)} given)")
+    first = ranked[0]
+    hopeless = first.failure_class is FailureClass.USAGE and (
+        round_index == 0 if first_attempt is None else first_attempt
+    )
+    return Incident(
+        run_id=run_id,
+        node_id=node_id,
+        host=host,
+        round_index=round_index,
+        round_token=round_token,
+        restart_count=restart_count,
+        at_ns=first.at_ns,
+        at=iso_time(first.at_ns),
+        source="worker",
+        failure_class=first.failure_class,
+        summary=first.summary,
+        exit_code=exit_code_for(first.exit.code),
+        retryable=not hopeless,
+        first=_worker(first, MAX_CALLSTACK_CHARS),
+        secondary=tuple(
+            _worker(worker, MAX_SECONDARY_CALLSTACK_CHARS)
+            for worker in ranked[1:]
+            if worker.origin is not Origin.STOPPED
+        ),
+        stopped=tuple(_worker(worker, 0) for worker in ranked if worker.origin is Origin.STOPPED),
+        finished_count=finished_count,
+        decision=None if decision is None else describe_decision(decision),
+        phases=phases or IncidentPhases(),
+    )
+
+
+def build_launcher_incident(
+    failure: Failure,
+    *,
+    run_id: str,
+    host: str,
+    at_ns: int,
+    workers: Iterable[FailedWorker] = (),
+    round_token: int = 0,
+    restart_count: int = 0,
+    finished_count: int = 0,
+    decision: Decision | None = None,
+    phases: IncidentPhases | None = None,
+) -> Incident:
+    """Put an incident together for a failure that no worker caused: rendezvous, a health check, start-up.
+
+    Args:
+        failure: What failed; its summary names it.
+        run_id: The run.
+        host: This node's host name, for people.
+        at_ns: When.
+        workers: Those that were stopped because of it, if any ran.
+        round_token: The round's fencing token, 0 where none had formed.
+        restart_count: Failure restarts of the run before this.
+        finished_count: How many workers had ended well.
+        decision: The policy's answer, None where it was not asked.
+        phases: How long what took.
+    """
+    ranked = rank_causes(workers)
+    return Incident(
+        run_id=run_id,
+        node_id=failure.node_id,
+        host=host,
+        round_index=failure.round_index,
+        round_token=round_token,
+        restart_count=restart_count,
+        at_ns=at_ns,
+        at=iso_time(at_ns),
+        source="launcher",
+        failure_class=failure.failure_class,
+        summary=failure.summary,
+        exit_code=failure.exit_code,
+        retryable=failure.retryable,
+        secondary=tuple(
+            _worker(worker, MAX_SECONDARY_CALLSTACK_CHARS) for worker in ranked if worker.origin is not Origin.STOPPED
+        ),
+        stopped=tuple(_worker(worker, 0) for worker in ranked if worker.origin is Origin.STOPPED),
+        finished_count=finished_count,
+        decision=None if decision is None else describe_decision(decision),
+        phases=phases or IncidentPhases(),
+    )
+
+
+def to_failure(incident: Incident, *, at_s: float, uptime_s: float) -> Failure:
+    """Return what a FailureHandler decides about.
+
+    Args:
+        incident: What happened.
+        at_s: Seconds since the run began.
+        uptime_s: Seconds since the round's workers were started.
+    """
+    first = incident.first
+    exception = None if first is None else first.exception
+    return Failure(
+        failure_class=incident.failure_class,
+        summary=incident.summary,
+        node_id=incident.node_id,
+        round_index=incident.round_index,
+        at_s=at_s,
+        uptime_s=uptime_s,
+        exit_code=incident.exit_code,
+        global_rank=None if first is None else first.global_rank,
+        local_rank=None if first is None else first.local_rank,
+        exception_type="" if exception is None else exception.type,
+        message="" if exception is None else exception.message,
+        retryable=incident.retryable,
+    )
+
+
+def describe_decision(decision: Decision) -> IncidentDecision:
+    """Return the record's form of a policy's answer."""
+    if isinstance(decision, Restart):
+        return IncidentDecision(
+            kind="restart", rule=decision.rule, delay_s=decision.delay_s, exclude_nodes=decision.exclude_nodes
+        )
+    if isinstance(decision, Ignore):
+        return IncidentDecision(kind="ignore", rule=decision.rule)
+    return IncidentDecision(kind="stop", rule=decision.rule, reason=decision.reason, outcome=decision.outcome)
+
+
+def exit_code_for(code: int) -> int:
+    """Return the run's exit code for a worker's: its own, 128+N for death by signal N, 1 where there is no better."""
+    if code < 0:
+        return 128 - code
+    return code or 1
+
+
+def iso_time(at_ns: int) -> str:
+    """Return `2026-01-31T12:00:00.123456789Z`."""
+    import datetime
+
+    whole = datetime.datetime.fromtimestamp(at_ns // 10**9, tz=datetime.UTC)
+    return f"{whole:%Y-%m-%dT%H:%M:%S}.{at_ns % 10**9:09d}Z"
+
+
+def write_incident(path: Path, incident: Incident) -> None:
+    """Replace the file at once, readable by its owner only.
+
+    Raises:
+        OSError: it can't be written; what was there before is unchanged.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    content = msgspec.json.format(msgspec.json.encode(incident), indent=2) + b"\n"
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(fd, "wb") as file:  # noqa: PTH123  # a descriptor, not a path
+            file.write(content)
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def read_incident(path: Path) -> Incident:
+    """Return what `write_incident` wrote.
+
+    Raises:
+        OSError: it can't be read.
+        msgspec.DecodeError: it is no incident, or one of another version.
+    """
+    return msgspec.json.decode(path.read_bytes(), type=Incident)
+
+
+def _worker(worker: FailedWorker, callstack_chars: int) -> IncidentWorker:
+    exit = worker.exit
+    return IncidentWorker(
+        global_rank=exit.global_rank,
+        local_rank=exit.local_rank,
+        pid=exit.pid,
+        exit_code=exit.code,
+        signal=-exit.code if exit.code < 0 else None,
+        origin=worker.origin,
+        failure_class=worker.failure_class,
+        summary=worker.summary,
+        at_ns=worker.at_ns,
+        exited_ns=exit.at_ns,
+        runtime_s=exit.runtime_s,
+        oom_kills=exit.oom_kills,
+        stop_signal=exit.stop_signal,
+        stop_sent_ns=exit.stop_sent_ns,
+        exception=_exception(worker, callstack_chars),
+        log_paths=worker.log_paths,
+    )
+
+
+def _exception(worker: FailedWorker, callstack_chars: int) -> IncidentException | None:
+    error = worker.error
+    if error is None:
+        return None
+    return IncidentException(
+        type=error.type,
+        message=error.message[:MAX_MESSAGE_CHARS],
+        source=error.source,
+        frames=tuple(
+            IncidentFrame(file=file, line=line, function=function, text=text)
+            for file, line, function, text in error.frames
+        )
+        if callstack_chars
+        else (),
+        # The end names the exception; of a cut one that is what matters.
+        callstack=error.callstack[-callstack_chars:] if callstack_chars else "",
+    )

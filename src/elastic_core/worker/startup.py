@@ -1,0 +1,106 @@
+"""The hook that an interpreter runs at its start when the agent asked for it: leave evidence of how the worker failed.
+
+A `.pth` file beside the package calls `arm` in every interpreter whose environment says so. It costs a training script
+well under a millisecond, changes nothing that the script can see but two environment values, and never raises: what
+goes wrong in here is noted in a file beside the error file, and the script runs on.
+
+Only the process that was armed writes. Its pid replaces the "1" in ELASTIC_WORKER_HOOKS: children that execute another
+interpreter find a pid that isn't theirs, a worker that executes itself again is armed again, and forked children, which
+inherit the hook in memory, are told apart by their pid.
+"""
+
+import atexit
+import faulthandler
+import os
+import sys
+
+# Not from typing: importing it would cost a script more than all the rest of this module.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+HOOKS_VARIABLE = "ELASTIC_WORKER_HOOKS"
+ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
+FAULT_FILE_VARIABLE = "ELASTIC_FAULT_FILE"
+
+
+class _Armed:
+    """What the hook remembers of the moment it was armed; the script may change its environment later."""
+
+    def __init__(self, error_file: str) -> None:
+        self.pid = os.getpid()
+        self.error_file = error_file
+        self.previous: Callable[[type[BaseException], BaseException, TracebackType | None], object] = sys.excepthook
+        self.written = False
+
+    def excepthook(self, kind: type[BaseException], value: BaseException, trace: "TracebackType | None") -> None:
+        """Write the exception, then let whoever was there before us print it."""
+        self.write(value)
+        self.previous(kind, value, trace)
+
+    def at_exit(self) -> None:
+        """Catch what `excepthook` could not see: a script that replaced it, or that never began to run."""
+        value = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        if value is not None:
+            self.write(value)
+        elif _never_ran():
+            self.write(None)
+
+    def write(self, value: BaseException | None) -> None:
+        """Write `value` (None: there was no program to run), once, in the armed process only."""
+        if self.written or os.getpid() != self.pid:
+            return
+        self.written = True
+        try:
+            # Here, not at the top: nearly every worker ends without needing them.
+            from elastic_core.multiprocessing.errors import writer
+
+            if value is None:
+                writer.write_never_ran(self.error_file, sys.argv[0], sys.orig_argv)
+            else:
+                writer.write_exception(self.error_file, value)
+        except Exception as reason:  # noqa: BLE001  # a failure to report must not become the script's failure
+            _note(self.error_file, reason)
+
+
+def arm() -> None:
+    """Arm the hook in this process, as its environment says."""
+    error_file = os.environ.get(ERROR_FILE_VARIABLE, "")
+    try:
+        os.environ[HOOKS_VARIABLE] = str(os.getpid())
+        if error_file:
+            armed = _Armed(os.path.abspath(error_file))  # noqa: PTH100  # pathlib costs more than this whole module
+            sys.excepthook = armed.excepthook
+            atexit.register(armed.at_exit)
+        fault_file = os.environ.get(FAULT_FILE_VARIABLE, "")
+        # An interpreter that has it on was asked to by its user, who then expects the dump on stderr.
+        if fault_file and not faulthandler.is_enabled():
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            faulthandler.enable(file=os.open(fault_file, flags, 0o600), all_threads=True)
+    except Exception as reason:  # noqa: BLE001  # a script must run whether or not its failure can be recorded
+        _note(error_file, reason)
+
+
+def _never_ran() -> bool:
+    """Return whether the interpreter found no program: `__main__` then keeps the loader that it was created with."""
+    if not sys.argv or sys.argv[0] in ("", "-", "-c"):
+        return False
+    loader = getattr(sys.modules.get("__main__"), "__loader__", None)
+    return getattr(loader, "__name__", "") == "BuiltinImporter"
+
+
+def _note(error_file: str, reason: Exception) -> None:
+    """Leave a word for whoever wonders why there is no error file; where even that fails, there is no one to tell."""
+    if not error_file:
+        return
+    try:
+        fd = os.open(error_file + ".note", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return
+    try:
+        os.write(fd, f"worker hook: {type(reason).__name__}: {reason}\n".encode("utf-8", "backslashreplace"))
+    except OSError:
+        return
+    finally:
+        os.close(fd)
