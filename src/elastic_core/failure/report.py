@@ -1,0 +1,229 @@
+"""The last block of a run's output, and the line about a failure that is restarted: an incident in words. Pure."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from elastic_core.failure.incident import Incident, IncidentDecision, IncidentFrame, IncidentWorker
+from elastic_core.failure.traceback_text import frame_lines, place
+
+MAX_LINES = 25
+MIN_WIDTH = 40
+MAX_MESSAGE_LINES = 3
+MAX_LOG_PATHS = 2
+MAX_GROUPS = 3
+
+_PLAIN = {"…": "...", "─": "-", "·": "-"}
+_VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+")
+
+
+def render(incident: Incident, *, width: int = 100, encoding: str = "utf-8", incident_path: str = "") -> str:
+    """Return the block that ends a failed run: at most 25 lines, none but those of paths wider than `width`.
+
+    Args:
+        incident: What happened.
+        width: The terminal's width; less than 40 is taken as 40.
+        encoding: What the stream can show; other characters are replaced (by several, where one does not do).
+        incident_path: Where the incident's file is; empty: it was not written.
+    """
+    width = max(width, MIN_WIDTH)
+    # Fewer frames first: all the rest is bounded, and a shorter traceback loses least.
+    for frame_count in (4, 3, 2, 1):
+        lines = list(_block(incident, width, incident_path, frame_count))
+        if len(lines) <= MAX_LINES:
+            break
+    return encodable("\n".join(lines), encoding)
+
+
+def render_attempt(
+    incident: Incident, *, restart: int, max_restarts: int | None, width: int = 100, encoding: str = "utf-8"
+) -> str:
+    """Return one or two lines about a failure that the run survives.
+
+    Args:
+        incident: What happened, with its decision.
+        restart: Which restart this causes, from 1.
+        max_restarts: How many there may be; None: not limited by count.
+        width: The terminal's width.
+        encoding: What the stream can show.
+    """
+    decision = incident.decision
+    delay_s = 0.0 if decision is None else decision.delay_s
+    when = f"in {delay_s:g} s" if delay_s > 0 else "now"
+    count = f"restart {restart}" if max_restarts is None else f"restart {restart} of {max_restarts}"
+    consequence = f"; {count} {when}"
+    if decision is not None and decision.exclude_nodes:
+        consequence += f" without {', '.join(decision.exclude_nodes)}"
+    subject = _subject(incident)
+    where = _where(incident)
+    room = max(width, MIN_WIDTH) - len(subject) - len(where) - 2
+    line = f"{subject}: {_cut(_clean(incident.summary), max(room, MIN_WIDTH))}{where}"
+    others = len(incident.secondary)
+    if others:
+        consequence = f"; {_count(others, 'other')} failed after it{consequence}"
+    separator = "" if len(line) + len(consequence) <= width else "\n "
+    return encodable(line + separator + (consequence if not separator else consequence[1:]), encoding)
+
+
+def encodable(text: str, encoding: str) -> str:
+    """Return `text` with whatever `encoding` can't express put in other words, or escaped."""
+    try:
+        text.encode(encoding)
+    except LookupError:
+        encoding = "ascii"
+    except UnicodeEncodeError:
+        pass
+    else:
+        return text
+    for fancy, plain in _PLAIN.items():
+        text = text.replace(fancy, plain)
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def ranges(ranks: Iterable[int]) -> str:
+    """Return `0, 1, 4-7` for 0, 1, 4, 5, 6, 7."""
+    spans: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ", ".join(
+        f"{low}-{high}" if high > low + 1 else ", ".join(map(str, sorted({low, high}))) for low, high in spans
+    )
+
+
+# --- the block's parts, from top to bottom
+
+
+def _block(incident: Incident, width: int, incident_path: str, frame_count: int) -> Iterator[str]:
+    yield _rule(f"run {incident.run_id!r} failed: {_subject(incident, verb=False)}", width)
+    yield from _identity(incident, width)
+    yield from _message(incident, width)
+    if incident.first is not None and incident.first.exception is not None:
+        yield from frame_lines(_frames(incident.first), count=frame_count, width=width, clean=_clean)
+    yield from _others(incident, width)
+    yield from _logs(incident)
+    if incident.decision is not None:
+        yield _cut(f"Decision: {_decision(incident.decision)}", width)
+    if incident_path:
+        yield f"Incident: {_clean(incident_path)}"
+    yield "─" * width
+
+
+def _rule(title: str, width: int) -> str:
+    return _cut(f"── {_clean(title)} ", width).ljust(width, "─")
+
+
+def _subject(incident: Incident, *, verb: bool = True) -> str:
+    first = incident.first
+    if first is None:
+        return f"{incident.failure_class.value} failed" if verb else incident.failure_class.value
+    return f"rank {first.global_rank} failed" if verb else f"rank {first.global_rank}"
+
+
+def _identity(incident: Incident, width: int) -> Iterator[str]:
+    first = incident.first
+    tail = f"source={incident.source}  round {incident.round_index}, restarts {incident.restart_count}  {incident.at}"
+    if first is None:
+        yield _cut(f"host {_clean(incident.host)}  {tail}", width)
+        return
+    end = f"signal {first.signal}" if first.signal is not None else f"exit code {first.exit_code}"
+    who = f"rank {first.global_rank} (local rank {first.local_rank}) on {_clean(incident.host)}, pid {first.pid}, {end}"
+    if len(who) + 2 + len(tail) <= width:
+        yield f"{who}  {tail}"
+    else:
+        yield _cut(who, width)
+        yield _cut(tail, width)
+
+
+def _message(incident: Incident, width: int) -> Iterator[str]:
+    yield _cut(f"{incident.failure_class.value}: {_clean(incident.summary)}", width)
+    first = incident.first
+    exception = None if first is None else first.exception
+    if exception is None:
+        return
+    lines = [line for line in exception.message.splitlines() if line.strip()]
+    if exception.type:
+        lines = lines[1:]  # its first line is the summary
+        shown = lines[: MAX_MESSAGE_LINES - 1]
+    else:
+        yield "the end of its stderr:"
+        lines = shown = lines[-MAX_MESSAGE_LINES:]
+    for line in shown:
+        yield _cut(f"  {_clean(line.strip())}", width)
+    if len(lines) > len(shown):
+        yield f"  … {_count(len(lines) - len(shown), 'more line')}"
+
+
+def _others(incident: Incident, width: int) -> Iterator[str]:
+    secondary, stopped = incident.secondary, incident.stopped
+    if incident.finished_count:
+        yield f"{_count(incident.finished_count, 'worker')} had finished before"
+    if not secondary and not stopped:
+        return
+    yield f"{_count(len(secondary) + len(stopped), 'other')} stopped because of it"
+    groups = _grouped(secondary)
+    shown = groups if len(groups) <= MAX_GROUPS else groups[: MAX_GROUPS - 1]
+    for group in shown:
+        yield _listing("secondary failures", group, _clean(group[0].summary), width)
+    if len(groups) > len(shown):
+        rest = [worker for group in groups[len(shown) :] for worker in group]
+        yield _listing("secondary failures", rest, f"{len(groups) - len(shown)} other kinds of failure", width)
+    if stopped:
+        yield _listing("stopped by the launcher", stopped, "", width)
+
+
+def _grouped(workers: Sequence[IncidentWorker]) -> list[list[IncidentWorker]]:
+    """Put workers with the same story together: numbers in it (ports, pids, addresses) differ between ranks."""
+    groups: dict[str, list[IncidentWorker]] = {}
+    for worker in workers:
+        groups.setdefault(_VARYING.sub("#", worker.summary), []).append(worker)
+    return list(groups.values())
+
+
+def _listing(what: str, workers: Sequence[IncidentWorker], story: str, width: int) -> str:
+    noun = "rank" if len(workers) == 1 else "ranks"
+    # Scattered ranks of a large node must not push the story off the line.
+    numbers = _cut(ranges(worker.global_rank for worker in workers), width // 2)
+    line = f"  {what}: {noun} {numbers}"
+    return _cut(f"{line}: {story}" if story else line, width)
+
+
+def _logs(incident: Incident) -> Iterator[str]:
+    """Give the first worker's log files, uncut: they are there to be copied."""
+    paths = () if incident.first is None else incident.first.log_paths
+    for index, path in enumerate(paths[:MAX_LOG_PATHS]):
+        yield f"{'Logs:' if index == 0 else '     '} {_clean(path)}"
+
+
+def _decision(decision: IncidentDecision) -> str:
+    text = decision.kind
+    if decision.kind == "restart" and decision.delay_s > 0:
+        text += f" in {decision.delay_s:g} s"
+    details = "; ".join(part for part in (decision.reason, decision.rule) if part)
+    return f"{text} ({_clean(details)})" if details else text
+
+
+def _where(incident: Incident) -> str:
+    if incident.first is None:
+        return ""
+    innermost = place(_frames(incident.first))
+    return f" ({_clean(innermost)})" if innermost else ""
+
+
+def _frames(worker: IncidentWorker) -> tuple[IncidentFrame, ...]:
+    return () if worker.exception is None else worker.exception.frames
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1].rstrip() + "…"
+
+
+def _clean(text: str) -> str:
+    """Return `text` on one line and without control characters: what a worker wrote must not steer a terminal."""
+    flat = text.replace("\t", " ").replace("\n", " ")
+    return "".join(character if character.isprintable() else "?" for character in flat)

@@ -1,0 +1,82 @@
+"""A traceback in a few lines: the frames that a user can act on, the others counted."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from elastic_core.failure.incident import IncidentFrame
+
+_LIBRARY_MARKS = ("/site-packages/", "/dist-packages/", "/lib/python3")
+MAX_PATH_CHARS = 60
+
+
+def is_user_frame(frame: IncidentFrame) -> bool:
+    """Return whether a frame is neither the standard library's, nor an installed package's, nor generated code."""
+    return not frame.file.startswith("<") and not any(mark in frame.file for mark in _LIBRARY_MARKS)
+
+
+def place(frames: Sequence[IncidentFrame]) -> str:
+    """Return `train.py:12`, the innermost line of the user's own code; empty where there is no frame."""
+    if not frames:
+        return ""
+    frame = frames[_innermost_user(frames)]
+    return f"{frame.file.rpartition('/')[2]}:{frame.line}"
+
+
+def frame_lines(
+    frames: Sequence[IncidentFrame], *, count: int, width: int, clean: Callable[[str], str]
+) -> Iterator[str]:
+    """Give at most `count` frames, outermost first, each with its source line; the others are counted where they were.
+
+    Args:
+        frames: Without launcher frames, outermost first.
+        count: At least 1.
+        width: Longer lines are cut.
+        clean: Makes a text safe to print.
+    """
+    if not frames:
+        return
+    yield "Traceback, innermost last:"
+    previous = -1
+    for index in sorted(_chosen(frames, count)):
+        yield from _gap(index - previous - 1)
+        frame = frames[index]
+        yield f"  {clean(_short_path(frame.file))}:{frame.line} in {clean(frame.function)}"
+        if frame.text:
+            yield _cut(f"    {clean(frame.text)}", width)
+        previous = index
+    yield from _gap(len(frames) - previous - 1)
+
+
+def _gap(count: int) -> Iterator[str]:
+    if count:
+        yield f"  … {count} frame{'' if count == 1 else 's'}"
+
+
+def _chosen(frames: Sequence[IncidentFrame], count: int) -> set[int]:
+    """Choose by use: the user's innermost line, where it was raised, where it began, the callers of the first."""
+    last = len(frames) - 1
+    innermost = _innermost_user(frames)
+    callers = range(innermost - 1, -1, -1)
+    wanted = dict.fromkeys((innermost, last, 0, *callers, *range(last, innermost, -1)))
+    return set(list(wanted)[:count])
+
+
+def _innermost_user(frames: Sequence[IncidentFrame]) -> int:
+    found = (index for index in range(len(frames) - 1, -1, -1) if is_user_frame(frames[index]))
+    return next(found, len(frames) - 1)
+
+
+def _short_path(path: str) -> str:
+    """Return a package's file from the package on; another long path's end, whole components."""
+    for mark in _LIBRARY_MARKS[:2]:
+        if mark in path:
+            return path.rpartition(mark)[2]
+    if len(path) <= MAX_PATH_CHARS:
+        return path
+    parts = path.split("/")
+    while len(parts) > 1 and len("/".join(parts)) > MAX_PATH_CHARS - 2:
+        parts.pop(0)
+    return "…/" + "/".join(parts)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1].rstrip() + "…"
