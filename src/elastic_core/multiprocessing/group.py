@@ -1,0 +1,306 @@
+"""All workers of this node: started together, watched, and stopped together with everything that they started."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import assert_never
+
+from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.errors import IllegalEventError
+from elastic_core.multiprocessing import ladder
+from elastic_core.multiprocessing.console import Console
+from elastic_core.multiprocessing.oom import OomCounter
+from elastic_core.multiprocessing.process import WorkerProcess, remnants_exist, spawn
+from elastic_core.multiprocessing.spec import WorkerLaunch
+from elastic_core.multiprocessing.sweep_use import Sweeper
+from elastic_core.reactor import Reactor, Timer
+from elastic_core.types import WorkerExit
+
+
+class WorkerGroup:
+    """The shell around the stop ladder.
+
+    Args:
+        reactor: The loop that watches the workers.
+        console: Where tee'd output goes.
+        on_exit: Called once for each worker that ended, in the order in which the kernel told us.
+        on_stopped: Called once for each `stop`, when nothing is left of any worker; never from inside `stop`.
+        incarnation: What marks the environment of this agent's workers (`ELASTIC_INCARNATION`).
+        subreaper: Whether this process is a subreaper.
+        notice: Takes one line for people.
+        spared: Gives the pids of the agent's own children that are no workers (the guard).
+        clock: The host's clocks.
+
+    The group can be started again once `on_stopped` was called. Threading: the reactor's thread.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        *,
+        console: Console,
+        on_exit: Callable[[WorkerExit], None],
+        on_stopped: Callable[[], None],
+        incarnation: str,
+        subreaper: bool,
+        notice: Callable[[str], None],
+        spared: Callable[[], Collection[int]] = tuple,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Start nothing yet."""
+        self._reactor = reactor
+        self._sinks = (console.stdout, console.stderr)
+        self._on_exit = on_exit
+        self._on_stopped = on_stopped
+        self._notice = notice
+        self._clock = clock
+        self._sweeper = Sweeper(incarnation, subreaper=subreaper, spared=spared)
+        self._state = ladder.LadderState()
+        self._workers: dict[int, WorkerProcess] = {}
+        self._lost: list[WorkerProcess] = []
+        self._oom = OomCounter()
+        self._timer: Timer | None = None
+        self._poll: Timer | None = None
+        self._look_serial = 0
+        self._denied: set[int] = set()
+
+    # --- what there is
+
+    @property
+    def pids(self) -> Mapping[int, int]:
+        """The pid of each worker that was started, by local rank."""
+        return {worker.launch.local_rank: worker.pid for worker in self._workers.values()}
+
+    @property
+    def alive(self) -> frozenset[int]:
+        """The local ranks of the workers that have not ended."""
+        return frozenset(worker.launch.local_rank for worker in self._running())
+
+    def _running(self) -> list[WorkerProcess]:
+        return [worker for worker in self._workers.values() if not worker.ended and not worker.given_up]
+
+    # --- start
+
+    def start(self, launches: Iterable[WorkerLaunch]) -> None:
+        """Start all workers.
+
+        Raises:
+            WorkerError: one could not be started. Those before it run on, for `stop` to end.
+            IllegalEventError: the group was not stopped before.
+        """
+        if self._state.leaders or self._state.order is not None:
+            raise IllegalEventError("workers of an earlier round are still there")
+        self._forget_round()
+        self._oom = OomCounter()
+        for launch in launches:
+            worker = spawn(launch, reactor=self._reactor, sinks=self._sinks, notice=self._notice)
+            self._workers[worker.pid] = worker
+            self._advance(ladder.LeaderStarted(pid=worker.pid, group=worker.leads_group))
+            if not worker.watch(self._reactor, partial(self._on_pidfd, worker)):
+                self._poll_unless_signalled()
+
+    def _forget_round(self) -> None:
+        # One that was given up is still reaped if it ends after all.
+        self._lost = [worker for worker in (*self._lost, *self._workers.values()) if not worker.ended]
+        self._workers.clear()
+        self._denied.clear()
+
+    def _poll_unless_signalled(self) -> None:
+        # Without pidfds the loop calls `reap` on SIGCHLD. Only the main thread can have signals: elsewhere we must ask.
+        if self._poll is None and threading.current_thread() is not threading.main_thread():
+            self._poll = self._reactor.call_later(_POLL_S, self._on_poll)
+
+    def _on_poll(self) -> None:
+        self._poll = None
+        self.reap()
+        if self._running():
+            self._poll_unless_signalled()
+
+    # --- ends
+
+    def reap(self) -> None:
+        """Look for ended workers. Called: on SIGCHLD; needed where the kernel has no pidfds, harmless elsewhere."""
+        for worker in (*self._workers.values(), *self._lost):
+            if worker.pidfd is None and not worker.ended:
+                self._collect(worker, self._on_exit)
+
+    def _on_pidfd(self, worker: WorkerProcess) -> None:
+        self._collect(worker, self._on_exit)
+
+    def _collect(self, worker: WorkerProcess, tell: Callable[[WorkerExit], None]) -> None:
+        """Reap one worker if it has ended, end what it left in its process group, and tell."""
+        at_ns, at_s = self._clock.wall_ns(), self._clock.monotonic_s()
+        code = worker.reap()
+        if code is None:
+            return
+        remnants = worker.has_remnants()
+        worker.unwatch(self._reactor)
+        if worker.given_up:
+            return
+        for tee in worker.tees:
+            tee.drain()
+        exit_ = self._exit_of(worker, code, at_s=at_s, at_ns=at_ns)
+        self._advance(ladder.LeaderEnded(pid=worker.pid, remnants=remnants))
+        tell(exit_)
+
+    def _exit_of(
+        self, worker: WorkerProcess, code: int, *, at_s: float, at_ns: int, unreapable: bool = False
+    ) -> WorkerExit:
+        return WorkerExit(
+            local_rank=worker.launch.local_rank,
+            global_rank=worker.launch.global_rank,
+            pid=worker.pid,
+            code=code,
+            at_s=at_s,
+            at_ns=at_ns,
+            runtime_s=at_s - worker.started_s,
+            stop_signal=worker.stop_signal,
+            stop_sent_ns=worker.stop_sent_ns,
+            oom_kills=self._oom.kills() if code == -signal.SIGKILL else 0,
+            unreapable=unreapable,
+        )
+
+    def _tell_later(self, exit_: WorkerExit) -> None:
+        self._reactor.post(partial(self._on_exit, exit_))
+
+    # --- stop
+
+    def stop(self, signum: int, *, grace_s: float) -> None:
+        """Signal all workers' process groups, KILL them after `grace_s`, reap them, and end whatever they left.
+
+        With no worker left it only does the last. A second call can shorten the grace period.
+        """
+        # What has ended by itself must not pass for stopped by us.
+        for worker in self._running():
+            self._collect(worker, self._tell_later)
+        self._advance(ladder.StopOrdered(signum=signum, grace_s=grace_s))
+
+    def kill(self) -> None:
+        """Cut the grace period short: KILL everything now, or stop so if no stop was ordered."""
+        for worker in self._running():
+            self._collect(worker, self._tell_later)
+        self._advance(ladder.KillOrdered())
+
+    def forward(self, signum: int) -> None:
+        """Send a signal to each live worker process, not to its group: it is meant for the ranks."""
+        for worker in self._running():
+            self._permitted(worker.pid, partial(worker.send, signum))
+
+    def _advance(self, event: ladder.LadderEvent) -> None:
+        step = ladder.advance(self._state, event, now_s=self._clock.monotonic_s())
+        self._state = step.state
+        for action in step.actions:
+            self._perform(action)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_s = self._state.due_s
+        if due_s is not None:
+            self._timer = self._reactor.call_later(due_s - self._clock.monotonic_s(), self._on_due)
+
+    def _on_due(self) -> None:
+        self._timer = None
+        self._advance(ladder.Woke())
+
+    def _perform(self, action: ladder.LadderAction) -> None:
+        match action:
+            case ladder.SignalLeader(pid=pid, signum=signum, group=group):
+                self._signal_leader(self._workers[pid], signum, group=group)
+            case ladder.SignalRemnants(pgid=pgid, signum=signum):
+                if remnants_exist(pgid):
+                    self._permitted(pgid, lambda: _send_and_continue(partial(os.killpg, pgid), signum))
+            case ladder.SignalStray(found=found, signum=signum):
+                _send_and_continue(partial(self._sweeper.send, found), signum)
+            case ladder.GiveUpLeader(pid=pid):
+                self._give_up(self._workers[pid])
+            case ladder.GiveUpStray(found=found):
+                self._notice(f"process {found.pid}, started by a worker, {_UNKILLABLE}")
+            case ladder.Look():
+                self._look()
+            case ladder.Finished():
+                self._finish()
+            case _ as never:
+                assert_never(never)
+
+    def _signal_leader(self, worker: WorkerProcess, signum: int, *, group: bool) -> None:
+        if worker.stop_signal is None:
+            worker.stop_signal, worker.stop_sent_ns = signum, self._clock.wall_ns()
+        send = worker.send_group if group else worker.send
+        self._permitted(worker.pid, lambda: _send_and_continue(send, signum))
+
+    def _permitted(self, pid: int, send: Callable[[], None]) -> None:
+        try:
+            send()
+        except ProcessLookupError:
+            return
+        except PermissionError:
+            if pid not in self._denied:
+                self._denied.add(pid)
+                self._notice(f"may not signal worker process {pid}: it runs as another user now; Try: end it yourself")
+
+    def _give_up(self, worker: WorkerProcess) -> None:
+        worker.given_up = True
+        rank = worker.launch.local_rank
+        self._notice(f"worker with local rank {rank} (pid {worker.pid}) {_UNKILLABLE}")
+        at_ns, at_s = self._clock.wall_ns(), self._clock.monotonic_s()
+        self._tell_later(self._exit_of(worker, -signal.SIGKILL, at_s=at_s, at_ns=at_ns, unreapable=True))
+
+    # --- sweep
+
+    def _look(self) -> None:
+        workers = [worker.pid for worker in self._workers.values() if worker.leads_group]
+        abandoned = [found.pid for found in self._state.abandoned]
+        # As an event of its own, at the next turn: a look that answers inside the step that asked would nest steps.
+        found = self._sweeper.look(workers=workers, abandoned=abandoned)
+        self._look_serial += 1
+        self._reactor.call_later(0.0, partial(self._answer_look, self._look_serial, found))
+
+    def _answer_look(self, serial: int, found: tuple[ladder.Found, ...]) -> None:
+        if serial == self._look_serial:  # else another look was asked for meanwhile
+            self._advance(ladder.Looked(found=found))
+
+    def _finish(self) -> None:
+        for worker in self._workers.values():
+            for tee in worker.tees:
+                tee.finish()
+        self._sweeper.reap_adopted(workers=[worker.pid for worker in self._workers.values()])
+        self._on_stopped()
+
+    def reap_adopted(self) -> None:
+        """Reap ended orphans that workers left to us as a subreaper. Called: on SIGCHLD, if at all."""
+        self._sweeper.reap_adopted(workers=[worker.pid for worker in self._workers.values()])
+
+    def close(self) -> None:
+        """Give every descriptor back; what still runs gets KILL, and is not waited for."""
+        self._look_serial += 1
+        for worker in (*self._workers.values(), *self._lost):
+            if worker.reap() is None:
+                send = worker.send_group if worker.leads_group else worker.send
+                self._permitted(worker.pid, partial(send, signal.SIGKILL))
+                worker.reap()
+                worker.disown()
+            worker.unwatch(self._reactor)
+            for tee in worker.tees:
+                tee.finish()
+        self._workers.clear()
+        self._lost.clear()
+        self._state = ladder.LadderState()
+        self._set_timer()
+        if self._poll is not None:
+            self._poll.cancel()
+
+
+_POLL_S = 0.1
+_UNKILLABLE = "does not end after SIGKILL (a hung device or file system holds it in the kernel); going on without it"
+
+
+def _send_and_continue(send: Callable[[int], None], signum: int) -> None:
+    """Send a signal, and wake a stopped process, which could not act on it."""
+    send(signum)
+    if signum != signal.SIGKILL:
+        send(signal.SIGCONT)

@@ -1,0 +1,212 @@
+"""One worker process: its start, the watch on it, and its end."""
+
+import errno
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from elastic_core.errors import WorkerError
+from elastic_core.multiprocessing.sink import Sink
+from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
+from elastic_core.multiprocessing.tee import Tee, open_pipe
+from elastic_core.reactor import Reactor
+
+STATUS_LOST = 1
+"""The code of a worker whose exit status somebody else in this process has taken."""
+
+_HINTS = {
+    errno.ENOENT: "check the program's name and PATH (or the interpreter in the script's first line)",
+    errno.EACCES: "make the program executable",
+    errno.ENOEXEC: "give the script a first line like #!/bin/sh, or name its interpreter",
+    errno.E2BIG: "pass fewer or shorter arguments, or a smaller environment",
+    errno.EAGAIN: "raise the limit on processes (ulimit -u, or pids.max of the cgroup)",
+    errno.ENOMEM: "free some memory, or start fewer workers",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "raise the system's limit on open files (fs.file-max)",
+    errno.ENOSPC: "free some room for the log files, or use another --log-dir",
+}
+
+
+class WorkerProcess:
+    """A worker that was started: what is needed to watch, signal and reap it."""
+
+    def __init__(
+        self, launch: WorkerLaunch, process: subprocess.Popen[bytes], tees: list[Tee], started_s: float
+    ) -> None:
+        """Take a process that runs."""
+        self.launch = launch
+        self.pid = process.pid
+        self.tees = tees
+        self.started_s = started_s
+        self.pidfd: int | None = None
+        self.stop_signal: int | None = None
+        self.stop_sent_ns: int | None = None
+        self.given_up = False
+        self._process = process
+
+    @property
+    def leads_group(self) -> bool:
+        """Whether the worker has a session and process group of its own."""
+        return not self.launch.foreground
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was reaped."""
+        return self._process.returncode is not None
+
+    def watch(self, reactor: Reactor, callback: Callable[[], None]) -> bool:
+        """Have the reactor call back when the process ends; False: no pidfd here, SIGCHLD must tell."""
+        try:
+            self.pidfd = os.pidfd_open(self.pid)
+        except (AttributeError, OSError):  # built without; ENOSYS, EPERM in sandboxes, EMFILE
+            return False
+        reactor.add_reader(self.pidfd, callback)
+        return True
+
+    def unwatch(self, reactor: Reactor) -> None:
+        """Give the pidfd back; idempotent."""
+        if self.pidfd is not None:
+            reactor.remove_reader(self.pidfd)
+            os.close(self.pidfd)
+            self.pidfd = None
+
+    def reap(self) -> int | None:
+        """Return the exit code, -N for death by signal N, or None while it runs. Never blocks."""
+        if self._process.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                self._process.returncode = STATUS_LOST
+            else:
+                # Popen must know, or it would look again, and warn, when it is collected.
+                self._process.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self._process.returncode
+
+    def send(self, signum: int) -> None:
+        """Signal the process alone. It is not reaped, so its number can't be another's."""
+        if not self.ended:
+            os.kill(self.pid, signum)
+
+    def send_group(self, signum: int) -> None:
+        """Signal its whole process group, while the leader is not reaped."""
+        os.killpg(self.pid, signum)
+
+    def has_remnants(self) -> bool:
+        """Return whether its process group still has members. Called: right after it was reaped."""
+        return self.leads_group and remnants_exist(self.pid)
+
+    def disown(self) -> None:
+        """Leave a process that can't be reaped to whoever comes after us, without a warning."""
+        if self._process.returncode is None:
+            self._process.returncode = -signal.SIGKILL
+
+
+def remnants_exist(pgid: int) -> bool:
+    """Return whether the process group of a reaped leader has members.
+
+    As long as it has, the kernel gives its number to no new process: a process with that number means that the group
+    is gone, and the number is somebody else's.
+    """
+    try:
+        os.killpg(pgid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    try:
+        os.kill(pgid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False
+
+
+def spawn(
+    launch: WorkerLaunch,
+    *,
+    reactor: Reactor,
+    sinks: tuple[Sink, Sink],
+    notice: Callable[[str], None],
+) -> WorkerProcess:
+    """Start one worker.
+
+    It leads a session and a process group of its own, unless it keeps the terminal. Its stdin is ours, as under
+    torchrun: in a session of its own a worker may read a terminal without being stopped for it, so a debugger in a
+    single worker works.
+
+    Raises:
+        WorkerError: it could not be started; the message names the program and the reason.
+    """
+    tees: list[Tee] = []
+    with ExitStack() as ours, ExitStack() as childs:
+        try:
+            out, out_tee = _open_stream(launch.stdout, ours, childs)
+            err, err_tee = _open_stream(launch.stderr, ours, childs)
+            # The child is made by vfork, so nothing may run in it before exec: no preexec_fn.
+            process = subprocess.Popen(
+                launch.argv,
+                env=launch.env,
+                stdout=out,
+                stderr=err,
+                start_new_session=not launch.foreground,
+            )
+        except (OSError, ValueError) as error:
+            raise _spawn_error(launch, error) from error
+        started_s = reactor.now_s()
+        ours.pop_all()
+        for plan, sink, ends in ((launch.stdout, sinks[0], out_tee), (launch.stderr, sinks[1], err_tee)):
+            if ends is not None:
+                read_fd, file_fd = ends
+                tees.append(
+                    Tee(
+                        reactor,
+                        read_fd=read_fd,
+                        file_fd=file_fd,
+                        file_path=plan.file or "",
+                        sink=sink if plan.console else None,
+                        prefix=plan.prefix,
+                        notice=notice,
+                    )
+                )
+    return WorkerProcess(launch, process, tees, started_s)
+
+
+def _open_stream(
+    plan: StreamPlan, ours: ExitStack, childs: ExitStack
+) -> tuple[int | None, tuple[int, int | None] | None]:
+    """Return what the child gets (None: our own stream), and, for a tee, the pipe's reading end and the file."""
+
+    def closing(stack: ExitStack, fd: int) -> int:
+        stack.callback(os.close, fd)
+        return fd
+
+    if plan.console:
+        read_fd, write_fd = open_pipe()
+        closing(childs, write_fd)
+        closing(ours, read_fd)
+        file_fd = None if plan.file is None else closing(ours, _open_log(plan.file))
+        return write_fd, (read_fd, file_fd)
+    if plan.file is not None:
+        return closing(childs, _open_log(plan.file)), None
+    if plan.inherit:
+        return None, None
+    return closing(childs, os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)), None
+
+
+def _open_log(path: str) -> int:
+    # Appending: nothing that is there is lost, and writes of several processes don't overwrite one another.
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+
+
+def _spawn_error(launch: WorkerLaunch, error: OSError | ValueError) -> WorkerError:
+    program = launch.argv[0] if launch.argv else ""
+    where = f"worker with local rank {launch.local_rank}: can't start {program!r}"
+    if isinstance(error, ValueError):  # an embedded null byte
+        return WorkerError(f"{where}: {error}", hint="remove null bytes from arguments and environment")
+    number = error.errno or 0
+    about = f" ({error.filename})" if error.filename and error.filename != program else ""
+    name = errno.errorcode.get(number, str(number))
+    return WorkerError(f"{where}: {name}: {os.strerror(number)}{about}", hint=_HINTS.get(number, ""))

@@ -1,0 +1,256 @@
+"""One of our own output streams, written without ever blocking the loop.
+
+The stream's open file description is shared with the shell, the scheduler and workers that inherit it, so it is never
+switched to non-blocking: a pipe or a terminal is opened a second time, a socket is told so with each call, a file is
+simply written.
+"""
+
+import errno
+import os
+import select
+import stat
+from collections import deque
+from collections.abc import Callable
+
+from elastic_core.reactor import Reactor, Timer
+
+HIGH_WATER_BYTES = 1 << 20
+"""With more than this waiting, the workers' pipes of this stream are not read."""
+LOW_WATER_BYTES = 1 << 18
+"""With no more than this waiting, they are read again."""
+STALL_S = 5.0
+"""A stream that takes nothing for so long loses the workers' lines until it takes something again."""
+OWN_LIMIT_BYTES = 1 << 18
+"""How much of the agent's own lines is kept for a stalled stream."""
+
+_SMALL_WRITE_BYTES = 512  # at most PIPE_BUF (4096): after POLLOUT a write of this size does not block
+_GONE = (errno.EPIPE, errno.ECONNRESET, errno.EIO, errno.EBADF, errno.ENOTCONN)
+_PTMX = (5, 2)
+
+
+def _open_again(fd: int, mode: int, device: int) -> int | None:
+    """Return a non-blocking description of the same pipe or terminal, or None where that can't be had."""
+    if stat.S_ISCHR(mode) and (not os.isatty(fd) or (os.major(device), os.minor(device)) == _PTMX):
+        return None  # opening a pseudo-terminal's master makes a new one
+    try:
+        return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:  # another user's pipe, a terminal of another container, no /proc
+        return None
+
+
+def _sender(fd: int) -> tuple[Callable[[bytes | memoryview], int], int, int | None]:
+    """Return how to write to `fd`, the descriptor to wait on, and what to close in the end (None: nothing)."""
+    status = os.fstat(fd)
+    mode = status.st_mode
+    if stat.S_ISSOCK(mode):
+        import socket  # rare, and 4 ms to import
+
+        peer = socket.socket(fileno=os.dup(fd))
+        return lambda data: peer.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL), fd, peer.detach()
+    can_block = stat.S_ISFIFO(mode) or (stat.S_ISCHR(mode) and os.isatty(fd))
+    if not can_block:
+        return lambda data: os.write(fd, data), fd, None
+    again = _open_again(fd, mode, status.st_rdev)
+    if again is not None:
+        return lambda data: os.write(again, data), again, again
+    return lambda data: _write_small(fd, data), fd, None
+
+
+def _write_small(fd: int, data: bytes | memoryview) -> int:
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    if not poll.poll(0):
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return os.write(fd, data[:_SMALL_WRITE_BYTES])
+
+
+class Sink:
+    """A queue in front of one of our streams. What is submitted is whole lines, and comes out whole and in order.
+
+    Threading: the reactor's thread.
+    """
+
+    def __init__(self, reactor: Reactor, fd: int, *, stall_s: float = STALL_S) -> None:
+        """Take the stream as it is; one that is closed already takes nothing."""
+        self._reactor = reactor
+        self._stall_s = stall_s
+        self._queue: deque[tuple[bytes | memoryview, bool]] = deque()
+        self._queued_bytes = 0
+        self._head_begun = False
+        self._blocked = False
+        self._flushing = False
+        self._dropping = False
+        self._dropped_lines = 0
+        self._progress_s = 0.0
+        self._timer: Timer | None = None
+        self._waiting: list[Callable[[], None]] = []
+        self._to_close: int | None = None
+        self._send: Callable[[bytes | memoryview], int] | None = None
+        try:
+            self._send, self._fd, self._to_close = _sender(fd)
+        except OSError:  # closed before we were started (`>&-`)
+            self._fd = -1
+
+    @property
+    def congested(self) -> bool:
+        """Whether whoever feeds the sink should pause until `when_relieved` calls."""
+        return self._queued_bytes > HIGH_WATER_BYTES and not self._dropping
+
+    @property
+    def broken(self) -> bool:
+        """Whether nobody will ever read this stream again."""
+        return self._send is None
+
+    @property
+    def queued_bytes(self) -> int:
+        """How much is waiting."""
+        return self._queued_bytes
+
+    def when_relieved(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when the sink is no longer congested."""
+        self._waiting.append(callback)
+
+    def submit(self, data: bytes, *, own: bool = False) -> None:
+        """Write whole lines, now or when the stream takes them. `own`: the agent's words, which are kept longest."""
+        if self._send is None:
+            return
+        if self._dropping and (not own or self._queued_bytes > OWN_LIMIT_BYTES):
+            self._dropped_lines += _count_lines(data)
+            return
+        self._queue.append((data, own))
+        self._queued_bytes += len(data)
+        if not self._blocked:
+            self._write_out()
+
+    def _write_out(self) -> None:
+        while self._queue and self._send is not None:
+            head, own = self._queue[0]
+            try:
+                count = self._send(head)
+            except BlockingIOError:
+                self._block()
+                break
+            except OSError as error:
+                if error.errno in _GONE:
+                    self._break()
+                    return
+                count = len(head)  # a full disk behind a redirected stream: this is lost, the next may fit again
+                self._dropped_lines += _count_lines(bytes(head))
+            self._took(count, head, own)
+        if not self._queue:
+            self._unblock()
+        if self._queued_bytes <= LOW_WATER_BYTES:
+            self._relieve()
+
+    def _took(self, count: int, head: bytes | memoryview, own: bool) -> None:
+        self._queued_bytes -= count
+        self._progress_s = self._reactor.now_s()
+        if count == len(head):
+            self._queue.popleft()
+            self._head_begun = False
+        elif count:
+            self._queue[0] = (memoryview(head)[count:], own)
+            self._head_begun = True
+
+    # --- a stream that takes nothing
+
+    def _block(self) -> None:
+        if self._blocked or self._flushing:
+            return
+        self._blocked = True
+        self._progress_s = self._reactor.now_s()
+        self._reactor.add_writer(self._fd, self._on_writable)
+        if self._timer is None:
+            self._timer = self._reactor.call_later(self._stall_s, self._check_stall)
+
+    def _unblock(self) -> None:
+        if self._blocked:
+            self._blocked = False
+            self._reactor.remove_writer(self._fd)
+
+    def _on_writable(self) -> None:
+        if self._dropping:
+            self._dropping = False
+            self._submit_account()
+        self._write_out()
+
+    def _check_stall(self) -> None:
+        self._timer = None
+        if not self._blocked or self._dropping:
+            return
+        idle_s = self._reactor.now_s() - self._progress_s
+        if idle_s < self._stall_s:
+            self._timer = self._reactor.call_later(self._stall_s - idle_s, self._check_stall)
+            return
+        self._dropping = True
+        self._drop_queue()
+        self._relieve()
+
+    def _drop_queue(self) -> None:
+        kept: deque[tuple[bytes | memoryview, bool]] = deque()
+        for position, (data, own) in enumerate(self._queue):
+            if own or (position == 0 and self._head_begun):  # a line that was begun is ended
+                kept.append((data, own))
+            else:
+                self._dropped_lines += _count_lines(bytes(data))
+        self._queue = kept
+        self._queued_bytes = sum(len(data) for data, _ in kept)
+
+    def _submit_account(self) -> None:
+        if self._dropped_lines:
+            lines = self._dropped_lines
+            account = f"[elastic] {lines} lines are missing here, because nothing took them; log files are complete\n"
+            self._dropped_lines = 0
+            self._queue.append((account.encode(), True))
+            self._queued_bytes += len(account)
+
+    def _break(self) -> None:
+        self._unblock()
+        self._send = None
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._relieve()
+
+    def _relieve(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            callback()
+
+    # --- the end
+
+    def flush(self, until_s: float) -> bool:
+        """Write what is queued, blocking at most until `until_s` of the reactor's clock; return whether all of it went.
+
+        Called: when the loop no longer runs, and before its reactor is closed.
+        """
+        self._flushing = True
+        self._unblock()
+        if self._dropped_lines and not self._dropping:
+            self._submit_account()  # what a full disk took
+        poll = select.poll()
+        if self._send is not None:
+            poll.register(self._fd, select.POLLOUT)
+        while self._queue and self._send is not None:
+            self._write_out()
+            left_s = until_s - self._reactor.now_s()
+            if not self._queue or left_s <= 0:
+                break
+            if poll.poll(left_s * 1000) and self._dropping:
+                self._dropping = False
+                self._submit_account()
+        self._flushing = False
+        return not self._queue
+
+    def close(self) -> None:
+        """Give the descriptors back; what is still queued is lost."""
+        self._unblock()
+        self._send = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._to_close is not None:
+            os.close(self._to_close)
+            self._to_close = None
+
+
+def _count_lines(data: bytes) -> int:
+    return data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n")
