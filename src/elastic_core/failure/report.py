@@ -60,8 +60,8 @@ def render_attempt(
     others = len(incident.secondary)
     if others:
         consequence = f"; {_count(others, 'other')} failed after it{consequence}"
-    separator = "" if len(line) + len(consequence) <= width else "\n "
-    return encodable(line + separator + (consequence if not separator else consequence[1:]), encoding)
+    separator = "" if len(line) + len(consequence) <= width else "\n"
+    return encodable(line + separator + consequence.removeprefix(";" if separator else ""), encoding)
 
 
 def encodable(text: str, encoding: str) -> str:

@@ -1,0 +1,204 @@
+import itertools
+
+import pytest
+
+from elastic_core.failure.classify import judge
+from elastic_core.failure.incident import build_incident, build_launcher_incident
+from elastic_core.failure.report import MAX_LINES, encodable, ranges, render, render_attempt
+from elastic_core.types import ErrorRecord, Failure, FailureClass, Restart, Stop, WorkerExit
+
+AT_NS = 1_700_000_000_123_456_789
+MS = 1_000_000
+USER = tuple(("/home/u/train.py", 10 + number, f"f{number}", f"f{number + 1}()") for number in range(20))
+LIBRARY = tuple(
+    ("/v/lib/python3.11/site-packages/torch/nn/modules/module.py", 1700 + number, "_call_impl", "return forward()")
+    for number in range(9)
+)
+
+
+def exit_of(rank, code=1, **fields):
+    fields = {"at_ns": AT_NS + 20 * MS} | fields
+    return WorkerExit(
+        local_rank=rank % 8, global_rank=rank, pid=1000 + rank, code=code, at_s=1.0, runtime_s=9.0, **fields
+    )
+
+
+def failed(rank=2, kind="ValueError", message="boom", frames=USER[:1], at_ns=AT_NS, code=1, **fields):
+    error = ErrorRecord(source="hook", type=kind, message=message, timestamp_ns=at_ns, frames=frames)
+    logs = (f"/run/attempt_0/{rank}/stdout.log", f"/run/attempt_0/{rank}/stderr.log")
+    return judge(exit_of(rank, code, **fields), error, log_paths=logs)
+
+
+def stopped(rank):
+    return judge(exit_of(rank, -15, stop_signal=15, stop_sent_ns=AT_NS + 10 * MS), None)
+
+
+def incident(workers, **changes):
+    fields = {"run_id": "bert-7", "node_id": "n0", "host": "gpu-12", "round_index": 3, "restart_count": 2}
+    return build_incident(workers=workers, **(fields | {"decision": Stop(reason="2 of 2 restarts used")} | changes))
+
+
+def block(workers, *, width=100, encoding="utf-8", **changes):
+    text = render(incident(workers, **changes), width=width, encoding=encoding, incident_path="/run/incident.json")
+    lines = text.split("\n")
+    assert len(lines) <= MAX_LINES
+    # Paths are there to be copied, and "..." for an ellipsis makes a cut line longer by two.
+    assert all(
+        len(line) <= width + 2 * line.count("...") for line in lines if "/run/" not in line and ".py:" not in line
+    )
+    return text
+
+
+def test_the_block_of_the_four_rank_case():
+    reset = [failed(rank, "RuntimeError", "connection reset", at_ns=AT_NS + 60 * MS) for rank in (0, 1)]
+    text = block([*reset, stopped(3), failed()])
+    assert text.split("\n") == [
+        "── run 'bert-7' failed: rank 2 " + "─" * 69,
+        "rank 2 (local rank 2) on gpu-12, pid 1002, exit code 1",
+        "source=worker  round 3, restarts 2  2023-11-14T22:13:20.123456789Z",
+        "user exception: ValueError: boom",
+        "Traceback, innermost last:",
+        "  /home/u/train.py:10 in f0",
+        "    f1()",
+        "3 others stopped because of it",
+        "  secondary failures: ranks 0, 1: RuntimeError: connection reset",
+        "  stopped by the launcher: rank 3",
+        "Logs: /run/attempt_0/2/stdout.log",
+        "      /run/attempt_0/2/stderr.log",
+        "Decision: stop (2 of 2 restarts used)",
+        "Incident: /run/incident.json",
+        "─" * 100,
+    ]
+
+
+def test_sixty_four_ranks_with_everything_long_stay_within_the_limit():
+    kinds = ["KeyError", "TypeError", "OSError", "IndexError", "AttributeError"]
+    others = [failed(10 + n, kind, "m" * 900, at_ns=AT_NS + n + 1) for n, kind in enumerate(kinds)]
+    first = failed(message="\n".join(["w" * 400] * 40), frames=USER + LIBRARY)
+    text = block([first, *others, *(stopped(rank) for rank in range(20, 62, 2))], finished_count=3)
+    assert "rank 2 (local rank 2)" in text
+    assert "3 other kinds of failure" in text
+    assert "stopped by the launcher: ranks 20, 22, 24" in text
+    assert "26 others stopped because of it" in text
+    assert "3 workers had finished before" in text
+    assert "more lines" in text
+
+
+def test_numbers_that_differ_between_ranks_make_no_new_kind_of_failure():
+    reset = [
+        failed(rank, "RuntimeError", f"Read error [127.0.0.1]:{rank}999: Connection reset by peer", at_ns=AT_NS + rank)
+        for rank in range(3, 40)
+    ]
+    text = block([failed(), *reset])
+    assert text.count("secondary failures") == 1
+    assert "secondary failures: ranks 3-39: RuntimeError: Read error" in text
+
+
+def test_a_long_traceback_keeps_the_users_innermost_line_where_it_was_raised_and_where_it_began():
+    text = block([failed(frames=USER + LIBRARY)])
+    lines = text.split("\n")
+    begin = lines.index("Traceback, innermost last:")
+    assert lines[begin + 1 : begin + 11] == [
+        "  /home/u/train.py:10 in f0",
+        "    f1()",
+        "  … 17 frames",
+        "  /home/u/train.py:28 in f18",
+        "    f19()",
+        "  /home/u/train.py:29 in f19",
+        "    f20()",
+        "  … 8 frames",
+        "  torch/nn/modules/module.py:1708 in _call_impl",
+        "    return forward()",
+    ]
+
+
+def test_a_death_by_sigkill_without_an_error_file():
+    text = block([judge(exit_of(5, -9), None)])
+    assert "rank 5 (local rank 5) on gpu-12, pid 1005, signal 9" in text
+    assert "signal: killed by SIGKILL (9)" in text
+    assert "Traceback" not in text
+    assert "others" not in text
+
+
+def test_an_out_of_memory_kill_is_named():
+    text = block([judge(exit_of(5, -9, oom_kills=1), None)])
+    assert "out of memory on host: killed by SIGKILL (9): out of memory" in text
+
+
+def test_the_end_of_stderr_stands_in_for_a_missing_error():
+    text = block([failed(kind="", message="a\nb\nc\nd\ne", frames=(), code=7)])
+    assert "non-zero exit: exit code 7\nthe end of its stderr:\n  c\n  d\n  e\n" in text
+
+
+def test_a_failure_of_the_launcher_says_so():
+    failure = Failure(
+        failure_class=FailureClass.RENDEZVOUS,
+        summary="2 of at least 4 nodes joined within 600 s",
+        node_id="n0",
+        round_index=0,
+        at_s=1,
+        uptime_s=0,
+        exit_code=4,
+    )
+    text = render(build_launcher_incident(failure, run_id="bert-7", host="gpu-12", at_ns=AT_NS, workers=[stopped(1)]))
+    assert "run 'bert-7' failed: rendezvous" in text
+    assert "host gpu-12  source=launcher" in text
+    assert "rendezvous: 2 of at least 4 nodes joined within 600 s" in text
+    assert "stopped by the launcher: rank 1" in text
+
+
+@pytest.mark.parametrize("width", [1, 40, 72, 250])
+def test_every_width_is_kept(width):
+    workers = [failed(message="é" * 500, frames=USER + LIBRARY), *(stopped(rank) for rank in range(10, 60, 3))]
+    block(workers, width=max(width, 40))
+    assert render(incident(workers), width=width)
+
+
+def test_a_worker_cannot_steer_the_terminal():
+    text = block([failed(kind="ValueError", message="\x1b[2Jgone\r\x07\n\x9b31mred")])
+    assert "\x1b" not in text
+    assert "\x9b" not in text
+    assert "\r" not in text
+    assert "?[2Jgone" in text
+
+
+def test_a_stream_that_cannot_show_it_gets_plain_characters():
+    workers = [failed(message="naïve 🏖", frames=USER + LIBRARY)]
+    text = block(workers, encoding="ascii")
+    assert text.isascii()
+    assert "-- run 'bert-7' failed" in text
+    assert "... 17 frames" in text
+    assert r"na\xefve \U0001f3d6" in text
+    assert encodable("naïve", "latin-1") == "naïve"
+    assert encodable("─", "no-such-encoding") == "-"
+    assert "naïve" in block(workers)
+
+
+def test_a_restarted_failure_takes_one_line():
+    found = incident([failed()], decision=Restart(rule="intensity"))
+    line = render_attempt(found, restart=1, max_restarts=3)
+    assert line == "rank 2 failed: ValueError: boom (train.py:10); restart 1 of 3 now"
+
+
+def test_a_restarted_failure_says_when_without_whom_and_who_else_failed():
+    workers = [failed(message="m" * 500), failed(3, at_ns=AT_NS + 1)]
+    found = incident(workers, decision=Restart(delay_s=0.5, exclude_nodes=("n3",)))
+    first, second = render_attempt(found, restart=2, max_restarts=None).split("\n")
+    assert first.startswith("rank 2 failed: ValueError: mmm")
+    assert first.endswith("… (train.py:10)")
+    assert len(first) <= 101
+    assert second == " 1 other failed after it; restart 2 in 0.5 s without n3"
+
+
+def test_ranges():
+    assert ranges([]) == ""
+    assert ranges([3, 1, 0]) == "0, 1, 3"
+    assert ranges([4, 5, 6, 9, 0, 1]) == "0, 1, 4-6, 9"
+
+
+def test_any_mixture_of_sizes_stays_within_the_limit():
+    sizes = itertools.product((0, 1, 30), (0, 1, 30), (0, 1, 40), (0, 1, 50))
+    for frame_count, message_lines, secondary_count, stopped_count in sizes:
+        first = failed(message="\n".join("line" for _ in range(message_lines)), frames=(USER + LIBRARY)[:frame_count])
+        others = [failed(100 + n, f"Error{'abcdefghij'[n % 10]}", at_ns=AT_NS + 1) for n in range(secondary_count)]
+        block([first, *others, *(stopped(200 + n) for n in range(stopped_count))], finished_count=1)
