@@ -1,0 +1,276 @@
+"""The composition root: a run's options in, its exit code out."""
+
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from elastic_core.agent.guardian import Guardian
+from elastic_core.agent.journal import Journal
+from elastic_core.agent.loop import Agent, AgentOptions, AgentResult
+from elastic_core.agent.port import HeldPort
+from elastic_core.agent.rendezvous_thread import RendezvousThread
+from elastic_core.agent.states import Ending
+from elastic_core.agent.subreaper import become_subreaper
+from elastic_core.clock import WaitBudget
+from elastic_core.errors import ElasticError
+from elastic_core.failure.handler import FailureHandler
+from elastic_core.failure.intensity import Intensity
+from elastic_core.failure.runner import PolicyRunner
+from elastic_core.hooks.runner import HookRunner
+from elastic_core.launcher.config import RunSettings
+from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_plan
+from elastic_core.launcher.reporter import RunReporter
+from elastic_core.launcher.rundir import RunDirectory
+from elastic_core.messages import SpawnWorkers
+from elastic_core.multiprocessing.console import Console
+from elastic_core.multiprocessing.group import WorkerGroup
+from elastic_core.multiprocessing.layout import LogLayout, stream_plans
+from elastic_core.multiprocessing.spec import WorkerLaunch
+from elastic_core.multiprocessing.std import parse_ranks, parse_std
+from elastic_core.multiprocessing.sweep import reap_adopted
+from elastic_core.plugins.registry import NamedHook, PluginRegistry
+from elastic_core.reactor import Reactor
+from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.rendezvous.rounds import resolve_round
+from elastic_core.types import HookSettings, PolicySettings, RendezvousInfo, RendezvousSettings, Round
+
+LOOPBACK = "127.0.0.1"
+
+_C = TypeVar("_C", bound="_Closes")
+
+
+def run_job(settings: RunSettings, *, own_process: bool = True) -> int:
+    """Run to the end on this node and return the exit code.
+
+    Args:
+        settings: Every option, resolved.
+        own_process: This process exists for the run alone (`elastic run`): it may become a subreaper. A library call
+            leaves its caller as it was.
+
+    Raises:
+        ElasticError: the run could not begin; nothing is left behind.
+    """
+    with ExitStack() as cleanup:
+        return _Job(settings, cleanup, own_process=own_process).run()
+
+
+class _Job:
+    def __init__(self, settings: RunSettings, cleanup: ExitStack, *, own_process: bool) -> None:
+        self._settings = settings
+        self._cleanup = cleanup
+        self._own_process = own_process
+        self._incarnation = secrets.token_hex(16)
+        self._node_id = settings.node_id or socket.gethostname()
+        self._port: HeldPort | None = None
+        self._rdzv = _rendezvous_settings(settings, self._node_id)
+
+    def run(self) -> int:
+        settings = self._settings
+        registry = PluginRegistry(disabled=settings.disabled_plugins)
+        warnings: list[str] = []
+        handler = registry.make_rendezvous(settings.rdzv_backend, self._rdzv, settings.rdzv_conf)
+        policy = registry.make_policy(settings.policy, _policy_settings(settings), settings.policy_conf)
+        run_dir = RunDirectory.create(settings.run_dir, settings.run_id)
+        with _Discarded(run_dir):
+            self._layout = LogLayout(log_dir=settings.log_dir, run_dir=run_dir.path, run_id=settings.run_id)
+            self._layout.prepare(0, 0)
+            hooks, more = registry.make_hooks(HookSettings(name="", run_id=settings.run_id, run_dir=str(run_dir.path)))
+            warnings += more
+            result = self._supervise(handler, policy, hooks, warnings, run_dir)
+        return result.exit_code
+
+    def _supervise(
+        self,
+        handler: RendezvousHandler,
+        policy: FailureHandler,
+        hooks: Sequence[NamedHook],
+        warnings: Sequence[str],
+        run_dir: RunDirectory,
+    ) -> AgentResult:
+        settings = self._settings
+        reactor = self._closing(Reactor())
+        console = self._closing(Console(reactor))
+        self._reporter = RunReporter(settings, run_dir=run_dir.path, node_id=self._node_id, line=console.line)
+        notice = self._reporter.notice
+        for text in (*settings.notices, *warnings):
+            notice(text)
+        guardian = Guardian(reactor, incarnation=self._incarnation, notice=notice)
+        self._cleanup.callback(guardian.dismiss)
+        guardian.start()
+        subreaper = self._own_process and become_subreaper()
+        journal = Journal()
+        agent: Agent
+        workers = self._closing(
+            WorkerGroup(
+                reactor,
+                console=console,
+                on_exit=lambda exit: agent.on_worker_exit(exit),
+                on_stopped=lambda: agent.on_workers_stopped(),
+                incarnation=self._incarnation,
+                subreaper=subreaper,
+                notice=notice,
+                spared=guardian.pids,
+            )
+        )
+        agent = Agent(
+            _agent_options(settings, self._node_id, run_dir),
+            reactor=reactor,
+            rendezvous=RendezvousThread(
+                handler,
+                reactor=reactor,
+                resolve=self._resolve,
+                on_event=lambda event: agent.dispatch(event),
+                notice=notice,
+            ),
+            policy=PolicyRunner(
+                policy,
+                Intensity(_policy_settings(settings)),
+                name=settings.policy,
+                post=reactor.post,
+                call_later=reactor.call_later,
+            ),
+            hooks=HookRunner(hooks, post=reactor.post, call_later=reactor.call_later, log=notice),
+            workers=workers,
+            reporter=self._reporter,
+            plan=lambda command: self._plan(command, handler),
+            journal=journal,
+            adopted=(lambda: _reap_adopted(workers, guardian)) if subreaper else None,
+        )
+        result = agent.run()
+        self._finish(result, journal, run_dir)
+        console.flush()
+        return result
+
+    def _closing(self, thing: _C) -> _C:
+        self._cleanup.callback(thing.close)
+        return thing
+
+    # --- what the agent asks for
+
+    def _resolve(self, info: RendezvousInfo | tuple[object, int, int], index: int, wait: WaitBudget) -> Round:
+        return resolve_round(
+            info, index=index, settings=self._rdzv, token=index + 1, choose_master=self._choose_master, wait=wait
+        )
+
+    def _choose_master(self) -> tuple[str, int]:
+        """Hold a fresh port for the round; the last round's is given back, for its workers are gone."""
+        if self._port is None:
+            self._cleanup.callback(self._release_port)
+        self._release_port()
+        wanted = self._settings.master_port
+        self._port = HeldPort.reserve() if wanted is None else HeldPort.hold(wanted)
+        return self._settings.master_addr or self._settings.local_addr or LOOPBACK, self._port.port
+
+    def _release_port(self) -> None:
+        if self._port is not None:
+            self._port.close()
+
+    def _plan(self, command: SpawnWorkers, handler: RendezvousHandler) -> list[WorkerLaunch]:
+        attempt = Attempt(
+            round=command.round,
+            restart_count=command.restart_count,
+            membership_changes=command.membership_changes,
+            incarnation=self._incarnation,
+            node_id=self._node_id,
+            variables=dict(command.variables),
+            use_agent_store=handler.use_agent_store,
+        )
+        paths = {rank: self._worker_paths(command.round, rank) for rank in range(self._settings.nproc_per_node)}
+        self._reporter.begin_round(paths)
+        return worker_plan(self._settings, attempt, paths)
+
+    def _worker_paths(self, round_: Round, rank: int) -> WorkerPaths:
+        settings, nproc = self._settings, self._settings.nproc_per_node
+        files = self._layout.prepare(round_.index, rank)
+        stdout, stderr = stream_plans(
+            files,
+            redirects=parse_std(settings.redirects, nproc),
+            tee=parse_std(settings.tee, nproc, option="--tee"),
+            ranks_filter=parse_ranks(settings.local_ranks_filter, nproc),
+            prefix_template=settings.log_line_prefix_template,
+            role=settings.role,
+            global_rank=round_.global_rank(rank),
+        )
+        fault_file = str(Path(files.directory) / "fault.log")
+        return WorkerPaths(error_file=files.error_file, fault_file=fault_file, stdout=stdout, stderr=stderr)
+
+    def _finish(self, result: AgentResult, journal: Journal, run_dir: RunDirectory) -> None:
+        """Keep what is worth keeping, and name it."""
+        failed = result.ending is Ending.FAILED
+        if failed:
+            journal.write(run_dir.path / "journal.jsonl")
+        logs_in_run_dir = self._settings.log_dir is None and (self._settings.redirects, self._settings.tee) != (
+            "0",
+            "0",
+        )
+        if logs_in_run_dir:
+            run_dir.keep("logs were asked for")
+            self._reporter.notice(f"logs are in {str(run_dir.path)!r}")
+        run_dir.finish(success=not failed)
+
+
+class _Closes(Protocol):
+    def close(self) -> None: ...
+
+
+class _Discarded:
+    """Removes the run directory when the run could not begin."""
+
+    def __init__(self, run_dir: RunDirectory) -> None:
+        self._run_dir = run_dir
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ElasticError):
+            self._run_dir.finish(success=True)
+
+
+def _reap_adopted(workers: WorkerGroup, guardian: Guardian) -> None:
+    reap_adopted({*workers.pids.values(), *guardian.pids()})
+
+
+def _rendezvous_settings(settings: RunSettings, node_id: str) -> RendezvousSettings:
+    return RendezvousSettings(
+        backend=settings.rdzv_backend,
+        run_id=settings.run_id,
+        endpoint=settings.rdzv_endpoint,
+        min_nodes=settings.min_nodes,
+        max_nodes=settings.max_nodes,
+        local_world_size=settings.nproc_per_node,
+        role=settings.role,
+        node_id=node_id,
+        node_rank=settings.node_rank,
+        master_addr=settings.master_addr,
+        master_port=settings.master_port,
+        local_addr=settings.local_addr,
+        monitor_interval_s=settings.monitor_interval_s,
+    )
+
+
+def _policy_settings(settings: RunSettings) -> PolicySettings:
+    return PolicySettings(
+        name=settings.policy,
+        max_restarts=settings.max_restarts,
+        restart_window_s=settings.restart_window_s,
+        restart_backoff_s=settings.restart_backoff_s,
+        fatal_exit_codes=settings.fatal_exit_codes,
+    )
+
+
+def _agent_options(settings: RunSettings, node_id: str, run_dir: RunDirectory) -> AgentOptions:
+    return AgentOptions(
+        run_id=settings.run_id,
+        node_id=node_id,
+        run_dir=str(run_dir.path),
+        pid=os.getpid(),
+        shutdown_timeout_s=settings.shutdown_timeout_s,
+        stop_signals=tuple(signal.Signals[name].value for name in settings.signals_to_handle),
+        keep_interrupt=settings.debug_rank is not None,
+    )

@@ -1,0 +1,137 @@
+"""SCENARIO K7: the first cause is in the report, whatever the others say."""
+
+import json
+import re
+
+import pytest
+
+BOOM = """
+import os, pathlib, sys, time
+rank = int(os.environ["RANK"])
+here = pathlib.Path(os.environ["GATE"])
+def wait_for(name):
+    while not (here / name).exists():
+        time.sleep(0.001)
+(here / f"ready{rank}").touch()
+for other in range(4):
+    wait_for(f"ready{other}")
+def train():
+    if rank == 2:
+        (here / "boom").touch()
+        raise ValueError("boom")
+    wait_for("boom")
+    time.sleep(0.06)
+    raise ConnectionResetError("connection reset by peer")
+train()
+"""
+
+
+def blocks(err):
+    """The lines of the last block."""
+    lines = err.rstrip().splitlines()
+    starts = [n for n, line in enumerate(lines) if re.search(r"run '.*' failed", line)]
+    return lines[starts[-1] :]
+
+
+@pytest.mark.parametrize("repetition", range(4))
+def test_first_cause_of_four_ranks_is_named(elastic, script, tmp_path, repetition):
+    gate = tmp_path / "gate"
+    gate.mkdir()
+    agent = elastic("--nproc-per-node", "4", script(BOOM), env={"GATE": str(gate)})
+    assert agent.wait(60) == 1
+    block = blocks(agent.err)
+    text = "\n".join(block)
+    assert len(block) <= 25
+    assert "rank 2" in block[0]
+    assert "ValueError: boom" in text
+    assert re.search(r"train\.py:\d+", text)
+    assert "elastic_core" not in text
+    incident = agent.incident()
+    assert incident["first"]["global_rank"] == 2
+    assert incident["first"]["exit_code"] == 1
+    assert incident["first"]["exception"]["type"] == "ValueError"
+    assert incident["first"]["at_ns"] > 10**18
+    assert sorted(w["global_rank"] for w in incident["secondary"]) == [0, 1, 3]
+    assert incident["round_index"] == 0
+    assert incident["decision"]["kind"] == "stop"
+
+
+def test_stopped_ranks_are_listed_apart_and_are_no_failures(elastic, script):
+    path = script("import os, time\nif os.environ['RANK'] == '1':\n    raise KeyError('lost')\ntime.sleep(600)\n")
+    agent = elastic("--nproc-per-node", "3", path)
+    assert agent.wait(60) == 1
+    incident = agent.incident()
+    assert incident["secondary"] == []
+    assert [w["global_rank"] for w in incident["stopped"]] == [0, 2]
+    assert "KeyError: 'lost'" in "\n".join(blocks(agent.err))
+
+
+def test_truncated_error_file_changes_nothing_but_the_detail(elastic, script):
+    path = script(
+        "import os, sys, pathlib\n"
+        "pathlib.Path(os.environ['TORCHELASTIC_ERROR_FILE']).write_text('{\"message\": {\"mess')\n"
+        "os._exit(9)\n"
+    )
+    agent = elastic(path)
+    assert agent.wait(60) == 9
+    assert "exit code 9" in "\n".join(blocks(agent.err))
+    assert "JSONDecodeError" not in agent.err
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [("def broken(:\n", "SyntaxError"), ("import nowhere_to_be_found\n", "ModuleNotFoundError")],
+)
+def test_hopeless_scripts_are_not_retried(elastic, script, source, expected):
+    agent = elastic("--max-restarts", "3", script(source))
+    assert agent.wait(60) == 1
+    assert expected in "\n".join(blocks(agent.err))
+    assert agent.incident()["restart_count"] == 0
+    assert agent.incident()["failure_class"] == "import or usage error"
+
+
+def test_import_error_after_the_first_attempt_is_retried(elastic, script, tmp_path):
+    marker = tmp_path / "second"
+    path = script(
+        f"import pathlib, sys\nm = pathlib.Path({str(marker)!r})\n"
+        "if not m.exists():\n    m.touch(); sys.exit(5)\n"
+        "if m.read_text() == '':\n    m.write_text('x'); import nowhere_to_be_found\n"
+    )
+    agent = elastic("--max-restarts", "2", "--restart-backoff", "0", path)
+    assert agent.wait(60) == 0, agent.err
+
+
+def test_killed_worker_is_named_with_its_signal(elastic, script):
+    path = script("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    agent = elastic(path)
+    assert agent.wait(60) == 137
+    assert "SIGKILL" in blocks(agent.err)[1] + blocks(agent.err)[2]
+
+
+def test_segfault_shows_the_python_stack(elastic, script):
+    path = script("import ctypes\ndef crash():\n    ctypes.string_at(0)\ncrash()\n")
+    agent = elastic(path)
+    assert agent.wait(60) == 139
+    text = "\n".join(blocks(agent.err))
+    assert "SIGSEGV" in text
+    assert "train.py:3" in text
+
+
+@pytest.mark.torch
+def test_torch_record_and_a_real_collective(elastic, script):
+    path = script(
+        "import os\nimport torch\nimport torch.distributed as dist\n"
+        "from torch.distributed.elastic.multiprocessing.errors import record\n"
+        "@record\ndef main():\n"
+        "    dist.init_process_group('gloo')\n"
+        "    x = torch.ones(1) * dist.get_rank()\n    dist.all_reduce(x)\n"
+        "    assert x.item() == 1.0\n"
+        "    if dist.get_rank() == 1:\n        raise RuntimeError('rank one is done for')\n"
+        "    dist.all_reduce(x)\n"
+        "main()\n"
+    )
+    agent = elastic("--nproc-per-node", "2", path)
+    assert agent.wait(90) == 1
+    incident = agent.incident()
+    assert incident["first"]["global_rank"] == 1, json.dumps(incident, indent=1)
+    assert "RuntimeError: rank one is done for" in "\n".join(blocks(agent.err))

@@ -1,0 +1,126 @@
+"""Starting `elastic` for real: own run directory, nothing left behind, every wait with a deadline."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ELASTIC = [sys.executable, "-m", "elastic_core.run"]
+"""The same as `elastic run`, whatever PATH says."""
+
+
+def wait_for(condition: Callable[[], object], *, within_s: float = 20.0, what: str = "") -> object:
+    """Return the condition's first true value; fail when none comes in time."""
+    pause = threading.Event()
+    end_s = time.monotonic() + within_s
+    while not (value := condition()):
+        if time.monotonic() > end_s:
+            raise AssertionError(f"not within {within_s:g} s: {what or condition}")
+        pause.wait(0.01)
+    return value
+
+
+def processes_with(mark: str) -> list[int]:
+    """Return the live (not zombie) processes whose environment has the entry `mark` (NAME=value)."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                if state not in "ZX":
+                    found.append(int(entry.name))
+        except OSError:
+            continue  # it has ended meanwhile, or is not ours to look at
+    return found
+
+
+class Elastic:
+    """One agent process and its surroundings."""
+
+    def __init__(self, folder: Path, args: list[str], *, env: dict[str, str] | None = None, **options: object) -> None:
+        self.run_id = f"test-{os.getpid()}-{folder.name}-{time.monotonic_ns()}"
+        self.runtime = folder / "runtime"
+        self.runtime.mkdir(mode=0o700, exist_ok=True)
+        self.out_path, self.err_path = folder / "agent.out", folder / "agent.err"
+        self._files = [self.out_path.open("wb"), self.err_path.open("wb")]
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "ELASTIC_", "TORCHELASTIC_"))}
+        streams = {"stdin": subprocess.DEVNULL, "stdout": self._files[0], "stderr": self._files[1]}
+        self.process = subprocess.Popen(
+            [*ELASTIC, "--rdzv-id", self.run_id, *args],
+            env=inherited | {"XDG_RUNTIME_DIR": str(self.runtime)} | (env or {}),
+            **(streams | {"cwd": folder} | options),  # type: ignore[call-overload]  # options are Popen's own
+        )
+
+    @property
+    def pid(self) -> int:
+        """The agent."""
+        return self.process.pid
+
+    @property
+    def out(self) -> str:
+        """What reached the agent's stdout so far."""
+        return self.out_path.read_text(errors="replace")
+
+    @property
+    def err(self) -> str:
+        """What reached the agent's stderr so far."""
+        return self.err_path.read_text(errors="replace")
+
+    def lines(self) -> list[dict[str, object]]:
+        """The JSON lines that workers printed so far."""
+        return [json.loads(line) for line in self.out.splitlines() if line.startswith("{") and line.endswith("}")]
+
+    def survivors(self) -> list[int]:
+        """Processes with this run's id in their environment."""
+        return processes_with(f"TORCHELASTIC_RUN_ID={self.run_id}")
+
+    def incident(self) -> dict[str, object]:
+        """The incident file that the run left."""
+        (path,) = self.runtime.glob("elastic-*/*/incident.json")
+        return json.loads(path.read_text())
+
+    def wait(self, within_s: float = 60.0) -> int:
+        """Return the exit code."""
+        try:
+            return self.process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {within_s:g} s\n{self.err}") from None
+
+    def signal(self, signum: int) -> None:
+        """Signal the agent alone."""
+        os.kill(self.pid, signum)
+
+    def close(self) -> None:
+        """End whatever is left, by pid."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for pid in self.survivors():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        for file in self._files:
+            file.close()
+
+
+def launcher(folder: Path) -> Iterator[Callable[..., Elastic]]:
+    """Yield a function that starts agents, and end them all afterwards."""
+    started: list[Elastic] = []
+
+    def start(*args: str, **options: object) -> Elastic:
+        own = folder / f"agent{len(started)}"
+        own.mkdir()
+        started.append(Elastic(own, [str(a) for a in args], **options))  # type: ignore[arg-type]  # Popen's own
+        return started[-1]
+
+    yield start
+    for agent in started:
+        agent.close()
