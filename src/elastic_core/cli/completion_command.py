@@ -13,7 +13,8 @@ Once, for the running shell:
 def _completion(shell: str) -> int:
     from click.shell_completion import get_completion_class
 
-    from elastic_core.cli.group import COMPLETE_VARIABLE, elastic
+    from elastic_core.cli.group import elastic
+    from elastic_core.cli.main import COMPLETE_VARIABLE
 
     complete = get_completion_class(shell)
     if complete is None:

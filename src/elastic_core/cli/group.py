@@ -13,8 +13,6 @@ _COMMANDS = {
 }
 """Module (its attribute `command` is the click command) and help line of each subcommand."""
 
-COMPLETE_VARIABLE = "_ELASTIC_COMPLETE"
-
 
 class LazyGroup(click.Group):
     """A group whose commands are known by name, and imported by use."""

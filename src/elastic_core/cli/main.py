@@ -1,18 +1,26 @@
 """The entry of every command line of ours: runs a command, and turns each error into one line and an exit code."""
 
+import io
 import os
 import sys
 from collections.abc import Sequence
 
 _INTERRUPTED = 130  # 128 + SIGINT
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
+COMPLETE_VARIABLE = "_ELASTIC_COMPLETE"
+"""Set by a shell that asks what a half-typed line could become."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `elastic` with these arguments (default: the process's own) and return its exit code."""
     try:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(
+                errors="backslashreplace"
+            )  # a name that the terminal can't show is no reason to fail
         code = _run(list(sys.argv[1:] if argv is None else argv))
-        sys.stdout.flush()  # here, where a closed pipe can still be told from success
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where a closed pipe can still be told from success
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
@@ -24,9 +32,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
+    if argv[:1] == ["run"] and COMPLETE_VARIABLE not in os.environ:
+        from elastic_core.cli.arguments import read_arguments
+        from elastic_core.cli.start import start
+
+        arguments = read_arguments(argv[1:])
+        if not arguments.help:
+            return start(arguments)
+    return _run_click(argv)
+
+
+def _run_click(argv: list[str]) -> int:
     import click
 
-    from elastic_core.cli.group import COMPLETE_VARIABLE, elastic
+    from elastic_core.cli.group import elastic
 
     if COMPLETE_VARIABLE in os.environ:
         elastic.main(argv, prog_name="elastic", complete_var=COMPLETE_VARIABLE)
@@ -40,8 +59,6 @@ def _run(argv: list[str]) -> int:
 
 def _report(error: Exception) -> int:
     """Write one line about an error; return the exit code that it stands for."""
-    import click
-
     from elastic_core.errors import ElasticError
 
     if os.environ.get("ELASTIC_DEBUG") == "1":
@@ -50,15 +67,20 @@ def _report(error: Exception) -> int:
         traceback.print_exception(error, file=sys.stderr)
     if isinstance(error, ElasticError):
         return _say(str(error), error.exit_code)
-    if isinstance(error, click.ClickException):
+    click = sys.modules.get("click")  # not loaded: no error of its own
+    if click is not None and isinstance(error, click.ClickException):
         return _say(error.format_message(), 2)
+    if isinstance(error, OSError):
+        return _say(f"the system refused: {error}. Try: ELASTIC_DEBUG=1 shows where", 1)
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     hint = "ELASTIC_DEBUG=1 shows where; please report it with that output"
     return _say(f"this is a defect of elastic-core: {what}. Try: {hint}", 1)
 
 
 def _say(text: str, code: int) -> int:
-    line = " ".join(text.split())
+    from elastic_core.cli.secrets import masked_text
+
+    line = masked_text(" ".join(text.split()))
     print(f"elastic: error: {line}", file=sys.stderr)  # noqa: T201 - the command line's voice
     return code
 

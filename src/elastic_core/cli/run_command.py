@@ -1,12 +1,10 @@
-"""`elastic run`: reads the command line, resolves it, and hands it to the launcher."""
-
-import os
+"""`elastic run` for click: its help and its completion; reading the line and starting are rooms of their own."""
 
 import click
 
-from elastic_core.cli.arguments import Arguments, read_arguments
+from elastic_core.cli.arguments import read_arguments
 from elastic_core.cli.run_help import write_options
-from elastic_core.errors import ConfigError
+from elastic_core.cli.start import start
 from elastic_core.launcher.options import OPTIONS, OptionRow
 
 _EPILOG = """\b
@@ -43,23 +41,6 @@ class RunCommand(click.Command):
         write_options(formatter)
 
 
-def _run(arguments: Arguments) -> int:
-    from elastic_core.launcher.resolve import resolve
-
-    if arguments.script is None:
-        what = "no script given" if arguments.given else "nothing to run: no script given"
-        raise ConfigError(what, hint="elastic run [OPTIONS] SCRIPT [ARGS...], or elastic run --help")
-    resolution = resolve(arguments.given, arguments.script, arguments.rest, environ=os.environ)
-    if "dry_run" in arguments.given:
-        from elastic_core.cli.dry_run import describe
-
-        click.echo(describe(resolution, os.environ))
-        return 0
-    from elastic_core.launcher.job import run_job
-
-    return run_job(resolution.settings)
-
-
 def _option(row: OptionRow) -> click.Option:
     names = [f"--{row.name}"] if row.short is None else [f"-{row.short}", f"--{row.name}"]
     kind = click.Choice(row.choices) if row.choices else click.Path() if row.metavar == "DIR" else None
@@ -68,7 +49,7 @@ def _option(row: OptionRow) -> click.Option:
 
 command = RunCommand(
     "run",
-    callback=_run,
+    callback=start,
     params=[
         *map(_option, OPTIONS),
         click.Argument(["script"], type=click.Path(), metavar="SCRIPT", required=False),

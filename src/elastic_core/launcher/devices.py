@@ -10,10 +10,13 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.nvml import NvidiaGpus
 from elastic_core.types import Record
+
+if TYPE_CHECKING:
+    from elastic_core.launcher.nvml import NvidiaGpus
 
 _KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 _DRM = Path("/sys/class/drm")
@@ -57,7 +60,7 @@ class Node:
         self.drm = drm
         self.python = python
 
-    def nvidia(self, *, with_uuids: bool = False) -> NvidiaGpus:
+    def nvidia(self, *, with_uuids: bool = False) -> "NvidiaGpus":
         """Return the NVIDIA GPUs that the driver knows."""
         from elastic_core.launcher.nvml import nvidia_gpus
 

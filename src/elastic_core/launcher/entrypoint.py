@@ -113,7 +113,8 @@ def _check_program(program: str, environ: Mapping[str, str]) -> None:
     path = Path(program)
     if not path.exists():
         near = nearest(path.name, _file_names(path.parent))
-        hint = str(path.parent / near) if near else "its path, or a program on PATH"
+        folder = program.rpartition(os.sep)[0]  # with its `./`, without which PATH would be searched
+        hint = f"{folder}{os.sep}{near}" if near else "its path, or a program on PATH"
         raise ConfigError(_not_found("program", path), hint=hint)
     if path.is_dir():
         raise ConfigError(f"program {program!r} is a directory", hint="the path of an executable file")

@@ -143,7 +143,7 @@ OPTIONS: tuple[OptionRow, ...] = (
         Section.NODES,
         "standalone",
         None,
-        "One node on its own: no rendezvous; overrides the --rdzv-… options.",
+        "One node on its own: no rendezvous; overrides the --rdzv-... options.",
         torch=True,
     ),
     _row(
@@ -277,7 +277,7 @@ OPTIONS: tuple[OptionRow, ...] = (
         Section.LOGS,
         "redirects",
         "STD",
-        "Streams that go to a file instead of the console: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:STD,… for some "
+        "Streams that go to a file instead of the console: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:STD,... for some "
         "local ranks.",
         short="r",
         default="0",

@@ -59,7 +59,7 @@ def resolve(
         environ=environ,
     )
     draft.set(
-        "entrypoint", entrypoint, "env PYTHON_EXEC" if entrypoint.python and environ.get("PYTHON_EXEC") else "flag"
+        "entrypoint", entrypoint, "env PYTHON_EXEC" if entrypoint.python and environ.get("PYTHON_EXEC") else "default"
     )
     min_nodes, max_nodes = node_range(choices)
     draft.take("min_nodes", min_nodes, "nnodes")

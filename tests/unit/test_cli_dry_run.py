@@ -1,0 +1,105 @@
+"""What `--dry-run` shows, and what it does not."""
+
+import os
+
+import pytest
+
+from elastic_core.cli.dry_run import describe
+from elastic_core.cli.secrets import masked_arguments, masked_text, masked_value, names_secret
+from elastic_core.launcher.devices import Node
+from elastic_core.launcher.resolve import resolve
+
+
+@pytest.fixture
+def dry(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("")
+
+    def dry(*rest, environ=None, **given):
+        variables = {"PATH": os.environ["PATH"], "HOME": "/home/x", **(environ or {})}
+        resolution = resolve(given, str(script), rest, environ=variables, node=Node(variables))
+        return describe(resolution, variables)
+
+    return dry
+
+
+def line_of(text, start):
+    return next(line.strip() for line in text.splitlines() if line.strip().startswith(start))
+
+
+def test_every_value_has_its_origin(dry):
+    text = dry(nproc_per_node="2", environ={"PET_MAX_RESTARTS": "3"})
+    assert line_of(text, "nproc_per_node").split(maxsplit=2)[1:] == ["2", "flag --nproc-per-node"]
+    assert line_of(text, "max_restarts").split(maxsplit=2)[1:] == ["3", "env PET_MAX_RESTARTS"]
+    assert line_of(text, "role").split(maxsplit=2)[1:] == ["default", "default"]
+    assert "derived: one node needs no rendezvous" in line_of(text, "rdzv_backend")
+    assert "OMP_NUM_THREADS is unset" in text
+
+
+def test_each_worker_has_its_command_environment_and_streams(dry):
+    text = dry("--out", "logs-${local_rank}", nproc_per_node="2", redirects="1:1", tee="0:2", local_ranks_filter="0")
+    first, second = text.split("\n\nWorker ")[1:]
+    assert "train.py --out logs-0" in line_of(first, "command")
+    assert "train.py --out logs-1" in line_of(second, "command")
+    assert line_of(first, "stdout") == "stdout   console"
+    assert line_of(first, "stderr").endswith("attempt_0/0/stderr.log and console, lines with '[default0]:'")
+    assert line_of(second, "stdout").endswith("attempt_0/1/stdout.log")
+    assert line_of(second, "stderr") == "stderr   nowhere"
+    assert line_of(second, "RANK=") == "RANK=1"
+    assert line_of(second, "MASTER_PORT=") == "MASTER_PORT=<chosen at start>"
+    assert "HOME" not in text  # inherited unchanged: counted, not listed
+
+
+def test_a_node_of_several_shows_its_ranks(dry):
+    text = dry(nnodes="2", node_rank="1", nproc_per_node="2", master_addr="m")
+    assert "Worker 1 (global rank 3 if all 2 nodes come)" in text
+    assert line_of(text, "MASTER_ADDR=") == "MASTER_ADDR=m"
+    assert line_of(text, "MASTER_PORT=") == "MASTER_PORT=29500"
+
+
+def test_nothing_is_made(dry, tmp_path):
+    dry(log_dir=str(tmp_path / "logs"), run_dir=str(tmp_path / "run"), redirects="3")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
+
+
+def test_secrets_are_not_shown(dry):
+    text = dry(
+        "--api-key",
+        "hunter1",
+        "--wandb-token=hunter2",
+        "url=redis://me:hunter3@host/0",
+        nnodes="2",
+        rdzv_backend="redis",
+        rdzv_id="x",
+        rdzv_endpoint="redis://me:hunter4@host:6379",
+        rdzv_conf="password=hunter5,lease_ttl=5",
+        policy_conf=("auth_token=hunter6",),
+        environ={"MY_SECRET": "hunter7"},
+    )
+    assert "hunter" not in text
+    assert "lease_ttl=5" in text
+    assert "redis://me:***@host:6379" in text
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "--api-key", "password", "db.passwd"])
+def test_names_of_secrets(name):
+    assert names_secret(name)
+    assert masked_value(name, "x") == "***"
+
+
+@pytest.mark.parametrize("name", ["PWD", "--max-tokens", "--tokenizer", "KEYBOARD", "--key-dim", "", "PATH"])
+def test_names_that_only_look_like_it(name):
+    assert not names_secret(name)
+    assert masked_value(name, "x") == "x"
+
+
+def test_masking_leaves_the_rest():
+    assert masked_arguments(["--token", "--lr", "1", "--key", "k", "v"]) == [
+        "--token",
+        "--lr",
+        "1",
+        "--key",
+        "***",
+        "v",
+    ]
+    assert masked_text("http://host/path user@host") == "http://host/path user@host"

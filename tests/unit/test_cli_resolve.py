@@ -1,0 +1,390 @@
+"""What `elastic run` makes of its options: values, origins, notices, and one-line errors."""
+
+import os
+import sys
+
+import pytest
+
+from elastic_core.errors import ConfigError
+from elastic_core.launcher.devices import Node
+from elastic_core.launcher.nvml import NvidiaGpus
+from elastic_core.launcher.options import OPTIONS
+from elastic_core.launcher.resolve import resolve
+
+
+class FakeNode(Node):
+    """A node with as many NVIDIA GPUs as the test says."""
+
+    def __init__(self, environ, gpus=0, kinds=frozenset(("cuda",))):
+        super().__init__(environ)
+        self.gpus = gpus
+        self.kinds = kinds
+
+    def nvidia(self, *, with_uuids=False):
+        return NvidiaGpus(count=self.gpus)
+
+    def rocm(self):
+        return 0
+
+    def has_intel_gpu(self):
+        return False
+
+    def torch_kinds(self):
+        return self.kinds
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("print('hello')\n")
+    return str(path)
+
+
+@pytest.fixture
+def run(script):
+    def run(*, gpus=0, environ=None, arguments=(), **given):
+        variables = {"PATH": os.environ["PATH"], **(environ or {})}
+        return resolve(given, script, arguments, environ=variables, node=FakeNode(variables, gpus))
+
+    return run
+
+
+def refused(run, **options):
+    with pytest.raises(ConfigError) as raised:
+        run(**options)
+    text = str(raised.value)
+    assert "\n" not in text
+    assert raised.value.exit_code == 2
+    return text
+
+
+# --- origins and variables ---
+
+
+def test_defaults_are_torchruns(run, script):
+    resolution = run()
+    settings = resolution.settings
+    assert settings.entrypoint.argv == (sys.executable, "-u", script)
+    assert (settings.min_nodes, settings.max_nodes, settings.nproc_per_node) == (1, 1, 1)
+    assert (settings.max_restarts, settings.monitor_interval_s, settings.shutdown_timeout_s) == (0, 0.1, 30.0)
+    assert (settings.redirects, settings.tee, settings.role, settings.log_dir) == ("0", "0", "default", None)
+    assert settings.signals_to_handle == ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+    assert settings.notices == ()
+    assert resolution.origins["max_restarts"] == "default"
+
+
+def test_command_line_beats_variable_beats_default(run):
+    environ = {"PET_MAX_RESTARTS": "3", "PET_ROLE": "", "PET_NNODES": "1"}
+    resolution = run(environ=environ, max_restarts="5")
+    assert resolution.settings.max_restarts == 5
+    assert resolution.origins["max_restarts"] == "flag --max-restarts"
+    assert resolution.origins["min_nodes"] == "env PET_NNODES"
+    assert (resolution.settings.role, resolution.origins["role"]) == ("default", "default")  # empty counts as unset
+    assert run(environ=environ).settings.max_restarts == 3
+
+
+@pytest.mark.parametrize("text", ["1", "true", "YES", "on"])
+def test_flag_variables_take_words(run, text):
+    assert run(environ={"PET_STANDALONE": text}).origins["rdzv_backend"] == "env PET_STANDALONE"
+
+
+@pytest.mark.parametrize("text", ["0", "false", "No", ""])
+def test_flag_variables_take_words_for_no(run, text):
+    assert not run(environ={"PET_VIRTUAL_LOCAL_RANK": text}).settings.virtual_local_rank
+
+
+def test_bad_flag_variable_is_named(run):
+    text = refused(run, environ={"PET_STANDALONE": "maybe"})
+    assert text == "PET_STANDALONE='maybe': needed yes or no. Try: 1 or 0 (also true or false, yes or no)"
+
+
+@pytest.mark.parametrize(
+    ("dest", "value", "needed"),
+    [
+        ("nnodes", "two", "a number of nodes or MIN:MAX"),
+        ("nnodes", "1:2:3", "a number of nodes or MIN:MAX"),
+        ("nnodes", "0", "0 < MIN <= MAX"),
+        ("nnodes", "3:2", "0 < MIN <= MAX"),
+        ("nproc_per_node", "0", "a whole number from 1 up"),
+        ("nproc_per_node", "-2", "a whole number from 1 up"),
+        ("nproc_per_node", "many", "a number from 1 up, or auto, gpu, cpu, xpu"),
+        ("max_restarts", "-1", "a whole number from 0 up"),
+        ("max_restarts", "1.5", "a whole number from 0 up"),
+        ("monitor_interval", "0", "seconds, more than 0"),
+        ("monitor_interval", "nan", "seconds, more than 0"),
+        ("shutdown_timeout", "-1", "seconds, 0 or more"),
+        ("shutdown_timeout", "inf", "seconds, 0 or more"),
+        ("restart_window", "0", "seconds, more than 0"),
+        ("restart_backoff", "soon", "seconds, 0 or more"),
+        ("fatal_exit_codes", "3,x", "codes or ranges from 1 to 255, not 'x'"),
+        ("fatal_exit_codes", "9-3", "codes or ranges from 1 to 255, not '9-3'"),
+        ("fatal_exit_codes", "256", "codes or ranges from 1 to 255, not '256'"),
+        ("omp_threads", "0", "a whole number from 1 up"),
+        ("debug_rank", "1", "a whole number from 0 to 0"),
+        ("start_method", "bogus", "one of spawn, fork, forkserver"),
+        ("numa_binding", "sockets", "one of node, socket, exclusive, core-complex. Try: socket"),
+        ("master_port", "70000", "a whole number from 0 to 65535"),
+        ("node_rank", "first", "a whole number from 0 up"),
+    ],
+)
+def test_bad_values_are_named_the_same_from_flag_and_variable(run, dest, value, needed):
+    name = dest.replace("_", "-")
+    assert refused(run, **{dest: value}).startswith(f"--{name} {value!r}: needed {needed}")
+    variable = f"PET_{dest.upper()}"
+    assert refused(run, environ={variable: value}).startswith(f"{variable}={value!r}: needed {needed}")
+
+
+@pytest.mark.parametrize("dest", ["redirects", "tee", "local_ranks_filter"])
+def test_bad_stream_options_are_named(run, dest):
+    assert refused(run, **{dest: "7:9"}).startswith(f"--{dest.replace('_', '-')} '7:9'")
+    assert refused(run, environ={f"PET_{dest.upper()}": "7:9"}).startswith(f"PET_{dest.upper()} '7:9'")
+
+
+def test_every_option_with_a_variable_has_a_pet_name():
+    for row in OPTIONS:
+        assert row.env == f"PET_{row.dest.upper()}" or row.dest in ("dry_run", "plugin")
+
+
+# --- rendezvous ---
+
+
+def test_one_node_is_local_with_a_fresh_id(run):
+    first, second = run().settings, run().settings
+    assert (first.rdzv_backend, first.master_addr, first.master_port) == ("local", None, None)
+    assert first.run_id != second.run_id
+
+
+def test_local_honours_the_master_address(run):
+    settings = run(master_addr="[::1]", environ={"PET_MASTER_PORT": "29511"}).settings
+    assert (settings.rdzv_backend, settings.master_addr, settings.master_port) == ("local", "::1", 29511)
+    assert run(rdzv_endpoint="h:1234").settings.master_port == 1234
+    assert run(rdzv_endpoint="[fe80::1]:1234").settings.master_addr == "fe80::1"
+    assert run(rdzv_endpoint="localhost:0").settings.master_port is None
+
+
+def test_one_node_says_what_has_no_effect(run):
+    settings = run(node_rank="1", rdzv_conf="timeout=9").settings
+    assert settings.rdzv_backend == "local"
+    assert settings.notices == (
+        "--node-rank without effect: there is one node",
+        "--rdzv-conf without effect: one node needs no rendezvous",
+    )
+
+
+def test_static_by_name_with_an_endpoint_stays_static(run):
+    settings = run(rdzv_backend="static", rdzv_endpoint="h:29500").settings
+    assert (settings.rdzv_backend, settings.master_addr, settings.master_port) == ("static", "h", 29500)
+    assert run(rdzv_backend="static").settings.rdzv_backend == "local"
+
+
+def test_static_over_several_nodes_is_torchs(run):
+    settings = run(nnodes="2", node_rank="1", master_addr="10.0.0.1").settings
+    assert (settings.rdzv_backend, settings.rdzv_endpoint, settings.run_id) == ("static", "10.0.0.1:29500", "none")
+    assert (settings.node_rank, settings.master_addr, settings.master_port) == (1, "10.0.0.1", 29500)
+    assert "a rank below the number of nodes, 2" in refused(run, nnodes="2", node_rank="2")
+    assert "a port with static" in refused(run, nnodes="2", rdzv_endpoint="h")
+
+
+def test_standalone_overrides_the_rendezvous_options(run):
+    settings = run(standalone=True, rdzv_backend="redis", rdzv_id="x", master_port="1", nnodes="1:4").settings
+    assert (settings.rdzv_backend, settings.max_nodes, settings.master_port) == ("local", 1, None)
+    assert settings.run_id != "x"
+    assert settings.notices == (
+        "--standalone is for one node: no other joins, though nnodes is 1:4",
+        "--rdzv-backend, --rdzv-id overridden by --standalone",
+        "--master-port without effect with 'standalone': only 'static' and a single node use it",
+    )
+    assert refused(run, standalone=True, nnodes="2").startswith("--standalone is for one node: nnodes is 2:2")
+
+
+def test_c10d_on_one_node_is_local_and_says_so(run):
+    settings = run(rdzv_backend="c10d", rdzv_endpoint="localhost:0", rdzv_id="job").settings
+    assert (settings.rdzv_backend, settings.rdzv_endpoint, settings.run_id) == ("local", "", "job")
+    assert "'c10d' is not available yet" in settings.notices[0]
+
+
+def test_other_backends_need_an_id_over_several_nodes(run):
+    assert refused(run, nnodes="2", rdzv_backend="redis").endswith("Try: --rdzv-id NAME, the same on every node")
+    settings = run(
+        nnodes="2:4", rdzv_backend="redis", rdzv_id="bert", rdzv_conf="a='b', c=d=e", master_addr="m", node_rank="1"
+    ).settings
+    assert (settings.rdzv_backend, settings.run_id, settings.node_rank) == ("redis", "bert", None)
+    assert settings.rdzv_conf == {"a": "b", "c": "d=e"}
+    assert settings.notices == (
+        "--master-addr, --node-rank without effect with 'redis': only 'static' and a single node use it",
+    )
+    assert refused(run, nnodes="2", rdzv_backend="local").startswith("--rdzv-backend 'local' serves one node")
+
+
+@pytest.mark.parametrize(
+    ("conf", "text"), [("a=", "'a=' has no value"), ("=b", "'=…' has no key"), ("a", "'a' has no value")]
+)
+def test_bad_rdzv_conf_is_refused_without_showing_values(run, conf, text):
+    assert refused(run, rdzv_conf=conf) == f"--rdzv-conf: {text}. Try: KEY=VALUE,KEY=VALUE"
+    assert refused(run, environ={"PET_RDZV_CONF": conf}).startswith("PET_RDZV_CONF: ")
+
+
+# --- workers ---
+
+
+def test_omp_threads_follow_torchs_default(run, monkeypatch):
+    assert run().settings.omp_threads is None
+    settings = run(nproc_per_node="2").settings
+    assert settings.omp_threads == 1
+    assert settings.notices == (
+        "OMP_NUM_THREADS is unset: each of the 2 workers gets 1 thread. Try: --omp-threads auto",
+    )
+    kept = run(nproc_per_node="2", environ={"OMP_NUM_THREADS": "7"}).settings
+    assert (kept.omp_threads, kept.notices) == (None, ())
+    assert run(nproc_per_node="2", omp_threads="5", environ={"OMP_NUM_THREADS": "7"}).settings.omp_threads == 5
+    monkeypatch.setattr("elastic_core.launcher.omp.usable_cores", lambda: 9)
+    assert run(nproc_per_node="4", omp_threads="auto").settings.omp_threads == 2
+    assert run(nproc_per_node="16", omp_threads="auto").settings.omp_threads == 1
+
+
+def test_workers_follow_the_devices(run):
+    assert run(nproc_per_node="gpu", gpus=4).settings.nproc_per_node == 4
+    assert run(nproc_per_node="auto", gpus=4).settings.nproc_per_node == 4
+    assert run(nproc_per_node="auto").settings.nproc_per_node == len(os.sched_getaffinity(0))
+    assert run(nproc_per_node="cpu").settings.nproc_per_node == len(os.sched_getaffinity(0))
+    text = refused(run, nproc_per_node="gpu")
+    assert text.startswith("--nproc-per-node 'gpu': no CUDA on this node. Try: ")
+    hidden = {"CUDA_VISIBLE_DEVICES": ""}
+    assert "CUDA_VISIBLE_DEVICES=''" in refused(run, nproc_per_node="gpu", gpus=4, environ=hidden)
+
+
+def test_devices_set_the_number_of_workers(run):
+    resolution = run(devices="1,3,5", gpus=8)
+    assert resolution.settings.devices == ("1", "3", "5")
+    assert resolution.settings.nproc_per_node == 3
+    assert resolution.origins["nproc_per_node"] == "derived: one per device of --devices"
+    assert run(devices="1,3,5", gpus=8, nproc_per_node="2").settings.nproc_per_node == 2
+    assert run(devices="1,3", gpus=8, nproc_per_node="gpu").settings.nproc_per_node == 2
+    assert any(
+        "2 in --devices for 3 workers" in line
+        for line in run(devices="1,3", gpus=8, nproc_per_node="3").settings.notices
+    )
+    assert run(devices="GPU-aa,GPU-bb", gpus=8).settings.devices == ("GPU-aa", "GPU-bb")
+
+
+def test_devices_count_within_an_inherited_list(run):
+    environ = {"CUDA_VISIBLE_DEVICES": "4,5,6"}
+    assert run(devices="0,2", gpus=8, environ=environ).settings.devices == ("4", "6")
+    assert refused(run, devices="3", gpus=8, environ=environ) == (
+        "--devices '3': needed numbers within CUDA_VISIBLE_DEVICES='4,5,6'. "
+        "Try: numbers from 0 to 2, or unset CUDA_VISIBLE_DEVICES"
+    )
+
+
+@pytest.mark.parametrize("devices", ["", "1,1", "a", "1,,2", "1,GPU-aa", "-1"])
+def test_malformed_devices_are_refused(run, devices):
+    assert "needed different device numbers" in refused(run, devices=devices, gpus=8)
+
+
+def test_absent_devices_are_refused(run):
+    assert "this node, which has 2 (cuda, says the driver)" in refused(run, devices="1,2", gpus=2)
+    assert "which has none" in refused(run, devices="0")
+    text = refused(run, devices="0,1", gpus=2, nproc_per_node="3", virtual_local_rank=True)
+    assert text.startswith("--virtual-local-rank gives each worker one device: 2 in --devices for 3 workers")
+
+
+# --- signals, restarts, plugins ---
+
+
+def test_unknown_signals_are_left_out_with_a_line(run):
+    settings = run(signals_to_handle="SIGTERM, usr1,SIGUSR3,SIGKILL").settings
+    assert settings.signals_to_handle == ("SIGTERM", "SIGUSR1")
+    assert settings.notices == (
+        "--signals-to-handle: no signal is called 'SIGUSR3'; left out. Try: SIGUSR2",
+        "--signals-to-handle: SIGKILL can't be handled by any process; left out",
+    )
+
+
+def test_shutdown_timeout_falls_back_to_torchs_variable(run):
+    environ = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"}
+    resolution = run(environ=environ)
+    assert resolution.settings.shutdown_timeout_s == 7
+    assert resolution.origins["shutdown_timeout_s"] == "env TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+    assert run(environ=environ, shutdown_timeout="2").settings.shutdown_timeout_s == 2
+    assert refused(run, environ={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "x"}).startswith(
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT='x'"
+    )
+
+
+def test_own_options_reach_the_settings(run, tmp_path):
+    settings = run(
+        fatal_exit_codes="3, 64-66",
+        restart_window="60",
+        restart_backoff="0",
+        policy="rules",
+        policy_conf=("a=b", "c=d,e=f"),
+        plugin=("no:chatty",),
+        node_id="n0",
+        no_worker_hooks=True,
+        debug_rank="0",
+        run_dir=str(tmp_path / "new"),
+    ).settings
+    assert settings.fatal_exit_codes == (3, 64, 65, 66)
+    assert (settings.restart_window_s, settings.restart_backoff_s) == (60.0, 0.0)
+    assert (settings.policy, settings.policy_conf) == ("rules", {"a": "b", "c": "d", "e": "f"})
+    assert (settings.disabled_plugins, settings.node_id) == (("chatty",), "n0")
+    assert (settings.worker_hooks, settings.debug_rank) == (False, 0)
+    assert not (tmp_path / "new").exists()  # resolving makes nothing
+    assert refused(run, plugin=("chatty",)) == (
+        "-p 'chatty': needed no:NAME, to leave the hook NAME out. Try: -p no:chatty"
+    )
+
+
+def test_log_prefix_template_is_torchs_variable(run):
+    template = "[${role_name}]"
+    resolution = run(environ={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": template})
+    assert resolution.settings.log_line_prefix_template == template
+
+
+@pytest.mark.parametrize("dest", ["log_dir", "run_dir"])
+def test_directories_that_are_files_are_refused(run, dest, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    name = dest.replace("_", "-")
+    assert refused(run, **{dest: str(file)}).startswith(f"--{name} {str(file)!r}: needed a directory, this is a file")
+    assert "above it is a file" in refused(run, **{dest: str(file / "below" / "deep")})
+
+
+def test_read_only_log_directory_is_refused(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    assert "is read-only for us" in refused(run, log_dir=str(tmp_path / "logs"))
+
+
+def test_null_device_is_a_log_directory(run):
+    assert run(log_dir=os.devnull).settings.log_dir == os.devnull
+
+
+# --- not available yet ---
+
+
+@pytest.mark.parametrize(
+    ("dest", "value"),
+    [
+        ("start_method", "fork"),
+        ("event_log_handler", "console"),
+        ("logs_specs", "mine"),
+        ("numa_binding", "node"),
+        ("duplicate_stdout_filters", "apple,,pear"),
+        ("duplicate_stderr_filters", "apple"),
+    ],
+)
+def test_what_is_not_there_yet_is_said_in_one_line(run, dest, value):
+    name = f"--{dest.replace('_', '-')}"
+    (line,) = run(**{dest: value}).settings.notices
+    assert line.startswith(f"{name} {value!r} is not available yet (it comes in a later release); ignored: ")
+    (line,) = run(environ={f"PET_{dest.upper()}": value}).settings.notices
+    assert line.startswith(f"PET_{dest.upper()}={value!r} is not available yet")
+
+
+def test_the_null_event_handler_is_no_news(run):
+    assert run(event_log_handler="null").settings.notices == ()
+
+
+def test_run_path_is_refused(run):
+    assert refused(run, run_path=True).startswith("--run-path is not available yet: scripts are started as programs")
+    assert refused(run, environ={"PET_RUN_PATH": "1"}).startswith("PET_RUN_PATH='1' is not available yet")

@@ -1,0 +1,159 @@
+"""What each worker executes, and what is refused before anything starts."""
+
+import os
+import sys
+
+import pytest
+
+from elastic_core.errors import ConfigError
+from elastic_core.launcher.entrypoint import make_entrypoint
+
+PATH = {"PATH": os.environ["PATH"]}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refusal(script, **options):
+    with pytest.raises(ConfigError) as raised:
+        make_entrypoint(script, (), environ=options.pop("environ", PATH), **options)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+# --- scripts ---
+
+
+def test_a_script_runs_unbuffered_with_its_arguments_untouched(here):
+    (here / "train.py").write_text("")
+    entrypoint = make_entrypoint("train.py", ("--", "-m", "${local_rank}"), environ=PATH)
+    assert entrypoint.argv == (sys.executable, "-u", "train.py", "--", "-m", "${local_rank}")
+    assert (entrypoint.script, entrypoint.module, entrypoint.python) == ("train.py", None, True)
+
+
+def test_another_interpreter_by_variable(here):
+    (here / "train.py").write_text("")
+    assert make_entrypoint("train.py", (), environ={**PATH, "PYTHON_EXEC": "/bin/sh"}).argv[0] == "/bin/sh"
+    assert make_entrypoint("train.py", (), environ={**PATH, "PYTHON_EXEC": "sh"}).argv[0] == "sh"
+    text = refusal("train.py", environ={**PATH, "PYTHON_EXEC": "/no/python"})
+    assert text.startswith("PYTHON_EXEC='/no/python' is not an executable file. Try: unset it")
+
+
+def test_a_missing_script_names_the_nearest_file(here):
+    (here / "train.py").write_text("")
+    assert refusal("trian.py") == f"script 'trian.py' not found in '{here}'. Try: train.py"
+    assert refusal("sub/train.py").startswith(
+        f"script 'sub/train.py' not found in '{here}': there is no directory 'sub'"
+    )
+    assert "-m package.train if it is a module" in refusal("package.train")
+    assert refusal("/nowhere/x.py").startswith("script '/nowhere/x.py' not found: there is no directory '/nowhere'")
+
+
+def test_directories_need_a_main(here):
+    (here / "code").mkdir()
+    (here / "code" / "train.py").write_text("")
+    assert refusal("code") == "script 'code' is a directory without __main__.py. Try: code/train.py"
+    (here / "code" / "__main__.py").write_text("")
+    assert make_entrypoint("code", (), environ=PATH).script == "code"
+
+
+def test_broken_links_and_unreadable_scripts_are_named(here, monkeypatch):
+    (here / "link.py").symlink_to("gone.py")
+    assert refusal("link.py").startswith("script 'link.py' is a link to 'gone.py', which does not exist")
+    (here / "locked.py").write_text("")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert refusal("locked.py") == "script 'locked.py' can't be read by this user. Try: chmod u+r locked.py"
+
+
+@pytest.mark.parametrize("script", ["-", ""])
+def test_standard_input_is_no_script(script):
+    assert "can't share standard input" in refusal(script)
+
+
+def test_a_name_that_is_too_long_is_one_line():
+    assert "File name too long" in refusal("x" * 5000 + ".py")
+
+
+def test_the_macro_is_checked_for_rank_0(here):
+    (here / "train_0.py").write_text("")
+    assert make_entrypoint("train_${local_rank}.py", (), environ=PATH).argv[-1] == "train_${local_rank}.py"
+    assert "train_00.py" in refusal("train_0${local_rank}.py")
+
+
+# --- programs ---
+
+
+def test_programs_run_as_they_are(here):
+    program = here / "tool"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    entrypoint = make_entrypoint("./tool", ("-x",), no_python=True, environ=PATH)
+    assert (entrypoint.argv, entrypoint.python, entrypoint.script) == (("./tool", "-x"), False, None)
+    assert make_entrypoint("sh", (), no_python=True, environ=PATH).argv == ("sh",)
+    assert refusal("tool", no_python=True) == "program 'tool' not found on PATH. Try: ./tool"
+    assert refusal("./tol", no_python=True).endswith("Try: ./tool")
+    program.chmod(0o644)
+    assert refusal("./tool", no_python=True).startswith("program './tool' is not executable. Try: chmod u+x ./tool")
+    (here / "folder").mkdir()
+    assert refusal("./folder", no_python=True).startswith("program './folder' is a directory")
+
+
+def test_module_and_program_exclude_each_other():
+    assert refusal("x", module=True, no_python=True).startswith("--module and --no-python were both given")
+
+
+# --- modules ---
+
+
+@pytest.fixture
+def package(here):
+    """`pack.sub.leaf`, whose packages can't be imported, and a namespace package `space`."""
+    folder = here / "pack" / "sub"
+    folder.mkdir(parents=True)
+    for init in (here / "pack" / "__init__.py", folder / "__init__.py"):
+        init.write_text("raise RuntimeError('imported')\n")
+    (folder / "leaf.py").write_text("")
+    (here / "space" / "inner").mkdir(parents=True)
+    (here / "space" / "inner" / "tool.py").write_text("")
+
+
+@pytest.mark.parametrize("name", ["pack.sub.leaf", "space.inner.tool", "json.tool", "timeit", "pip"])
+def test_modules_are_found_without_importing_their_packages(package, name):
+    before = set(sys.modules)
+    entrypoint = make_entrypoint(name, ("a",), module=True, environ=PATH)
+    assert entrypoint.argv == (sys.executable, "-u", "-m", name, "a")
+    assert (entrypoint.module, entrypoint.script) == (name, None)
+    assert not {"pack", "pack.sub", "pip"} & (set(sys.modules) - before)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pack.sub.laef", "module 'pack.sub.laef' not found by "),
+        ("pack.other.leaf", "module 'pack.other.leaf' not found: there is no package 'pack.other'"),
+        ("pakc.sub", "module 'pakc.sub' not found: there is no package 'pakc'. Try: -m pack"),
+        ("pack.sub.leaf.deep", "module 'pack.sub.leaf.deep' not found: 'pack.sub.leaf' is a module, not a package"),
+        ("space.inner.toll", "module 'space.inner.toll' not found by "),
+        ("pack.sub", "module 'pack.sub' is a package without __main__"),
+        ("train.py", "module 'train.py' looks like a file. Try: no -m, or -m train"),
+        ("code/train.py", "module 'code/train.py' looks like a file. Try: no -m, or -m code.train"),
+        ("a-b", "module 'a-b' is not a module name"),
+        ("nowhere_at_all", "module 'nowhere_at_all' not found by "),
+    ],
+)
+def test_missing_modules_are_named(package, name, text):
+    assert refusal(name, module=True).startswith(text)
+
+
+def test_a_package_that_makes_its_modules_is_left_to_the_interpreter(here):
+    (here / "magic").mkdir()
+    (here / "magic" / "__init__.py").write_text("__path__ = []\n")
+    assert make_entrypoint("magic.hidden", (), module=True, environ=PATH).module == "magic.hidden"
+
+
+def test_modules_of_another_interpreter_are_its_own_matter():
+    environ = {**PATH, "PYTHON_EXEC": "/bin/sh"}
+    assert make_entrypoint("nowhere_at_all", (), module=True, environ=environ).argv[0] == "/bin/sh"
