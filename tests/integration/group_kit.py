@@ -1,0 +1,124 @@
+"""A worker group with real processes, a loop to run it, and a console made of files or pipes."""
+
+import ctypes
+import os
+import secrets
+import sys
+import time
+from pathlib import Path
+
+from elastic_core.multiprocessing.console import Console
+from elastic_core.multiprocessing.group import WorkerGroup
+from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
+from elastic_core.reactor import Reactor
+
+PR_SET_CHILD_SUBREAPER = 36
+DEADLINE_S = 30.0
+
+
+def set_subreaper(on):
+    assert ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0) == 0
+
+
+def open_fds():
+    return sorted(os.listdir("/proc/self/fd"))
+
+
+def state_of(pid):
+    """Return the process's state letter, None if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def is_alive(pid):
+    return state_of(pid) not in (None, "Z", "X")
+
+
+class GroupKit:
+    """One group. `console` is a pair of descriptors; without, what would go there goes to files."""
+
+    def __init__(self, folder, *, subreaper=False, console=None, stall_s=5.0, spared=tuple):
+        self.folder = folder
+        self.incarnation = secrets.token_hex(8)
+        self.reactor = Reactor()
+        self.own_fds = []
+        if console is None:
+            console = tuple(
+                os.open(folder / f"console.{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND) for name in ("out", "err")
+            )
+            self.own_fds = list(console)
+        self.console = Console(self.reactor, stdout_fd=console[0], stderr_fd=console[1], stall_s=stall_s)
+        self.exits = []
+        self.stopped = 0
+        self.notices = []
+        self.group = WorkerGroup(
+            self.reactor,
+            console=self.console,
+            on_exit=self.exits.append,
+            on_stopped=self._on_stopped,
+            incarnation=self.incarnation,
+            subreaper=subreaper,
+            notice=self.notices.append,
+            spared=spared,
+        )
+
+    def _on_stopped(self):
+        self.stopped += 1
+
+    def launch(self, code, rank=0, *, stdout=None, stderr=None, argv=None, **more):
+        """A worker that runs `code`; its streams go to files unless said otherwise."""
+        env = dict(os.environ, ELASTIC_INCARNATION=self.incarnation, FOLDER=str(self.folder), RANK=str(rank))
+        return WorkerLaunch(
+            local_rank=rank,
+            global_rank=rank + 100,
+            argv=argv or (sys.executable, "-I", "-S", "-u", "-c", code),
+            env=env,
+            stdout=stdout or StreamPlan(file=self.log(rank, "out"), inherit=False),
+            stderr=stderr or StreamPlan(file=self.log(rank, "err"), inherit=False),
+            **more,
+        )
+
+    def log(self, rank, name="out"):
+        return str(self.folder / f"{rank}.{name}")
+
+    def said(self, rank=0, name="out"):
+        path = Path(self.log(rank, name))
+        return path.read_text() if path.exists() else ""
+
+    def start(self, *codes):
+        self.group.start([self.launch(code, rank) for rank, code in enumerate(codes)])
+
+    def run_until(self, condition, *, within_s=DEADLINE_S):
+        """Turn the loop until the condition holds; return how long it took."""
+        began_s = time.monotonic()
+        while not condition():
+            assert time.monotonic() - began_s < within_s, f"not within {within_s} s; exits so far: {self.exits}"
+            self.reactor.turn(0.02)
+        return time.monotonic() - began_s
+
+    def run_until_exits(self, count, **more):
+        return self.run_until(lambda: len(self.exits) >= count, **more)
+
+    def run_until_said(self, text, rank=0, **more):
+        return self.run_until(lambda: text in self.said(rank), **more)
+
+    def stop(self, signum=15, *, grace_s=10.0, within_s=DEADLINE_S):
+        """Stop, run to the end of the stop; return how long it took."""
+        before = self.stopped
+        self.group.stop(signum, grace_s=grace_s)
+        return self.run_until(lambda: self.stopped > before, within_s=within_s)
+
+    def pid_in(self, name):
+        """Wait for a file in which a worker wrote a pid; return the pid."""
+        path = self.folder / name
+        self.run_until(lambda: path.exists() and path.read_text().endswith("\n"))
+        return int(path.read_text())
+
+    def close(self):
+        self.group.close()
+        self.console.close()
+        self.reactor.close()
+        for fd in self.own_fds:
+            os.close(fd)
