@@ -35,6 +35,7 @@ from elastic_core.messages import (
     WorkersStarting,
     WorkersStopping,
 )
+from elastic_core.plugins.hookspecs import hookimpl
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.types import (
     API_VERSION,
@@ -129,4 +130,5 @@ __all__ = [
     "WorkersStarted",
     "WorkersStarting",
     "WorkersStopping",
+    "hookimpl",
 ]

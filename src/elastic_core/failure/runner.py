@@ -1,0 +1,126 @@
+"""Asks the restart policy in a way that the agent always gets an answer."""
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+
+from elastic_core.failure.handler import FailureHandler
+from elastic_core.failure.intensity import Intensity
+from elastic_core.types import Decision, Failure, Ignore, Restart, Stop
+
+OnDecision = Callable[[Decision, str], None]
+"""Takes the decision, and why the built-in policy made it in the place of the chosen one (empty: it did not)."""
+
+
+class PolicyRunner:
+    """Runs a policy with a deadline; what raises, overruns or answers nonsense is replaced by `intensity` that once.
+
+    The built-in policy is ours and quick: it is called in place. Any other runs on a thread of its own for each call; a
+    call that never returns is left behind, and while it lasts the policy is not asked again.
+
+    Threading: `decide` is called on the reactor's thread, and answers there.
+    """
+
+    def __init__(
+        self,
+        handler: FailureHandler,
+        fallback: Intensity,
+        *,
+        name: str,
+        post: Callable[[Callable[[], None]], None],
+        call_later: Callable[[float, Callable[[], None]], object],
+        timeout_s: float = 1.0,
+    ) -> None:
+        """Bind a policy.
+
+        Args:
+            handler: The policy that the user chose.
+            fallback: Answers in its place.
+            name: The policy's name, for messages.
+            post: Runs a callback on the reactor's thread; may be called from any.
+            call_later: Runs a callback on the reactor's thread after so many seconds.
+            timeout_s: How long the policy may take.
+        """
+        self.name = name
+        self._handler = handler
+        self._fallback = fallback
+        self._post = post
+        self._call_later = call_later
+        self._timeout_s = timeout_s
+        self._stuck: threading.Thread | None = None
+
+    def decide(self, failure: Failure, history: Sequence[Failure], on_decision: OnDecision) -> None:
+        """Have a failure decided; `on_decision` is called exactly once, perhaps before this returns."""
+        if type(self._handler) is Intensity:
+            on_decision(self._handler.decide(failure, history), "")
+            return
+        if self._stuck is not None and self._stuck.is_alive():
+            reason = f"policy {self.name!r} still hangs in an earlier decision"
+            on_decision(self._fallback.decide(failure, history), reason)
+            return
+        question = _Question(self, failure, tuple(history), on_decision)
+        thread = threading.Thread(target=question.ask, name=f"elastic-policy-{self.name}", daemon=True)
+        self._call_later(self._timeout_s, lambda: self._overrun(question, thread))
+        thread.start()
+
+    def _overrun(self, question: "_Question", thread: threading.Thread) -> None:
+        if not question.answered:
+            self._stuck = thread
+            question.settle(None, f"policy {self.name!r} took longer than {self._timeout_s:g} s")
+
+
+class _Question:
+    """One failure and its answer. `settle` runs on the reactor's thread only, so the first word counts."""
+
+    def __init__(
+        self, runner: PolicyRunner, failure: Failure, history: tuple[Failure, ...], on_decision: OnDecision
+    ) -> None:
+        self.answered = False
+        self._runner = runner
+        self._failure = failure
+        self._history = history
+        self._on_decision = on_decision
+
+    def ask(self) -> None:
+        """Call the policy. Threading: the policy's own thread."""
+        runner = self._runner
+        try:
+            answer: object = runner._handler.decide(self._failure, self._history)
+        except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: whatever it raises is an answer too
+            reason = f"policy {runner.name!r} raised {type(err).__name__}: {' '.join(str(err).split())}"
+            runner._post(lambda: self.settle(None, reason))
+            return
+        decision, fault = checked(answer)
+        runner._post(lambda: self.settle(decision, f"policy {runner.name!r} {fault}" if fault else ""))
+
+    def settle(self, decision: Decision | None, reason: str) -> None:
+        """Give the answer, or the built-in policy's with the reason for it."""
+        if self.answered:
+            return
+        self.answered = True
+        answer = decision if decision is not None else self._runner._fallback.decide(self._failure, self._history)
+        self._on_decision(answer, reason)
+
+
+def checked(answer: object) -> tuple[Decision | None, str]:
+    """Return a policy's answer if it is one, else None and what is wrong with it."""
+    match answer:
+        case Restart():
+            fault = _fault_of_restart(answer)
+        case Stop():
+            fine = isinstance(answer.reason, str) and answer.outcome in ("failed", "done")
+            fault = "" if fine else f"stops with outcome {answer.outcome!r}; 'failed' or 'done' and a reason are needed"
+        case Ignore():
+            fault = ""
+        case _:
+            return None, f"answered {type(answer).__name__}; Restart, Stop or Ignore is needed"
+    return (None if fault else answer), fault
+
+
+def _fault_of_restart(answer: Restart) -> str:
+    delay_s, nodes = answer.delay_s, answer.exclude_nodes
+    if not isinstance(delay_s, int | float) or not 0 <= delay_s < math.inf:
+        return f"wants a restart after {delay_s!r} s; a number from 0 up is needed"
+    if not isinstance(nodes, tuple) or not all(isinstance(node, str) for node in nodes):
+        return f"excludes the nodes {nodes!r}; a tuple of node ids is needed"
+    return ""

@@ -1,0 +1,375 @@
+"""Tells observers what the agent does, so that none of them can be felt by it."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeGuard
+
+from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.hooks.handler import AgentHook
+from elastic_core.messages import (
+    AgentStarted,
+    AgentStopped,
+    DecisionTaken,
+    Draining,
+    FailureSeen,
+    Joining,
+    MembershipChanged,
+    Moment,
+    RoundJoined,
+    WorkerEnded,
+    WorkersStarted,
+    WorkersStarting,
+    WorkersStopping,
+)
+from elastic_core.types import AddEnvironment, Record, Refuse
+
+METHODS: Final[Mapping[type, str]] = {
+    AgentStarted: "on_agent_started",
+    Joining: "on_joining",
+    RoundJoined: "on_round_joined",
+    WorkersStarting: "on_workers_starting",
+    WorkersStarted: "on_workers_started",
+    WorkerEnded: "on_worker_exited",
+    FailureSeen: "on_failure",
+    DecisionTaken: "on_decision",
+    Draining: "on_drain",
+    WorkersStopping: "on_workers_stopping",
+    MembershipChanged: "on_membership_changed",
+    AgentStopped: "on_agent_stopped",
+}
+"""Which method of `AgentHook` is told of which moment."""
+
+RESERVED: Final = frozenset(
+    {
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "ROLE_NAME",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+    }
+)
+RESERVED_PREFIXES: Final = ("MASTER_", "TORCHELASTIC_", "ELASTIC_")
+"""Variables that say what a worker is: ours to set."""
+
+OnJoin = Callable[[Refuse | None, str], None]
+OnStart = Callable[[dict[str, str], Refuse | None, str], None]
+
+
+class NamedHook(Record, frozen=True, kw_only=True):
+    """An observer, the name that users know it by, and the distribution that brought it."""
+
+    name: str
+    distribution: str
+    hook: AgentHook
+
+
+class HookStats(Record, frozen=True, kw_only=True):
+    """How one observer has fared: calls begun, of which errors; whether it was abandoned."""
+
+    calls: int = 0
+    errors: int = 0
+    abandoned: bool = False
+
+
+class _Member:
+    """An observer and its record. Guarded by the runner's lock."""
+
+    def __init__(self, named: NamedHook) -> None:
+        self.named = named
+        self.calls = 0
+        self.errors = 0
+        self.abandoned = False
+
+    @property
+    def label(self) -> str:
+        return f"hook {self.named.name!r} ({self.named.distribution})"
+
+    def takes(self, method: str) -> bool:
+        """Return whether the hook overrides a method: nobody is woken to do nothing."""
+        return not self.abandoned and getattr(type(self.named.hook), method, None) is not getattr(AgentHook, method)
+
+
+class _Task:
+    """One moment on its way through the observers, with what they have answered so far."""
+
+    def __init__(self, moment: Moment, members: Sequence[_Member], answer: "Callable[[_Task], None] | None") -> None:
+        self.moment = moment
+        self.method = METHODS[type(moment)]
+        self.waiting = deque(members)
+        self.answer = answer
+        self.variables: dict[str, str] = {}
+        self.refusal: Refuse | None = None
+        self.refused_by = ""
+
+
+class HookRunner:
+    """Calls observers one by one on one thread, which exists only once there is something to tell.
+
+    A hook that raises is logged and counted. One that takes longer than the deadline is abandoned: its thread is left
+    to itself, a new one goes on with the others, and it is off for the rest of the run. The two moments that may answer
+    (`ask_join`, `ask_start`) wait for what was told before them; each hook has the deadline for each call.
+
+    Without a hook that could answer, the answer comes before the question returns.
+
+    Threading: the public methods are called on the reactor's thread; only `close` blocks. Answers and log lines arrive
+    on that thread too.
+    """
+
+    def __init__(
+        self,
+        hooks: Sequence[NamedHook],
+        *,
+        post: Callable[[Callable[[], None]], None],
+        call_later: Callable[[float, Callable[[], None]], object],
+        log: Callable[[str], None],
+        deadline_s: float = 5.0,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Bind the observers; no thread is started.
+
+        Args:
+            hooks: In the order in which they are called.
+            post: Runs a callback on the reactor's thread; may be called from any.
+            call_later: Runs a callback on the reactor's thread after so many seconds.
+            log: Takes one line for people.
+            deadline_s: How long one call of one hook may take.
+            clock: Measures the calls.
+        """
+        self._members = [_Member(named) for named in hooks]
+        self._post = post
+        self._call_later = call_later
+        self._log = log
+        self._deadline_s = deadline_s
+        self._clock = clock
+        self._changed = threading.Condition()
+        # The rest is guarded by the condition's lock.
+        self._tasks: deque[_Task] = deque()
+        self._calling: _Member | None = None
+        self._called_s = 0.0
+        self._shift = 0
+        """Counts threads: only the newest may touch the state; one left behind finds that it is not the newest."""
+        self._staffed = False
+        self._closing = False
+        self._lines: deque[str] = deque()
+        self._watched = False
+        """A timer is pending; reactor's thread only."""
+
+    # --- on the reactor's thread
+
+    def tell(self, moment: Moment) -> None:
+        """Have every observer told, some time soon."""
+        self._enqueue(moment, None)
+
+    def ask_join(self, moment: Joining, on_answer: OnJoin) -> None:
+        """Ask whether this node may join; `on_answer` gets the first refusal, if any, and who refused."""
+        self._enqueue(moment, lambda task: on_answer(task.refusal, task.refused_by))
+
+    def ask_start(self, moment: WorkersStarting, on_answer: OnStart) -> None:
+        """Ask before workers start; `on_answer` gets their variables, or the first refusal and who refused."""
+        self._enqueue(moment, lambda task: on_answer(task.variables, task.refusal, task.refused_by))
+
+    def stats(self) -> dict[str, HookStats]:
+        """Return how each observer has fared, by name."""
+        with self._changed:
+            return {
+                member.named.name: HookStats(calls=member.calls, errors=member.errors, abandoned=member.abandoned)
+                for member in self._members
+            }
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Wait until everything was told, at most `timeout_s` (None: the deadline), and end the thread; idempotent."""
+        limit_s = self._deadline_s if timeout_s is None else timeout_s
+        end_s = self._clock.monotonic_s() + limit_s
+        while self._drain(end_s):
+            self._staff()
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._flush()
+
+    def _enqueue(self, moment: Moment, answer: Callable[[_Task], None] | None) -> None:
+        with self._changed:
+            members = [member for member in self._members if member.takes(METHODS[type(moment)])]
+            task = _Task(moment, members, answer)
+            queued = bool(members) and not self._closing
+            if queued:
+                self._tasks.append(task)
+                self._changed.notify_all()
+        if queued:
+            self._staff()
+            self._watch()
+        elif answer is not None:
+            answer(task)
+
+    def _staff(self) -> None:
+        """See to it that there is a thread."""
+        with self._changed:
+            if self._staffed or self._closing:
+                return
+            self._staffed = True
+            self._shift += 1
+            shift = self._shift
+        threading.Thread(target=self._serve, args=(shift,), name="elastic-hooks", daemon=True).start()
+
+    def _watch(self) -> None:
+        if not self._watched:
+            self._watched = True
+            self._call_later(self._deadline_s, self._look)
+
+    def _look(self) -> None:
+        """Abandon a call that has overrun; look again while there is anything to look after."""
+        self._watched = False
+        if self._abandon_if_due():
+            self._staff()
+        with self._changed:
+            calling, busy = self._calling, bool(self._tasks)
+            left_s = self._called_s + self._deadline_s - self._clock.monotonic_s()
+        if calling is not None or busy:
+            self._watched = True
+            self._call_later(max(left_s, 0.0) if calling is not None else self._deadline_s, self._look)
+
+    def _abandon_if_due(self, *, cut: bool = False) -> bool:
+        """Give up on the hook that is being called if it has overrun, or if `cut`."""
+        with self._changed:
+            member = self._calling
+            taken_s = self._clock.monotonic_s() - self._called_s
+            if member is None or (taken_s < self._deadline_s and not cut):
+                return False
+            member.abandoned = True
+            self._calling = None
+            self._staffed = False
+            self._shift += 1
+            method = self._tasks[0].method
+            fate = "the run ends without it" if cut else "it is off for the rest of the run"
+            self._lines.append(f"{member.label}: {method} has not returned after {taken_s:.1f} s; {fate}")
+        self._flush()
+        return True
+
+    def _drain(self, end_s: float) -> bool:
+        """Wait until all is told or the time is up; return True to be called again, with a new thread."""
+        with self._changed:
+            while self._tasks:
+                now_s = self._clock.monotonic_s()
+                if now_s >= end_s:
+                    break
+                due_s = self._called_s + self._deadline_s if self._calling is not None else end_s
+                if now_s >= due_s:
+                    break
+                self._changed.wait(min(due_s, end_s) - now_s)
+            if not self._tasks:
+                return False
+            late = self._clock.monotonic_s() >= end_s
+        self._abandon_if_due(cut=late)
+        if late:
+            with self._changed:
+                self._skip_rest()
+        return not late
+
+    def _skip_rest(self) -> None:
+        untold = sorted(
+            {member.named.name for task in self._tasks for member in task.waiting if member.takes(task.method)}
+        )
+        if untold:
+            self._lines.append(f"hooks {', '.join(untold)}: not told of the end, the others took too long")
+        self._tasks.clear()
+
+    def _flush(self) -> None:
+        while True:
+            with self._changed:
+                if not self._lines:
+                    return
+                line = self._lines.popleft()
+            self._log(line)
+
+    # --- on the hook thread
+
+    def _serve(self, shift: int) -> None:
+        while (call := self._take(shift)) is not None:
+            task, member = call
+            fault, answer = "", None
+            try:
+                answer = getattr(member.named.hook, task.method)(task.moment)
+            except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: all that it raises is told
+                fault = f"raised {type(err).__name__}: {' '.join(str(err).split())}"
+            self._settle(shift, task, member, answer, fault)
+
+    def _take(self, shift: int) -> tuple[_Task, _Member] | None:
+        """Return the next call to make; None: this thread is not wanted any more."""
+        with self._changed:
+            while shift == self._shift:
+                self._finish_tasks()
+                if self._tasks:
+                    task = self._tasks[0]
+                    member = task.waiting.popleft()
+                    member.calls += 1
+                    self._calling, self._called_s = member, self._clock.monotonic_s()
+                    return task, member
+                if self._closing:
+                    return None
+                self._changed.wait()
+        return None
+
+    def _finish_tasks(self) -> None:
+        while self._tasks:
+            task = self._tasks[0]
+            while task.waiting and not task.waiting[0].takes(task.method):
+                task.waiting.popleft()
+            if task.waiting and task.refusal is None:
+                return
+            self._tasks.popleft()
+            if task.answer is not None:
+                self._post(partial(task.answer, task))
+        self._changed.notify_all()
+
+    def _settle(self, shift: int, task: _Task, member: _Member, answer: object, fault: str) -> None:
+        with self._changed:
+            if shift != self._shift:
+                return  # abandoned: too late to be heard
+            self._calling = None
+            before = len(self._lines)
+            if fault:
+                self._complain(member, task, fault)
+            elif task.answer is not None and answer is not None:
+                self._hear(member, task, answer)
+            told = len(self._lines) > before
+        if told:
+            self._post(self._flush)
+
+    def _complain(self, member: _Member, task: _Task, fault: str) -> None:
+        member.errors += 1
+        self._lines.append(f"{member.label}: {task.method} {fault}")
+
+    def _hear(self, member: _Member, task: _Task, answer: object) -> None:
+        if isinstance(answer, Refuse) and isinstance(answer.reason, str):
+            task.refusal, task.refused_by = answer, member.named.name
+        elif isinstance(task.moment, WorkersStarting) and _is_environment(answer):
+            for name, value in answer.variables.items():
+                fault = fault_of_variable(name, value)
+                if fault:
+                    self._complain(member, task, f"may not set {name!r}: {fault}")
+                else:
+                    task.variables[name] = value
+        else:
+            needed = "AddEnvironment, Refuse or None" if isinstance(task.moment, WorkersStarting) else "Refuse or None"
+            self._complain(member, task, f"answered {type(answer).__name__}; {needed} is needed")
+
+
+def _is_environment(answer: object) -> TypeGuard[AddEnvironment]:
+    return isinstance(answer, AddEnvironment) and isinstance(answer.variables, Mapping)
+
+
+def fault_of_variable(name: object, value: object) -> str:
+    """Return why a hook may not add this variable to the workers' environment; empty: it may."""
+    if not isinstance(name, str) or not isinstance(value, str):
+        return "name and value must be text"
+    if not name or "=" in name or "\0" in name or "\0" in value:
+        return "an environment can't hold it"
+    if name in RESERVED or name.startswith(RESERVED_PREFIXES):
+        return "it is reserved, it says what the worker is"
+    return ""

@@ -1,0 +1,54 @@
+"""What to say to a user who named a plugin that is not installed."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from elastic_core.errors import PluginError
+from elastic_core.plugins.discovery import PluginEntry
+
+RENDEZVOUS_GROUP: Final = "elastic_core.rendezvous"
+FAILURE_GROUP: Final = "elastic_core.failure"
+HOOKS_GROUP: Final = "elastic_core.hooks"
+
+KINDS: Final = {
+    RENDEZVOUS_GROUP: "rendezvous backend",
+    FAILURE_GROUP: "policy",
+    HOOKS_GROUP: "hook",
+}
+"""What users call the plugins of each group."""
+
+_KNOWN: Final = {
+    RENDEZVOUS_GROUP: {
+        "local": "elastic-core",
+        "redis": "elastic-rdzv-redis",
+        "etcd": "elastic-rdzv-etcd",
+        "etcd-v2": "elastic-rdzv-etcd",
+        "static": "'elastic-core[torchrun]'",
+        "c10d": "'elastic-core[torchrun]'",
+    },
+    FAILURE_GROUP: {"intensity": "elastic-core", "rules": "elastic-policy-rules"},
+    HOOKS_GROUP: {},
+}
+"""What `pip install` takes for the plugins of this project. Others' names are not guessed: anybody may own those."""
+
+
+def not_installed(group: str, name: str, installed: Sequence[PluginEntry], in_code: Sequence[str] = ()) -> PluginError:
+    """Return the error for a name that nothing installed has: what there is, and what would help."""
+    known = _KNOWN[group]
+    shown = [*(f"{other!r} (in code)" for other in in_code), *(f"{e.name!r} ({e.label})" for e in installed)]
+    what = f"{KINDS[group]} {name!r} is not installed; installed: {', '.join(shown) or 'none'}"
+    if name in known:
+        return PluginError(what, hint=f"pip install {known[name]}")
+    nearest = nearest_name(name, [*in_code, *(entry.name for entry in installed), *known])
+    if nearest is None:
+        return PluginError(what, hint=f"pip install the distribution that provides {name!r}, or check the name")
+    present = nearest in in_code or any(entry.name == nearest for entry in installed)
+    return PluginError(what, hint=repr(nearest) if present else f"{nearest!r}, after pip install {known[nearest]}")
+
+
+def nearest_name(name: str, names: Sequence[str]) -> str | None:
+    """Return the name that was probably meant."""
+    import difflib  # only a user's mistake needs it
+
+    found = difflib.get_close_matches(name, sorted(set(names)), n=1)
+    return found[0] if found else None

@@ -1,0 +1,263 @@
+"""Which plugins there are, and the objects that the chosen ones make.
+
+Listing reads metadata only; a plugin's code is imported when it is chosen by name, and hooks when they are installed.
+"""
+
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from elastic_core.clock import WaitBudget
+from elastic_core.errors import ElasticError, PluginError
+from elastic_core.failure.handler import FailureHandler
+from elastic_core.hooks.runner import NamedHook
+from elastic_core.plugins.discovery import PluginEntry, find_entries
+from elastic_core.plugins.loading import LoadedPlugin, build, refusal
+from elastic_core.plugins.missing import (
+    FAILURE_GROUP,
+    HOOKS_GROUP,
+    KINDS,
+    RENDEZVOUS_GROUP,
+    nearest_name,
+    not_installed,
+)
+from elastic_core.plugins.options import TORCH_RDZV_KEYS, resolve_options
+from elastic_core.rendezvous import registry as in_code
+from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.types import HookSettings, OptionSpec, PolicySettings, Record, RendezvousSettings
+
+HEAVY_MODULES: Final = ("torch", "numpy")
+"""What no observer may bring into the supervisor: seconds of start-up, hundreds of megabytes."""
+
+IN_CODE: Final = "(in code)"
+
+
+class PluginInfo(Record, frozen=True, kw_only=True):
+    """One line of `elastic plugins`. `status`: `loaded`, `installed` (unseen), `disabled`, or why it is not loaded."""
+
+    name: str
+    kind: str
+    distribution: str
+    version: str
+    status: str
+
+
+class PluginRegistry:
+    """The plugins of this Python environment.
+
+    Threading: one thread; loading imports code and may block.
+    """
+
+    def __init__(self, *, disabled: Sequence[str] = ()) -> None:
+        """Look at nothing yet.
+
+        Args:
+            disabled: Names of hooks that the user turned off (`-p no:NAME`).
+        """
+        self._disabled = frozenset(disabled)
+        self._found: list[PluginEntry] | None = None
+        self._warnings: list[str] = []
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What making the backend and the policy left to tell the user: options that have no effect, say."""
+        return tuple(self._warnings)
+
+    # --- the chosen ones
+
+    def make_rendezvous(self, name: str, settings: RendezvousSettings, conf: Mapping[str, str]) -> RendezvousHandler:
+        """Build the backend that the user named, with its options.
+
+        Args:
+            name: As typed; one registered in code comes before an installed one.
+            settings: All but the options.
+            conf: The options as typed (`--rdzv-conf`).
+
+        Raises:
+            PluginError: there is none, two distributions claim the name, or it is broken.
+            ConfigError: an option is unknown or malformed, or the backend refuses the settings.
+        """
+        maker = in_code.registered(name)
+        if maker is not None:
+            return self._make_in_code(name, maker, settings, conf)
+        plugin = LoadedPlugin(self._entry(RENDEZVOUS_GROUP, name))
+        options = self._rendezvous_options(name, plugin.options, conf)
+        return plugin.make_rendezvous(replace(settings, options=options))
+
+    def make_policy(self, name: str, settings: PolicySettings, conf: Mapping[str, str]) -> FailureHandler:
+        """Build the restart policy that the user named, with its options (`--policy-conf`).
+
+        Raises:
+            PluginError: there is none, two distributions claim the name, or it is broken.
+            ConfigError: an option is unknown or malformed, or the policy refuses the settings.
+        """
+        plugin = LoadedPlugin(self._entry(FAILURE_GROUP, name))
+        resolved = resolve_options(conf, plugin.options, flag="--policy-conf", owner=f"policy {name!r}")
+        return plugin.make_policy(replace(settings, options=resolved.values))
+
+    def make_hooks(self, settings: HookSettings) -> tuple[list[NamedHook], list[str]]:
+        """Build every installed hook that is not turned off; return them, and a line for each that was left out.
+
+        A hook is left out if it is broken, if two distributions claim its name, or if it drags in torch or numpy
+        (unless this process had them already, as a notebook has).
+        """
+        hooks: list[NamedHook] = []
+        warnings = self._needlessly_disabled()
+        for entry in self._hook_entries():
+            try:
+                hooks.append(self._make_hook(entry, settings))
+            except ElasticError as err:
+                warnings.append(f"left out: {err}")
+        return hooks, warnings
+
+    def _make_hook(self, entry: PluginEntry, settings: HookSettings) -> NamedHook:
+        self._refuse_doubles(HOOKS_GROUP, entry.name)
+        before = _heavy()
+        plugin = LoadedPlugin(entry)
+        _refuse_heavy(entry, before)
+        resolved = resolve_options({}, plugin.options, flag="options", owner=f"hook {entry.name!r}")
+        hook = plugin.make_hook(replace(settings, name=entry.name, options={**resolved.values, **settings.options}))
+        _refuse_heavy(entry, before)
+        return NamedHook(name=entry.name, distribution=entry.label, hook=hook)
+
+    def _make_in_code(
+        self, name: str, maker: in_code.Maker, settings: RendezvousSettings, conf: Mapping[str, str]
+    ) -> RendezvousHandler:
+        entry = PluginEntry(
+            group=RENDEZVOUS_GROUP,
+            name=name,
+            value=in_code.describe(maker),
+            distribution="registered in code",
+            version="",
+        )
+        # A function declares nothing, so that what the user typed reaches it as it is.
+        declared: Sequence[OptionSpec] | None = getattr(maker, "options", None)
+        options = dict(conf) if declared is None else self._rendezvous_options(name, declared, conf)
+        full = replace(settings, options=options)
+        handler = build(entry, lambda: maker(full) if _takes_settings(maker) else maker())  # type: ignore[call-arg]  # _takes_settings knows which
+        if not isinstance(handler, RendezvousHandler):
+            what = f"{entry.value} made {type(handler).__name__}; a RendezvousHandler is needed"
+            raise refusal(entry, what, hint="subclass elastic_core.api.RendezvousHandler")
+        # A class with a constructor of its own may have forgotten ours.
+        if not hasattr(handler, "settings"):
+            handler.settings = full
+        if not hasattr(handler, "wait"):
+            handler.wait = WaitBudget()
+        return handler
+
+    def _rendezvous_options(
+        self, name: str, specs: Sequence[OptionSpec], conf: Mapping[str, str]
+    ) -> Mapping[str, str | int | float | bool | None]:
+        resolved = resolve_options(
+            conf, specs, flag="--rdzv-conf", owner=f"rendezvous backend {name!r}", tolerated=TORCH_RDZV_KEYS
+        )
+        self._warnings += resolved.warnings
+        return resolved.values
+
+    # --- all of them
+
+    def list_plugins(self, *, load: bool = True) -> list[PluginInfo]:
+        """Return every plugin, by kind and name.
+
+        Args:
+            load: Import each one and say what is wrong with it; else say only that it is installed.
+        """
+        infos = [
+            PluginInfo(name=name, kind=KINDS[RENDEZVOUS_GROUP], distribution=IN_CODE, version="", status="loaded")
+            for name in in_code.registered_names()
+        ]
+        infos += [
+            PluginInfo(
+                name=entry.name,
+                kind=KINDS[entry.group],
+                distribution=entry.distribution,
+                version=entry.version,
+                status=self._status(entry, load=load),
+            )
+            for entry in self._entries()
+        ]
+        order = list(KINDS.values())
+        return sorted(infos, key=lambda info: (order.index(info.kind), info.name, info.distribution))
+
+    def _status(self, entry: PluginEntry, *, load: bool) -> str:
+        if entry.group == HOOKS_GROUP and entry.name in self._disabled:
+            return "disabled"
+        if not load:
+            return "installed"
+        try:
+            self._refuse_doubles(entry.group, entry.name)
+            before = _heavy()
+            LoadedPlugin(entry)
+            if entry.group == HOOKS_GROUP:
+                _refuse_heavy(entry, before)
+        except PluginError as err:
+            return str(err)
+        return "loaded"
+
+    # --- entry points
+
+    def _entries(self) -> list[PluginEntry]:
+        """Return the entry points of the groups that we know; those of other groups are a later version's."""
+        if self._found is None:
+            self._found = [entry for entry in find_entries() if entry.group in KINDS]
+        return self._found
+
+    def _entry(self, group: str, name: str) -> PluginEntry:
+        self._refuse_doubles(group, name)
+        of_group = [entry for entry in self._entries() if entry.group == group]
+        for entry in of_group:
+            if entry.name == name:
+                return entry
+        names = in_code.registered_names() if group == RENDEZVOUS_GROUP else ()
+        raise not_installed(group, name, of_group, names)
+
+    def _refuse_doubles(self, group: str, name: str) -> None:
+        claims = [entry for entry in self._entries() if (entry.group, entry.name) == (group, name)]
+        if len(claims) > 1:
+            owners = " and ".join(entry.label for entry in claims)
+            others = " or ".join(entry.distribution for entry in claims if entry.distribution != "elastic-core")
+            raise PluginError(f"{KINDS[group]} {name!r} comes from {owners}", hint=f"pip uninstall {others}")
+
+    def _hook_entries(self) -> list[PluginEntry]:
+        """Return the hooks that are on, by name, each name once."""
+        hooks = {e.name: e for e in self._entries() if e.group == HOOKS_GROUP and e.name not in self._disabled}
+        return [hooks[name] for name in sorted(hooks)]
+
+    def _needlessly_disabled(self) -> list[str]:
+        hooks = {entry.name for entry in self._entries() if entry.group == HOOKS_GROUP}
+        lines = []
+        for name in sorted(self._disabled - hooks):
+            nearest = nearest_name(name, sorted(hooks))
+            meant = f"; did you mean {nearest!r}?" if nearest else ""
+            lines.append(f"-p no:{name} has no effect: no hook of that name is installed{meant}")
+        return lines
+
+
+def _heavy() -> frozenset[str]:
+    return frozenset(name for name in HEAVY_MODULES if name in sys.modules)
+
+
+def _refuse_heavy(entry: PluginEntry, before: frozenset[str]) -> None:
+    dragged = sorted(_heavy() - before)
+    if dragged:
+        names = " and ".join(dragged)
+        raise refusal(
+            entry, f"it imports {names} into the supervisor", hint=f"import {names} where it is used, in the worker"
+        )
+
+
+def _takes_settings(maker: in_code.Maker) -> bool:
+    """Return whether a class or function can be handed one positional argument."""
+    try:
+        parameters = inspect.signature(maker).parameters.values()
+    except (TypeError, ValueError):  # a callable that tells nothing about itself (written in C)
+        return True
+    takers = (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.VAR_POSITIONAL,
+    )
+    return any(parameter.kind in takers for parameter in parameters)

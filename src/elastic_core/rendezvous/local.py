@@ -1,0 +1,57 @@
+"""The rendezvous of a run on one node: there is nobody to meet."""
+
+import os
+from typing import ClassVar
+
+from elastic_core.errors import ConfigError
+from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.types import RendezvousInfo, RendezvousSettings, RosterMember
+
+
+class LocalRendezvous(RendezvousHandler):
+    """Forms a round of this node alone, at once.
+
+    A master address or port that the user gave is kept; else the agent chooses, and holds the port for the round.
+
+    Raises:
+        ConfigError: the run asks for more than one node.
+    """
+
+    api_version: ClassVar[int] = 1
+
+    def __init__(self, settings: RendezvousSettings) -> None:
+        """Refuse a run of several nodes."""
+        super().__init__(settings)
+        if settings.min_nodes != 1 or settings.max_nodes != 1:
+            nodes = f"{settings.min_nodes}:{settings.max_nodes}"
+            raise ConfigError(
+                f"rendezvous backend 'local' is for one node, and --nnodes is {nodes}",
+                hint="--nnodes 1, or a backend for several nodes: --rdzv-backend redis, etcd or c10d with "
+                "--rdzv-endpoint HOST:PORT, or static with --node-rank, --master-addr and --master-port",
+            )
+        self._token = 0
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Return a new round of this node, with a token higher than the last one's."""
+        self.wait.check()
+        self._token += 1
+        settings = self.settings
+        member = RosterMember(
+            node_id=settings.node_id,
+            local_world_size=settings.local_world_size,
+            role=settings.role,
+            address=settings.local_addr or "",
+        )
+        return RendezvousInfo(
+            rank=0,
+            world_size=1,
+            round_token=self._token,
+            nonce=os.urandom(8).hex(),
+            members=(member,),
+            master_addr=settings.master_addr,
+            master_port=settings.master_port,
+        )
+
+    def watch(self, timeout_s: float) -> None:
+        """Sleep without waking: the round of one node never changes."""
+        self.wait.sleep(timeout_s)

@@ -1,0 +1,220 @@
+"""Makes of what a handler returned the round that workers need: global ranks, and where they meet."""
+
+from collections.abc import Callable, Mapping
+from typing import NoReturn, Protocol, TypeVar, cast
+
+from elastic_core.clock import WaitBudget
+from elastic_core.errors import (
+    ElasticError,
+    RendezvousConnectionError,
+    RendezvousStateError,
+)
+from elastic_core.types import RendezvousInfo, RendezvousSettings, RosterMember, Round
+
+ADDRESS_KEY = "MASTER_ADDR"
+PORT_KEY = "MASTER_PORT"
+POLL_S = 0.05
+"""Between looks into a store that can't block, or can't be woken."""
+
+_T = TypeVar("_T")
+
+ChooseMaster = Callable[[], tuple[str, int]]
+
+
+class BootstrapStore(Protocol):
+    """What a handler's store must have for nodes to agree on the master's address: torch's `Store` does."""
+
+    def set(self, key: str, value: str) -> object:
+        """Write."""
+        ...
+
+    def get(self, key: str) -> bytes | str | None:
+        """Read: block until there is a value, or raise LookupError, or return None."""
+        ...
+
+
+def resolve_round(
+    info: RendezvousInfo | tuple[object, int, int],
+    *,
+    index: int,
+    settings: RendezvousSettings,
+    token: int,
+    choose_master: ChooseMaster,
+    wait: WaitBudget,
+) -> Round:
+    """Return the round, complete.
+
+    The master's address is the handler's. Where it gives none, rank 0 chooses and the others read it from the handler's
+    store, under a key of this round: its token, or `token` where it has none. A handler without tokens must hence form
+    its rounds on all nodes in step.
+
+    Args:
+        info: What `next_rendezvous` returned.
+        index: How many rounds this agent has had before.
+        settings: What the handler was built with.
+        token: The round's token where the handler gives none.
+        choose_master: Gives the address and port of this node for rank 0's worker; called for rank 0 alone.
+        wait: Deadline and cancellation.
+
+    Raises:
+        RendezvousStateError: what the handler returned can't be a round.
+        RendezvousConnectionError: its store failed.
+        WaitCancelledError: the agent wants no round any more.
+        WaitExpiredError: no address came in time.
+
+    Threading: the rendezvous thread; may block.
+    """
+    checked = _checked(_as_info(info, settings), settings)
+    members = checked.members or _equal_members(checked.world_size, settings)
+    sizes = [member.local_world_size for member in members]
+    role_sizes = [member.local_world_size if member.role == settings.role else 0 for member in members]
+    round_token = checked.round_token or token
+    address, port = _master(checked, settings, round_token or index, choose_master, wait)
+    return Round(
+        index=index,
+        token=round_token,
+        nonce=checked.nonce,
+        node_rank=checked.rank,
+        node_count=checked.world_size,
+        local_world_size=settings.local_world_size,
+        base_rank=sum(sizes[: checked.rank]),
+        world_size=sum(sizes),
+        role=settings.role,
+        role_base_rank=sum(role_sizes[: checked.rank]),
+        role_world_size=sum(role_sizes),
+        master_addr=address,
+        master_port=port,
+    )
+
+
+# --- what the handler said
+
+
+def _refuse(settings: RendezvousSettings, what: str) -> NoReturn:
+    raise RendezvousStateError(f"rendezvous {settings.backend!r} {what}", hint="report it to the backend's authors")
+
+
+def _as_info(info: object, settings: RendezvousSettings) -> RendezvousInfo:
+    if isinstance(info, RendezvousInfo):
+        return info
+    if isinstance(info, tuple) and len(info) == 3:
+        store, rank, world_size = info
+        return RendezvousInfo(rank=rank, world_size=world_size, store=store)
+    _refuse(settings, f"returned {type(info).__name__}; a RendezvousInfo or (store, rank, world_size) is needed")
+
+
+def _checked(info: RendezvousInfo, settings: RendezvousSettings) -> RendezvousInfo:
+    for name, value in (("rank", info.rank), ("world_size", info.world_size), ("round_token", info.round_token)):
+        if not isinstance(value, int) or isinstance(value, bool):
+            _refuse(settings, f"returned {name} {value!r}; a whole number is needed")
+    if not 0 <= info.rank < info.world_size:
+        _refuse(settings, f"returned rank {info.rank} of {info.world_size} nodes; ranks begin at 0")
+    if not settings.min_nodes <= info.world_size <= settings.max_nodes:
+        wanted = f"{settings.min_nodes}:{settings.max_nodes}"
+        _refuse(settings, f"formed a round of {info.world_size} nodes; --nnodes allows {wanted}")
+    if info.master_port is not None:
+        _port(info.master_port, settings)
+    if info.members:
+        _check_members(info, settings)
+    return info
+
+
+def _check_members(info: RendezvousInfo, settings: RendezvousSettings) -> None:
+    if len(info.members) != info.world_size:
+        _refuse(settings, f"named {len(info.members)} members in a round of {info.world_size} nodes")
+    for rank, member in enumerate(info.members):
+        if member.local_world_size < 1:
+            _refuse(settings, f"gave node {rank} {member.local_world_size} workers; at least 1 is needed")
+    mine = info.members[info.rank]
+    if (mine.local_world_size, mine.role) != (settings.local_world_size, settings.role):
+        _refuse(
+            settings,
+            f"knows this node (rank {info.rank}) with {mine.local_world_size} workers in role {mine.role!r}; "
+            f"it has {settings.local_world_size} in role {settings.role!r}",
+        )
+
+
+def _equal_members(count: int, settings: RendezvousSettings) -> tuple[RosterMember, ...]:
+    """Take every node to be like this one: all that a handler without a roster lets us know."""
+    return (RosterMember(node_id="", local_world_size=settings.local_world_size, role=settings.role),) * count
+
+
+def _port(value: object, settings: RendezvousSettings) -> int:
+    text = str(value)
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 2**16):
+        _refuse(settings, f"gave the master port {value!r}; a number from 1 to 65535 is needed")
+    return int(text)
+
+
+# --- where the workers meet
+
+
+def _master(
+    info: RendezvousInfo, settings: RendezvousSettings, key: int, choose_master: ChooseMaster, wait: WaitBudget
+) -> tuple[str, int]:
+    if info.master_addr and info.master_port:
+        return info.master_addr, info.master_port
+    if info.world_size > 1 and info.store is None:
+        _refuse(settings, "gave neither a master address and port nor a store to agree on them")
+    if info.rank > 0:
+        store = cast("BootstrapStore", info.store)
+        return _read_master(store, settings, key, wait)
+    chosen_address, chosen_port = choose_master()
+    rostered = info.members[0].address if info.world_size > 1 and info.members else ""
+    address, port = info.master_addr or rostered or chosen_address, info.master_port or chosen_port
+    if info.world_size > 1:
+        store = cast("BootstrapStore", info.store)
+        _guarded(settings, lambda: _publish(store, key, {ADDRESS_KEY: address, PORT_KEY: str(port)}))
+    return address, port
+
+
+def _store_key(round_key: int, name: str) -> str:
+    return f"elastic/{round_key}/{name}"
+
+
+def _publish(store: BootstrapStore, key: int, values: Mapping[str, str]) -> None:
+    for name, value in values.items():
+        store.set(_store_key(key, name), value)
+
+
+def _read_master(store: BootstrapStore, settings: RendezvousSettings, key: int, wait: WaitBudget) -> tuple[str, int]:
+    address = _read(store, settings, _store_key(key, ADDRESS_KEY), wait)
+    port = _read(store, settings, _store_key(key, PORT_KEY), wait)
+    if not address:
+        _refuse(settings, "has an empty master address in its store")
+    return address, _port(port, settings)
+
+
+def _read(store: BootstrapStore, settings: RendezvousSettings, key: str, wait: WaitBudget) -> str:
+    """Return a value as soon as it is there.
+
+    torch's `get` blocks where no cancellation reaches it; its `check` does not, so it is asked first.
+    """
+    check = getattr(store, "check", None)
+    while True:
+        wait.check()
+        if check is None or _guarded(settings, lambda: check([key])):
+            value = _guarded(settings, lambda: _get(store, key))
+            if value is not None:
+                return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+        wait.sleep(POLL_S)
+
+
+def _get(store: BootstrapStore, key: str) -> bytes | str | None:
+    try:
+        return store.get(key)
+    except LookupError:  # a dict-like store: not there yet
+        return None
+
+
+def _guarded(settings: RendezvousSettings, call: Callable[[], _T]) -> _T:
+    """Call into the handler's store, whose errors are not ours."""
+    try:
+        return call()
+    except ElasticError:
+        raise
+    except Exception as err:
+        raise RendezvousConnectionError(
+            f"the store of rendezvous {settings.backend!r} failed: {type(err).__name__}: {' '.join(str(err).split())}",
+            hint="look at the node of rank 0 and the network to it",
+        ) from err
