@@ -1,5 +1,6 @@
 """`elastic run --dry-run`: the resolved configuration, and what each worker would be started with."""
 
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -80,13 +81,13 @@ def _sample_attempt(settings: RunSettings) -> Attempt:
             role=settings.role,
             role_base_rank=node_rank * nproc,
             role_world_size=nodes * nproc,
-            master_addr=settings.master_addr or "127.0.0.1",
+            master_addr=settings.master_addr or settings.local_addr or "127.0.0.1",
             master_port=settings.master_port or 0,
         ),
         restart_count=0,
         membership_changes=0,
         incarnation=_AT_START,
-        node_id=settings.node_id or _AT_START,
+        node_id=settings.node_id or os.uname().nodename,
     )
 
 
@@ -97,7 +98,7 @@ def _sample_paths(settings: RunSettings) -> dict[int, WorkerPaths]:
     paths = {}
     for rank in range(nproc):
         folder = _folder(settings, rank)
-        files = settings.log_dir != "/dev/null"
+        files = settings.log_dir != os.devnull
         rank_paths = RankPaths(
             local_rank=rank,
             directory=str(folder),
@@ -122,7 +123,7 @@ def _sample_paths(settings: RunSettings) -> dict[int, WorkerPaths]:
 
 def _folder(settings: RunSettings, local_rank: int) -> Path:
     root = Path(settings.run_dir or _RUN_DIR)
-    if settings.log_dir is not None and settings.log_dir != "/dev/null":
+    if settings.log_dir is not None and settings.log_dir != os.devnull:
         root = Path(settings.log_dir) / f"{settings.run_id}_<random>"
     return root / "attempt_0" / str(local_rank)
 

@@ -217,7 +217,7 @@ OPTIONS: tuple[OptionRow, ...] = (
         "node-id",
         "ID",
         "Name of this node in logs and reports.",
-        default_note="host name and local address",
+        default_note="host name",
     ),
     # --- restarts ---
     _row(
@@ -277,8 +277,8 @@ OPTIONS: tuple[OptionRow, ...] = (
         Section.LOGS,
         "redirects",
         "STD",
-        "Streams that go to a file instead of the console: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:STD,... for some "
-        "local ranks.",
+        "Streams that go to a file instead of the console: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:STD,... for "
+        "some local ranks.",
         short="r",
         default="0",
         torch=True,

@@ -124,7 +124,7 @@ def signal_names(choices: Choices) -> tuple[tuple[str, ...], list[str]]:
     import signal
 
     dest = "signals_to_handle"
-    known = {member.name for member in signal.Signals}
+    known = signal.Signals.__members__  # aliases too
     names: list[str] = []
     lines: list[str] = []
     for item in (part.strip() for part in (choices.text(dest) or "").split(",")):
