@@ -62,6 +62,8 @@ class _Armed:
                 writer.write_exception(self.error_file, value)
         except Exception as reason:  # noqa: BLE001  # a failure to report must not become the script's failure
             _note(self.error_file, reason)
+        if type(value) is KeyboardInterrupt:
+            _remember_interrupt()
 
 
 def arm() -> None:
@@ -80,6 +82,18 @@ def arm() -> None:
             faulthandler.enable(file=os.open(fault_file, flags, 0o600), all_threads=True)
     except Exception as reason:  # noqa: BLE001  # a script must run whether or not its failure can be recorded
         _note(error_file, reason)
+
+
+def _remember_interrupt() -> None:
+    """Put the interpreter's note that a KeyboardInterrupt ended it back, so that it still dies of SIGINT.
+
+    Every `eval` of a string clears that note, and imports use it (collections.namedtuple); one that ends in a
+    KeyboardInterrupt sets it.
+    """
+    try:
+        eval("(_ for _ in ()).throw(KeyboardInterrupt)")
+    except KeyboardInterrupt:
+        return
 
 
 def _never_ran() -> bool:

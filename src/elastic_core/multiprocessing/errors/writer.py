@@ -186,18 +186,20 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def _complete(path: str, written: dict[str, Any], error: BaseException) -> None:
     """Add our part to a recorder's file; what is there stays, but for text that no reader would take in."""
     at_ns = os.stat(path).st_mtime_ns  # noqa: PTH116  # when it was recorded, not when it had unwound to us
-    ours = _our_part(error, "record", at_ns)
-    if isinstance(written["message"], str):
-        written.update({key: value for key, value in ours.items() if key not in written})
+    message = written["message"]
+    if isinstance(message, str):
+        information = written
     else:
-        message = written["message"]
         information = message.setdefault("extraInfo", {})
         if not isinstance(information, dict):
             return
         message["message"] = _clip(message["message"])
         if isinstance(information.get("py_callstack"), str):
             information["py_callstack"] = _clip(information["py_callstack"], MAX_CALLSTACK_CHARS)
-        information.update({key: value for key, value in ours.items() if key not in information})
+    ours = _our_part(error, "record", at_ns)
+    for key in ("timestamp_ns", "source"):
+        ours[key] = information.get(key, ours[key])
+    information.update(ours)  # frames among it: a recorder sees only those below itself
     _dump(path, written)
 
 

@@ -1,0 +1,492 @@
+"""Real interpreters with the environment that the agent gives its workers."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from elastic_core.failure.classify import judge
+from elastic_core.multiprocessing.errors.reader import read_error
+from elastic_core.types import FailureClass, Origin, WorkerExit
+
+TIMEOUT_S = 60
+
+
+class Worker:
+    """One finished worker and what it left."""
+
+    def __init__(self, folder: Path, arguments, environment, interpreter=(sys.executable,)):
+        self.error_file = folder / "error.json"
+        self.fault_file = folder / "fault.txt"
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("ELASTIC_", "PYTHON"))}
+        hooks = {
+            "TORCHELASTIC_ERROR_FILE": str(self.error_file),
+            "ELASTIC_FAULT_FILE": str(self.fault_file),
+            "ELASTIC_WORKER_HOOKS": "1",
+        }
+        began_ns = time.time_ns()
+        done = subprocess.run(
+            [*interpreter, *arguments],
+            env=inherited | hooks | environment,
+            cwd=folder,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        self.stderr = done.stderr.decode()
+        self.stdout = done.stdout.decode()
+        at_ns = time.time_ns()
+        self.exit = WorkerExit(
+            local_rank=0,
+            global_rank=0,
+            pid=1,
+            code=done.returncode,
+            at_s=1.0,
+            at_ns=at_ns,
+            runtime_s=(at_ns - began_ns) / 1e9,
+        )
+
+    def record(self, *, stderr=False):
+        return read_error(self.error_file, self.fault_file, self.stderr.encode() if stderr else None, exit=self.exit)
+
+    def judged(self):
+        return judge(self.exit, self.record())
+
+
+@pytest.fixture
+def run(tmp_path):
+    def start(source, *arguments, **environment):
+        script = tmp_path / "train.py"
+        script.write_text(textwrap.dedent(source))
+        return Worker(tmp_path, [str(script), *arguments], environment)
+
+    return start
+
+
+UNDECORATED = """\
+    def step():
+        raise ValueError("boom")
+
+    def main():
+        step()
+
+    main()
+    """
+
+
+def test_an_undecorated_exception_is_recorded_and_printed_once(run, tmp_path):
+    worker = run(UNDECORATED)
+    record = worker.record()
+    assert worker.exit.code == 1
+    assert worker.stderr.count("ValueError: boom") == 1
+    assert record is not None
+    assert (record.source, record.type, record.message) == ("hook", "ValueError", "boom")
+    script = str(tmp_path / "train.py")
+    assert record.frames == (
+        (script, 7, "<module>", "main()"),
+        (script, 5, "main", "step()"),
+        (script, 2, "step", 'raise ValueError("boom")'),
+    )
+    assert record.callstack in worker.stderr
+    assert worker.exit.at_ns - worker.exit.runtime_s * 1e9 < record.timestamp_ns < worker.exit.at_ns
+    assert not record.top_level_import
+
+
+def test_what_the_hook_writes_is_the_owners_alone_and_nothing_else_is_left(run, tmp_path):
+    worker = run("import os; os.umask(0)\nraise ValueError")
+    assert {entry.name for entry in tmp_path.iterdir()} == {"train.py", "error.json", "fault.txt"}
+    assert stat.S_IMODE(worker.error_file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(worker.fault_file.stat().st_mode) == 0o600
+
+
+def test_torch_can_read_what_the_hook_writes(run):
+    message = json.loads(run(UNDECORATED).error_file.read_text())["message"]
+    assert message["message"] == "ValueError: boom"
+    assert int(message["extraInfo"]["timestamp"]) == message["extraInfo"]["timestamp_ns"] // 10**9
+    assert message["extraInfo"]["py_callstack"].endswith("ValueError: boom\n")
+
+
+def test_a_syntax_error_in_the_script_is_a_usage_error_at_its_line(run, tmp_path):
+    worker = run("x = 1\ndef (:\n")
+    record = worker.record()
+    assert record is not None
+    assert record.type == "SyntaxError"
+    assert record.frames == ((str(tmp_path / "train.py"), 2, "<module>", "def (:"),)
+    assert worker.judged().failure_class is FailureClass.USAGE
+
+
+def test_an_import_that_fails_at_the_top_level_is_a_usage_error_also_one_module_down(run, tmp_path):
+    (tmp_path / "helper.py").write_text("import json\nfrom json import nosuch\n")
+    for source in ("import nosuch", "import helper"):
+        worker = run(source)
+        assert worker.judged().failure_class is FailureClass.USAGE
+        record = worker.record()
+        assert record is not None
+        assert record.frames[-1][2] == "<module>"
+
+
+def test_an_import_that_fails_inside_a_function_is_not(run):
+    worker = run("def main():\n    import nosuch\nmain()")
+    assert worker.judged().failure_class is FailureClass.USER_EXCEPTION
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "code"),
+    [
+        (["nosuch.py"], "FileNotFoundError", 2),
+        (["-m", "nosuch"], "ModuleNotFoundError", 1),
+        (["-um", "nosuch.inner", "--flag"], "ModuleNotFoundError", 1),
+        (["-mnosuch"], "ModuleNotFoundError", 1),
+        (["empty"], "FileNotFoundError", 1),
+    ],
+)
+def test_a_program_that_is_not_there_is_a_usage_error(tmp_path, arguments, kind, code):
+    (tmp_path / "empty").mkdir()
+    worker = Worker(tmp_path, arguments, {})
+    assert worker.exit.code == code
+    judged = worker.judged()
+    assert (judged.origin, judged.failure_class) == (Origin.INTRINSIC, FailureClass.USAGE)
+    assert judged.summary.startswith(f"{kind}: ")
+    assert arguments[-1].removeprefix("-m").split(".")[0] in judged.summary or "nosuch.inner" in judged.summary
+
+
+def test_a_module_that_fails_by_itself_is_not_a_missing_one(tmp_path):
+    (tmp_path / "mod.py").write_text("def main():\n    raise ValueError('boom')\nmain()\n")
+    worker = Worker(tmp_path, ["-m", "mod"], {})
+    record = worker.record()
+    assert record is not None
+    assert (record.type, record.top_level_import) == ("ValueError", False)
+    assert [frame[2] for frame in record.frames] == ["<module>", "main"]
+
+
+@pytest.mark.parametrize("arguments", [["-c", "raise SystemExit(3)"], ["-"]])
+def test_programs_without_a_file_leave_no_record(tmp_path, arguments):
+    assert Worker(tmp_path, arguments, {}).record() is None
+
+
+def test_a_script_that_replaces_the_excepthook_is_recorded_too(run):
+    worker = run("import sys\nsys.excepthook = lambda *parts: print('mine')\nraise ValueError('boom')")
+    record = worker.record()
+    assert worker.stdout == "mine\n"
+    assert "boom" not in worker.stderr
+    assert record is not None
+    assert (record.type, record.message) == ("ValueError", "boom")
+
+
+def test_a_script_that_chains_the_excepthook_prints_once(run):
+    worker = run(
+        """\
+        import sys
+        before = sys.excepthook
+        def hook(*parts):
+            print("mine", file=sys.stderr)
+            before(*parts)
+        sys.excepthook = hook
+        raise ValueError("boom")
+        """
+    )
+    assert worker.stderr.startswith("mine\nTraceback")
+    assert worker.stderr.count("ValueError: boom") == 1
+    assert worker.record() is not None
+
+
+def test_a_keyboard_interrupt_is_recorded_as_such(run):
+    worker = run("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nwhile True: pass")
+    record = worker.record()
+    assert worker.exit.code == -signal.SIGINT
+    assert record is not None
+    assert record.type == "KeyboardInterrupt"
+    assert worker.judged().failure_class is FailureClass.SIGNAL
+
+
+@pytest.mark.parametrize("leaving", ["sys.exit(3)", "sys.exit('no')", "os._exit(3)", "os.kill(os.getpid(), 9)"])
+def test_leaving_without_an_exception_leaves_no_record(run, leaving):
+    worker = run(f"import os, sys\n{leaving}")
+    assert worker.exit.code != 0
+    assert not worker.error_file.exists()
+    assert worker.record() is None
+
+
+def test_a_handled_exception_and_a_good_end_leave_no_record(run):
+    worker = run("try:\n    1/0\nexcept ZeroDivisionError:\n    pass")
+    assert worker.exit.code == 0
+    assert not worker.error_file.exists()
+
+
+CHILDREN = {
+    "os.fork": """\
+        import os
+        pid = os.fork()
+        if pid == 0:
+            raise ValueError("in the child")
+        os.waitpid(pid, 0)
+        """,
+    "multiprocessing fork": """\
+        import multiprocessing
+        def child():
+            raise ValueError("in the child")
+        process = multiprocessing.get_context("fork").Process(target=child)
+        process.start()
+        process.join()
+        """,
+    "multiprocessing spawn": """\
+        import multiprocessing
+        def child():
+            raise ValueError("in the child")
+        if __name__ == "__main__":
+            process = multiprocessing.get_context("spawn").Process(target=child)
+            process.start()
+            process.join()
+        """,
+    "subprocess": """\
+        import subprocess, sys
+        subprocess.run([sys.executable, "-c", "raise ValueError('in the child')"])
+        """,
+}
+
+
+@pytest.mark.parametrize("way", CHILDREN)
+def test_children_of_the_worker_leave_no_record(run, way):
+    worker = run(CHILDREN[way])
+    assert worker.exit.code == 0
+    assert "ValueError: in the child" in worker.stderr
+    assert not worker.error_file.exists()
+
+
+@pytest.mark.parametrize("way", CHILDREN)
+def test_the_workers_own_failure_is_recorded_after_its_childrens(run, way):
+    source = textwrap.dedent(CHILDREN[way]) + 'if __name__ == "__main__":\n    raise KeyError("own")\n'
+    record = run(source).record()
+    assert record is not None
+    assert record.type == "KeyError"
+
+
+def test_a_worker_behind_a_shell_is_armed(tmp_path):
+    (tmp_path / "train.py").write_text("raise ValueError('boom')")
+    shell = ("/bin/sh", "-c", f"{sys.executable} train.py; exit 5")
+    worker = Worker(tmp_path, [], {}, interpreter=shell)
+    record = worker.record()
+    assert worker.exit.code == 5
+    assert record is not None
+    assert record.type == "ValueError"
+
+
+def test_a_worker_that_executes_itself_again_is_armed_again(run):
+    worker = run(
+        """\
+        import os, sys
+        if len(sys.argv) == 1:
+            os.execv(sys.executable, [sys.executable, sys.argv[0], "again"])
+        raise ValueError("second life")
+        """
+    )
+    record = worker.record()
+    assert record is not None
+    assert record.message == "second life"
+
+
+def test_a_segmentation_fault_leaves_the_python_stack(run, tmp_path):
+    worker = run("import ctypes\ndef crash():\n    ctypes.string_at(0)\ncrash()")
+    record = worker.record()
+    assert worker.exit.code == -signal.SIGSEGV
+    assert worker.stderr == ""
+    assert record is not None
+    assert (record.source, record.message) == ("faulthandler", "Segmentation fault")
+    assert [frame[1:3] for frame in record.frames[:2]] == [(4, "<module>"), (3, "crash")]
+    assert worker.judged().summary == "killed by SIGSEGV (11)"
+
+
+def test_a_fault_handler_that_the_script_enables_itself_does_no_harm(run):
+    worker = run("import ctypes, faulthandler\nfaulthandler.enable(all_threads=True)\nctypes.string_at(0)")
+    assert worker.exit.code == -signal.SIGSEGV
+    assert worker.record() is None
+    assert worker.judged().summary == "killed by SIGSEGV (11)"
+    record = worker.record(stderr=True)
+    assert record is not None
+    assert record.frames[0][1:3] == (3, "<module>")
+
+
+def test_a_fault_handler_that_the_user_asked_for_keeps_its_stream(run):
+    worker = run("import ctypes\nctypes.string_at(0)", PYTHONFAULTHANDLER="1")
+    assert "Fatal Python error: Segmentation fault" in worker.stderr
+    assert not worker.fault_file.exists()
+
+
+def test_an_exception_whose_text_cannot_be_made_is_recorded_by_its_type(run):
+    worker = run("class Odd(Exception):\n    def __str__(self):\n        raise RuntimeError\nraise Odd")
+    record = worker.record()
+    assert record is not None
+    assert record.type == "Odd"
+
+
+def test_huge_texts_and_deep_recursion_are_bounded(run):
+    worker = run(
+        "def f(n):\n    return f(n + 1)\ntry:\n    f(0)\nexcept RecursionError:\n    raise ValueError('x' * 10**7)"
+    )
+    record = worker.record()
+    assert worker.error_file.stat().st_size < 1 << 20
+    assert record is not None
+    assert record.type == "ValueError"
+    deep = run("def f(n):\n    return f(n + 1)\nf(0)").record()
+    assert deep is not None
+    assert deep.type == "RecursionError"
+    assert len(deep.frames) <= 160
+
+
+@pytest.mark.parametrize("where", ["/proc/nowhere/error.json", "/dev/null/error.json"])
+def test_an_error_file_that_cannot_be_written_changes_nothing_for_the_script(run, where):
+    worker = run(UNDECORATED, TORCHELASTIC_ERROR_FILE=where, ELASTIC_FAULT_FILE=where)
+    assert worker.exit.code == 1
+    assert worker.stderr.startswith("Traceback")
+    assert worker.stderr.rstrip().endswith("ValueError: boom")
+
+
+def test_a_broken_write_is_noted_beside_the_file(run, tmp_path):
+    target = tmp_path / "taken"
+    target.mkdir()
+    worker = run(UNDECORATED, TORCHELASTIC_ERROR_FILE=str(target))
+    assert worker.exit.code == 1
+    assert "IsADirectoryError" in (tmp_path / "taken.note").read_text()
+
+
+def test_without_the_variable_the_hook_is_inert(run):
+    worker = run(
+        "import sys\nassert sys.excepthook is sys.__excepthook__\n"
+        "assert not [name for name in sys.modules if name.startswith('elastic_core')]\nraise ValueError",
+        ELASTIC_WORKER_HOOKS="0",
+    )
+    assert "AssertionError" not in worker.stderr
+    assert not worker.error_file.exists()
+    assert not worker.fault_file.exists()
+
+
+def test_the_armed_hook_imports_next_to_nothing(run):
+    source = "import sys\nprint(*sorted(sys.modules))"
+    armed = set(run(source).stdout.split())
+    inert = set(run(source, ELASTIC_WORKER_HOOKS="0").stdout.split())
+    ours = {"elastic_core", "elastic_core._version", "elastic_core.worker", "elastic_core.worker.startup"}
+    assert armed - inert == ours | {"atexit", "faulthandler"}
+
+
+def test_an_exception_after_our_signal_belongs_to_the_stop(run):
+    worker = run(
+        """\
+        import os, signal
+        def handler(signum, frame):
+            raise RuntimeError("told to stop")
+        signal.signal(signal.SIGTERM, handler)
+        os.kill(os.getpid(), signal.SIGTERM)
+        while True: pass
+        """
+    )
+    record = worker.record()
+    assert record is not None
+    before = WorkerExit(
+        local_rank=0,
+        global_rank=0,
+        pid=1,
+        code=1,
+        at_s=1,
+        at_ns=worker.exit.at_ns,
+        runtime_s=worker.exit.runtime_s,
+        stop_signal=signal.SIGTERM,
+        stop_sent_ns=record.timestamp_ns - 1,
+    )
+    assert judge(before, record).origin is Origin.STOPPED
+
+
+# --- the decorators
+
+
+OURS = """\
+    from elastic_core.worker import record
+
+    @record
+    def main():
+        raise ValueError("boom")
+
+    main()
+    """
+
+
+def test_our_decorator_records_once_with_the_hook_and_without(run):
+    for hooks, functions in (("1", ["<module>", "main"]), ("0", ["main"])):
+        worker = run(OURS, ELASTIC_WORKER_HOOKS=hooks)
+        found = worker.record()
+        assert found is not None
+        assert (found.source, found.message) == ("record", "boom")
+        assert [frame[2] for frame in found.frames] == functions
+        assert worker.stderr.count("ValueError: boom") == 1
+        worker.error_file.unlink()
+
+
+def test_our_decorator_logs_the_error_where_there_is_no_file(run):
+    worker = run(OURS, ELASTIC_WORKER_HOOKS="0", TORCHELASTIC_ERROR_FILE="")
+    assert worker.exit.code == 1
+    assert worker.stderr.startswith("uncaught ValueError: boom\nTraceback")
+
+
+TORCH = """\
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    @record
+    def main():
+        raise ValueError("boom")
+
+    main()
+    """
+
+
+@pytest.mark.torch
+def test_torchs_decorator_keeps_its_content_and_gains_ours(run):
+    worker = run(TORCH)
+    content = json.loads(worker.error_file.read_text())["message"]
+    assert content["message"] == "ValueError: boom"
+    assert "multiprocessing/errors/__init__.py" in content["extraInfo"]["py_callstack"]
+    assert content["extraInfo"]["timestamp_ns"] // 10**9 - int(content["extraInfo"]["timestamp"]) in (0, 1)
+    found = worker.record()
+    assert found is not None
+    assert (found.source, found.type) == ("record", "ValueError")
+    assert [frame[2] for frame in found.frames] == ["<module>", "main"]
+
+
+@pytest.mark.torch
+def test_torchs_decorator_alone_is_read_with_its_files_time(run):
+    worker = run(TORCH, ELASTIC_WORKER_HOOKS="0")
+    found = worker.record()
+    assert found is not None
+    assert (found.source, found.type, found.message) == ("record", "ValueError", "boom")
+    assert found.timestamp_ns == worker.error_file.stat().st_mtime_ns
+    assert [frame[2] for frame in found.frames] == ["main"]
+
+
+@pytest.mark.torch
+def test_the_root_cause_of_torchs_child_failed_error_stays(run, tmp_path):
+    child = tmp_path / "child.json"
+    child.write_text(
+        json.dumps({"message": {"message": "KeyError: 'x'", "extraInfo": {"py_callstack": "", "timestamp": "1700"}}})
+    )
+    worker = run(
+        f"""\
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure, record
+
+        @record
+        def main():
+            raise ChildFailedError("inner", {{0: ProcessFailure(0, 5, 3, {str(child)!r})}})
+
+        main()
+        """
+    )
+    content = json.loads(worker.error_file.read_text())["message"]
+    assert (content["message"], content["errorCode"]) == ("KeyError: 'x'", 3)
+    found = worker.record()
+    assert found is not None
+    assert (found.type, found.message) == ("KeyError", "'x'")
