@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,29 @@ def test_a_module_that_fails_by_itself_is_not_a_missing_one(tmp_path):
     assert record is not None
     assert (record.type, record.top_level_import) == ("ValueError", False)
     assert [frame[2] for frame in record.frames] == ["<module>", "main"]
+
+
+@pytest.mark.parametrize("arguments", [["train.py"], ["-m", "train"], ["folder"], ["-m", "folder"], ["train.zip"]])
+def test_a_program_that_ran_and_left_with_the_interpreters_own_codes_is_not_a_missing_one(tmp_path, arguments):
+    source = "import sys\nsys.exit(1)\n"
+    (tmp_path / "train.py").write_text(source)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "__main__.py").write_text(source)
+    with zipfile.ZipFile(tmp_path / "train.zip", "w") as archive:
+        archive.writestr("__main__.py", source)
+    worker = Worker(tmp_path, arguments, {})
+    assert worker.exit.code == 1
+    assert not worker.error_file.exists()
+
+
+def test_arming_twice_changes_nothing_more(run):
+    worker = run(
+        "import os\nfrom elastic_core.worker.startup import arm\nimport sys\nbefore = sys.excepthook\narm()\n"
+        "assert sys.excepthook == before\nraise ValueError('boom')"
+    )
+    record = worker.record()
+    assert record is not None
+    assert (record.type, worker.stderr.count("boom")) == ("ValueError", 2)  # its source line, and its text
 
 
 @pytest.mark.parametrize("arguments", [["-c", "raise SystemExit(3)"], ["-"]])

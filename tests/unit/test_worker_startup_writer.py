@@ -140,7 +140,7 @@ def test_a_long_recorded_text_is_cut_on_completion(tmp_path):
 )
 def test_the_module_is_found_on_the_interpreters_command_line(tmp_path, argv, name):
     path = tmp_path / "e"
-    writer.write_never_ran(str(path), "-m", argv)
+    writer.write_never_ran(str(path), "-m", argv, at_ns=1)
     assert f"module {name!r} can't be run" in content(path)["message"]
 
 
@@ -263,7 +263,7 @@ def test_another_process_never_writes(armed, tmp_path):
 
 
 def test_whatever_goes_wrong_in_writing_is_noted_not_raised(armed, tmp_path, monkeypatch):
-    def fail(path, error):
+    def fail(path, error, *, at_ns):
         raise MemoryError("no room")
 
     monkeypatch.setattr(writer, "write_exception", fail)

@@ -13,6 +13,7 @@ import atexit
 import faulthandler
 import os
 import sys
+import time
 
 # Not from typing: importing it would cost a script more than all the rest of this module.
 TYPE_CHECKING = False
@@ -52,14 +53,15 @@ class _Armed:
         if self.written or os.getpid() != self.pid:
             return
         self.written = True
+        at_ns = time.time_ns()  # before the imports: ranks are ordered by it
         try:
             # Here, not at the top: nearly every worker ends without needing them.
             from elastic_core.multiprocessing.errors import writer
 
             if value is None:
-                writer.write_never_ran(self.error_file, sys.argv[0], sys.orig_argv)
+                writer.write_never_ran(self.error_file, sys.argv[0], sys.orig_argv, at_ns=at_ns)
             else:
-                writer.write_exception(self.error_file, value)
+                writer.write_exception(self.error_file, value, at_ns=at_ns)
         except Exception as reason:  # noqa: BLE001  # a failure to report must not become the script's failure
             _note(self.error_file, reason)
         if type(value) is KeyboardInterrupt:
@@ -68,6 +70,8 @@ class _Armed:
 
 def arm() -> None:
     """Arm the hook in this process, as its environment says."""
+    if isinstance(getattr(sys.excepthook, "__self__", None), _Armed):
+        return  # two installations of the package, each with its .pth file
     error_file = os.environ.get(ERROR_FILE_VARIABLE, "")
     try:
         os.environ[HOOKS_VARIABLE] = str(os.getpid())

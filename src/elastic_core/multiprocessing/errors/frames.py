@@ -1,7 +1,13 @@
 """Frames of a traceback: which of them are the launcher's, and how they are read back from text."""
 
+from __future__ import annotations
+
 import re
-from collections.abc import Iterable, Sequence
+
+# Not from typing or collections.abc: the hook in a failing worker imports this.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 Frame = tuple[str, int, str, str]
 """File, line, function, source line (empty where unknown)."""

@@ -4,16 +4,24 @@ Runs inside the worker, while it is failing: nothing beyond the standard library
 either whole or not there.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import time
 import traceback
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any
 
-from elastic_core.multiprocessing.errors.frames import Frame, at_top_level
+from elastic_core.multiprocessing.errors.frames import at_top_level
+
+# Not from typing: a worker that fails within a second of its start would wait for that import.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from elastic_core.multiprocessing.errors.frames import Frame
 
 # A record is read with a bound of 1 MiB; these keep it far below, whatever an exception carries.
 MAX_MESSAGE_CHARS = 16_384
@@ -23,18 +31,20 @@ OUTER_FRAMES = 40
 INNER_FRAMES = 120
 
 
-def write_exception(path: str, error: BaseException, *, source: str = "hook") -> None:
+def write_exception(path: str, error: BaseException, *, source: str = "hook", at_ns: int | None = None) -> None:
     """Write `error` to `path`, or complete what another recorder has already written there about it.
 
     Args:
         path: The error file.
         error: The exception, with its traceback.
         source: Who writes: `hook`, or `record` for the decorator.
+        at_ns: When it reached whoever calls, in nanoseconds since the epoch; None: now.
     """
-    now_ns = time.time_ns()  # the worker's side has no Clock: this module loads only while a process is failing
+    if at_ns is None:
+        at_ns = time.time_ns()  # the worker's side has no Clock: this module loads only while a process is failing
     written = _load(path)
     if written is None:
-        _dump(path, _document(error, source=source, at_ns=now_ns))
+        _dump(path, _document(error, source=source, at_ns=at_ns))
         return
     known = _find(written, error)
     if known is not None:
@@ -42,23 +52,23 @@ def write_exception(path: str, error: BaseException, *, source: str = "hook") ->
     elif _is_default_form(written) and not hasattr(error, "get_first_failure"):
         # A recorder saw an earlier exception, which the script survived. (Torch's ChildFailedError has a root cause
         # from elsewhere, which was copied here on purpose.)
-        _dump(path, _document(error, source=source, at_ns=now_ns))
+        _dump(path, _document(error, source=source, at_ns=at_ns))
 
 
-def write_never_ran(path: str, program: str, orig_argv: Sequence[str]) -> None:
+def write_never_ran(path: str, program: str, orig_argv: Sequence[str], *, at_ns: int) -> None:
     """Write that the interpreter found no program to run.
 
     Args:
         path: The error file.
         program: What the interpreter was looking for (`sys.argv[0]`): a file, or `-m` for a module.
         orig_argv: The interpreter's own command line (`sys.orig_argv`).
+        at_ns: When, in nanoseconds since the epoch.
     """
     if program == "-m":
         kind = "ModuleNotFoundError"
         text = f"module {_module_of(orig_argv)!r} can't be run: it was not found, or importing it failed"
     else:
         kind, text = "FileNotFoundError", f"can't run {_plain(program)!r}: the interpreter could not open it"
-    at_ns = time.time_ns()
     information = {
         "py_callstack": "",
         "timestamp": str(at_ns // 10**9),
