@@ -24,8 +24,6 @@ from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.reactor import Reactor, Timer
 from elastic_core.types import Decision, Failure, FailureClass, Record, Refuse, Round, WorkerExit
 
-FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
-
 
 class Workers(Protocol):
     """The worker group, as the agent uses it."""
@@ -90,6 +88,8 @@ class AgentOptions(Record, frozen=True, kw_only=True):
     pid: int
     shutdown_timeout_s: float = 30.0
     stop_signals: tuple[int, ...] = ()
+    forwarded_signals: tuple[int, ...] = (signal.SIGUSR1, signal.SIGUSR2)
+    """For the workers; they never stop the job."""
     keep_interrupt: bool = False
     """SIGINT belongs to a worker that has the terminal (`--debug-rank`): the agent lets it pass."""
 
@@ -120,10 +120,14 @@ class Agent:
         reporter: Reporter,
         plan: Plan,
         journal: Journal,
+        note_workers: Callable[[Iterable[int]], None],
         adopted: Callable[[], None] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Wire the parts; nothing runs yet. `adopted` reaps children that came to us as a subreaper."""
+        """Wire the parts; nothing runs yet.
+
+        `note_workers` hears which worker pids exist; `adopted` reaps children that came to us as a subreaper.
+        """
         self._options = options
         self._reactor = reactor
         self._rendezvous = rendezvous
@@ -134,6 +138,7 @@ class Agent:
         self._plan = plan
         self._journal = journal
         self._adopted = adopted
+        self._note_workers = note_workers
         self._clock = clock
         self._state: AgentState = Created()
         self._events: deque[m.AgentEvent] = deque()
@@ -169,9 +174,9 @@ class Agent:
 
     def _handle_signals(self) -> None:
         # A signal that was ignored when we were started (nohup) stays ignored, here and in the workers.
-        wanted = [s for s in self._options.stop_signals if signal.getsignal(s) is not signal.SIG_IGN]
-        passed_on = [s for s in FORWARDED if s not in wanted and signal.getsignal(s) is not signal.SIG_IGN]
-        self._reactor.handle_signals([*wanted, *passed_on, signal.SIGCHLD], self._on_signal)
+        asked = (*self._options.stop_signals, *self._options.forwarded_signals)
+        wanted = [signum for signum in asked if signal.getsignal(signum) is not signal.SIG_IGN]
+        self._reactor.handle_signals([*wanted, signal.SIGCHLD], self._on_signal)
 
     def _on_signal(self, signum: int) -> None:
         if signum == signal.SIGCHLD:
@@ -211,9 +216,14 @@ class Agent:
     def on_worker_exit(self, exit: WorkerExit) -> None:
         """Take a worker's end from the group."""
         self._exits.append(exit)
+        self._note_alive()
         index = -1 if self._round is None else self._round.index
         self._hooks.tell(m.WorkerEnded(round_index=index, exit=exit))
         self.dispatch(m.WorkerExited(exit=exit))
+
+    def _note_alive(self) -> None:
+        pids, alive = self._workers.pids, self._workers.alive
+        self._note_workers([pids[rank] for rank in alive if rank in pids])
 
     def on_workers_stopped(self) -> None:
         """Take the end of the stop ladder from the group."""
@@ -294,6 +304,7 @@ class Agent:
             )
             self.dispatch(m.SpawnFailed(failure=failure, alive=self._workers.alive))
             return
+        self._note_alive()
         pids = self._workers.pids
         self.dispatch(m.WorkersSpawned())
         self._hooks.tell(m.WorkersStarted(round=command.round, pids=tuple(pids[rank] for rank in sorted(pids))))

@@ -21,7 +21,7 @@ from elastic_core.errors import ElasticError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
 from elastic_core.failure.runner import PolicyRunner
-from elastic_core.hooks.runner import HookRunner
+from elastic_core.hooks.runner import HookRunner, NamedHook
 from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_plan
 from elastic_core.launcher.reporter import RunReporter
@@ -33,13 +33,15 @@ from elastic_core.multiprocessing.layout import LogLayout, stream_plans
 from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.multiprocessing.std import parse_ranks, parse_std
 from elastic_core.multiprocessing.sweep import reap_adopted
-from elastic_core.plugins.registry import NamedHook, PluginRegistry
+from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.rounds import resolve_round
 from elastic_core.types import HookSettings, PolicySettings, RendezvousInfo, RendezvousSettings, Round
 
 LOOPBACK = "127.0.0.1"
+STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+FORWARDED_SIGNALS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 
 _C = TypeVar("_C", bound="_Closes")
 
@@ -72,16 +74,16 @@ class _Job:
     def run(self) -> int:
         settings = self._settings
         registry = PluginRegistry(disabled=settings.disabled_plugins)
-        warnings: list[str] = []
         handler = registry.make_rendezvous(settings.rdzv_backend, self._rdzv, settings.rdzv_conf)
         policy = registry.make_policy(settings.policy, _policy_settings(settings), settings.policy_conf)
         run_dir = RunDirectory.create(settings.run_dir, settings.run_id)
         with _Discarded(run_dir):
             self._layout = LogLayout(log_dir=settings.log_dir, run_dir=run_dir.path, run_id=settings.run_id)
             self._layout.prepare(0, 0)
-            hooks, more = registry.make_hooks(HookSettings(name="", run_id=settings.run_id, run_dir=str(run_dir.path)))
-            warnings += more
-            result = self._supervise(handler, policy, hooks, warnings, run_dir)
+            hooks, warnings = registry.make_hooks(
+                HookSettings(name="", run_id=settings.run_id, run_dir=str(run_dir.path))
+            )
+            result = self._supervise(handler, policy, hooks, (*registry.warnings, *warnings), run_dir)
         return result.exit_code
 
     def _supervise(
@@ -139,6 +141,7 @@ class _Job:
             reporter=self._reporter,
             plan=lambda command: self._plan(command, handler),
             journal=journal,
+            note_workers=guardian.note_workers,
             adopted=(lambda: _reap_adopted(workers, guardian)) if subreaper else None,
         )
         result = agent.run()
@@ -265,12 +268,14 @@ def _policy_settings(settings: RunSettings) -> PolicySettings:
 
 
 def _agent_options(settings: RunSettings, node_id: str, run_dir: RunDirectory) -> AgentOptions:
+    listed = {signal.Signals[name] for name in settings.signals_to_handle}
     return AgentOptions(
         run_id=settings.run_id,
         node_id=node_id,
         run_dir=str(run_dir.path),
         pid=os.getpid(),
         shutdown_timeout_s=settings.shutdown_timeout_s,
-        stop_signals=tuple(signal.Signals[name].value for name in settings.signals_to_handle),
+        stop_signals=tuple(sorted(listed & STOP_SIGNALS)),
+        forwarded_signals=tuple(sorted((listed | FORWARDED_SIGNALS) - STOP_SIGNALS)),
         keep_interrupt=settings.debug_rank is not None,
     )
