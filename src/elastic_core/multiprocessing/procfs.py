@@ -64,15 +64,16 @@ def read_stat(pid: int) -> ProcessStat | None:
 
 def list_pids() -> list[int]:
     """Return the number of every process that we can see, ascending."""
-    return _numbers_in("/proc")
+    return numbers_in("/proc")
 
 
 def thread_ids(pid: int) -> list[int]:
     """Return a process's threads, none if it is gone."""
-    return _numbers_in(f"/proc/{pid}/task")
+    return numbers_in(f"/proc/{pid}/task")
 
 
-def _numbers_in(folder: str) -> list[int]:
+def numbers_in(folder: str) -> list[int]:
+    """Return the entries of a folder that are numbers, none if it can't be read."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 -- importing pathlib would cost the guard 2 MiB
     except OSError:

@@ -17,17 +17,19 @@ INCARNATION_VARIABLE = "ELASTIC_INCARNATION"
 
 
 class Survivor(int):
-    """The pid of a process that was found alive, and when that process was started.
+    """The pid of a process that was found alive; its process group, and when it was started.
 
     The start tells it from a later process that the kernel gave the same number.
     """
 
+    group: int
     start_ticks: int
 
     @classmethod
     def of(cls, stat: procfs.ProcessStat) -> "Survivor":
         """Name the process that `stat` was read from."""
         survivor = cls(stat.pid)
+        survivor.group = stat.group
         survivor.start_ticks = stat.start_ticks
         return survivor
 

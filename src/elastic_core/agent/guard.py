@@ -1,0 +1,239 @@
+"""The guard: a process that outlives its agent by as long as it takes to end what the agent's workers left running.
+
+It is started by `guardian` with an empty environment, in a session of its own, every signal blocked, and reads lines
+from its standard input. What they say: `agent PID`, `incarnation TEXT`, `workers [PID ...]` (those not yet reaped;
+replaces an earlier such line), `farewell` (the agent ends in peace: nothing to do). Lines that it does not know it
+ignores. When the pipe ends, or the agent's process does, without a farewell, the hunt begins.
+
+It stays tiny: `os`, `select` and `time` are all that it imports. Its limits are told in
+docs/explanation/no-orphans.md.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+from elastic_core.multiprocessing import procfs
+
+TYPE_CHECKING = False  # as in procfs
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+GUARD_MARK = b"\0elastic-guard\0"
+"""How a guard's command line ends: its last argument, for people to see and for other guards to spare it."""
+_GIVE_UP_S = 30.0
+_SETTLE_S = 0.1
+"""A worker that the agent was just starting shows its environment only after its exec: look at least this long."""
+_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 0.5
+_NEWCOMER_LOOKS = 20
+_CHUNK_BYTES = 65536
+_SIGKILL = 9  # importing signal would double the time and add a quarter to the memory
+
+
+def main() -> None:
+    """Be a guard on standard input. Called: as the only thing that a fresh interpreter does."""
+    os.chdir("/")  # no directory is kept busy
+    for fd in procfs.numbers_in("/proc/self/fd"):
+        if fd > 2:
+            _close(fd)
+    watch = Watch()
+    watch.until_agent_ends(0)
+    if watch.incarnation and not watch.farewell:
+        hunt(watch.incarnation, watch.workers)
+    os._exit(0)  # nothing to clean up: the interpreter's own shutdown would only take time
+
+
+def _close(fd: int) -> None:
+    try:
+        os.close(fd)
+    except OSError:
+        return  # the descriptor that listed the others
+
+
+class Watch:
+    """What the agent has told, until it ends."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self.incarnation = ""
+        self.farewell = False
+        self.workers: dict[int, int] = {}
+        """When each worker was started, by pid."""
+        self._agent_fd = -1
+        self._agent_gone = False
+        self._partial = b""
+
+    def until_agent_ends(self, pipe: int) -> None:
+        """Follow what the agent tells until the pipe ends, the agent ends, or it says farewell.
+
+        The agent's process is watched beside the pipe because a fork of it may hold the pipe open: a library user's
+        own, say.
+        """
+        os.set_blocking(pipe, False)
+        poll = select.poll()
+        poll.register(pipe, select.POLLIN)
+        watched_fd = -1
+        while not self.farewell:
+            if self._agent_fd != watched_fd:
+                watched_fd = self._agent_fd
+                poll.register(watched_fd, select.POLLIN)
+            ready = {fd for fd, _ in poll.poll(0 if self._agent_gone else None)}
+            if self._read(pipe):
+                return
+            # All that was in the pipe is read: what a dead agent had said counts.
+            if self._agent_gone or watched_fd in ready:
+                return
+
+    def _read(self, pipe: int) -> bool:
+        """Take what is in the pipe; return whether it has ended."""
+        while not self.farewell:
+            try:
+                chunk = os.read(pipe, _CHUNK_BYTES)
+            except BlockingIOError:
+                return False
+            if not chunk:
+                return True
+            *lines, self._partial = (self._partial + chunk).split(b"\n")
+            for line in lines:
+                self.take(line.decode())
+        return False
+
+    def take(self, line: str) -> None:
+        """Take one line."""
+        word, _, rest = line.partition(" ")
+        if word == "incarnation":
+            self.incarnation = rest
+        elif word == "agent":
+            self._attend(int(rest))
+        elif word == "workers":
+            stats = [procfs.read_stat(int(pid)) for pid in rest.split()]
+            self.workers = {stat.pid: stat.start_ticks for stat in stats if stat is not None}
+        elif word == "farewell":
+            self.farewell = True
+
+    def _attend(self, agent_pid: int) -> None:
+        try:
+            self._agent_fd = os.pidfd_open(agent_pid)
+        except ProcessLookupError:
+            self._agent_gone = True
+            return
+        except OSError:
+            return  # no pidfds here: the pipe must do
+        # Our parent until it ends: if that is somebody else now, the number may have been given to another process.
+        self._agent_gone = os.getppid() != agent_pid
+
+
+def hunt(incarnation: str, workers: dict[int, int]) -> None:
+    """Kill what workers left until two looks in a row find nothing, for at most half a minute."""
+    began_s = time.monotonic()
+    quarry = Quarry(incarnation, workers)
+    clear_looks = 0
+    pause_s = _PAUSE_S
+    while clear_looks < 2 or time.monotonic() - began_s < _SETTLE_S:
+        alive = quarry.look_and_kill()
+        if alive is None or alive:
+            clear_looks = 0
+            _wait_for_ends(alive or (), pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)  # what KILL has not ended is stuck in the kernel
+        else:
+            clear_looks += 1
+            _wait_for_ends((), _PAUSE_S)
+            pause_s = _PAUSE_S
+        if time.monotonic() - began_s > _GIVE_UP_S:
+            return
+
+
+def _wait_for_ends(pids: Iterable[int], timeout_s: float) -> None:
+    """Wait until these have ended, at most `timeout_s`."""
+    until_s = time.monotonic() + timeout_s
+    for pid in pids:
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            continue
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        poll.poll(max(0.0, until_s - time.monotonic()) * 1000)
+        os.close(pidfd)
+    if not pids:
+        select.poll().poll(timeout_s * 1000)
+
+
+class Quarry:
+    """Finds and kills what carries the incarnation, whatever that started, and all that stayed in its sessions.
+
+    A process may overwrite its environment (to set its title), or start others with an empty one: their parent, their
+    process group or their session gives them away.
+    """
+
+    def __init__(self, incarnation: str, workers: dict[int, int]) -> None:
+        """Hunt for one agent's workers; `workers` are those that it named."""
+        self._entry = os.fsencode(f"ELASTIC_INCARNATION={incarnation}")
+        self._workers = workers
+        self._own = os.getpid()
+        self._led = {pid for pid in workers if procfs.read_stat(pid) is None}
+        """Process groups and sessions that a worker led: whoever is in one was started by it.
+
+        A worker that ended with the agent counts: the kernel gives its number to nobody while its session lasts.
+        """
+
+    def look_and_kill(self) -> list[int] | None:
+        """Kill all that is found in one look at the whole system; return who was found, None if we could not look."""
+        stats: dict[int, procfs.ProcessStat] = {}
+        found: dict[int, procfs.ProcessStat] = {}
+        for _ in range(_NEWCOMER_LOOKS):
+            pids = procfs.list_pids()
+            if self._own not in pids:
+                return None  # no descriptor left in the system, say
+            newcomers = [pid for pid in pids if pid not in stats]
+            # Whoever forks faster than a look at all takes is caught by the short looks at newcomers alone.
+            if not self._look_at(newcomers, stats, found):
+                break
+        return [pid for pid, stat in found.items() if stat.alive]
+
+    def _look_at(
+        self, pids: list[int], stats: dict[int, procfs.ProcessStat], found: dict[int, procfs.ProcessStat]
+    ) -> bool:
+        """Look at processes not seen in this look; return whether there were any."""
+        seen = []
+        # Who is whose child must be read before the first is killed: orphans have another parent.
+        for pid in pids:
+            stat = procfs.read_stat(pid)
+            if stat is not None and pid != self._own:
+                stats[pid] = stat
+                seen.append(stat)
+        for stat in seen:
+            if self._is_worker(stat):
+                self._doom(stat, found)
+        missed = [stat for stat in seen if stat.pid not in found]
+        while kin := [stat for stat in missed if self._is_kin(stat, found)]:
+            for stat in kin:
+                self._doom(stat, found)
+            missed = [stat for stat in missed if stat.pid not in found]
+        return bool(seen)
+
+    def _is_worker(self, stat: procfs.ProcessStat) -> bool:
+        if self._workers.get(stat.pid) == stat.start_ticks:
+            return True
+        return procfs.has_environment_entry(stat.pid, self._entry)
+
+    def _is_kin(self, stat: procfs.ProcessStat, found: dict[int, procfs.ProcessStat]) -> bool:
+        if stat.parent not in found and stat.group not in self._led and stat.session not in self._led:
+            return False
+        # The guard of an agent that one of our workers was: it has a hunt of its own to run.
+        return not (procfs.read_file(f"/proc/{stat.pid}/cmdline") or b"").endswith(GUARD_MARK)
+
+    def _doom(self, stat: procfs.ProcessStat, found: dict[int, procfs.ProcessStat]) -> None:
+        found[stat.pid] = stat
+        if stat.pid in (stat.group, stat.session):
+            self._led.add(stat.pid)
+        now = procfs.read_stat(stat.pid)
+        if now is None or now.start_ticks != stat.start_ticks:
+            return
+        try:
+            os.kill(stat.pid, _SIGKILL)
+        except OSError:
+            return  # ended this instant, or another user's: there is nothing more that we could do

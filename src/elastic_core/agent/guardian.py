@@ -1,0 +1,156 @@
+"""The agent's side of the guard: starts it, tells it what to guard, and starts another when it dies."""
+
+import os
+import select
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from elastic_core.reactor import Reactor
+
+_START_LIMIT = 5
+_START_WINDOW_S = 10.0
+_FAREWELL_WAIT_S = 0.005
+
+
+class Guardian:
+    """Keeps one guard alive for as long as the agent runs.
+
+    Threading: everything on the reactor's thread.
+    """
+
+    def __init__(self, reactor: Reactor, *, incarnation: str, notice: Callable[[str], None]) -> None:
+        """Prepare to guard the workers that carry `incarnation`; nothing is started yet."""
+        self._reactor = reactor
+        self._incarnation = incarnation
+        self._notice = notice
+        self._workers: tuple[int, ...] = ()
+        self._starts: deque[float] = deque(maxlen=_START_LIMIT)
+        self._pid: int | None = None
+        self._pipe = -1
+        self._death_fd = -1
+
+    @property
+    def pid(self) -> int | None:
+        """The guard's process, None where there is none."""
+        return self._pid
+
+    def pids(self) -> frozenset[int]:
+        """Return the processes that sweeps must spare and others must not reap."""
+        return frozenset() if self._pid is None else frozenset({self._pid})
+
+    def start(self) -> None:
+        """Start the guard, without waiting until it is ready: what it is told waits in the pipe.
+
+        A guard that can't be started is told to the user, and the run goes on without.
+        """
+        now_s = self._reactor.now_s()
+        if len(self._starts) == _START_LIMIT and now_s - self._starts[0] < _START_WINDOW_S:
+            self._notice(
+                f"the guard died {_START_LIMIT} times within {_START_WINDOW_S:g} s and is not started again: "
+                "if this agent is killed, its workers may survive it"
+            )
+            return
+        self._starts.append(now_s)
+        try:
+            self._pid, self._pipe = _spawn_guard()
+        except OSError as error:
+            self._notice(f"no guard could be started ({error}): if this agent is killed, its workers may survive it")
+            return
+        try:
+            self._death_fd = os.pidfd_open(self._pid)
+        except OSError:  # no pidfds here: a pipe without reader wakes us as well
+            self._death_fd = os.dup(self._pipe)
+        self._reactor.add_reader(self._death_fd, self._on_death)
+        self._tell(f"agent {os.getpid()}\nincarnation {self._incarnation}\n{self._workers_line()}")
+
+    def note_workers(self, pids: Iterable[int]) -> None:
+        """Name the workers that exist: call when they were started and whenever one was reaped.
+
+        The guard needs no names to find workers by their environment; it needs them to know one that overwrote its
+        environment, as programs do that set their title.
+        """
+        self._workers = tuple(pids)
+        self._tell(self._workers_line())
+
+    def _workers_line(self) -> str:
+        return f"workers {' '.join(map(str, self._workers))}\n"
+
+    def _tell(self, text: str) -> None:
+        if self._pid is None:
+            return
+        message = text.encode()
+        try:
+            if os.write(self._pipe, message) == len(message):
+                return
+        except BlockingIOError:
+            pass  # full, as after a short write: below
+        except BrokenPipeError:
+            return  # it just died: the next one is told everything
+        # It does not read (it was stopped, say): another will. What it was told last may be cut, so it must not act.
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+
+    def _on_death(self) -> None:
+        self._forget()
+        self.start()
+
+    def _forget(self) -> None:
+        """Reap the guard, which has ended, and give its descriptors back."""
+        if self._pid is None:
+            return
+        self._reactor.remove_reader(self._death_fd)
+        os.close(self._death_fd)
+        os.close(self._pipe)
+        with suppress(ChildProcessError):  # somebody else in this process reaps every child
+            os.waitpid(self._pid, 0)
+        self._pid = None
+
+    def dismiss(self) -> None:
+        """Say farewell and let the guard go; takes milliseconds, leaves no process behind; idempotent."""
+        if self._pid is None:
+            return
+        self._tell("farewell\n")
+        poll = select.poll()
+        poll.register(self._death_fd, select.POLLIN)
+        if not poll.poll(_FAREWELL_WAIT_S * 1000):
+            # Still starting, or kept from running: after the farewell there is nothing that it would do.
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+        self._forget()
+
+
+def _spawn_guard() -> tuple[int, int]:
+    """Start a guard; return its pid and the writing end of its pipe.
+
+    By posix_spawn: subprocess would cost 8 ms to import. Every signal is blocked from its first instruction, so that
+    there is no moment in which one meant for the agent or its workers ends it; a session of its own keeps the
+    terminal's away.
+    """
+    if not sys.executable:
+        raise FileNotFoundError("this process does not know its Python interpreter")
+    root = str(Path(__file__).absolute().parents[2])  # -I and -S keep the guard from finding our package by itself
+    code = f"import sys; sys.path.append({root!r}); from elastic_core.agent.guard import main; main()"
+    reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-I", "-S", "-c", code, "elastic-guard"],
+            {},
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, reading, 0),
+                (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_RDWR, 0),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+            setsigmask=signal.valid_signals(),
+        )
+    except BaseException:
+        os.close(writing)
+        raise
+    finally:
+        os.close(reading)
+    return pid, writing

@@ -1,0 +1,92 @@
+"""The port of a round: held by its agent, free for its worker, taken for everybody else."""
+
+import errno
+import socket
+
+from elastic_core.errors import ConfigError, RendezvousError
+
+
+class HeldPort:
+    """A TCP port that is bound but not listened on, for rank 0's worker to listen on.
+
+    A port that the kernel chooses is bound without any reuse option, so that nobody else has it; only then do
+    SO_REUSEADDR and SO_REUSEPORT let a worker that sets one of them (torch's store does) bind and listen on it beside
+    us, again after each crash, whatever connections of the dead linger. A plain bind of others fails, and the kernel
+    gives the port to no one who asks for any.
+    """
+
+    def __init__(self, bound: socket.socket) -> None:
+        """Take over a bound socket."""
+        self._socket = bound
+        self.port: int = bound.getsockname()[1]
+
+    @classmethod
+    def reserve(cls) -> "HeldPort":
+        """Hold a port that the kernel chooses.
+
+        Raises:
+            RendezvousError: none is to be had.
+        """
+        try:
+            return cls(_bind(0, reuse=False))
+        except OSError as error:
+            raise RendezvousError(
+                f"no TCP port could be reserved for MASTER_PORT ({error.strerror})",
+                hint="look for exhausted ports (ss -s) or descriptors (ulimit -n) on this host",
+            ) from error
+
+    @classmethod
+    def hold(cls, port: int) -> "HeldPort":
+        """Hold the port that the user chose.
+
+        Raises:
+            ConfigError: it can't be ours.
+        """
+        if port == 0:
+            return cls.reserve()
+        try:
+            # With reuse, or what is left of the connections of an earlier run would keep us out for a minute. Whoever
+            # listens there keeps us out all the same.
+            return cls(_bind(port, reuse=True))
+        except OverflowError as error:
+            raise ConfigError(f"--master-port {port} is not a TCP port (1 to 65535)") from error
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise ConfigError(
+                    f"--master-port {port} is in use on this host",
+                    hint=f"end what uses it (ss -ltnp 'sport = :{port}'), or choose another --master-port",
+                ) from error
+            raise ConfigError(
+                f"--master-port {port} can't be bound on this host ({error.strerror})",
+                hint="choose a --master-port from 1024 to 65535",
+            ) from error
+
+    def close(self) -> None:
+        """Give the port back; idempotent. Called: when the round's workers are gone."""
+        self._socket.close()
+
+
+def _bind(port: int, *, reuse: bool) -> socket.socket:
+    """Bind on every address: IPv6 and IPv4 at once, IPv4 alone where the host has no IPv6."""
+    try:
+        return _bound(socket.AF_INET6, "::", port, reuse=reuse)
+    except OSError as error:
+        if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT):
+            raise
+    return _bound(socket.AF_INET, "0.0.0.0", port, reuse=reuse)
+
+
+def _bound(family: int, address: str, port: int, *, reuse: bool) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        if reuse:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, port))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
