@@ -38,21 +38,21 @@ def _open_again(fd: int, mode: int, device: int) -> int | None:
         return None
 
 
-def _sender(fd: int) -> tuple[Callable[[bytes | memoryview], int], int, int | None]:
-    """Return how to write to `fd`, the descriptor to wait on, and what to close in the end (None: nothing)."""
+def _sender(fd: int) -> tuple[Callable[[bytes | memoryview], int], int, Callable[[], None] | None]:
+    """Return how to write to `fd`, the descriptor to wait on, and how to give back what was opened for it."""
     status = os.fstat(fd)
     mode = status.st_mode
     if stat.S_ISSOCK(mode):
         import socket  # rare, and 4 ms to import
 
         peer = socket.socket(fileno=os.dup(fd))
-        return lambda data: peer.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL), fd, peer.detach()
+        return lambda data: peer.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL), fd, peer.close
     can_block = stat.S_ISFIFO(mode) or (stat.S_ISCHR(mode) and os.isatty(fd))
     if not can_block:
         return lambda data: os.write(fd, data), fd, None
     again = _open_again(fd, mode, status.st_rdev)
     if again is not None:
-        return lambda data: os.write(again, data), again, again
+        return lambda data: os.write(again, data), again, lambda: os.close(again)
     return lambda data: _write_small(fd, data), fd, None
 
 
@@ -84,10 +84,10 @@ class Sink:
         self._progress_s = 0.0
         self._timer: Timer | None = None
         self._waiting: list[Callable[[], None]] = []
-        self._to_close: int | None = None
+        self._give_back: Callable[[], None] | None = None
         self._send: Callable[[bytes | memoryview], int] | None = None
         try:
-            self._send, self._fd, self._to_close = _sender(fd)
+            self._send, self._fd, self._give_back = _sender(fd)
         except OSError:  # closed before we were started (`>&-`)
             self._fd = -1
 
@@ -247,9 +247,9 @@ class Sink:
         self._send = None
         if self._timer is not None:
             self._timer.cancel()
-        if self._to_close is not None:
-            os.close(self._to_close)
-            self._to_close = None
+        if self._give_back is not None:
+            self._give_back()
+            self._give_back = None
 
 
 def _count_lines(data: bytes) -> int:
