@@ -25,7 +25,7 @@ def save(*_):
     sys.exit(0)
 if rank == 0:
     signal.signal(signal.SIGTERM, save)
-print(json.dumps({"rank": rank}), flush=True)
+os.write(1, (json.dumps({"rank": rank}) + os.linesep).encode())
 if rank == 1 and sys.argv[1] == "fail":
     while not pathlib.Path("go").exists():
         time.sleep(0.01)
@@ -35,8 +35,8 @@ time.sleep(600)
 
 COUNTED = """
 import json, os, sys, time
-print(json.dumps({"restarts": int(os.environ["TORCHELASTIC_RESTART_COUNT"]), "round": int(os.environ["ELASTIC_ROUND"]),
-                  "rank": int(os.environ["RANK"]), "at": time.monotonic()}), flush=True)
+os.write(1, (json.dumps({"restarts": int(os.environ["TORCHELASTIC_RESTART_COUNT"]), "round": int(os.environ["ELASTIC_ROUND"]),
+                  "rank": int(os.environ["RANK"]), "at": time.monotonic()}) + os.linesep).encode())
 """
 
 
@@ -140,7 +140,7 @@ def test_user_signals_reach_every_rank_and_stop_nothing(elastic, script):
     body = (
         "import json, os, signal, time\n"
         "got = []\nsignal.signal(signal.SIGUSR1, lambda *_: got.append(1))\n"
-        "print(json.dumps({'rank': os.environ['RANK']}), flush=True)\n"
+        "os.write(1, (json.dumps({'rank': os.environ['RANK']}) + os.linesep).encode())\n"
         "while not got:\n    time.sleep(0.01)\n"
     )
     agent = elastic("--nproc-per-node", "3", script(body))
@@ -163,7 +163,7 @@ def test_twenty_launches_at_once_never_share_a_port(elastic, script):
         "import json, os, socket\n"
         "s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
         "s.bind(('', int(os.environ['MASTER_PORT']))); s.listen()\n"
-        "print(json.dumps({'port': os.environ['MASTER_PORT']}), flush=True)\n"
+        "os.write(1, (json.dumps({'port': os.environ['MASTER_PORT']}) + os.linesep).encode())\n"
         "while not os.path.exists(os.environ['GO']):\n    import time; time.sleep(0.02)\n"
     )
     go = path.parent / "go"

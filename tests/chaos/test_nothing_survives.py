@@ -19,7 +19,7 @@ detached = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {sl
 child = subprocess.Popen([sys.executable, "-c", sleep])
 subprocess.run([sys.executable, "-c", detached])
 rank = int(os.environ["RANK"])
-print(json.dumps({"pid": os.getpid(), "rank": rank}), flush=True)
+os.write(1, (json.dumps({"pid": os.getpid(), "rank": rank}) + os.linesep).encode())
 codes = json.loads(sys.argv[1])
 if codes[rank] is None:
     time.sleep(600)
