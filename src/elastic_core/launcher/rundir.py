@@ -75,6 +75,8 @@ def _prepare_chosen(chosen: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             path.mkdir(mode=0o700)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ConfigError(f"--run-dir {chosen!r} lies below a file", hint=_TRY) from error
     except OSError as error:
         raise ConfigError(f"--run-dir {chosen!r} can't be created ({error.strerror})", hint=_TRY) from error
     if not path.is_dir():

@@ -1,0 +1,190 @@
+"""The run directory's rules: where it is made, who may read it, when it goes."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from elastic_core.errors import ConfigError
+from elastic_core.launcher import rundir
+from elastic_core.launcher.rundir import RunDirectory
+
+
+@pytest.fixture
+def base(tmp_path, monkeypatch):
+    """A runtime directory of the user's own."""
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    return runtime
+
+
+def parent_of(base):
+    return base / f"elastic-{os.geteuid()}"
+
+
+def test_it_is_made_for_its_owner_only_and_removed_on_success_with_its_parent(base):
+    run = RunDirectory.create(None, "job-1")
+    assert run.path.parent == parent_of(base)
+    assert run.path.name.startswith("job-1-")
+    assert {stat.S_IMODE(p.stat().st_mode) for p in (run.path, run.path.parent)} == {0o700}
+    deep = run.path / "attempt_0" / "0"
+    deep.mkdir(parents=True)
+    (deep / "stdout.log").write_text("x")
+    (run.path / "link").symlink_to(base)
+    assert run.finish(success=True) is False
+    assert list(base.iterdir()) == []
+
+
+def test_it_is_kept_on_failure_and_where_somebody_wants_it(base):
+    failed, wanted, plain = (RunDirectory.create(None, "a") for _ in range(3))
+    wanted.keep("logs were asked for")
+    wanted.keep("another reason")
+    assert failed.finish(success=False)
+    assert wanted.finish(success=True)
+    assert not plain.finish(success=True)
+    assert set(parent_of(base).iterdir()) == {failed.path, wanted.path}
+    assert (failed.kept_because, wanted.kept_because, plain.kept_because) == (
+        "the run failed",
+        "logs were asked for",
+        "",
+    )
+
+
+@pytest.mark.parametrize("run_id", ["team/job", "..", "ünï çødé", "x" * 5000, "a\nb", "", "%2F", "/" * 100])
+def test_any_run_id_makes_one_short_name(base, run_id):
+    run = RunDirectory.create(None, run_id)
+    assert run.path.parent == parent_of(base)
+    assert len(run.path.name) <= 50
+    assert run.path.name.isascii()
+    assert run.path.is_dir()
+
+
+def test_a_file_that_a_worker_made_unremovable_by_mode_goes_too(base):
+    run = RunDirectory.create(None, "a")
+    closed = run.path / "closed"
+    closed.mkdir()
+    (closed / "file").touch()
+    closed.chmod(0o500)
+    assert not run.finish(success=True)
+
+
+def test_what_can_not_be_removed_stays_without_an_error(base, monkeypatch):
+    run = RunDirectory.create(None, "a")
+    (run.path / "held").touch()
+    monkeypatch.setattr(rundir.os, "unlink", lambda path: (_ for _ in ()).throw(OSError("busy")))
+    assert run.finish(success=True) is True
+
+
+def test_a_parent_that_others_can_write_to_is_refused(base):
+    parent_of(base).mkdir()
+    parent_of(base).chmod(0o770)
+    with pytest.raises(ConfigError, match=r"can be written by others \(mode 770\).*Try: remove it, or --run-dir"):
+        RunDirectory.create(None, "a")
+
+
+def test_a_parent_of_another_user_is_refused(base, monkeypatch):
+    parent_of(base).mkdir(mode=0o700)
+    foreign = os.geteuid() + 1
+    monkeypatch.setattr(rundir, "_is_private", lambda path: True)
+    parent_of(base).rename(base / f"elastic-{foreign}")
+    monkeypatch.setattr(rundir.os, "geteuid", lambda: foreign)
+    with pytest.raises(ConfigError, match=rf"belongs to user {foreign - 1}; needed is a directory of user {foreign} "):
+        RunDirectory.create(None, "a")
+
+
+def test_a_parent_that_is_a_link_or_a_file_is_refused(base, tmp_path):
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    parent_of(base).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="is a symbolic link"):
+        RunDirectory.create(None, "a")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    parent_of(base).unlink()
+    parent_of(base).touch()
+    with pytest.raises(ConfigError, match="is not a directory"):
+        RunDirectory.create(None, "a")
+
+
+def test_a_parent_that_racing_runs_remove_is_made_again(base, monkeypatch):
+    checks = []
+    check = rundir._check_owner_only
+
+    def removed_meanwhile(parent):
+        check(parent)
+        checks.append(parent)
+        if len(checks) < 4:
+            parent.rmdir()
+
+    monkeypatch.setattr(rundir, "_check_owner_only", removed_meanwhile)
+    assert RunDirectory.create(None, "a").path.is_dir()
+    assert len(checks) == 4
+    monkeypatch.setattr(rundir, "_check_owner_only", lambda parent: (_ for _ in ()).throw(FileNotFoundError))
+    with pytest.raises(ConfigError, match="it keeps vanishing"):
+        RunDirectory.create(None, "a")
+
+
+def test_a_runtime_directory_of_somebody_else_is_passed_over(tmp_path, monkeypatch):
+    (tmp_path / "temp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temp"))
+    somebody_elses = tmp_path / "theirs"
+    somebody_elses.mkdir()
+    real_stat = Path.stat
+
+    def stat_of(self, **options):
+        found = real_stat(self, **options)
+        return os.stat_result((*found[:4], found.st_uid + 1, *found[5:10])) if self == somebody_elses else found
+
+    monkeypatch.setattr(Path, "stat", stat_of)
+    for useless in (str(somebody_elses), "relative", str(tmp_path / "missing"), ""):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", useless)
+        run = RunDirectory.create(None, "a")
+        assert run.path.parent == parent_of(tmp_path / "temp")
+        run.finish(success=True)
+
+
+def test_no_temp_directory_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
+    monkeypatch.setattr(rundir, "_is_writable_directory", lambda path: False)
+    with pytest.raises(ConfigError, match=r"no writable directory .*missing, .*/tmp.* Try: --run-dir") as caught:
+        RunDirectory.create(None, "a")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_full_disk_is_one_line(base, monkeypatch):
+    def full(self, mode=0o777, parents=False, exist_ok=False):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(ConfigError, match=r"no run directory can be made in '.*' \(No space left on device\). Try: "):
+        RunDirectory.create(None, "a")
+
+
+def test_a_chosen_directory_is_made_and_never_removed(tmp_path):
+    run = RunDirectory.create(str(tmp_path / "deep" / "runs"), "a")
+    assert run.path == tmp_path / "deep" / "runs"
+    assert stat.S_IMODE(run.path.stat().st_mode) == 0o700
+    (run.path / "mine").touch()
+    assert run.finish(success=True)
+    assert (run.path / "mine").exists()
+    assert RunDirectory.create(str(run.path), "a").path == run.path
+
+
+def test_a_chosen_directory_that_can_not_be_used_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    cases = [
+        ("file", "is a file"),
+        ("file/below", "lies below a file"),
+        ("file/a/b", "lies below a file"),
+        ("x" * 300, "too long"),
+    ]
+    for name, words in cases:
+        with pytest.raises(ConfigError, match=f"--run-dir .*{words}.*Try: ") as caught:
+            RunDirectory.create(str(tmp_path / name), "a")
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ConfigError, match="--run-dir is empty"):
+        RunDirectory.create("", "a")
+    monkeypatch.setattr(rundir.os, "access", lambda path, mode: False)
+    with pytest.raises(ConfigError, match="not writable by this user"):
+        RunDirectory.create(str(tmp_path), "a")
