@@ -256,6 +256,16 @@ def test_streams_that_are_one_file_share_one_queue(reactor, pipe):
     os.close(twin)
 
 
+def test_other_threads_may_say_a_line(reactor, pipe):
+    console = Console(reactor, stdout_fd=pipe[1], stderr_fd=pipe[1])
+    thread = threading.Thread(target=lambda: console.line("from a hook"))
+    thread.start()
+    thread.join(10)
+    assert read_available(pipe[0]) == b""
+    turn_until(reactor, lambda: read_available(pipe[0]) == b"from a hook\n")
+    console.close()
+
+
 def test_the_agents_lines_never_tear_a_workers(reactor, pipe):
     console = Console(reactor, stdout_fd=pipe[1], stderr_fd=pipe[1])
     for number in range(300):

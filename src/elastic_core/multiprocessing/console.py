@@ -1,6 +1,8 @@
 """Our own stdout and stderr, shared by the workers' lines and the agent's."""
 
 import os
+import threading
+from functools import partial
 
 from elastic_core.multiprocessing.sink import STALL_S, Sink
 from elastic_core.reactor import Reactor
@@ -15,19 +17,24 @@ class Console:
     Where stdout and stderr are one and the same file, pipe or terminal, they share one queue, so that lines of the two
     don't mix either.
 
-    Threading: the reactor's thread.
+    Threading: built and used on the reactor's thread; `line` may be called from any.
     """
 
     def __init__(self, reactor: Reactor, *, stdout_fd: int = 1, stderr_fd: int = 2, stall_s: float = STALL_S) -> None:
         """Take the streams as they are."""
         self._reactor = reactor
+        self._thread = threading.get_ident()
         self.stdout = Sink(reactor, stdout_fd, stall_s=stall_s)
         same = _identity(stdout_fd) == _identity(stderr_fd)
         self.stderr = self.stdout if same else Sink(reactor, stderr_fd, stall_s=stall_s)
 
     def line(self, text: str) -> None:
         """Write the agent's own words to stderr, as one or more whole lines."""
-        self.stderr.submit(text.encode("utf-8", "backslashreplace") + b"\n", own=True)
+        data = text.encode("utf-8", "backslashreplace") + b"\n"
+        if threading.get_ident() == self._thread:
+            self.stderr.submit(data, own=True)
+        else:
+            self._reactor.post(partial(self.stderr.submit, data, own=True))
 
     def flush(self, timeout_s: float = FLUSH_S) -> bool:
         """Write what is queued, blocking at most `timeout_s` in all; return whether everything went out.

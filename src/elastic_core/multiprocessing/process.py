@@ -25,7 +25,6 @@ _HINTS = {
     errno.ENOMEM: "free some memory, or start fewer workers",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
     errno.ENFILE: "raise the system's limit on open files (fs.file-max)",
-    errno.ENOSPC: "free some room for the log files, or use another --log-dir",
 }
 
 
@@ -207,6 +206,8 @@ def _spawn_error(launch: WorkerLaunch, error: OSError | ValueError) -> WorkerErr
     if isinstance(error, ValueError):  # an embedded null byte
         return WorkerError(f"{where}: {error}", hint="remove null bytes from arguments and environment")
     number = error.errno or 0
-    about = f" ({error.filename})" if error.filename and error.filename != program else ""
-    name = errno.errorcode.get(number, str(number))
-    return WorkerError(f"{where}: {name}: {os.strerror(number)}{about}", hint=_HINTS.get(number, ""))
+    reason = f"{errno.errorcode.get(number, str(number))}: {os.strerror(number)}"
+    if error.filename and error.filename != program:
+        where = f"worker with local rank {launch.local_rank}: can't open log file {error.filename!r}"
+        return WorkerError(f"{where}: {reason}", hint="another --log-dir, with room and write permission")
+    return WorkerError(f"{where}: {reason}", hint=_HINTS.get(number, ""))
