@@ -18,6 +18,9 @@ from elastic_core.types import API_VERSION, HookSettings, OptionSpec, PolicySett
 
 SUPPORTED_API: Final = range(1, API_VERSION + 1)
 
+IN_CODE: Final = "in code"
+"""Stands for the distribution of what was registered in code."""
+
 BASES: Final[dict[str, type]] = {
     RENDEZVOUS_GROUP: RendezvousHandler,
     FAILURE_GROUP: FailureHandler,
@@ -144,6 +147,8 @@ def _told(err: BaseException) -> str:
 
 
 def _mend(entry: PluginEntry) -> str:
+    if entry.distribution == IN_CODE:
+        return f"look at {entry.value}"
     return f"pip install --upgrade {entry.distribution}, or report it to its authors"
 
 

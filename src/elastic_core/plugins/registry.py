@@ -15,7 +15,7 @@ from elastic_core.errors import ElasticError, PluginError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.runner import NamedHook
 from elastic_core.plugins.discovery import PluginEntry, find_entries
-from elastic_core.plugins.loading import LoadedPlugin, build, refusal
+from elastic_core.plugins.loading import IN_CODE, LoadedPlugin, build, refusal
 from elastic_core.plugins.missing import (
     FAILURE_GROUP,
     HOOKS_GROUP,
@@ -31,8 +31,6 @@ from elastic_core.types import HookSettings, OptionSpec, PolicySettings, Record,
 
 HEAVY_MODULES: Final = ("torch", "numpy")
 """What no observer may bring into the supervisor: seconds of start-up, hundreds of megabytes."""
-
-IN_CODE: Final = "(in code)"
 
 
 class PluginInfo(Record, frozen=True, kw_only=True):
@@ -130,7 +128,7 @@ class PluginRegistry:
             group=RENDEZVOUS_GROUP,
             name=name,
             value=in_code.describe(maker),
-            distribution="registered in code",
+            distribution=IN_CODE,
             version="",
         )
         # A function declares nothing, so that what the user typed reaches it as it is.
@@ -180,7 +178,7 @@ class PluginRegistry:
             for entry in self._entries()
         ]
         order = list(KINDS.values())
-        return sorted(infos, key=lambda info: (order.index(info.kind), info.name, info.distribution))
+        return sorted(infos, key=lambda info: (order.index(info.kind), info.name))
 
     def _status(self, entry: PluginEntry, *, load: bool) -> str:
         if entry.group == HOOKS_GROUP and entry.name in self._disabled:

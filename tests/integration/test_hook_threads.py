@@ -1,0 +1,334 @@
+"""Observers on their thread, with a real reactor: order, raises, overruns, answers, the end."""
+
+import threading
+import time
+
+import pytest
+
+from elastic_core.hooks.handler import AgentHook
+from elastic_core.hooks.runner import HookRunner, HookStats, NamedHook
+from elastic_core.messages import AgentStarted, AgentStopped, FailureSeen, Joining, RoundJoined, WorkersStarting
+from elastic_core.reactor import Reactor
+from elastic_core.types import AddEnvironment, Failure, FailureClass, HookSettings, Refuse, Round
+
+DEADLINE_S = 0.5
+PATIENCE_S = 20.0
+ROUND = Round(
+    index=0,
+    token=1,
+    nonce="",
+    node_rank=0,
+    node_count=1,
+    local_world_size=1,
+    base_rank=0,
+    world_size=1,
+    role="default",
+    role_base_rank=0,
+    role_world_size=1,
+    master_addr="h",
+    master_port=1,
+)
+STARTED = AgentStarted(run_id="r", node_id="n", run_dir="/x", pid=1)
+STARTING = WorkersStarting(round=ROUND, restart_count=0)
+STOPPED = AgentStopped(exit_code=0, reason="done")
+JOINED = RoundJoined(round=ROUND)
+
+
+class Bench:
+    """A reactor, a runner over some hooks, and what came out of it."""
+
+    def __init__(self):
+        self.reactor = Reactor()
+        self.lines = []
+        self.answers = []
+        self.answer_threads = set()
+
+    def start(self, *, deadline_s=PATIENCE_S, **hooks):
+        named = [
+            NamedHook(name=name, distribution=f"fake-{name} 1", hook=cls(HookSettings(name=name)))
+            for name, cls in hooks.items()
+        ]
+        self.hooks = {one.name: one.hook for one in named}
+        self.runner = HookRunner(
+            named,
+            post=self.reactor.post,
+            call_later=self.reactor.call_later,
+            log=self.hear_line,
+            deadline_s=deadline_s,
+        )
+        return self.runner
+
+    def hear_line(self, line):
+        self.answer_threads.add(threading.current_thread())
+        self.lines.append(line)
+
+    def hear(self, *answer):
+        self.answer_threads.add(threading.current_thread())
+        self.answers.append(answer)
+
+    def until(self, condition):
+        end_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < end_s, "the condition never came true"
+            self.reactor.turn(0.01)
+
+
+@pytest.fixture
+def bench():
+    bench = Bench()
+    yield bench
+    bench.runner.close(0.0)
+    bench.reactor.close()
+
+
+class Recorder(AgentHook):
+    def __init__(self, settings):
+        super().__init__(settings)
+        self.seen = []
+        self.threads = set()
+
+    def note(self, event):
+        self.seen.append(event)
+        self.threads.add(threading.current_thread().name)
+
+    on_agent_started = on_round_joined = on_failure = on_agent_stopped = note
+
+
+def stuck_hook(release):
+    class Stuck(Recorder):
+        def on_round_joined(self, event):
+            self.note(event)
+            release.wait(PATIENCE_S)
+            raise RuntimeError("too late to be heard")
+
+        def on_joining(self, event):
+            self.on_round_joined(event)
+            return Refuse(reason="too late to be heard")
+
+    return Stuck
+
+
+@pytest.fixture
+def release():
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_moments_arrive_in_order_on_one_thread(bench):
+    runner = bench.start(one=Recorder, two=Recorder)
+    for moment in (STARTED, JOINED, STOPPED):
+        runner.tell(moment)
+    runner.close()
+    for hook in bench.hooks.values():
+        assert hook.seen == [STARTED, JOINED, STOPPED]
+        assert hook.threads == {"elastic-hooks"}
+    assert runner.stats() == {"one": HookStats(calls=3), "two": HookStats(calls=3)}
+    assert not bench.lines
+
+
+def test_thread_ends_after_close(bench):
+    before = threading.active_count()
+    runner = bench.start(one=Recorder)
+    assert threading.active_count() == before
+    runner.tell(STARTED)
+    runner.close()
+    bench.until(lambda: threading.active_count() == before)
+
+
+@pytest.mark.parametrize("error", [ValueError("two\nlines"), SystemExit(3)])
+def test_raise_is_told_and_counted_and_hurts_nobody(bench, error):
+    class Raising(Recorder):
+        def on_agent_started(self, event):
+            raise error
+
+    runner = bench.start(bad=Raising, good=Recorder)
+    runner.tell(STARTED)
+    runner.tell(STARTED)
+    bench.until(lambda: len(bench.lines) == 2 and len(bench.hooks["good"].seen) == 2)
+    text = " ".join(str(error).split())
+    assert bench.lines[0] == f"hook 'bad' (fake-bad 1): on_agent_started raised {type(error).__name__}: {text}"
+    assert runner.stats() == {"bad": HookStats(calls=2, errors=2), "good": HookStats(calls=2)}
+    assert bench.answer_threads == {threading.current_thread()}
+
+
+def test_overrun_is_abandoned_named_and_off_and_the_others_go_on(bench, release):
+    runner = bench.start(deadline_s=DEADLINE_S, slow=stuck_hook(release), good=Recorder)
+    runner.tell(STARTED)
+    runner.tell(JOINED)
+    runner.tell(STOPPED)
+    good = bench.hooks["good"]
+    bench.until(lambda: good.seen == [STARTED, JOINED, STOPPED])
+    [line] = bench.lines
+    assert line.startswith("hook 'slow' (fake-slow 1): on_round_joined has not returned after ")
+    assert line.endswith("s; it is off for the rest of the run")
+    assert bench.hooks["slow"].seen == [STARTED, JOINED]
+    assert runner.stats()["slow"] == HookStats(calls=2, abandoned=True)
+    release.set()
+    runner.tell(JOINED)
+    bench.until(lambda: len(good.seen) == 4)
+    assert len(bench.lines) == 1
+    assert bench.hooks["slow"].seen == [STARTED, JOINED]
+
+
+def test_slow_hook_within_its_deadline_is_not_abandoned(bench):
+    class Slow(Recorder):
+        def on_agent_started(self, event):
+            threading.Event().wait(0.2)  # stands for work that takes this long
+            self.note(event)
+
+    runner = bench.start(deadline_s=0.9, slow=Slow)
+    for _ in range(5):
+        runner.tell(STARTED)
+    bench.until(lambda: len(bench.hooks["slow"].seen) == 5)
+    assert not bench.lines
+
+
+def test_question_is_answered_although_a_hook_hangs_in_it(bench, release):
+    class Gate(AgentHook):
+        def on_joining(self, event):
+            return Refuse(reason="row remapping pending")
+
+    runner = bench.start(deadline_s=DEADLINE_S, slow=stuck_hook(release), gate=Gate)
+    runner.ask_join(Joining(round_index=0), bench.hear)
+    bench.until(lambda: bench.answers)
+    assert bench.answers == [(Refuse(reason="row remapping pending"), "gate")]
+    assert bench.answer_threads == {threading.current_thread()}
+    runner.ask_join(Joining(round_index=1), bench.hear)
+    bench.until(lambda: len(bench.answers) == 2)
+    assert len(bench.lines) == 1
+
+
+def test_first_refusal_ends_the_asking(bench):
+    class First(Recorder):
+        def on_joining(self, event):
+            return Refuse(reason="first")
+
+    class Second(Recorder):
+        def on_joining(self, event):
+            self.note(event)
+            return Refuse(reason="second")
+
+    runner = bench.start(first=First, second=Second)
+    runner.ask_join(Joining(round_index=0), bench.hear)
+    bench.until(lambda: bench.answers)
+    assert bench.answers == [(Refuse(reason="first"), "first")]
+    assert not bench.hooks["second"].seen
+
+
+def test_variables_of_all_hooks_are_gathered_and_reserved_ones_refused(bench):
+    class One(AgentHook):
+        def on_workers_starting(self, event):
+            return AddEnvironment(variables={"NCCL_DEBUG": "INFO", "RANK": "0", "A": 5})
+
+    class Two(AgentHook):
+        def on_workers_starting(self, event):
+            return AddEnvironment(variables={"SITE": "b"})
+
+    runner = bench.start(one=One, two=Two)
+    runner.ask_start(STARTING, bench.hear)
+    bench.until(lambda: bench.answers and len(bench.lines) == 2)
+    assert bench.answers == [({"NCCL_DEBUG": "INFO", "SITE": "b"}, None, "")]
+    assert bench.lines == [
+        "hook 'one' (fake-one 1): on_workers_starting may not set 'RANK': it is reserved, it says what the worker is",
+        "hook 'one' (fake-one 1): on_workers_starting may not set 'A': name and value must be text",
+    ]
+
+
+def test_start_may_be_refused(bench):
+    class Gate(AgentHook):
+        def on_workers_starting(self, event):
+            return Refuse(reason="ECC errors")
+
+    runner = bench.start(gate=Gate)
+    runner.ask_start(STARTING, bench.hear)
+    bench.until(lambda: bench.answers)
+    assert bench.answers == [({}, Refuse(reason="ECC errors"), "gate")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "needed"),
+    [
+        ("no", "answered str; Refuse or None is needed"),
+        (False, "answered bool"),
+        (AddEnvironment(variables={"A": "b"}), "answered AddEnvironment; Refuse or None"),
+        (Refuse(reason=None), "answered Refuse"),
+    ],
+)
+def test_other_answers_are_told_and_mean_no_objection(bench, answer, needed):
+    class Odd(AgentHook):
+        def on_joining(self, event):
+            return answer
+
+    runner = bench.start(odd=Odd)
+    runner.ask_join(Joining(round_index=0), bench.hear)
+    bench.until(lambda: bench.answers and bench.lines)
+    assert bench.answers == [(None, "")]
+    assert bench.lines[0].startswith(f"hook 'odd' (fake-odd 1): on_joining {needed}")
+    assert runner.stats()["odd"].errors == 1
+
+
+def test_environment_that_is_no_mapping_is_told(bench):
+    class Odd(AgentHook):
+        def on_workers_starting(self, event):
+            return AddEnvironment(variables=None)
+
+    runner = bench.start(odd=Odd)
+    runner.ask_start(STARTING, bench.hear)
+    bench.until(lambda: bench.answers and bench.lines)
+    assert bench.answers == [({}, None, "")]
+
+
+def test_question_waits_for_what_was_told_before_it(bench):
+    class Both(Recorder):
+        def on_joining(self, event):
+            self.note(event)
+
+    runner = bench.start(both=Both)
+    runner.tell(STARTED)
+    runner.ask_join(Joining(round_index=0), bench.hear)
+    bench.until(lambda: bench.answers)
+    assert bench.hooks["both"].seen == [STARTED, Joining(round_index=0)]
+
+
+def test_close_gives_up_on_a_stuck_hook_in_time_and_names_who_was_not_told(bench, release):
+    runner = bench.start(deadline_s=PATIENCE_S, slow=stuck_hook(release), good=Recorder)
+    runner.tell(JOINED)
+    runner.tell(STOPPED)
+    began_s = time.monotonic()
+    runner.close(0.1)
+    assert time.monotonic() - began_s < PATIENCE_S / 2
+    assert "hook 'slow' (fake-slow 1): on_round_joined has not returned" in bench.lines[0]
+    assert bench.lines[0].endswith("the run ends without it")
+    assert bench.lines[1:] == ["hooks good: not told of the end, the others took too long"]
+
+
+def test_close_abandons_one_and_still_tells_the_next(bench, release):
+    runner = bench.start(deadline_s=DEADLINE_S, slow=stuck_hook(release), good=Recorder)
+    runner.tell(JOINED)
+    runner.tell(STOPPED)
+    runner.close(PATIENCE_S)
+    assert bench.hooks["good"].seen == [JOINED, STOPPED]
+    assert len(bench.lines) == 1
+
+
+def test_after_close_questions_are_answered_at_once(bench):
+    class Gate(AgentHook):
+        def on_joining(self, event):
+            return Refuse(reason="no")
+
+    runner = bench.start(gate=Gate)
+    runner.close()
+    runner.ask_join(Joining(round_index=0), bench.hear)
+    assert bench.answers == [(None, "")]
+
+
+def test_idle_runner_does_not_wake_the_reactor(bench):
+    runner = bench.start(deadline_s=DEADLINE_S, one=Recorder)
+    failure = Failure(failure_class=FailureClass.EXIT, summary="x", node_id="n", round_index=0, at_s=0.0, uptime_s=0.0)
+    runner.tell(FailureSeen(failure=failure))
+    bench.until(lambda: bench.hooks["one"].seen)
+    timers = []
+    runner._call_later = lambda *args: timers.append(args)
+    bench.until(lambda: not runner._watched)
+    assert not timers

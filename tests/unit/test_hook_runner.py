@@ -1,0 +1,71 @@
+"""What can be said of observers without a thread: nobody is woken for nothing, and what they may not set."""
+
+import pytest
+
+from elastic_core.hooks.handler import AgentHook
+from elastic_core.hooks.runner import METHODS, HookRunner, HookStats, NamedHook, fault_of_variable
+from elastic_core.messages import AgentStopped, Joining, WorkersStarting
+from elastic_core.types import HookSettings, Round
+
+ROUND = Round(
+    index=0,
+    token=1,
+    nonce="",
+    node_rank=0,
+    node_count=1,
+    local_world_size=1,
+    base_rank=0,
+    world_size=1,
+    role="default",
+    role_base_rank=0,
+    role_world_size=1,
+    master_addr="h",
+    master_port=1,
+)
+
+
+def never(*args):
+    raise AssertionError("nothing to post, no timer, no line")
+
+
+class Deaf(AgentHook):
+    """Overrides nothing."""
+
+
+@pytest.mark.parametrize(
+    "hooks", [[], [NamedHook(name="deaf", distribution="d", hook=Deaf(HookSettings(name="deaf")))]]
+)
+def test_without_anybody_to_ask_answers_come_at_once(hooks):
+    runner = HookRunner(hooks, post=never, call_later=never, log=never)
+    heard = []
+    runner.ask_join(Joining(round_index=0), lambda *answer: heard.append(answer))
+    runner.ask_start(WorkersStarting(round=ROUND, restart_count=0), lambda *answer: heard.append(answer))
+    runner.tell(AgentStopped(exit_code=0, reason=""))
+    runner.close()
+    runner.close()
+    assert heard == [(None, ""), ({}, None, "")]
+    assert runner.stats() == {named.name: HookStats() for named in hooks}
+
+
+def test_every_method_of_a_hook_has_its_moment():
+    assert sorted(METHODS.values()) == sorted(name for name in vars(AgentHook) if name.startswith("on_"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "ROLE_NAME", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "ELASTIC_X"],
+)
+def test_variables_that_say_what_a_worker_is_are_reserved(name):
+    assert "reserved" in fault_of_variable(name, "1")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("", "x"), ("A=B", "x"), ("A\0", "x"), ("A", "x\0"), (5, "x"), ("A", 5), ("A", None)]
+)
+def test_what_an_environment_cant_hold_is_refused(name, value):
+    assert fault_of_variable(name, value)
+
+
+@pytest.mark.parametrize("name", ["NCCL_DEBUG", "RANKS", "GROUP_OF_MINE", "CUDA_VISIBLE_DEVICES"])
+def test_other_variables_are_free(name):
+    assert fault_of_variable(name, "") == ""

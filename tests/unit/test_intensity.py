@@ -1,0 +1,132 @@
+"""The built-in policy: so many restarts, sooner or later, and some never."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_core.errors import ConfigError
+from elastic_core.failure.intensity import Intensity
+from elastic_core.types import Failure, FailureClass, Ignore, PolicySettings, Restart, Stop
+
+
+def policy(**settings):
+    return Intensity(PolicySettings(name="intensity", **settings))
+
+
+def failure(**changes):
+    base = {
+        "failure_class": FailureClass.EXIT,
+        "summary": "exit code 1",
+        "node_id": "n0",
+        "round_index": 0,
+        "at_s": 0.0,
+        "uptime_s": 1.0,
+    }
+    return Failure(**(base | changes))
+
+
+def run(handler, failures):
+    """Have failures decided in turn, each with the history that the earlier ones left."""
+    history, decisions = [], []
+    for one in failures:
+        decision = handler.decide(one, tuple(history))
+        decisions.append(decision)
+        history.append(msgspec.structs.replace(one, decision=decision))
+    return decisions
+
+
+def test_no_restarts_by_default():
+    assert policy().decide(failure(), ()) == Stop(
+        reason="no restarts are allowed (--max-restarts 0)", rule="max-restarts"
+    )
+
+
+def test_budget_and_the_failure_after_it():
+    *restarts, last = run(policy(max_restarts=2), [failure(round_index=i) for i in range(3)])
+    assert all(isinstance(decision, Restart) for decision in restarts)
+    assert last == Stop(reason="restart budget of 2 used up", rule="max-restarts")
+
+
+def test_backoff_doubles_to_its_cap():
+    decisions = run(policy(max_restarts=12), [failure() for _ in range(10)])
+    assert [d.delay_s for d in decisions] == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+
+
+def test_long_uptime_begins_the_pauses_anew():
+    uptimes = [1, 1, 1, 60, 61, 1, 1, 500, 500, 1]
+    decisions = run(policy(max_restarts=20), [failure(uptime_s=float(u)) for u in uptimes])
+    assert [d.delay_s for d in decisions] == [0.0, 0.5, 1.0, 2.0, 0.0, 0.5, 1.0, 0.0, 0.0, 0.5]
+
+
+@pytest.mark.parametrize(("base", "expected"), [(0.0, [0, 0, 0]), (10.0, [0, 10, 20]), (45.0, [0, 45, 45])])
+def test_backoff_base(base, expected):
+    decisions = run(policy(max_restarts=5, restart_backoff_s=base), [failure()] * 3)
+    assert [d.delay_s for d in decisions] == expected
+
+
+def test_thousands_of_restarts_overflow_nothing():
+    past = failure(decision=Restart())
+    assert policy(max_restarts=10_000).decide(failure(), [past] * 5_000).delay_s == 30.0
+
+
+def test_window_forgets_old_restarts():
+    times = [0.0, 10.0, 20.0, 105.0, 111.0, 112.0]
+    handler = policy(max_restarts=2, restart_window_s=100.0)
+    decisions = run(handler, [failure(at_s=t) for t in times[:2]])
+    assert all(isinstance(d, Restart) for d in decisions)
+    stop = run(handler, [failure(at_s=t) for t in times[:3]])[-1]
+    assert stop == Stop(reason="restart budget of 2 within 100 s used up", rule="max-restarts")
+    assert isinstance(run(handler, [failure(at_s=t) for t in (0.0, 10.0, 105.0)])[-1], Restart)
+    assert isinstance(run(handler, [failure(at_s=t) for t in (0.0, 10.0, 100.0)])[-1], Restart)
+    assert isinstance(run(handler, [failure(at_s=t) for t in (0.0, 10.0, 105.0, 106.0)])[-1], Stop)
+
+
+def test_fatal_exit_code_is_not_retried():
+    handler = policy(max_restarts=3, fatal_exit_codes=(3, 139))
+    assert handler.decide(failure(exit_code=3), ()) == Stop(
+        reason="exit code 3 is fatal (--fatal-exit-codes)", rule="fatal-exit-codes"
+    )
+    assert isinstance(handler.decide(failure(exit_code=139), ()), Stop)
+    assert isinstance(handler.decide(failure(exit_code=4), ()), Restart)
+
+
+def test_what_a_retry_cant_mend_is_not_retried():
+    decision = policy(max_restarts=3).decide(failure(retryable=False, summary="SyntaxError: invalid syntax"), ())
+    assert decision == Stop(
+        reason="not retried, it would fail again: SyntaxError: invalid syntax", rule="not-retryable"
+    )
+
+
+def test_preemption_and_ignored_failures_cost_nothing():
+    free = [
+        failure(failure_class=FailureClass.PREEMPTED, decision=Restart()),
+        failure(decision=Ignore()),
+        failure(failure_class=FailureClass.PREEMPTED, decision=Restart()),
+    ]
+    assert policy(max_restarts=1).decide(failure(), free) == Restart(rule="max-restarts")
+    preempted = failure(failure_class=FailureClass.PREEMPTED)
+    assert policy(max_restarts=0).decide(preempted, [failure(decision=Restart())] * 5) == Restart(rule="preempted")
+
+
+@pytest.mark.parametrize(
+    ("settings", "flag"),
+    [
+        ({"max_restarts": -1}, "--max-restarts is -1"),
+        ({"restart_window_s": 0.0}, "--restart-window is 0 s"),
+        ({"restart_backoff_s": -0.5}, "--restart-backoff is -0.5 s"),
+        ({"restart_backoff_s": float("nan")}, "--restart-backoff is nan s"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, flag):
+    with pytest.raises(ConfigError, match=flag):
+        policy(**settings)
+
+
+@given(st.integers(0, 6), st.lists(st.floats(0, 200), min_size=8, max_size=8))
+def test_never_more_restarts_than_the_budget(budget, uptimes):
+    decisions = run(policy(max_restarts=budget), [failure(uptime_s=u) for u in uptimes])
+    restarts = [d for d in decisions if isinstance(d, Restart)]
+    assert len(restarts) == budget
+    assert all(0 <= d.delay_s <= 30 for d in restarts)
+    assert all(isinstance(d, Stop) for d in decisions[budget:])

@@ -1,0 +1,51 @@
+"""What counts as a policy's answer, and the built-in one asked without a thread."""
+
+import pytest
+
+from elastic_core.failure.intensity import Intensity
+from elastic_core.failure.runner import PolicyRunner, checked
+from elastic_core.types import Failure, FailureClass, Ignore, PolicySettings, Restart, Stop
+
+FAILURE = Failure(
+    failure_class=FailureClass.EXIT, summary="exit code 1", node_id="n", round_index=0, at_s=0.0, uptime_s=1.0
+)
+
+
+@pytest.mark.parametrize("answer", [Restart(), Restart(delay_s=3, exclude_nodes=("n1",)), Stop(reason="x"), Ignore()])
+def test_answers(answer):
+    assert checked(answer) == (answer, "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (None, "answered NoneType; Restart, Stop or Ignore is needed"),
+        ("restart", "answered str"),
+        (Restart, "answered StructMeta"),
+        (Restart(delay_s=-1.0), "wants a restart after -1.0 s"),
+        (Restart(delay_s=float("nan")), "wants a restart after nan s"),
+        (Restart(delay_s=float("inf")), "wants a restart after inf s"),
+        (Restart(delay_s="2"), "wants a restart after '2' s"),
+        (Restart(exclude_nodes="n1"), "excludes the nodes 'n1'"),
+        (Restart(exclude_nodes=(1,)), "excludes the nodes (1,)"),
+        (Stop(reason="x", outcome="fine"), "stops with outcome 'fine'"),
+        (Stop(reason=None), "stops with outcome 'failed'"),
+    ],
+)
+def test_nonsense_is_named(answer, fault):
+    decision, told = checked(answer)
+    assert decision is None
+    assert told.startswith(fault)
+
+
+def test_built_in_policy_answers_in_place():
+    intensity = Intensity(PolicySettings(name="intensity", max_restarts=1))
+    heard = []
+
+    def never(*args):
+        raise AssertionError("no thread, no timer")
+
+    runner = PolicyRunner(intensity, intensity, name="intensity", post=never, call_later=never)
+    runner.decide(FAILURE, (), lambda decision, reason: heard.append((decision, reason)))
+    assert heard == [(Restart(rule="max-restarts"), "")]
+    assert runner.name == "intensity"
