@@ -1,18 +1,30 @@
-"""Puts the worker hooks' `.pth` file beside the package, in wheels and in editable installs alike."""
+"""Builds the core's distributions: the worker hooks' `.pth` file, and the extras that name our own plugins."""
 
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 PTH = "elastic_core_worker_hooks.pth"
 
 
 class WorkerHooksPth(BuildHookInterface):  # type: ignore[type-arg]  # hatchling's own examples leave the parameter open
-    """Hatch's own mechanism leaves force-included files out of editable wheels; this names the file for both."""
+    """Puts the file beside the package: Hatch's own mechanism leaves force-included files out of editable wheels."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Add the file to what goes to the top of site-packages."""
         source = str(Path(self.root) / PTH)
         key = "force_include_editable" if version == "editable" else "force_include"
         build_data.setdefault(key, {})[source] = PTH
+
+
+class ExtrasOfThisVersion(MetadataHookInterface):
+    """Lets an extra require a plugin of this project in exactly the core's version."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Fill `{version}` into the extras of pyproject.toml."""
+        metadata["optional-dependencies"] = {
+            extra: [requirement.format(version=metadata["version"]) for requirement in requirements]
+            for extra, requirements in self.config["extras"].items()
+        }

@@ -1,0 +1,109 @@
+"""The `static` backend: every node is told its rank and where rank 0 is; the nodes exchange no word."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from elastic_core.api import (
+    API_VERSION,
+    ConfigError,
+    OptionSpec,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousSettings,
+)
+
+DEFAULT_PORT = 29500
+"""As in torch."""
+
+
+class StaticRendezvous(RendezvousHandler):
+    """Forms the same round of `--nnodes` nodes again and again, at once, from what it was told.
+
+    Semantics of torch's static backend: the world is as large as `--nnodes` says (its maximum), it is never closed, no
+    node ever waits, and a node that restarts its workers does so alone. Every node is taken to have as many workers as
+    this one. One thing differs: the worker of rank 0 hosts the workers' store, at the endpoint, not its agent.
+
+    Threading: as the base class says; nothing here blocks but `watch`.
+
+    Raises:
+        ConfigError: this node has no rank, one that the world does not have, or the endpoint can't be used.
+    """
+
+    api_version: ClassVar[int] = API_VERSION
+    options: ClassVar[Sequence[OptionSpec]] = (
+        OptionSpec(name="rank", type="int", help="rank of this node where --node-rank is not given"),
+    )
+
+    def __init__(self, settings: RendezvousSettings) -> None:
+        """Check what this node was told."""
+        super().__init__(settings)
+        self._node_rank = _node_rank(settings)
+        self._address, self._port = _endpoint(settings)
+        self._token = 0
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Return this node's place, the same each time, with a token higher than the last one's."""
+        self.wait.check()
+        self._token += 1
+        return RendezvousInfo(
+            rank=self._node_rank,
+            world_size=self.settings.max_nodes,
+            round_token=self._token,
+            master_addr=self._address,
+            master_port=self._port,
+        )
+
+    def watch(self, timeout_s: float) -> None:
+        """Sleep without waking: nobody can say that anything has changed."""
+        self.wait.sleep(timeout_s)
+
+
+def _node_rank(settings: RendezvousSettings) -> int:
+    """Return this node's rank: `--node-rank`, or the option `rank`; never two different answers."""
+    option = settings.options.get("rank")
+    given = {int(rank) for rank in (settings.node_rank, option) if rank is not None}
+    highest = settings.max_nodes - 1
+    if not given:
+        raise ConfigError(
+            f"rendezvous backend 'static' was not told this node's rank, from 0 to {highest}", hint="--node-rank N"
+        )
+    if len(given) > 1:
+        raise ConfigError(
+            f"node rank {settings.node_rank} and rank={option} in --rdzv-conf disagree",
+            hint="--node-rank alone, a different one on each node",
+        )
+    rank = given.pop()
+    if not 0 <= rank <= highest:
+        raise ConfigError(
+            f"node rank {rank} is not in a run of {settings.max_nodes} nodes; 0 to {highest} are",
+            hint="another --node-rank, a different one on each node, or a higher --nnodes",
+        )
+    return rank
+
+
+def _endpoint(settings: RendezvousSettings) -> tuple[str, int]:
+    """Return host and port of rank 0: the endpoint's, else the master address's and port's."""
+    endpoint = settings.endpoint.strip()
+    if not endpoint:
+        if not settings.master_addr and settings.max_nodes > 1:
+            raise ConfigError(
+                f"rendezvous backend 'static' was not told where node 0 of {settings.max_nodes} is",
+                hint=f"--master-addr HOST --master-port PORT (default {DEFAULT_PORT}), the same on every node",
+            )
+        return settings.master_addr or "127.0.0.1", settings.master_port or DEFAULT_PORT
+    host, port = _split(endpoint)
+    if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 2**16):
+        raise ConfigError(
+            f"rendezvous endpoint {endpoint!r} is not a host and a port from 1 to 65535",
+            hint=f"HOST:{DEFAULT_PORT}, the same on every node",
+        )
+    return host, int(port)
+
+
+def _split(endpoint: str) -> tuple[str, str]:
+    """Return host and port as written; an IPv6 address with a port stands in brackets."""
+    bracketed = endpoint.startswith("[")
+    if endpoint.endswith("]") or (not bracketed and endpoint.count(":") != 1):
+        return endpoint.strip("[]"), str(DEFAULT_PORT)
+    host, _, port = endpoint.rpartition(":")
+    return host.strip("[]"), port

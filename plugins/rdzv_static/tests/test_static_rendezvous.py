@@ -1,0 +1,151 @@
+"""The static backend: what it makes of what it is told, and what it refuses."""
+
+import threading
+
+import pytest
+
+from elastic_core.api import (
+    ConfigError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousSettings,
+    WaitBudget,
+    WaitCancelledError,
+)
+from elastic_rdzv_static.handler import DEFAULT_PORT, StaticRendezvous
+
+
+def settings(**given: object) -> RendezvousSettings:
+    base: dict[str, object] = {
+        "backend": "static",
+        "run_id": "none",
+        "endpoint": "node0.example:1234",
+        "min_nodes": 2,
+        "max_nodes": 2,
+        "local_world_size": 4,
+        "node_rank": 1,
+    }
+    return RendezvousSettings(**(base | given))  # type: ignore[arg-type]  # values vary with the test
+
+
+def formed(**given: object) -> RendezvousInfo:
+    return StaticRendezvous(settings(**given)).next_rendezvous()
+
+
+def test_it_is_a_handler_that_states_its_version():
+    assert issubclass(StaticRendezvous, RendezvousHandler)
+    assert StaticRendezvous.api_version == 1
+    assert not StaticRendezvous.capabilities
+
+
+def test_the_round_is_what_the_node_was_told():
+    info = formed()
+    assert (info.rank, info.world_size) == (1, 2)
+    assert (info.master_addr, info.master_port) == ("node0.example", 1234)
+    assert info.store is None
+    assert info.members == ()  # every node has as many workers as this one
+
+
+def test_the_world_has_the_maximum_of_nnodes_as_in_torch():
+    assert formed(min_nodes=1, max_nodes=3, node_rank=2).world_size == 3
+
+
+def test_each_round_is_the_same_with_a_higher_token():
+    handler = StaticRendezvous(settings())
+    rounds = [handler.next_rendezvous() for _ in range(3)]
+    assert [r.round_token for r in rounds] == [1, 2, 3]
+    assert {(r.rank, r.world_size, r.master_addr, r.master_port) for r in rounds} == {(1, 2, "node0.example", 1234)}
+
+
+def test_it_is_never_closed_nobody_waits_and_no_agent_hosts_a_store():
+    handler = StaticRendezvous(settings())
+    handler.set_closed()
+    assert not handler.is_closed()
+    assert handler.num_nodes_waiting() == 0
+    assert handler.use_agent_store is False
+    assert handler.shutdown()
+    assert handler.get_backend() == "static"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "expected"),
+    [
+        ("host", ("host", DEFAULT_PORT)),
+        (" host:80 ", ("host", 80)),
+        ("10.0.0.1:65535", ("10.0.0.1", 65535)),
+        ("::1", ("::1", DEFAULT_PORT)),
+        ("[fe80::1]", ("fe80::1", DEFAULT_PORT)),
+        ("[fe80::1]:99", ("fe80::1", 99)),
+    ],
+)
+def test_the_endpoint_says_where_rank_0_is(endpoint, expected):
+    info = formed(endpoint=endpoint, master_addr="other", master_port=1)
+    assert (info.master_addr, info.master_port) == expected
+
+
+@pytest.mark.parametrize("endpoint", ["host:", ":80", "host:0", "host:65536", "host:x", "[::1]x", "[::1]:", "[]:3"])
+def test_a_malformed_endpoint_is_named(endpoint):
+    with pytest.raises(ConfigError, match="endpoint") as caught:
+        StaticRendezvous(settings(endpoint=endpoint))
+    assert repr(endpoint) in str(caught.value)
+    assert "Try: HOST:29500" in str(caught.value)
+
+
+def test_without_endpoint_master_address_and_port_count():
+    info = formed(endpoint="", master_addr="m", master_port=7)
+    assert (info.master_addr, info.master_port) == ("m", 7)
+    assert formed(endpoint="", master_addr="m").master_port == DEFAULT_PORT
+
+
+def test_several_nodes_must_be_told_where_node_0_is():
+    with pytest.raises(ConfigError, match=r"where node 0 of 2 is.*Try: --master-addr"):
+        StaticRendezvous(settings(endpoint=""))
+
+
+def test_one_node_finds_itself():
+    assert formed(endpoint="", min_nodes=1, max_nodes=1, node_rank=0).master_addr == "127.0.0.1"
+
+
+@pytest.mark.parametrize("rank", [-1, 2, 17])
+def test_a_rank_outside_of_the_run_is_refused(rank):
+    with pytest.raises(ConfigError, match=f"node rank {rank} is not in a run of 2 nodes; 0 to 1 are"):
+        StaticRendezvous(settings(node_rank=rank))
+
+
+def test_a_node_without_rank_is_refused():
+    with pytest.raises(ConfigError, match=r"was not told this node's rank, from 0 to 1.*Try: --node-rank"):
+        StaticRendezvous(settings(node_rank=None))
+
+
+def test_the_option_gives_the_rank_where_no_flag_does():
+    assert formed(node_rank=None, options={"rank": 0}).rank == 0
+    assert formed(node_rank=1, options={"rank": 1}).rank == 1
+
+
+def test_two_different_ranks_are_refused():
+    with pytest.raises(ConfigError, match="node rank 0 and rank=1 in --rdzv-conf disagree"):
+        StaticRendezvous(settings(node_rank=0, options={"rank": 1}))
+
+
+def test_watch_ends_when_the_agent_cancels():
+    handler = StaticRendezvous(settings())
+    handler.wait = WaitBudget()
+    ended = threading.Event()
+
+    def watch() -> None:
+        with pytest.raises(WaitCancelledError):
+            handler.watch(3600)
+        ended.set()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    handler.wait.cancel()
+    assert ended.wait(5)
+    thread.join()
+
+
+def test_a_cancelled_wait_forms_no_round():
+    handler = StaticRendezvous(settings())
+    handler.wait.cancel()
+    with pytest.raises(WaitCancelledError):
+        handler.next_rendezvous()
