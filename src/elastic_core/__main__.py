@@ -1,7 +1,5 @@
 """`python -m elastic_core ARGS` is `elastic ARGS`."""
 
-import sys
+from elastic_core.cli.main import process
 
-from elastic_core.cli.main import main
-
-sys.exit(main())
+process()

@@ -1,7 +1,6 @@
 """The composition root: a run's options in, its exit code out."""
 
 import os
-import secrets
 import signal
 import socket
 from collections.abc import Sequence
@@ -32,7 +31,6 @@ from elastic_core.multiprocessing.group import WorkerGroup
 from elastic_core.multiprocessing.layout import LogLayout, stream_plans
 from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.multiprocessing.std import parse_ranks, parse_std
-from elastic_core.multiprocessing.sweep import reap_adopted
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
@@ -40,6 +38,7 @@ from elastic_core.rendezvous.rounds import resolve_round
 from elastic_core.types import HookSettings, PolicySettings, RendezvousInfo, RendezvousSettings, Round
 
 LOOPBACK = "127.0.0.1"
+WARM_AFTER_S = 0.5
 STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 FORWARDED_SIGNALS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 
@@ -66,7 +65,7 @@ class _Job:
         self._settings = settings
         self._cleanup = cleanup
         self._own_process = own_process
-        self._incarnation = secrets.token_hex(16)
+        self._incarnation = os.urandom(16).hex()
         self._node_id = settings.node_id or socket.gethostname()
         self._port: HeldPort | None = None
         self._rdzv = _rendezvous_settings(settings, self._node_id)
@@ -142,8 +141,9 @@ class _Job:
             plan=lambda command: self._plan(command, handler),
             journal=journal,
             note_workers=guardian.note_workers,
-            adopted=(lambda: _reap_adopted(workers, guardian)) if subreaper else None,
+            adopted=workers.reap_adopted if subreaper else None,
         )
+        reactor.call_later(WARM_AFTER_S, self._reporter.warm)
         result = agent.run()
         self._finish(result, journal, run_dir)
         console.flush()
@@ -167,7 +167,10 @@ class _Job:
         self._release_port()
         wanted = self._settings.master_port
         self._port = HeldPort.reserve() if wanted is None else HeldPort.hold(wanted)
-        return self._settings.master_addr or self._settings.local_addr or LOOPBACK, self._port.port
+        settings = self._settings
+        # Among several nodes the others must be able to come here; on one, nobody from outside has any business here.
+        own = LOOPBACK if settings.max_nodes == 1 else socket.getfqdn()
+        return settings.master_addr or settings.local_addr or own, self._port.port
 
     def _release_port(self) -> None:
         if self._port is not None:
@@ -190,6 +193,10 @@ class _Job:
     def _worker_paths(self, round_: Round, rank: int) -> WorkerPaths:
         settings, nproc = self._settings, self._settings.nproc_per_node
         files = self._layout.prepare(round_.index, rank)
+        fault_file = str(Path(files.directory) / "fault.log")
+        if rank == settings.debug_rank:
+            # The terminal itself: a prompt has no end of line, so anything between would hold it back.
+            return WorkerPaths(error_file=files.error_file, fault_file=fault_file)
         stdout, stderr = stream_plans(
             files,
             redirects=parse_std(settings.redirects, nproc),
@@ -199,7 +206,6 @@ class _Job:
             role=settings.role,
             global_rank=round_.global_rank(rank),
         )
-        fault_file = str(Path(files.directory) / "fault.log")
         return WorkerPaths(error_file=files.error_file, fault_file=fault_file, stdout=stdout, stderr=stderr)
 
     def _finish(self, result: AgentResult, journal: Journal, run_dir: RunDirectory) -> None:
@@ -233,10 +239,6 @@ class _Discarded:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, ElasticError):
             self._run_dir.finish(success=True)
-
-
-def _reap_adopted(workers: WorkerGroup, guardian: Guardian) -> None:
-    reap_adopted({*workers.pids.values(), *guardian.pids()})
 
 
 def _rendezvous_settings(settings: RunSettings, node_id: str) -> RendezvousSettings:

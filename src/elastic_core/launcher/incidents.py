@@ -1,0 +1,228 @@
+"""Reads what failed workers left, makes incidents of it, and tells people."""
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.failure.classify import judge
+from elastic_core.failure.incident import (
+    Incident,
+    IncidentPhases,
+    build_incident,
+    build_launcher_incident,
+    describe_decision,
+    exit_code_for,
+    to_failure,
+    write_incident,
+)
+from elastic_core.failure.report import render, render_attempt
+from elastic_core.launcher.config import RunSettings
+from elastic_core.launcher.plan import WorkerPaths
+from elastic_core.multiprocessing.errors.reader import read_error
+from elastic_core.types import Decision, FailedWorker, Failure, Ignore, Origin, Record, Restart, Round, Stop, WorkerExit
+
+STDERR_TAIL_BYTES = 16_384
+INCIDENT_FILE = "incident.json"
+
+
+class Evidence(Record, frozen=True, kw_only=True):
+    """What is known about a round's failure at one moment."""
+
+    failed: tuple[FailedWorker, ...]
+    finished_count: int
+
+
+class IncidentReporter:
+    """Tells people what failed. Threading: the supervisor's thread only."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        *,
+        run_dir: Path,
+        node_id: str,
+        line: Callable[[str], None],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Write incidents below `run_dir`, and lines through `line`."""
+        self._settings = settings
+        self._run_dir = run_dir
+        self._node_id = node_id
+        self._host = socket.gethostname()
+        self._line = line
+        self._clock = clock
+        self._paths: dict[int, WorkerPaths] = {}
+        self._restarts = 0
+        self._examined: Incident | None = None
+        self._decided_s = 0.0
+        self._rendezvous_s: float | None = None
+
+    def begin_round(self, paths: dict[int, WorkerPaths]) -> None:
+        """Take the files that the round's workers will leave."""
+        self._paths = paths
+
+    def _notice(self, text: str) -> None:
+        self._line(f"elastic: {text}")
+
+    # --- evidence
+
+    def examine(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int) -> Failure:
+        """Read what the exits left, and return the first cause."""
+        incident = self._incident(round_, self._gather(exits), restart_count, None)
+        self._examined = incident
+        return to_failure(incident, at_s=0.0, uptime_s=0.0)
+
+    def _gather(self, exits: Iterable[WorkerExit]) -> Evidence:
+        failed, finished = [], 0
+        for exit in exits:
+            if exit.code == 0 and exit.stop_signal is None:
+                finished += 1
+                continue
+            worker = self._judge(exit)
+            if exit.code != 0 or worker.origin is Origin.STOPPED:
+                failed.append(worker)
+        return Evidence(failed=tuple(failed), finished_count=finished)
+
+    def _judge(self, exit: WorkerExit) -> FailedWorker:
+        paths = self._paths.get(exit.local_rank)
+        if paths is None:
+            return judge(exit, None)
+        error = read_error(
+            Path(paths.error_file) if paths.error_file else None,
+            Path(paths.fault_file),
+            _tail(paths.stderr.file),
+            exit=exit,
+        )
+        logs = tuple(path for path in (paths.stderr.file, paths.stdout.file) if path and Path(path).exists())
+        return judge(exit, error, log_paths=logs, script_missing=self._script_missing(exit))
+
+    def _script_missing(self, exit: WorkerExit) -> bool:
+        script = self._settings.entrypoint.script
+        return exit.code == 2 and script is not None and not os.access(script, os.R_OK)
+
+    def _incident(self, round_: Round, evidence: Evidence, restart_count: int, decision: Decision | None) -> Incident:
+        return build_incident(
+            run_id=self._settings.run_id,
+            node_id=self._node_id,
+            host=self._host,
+            round_index=round_.index,
+            workers=evidence.failed,
+            round_token=round_.token,
+            restart_count=restart_count,
+            finished_count=evidence.finished_count,
+            decision=decision,
+        )
+
+    # --- decisions
+
+    def decided(self, failure: Failure, decision: Decision, fallback_reason: str) -> None:
+        """Say what happens next; the end of the run is told by `record`, when all evidence is in."""
+        self._decided_s = self._clock.monotonic_s()
+        if fallback_reason:
+            self._notice(f"{fallback_reason}; the built-in policy 'intensity' decided in its place")
+        if isinstance(decision, Stop):
+            return
+        incident = self._examined_or_launcher(failure)
+        if isinstance(decision, Ignore):
+            rank = failure.global_rank
+            self._notice(f"rank {rank} failed: {failure.summary}; the others go on without it")
+            return
+        self._restarts += 1
+        self._say_restart(incident, decision)
+
+    def _say_restart(self, incident: Incident, decision: Restart) -> None:
+        told = replace(incident, decision=describe_decision(decision))
+        # Only the built-in policy promises a number of restarts; another's budget is its own.
+        budget = self._settings.max_restarts if self._settings.policy == "intensity" else None
+        text = render_attempt(told, restart=self._restarts, max_restarts=budget, width=_width(), encoding=_encoding())
+        self._line(f"elastic: {text}")
+
+    def _examined_or_launcher(self, failure: Failure) -> Incident:
+        if self._examined is not None and failure.local_rank is not None:
+            return self._examined
+        return self._launcher_incident(failure, None, ())
+
+    def _launcher_incident(
+        self, failure: Failure, decision: Decision | None, workers: Iterable[FailedWorker]
+    ) -> Incident:
+        return build_launcher_incident(
+            failure,
+            run_id=self._settings.run_id,
+            host=self._host,
+            at_ns=self._clock.wall_ns(),
+            workers=workers,
+            restart_count=self._restarts,
+            decision=decision,
+        )
+
+    # --- the record
+
+    def record(self, round_: Round | None, exits: Iterable[WorkerExit], failure: Failure, decision: Decision) -> int:
+        """Write the incident with all evidence, print it if it ends the run, and return the run's exit code."""
+        incident = self._final(round_, exits, failure, decision)
+        path = self._write(incident)
+        if isinstance(decision, Stop) and decision.outcome == "failed":
+            self._line(render(incident, width=_width(), encoding=_encoding(), incident_path=path))
+        elif isinstance(decision, Stop):
+            self._notice(f"ending the run as done: {decision.reason}")
+        return incident.exit_code
+
+    def _final(
+        self, round_: Round | None, exits: Iterable[WorkerExit], failure: Failure, decision: Decision
+    ) -> Incident:
+        restarts = self._restarts - isinstance(decision, Restart)
+        evidence = self._gather(exits)
+        by_themselves = any(worker.origin is not Origin.STOPPED for worker in evidence.failed)
+        if failure.local_rank is None or round_ is None or not by_themselves:
+            return self._launcher_incident(failure, decision, evidence.failed)
+        incident = self._incident(round_, evidence, restarts, decision)
+        first = incident.first
+        if first is None:
+            return incident
+        phases = IncidentPhases(
+            detect_s=max(0.0, (first.exited_ns - first.at_ns) / 1e9),
+            stop_s=self._clock.monotonic_s() - self._decided_s,
+        )
+        return replace(incident, phases=phases, exit_code=exit_code_for(first.exit_code))
+
+    def _write(self, incident: Incident) -> str:
+        path = self._run_dir / INCIDENT_FILE
+        try:
+            write_incident(path, incident)
+            if incident.round_index >= 0:
+                folder = self._run_dir / f"attempt_{incident.round_index}"
+                folder.mkdir(exist_ok=True)
+                write_incident(folder / INCIDENT_FILE, incident)
+        except OSError as err:
+            self._notice(f"the incident could not be written to {str(path)!r}: {err.strerror}")
+            return ""
+        return str(path)
+
+
+def _tail(path: str | None) -> bytes | None:
+    """Return the end of a log file, None where there is none: a missing log is no error here."""
+    if path is None:
+        return None
+    try:
+        with Path(path).open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - STDERR_TAIL_BYTES))
+            return file.read()
+    except OSError:
+        return None
+
+
+def _width() -> int:
+    try:
+        return max(80, min(120, os.get_terminal_size(2).columns))
+    except OSError:
+        return 100
+
+
+def _encoding() -> str:
+    return sys.stderr.encoding if sys.stderr is not None else "utf-8"
