@@ -110,7 +110,7 @@ def _kill(survivor: Survivor, signum: int) -> bool:
         pidfd = os.pidfd_open(survivor)
     except ProcessLookupError:
         return False
-    except OSError:  # a kernel or sandbox without pidfds, or no descriptor left: the comparison alone must do
+    except (OSError, AttributeError):  # no pidfds here, or no descriptor left: the comparison alone must do
         pidfd = -1
     try:
         if not _is_same(survivor):
