@@ -1,0 +1,165 @@
+"""The rendezvous thread: answers, failures, cancellation, and handlers that nobody can wake."""
+
+import threading
+
+import pytest
+
+from elastic_core import messages as m
+from elastic_core.agent.rendezvous_thread import CANCEL_GRACE_S, RendezvousThread
+from elastic_core.errors import RendezvousClosedError, RendezvousGracefulExitError, RendezvousTimeoutError
+from elastic_core.reactor import Reactor
+from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.types import NodesWaiting, RendezvousInfo, RendezvousSettings, Round
+from support import wait_for
+
+
+class Scripted(RendezvousHandler):
+    """Does what the test says."""
+
+    api_version = 1
+
+    def __init__(self, join=None, waiting=()):
+        super().__init__(
+            RendezvousSettings(
+                backend="scripted", run_id="r", endpoint="", min_nodes=1, max_nodes=1, local_world_size=1,
+                monitor_interval_s=0.01,
+            )
+        )  # fmt: skip
+        self.join = join or (lambda: RendezvousInfo(rank=0, world_size=1))
+        self.waiting = list(waiting)
+        self.calls = []
+
+    def next_rendezvous(self):
+        return self.join()
+
+    def num_nodes_waiting(self):
+        value = self.waiting.pop(0) if self.waiting else 0
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    def set_closed(self):
+        self.calls.append("set_closed")
+
+    def shutdown(self):
+        self.calls.append("shutdown")
+        return True
+
+
+def resolve(info, index, wait):
+    return Round(
+        index=index, token=1, nonce="", node_rank=info.rank, node_count=1, local_world_size=1, base_rank=0,
+        world_size=1, role="default", role_base_rank=0, role_world_size=1, master_addr="h", master_port=1,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def reactor():
+    reactor = Reactor()
+    yield reactor
+    reactor.close()
+
+
+@pytest.fixture
+def run(reactor):
+    class Run:
+        def __init__(self, handler):
+            self.events, self.notices = [], []
+            self.thread = RendezvousThread(
+                handler, reactor=reactor, resolve=resolve, on_event=self.events.append, notice=self.notices.append
+            )
+
+        def until(self, condition):
+            def turn():
+                reactor.turn(0.01)
+                return condition()
+
+            return wait_for(turn, within_s=5)
+
+    return Run
+
+
+def test_join_gives_a_round_and_leave_closes(run):
+    handler = Scripted()
+    it = run(handler)
+    it.thread.join(3)
+    it.until(lambda: it.events)
+    assert it.events[0].round.index == 3
+    it.thread.leave(close=True)
+    it.until(lambda: len(it.events) == 2)
+    assert it.events[1] == m.RendezvousLeft()
+    assert handler.calls == ["set_closed", "shutdown"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (RendezvousTimeoutError("2 of 4 nodes came", hint="more nodes"), 4, "2 of 4 nodes came. Try: more nodes"),
+        (RendezvousClosedError("the run is over"), 4, "the run is over"),
+        (RendezvousGracefulExitError("this spare was not needed"), 0, "this spare was not needed"),
+        (ZeroDivisionError("oops"), 4, "rendezvous 'scripted' raised ZeroDivisionError: oops"),
+    ],
+)
+def test_failures_become_events(run, error, code, text):
+    def join():
+        raise error
+
+    it = run(Scripted(join))
+    it.thread.join(0)
+    it.until(lambda: it.events)
+    assert it.events == [m.RendezvousFailed(summary=text, exit_code=code)]
+
+
+def test_cancelled_join_ends_at_once_and_says_nothing(run):
+    handler = Scripted()
+    handler.join = lambda: handler.wait.sleep(60)
+    it = run(handler)
+    it.thread.join(0)
+    it.thread.cancel()
+    it.thread.leave(close=False)
+    it.until(lambda: it.events)
+    assert it.events == [m.RendezvousLeft()]
+    assert handler.calls == ["shutdown"]
+
+
+def test_handler_that_nobody_can_wake_is_left_behind(run, reactor):
+    release = threading.Event()
+    it = run(Scripted(lambda: release.wait(30)))
+    it.thread.join(0)
+    wait_for(lambda: it.thread._busy)
+    before_s = reactor.now_s()
+    it.thread.leave(close=False)
+    it.until(lambda: it.events)
+    assert reactor.now_s() - before_s < CANCEL_GRACE_S + 2
+    release.set()
+    assert it.events == [m.RendezvousLeft()]
+
+
+def test_watch_reports_waiting_nodes_once_for_each_watch(run):
+    it = run(Scripted(waiting=[0, 0, 2, 1]))
+    it.thread.join(0)
+    it.until(lambda: it.events)
+    it.thread.watch(0.0)
+    it.thread.watch(0.0)
+    it.until(lambda: len(it.events) == 2)
+    assert it.events[1] == m.RoundChanged(change=NodesWaiting(count=2))
+    it.thread.watch(0.01)
+    it.until(lambda: len(it.events) == 3)
+    assert it.events[2] == m.RoundChanged(change=NodesWaiting(count=1))
+
+
+def test_watch_that_raises_is_told_once_and_tried_again(run):
+    it = run(Scripted(waiting=[OSError("gone"), 5]))
+    it.thread.join(0)
+    it.thread.watch(0.0)
+    it.until(lambda: len(it.events) == 2)
+    assert it.events[1] == m.RoundChanged(change=NodesWaiting(count=5))
+    assert it.notices == ["watching the rendezvous failed, will try again: OSError: gone"]
+
+
+def test_leaving_before_any_join_still_releases_the_handler(run):
+    handler = Scripted()
+    it = run(handler)
+    it.thread.leave(close=False)
+    assert it.events == [m.RendezvousLeft()]
+    assert handler.calls == ["shutdown"]
