@@ -3,8 +3,8 @@
 An ordinary training script: torch and scikit-learn are all that it knows. It runs under any launcher that sets torch's
 variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT):
 
-    elastic run --nproc-per-node 2 --max-restarts 2 train.py --epochs 12 --checkpoint runs/digits.pt
-    torchrun    --nproc-per-node 2 --max-restarts 2 train.py --epochs 12 --checkpoint runs/digits.pt
+    elastic run --nproc-per-node 2 --max-restarts 2 train.py --epochs 15 --checkpoint runs/digits.pt
+    torchrun    --nproc-per-node 2 --max-restarts 2 train.py --epochs 15 --checkpoint runs/digits.pt
 
 Whenever the workers are started again, they go on from the last whole epoch. A run that was interrupted ends with the
 same weights as one that was not: model, optimizer, epoch and every rank's random state are in the checkpoint.
@@ -50,8 +50,8 @@ def main() -> int:
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Train a small network on the digits that scikit-learn ships.")
-    parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--batch-size", type=int, default=32, help="images a rank and step")
+    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--batch-size", type=int, default=16, help="images a rank and step")
     parser.add_argument("--checkpoint", type=Path, default=Path("digits.pt"), help="resumed from if it exists")
     parser.add_argument("--min-accuracy", type=float, default=0.95, help="exit with 1 below this held-out accuracy")
     parser.add_argument(
@@ -84,7 +84,7 @@ def train(options: argparse.Namespace, device: torch.device) -> float:
     model = DistributedDataParallel(
         nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.2), nn.Linear(128, 10)).to(device)
     )
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     first_epoch = resume(options.checkpoint, model, optimizer, device)
     check_same_epoch(first_epoch, device)
     if rank == 0:
