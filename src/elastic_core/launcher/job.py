@@ -1,5 +1,6 @@
 """The composition root: a run's options in, its exit code out."""
 
+import gc
 import os
 import signal
 import socket
@@ -143,11 +144,18 @@ class _Job:
             note_workers=guardian.note_workers,
             adopted=workers.reap_adopted if subreaper else None,
         )
-        reactor.call_later(WARM_AFTER_S, self._reporter.warm)
+        reactor.call_later(WARM_AFTER_S, self._settle_in)
         result = agent.run()
         self._finish(result, journal, run_dir)
         console.flush()
         return result
+
+    def _settle_in(self) -> None:
+        """Do what can wait until the workers run."""
+        self._reporter.warm()
+        if self._own_process:
+            gc.freeze()
+            gc.enable()
 
     def _closing(self, thing: _C) -> _C:
         self._cleanup.callback(thing.close)
