@@ -1,0 +1,234 @@
+"""Wheels into a fresh environment: the core, the static backend and the three example plugins, found and run.
+
+The environment borrows the third-party packages (torch, click …) of the one that runs the tests: nothing is downloaded.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from support import wait_for
+
+ROOT = Path(__file__).parents[2]
+PROJECTS = [ROOT, ROOT / "plugins/rdzv_static", *sorted((ROOT / "examples/plugins").glob("*/"))]
+
+
+class Environment:
+    """A virtual environment with nothing of ours but the wheels."""
+
+    def __init__(self, folder: Path, wheels: list[Path]) -> None:
+        venv.create(folder, with_pip=False, symlinks=True)
+        self.bin = folder / "bin"
+        pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install", "--quiet"]
+        checked([*pip, "--no-deps", "--no-index", *map(str, wheels)])
+        (self.site,) = folder.glob("lib/python*/site-packages")
+        # Editable installs are .pth files themselves, which a path named in a .pth file does not bring along.
+        (self.site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+
+    def elastic(self, *args: object, cwd: Path, **variables: str) -> subprocess.Popen[str]:
+        """Start the installed command."""
+        runtime = cwd / "runtime"
+        runtime.mkdir(mode=0o700, exist_ok=True)
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "ELASTIC_", "PYTHON"))}
+        return subprocess.Popen(
+            [str(self.bin / "elastic"), *map(str, args)],
+            cwd=cwd,
+            env=kept | {"XDG_RUNTIME_DIR": str(runtime)} | variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *args: object, cwd: Path, **variables: str) -> tuple[int, str, str]:
+        """Run the installed command; return its exit code and what it printed."""
+        return finish(self.elastic(*args, cwd=cwd, **variables))
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode, out, err
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def checked(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheels")
+    for project in PROJECTS:
+        # From an sdist, as an index would hand it out: what the sdist lacks, the wheel lacks.
+        checked([sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(project)])
+    return sorted(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory, wheels):
+    return Environment(tmp_path_factory.mktemp("fresh") / "venv", wheels)
+
+
+def write_script(folder: Path, text: str) -> Path:
+    path = folder / "train.py"
+    path.write_text(text)
+    return path
+
+
+def test_each_project_becomes_one_wheel_and_our_own_are_tied_to_the_core(wheels, fresh):
+    assert [wheel.name.split("-")[0] for wheel in wheels] == [
+        "elastic_core",
+        "elastic_example_hook_jsonl",
+        "elastic_example_policy_never",
+        "elastic_example_rendezvous_env",
+        "elastic_rdzv_static",
+    ]
+    version = (ROOT / "src/elastic_core/_version.py").read_text().split('"')[-2]
+    (metadata,) = fresh.site.glob("elastic_rdzv_static-*.dist-info/METADATA")
+    assert f"Version: {version}\n" in metadata.read_text()
+    assert f"Requires-Dist: elastic-core=={version}\n" in metadata.read_text()
+    (metadata,) = fresh.site.glob("elastic_core-*.dist-info/METADATA")
+    assert f"Requires-Dist: elastic-rdzv-static=={version}; extra == 'torchrun'\n" in metadata.read_text()
+
+
+def test_the_command_runs_from_the_wheel_and_lists_all_plugins(fresh, tmp_path):
+    code, out, err = fresh.run("plugins", cwd=tmp_path)
+    assert (code, err) == (0, "")
+    lines = {tuple(line.split()[:1] + line.split()[-3:]) for line in out.splitlines()[1:]}
+    version = (ROOT / "src/elastic_core/_version.py").read_text().split('"')[-2]
+    assert lines == {
+        ("local", "elastic-core", version, "loaded"),
+        ("static", "elastic-rdzv-static", version, "loaded"),
+        ("env", "elastic-example-rendezvous-env", "1.0.0", "loaded"),
+        ("intensity", "elastic-core", version, "loaded"),
+        ("never", "elastic-example-policy-never", "1.0.0", "loaded"),
+        ("jsonl", "elastic-example-hook-jsonl", "1.0.0", "loaded"),
+    }
+
+
+def test_the_code_comes_from_the_wheel_and_brings_the_worker_hooks(fresh, tmp_path):
+    script = write_script(tmp_path, "import elastic_core\nprint(elastic_core.__file__)\nraise ValueError('boom')\n")
+    code, out, err = fresh.run("run", script, cwd=tmp_path)
+    assert code == 1
+    assert out.strip() == str(fresh.site / "elastic_core/__init__.py")
+    (incident,) = tmp_path.glob("runtime/*/*/incident.json")
+    exception = json.loads(incident.read_text())["first"]["exception"]
+    assert (exception["type"], exception["message"], exception["source"]) == ("ValueError", "boom", "hook")
+    assert "ValueError: boom" in err
+
+
+def test_the_hook_writes_into_the_run_directory(fresh, tmp_path):
+    script = write_script(tmp_path, "pass\n")
+    code, _, err = fresh.run("run", "--nproc-per-node", 2, "--run-dir", tmp_path / "kept", script, cwd=tmp_path)
+    assert code == 0, err
+    moments = [json.loads(line) for line in (tmp_path / "kept/moments.jsonl").read_text().splitlines()]
+    names = [moment["moment"] for moment in moments]
+    assert names[0] == "AgentStarted"
+    assert names[-1] == "AgentStopped"
+    assert names.count("WorkerEnded") == 2
+    assert moments[-1]["exit_code"] == 0
+
+
+def test_a_hook_is_off_when_told(fresh, tmp_path):
+    script = write_script(tmp_path, "pass\n")
+    code, _, err = fresh.run("run", "-p", "no:jsonl", "--run-dir", tmp_path / "kept", script, cwd=tmp_path)
+    assert code == 0, err
+    assert not (tmp_path / "kept/moments.jsonl").exists()
+
+
+@pytest.mark.parametrize(("error", "starts"), [("ValueError", 1), ("KeyError", 3)])
+def test_the_policy_decides(fresh, tmp_path, error, starts):
+    script = write_script(tmp_path, f"print('start', flush=True)\nraise {error}('x')\n")
+    options = ["--max-restarts", 2, "--policy", "never", "--policy-conf", "exceptions=ValueError:TypeError"]
+    code, out, err = fresh.run("run", *options, script, cwd=tmp_path)
+    assert code == 1, err
+    assert out.count("start") == starts
+    assert ("ValueError is never retried" in " ".join(err.split())) == (error == "ValueError")
+
+
+def test_an_option_that_the_policy_does_not_declare_is_refused_before_anything_starts(fresh, tmp_path):
+    script = write_script(tmp_path, "print('start', flush=True)\n")
+    code, out, err = fresh.run("run", "--policy", "never", "--policy-conf", "exception=A", script, cwd=tmp_path)
+    assert (code, out) == (2, "")
+    assert "has no option 'exception'" in err
+    assert "Try: --policy-conf exceptions=" in err
+
+
+MEET = """
+import os
+names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+         "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"]
+print(" ".join(os.environ[name] for name in names), flush=True)
+"""
+
+
+@pytest.mark.parametrize("backend", ["static", "env"])
+def test_two_agents_form_one_world_without_a_server(fresh, tmp_path, backend):
+    script = write_script(tmp_path, MEET)
+    port = free_port()
+    agents = []
+    for node in (0, 1):
+        folder = tmp_path / f"node{node}"
+        folder.mkdir()
+        common = ["run", "--nnodes", 2, "--nproc-per-node", 2, "--rdzv-backend", backend]
+        if backend == "static":
+            agent = fresh.elastic(
+                *common, "--rdzv-endpoint", f"127.0.0.1:{port}", "--node-rank", node, script, cwd=folder
+            )
+        else:
+            place = {"NODE_RANK": str(node), "NNODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            agent = fresh.elastic(*common, "--rdzv-id", "two", script, cwd=folder, **place)
+        agents.append(agent)
+    results = [finish(agent) for agent in agents]
+    assert [code for code, _, _ in results] == [0, 0], results
+    lines = sorted(line.split() for _, out, _ in results for line in out.splitlines())
+    assert lines == [
+        [str(rank), "4", str(rank % 2), str(rank // 2), "2", "127.0.0.1", str(port), "False", "0"] for rank in range(4)
+    ]
+
+
+def test_a_static_node_restarts_alone(fresh, tmp_path):
+    """Node 1 fails once and restarts; node 0, which is told nothing, keeps its worker."""
+    script = write_script(
+        tmp_path,
+        """
+import os, pathlib, sys, threading
+name = os.environ["GROUP_RANK"] + "." + os.environ["TORCHELASTIC_RESTART_COUNT"]
+shared = pathlib.Path(sys.argv[1])
+(shared / name).write_text(os.environ["RANK"])
+if name == "1.0":
+    sys.exit(3)
+while not (shared / "1.1").exists():
+    threading.Event().wait(0.02)
+""",
+    )
+    agents = []
+    port = free_port()
+    for node in (0, 1):
+        folder = tmp_path / f"node{node}"
+        folder.mkdir()
+        place = ["--nnodes", 2, "--node-rank", node, "--master-addr", "127.0.0.1", "--master-port", port]
+        agents.append(
+            fresh.elastic("run", *place, "--rdzv-backend", "static", "--max-restarts", 1, script, tmp_path, cwd=folder)
+        )
+    wait_for(lambda: (tmp_path / "1.1").exists(), within_s=30)
+    results = [finish(agent) for agent in agents]
+    assert [code for code, _, _ in results] == [0, 0], results
+    assert sorted(path.name for path in tmp_path.glob("?.?")) == ["0.0", "1.0", "1.1"]

@@ -1,0 +1,52 @@
+"""Who may import whom: the contracts of pyproject.toml, and what plugins and the kit may see of the core."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+ROOT = Path(__file__).parents[2]
+
+OUTSIDERS = sorted(
+    path.relative_to(ROOT)
+    for pattern in ("plugins/*/src", "examples/plugins/*/src", "src/elastic_core/testing")
+    for folder in ROOT.glob(pattern)
+    for path in folder.rglob("*.py")
+)
+
+
+def imported_by(path):
+    """Yield the absolute names of the modules that a file imports, at any depth of it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield from (
+                f"elastic_core.{alias.name}" if node.module == "elastic_core" else node.module for alias in node.names
+            )
+
+
+def test_imports_point_down_only(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    assert lint_imports(no_cache=True) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", OUTSIDERS, ids=str)
+def test_plugins_and_the_kit_import_the_api_only(path):
+    ours = {name for name in imported_by(ROOT / path) if name.split(".")[0] == "elastic_core"}
+    if "testing" in path.parts:
+        ours = {name for name in ours if not name.startswith("elastic_core.testing")}
+    assert ours <= {"elastic_core.api"}
+
+
+def test_the_plugins_are_found():
+    """A pattern that matches nothing would let everything pass."""
+    packages = {path.parts[path.parts.index("src") + 1] for path in OUTSIDERS}
+    assert packages == {
+        "elastic_core",
+        "elastic_rdzv_static",
+        "elastic_example_rendezvous_env",
+        "elastic_example_policy_never",
+        "elastic_example_hook_jsonl",
+    }
