@@ -1,0 +1,78 @@
+# What developers and CI type. `make help` lists it. Needs Python 3.11 or newer with venv, and a package index for pip.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.ONESHELL:
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format install clean
+
+# The one place that says which torch is installed here; the packages themselves accept a range.
+TORCH ?= torch==2.13.0
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# The number of tests that run side by side; 0: one by one.
+JOBS ?= 2
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+METADATA := pyproject.toml hatch_build.py elastic_core_worker_hooks.pth src/elastic_core/_version.py \
+	$(wildcard plugins/*/pyproject.toml plugins/*/hatch_build.py)
+# All of ours in one command, so that each requirement among them is met by this tree and never by an index.
+EDITABLE := -e . $(foreach plugin,$(wildcard plugins/*/pyproject.toml),-e $(dir $(plugin)))
+EDITABLE_DEV := -e '.[dev]' $(wordlist 3,99,$(EDITABLE))
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+demo: $(VENV)/.for-use ## train on real digits with two workers, crash one half-way, go on, and say how it ended
+	@PATH="$(CURDIR)/$(BIN):$$PATH" examples/digits/demo.sh
+
+install: $(VENV)/.for-use ## make .venv with the packages, editable, and what the examples need
+
+test: $(VENV)/.for-development ## run all tests (PYTEST_ARGS='-k word' for some, JOBS=0 one by one)
+	@verdict() { [ -n "$${CI:-}" ] || echo "make test: $$1"; }  # in CI, pytest's summary is the last word
+	if $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS); then
+		verdict "all tests passed"
+	else
+		status=$$?
+		verdict "FAILED, pytest's exit code is $$status"
+		exit $$status
+	fi
+
+lint: $(VENV)/.for-development ## style, format, types, direction of imports
+	@$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	echo "make lint: clean"
+
+format: $(VENV)/.for-development ## let ruff sort imports and format
+	@$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) build dist examples/digits/runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src plugins examples tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@if [ -z "$(PYTHON)" ] || ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+		echo "make: Python 3.11 or newer is needed, and '$(PYTHON)' is not. Try: make PYTHON=/path/to/python3.11" >&2
+		exit 1
+	fi
+	if ! $(PYTHON) -c 'import venv, ensurepip' 2>/dev/null; then
+		echo "make: $(PYTHON) can't make virtual environments. Try: apt-get install python3-venv" >&2
+		exit 1
+	fi
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.for-use: $(METADATA) | $(BIN)/python
+	@echo "installing $(TORCH), scikit-learn and the packages of this tree into $(VENV); some minutes the first time"
+	$(PIP) '$(TORCH)' scikit-learn $(EDITABLE)
+	touch $@
+
+$(VENV)/.for-development: $(METADATA) | $(BIN)/python
+	@echo "installing $(TORCH), the packages of this tree and their tools into $(VENV); some minutes the first time"
+	$(PIP) '$(TORCH)' $(EDITABLE_DEV)
+	touch $@ $(VENV)/.for-use
