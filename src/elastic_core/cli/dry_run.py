@@ -88,6 +88,7 @@ def _sample_attempt(settings: RunSettings) -> Attempt:
         membership_changes=0,
         incarnation=_AT_START,
         node_id=settings.node_id or os.uname().nodename,
+        use_agent_store=settings.agent_store,
     )
 
 

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from elastic_core.agent.guardian import Guardian
 from elastic_core.agent.journal import Journal
@@ -37,6 +37,9 @@ from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.rounds import resolve_round
 from elastic_core.types import HookSettings, PolicySettings, RendezvousInfo, RendezvousSettings, Round
+
+if TYPE_CHECKING:
+    from elastic_core.agent.sidecar import StoreSidecar
 
 LOOPBACK = "127.0.0.1"
 WARM_AFTER_S = 0.5
@@ -72,6 +75,7 @@ class _Job:
         self._rdzv = _rendezvous_settings(settings, self._node_id)
 
     def run(self) -> int:
+        self._sidecar: StoreSidecar | None = None
         settings = self._settings
         registry = PluginRegistry(disabled=settings.disabled_plugins)
         handler = registry.make_rendezvous(settings.rdzv_backend, self._rdzv, settings.rdzv_conf)
@@ -108,6 +112,8 @@ class _Job:
         journal = Journal()
         agent: Agent
         workers = self._closing(
+        if settings.agent_store:
+            self._sidecar = self._start_sidecar(handler, reactor, run_dir)
             WorkerGroup(
                 reactor,
                 console=console,
@@ -116,7 +122,7 @@ class _Job:
                 incarnation=self._incarnation,
                 subreaper=subreaper,
                 notice=notice,
-                spared=guardian.pids,
+                spared=lambda: self._own_children(guardian),
             )
         )
         agent = Agent(
@@ -151,6 +157,8 @@ class _Job:
         return result
 
     def _settle_in(self) -> None:
+        if self._sidecar is not None:
+            self._sidecar.close()
         """Do what can wait until the workers run."""
         self._reporter.warm()
         if self._own_process:
@@ -164,19 +172,49 @@ class _Job:
     # --- what the agent asks for
 
     def _resolve(self, info: RendezvousInfo | tuple[object, int, int], index: int, wait: WaitBudget) -> Round:
-        return resolve_round(
+        if self._sidecar is not None:
+            self._sidecar.retire(wait)  # or a port that the user chose could not be held again
+        round_ = resolve_round(
             info, index=index, settings=self._rdzv, token=index + 1, choose_master=self._choose_master, wait=wait
         )
 
     def _choose_master(self) -> tuple[str, int]:
         """Hold a fresh port for the round; the last round's is given back, for its workers are gone."""
         if self._port is None:
+    def _start_sidecar(
+        self, handler: RendezvousHandler, reactor: Reactor, run_dir: RunDirectory
+    ) -> "StoreSidecar | None":
+        """Prepare `--agent-store`; the process is started now only where it is sure to be needed."""
+        from elastic_core.agent.sidecar import StoreSidecar
+
+        if handler.use_agent_store:
+            self._reporter.notice(f"--agent-store without effect: {handler.get_backend()!r} has a store of its own")
+            return None
+        sidecar = self._closing(
+            StoreSidecar(
+                reactor,
+                incarnation=self._incarnation,
+                log_file=run_dir.path / "agent_store.log",
+                notice=self._reporter.notice,
+            )
+        )
+        if self._settings.max_nodes == 1 or self._settings.node_rank == 0:
+            sidecar.start()
+        return sidecar
+
+    def _own_children(self, guardian: Guardian) -> frozenset[int]:
+        """Return the children of this process that belong to no worker."""
+        return guardian.pids() if self._sidecar is None else guardian.pids() | self._sidecar.pids()
+
             self._cleanup.callback(self._release_port)
         self._release_port()
         wanted = self._settings.master_port
         self._port = HeldPort.reserve() if wanted is None else HeldPort.hold(wanted)
         settings = self._settings
         # Among several nodes the others must be able to come here; on one, nobody from outside has any business here.
+        if self._sidecar is not None and round_.node_rank == 0:
+            self._sidecar.host(round_.master_port, wait)
+        return round_
         own = LOOPBACK if settings.max_nodes == 1 else socket.getfqdn()
         return settings.master_addr or settings.local_addr or own, self._port.port
 
@@ -192,7 +230,7 @@ class _Job:
             incarnation=self._incarnation,
             node_id=self._node_id,
             variables=dict(command.variables),
-            use_agent_store=handler.use_agent_store,
+            use_agent_store=self._settings.agent_store or handler.use_agent_store,
         )
         paths = {rank: self._worker_paths(command.round, rank) for rank in range(self._settings.nproc_per_node)}
         self._reporter.begin_round(paths)

@@ -1,0 +1,298 @@
+"""The agent's side of `--agent-store`: one process beside it that hosts the workers' store, a fresh one each round."""
+
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from elastic_core.clock import WaitBudget
+from elastic_core.errors import BackendUnavailableError
+from elastic_core.reactor import Reactor
+
+OPEN_LIMIT_S = 300.0
+"""How long the store may take to listen: importing torch from a cold network disk takes minutes."""
+
+_START_LIMIT = 3
+_START_WINDOW_S = 60.0
+_CHUNK_BYTES = 65536
+_COLLECT_PAUSE_S = 0.005
+_LAST_WAIT_S = 1.0
+
+OnDone = Callable[[str], None]
+"""Hears once how a command went: empty when well, else the reason on one line."""
+
+
+class StoreSidecar:
+    """Keeps the store of the round open.
+
+    When the process dies while a store is open, another takes its place at once, with an empty store on the same port:
+    workers that have met and need the store no more train on, those that still connect find one, and those that need
+    the old one fail, for the failure policy to judge. Stopping a healthy group for it would lose work for nothing.
+
+    Args:
+        reactor: The agent's loop.
+        incarnation: What marks this agent's processes for the guard, which ends the sidecar if its agent can't.
+        log_file: Where the process's own output goes; removed at the end when nothing was said.
+        notice: Takes one line for people.
+        argv: What to run; tests run less than torch.
+
+    Threading: the reactor's thread, except for `host` and `retire`.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        *,
+        incarnation: str,
+        log_file: Path,
+        notice: Callable[[str], None],
+        argv: Sequence[str] | None = None,
+    ) -> None:
+        """Start nothing yet: `start` does, or the first `open_store`."""
+        self._reactor = reactor
+        self._incarnation = incarnation
+        self._log_file = log_file
+        self._notice = notice
+        self._argv = list(argv) if argv is not None else _sidecar_argv()
+        self._starts: deque[float] = deque(maxlen=_START_LIMIT)
+        self._pid: int | None = None
+        self._talk: socket.socket | None = None
+        self._partial = b""
+        self._unanswered = 0
+        self._port: int | None = None
+        self._on_done: OnDone | None = None
+        self._closed = False
+
+    def pids(self) -> frozenset[int]:
+        """Return the processes that sweeps must spare and others must not reap."""
+        return frozenset() if self._pid is None else frozenset({self._pid})
+
+    def start(self) -> None:
+        """Start the process, so that its import of torch overlaps with other things.
+
+        What goes wrong is told by the first `open_store`, which tries again.
+        """
+        with suppress(OSError):
+            self._spawn()
+
+    # --- for the rendezvous thread
+
+    def host(self, port: int, wait: WaitBudget) -> None:
+        """Return once an empty store listens on `port`; an earlier one is gone.
+
+        Raises:
+            BackendUnavailableError: it can't.
+            WaitCancelledError: the agent wants no round any more.
+            WaitExpiredError: the budget's deadline has passed.
+
+        Threading: any but the reactor's; blocks.
+        """
+        self._await(lambda on_done: self.open_store(port, on_done), wait)
+
+    def retire(self, wait: WaitBudget) -> None:
+        """Return once no store listens, so that its port can be held again; raises and blocks as `host` does."""
+        self._await(self.close_store, wait)
+
+    def _await(self, command: Callable[[OnDone], None], wait: WaitBudget) -> None:
+        over = threading.Event()
+        reasons: list[str] = []
+
+        def on_done(reason: str) -> None:
+            reasons.append(reason)
+            over.set()
+
+        self._reactor.post(lambda: command(on_done))
+        wait.on_cancel(over.set)
+        over.wait(wait.remaining_s(at_most_s=OPEN_LIMIT_S))
+        if not reasons:
+            wait.check()
+            reasons.append(f"no answer from its process within {OPEN_LIMIT_S:g} s")
+        if reasons[0]:
+            raise BackendUnavailableError(f"the agent store can't be opened: {reasons[0]}", hint=self._hint())
+
+    def _hint(self) -> str:
+        said = self._log_file.is_file() and self._log_file.stat().st_size > 0
+        return f"read {str(self._log_file)!r}, or run without --agent-store" if said else "run without --agent-store"
+
+    # --- commands
+
+    def open_store(self, port: int, on_done: OnDone) -> None:
+        """Have an empty store listen on `port`, and tell; never blocks. A command before that is not told of."""
+        self._port, self._on_done = port, on_done
+        if self._pid is None:
+            self._restart()
+        else:
+            self._send()
+
+    def close_store(self, on_done: OnDone) -> None:
+        """Have no store listen, and tell; never blocks."""
+        was_open, self._port, self._on_done = self._port is not None, None, on_done
+        if was_open and self._pid is not None:
+            self._send()
+        else:
+            self._done("")
+
+    def _send(self) -> None:
+        """Say what is wanted now. While a dead process is being collected there is nobody to say it to."""
+        if self._talk is None:
+            return
+        line = "close" if self._port is None else f"open {self._port}"
+        self._unanswered += 1
+        try:
+            self._talk.sendall(f"{line}\n".encode())
+        except OSError:  # it just died, or does not read: its end brings a new one, which is told
+            self._kill()
+
+    def _done(self, reason: str) -> None:
+        """Tell who waits; an answer that nobody waits for is about a store opened again after a death."""
+        on_done, self._on_done = self._on_done, None
+        if reason:
+            self._port = None
+        if on_done is not None:
+            on_done(reason)
+        elif reason:
+            self._notice(f"the agent store can't be opened again: {reason}; workers that need it will fail")
+
+    # --- answers and ends
+
+    def _on_readable(self) -> None:
+        if self._talk is None:
+            return
+        try:
+            chunk = self._talk.recv(_CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            chunk = b""
+        if not chunk:
+            self._hang_up()
+            self._kill()
+            self._collect()
+            return
+        *lines, self._partial = (self._partial + chunk).split(b"\n")
+        for line in lines:
+            self._unanswered -= 1
+            if self._unanswered == 0:  # else what it answers is no longer wanted
+                word, _, reason = line.decode(errors="replace").partition(" ")
+                self._done(reason or "no reason given" if word == "failed" else "")
+
+    def _hang_up(self) -> None:
+        if self._talk is not None:
+            self._reactor.remove_reader(self._talk.fileno())
+            self._talk.close()
+            self._talk = None
+
+    def _kill(self) -> None:
+        if self._pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+
+    def _collect(self) -> None:
+        """Reap the process, whose end of the pair is closed: it is ending, or stuck in the kernel."""
+        how = self._reap()
+        if self._closed:
+            return
+        if how is None:
+            self._reactor.call_later(_COLLECT_PAUSE_S, self._collect)
+        elif self._port is None:
+            if self._on_done is not None:  # a store was to be closed: it is
+                self._done("")
+        else:
+            if self._on_done is None:
+                self._notice(
+                    f"the process of the agent store {how}; another one opens an empty store on the same port: workers "
+                    "that still need the old one will fail"
+                )
+            self._restart(after=f"its process {how}")
+
+    def _reap(self) -> str | None:
+        """Return how the process ended, None while it has not."""
+        if self._pid is None:
+            return "ended"
+        try:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+        except ChildProcessError:  # somebody else in this process reaps every child
+            pid, status = self._pid, 0
+        if not pid:
+            return None
+        self._pid = None
+        code = os.waitstatus_to_exitcode(status)
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+    # --- starts
+
+    def _restart(self, after: str = "") -> None:
+        """Start a process and say what is wanted; give up on one that keeps dying."""
+        now_s = self._reactor.now_s()
+        if after and len(self._starts) == _START_LIMIT and now_s - self._starts[0] < _START_WINDOW_S:
+            self._done(f"{after}, the last of {_START_LIMIT} within {_START_WINDOW_S:g} s")
+            return
+        try:
+            self._spawn()
+        except OSError as error:
+            self._done(f"its process can't be started ({error})")
+            return
+        self._send()
+
+    def _spawn(self) -> None:
+        """Start the process: in a session of its own and with every signal blocked, as the guard.
+
+        Whoever signals the agent's whole group or cgroup means the workers, which may use the store until they end.
+        """
+        environment = {name: value for name, value in os.environ.items() if name != "ELASTIC_WORKER_HOOKS"}
+        # It has no business on any device, so that no device's extension of torch needs to be loaded.
+        environment |= {"ELASTIC_INCARNATION": self._incarnation, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._pid = os.posix_spawn(
+                    self._argv[0],
+                    self._argv,
+                    environment,
+                    file_actions=[
+                        (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
+                        (os.POSIX_SPAWN_OPEN, 2, str(self._log_file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+                        (os.POSIX_SPAWN_DUP2, 2, 1),
+                    ],
+                    setsid=True,
+                    setsigmask=signal.valid_signals(),
+                )
+            except OSError:
+                ours.close()
+                raise
+        ours.setblocking(False)
+        self._talk, self._partial, self._unanswered = ours, b"", 0
+        self._starts.append(self._reactor.now_s())
+        self._reactor.add_reader(ours.fileno(), self._on_readable)
+
+    def close(self) -> None:
+        """End the process, which has nothing to lose; idempotent. Takes the milliseconds that its memory takes."""
+        self._closed = True
+        self._kill()
+        self._wait_until_reaped()
+        self._hang_up()
+        with suppress(OSError):
+            if self._log_file.stat().st_size == 0:
+                self._log_file.unlink()
+
+    def _wait_until_reaped(self) -> None:
+        end_s = self._reactor.now_s() + _LAST_WAIT_S
+        poll = select.poll()
+        if self._talk is not None:
+            poll.register(self._talk, 0)  # only its hanging up
+            poll.poll(_LAST_WAIT_S * 1000)
+        while self._reap() is None and self._reactor.now_s() < end_s:
+            select.poll().poll(1)
+
+
+def _sidecar_argv() -> list[str]:
+    # -P: a torch.py in the working directory is the script's business. The package need not be on the path otherwise.
+    root = str(Path(__file__).absolute().parents[2])
+    code = f"import sys; sys.path.append({root!r}); from elastic_core.worker.store_sidecar import main; main()"
+    return [sys.executable, "-P", "-c", code, "elastic-store"]

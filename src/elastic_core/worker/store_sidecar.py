@@ -1,0 +1,105 @@
+"""The process that hosts the workers' store for `--agent-store`, beside the agent of node 0.
+
+`agent.sidecar` starts it, with one end of a socket pair as its standard input: what torch or an extension of it prints
+can't get between the answers there. Each line that arrives is a command and gets one line as its answer, in order:
+
+    open PORT       opened            a fresh, empty store listens on PORT; an earlier one is gone
+    close           closed            no store listens
+    (any)           failed REASON     it did not; no store listens
+
+torch is imported once, at the start, so that only the first round can have to wait for it. The end of the input ends
+the process: it never outlives its agent.
+"""
+
+import importlib
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from elastic_core.multiprocessing import procfs
+
+OPEN, CLOSE = "open", "close"
+OPENED, CLOSED, FAILED = "opened", "closed", "failed"
+
+_REASON_LENGTH = 400
+
+MakeStore = Callable[[int], object]
+
+
+class StoreHost:
+    """Holds at most one store, and does what the lines say.
+
+    Args:
+        make_store: Returns a store that listens on a port for as long as it is referred to.
+    """
+
+    def __init__(self, make_store: MakeStore) -> None:
+        """Open nothing yet."""
+        self._make_store = make_store
+        self._store: object = None
+
+    def answer(self, line: str) -> str:
+        """Carry out one line and return the answer to it."""
+        self._store = None  # closes it: no key of an earlier round may be seen in the next, nor its port stay taken
+        command, _, rest = line.partition(" ")
+        if command == CLOSE:
+            return CLOSED
+        if command != OPEN or not rest.isdecimal():
+            return f"{FAILED} unknown command {line!r}"
+        try:
+            self._store = self._make_store(int(rest))
+        except Exception as error:  # noqa: BLE001  # torch's errors are many; each becomes the answer
+            return f"{FAILED} {one_line(error)}"
+        return OPENED
+
+
+def one_line(error: Exception) -> str:
+    """Return what an error says, without the C++ frames that torch appends."""
+    first = str(error).strip().partition("\n")[0].strip()
+    return f"{type(error).__name__}: {first}"[:_REASON_LENGTH] if first else type(error).__name__
+
+
+def torch_store() -> MakeStore:
+    """Import torch and return what makes its stores; where torch can't be imported, what says why.
+
+    torch is named in a string for the type checker's sake, which would need torch and minutes.
+    """
+    try:
+        tcp_store = importlib.import_module("torch.distributed").TCPStore
+    except Exception as error:  # noqa: BLE001  # a broken installation raises anything; the agent must hear what
+        reason = f"torch can't be imported ({one_line(error)})"
+
+        def refuse(port: int) -> object:
+            raise RuntimeError(reason)
+
+        return refuse
+    return lambda port: tcp_store("127.0.0.1", port, is_master=True, wait_for_workers=False)
+
+
+def serve(host: StoreHost, lines: Iterable[bytes], write: Callable[[bytes], object]) -> None:
+    """Answer every line until there are no more, or nobody is left to hear."""
+    try:
+        for line in lines:
+            write(host.answer(line.decode(errors="replace").strip()).encode() + b"\n")
+    except (BrokenPipeError, ConnectionResetError):
+        return
+
+
+def main() -> None:
+    """Be the sidecar on standard input. Called: as the only thing that a fresh interpreter does."""
+    for fd in procfs.numbers_in("/proc/self/fd"):
+        if fd > 2:  # nothing of the agent's is kept open
+            _close(fd)
+    talk = os.dup(0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)  # what torch may start inherits no end of the pair
+    os.close(null)
+    host = StoreHost(torch_store())
+    with os.fdopen(talk, "rb") as lines:
+        serve(host, lines, lambda answer: os.write(talk, answer))
+        os._exit(0)  # threads of torch would only delay it
+
+
+def _close(fd: int) -> None:
+    with suppress(OSError):  # the descriptor that listed the others
+        os.close(fd)
