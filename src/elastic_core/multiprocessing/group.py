@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import IllegalEventError
@@ -17,6 +17,9 @@ from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.multiprocessing.sweep_use import Sweeper
 from elastic_core.reactor import Reactor, Timer
 from elastic_core.types import WorkerExit
+
+if TYPE_CHECKING:
+    from elastic_core.multiprocessing.standby_pool import StandbyPool
 
 
 class WorkerGroup:
@@ -31,6 +34,7 @@ class WorkerGroup:
         subreaper: Whether this process is a subreaper.
         notice: Takes one line for people.
         spared: Gives the pids of the agent's own children that are no workers (the guard).
+        standby: Has spares for workers; closed by whoever made it. None: each worker is started afresh.
         clock: The host's clocks.
 
     The group can be started again once `on_stopped` was called. Threading: the reactor's thread.
@@ -47,6 +51,7 @@ class WorkerGroup:
         subreaper: bool,
         notice: Callable[[str], None],
         spared: Callable[[], Collection[int]] = tuple,
+        standby: "StandbyPool | None" = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Start nothing yet."""
@@ -56,7 +61,9 @@ class WorkerGroup:
         self._on_stopped = on_stopped
         self._notice = notice
         self._clock = clock
-        self._sweeper = Sweeper(incarnation, subreaper=subreaper, spared=spared)
+        self._sweeper = Sweeper(incarnation, subreaper=subreaper, spared=self._own_children)
+        self._spared = spared
+        self._standby = standby
         self._state = ladder.LadderState()
         self._workers: dict[int, WorkerProcess] = {}
         self._lost: list[WorkerProcess] = []
@@ -94,12 +101,18 @@ class WorkerGroup:
             raise IllegalEventError("workers of an earlier round are still there")
         self._forget_round()
         self._oom = OomCounter()
+        launches = tuple(launches)
         for launch in launches:
-            worker = spawn(launch, reactor=self._reactor, sinks=self._sinks, notice=self._notice)
+            worker = spawn(launch, reactor=self._reactor, sinks=self._sinks, notice=self._notice, standby=self._standby)
             self._workers[worker.pid] = worker
             self._advance(ladder.LeaderStarted(pid=worker.pid, group=worker.leads_group))
             if not worker.watch(self._reactor, partial(self._on_pidfd, worker)):
                 self._poll_unless_signalled()
+        if self._standby is not None:
+            self._standby.prepare(launches)
+
+    def _own_children(self) -> Collection[int]:
+        return self._spared() if self._standby is None else {*self._spared(), *self._standby.pids()}
 
     def _forget_round(self) -> None:
         # One that was given up is still reaped if it ends after all.
@@ -172,6 +185,8 @@ class WorkerGroup:
 
         With no worker left it only does the last. A second call can shorten the grace period.
         """
+        if self._standby is not None:
+            self._standby.pause()
         # What has ended by itself must not pass for stopped by us.
         for worker in self._running():
             self._collect(worker, self._tell_later)

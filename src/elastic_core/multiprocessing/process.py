@@ -6,12 +6,16 @@ import signal
 import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from elastic_core.errors import WorkerError
 from elastic_core.multiprocessing.sink import Sink
 from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
 from elastic_core.multiprocessing.tee import Tee, open_pipe
 from elastic_core.reactor import Reactor
+
+if TYPE_CHECKING:
+    from elastic_core.multiprocessing.standby_pool import StandbyPool
 
 STATUS_LOST = 1
 """The code of a worker whose exit status somebody else in this process has taken."""
@@ -129,8 +133,9 @@ def spawn(
     reactor: Reactor,
     sinks: tuple[Sink, Sink],
     notice: Callable[[str], None],
+    standby: "StandbyPool | None" = None,
 ) -> WorkerProcess:
-    """Start one worker.
+    """Start one worker, or hand it over to a spare from `standby`.
 
     It leads a session and a process group of its own, unless it keeps the terminal. Its stdin is ours, as under
     torchrun: in a session of its own a worker may read a terminal without being stopped for it, so a debugger in a
@@ -144,14 +149,16 @@ def spawn(
         try:
             out, out_tee = _open_stream(launch.stdout, ours, childs)
             err, err_tee = _open_stream(launch.stderr, ours, childs)
-            # The child is made by vfork, so nothing may run in it before exec: no preexec_fn.
-            process = subprocess.Popen(
-                launch.argv,
-                env=launch.env,
-                stdout=out,
-                stderr=err,
-                start_new_session=not launch.foreground,
-            )
+            process = None if standby is None else standby.take(launch, _or_ours(out, 1), _or_ours(err, 2))
+            if process is None:
+                # The child is made by vfork, so nothing may run in it before exec: no preexec_fn.
+                process = subprocess.Popen(
+                    launch.argv,
+                    env=launch.env,
+                    stdout=out,
+                    stderr=err,
+                    start_new_session=not launch.foreground,
+                )
         except (OSError, ValueError) as error:
             raise _spawn_error(launch, error) from error
         started_s = reactor.now_s()
@@ -193,6 +200,10 @@ def _open_stream(
     if plan.inherit:
         return None, None
     return closing(childs, os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)), None
+
+
+def _or_ours(fd: int | None, ours: int) -> int:
+    return ours if fd is None else fd
 
 
 def _open_log(path: str) -> int:

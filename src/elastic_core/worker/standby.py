@@ -1,0 +1,248 @@
+"""A worker held ready: an interpreter that has imported the slow modules and waits to be told who it is.
+
+The agent runs this file as a script, `python -u standby.py FD IMPORTS SCRIPT|-m MODULE [ARGUMENT ...]`, and hands over
+through the socket FD: one byte, with three descriptors: the environment, the worker's stdout, its stderr. The process
+then runs the script in the way the interpreter itself does, with a fresh `__main__`. Until then it has no threads of
+our making, no device, /dev/null for its output, and nothing of a worker but its command and the run's mark. The end of
+the socket is the end of the agent: it leaves without a word.
+
+What a script can tell: one more frame at the bottom of a live stack, and modules that are there before it imports them
+(docs/explanation/standby.md).
+"""
+
+_GIVEN = dict(globals())  # what this interpreter gives every script's module; before the first name of ours
+
+import os  # noqa: E402  # the line above must come first
+import sys  # noqa: E402
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+    from types import ModuleType, TracebackType
+    from typing import Any
+
+READY = b"ready"
+FAILED = b"failed "
+_MAX_REASON_BYTES = 1000
+_DESCRIPTORS = 3
+
+
+class Program:
+    """What the worker runs, as on the interpreter's command line behind `-u`."""
+
+    def __init__(self, words: list[str]) -> None:
+        """Take the words: a script or `-m MODULE`, and the arguments."""
+        self.words = words
+        self.module = words[1] if words[0] == "-m" else None
+        self.arguments = words[1:] if self.module is None else words[2:]
+        # As the interpreter does: made absolute, and no link followed.
+        self.file = "" if self.module is not None else os.path.join(os.getcwd(), words[0])  # noqa: PTH109, PTH118
+
+    def importer(self) -> object:
+        """Return what would import from the script, if it is a directory or an archive; None for a plain file."""
+        if self.module is not None:
+            return None
+        import pkgutil
+
+        return pkgutil.get_importer(self.file)
+
+    def first_path(self) -> str:
+        """Return what Python puts in front of `sys.path`. Source: `_PyPathConfig_ComputeSysPath0` and `main.c`."""
+        if self.module is not None:
+            return os.getcwd()  # noqa: PTH109  # pathlib is not ours to load into a script's interpreter
+        if self.importer() is not None:
+            return self.file
+        return os.path.dirname(os.path.realpath(self.file))  # noqa: PTH120  # as above
+
+    def command(self, executable: str) -> list[str]:
+        """Return the command line of a cold start."""
+        return [executable, "-u", *self.words]
+
+
+# --- before the orders
+
+
+def stand_by(fd: int, imports: list[str], program: Program) -> None:
+    """Import, say so, wait for the orders and become the worker; return when its program is to be run."""
+    import socket
+    from contextlib import suppress
+
+    os.set_inheritable(fd, False)
+    agent = socket.socket(fileno=fd)
+    policy = _step_back()
+    with_path = not sys.flags.safe_path
+    if with_path:
+        # Before the imports: what the script's directory hides from them in a cold start, it hides here too.
+        sys.path.insert(0, program.first_path())
+    reason = _import_all(imports)
+    with suppress(OSError):  # the agent is gone: so `_receive` will find
+        agent.send(FAILED + reason.encode("utf-8", "replace")[:_MAX_REASON_BYTES] if reason else READY)
+    environment = _receive(agent)
+    _step_forward(policy)
+    os.environ.clear()
+    os.environb.update(environment)
+    if with_path:
+        del sys.path[0]
+    sys.argv[:] = program.words if program.module is None else ["-m", *program.arguments]
+    executable = sys.orig_argv[0]
+    sys.orig_argv[:] = program.command(executable)
+    if reason:
+        # A module that stopped half-way would fail differently for the script: begin again.
+        os.execvp(executable, sys.orig_argv)  # the very command that the agent would have started
+    _arm()
+    for finder in list(sys.path_importer_cache.values()):
+        if finder is not None and hasattr(finder, "invalidate_caches"):
+            finder.invalidate_caches()
+    if with_path:
+        sys.path.insert(0, program.first_path())
+
+
+def _import_all(names: list[str]) -> str:
+    """Import these, but for those not installed; return why that failed, empty if it did not."""
+    for name in names:
+        try:
+            __import__(name)
+        except ModuleNotFoundError as error:
+            if not error.name or not f"{name}.".startswith(f"{error.name}."):
+                return f"import {name}: {error}"
+        except Exception as error:  # noqa: BLE001  # whatever it is, the agent tells it
+            return f"import {name}: {type(error).__name__}: {error}"
+    return ""
+
+
+def _step_back() -> int | None:
+    """Give way to workers while importing; return the policy to come back to, None if it was not changed.
+
+    By SCHED_BATCH: from a lower niceness, or from SCHED_IDLE, there is no way back without privileges.
+    """
+    policy = os.sched_getscheduler(0)
+    if policy != os.SCHED_OTHER:
+        return None
+    try:
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    except OSError:  # a sandbox
+        return None
+    return policy
+
+
+def _step_forward(policy: int | None) -> None:
+    if policy is None:
+        return
+    for tid in os.listdir("/proc/self/task"):  # noqa: PTH208  # threads that libraries started inherited ours
+        try:
+            os.sched_setscheduler(int(tid), policy, os.sched_param(0))
+        except OSError:
+            continue  # it has ended
+
+
+def _receive(agent: "socket.socket") -> dict[bytes, bytes]:
+    """Wait for the orders; put the streams in place, and return the environment."""
+    import socket
+
+    data, fds, _, _ = socket.recv_fds(agent, 1, _DESCRIPTORS)
+    if not data or len(fds) != _DESCRIPTORS:
+        os._exit(0 if not data else 1)  # nothing to clean up, and nobody to tell
+    agent.close()
+    environment_fd, out_fd, err_fd = fds
+    os.dup2(out_fd, 1)
+    os.dup2(err_fd, 2)
+    size = os.fstat(environment_fd).st_size
+    content = b""
+    while len(content) < size:
+        content += os.pread(environment_fd, size - len(content), len(content))
+    for fd in fds:
+        os.close(fd)
+    return dict(entry.split(b"=", 1) for entry in content.split(b"\0")[:-1])
+
+
+def _arm() -> None:
+    """Do what the `.pth` file does in a cold start."""
+    if os.environ.get("ELASTIC_WORKER_HOOKS", "") not in ("1", str(os.getpid())):
+        return
+    try:
+        from elastic_core.worker.startup import arm
+    except ModuleNotFoundError:
+        return  # an interpreter without our package has no such hook
+    arm()
+
+
+# --- the program
+
+
+def prepare(program: Program) -> "tuple[Callable[..., object], tuple[Any, ...]]":
+    """Return the call that runs the program in a fresh `__main__`."""
+    if program.module is not None or program.importer() is not None:
+        # The interpreter does just this for `-m`, directories and archives.
+        import runpy
+
+        _replace_main()
+        return runpy._run_module_as_main, (program.module or "__main__", program.module is not None)  # type: ignore[attr-defined]  # private, and what main.c calls
+    source = _read(program.file)
+    if source is None:
+        # The interpreter has its own words, and ways, for what it can't open or what is compiled already.
+        os.execvp(sys.orig_argv[0], sys.orig_argv)  # the very command that the agent would have started
+    main = _replace_main(program.file)
+    return exec, (compile(source, program.file, "exec", dont_inherit=True), main.__dict__)
+
+
+def _read(path: str) -> bytes | None:
+    """Return the source; None if this is not the place to run it."""
+    from importlib.util import MAGIC_NUMBER
+
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123  # pathlib is not ours to load
+            source = file.read()
+    except OSError:
+        return None
+    return None if path.endswith(".pyc") or source.startswith(MAGIC_NUMBER) else source
+
+
+def _replace_main(file: str | None = None) -> "ModuleType":
+    """Make the `__main__` that the interpreter would have: of a script's file, or still without one."""
+    from importlib.machinery import BuiltinImporter, SourceFileLoader
+
+    main = type(sys)("__main__")
+    given = {**_GIVEN, "__doc__": None, "__loader__": BuiltinImporter}
+    if "__annotations__" in given:
+        given["__annotations__"] = {}
+    if file is None:
+        for name in ("__file__", "__cached__"):
+            given.pop(name, None)
+    else:
+        given |= {"__file__": file, "__loader__": SourceFileLoader("__main__", file)}
+    main.__dict__.update(given)
+    sys.modules["__main__"] = main
+    return main
+
+
+class _Trimmed:
+    """Stands in for `sys.excepthook` once, when the program has failed: takes our frames out of the traceback."""
+
+    def __init__(self) -> None:
+        self.hook = sys.excepthook
+
+    def __call__(self, kind: type[BaseException], value: BaseException, trace: "TracebackType | None") -> None:
+        sys.excepthook = self.hook
+        while trace is not None and trace.tb_frame.f_globals is globals():
+            trace = trace.tb_next
+        value.__traceback__ = sys.last_traceback = trace
+        self.hook(kind, value, trace)
+
+
+if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        del sys.path[0]  # our own directory
+    _program = Program(sys.argv[3:])
+    stand_by(int(sys.argv[1]), [name for name in sys.argv[2].split(",") if name], _program)
+    try:
+        # Run from here, so that the program has one frame of ours below it. The interpreter does the rest: what
+        # SystemExit means, printing, exit codes, threads, atexit.
+        _run, _arguments = prepare(_program)
+        _run(*_arguments)
+    except SystemExit:
+        raise
+    except BaseException:
+        if getattr(sys, "excepthook", None) is not None:
+            sys.excepthook = _Trimmed()
+        raise
