@@ -72,10 +72,10 @@ class _Job:
         self._incarnation = os.urandom(16).hex()
         self._node_id = settings.node_id or socket.gethostname()
         self._port: HeldPort | None = None
+        self._sidecar: StoreSidecar | None = None
         self._rdzv = _rendezvous_settings(settings, self._node_id)
 
     def run(self) -> int:
-        self._sidecar: StoreSidecar | None = None
         settings = self._settings
         registry = PluginRegistry(disabled=settings.disabled_plugins)
         handler = registry.make_rendezvous(settings.rdzv_backend, self._rdzv, settings.rdzv_conf)
@@ -109,11 +109,11 @@ class _Job:
         self._cleanup.callback(guardian.dismiss)
         guardian.start()
         subreaper = self._own_process and become_subreaper()
+        if settings.agent_store:
+            self._sidecar = self._start_sidecar(handler, reactor, run_dir)
         journal = Journal()
         agent: Agent
         workers = self._closing(
-        if settings.agent_store:
-            self._sidecar = self._start_sidecar(handler, reactor, run_dir)
             WorkerGroup(
                 reactor,
                 console=console,
@@ -152,13 +152,13 @@ class _Job:
         )
         reactor.call_later(WARM_AFTER_S, self._settle_in)
         result = agent.run()
+        if self._sidecar is not None:
+            self._sidecar.close()
         self._finish(result, journal, run_dir)
         console.flush()
         return result
 
     def _settle_in(self) -> None:
-        if self._sidecar is not None:
-            self._sidecar.close()
         """Do what can wait until the workers run."""
         self._reporter.warm()
         if self._own_process:
@@ -169,18 +169,6 @@ class _Job:
         self._cleanup.callback(thing.close)
         return thing
 
-    # --- what the agent asks for
-
-    def _resolve(self, info: RendezvousInfo | tuple[object, int, int], index: int, wait: WaitBudget) -> Round:
-        if self._sidecar is not None:
-            self._sidecar.retire(wait)  # or a port that the user chose could not be held again
-        round_ = resolve_round(
-            info, index=index, settings=self._rdzv, token=index + 1, choose_master=self._choose_master, wait=wait
-        )
-
-    def _choose_master(self) -> tuple[str, int]:
-        """Hold a fresh port for the round; the last round's is given back, for its workers are gone."""
-        if self._port is None:
     def _start_sidecar(
         self, handler: RendezvousHandler, reactor: Reactor, run_dir: RunDirectory
     ) -> "StoreSidecar | None":
@@ -206,15 +194,27 @@ class _Job:
         """Return the children of this process that belong to no worker."""
         return guardian.pids() if self._sidecar is None else guardian.pids() | self._sidecar.pids()
 
+    # --- what the agent asks for
+
+    def _resolve(self, info: RendezvousInfo | tuple[object, int, int], index: int, wait: WaitBudget) -> Round:
+        if self._sidecar is not None:
+            self._sidecar.retire(wait)  # or a port that the user chose could not be held again
+        round_ = resolve_round(
+            info, index=index, settings=self._rdzv, token=index + 1, choose_master=self._choose_master, wait=wait
+        )
+        if self._sidecar is not None and round_.node_rank == 0:
+            self._sidecar.host(round_.master_port, wait)
+        return round_
+
+    def _choose_master(self) -> tuple[str, int]:
+        """Hold a fresh port for the round; the last round's is given back, for its workers are gone."""
+        if self._port is None:
             self._cleanup.callback(self._release_port)
         self._release_port()
         wanted = self._settings.master_port
         self._port = HeldPort.reserve() if wanted is None else HeldPort.hold(wanted)
         settings = self._settings
         # Among several nodes the others must be able to come here; on one, nobody from outside has any business here.
-        if self._sidecar is not None and round_.node_rank == 0:
-            self._sidecar.host(round_.master_port, wait)
-        return round_
         own = LOOPBACK if settings.max_nodes == 1 else socket.getfqdn()
         return settings.master_addr or settings.local_addr or own, self._port.port
 
