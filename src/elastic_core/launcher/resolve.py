@@ -80,9 +80,9 @@ def _names(draft: Draft) -> None:
     draft.take("role", choices.text("role"))
     draft.take("local_addr", choices.text("local_addr"))
     draft.take("node_id", choices.text("node_id") or "")
-
-
     draft.take("agent_store", choices.flag("agent_store"))
+
+
 def _restarts(draft: Draft) -> None:
     choices = draft.choices
     draft.take("max_restarts", integer(choices, "max_restarts", at_least=0))
