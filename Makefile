@@ -16,7 +16,7 @@ PYTEST_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --quiet
 METADATA := pyproject.toml hatch_build.py elastic_core_worker_hooks.pth src/elastic_core/_version.py \
 	$(wildcard plugins/*/pyproject.toml plugins/*/hatch_build.py)
 # All of ours in one command, so that each requirement among them is met by this tree and never by an index.
