@@ -31,18 +31,26 @@ _KNOWN: Final = {
 }
 """What `pip install` takes for the plugins of this project. Others' names are not guessed: anybody may own those."""
 
+_PLANNED: Final = frozenset({"redis", "etcd", "etcd-v2", "c10d", "rules"})
+"""Announced, with no release yet: each leaves this set with the release that brings it."""
+_MEANWHILE: Final = {RENDEZVOUS_GROUP: "--rdzv-backend static", FAILURE_GROUP: "--policy intensity"}
+
 
 def not_installed(group: str, name: str, installed: Sequence[PluginEntry], in_code: Sequence[str] = ()) -> PluginError:
     """Return the error for a name that nothing installed has: what there is, and what would help."""
     known = _KNOWN[group]
     shown = [*(f"{other!r} (in code)" for other in in_code), *(f"{e.name!r} ({e.label})" for e in installed)]
     what = f"{KINDS[group]} {name!r} is not installed; installed: {', '.join(shown) or 'none'}"
+    if name in _PLANNED:
+        label = f"{KINDS[group]} {name!r} is not available yet: it comes in a later release"
+        meanwhile = f"{_MEANWHILE[group]}, until pip install {known[name]} brings it"
+        return PluginError(f"{label}; installed: {', '.join(shown) or 'none'}", hint=meanwhile)
     if name in known:
         return PluginError(what, hint=f"pip install {known[name]}")
     nearest = nearest_name(name, [*in_code, *(entry.name for entry in installed), *known])
     if nearest is None:
         return PluginError(what, hint=f"pip install the distribution that provides {name!r}, or check the name")
-    present = nearest in in_code or any(entry.name == nearest for entry in installed)
+    present = nearest in in_code or nearest in _PLANNED or any(entry.name == nearest for entry in installed)
     return PluginError(what, hint=repr(nearest) if present else f"{nearest!r}, after pip install {known[nearest]}")
 
 
