@@ -206,13 +206,18 @@ def test_a_worker_that_overwrote_its_environment_is_found(start, tmp_path):
     if "ELASTIC_INCARNATION" in os.environ:
         os.execve(sys.executable, [sys.executable, sys.argv[0]], {})  # as setproctitle leaves it
     if os.fork() == 0:
+        if os.fork() == 0:
+            here("bare")  # an orphan: nothing but its session tells whose
+            linger()
+        os._exit(0)
+    if os.fork() == 0:
         here("bare")
         linger()
     here("bare")
     linger()
     """
     agent, mark = start(bare)
-    pids = wait_for(lambda: len(present(tmp_path, "bare")) == 2 and present(tmp_path, "bare"))
+    pids = wait_for(lambda: len(present(tmp_path, "bare")) == 3 and present(tmp_path, "bare"))
     guard_of(agent)
     assert processes_with(mark) == []
     agent.kill()
@@ -284,8 +289,9 @@ def guarded():
 
 
 def settled(pid):
-    """Whether a guard is up: it has made its home in the root directory and closed what it inherited."""
-    return os.readlink(f"/proc/{pid}/cwd") == "/" and Path(f"/proc/{pid}/wchan").exists()
+    """Whether a guard is up: the last that it does is to open its agent's pidfd."""
+    links = {int(link.name): os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
+    return sorted(links) == [0, 1, 2, 3] and "pidfd" in links[3]
 
 
 def turn_until(reactor, condition, within_s=10.0):
@@ -297,15 +303,23 @@ def turn_until(reactor, condition, within_s=10.0):
 
 def test_a_guard_is_alone_with_its_pipe(guarded):
     guardian, _, _ = guarded
+    reading, writing = os.pipe()
+    os.set_inheritable(reading, True)
+    guardian.dismiss()
+    guardian.start()
+    os.close(reading)
+    os.close(writing)
     home = Path(f"/proc/{guardian.pid}")
-    # The agent's pidfd is the last that it opens.
-    wait_for(lambda: sorted(p.name for p in (home / "fd").iterdir()) == ["0", "1", "2", "3"])
+    wait_for(lambda: settled(guardian.pid))
+    assert os.readlink(home / "cwd") == "/"
     assert (home / "environ").read_bytes() == b""
-    assert settled(guardian.pid)
     assert os.getsid(guardian.pid) == guardian.pid
     assert guardian._incarnation.encode() not in (home / "cmdline").read_bytes()
-    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGTSTP):
+    sent = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGTSTP)
+    for signum in sent:
         os.kill(guardian.pid, signum)
+    status = dict(line.split(":\t") for line in (home / "status").read_text().splitlines())
+    assert int(status["ShdPnd"], 16) == sum(1 << (signum - 1) for signum in sent), "none reaches it, ever"
     assert len(list((home / "task").iterdir())) == 1
     assert is_alive(guardian.pid)
     loaded = (home / "maps").read_text()
