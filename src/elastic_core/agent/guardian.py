@@ -13,6 +13,7 @@ from elastic_core.reactor import Reactor
 
 _START_LIMIT = 5
 _START_WINDOW_S = 10.0
+_HUNT_WAIT_S = 2.0
 _FAREWELL_WAIT_S = 0.005
 
 
@@ -107,6 +108,23 @@ class Guardian:
         os.close(self._pipe)
         with suppress(ChildProcessError):  # somebody else in this process reaps every child
             os.waitpid(self._pid, 0)
+        self._pid = None
+
+    def unleash(self) -> None:
+        """Let the guard end what is left of the workers, as if this agent had died: for an agent that lost its way.
+
+        Blocks until it is done, at most two seconds.
+        """
+        if self._pid is None:
+            return
+        self._reactor.remove_reader(self._death_fd)
+        os.close(self._pipe)
+        poll = select.poll()
+        poll.register(self._death_fd, select.POLLIN)
+        if poll.poll(_HUNT_WAIT_S * 1000):
+            with suppress(ChildProcessError):  # somebody else in this process reaps every child
+                os.waitpid(self._pid, 0)
+        os.close(self._death_fd)
         self._pid = None
 
     def dismiss(self) -> None:
