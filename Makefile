@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format install clean
+.PHONY: help demo install test lint format wheels clean
 
 # The one place that says which torch is installed here; the packages themselves accept a range.
 TORCH ?= torch==2.13.0
@@ -51,6 +51,12 @@ lint: $(VENV)/.for-development ## style, format, types, direction of imports
 format: $(VENV)/.for-development ## let ruff sort imports and format
 	@$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+wheels: $(VENV)/.for-development ## build sdists and wheels of all distributions into dist/
+	@for project in . $(dir $(wildcard plugins/*/pyproject.toml)); do
+		$(BIN)/python -m build --no-isolation --outdir dist "$$project" >/dev/null
+	done
+	ls dist
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) build dist examples/digits/runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

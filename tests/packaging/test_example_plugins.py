@@ -1,10 +1,11 @@
-"""Wheels into a fresh environment: the core, the static backend and the three example plugins, found and run.
+"""Wheels into a fresh environment: the core, the static backend, the example plugins and the README's, found and run.
 
 The environment borrows the third-party packages (torch, click …) of the one that runs the tests: nothing is downloaded.
 """
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from support import wait_for
 
 ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
 PROJECTS = [ROOT, ROOT / "plugins/rdzv_static", *sorted((ROOT / "examples/plugins").glob("*/"))]
 
 
@@ -72,10 +74,18 @@ def checked(command: list[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def readme_plugin(folder: Path) -> Path:
+    """Write the plugin that the README shows, as a reader would."""
+    for name, text in re.findall(r"^`(\S+)`:\n\n```\w+\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL):
+        (folder / name).write_text(text)
+    assert sorted(path.name for path in folder.iterdir()) == ["oom_policy.py", "pyproject.toml"]
+    return folder
+
+
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheels")
-    for project in PROJECTS:
+    for project in [*PROJECTS, readme_plugin(tmp_path_factory.mktemp("readme"))]:
         # From an sdist, as an index would hand it out: what the sdist lacks, the wheel lacks.
         checked([sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(project)])
     return sorted(folder.glob("*.whl"))
@@ -99,6 +109,7 @@ def test_each_project_becomes_one_wheel_and_our_own_are_tied_to_the_core(wheels,
         "elastic_example_policy_never",
         "elastic_example_rendezvous_env",
         "elastic_rdzv_static",
+        "oom_policy",
     ]
     version = (ROOT / "src/elastic_core/_version.py").read_text().split('"')[-2]
     (metadata,) = fresh.site.glob("elastic_rdzv_static-*.dist-info/METADATA")
@@ -119,6 +130,7 @@ def test_the_command_runs_from_the_wheel_and_lists_all_plugins(fresh, tmp_path):
         ("env", "elastic-example-rendezvous-env", "1.0.0", "loaded"),
         ("intensity", "elastic-core", version, "loaded"),
         ("never", "elastic-example-policy-never", "1.0.0", "loaded"),
+        ("stop-on-oom", "oom-policy", "1.0", "loaded"),
         ("jsonl", "elastic-example-hook-jsonl", "1.0.0", "loaded"),
     }
 
@@ -163,6 +175,38 @@ def test_the_policy_decides(fresh, tmp_path, error, starts):
     assert ("ValueError is never retried" in " ".join(err.split())) == (error == "ValueError")
 
 
+def test_the_policy_of_the_readme_works(fresh, tmp_path):
+    script = write_script(
+        tmp_path,
+        """
+import os
+print("start", flush=True)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    raise KeyError("x")
+class OutOfMemoryError(RuntimeError):
+    __module__ = "torch"
+raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+""",
+    )
+    code, out, err = fresh.run("run", "--policy", "stop-on-oom", "--max-restarts", 3, script, cwd=tmp_path)
+    assert code == 1, err
+    assert out.count("start") == 2
+    assert "the device's memory is too small for this batch size" in " ".join(err.split())
+
+
+def test_the_readme_names_options_that_exist(fresh, tmp_path):
+    code, text, _ = fresh.run("run", "--help", cwd=tmp_path, COLUMNS="200")
+    assert code == 0
+    shown = re.findall(r"elastic run [^`\n]*", README) + re.findall(r"^\| `-.*?\|", README, flags=re.MULTILINE)
+    named = set(re.findall(r"(?<!\S)`?(--[a-z-]+)", "\n".join(shown))) - {"--lr"}
+    assert len(named) > 15
+    assert {option for option in named if option not in text} == set()
+    targets = set(re.findall(r"\bmake ([a-z]+)\b(?=[` ]*(?:[`,;&]|$))", README, flags=re.MULTILINE))
+    makefile = (ROOT / "Makefile").read_text()
+    assert {"demo", "test", "lint"} <= targets
+    assert {target for target in targets if f"\n{target}:" not in makefile} == set()
+
+
 def test_an_option_that_the_policy_does_not_declare_is_refused_before_anything_starts(fresh, tmp_path):
     script = write_script(tmp_path, "print('start', flush=True)\n")
     code, out, err = fresh.run("run", "--policy", "never", "--policy-conf", "exception=A", script, cwd=tmp_path)
@@ -175,7 +219,7 @@ MEET = """
 import os
 names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
          "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"]
-print(" ".join(os.environ[name] for name in names), flush=True)
+os.write(1, (" ".join(os.environ[name] for name in names) + os.linesep).encode())  # whole, beside another worker's
 """
 
 
