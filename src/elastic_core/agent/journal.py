@@ -1,6 +1,7 @@
 """What the machine was told, and when: enough to replay a run step by step."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,7 @@ from elastic_core import messages
 from elastic_core.agent.machine import EVENTS, advance
 from elastic_core.agent.states import AgentState, Created
 from elastic_core.agent.transitions import Step
+from elastic_core.encoding import encode_json
 from elastic_core.types import Record
 
 _BY_NAME: dict[str, type] = {event.__name__: event for event in EVENTS}
@@ -34,13 +36,21 @@ class Journal:
         self._events.append((now_s, event))
 
     def write(self, path: Path) -> None:
-        """Write one JSON object a line."""
-        encode = msgspec.json.encode
+        """Write one JSON object a line.
+
+        Raises:
+            OSError: it can't be written; then there is no file.
+        """
         lines = (
-            encode(Entry(now_s=now_s, event=type(event).__name__, fields=msgspec.Raw(encode(event))))
+            encode_json(Entry(now_s=now_s, event=type(event).__name__, fields=msgspec.Raw(encode_json(event))))
             for now_s, event in self._events
         )
-        path.write_bytes(b"\n".join(lines) + b"\n")
+        try:
+            path.write_bytes(b"\n".join(lines) + b"\n")
+        except OSError:
+            with suppress(OSError):
+                path.unlink()
+            raise
 
 
 def read(path: Path) -> Iterator[tuple[float, messages.AgentEvent]]:

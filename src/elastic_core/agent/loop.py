@@ -5,6 +5,7 @@ reactor.
 """
 
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, assert_never
@@ -173,6 +174,8 @@ class Agent:
         return AgentResult(exit_code=code, reason=outcome.reason, ending=outcome.ending)
 
     def _handle_signals(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # Python delivers signals to the main thread only; they stay its owner's business
         # A signal that was ignored when we were started (nohup) stays ignored, here and in the workers.
         asked = (*self._options.stop_signals, *self._options.forwarded_signals)
         wanted = [signum for signum in asked if signal.getsignal(signum) is not signal.SIG_IGN]
@@ -314,10 +317,9 @@ class Agent:
         if command.drain:
             self._hooks.tell(m.Draining(signum=command.signum, deadline_s=grace_s))
             if self._workers.alive:
-                name = signal.Signals(command.signum).name
-                self._reporter.notice(
-                    f"{name}: stopping {len(self._workers.alive)} workers, at most {grace_s:g} s; a second signal kills"
-                )
+                name, count = signal.Signals(command.signum).name, len(self._workers.alive)
+                workers = "1 worker" if count == 1 else f"{count} workers"
+                self._reporter.notice(f"{name}: stopping {workers}, at most {grace_s:g} s; a second signal kills")
         index = -1 if self._round is None else self._round.index
         self._hooks.tell(m.WorkersStopping(round_index=index, reason=command.reason, grace_s=grace_s))
         self._workers.stop(command.signum, grace_s=grace_s)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from elastic_core.encoding import encode_json
 from elastic_core.failure.classify import rank_causes
 from elastic_core.types import (
     Decision,
@@ -302,7 +303,7 @@ def write_incident(path: Path, incident: Incident) -> None:
         OSError: it can't be written; what was there before is unchanged.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    content = msgspec.json.format(msgspec.json.encode(incident), indent=2) + b"\n"
+    content = msgspec.json.format(encode_json(incident), indent=2) + b"\n"
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(fd, "wb") as file:  # noqa: PTH123  # a descriptor, not a path

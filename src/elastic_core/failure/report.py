@@ -11,6 +11,7 @@ MIN_WIDTH = 40
 MAX_MESSAGE_LINES = 3
 MAX_LOG_PATHS = 2
 MAX_GROUPS = 3
+MAX_SUMMARY_LINES = 5
 
 _PLAIN = {"…": "...", "─": "-", "·": "-"}
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+")
@@ -137,8 +138,10 @@ def _identity(incident: Incident, width: int) -> Iterator[str]:
 
 
 def _message(incident: Incident, width: int) -> Iterator[str]:
-    yield _cut(f"{incident.failure_class.value}: {_clean(incident.summary)}", width)
     first = incident.first
+    # Nothing else tells of what the launcher itself could not do: the advice stands at the end.
+    room = MAX_SUMMARY_LINES if first is None else 1
+    yield from _wrapped(f"{incident.failure_class.value}: {_clean(incident.summary)}", width, room)
     exception = None if first is None else first.exception
     if exception is None:
         return
@@ -221,6 +224,20 @@ def _count(number: int, noun: str) -> str:
 
 def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1].rstrip() + "…"
+
+
+def _wrapped(text: str, width: int, count: int) -> Iterator[str]:
+    """Yield `text` in at most `count` lines, broken at blanks where there are any; the last one is cut."""
+    margin = ""
+    while text:
+        room = width - len(margin)
+        if len(text) <= room or count <= 1:
+            yield margin + _cut(text, room)
+            return
+        end = text.rfind(" ", 1, room + 1)
+        end = room if end < 0 else end
+        yield margin + text[:end].rstrip()
+        text, count, margin = text[end:].lstrip(), count - 1, "  "
 
 
 def _clean(text: str) -> str:

@@ -77,5 +77,12 @@ class Choices:
         return f"--{row.name}" if row.metavar is None else f"--{row.name} {self.text(dest) or ''!r}"
 
     def reject(self, dest: str, needed: str, *, hint: str = "", cause: BaseException | None = None) -> NoReturn:
-        """Refuse the option's value: it should have been `needed`."""
-        raise ConfigError(f"{self.label(dest)}: needed {needed}", hint=hint) from cause
+        """Refuse the option's value: it should have been `needed`; without a hint, the way back is the default."""
+        raise ConfigError(f"{self.label(dest)}: needed {needed}", hint=hint or self._way_back(dest)) from cause
+
+    def _way_back(self, dest: str) -> str:
+        row = BY_DEST[dest]
+        by_variable = self._variable(row) is not None
+        if row.default is None:
+            return f"unset {row.env}" if by_variable else f"leave --{row.name} out"
+        return f"{row.env}={row.default}, the default" if by_variable else f"--{row.name} {row.default}, the default"

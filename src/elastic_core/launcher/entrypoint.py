@@ -61,6 +61,7 @@ def _for_rank_0(text: str) -> str:
 
 def _check_script(script: str) -> None:
     path = Path(script)
+    _check_here(script, absolute=path.is_absolute())
     try:
         missing = not path.exists()
     except OSError as error:  # a name too long, a loop of links, a directory that we may not enter
@@ -70,9 +71,51 @@ def _check_script(script: str) -> None:
     if missing:
         raise ConfigError(_not_found("script", path), hint=_script_hint(path))
     if path.is_dir() and not (path / "__main__.py").is_file():
-        raise ConfigError(f"script {script!r} is a directory without __main__.py", hint=_script_hint(path / "train.py"))
+        raise ConfigError(f"script {script!r} is a directory without __main__.py", hint=_directory_hint(path))
     if not os.access(path, os.R_OK):
         raise ConfigError(f"script {script!r} can't be read by this user", hint=f"chmod u+r {script}")
+
+
+def _check_here(name: str, *, absolute: bool) -> None:
+    """Refuse a name that counts from a directory which is gone."""
+    if not absolute and _here() is None:
+        what = f"{name!r} counts from the current directory, which is gone or can't be entered"
+        raise ConfigError(what, hint="cd to a directory that exists, or an absolute path")
+
+
+def _here() -> Path | None:
+    try:
+        return Path.cwd()
+    except OSError:  # removed, or behind a directory that we may not enter
+        return None
+
+
+def _directory_hint(folder: Path) -> str:
+    scripts = [name for name in _file_names(folder) if name.endswith(".py")]
+    likely = next(
+        (name for name in ("train.py", "main.py") if name in scripts), scripts[0] if len(scripts) == 1 else ""
+    )
+    return str(folder / likely) if likely else "the path of a script"
+
+
+def _check_here(name: str, *, absolute: bool) -> None:
+    """Refuse a name that counts from a directory which is gone."""
+    if not absolute and _here() is None:
+        what = f"{name!r} counts from the current directory, which is gone or can't be entered"
+        raise ConfigError(what, hint="cd to a directory that exists, or an absolute path")
+
+
+def _here() -> Path | None:
+    try:
+        return Path.cwd()
+    except OSError:  # removed, or behind a directory that we may not enter
+        return None
+
+
+def _directory_hint(folder: Path) -> str:
+    scripts = sorted(name for name in _file_names(folder) if name.endswith(".py"))
+    usual = next((name for name in ("train.py", "main.py") if name in scripts), next(iter(scripts), ""))
+    return f"a script in it, such as {folder / usual}" if usual else "a script"
 
 
 def _not_found(what: str, path: Path) -> str:
@@ -111,6 +154,7 @@ def _check_program(program: str, environ: Mapping[str, str]) -> None:
         hint = f"./{program}" if here.is_file() else "its path, or a program on PATH"
         raise ConfigError(f"program {program!r} not found on PATH", hint=hint)
     path = Path(program)
+    _check_here(program, absolute=path.is_absolute())
     if not path.exists():
         near = nearest(path.name, _file_names(path.parent))
         folder = program.rpartition(os.sep)[0]  # with its `./`, without which PATH would be searched
@@ -175,10 +219,10 @@ def _no_module(name: str, part: str, is_module: bool) -> ConfigError:
     if is_module:
         what = f"module {name!r} not found: {part!r} is a module, not a package"
     elif part == name:
-        what = f"module {name!r} not found by {sys.executable!r} in {str(Path.cwd())!r}"
+        what = f"module {name!r} not found by {sys.executable!r} in {str(_here() or 'a directory that is gone')!r}"
     else:
         what = f"module {name!r} not found: there is no package {part!r}"
-    here = [entry.removesuffix(".py") for entry in _file_names(Path.cwd())]
+    here = [entry.removesuffix(".py") for entry in _file_names(_here() or Path(os.devnull))]
     near = nearest(top, [entry for entry in here if entry.isidentifier() and entry != top])
     return ConfigError(what, hint=f"-m {near}" if near else "its name as in 'python -m', from this directory")
 
@@ -187,7 +231,8 @@ def _find_top(name: str) -> "ModuleSpec | None":
     from importlib.machinery import PathFinder
 
     # 'python -m' puts the working directory in front of the path; ours may have our own script's directory there.
-    spec = PathFinder.find_spec(name, [str(Path.cwd()), *sys.path])
+    here = _here()
+    spec = PathFinder.find_spec(name, [*([str(here)] if here else []), *sys.path])
     for finder in sys.meta_path:
         if spec is not None:
             break

@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -24,7 +25,19 @@ from elastic_core.failure.report import render, render_attempt
 from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.multiprocessing.errors.reader import read_error
-from elastic_core.types import Decision, FailedWorker, Failure, Ignore, Origin, Record, Restart, Round, Stop, WorkerExit
+from elastic_core.types import (
+    Decision,
+    FailedWorker,
+    Failure,
+    FailureClass,
+    Ignore,
+    Origin,
+    Record,
+    Restart,
+    Round,
+    Stop,
+    WorkerExit,
+)
 
 STDERR_TAIL_BYTES = 16_384
 INCIDENT_FILE = "incident.json"
@@ -99,7 +112,11 @@ class IncidentReporter:
             exit=exit,
         )
         logs = tuple(path for path in (paths.stderr.file, paths.stdout.file) if path and Path(path).exists())
-        return judge(exit, error, log_paths=logs, script_missing=self._script_missing(exit))
+        worker = judge(exit, error, log_paths=logs, script_missing=self._script_missing(exit))
+        if worker.failure_class is FailureClass.EXIT and worker.origin is not Origin.STOPPED and _on_full_disk(logs):
+            # A worker that can't write its own log can't write down what went wrong either.
+            return replace(worker, summary=f"{worker.summary}; the disk of its log files is full")
+        return worker
 
     def _script_missing(self, exit: WorkerExit) -> bool:
         script = self._settings.entrypoint.script
@@ -202,6 +219,15 @@ class IncidentReporter:
             self._notice(f"the incident could not be written to {str(path)!r}: {err.strerror}")
             return ""
         return str(path)
+
+
+def _on_full_disk(paths: Iterable[str]) -> bool:
+    """Return whether there is no room left where these files are."""
+    for path in paths:
+        with suppress(OSError):
+            if os.statvfs(path).f_bavail == 0:
+                return True
+    return False
 
 
 def _tail(path: str | None) -> bytes | None:
