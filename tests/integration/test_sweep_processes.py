@@ -88,6 +88,26 @@ def test_a_worker_without_environment_is_found_by_its_group(incarnation):
         process.stdout.close()
 
 
+HEADLESS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_that_lives_on_without_its_main_thread_is_found(incarnation):
+    env = {**os.environ, "ELASTIC_INCARNATION": incarnation}
+    process = subprocess.Popen([sys.executable, "-c", HEADLESS], env=env)
+    try:
+        wait_for(lambda: procfs.read_stat(process.pid).state == "Z")
+        assert sweep.is_alive(process.pid)
+        assert sweep.survivors(incarnation, root_pid=None) == (process.pid,)
+        assert process.pid in sweep.survivors("", root_pid=os.getpid())
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_killed_and_ended_processes_are_no_survivors(family, incarnation):
     process, pids = family
     found = sweep.survivors(incarnation, root_pid=None)

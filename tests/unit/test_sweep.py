@@ -70,8 +70,9 @@ def test_only_a_whole_entry_is_a_mark(proc, environ, marked):
     assert procfs.has_environment_entry(77, ENTRY) is marked
 
 
-def test_the_mark_of_a_process_without_its_main_thread_is_read_from_another(proc, monkeypatch):
-    proc["/proc/77/environ"] = b""
+@pytest.mark.parametrize("environ", [b"", None])  # older and newer kernels
+def test_the_mark_of_a_process_without_its_main_thread_is_read_from_another(proc, monkeypatch, environ):
+    proc["/proc/77/environ"] = environ
     proc["/proc/77/stat"] = stat_of(b"python", b"Z", 3)
     proc["/proc/77/task/79/environ"] = ENTRY + b"\0"
     monkeypatch.setattr(procfs, "thread_ids", lambda pid: [77, 79])

@@ -94,11 +94,10 @@ def has_environment_entry(pid: int, entry: bytes) -> bool:
     content = read_file(f"/proc/{pid}/environ")
     if content:
         return _has_entry(content, entry)
-    if content is None:
-        return False
-    # Empty: a kernel thread, an empty environment, or a main thread that ended before the others.
+    # Nothing to read: a kernel thread, an empty environment, another user's process. Or a main thread that ended before
+    # the others, which still have what was its.
     stat = read_stat(pid)
-    if stat is None or stat.thread_count < 2:
+    if stat is None or stat.state != "Z" or stat.thread_count < 2:
         return False
     return any(_has_entry(read_file(f"/proc/{pid}/task/{tid}/environ") or b"", entry) for tid in thread_ids(pid))
 
