@@ -5,6 +5,7 @@ Each run imports torch in two workers; together about twenty seconds on two core
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +18,9 @@ EPOCHS, CRASH_AT = 15, 7
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 
-def train(elastic, *options, workers=2, epochs=EPOCHS, **kw):
+def train(elastic, *options, workers=2, epochs=EPOCHS, before=(), **kw):
     return elastic(
+        *before,
         *("--nproc-per-node", workers, "--max-restarts", 2, "--omp-threads", 1),
         *(DIGITS, "--device", "cpu", "--epochs", epochs, *options),
         **kw,
@@ -63,6 +65,31 @@ def test_a_run_goes_on_with_another_number_of_workers(elastic, tmp_path):
     assert "training from epoch 2 of " in second.out
     assert ": 1 ranks on cpu" in second.out
     assert accuracy(second.out) > 95
+
+
+def test_two_static_nodes_crash_and_go_on_together(elastic, tmp_path):
+    """Each node restarts on its own account: one because its worker raised, the other because its peer was gone."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{sock.getsockname()[1]}"
+    options = ("--checkpoint", tmp_path / "digits.pt", "--crash-at-epoch", 1, "--min-accuracy", 0)
+    agents = [
+        train(
+            elastic,
+            *options,
+            workers=1,
+            epochs=3,
+            before=("--nnodes", 2, "--node-rank", n, "--rdzv-endpoint", endpoint),
+        )
+        for n in (0, 1)
+    ]
+    for agent in agents:
+        assert agent.wait(120) == 0, agent.err
+        assert "restart 1 of 2" in agent.err
+    assert "training from nothing: 2 ranks on cpu" in agents[0].out
+    assert "training from epoch 1 of " in agents[0].out
+    assert accuracy(agents[0].out) > 80
+    assert agents[1].out == ""
 
 
 def test_too_little_learned_is_an_exit_code(elastic, tmp_path):
