@@ -194,6 +194,8 @@ class WorkerGroup:
 
     def kill(self) -> None:
         """Cut the grace period short: KILL everything now, or stop so if no stop was ordered."""
+        if self._standby is not None:
+            self._standby.pause()
         for worker in self._running():
             self._collect(worker, self._tell_later)
         self._advance(ladder.KillOrdered())

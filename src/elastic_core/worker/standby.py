@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
-    from types import ModuleType, TracebackType
+    from types import CodeType, ModuleType, TracebackType
     from typing import Any
 
 READY = b"ready"
@@ -68,6 +68,8 @@ def stand_by(fd: int, imports: list[str], program: Program) -> None:
     import socket
     from contextlib import suppress
 
+    with open("/proc/self/environ", "rb") as file:  # noqa: PTH123  # pathlib is not ours to load
+        started_with = _entries(file.read())
     os.set_inheritable(fd, False)
     agent = socket.socket(fileno=fd)
     policy = _step_back()
@@ -80,8 +82,7 @@ def stand_by(fd: int, imports: list[str], program: Program) -> None:
         agent.send(FAILED + reason.encode("utf-8", "replace")[:_MAX_REASON_BYTES] if reason else READY)
     environment = _receive(agent)
     _step_forward(policy)
-    os.environ.clear()
-    os.environb.update(environment)
+    _replace_environment(started_with, environment)
     if with_path:
         del sys.path[0]
     sys.argv[:] = program.words if program.module is None else ["-m", *program.arguments]
@@ -136,6 +137,19 @@ def _step_forward(policy: int | None) -> None:
             continue  # it has ended
 
 
+def _replace_environment(started_with: dict[bytes, bytes], ordered: dict[bytes, bytes]) -> None:
+    """Have the ordered environment, with what the interpreter and the imports have changed themselves."""
+    now = dict(os.environb)
+    os.environ.clear()
+    os.environb.update({name: value for name, value in ordered.items() if name in now or name not in started_with})
+    os.environb.update({name: value for name, value in now.items() if started_with.get(name) != value})
+
+
+def _entries(block: bytes) -> dict[bytes, bytes]:
+    pairs = (entry.partition(b"=") for entry in block.split(b"\0")[:-1])
+    return {name: value for name, _, value in pairs}
+
+
 def _receive(agent: "socket.socket") -> dict[bytes, bytes]:
     """Wait for the orders; put the streams in place, and return the environment."""
     import socket
@@ -153,7 +167,7 @@ def _receive(agent: "socket.socket") -> dict[bytes, bytes]:
         content += os.pread(environment_fd, size - len(content), len(content))
     for fd in fds:
         os.close(fd)
-    return dict(entry.split(b"=", 1) for entry in content.split(b"\0")[:-1])
+    return _entries(content)
 
 
 def _arm() -> None:
@@ -178,24 +192,19 @@ def prepare(program: Program) -> "tuple[Callable[..., object], tuple[Any, ...]]"
 
         _replace_main()
         return runpy._run_module_as_main, (program.module or "__main__", program.module is not None)  # type: ignore[attr-defined]  # private, and what main.c calls
-    source = _read(program.file)
-    if source is None:
-        # The interpreter has its own words, and ways, for what it can't open or what is compiled already.
+    code = _compile(program.file)
+    if code is None:
+        # The interpreter has its own words for what it can't open or understand, and its ways with what is compiled.
         os.execvp(sys.orig_argv[0], sys.orig_argv)  # the very command that the agent would have started
-    main = _replace_main(program.file)
-    return exec, (compile(source, program.file, "exec", dont_inherit=True), main.__dict__)
+    return exec, (code, _replace_main(program.file).__dict__)
 
 
-def _read(path: str) -> bytes | None:
-    """Return the source; None if this is not the place to run it."""
-    from importlib.util import MAGIC_NUMBER
-
+def _compile(path: str) -> "CodeType | None":
     try:
         with open(path, "rb") as file:  # noqa: PTH123  # pathlib is not ours to load
-            source = file.read()
-    except OSError:
+            return compile(file.read(), path, "exec", dont_inherit=True)
+    except (OSError, SyntaxError, ValueError):
         return None
-    return None if path.endswith(".pyc") or source.startswith(MAGIC_NUMBER) else source
 
 
 def _replace_main(file: str | None = None) -> "ModuleType":
