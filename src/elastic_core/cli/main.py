@@ -19,6 +19,7 @@ def process(argv: Sequence[str] | None = None) -> None:
     import atexit
     import gc
 
+    _open_closed_streams()
     gc.disable()  # start-up makes no garbage, and looking for it costs a tenth; `run_job` switches it on again
     code = main(argv)
 
@@ -29,6 +30,21 @@ def process(argv: Sequence[str] | None = None) -> None:
     except (OSError, ValueError):  # a reader that went away, or a stream that was closed: nobody is left to tell
         code = code or _BROKEN_PIPE
     os._exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Put /dev/null where the standard streams were closed (`>&-`), as a daemon's are.
+
+    Else the next descriptor that is opened, a log file or a wake-up pipe, would pass for our stdout and the workers'.
+    """
+    for fd, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is `fd`
+            os.set_inheritable(nowhere, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(fd, "r" if fd == 0 else "w", closefd=False))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

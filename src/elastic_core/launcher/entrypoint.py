@@ -92,30 +92,9 @@ def _here() -> Path | None:
 
 def _directory_hint(folder: Path) -> str:
     scripts = [name for name in _file_names(folder) if name.endswith(".py")]
-    likely = next(
-        (name for name in ("train.py", "main.py") if name in scripts), scripts[0] if len(scripts) == 1 else ""
-    )
-    return str(folder / likely) if likely else "the path of a script"
-
-
-def _check_here(name: str, *, absolute: bool) -> None:
-    """Refuse a name that counts from a directory which is gone."""
-    if not absolute and _here() is None:
-        what = f"{name!r} counts from the current directory, which is gone or can't be entered"
-        raise ConfigError(what, hint="cd to a directory that exists, or an absolute path")
-
-
-def _here() -> Path | None:
-    try:
-        return Path.cwd()
-    except OSError:  # removed, or behind a directory that we may not enter
-        return None
-
-
-def _directory_hint(folder: Path) -> str:
-    scripts = sorted(name for name in _file_names(folder) if name.endswith(".py"))
-    usual = next((name for name in ("train.py", "main.py") if name in scripts), next(iter(scripts), ""))
-    return f"a script in it, such as {folder / usual}" if usual else "a script"
+    usual = [name for name in ("train.py", "main.py") if name in scripts]
+    likely = usual or (scripts if len(scripts) == 1 else [])
+    return str(folder / likely[0]) if likely else "the path of a script in it"
 
 
 def _not_found(what: str, path: Path) -> str:
