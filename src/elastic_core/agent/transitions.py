@@ -170,7 +170,7 @@ def no_round(state: Joining, event: m.RendezvousFailed, now_s: float) -> Step:
     if event.exit_code == 0:
         outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason=event.summary)
         return _leave(state.ledger, outcome)
-    failure = _without_workers(event.summary, FailureClass.RENDEZVOUS)
+    failure = replace(_without_workers(event.summary, FailureClass.RENDEZVOUS), exit_code=event.exit_code)
     record = m.RecordIncident(failure=failure, decision=Stop(reason=event.summary, rule="rendezvous"))
     outcome = Outcome(ending=Ending.FAILED, exit_code=event.exit_code, reason=event.summary)
     return _leave(state.ledger, outcome, (record,))

@@ -26,11 +26,15 @@ _REASON_LENGTH = 400
 MakeStore = Callable[[int], object]
 
 
+class NoStoreError(Exception):
+    """No store could be opened; the text says why, on one line."""
+
+
 class StoreHost:
     """Holds at most one store, and does what the lines say.
 
     Args:
-        make_store: Returns a store that listens on a port for as long as it is referred to.
+        make_store: Returns a store that listens on a port for as long as it is referred to, or raises NoStoreError.
     """
 
     def __init__(self, make_store: MakeStore) -> None:
@@ -48,15 +52,18 @@ class StoreHost:
             return f"{FAILED} unknown command {line!r}"
         try:
             self._store = self._make_store(int(rest))
-        except Exception as error:  # noqa: BLE001  # torch's errors are many; each becomes the answer
-            return f"{FAILED} {one_line(error)}"
+        except NoStoreError as error:
+            return f"{FAILED} {error}"
         return OPENED
 
 
 def one_line(error: Exception) -> str:
-    """Return what an error says, without the C++ frames that torch appends."""
+    """Return what an error says: without the C++ frames that torch appends, nor the frames' kin before the message."""
     first = str(error).strip().partition("\n")[0].strip()
-    return f"{type(error).__name__}: {first}"[:_REASON_LENGTH] if first else type(error).__name__
+    if not first:
+        return type(error).__name__
+    said = first.rpartition("message: ")[2] or first
+    return said[:_REASON_LENGTH] if said != first else f"{type(error).__name__}: {first}"[:_REASON_LENGTH]
 
 
 def torch_store() -> MakeStore:
@@ -70,10 +77,17 @@ def torch_store() -> MakeStore:
         reason = f"torch can't be imported ({one_line(error)})"
 
         def refuse(port: int) -> object:
-            raise RuntimeError(reason)
+            raise NoStoreError(reason)
 
         return refuse
-    return lambda port: tcp_store("127.0.0.1", port, is_master=True, wait_for_workers=False)
+
+    def listen(port: int) -> object:
+        try:
+            return tcp_store("127.0.0.1", port, is_master=True, wait_for_workers=False)
+        except Exception as error:  # torch's errors are many; each becomes an answer
+            raise NoStoreError(f"port {port}: {one_line(error)}") from error
+
+    return listen
 
 
 def serve(host: StoreHost, lines: Iterable[bytes], write: Callable[[bytes], object]) -> None:
