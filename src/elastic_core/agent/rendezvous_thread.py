@@ -85,7 +85,14 @@ class RendezvousThread:
             self._on_event(RendezvousLeft())
             return
         self._queue.put(lambda: self._leave(close))
+        self._queue.put(None)
         self._reactor.call_later(CANCEL_GRACE_S, self._give_up_if_stuck)
+
+    def close(self) -> None:
+        """Let the thread end, whatever it does; idempotent. Called: when no event will be taken any more."""
+        self.cancel()
+        self._left = True
+        self._queue.put(None)
 
     def _give_up_if_stuck(self) -> None:
         if self._busy and not self._left:

@@ -17,12 +17,12 @@ from elastic_core.agent.rendezvous_thread import RendezvousThread
 from elastic_core.agent.states import Ending
 from elastic_core.agent.subreaper import become_subreaper
 from elastic_core.clock import WaitBudget
-from elastic_core.errors import ElasticError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.runner import HookRunner, NamedHook
 from elastic_core.launcher.config import RunSettings
+from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
 from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_plan
 from elastic_core.launcher.reporter import RunReporter
 from elastic_core.launcher.rundir import RunDirectory
@@ -60,8 +60,13 @@ def run_job(settings: RunSettings, *, own_process: bool = True) -> int:
     Raises:
         ElasticError: the run could not begin; nothing is left behind.
     """
-    with ExitStack() as cleanup:
-        return _Job(settings, cleanup, own_process=own_process).run()
+    try:
+        with ExitStack() as cleanup:
+            if own_process:
+                cleanup.enter_context(early_stops(_stop_signals(settings)))
+            return _Job(settings, cleanup, own_process=own_process).run()
+    except EarlyStop as stop:
+        return 128 + stop.signum
 
 
 class _Job:
@@ -72,6 +77,7 @@ class _Job:
         self._incarnation = os.urandom(16).hex()
         self._node_id = settings.node_id or socket.gethostname()
         self._port: HeldPort | None = None
+        self._planned = False
         self._sidecar: StoreSidecar | None = None
         self._rdzv = _rendezvous_settings(settings, self._node_id)
 
@@ -80,15 +86,19 @@ class _Job:
         registry = PluginRegistry(disabled=settings.disabled_plugins)
         handler = registry.make_rendezvous(settings.rdzv_backend, self._rdzv, settings.rdzv_conf)
         policy = registry.make_policy(settings.policy, _policy_settings(settings), settings.policy_conf)
-        run_dir = RunDirectory.create(settings.run_dir, settings.run_id)
-        with _Discarded(run_dir):
+        with held(_stop_signals(settings) if self._own_process else ()):
+            run_dir = RunDirectory.create(settings.run_dir, settings.run_id)
             self._layout = LogLayout(log_dir=settings.log_dir, run_dir=run_dir.path, run_id=settings.run_id)
-            self._layout.prepare(0, 0)
-            hooks, warnings = registry.make_hooks(
-                HookSettings(name="", run_id=settings.run_id, run_dir=str(run_dir.path))
-            )
-            result = self._supervise(handler, policy, hooks, (*registry.warnings, *warnings), run_dir)
-        return result.exit_code
+            self._cleanup.callback(self._discard_unused, run_dir)
+        self._layout.prepare(0, 0)
+        hooks, warnings = registry.make_hooks(HookSettings(name="", run_id=settings.run_id, run_dir=str(run_dir.path)))
+        return self._supervise(handler, policy, hooks, (*registry.warnings, *warnings), run_dir).exit_code
+
+    def _discard_unused(self, run_dir: RunDirectory) -> None:
+        """Remove what was made for workers of which none was ever to start, unless a report is in it."""
+        if not self._planned:
+            self._layout.discard_empty()
+            run_dir.finish(success=True)
 
     def _supervise(
         self,
@@ -106,7 +116,7 @@ class _Job:
         for text in (*settings.notices, *warnings):
             notice(text)
         guardian = Guardian(reactor, incarnation=self._incarnation, notice=notice)
-        self._cleanup.callback(guardian.dismiss)
+        self._cleanup.push(lambda kind, error, trace: guardian.unleash() if error else guardian.dismiss())
         guardian.start()
         subreaper = self._own_process and become_subreaper()
         if settings.agent_store:
@@ -128,12 +138,14 @@ class _Job:
         agent = Agent(
             _agent_options(settings, self._node_id, run_dir),
             reactor=reactor,
-            rendezvous=RendezvousThread(
-                handler,
-                reactor=reactor,
-                resolve=self._resolve,
-                on_event=lambda event: agent.dispatch(event),
-                notice=notice,
+            rendezvous=self._closing(
+                RendezvousThread(
+                    handler,
+                    reactor=reactor,
+                    resolve=self._resolve,
+                    on_event=lambda event: agent.dispatch(event),
+                    notice=notice,
+                )
             ),
             policy=PolicyRunner(
                 policy,
@@ -223,6 +235,7 @@ class _Job:
             self._port.close()
 
     def _plan(self, command: SpawnWorkers, handler: RendezvousHandler) -> list[WorkerLaunch]:
+        self._planned = True
         attempt = Attempt(
             round=command.round,
             restart_count=command.restart_count,
@@ -258,7 +271,12 @@ class _Job:
         """Keep what is worth keeping, and name it."""
         failed = result.ending is Ending.FAILED
         if failed:
-            journal.write(run_dir.path / "journal.jsonl")
+            try:
+                journal.write(run_dir.path / "journal.jsonl")
+            except OSError as err:  # a full disk, say: told, and no reason to hide how the run ended
+                self._reporter.notice(
+                    f"the run's journal could not be written to {str(run_dir.path)!r}: {err.strerror}"
+                )
         logs_in_run_dir = self._settings.log_dir is None and (self._settings.redirects, self._settings.tee) != (
             "0",
             "0",
@@ -271,20 +289,6 @@ class _Job:
 
 class _Closes(Protocol):
     def close(self) -> None: ...
-
-
-class _Discarded:
-    """Removes the run directory when the run could not begin."""
-
-    def __init__(self, run_dir: RunDirectory) -> None:
-        self._run_dir = run_dir
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ElasticError):
-            self._run_dir.finish(success=True)
 
 
 def _rendezvous_settings(settings: RunSettings, node_id: str) -> RendezvousSettings:
@@ -315,6 +319,10 @@ def _policy_settings(settings: RunSettings) -> PolicySettings:
     )
 
 
+def _stop_signals(settings: RunSettings) -> tuple[int, ...]:
+    return tuple(sorted({signal.Signals[name] for name in settings.signals_to_handle} & STOP_SIGNALS))
+
+
 def _agent_options(settings: RunSettings, node_id: str, run_dir: RunDirectory) -> AgentOptions:
     listed = {signal.Signals[name] for name in settings.signals_to_handle}
     return AgentOptions(
@@ -323,7 +331,7 @@ def _agent_options(settings: RunSettings, node_id: str, run_dir: RunDirectory) -
         run_dir=str(run_dir.path),
         pid=os.getpid(),
         shutdown_timeout_s=settings.shutdown_timeout_s,
-        stop_signals=tuple(sorted(listed & STOP_SIGNALS)),
+        stop_signals=_stop_signals(settings),
         forwarded_signals=tuple(sorted((listed | FORWARDED_SIGNALS) - STOP_SIGNALS)),
         keep_interrupt=settings.debug_rank is not None,
     )

@@ -7,6 +7,7 @@ run directory. Nothing that exists is ever emptied or removed.
 import errno
 import os
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from elastic_core.errors import ConfigError
@@ -72,6 +73,15 @@ class LogLayout:
         except OSError as error:
             raise _log_dir_error(log_dir, error) from error
         return path
+
+    def discard_empty(self) -> None:
+        """Remove this run's own directory below `--log-dir`, as far as nothing is in it."""
+        if self._log_dir is None or self._root is None:
+            return
+        folders = [self._root, *self._root.glob("attempt_*"), *self._root.glob("attempt_*/*")]
+        for folder in reversed(folders):
+            with suppress(OSError):  # it holds something, or is gone
+                folder.rmdir()
 
     def prepare(self, round_index: int, local_rank: int) -> RankPaths:
         """Make one worker's directory for one round, and name the files in it; none of them is created.

@@ -1,0 +1,46 @@
+"""Stop signals between the start of a run and the moment from which its loop takes them."""
+
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class EarlyStop(BaseException):
+    """A stop signal came before the run could take it: unwind what was begun. No error, so not an `Exception`."""
+
+    def __init__(self, signum: int) -> None:
+        """Keep the signal."""
+        super().__init__(signum)
+        self.signum = signum
+
+
+@contextmanager
+def early_stops(signums: Iterable[int]) -> Iterator[None]:
+    """Raise `EarlyStop` at these signals, except at those that were ignored before; the loop replaces the handlers.
+
+    Threading: the main thread only.
+    """
+    before = {signum: signal.getsignal(signum) for signum in signums}
+    taken = {signum: handler for signum, handler in before.items() if handler is not signal.SIG_IGN}
+    try:
+        for signum in taken:
+            signal.signal(signum, _raise)
+        yield
+    finally:
+        for signum, handler in taken.items():
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
+
+
+def _raise(signum: int, frame: FrameType | None) -> None:
+    raise EarlyStop(signum)
+
+
+@contextmanager
+def held(signums: Iterable[int]) -> Iterator[None]:
+    """Keep these signals waiting for a moment: between making something and being sure to unmake it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signums)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
