@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 
@@ -153,3 +154,15 @@ def test_hook_that_refuses_ends_the_run_with_its_reason(elastic, script, tmp_pat
     assert "GPU 3 is too hot" in agent.err
     assert agent.incident()["failure_class"] == "health check"
     assert agent.incident()["source"] == "launcher"
+
+
+def test_port_that_is_taken_ends_in_one_line_with_nothing_left(elastic, script):
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        agent = elastic("--master-port", port, script("pass"))
+        assert agent.wait(30) == 2
+    (line,) = agent.err.splitlines()
+    assert f"--master-port {port} is in use" in line
+    assert list(agent.runtime.iterdir()) == []

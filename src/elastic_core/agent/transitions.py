@@ -171,7 +171,7 @@ def no_round(state: Joining, event: m.RendezvousFailed, now_s: float) -> Step:
         outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason=event.summary)
         return _leave(state.ledger, outcome)
     failure = replace(_without_workers(event.summary, FailureClass.RENDEZVOUS), exit_code=event.exit_code)
-    record = m.RecordIncident(failure=failure, decision=Stop(reason=event.summary, rule="rendezvous"))
+    record = m.RecordIncident(failure=failure, decision=Stop(reason="there is no round to run", rule="rendezvous"))
     outcome = Outcome(ending=Ending.FAILED, exit_code=event.exit_code, reason=event.summary)
     return _leave(state.ledger, outcome, (record,))
 

@@ -66,6 +66,9 @@ class RunSettings(Record, frozen=True, kw_only=True):
     """What to export as OMP_NUM_THREADS; None: leave as inherited."""
     debug_rank: int | None = None
     worker_hooks: bool = True
+    standby: bool = False
+    standby_imports: tuple[str, ...] = ("torch", "torch.distributed")
+    """What a standby worker imports ahead, if it is installed."""
     disabled_plugins: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     """Lines that the user must see before the workers start (what is not available yet, what has no effect)."""

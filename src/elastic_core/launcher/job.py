@@ -4,7 +4,7 @@ import gc
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -40,6 +40,7 @@ from elastic_core.types import HookSettings, PolicySettings, RendezvousInfo, Ren
 
 if TYPE_CHECKING:
     from elastic_core.agent.sidecar import StoreSidecar
+    from elastic_core.multiprocessing.standby_pool import StandbyPool
 
 LOOPBACK = "127.0.0.1"
 WARM_AFTER_S = 0.5
@@ -123,6 +124,7 @@ class _Job:
             self._sidecar = self._start_sidecar(handler, reactor, run_dir)
         journal = Journal()
         agent: Agent
+        standby = self._standby_pool(reactor, notice) if settings.standby else None
         workers = self._closing(
             WorkerGroup(
                 reactor,
@@ -133,6 +135,7 @@ class _Job:
                 subreaper=subreaper,
                 notice=notice,
                 spared=lambda: self._own_children(guardian),
+                standby=standby,
             )
         )
         agent = Agent(
@@ -176,6 +179,12 @@ class _Job:
         if self._own_process:
             gc.freeze()
             gc.enable()
+
+    def _standby_pool(self, reactor: Reactor, notice: Callable[[str], None]) -> "StandbyPool":
+        from elastic_core.multiprocessing.standby_pool import StandbyPool  # rarely wanted
+
+        imports = self._settings.standby_imports
+        return self._closing(StandbyPool(reactor, imports=imports, notice=notice, ends_with_us=self._own_process))
 
     def _closing(self, thing: _C) -> _C:
         self._cleanup.callback(thing.close)
@@ -269,7 +278,7 @@ class _Job:
 
     def _finish(self, result: AgentResult, journal: Journal, run_dir: RunDirectory) -> None:
         """Keep what is worth keeping, and name it."""
-        failed = result.ending is Ending.FAILED
+        failed = result.ending is Ending.FAILED and self._reporter.began
         if failed:
             try:
                 journal.write(run_dir.path / "journal.jsonl")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.plan import WorkerPaths
-from elastic_core.types import Decision, Failure, Round, WorkerExit
+from elastic_core.types import Decision, Failure, FailureClass, Round, WorkerExit
 
 if TYPE_CHECKING:
     from elastic_core.launcher.incidents import IncidentReporter
@@ -25,6 +25,7 @@ class RunReporter:
         self._node_id = node_id
         self._line = line
         self._made: IncidentReporter | None = None
+        self.began = True
         self._paths: dict[int, WorkerPaths] = {}
 
     def notice(self, text: str) -> None:
@@ -57,5 +58,12 @@ class RunReporter:
         self._incidents().decided(failure, decision, fallback_reason)
 
     def record(self, round_: Round | None, exits: Iterable[WorkerExit], failure: Failure, decision: Decision) -> int:
-        """Write the incident with all evidence, print it if it ends the run, and return the run's exit code."""
+        """Write the incident with all evidence, print it if it ends the run, and return the run's exit code.
+
+        A run that never began (no round was formed) is told in one line, and leaves nothing to keep.
+        """
+        if round_ is None and failure.failure_class is FailureClass.RENDEZVOUS:
+            self.notice(f"error: {failure.summary}")
+            self.began = False
+            return failure.exit_code
         return self._incidents().record(round_, exits, failure, decision)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from elastic_core.errors import ConfigError
 from elastic_core.launcher.choices import Choices
+from elastic_core.launcher.config import Entrypoint
 from elastic_core.launcher.devices import Node
 from elastic_core.launcher.draft import Draft, Resolution
 from elastic_core.launcher.entrypoint import make_entrypoint
@@ -71,6 +72,7 @@ def resolve(
     nproc = place_workers(draft, node or Node(environ, python=environ.get("PYTHON_EXEC") or sys.executable))
     _logs(draft, nproc)
     _debugging(draft, nproc)
+    _standby(draft, entrypoint)
     _not_available_yet(draft)
     return draft.finish()
 
@@ -166,6 +168,35 @@ def _debugging(draft: Draft, nproc: int) -> None:
     draft.take("debug_rank", None if rank is None else integer(choices, "debug_rank", at_least=0, at_most=nproc - 1))
     draft.take("worker_hooks", not choices.flag("no_worker_hooks"), "no_worker_hooks")
     draft.take("disabled_plugins", disabled_plugins(choices), "plugin")
+
+
+def _standby(draft: Draft, entrypoint: Entrypoint) -> None:
+    choices = draft.choices
+    imports = tuple(name.strip() for name in (choices.text("standby_imports") or "").split(",") if name.strip())
+    for name in imports:
+        if not all(part.isidentifier() for part in name.split(".")):
+            choices.reject("standby_imports", f"module names with commas between them, {name!r} is none")
+    draft.take("standby_imports", imports)
+    wanted = choices.flag("standby")
+    reason = _no_standby(draft, entrypoint) if wanted else ""
+    draft.take("standby", wanted and not reason)
+    if reason:
+        draft.tell(f"{choices.label('standby')} has no effect: {reason}")
+    elif choices.chosen("standby_imports") and not wanted:
+        draft.tell(f"{choices.label('standby_imports')} has no effect without --standby")
+
+
+def _no_standby(draft: Draft, entrypoint: Entrypoint) -> str:
+    """Return why no worker could ever be taken over by a spare, empty if one could."""
+    choices = draft.choices
+    if not entrypoint.python:
+        return "only Python scripts and modules can have standby workers, not programs (--no-python)"
+    if choices.text("debug_rank") is not None:
+        return "a worker that has the terminal (--debug-rank) starts afresh"
+    alone = node_range(choices)[1] == 1
+    if alone and choices.text("policy") == "intensity" and integer(choices, "max_restarts", at_least=0) == 0:
+        return "with --max-restarts 0 there is no restart"
+    return ""
 
 
 # --- what a later release brings ---
