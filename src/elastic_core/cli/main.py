@@ -105,9 +105,12 @@ def _report(error: Exception) -> int:
         return _say(str(error), error.exit_code)
     click = sys.modules.get("click")  # not loaded: no error of its own
     if click is not None and isinstance(error, click.ClickException):
-        return _say(error.format_message(), 2)
+        command = getattr(getattr(error, "ctx", None), "command_path", "elastic")
+        return _say(f"{error.format_message().rstrip('.')}. Try: {command} --help", 2)
     if isinstance(error, OSError):
         return _say(f"the system refused: {error}. Try: ELASTIC_DEBUG=1 shows where", 1)
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":  # EAGAIN, in Python's words
+        return _say("the system refused a thread. Try: a higher limit on processes (ulimit -u, or pids.max)", 1)
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     hint = "ELASTIC_DEBUG=1 shows where; please report it with that output"
     return _say(f"this is a defect of elastic-core: {what}. Try: {hint}", 1)

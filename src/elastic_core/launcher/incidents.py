@@ -113,9 +113,9 @@ class IncidentReporter:
         )
         logs = tuple(path for path in (paths.stderr.file, paths.stdout.file) if path and Path(path).exists())
         worker = judge(exit, error, log_paths=logs, script_missing=self._script_missing(exit))
-        if worker.failure_class is FailureClass.EXIT and worker.origin is not Origin.STOPPED and _on_full_disk(logs):
+        if worker.failure_class is FailureClass.EXIT and worker.origin is not Origin.STOPPED and _on_full_disk(paths):
             # A worker that can't write its own log can't write down what went wrong either.
-            return replace(worker, summary=f"{worker.summary}; the disk of its log files is full")
+            return replace(worker, summary=f"{worker.summary}; the disk of its log and error files is full")
         return worker
 
     def _script_missing(self, exit: WorkerExit) -> bool:
@@ -221,11 +221,11 @@ class IncidentReporter:
         return str(path)
 
 
-def _on_full_disk(paths: Iterable[str]) -> bool:
-    """Return whether there is no room left where these files are."""
-    for path in paths:
+def _on_full_disk(paths: WorkerPaths) -> bool:
+    """Return whether there is no room left where this worker's files are."""
+    for file in (paths.stderr.file, paths.stdout.file, paths.error_file):
         with suppress(OSError):
-            if os.statvfs(path).f_bavail == 0:
+            if file and os.statvfs(Path(file).parent).f_bavail == 0:
                 return True
     return False
 
