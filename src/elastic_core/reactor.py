@@ -17,6 +17,10 @@ from typing import Protocol
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 
 
+_LONGEST_SLEEP_S = 86_400.0
+"""The kernel takes at most 24 days at once, and users may ask for more ("never", as they understand it)."""
+
+
 class Timer(Protocol):
     """A pending callback."""
 
@@ -161,7 +165,7 @@ class Reactor:
             heapq.heappop(self._timers)
         if not self._timers:
             return timeout_s
-        due_s = max(0.0, self._timers[0][0] - self.now_s())
+        due_s = min(max(0.0, self._timers[0][0] - self.now_s()), _LONGEST_SLEEP_S)
         return due_s if timeout_s is None else min(due_s, timeout_s)
 
     def close(self) -> None:

@@ -174,8 +174,11 @@ def line_prefix(template: str | None, *, role: str, local_rank: int, global_rank
     The template may use `${role_name}`, `${local_rank}` and `${rank}`; anything else in it stays as it is.
     """
     if not template:
-        return f"[{role}{local_rank}]:"
+        return _flat(f"[{role}{local_rank}]:")
     from string import Template  # a template is rare, and the module costs a regular expression at import
 
-    filled = Template(template).safe_substitute(role_name=role, local_rank=local_rank, rank=global_rank)
-    return filled.replace("\r", " ").replace("\n", " ")  # a prefix that ends lines would tear them
+    return _flat(Template(template).safe_substitute(role_name=role, local_rank=local_rank, rank=global_rank))
+
+
+def _flat(prefix: str) -> str:
+    return prefix.replace("\r", " ").replace("\n", " ")  # a prefix that ends lines would tear them
