@@ -16,7 +16,6 @@ from typing import Protocol
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 
-
 _LONGEST_SLEEP_S = 86_400.0
 """The kernel takes at most 24 days at once, and users may ask for more ("never", as they understand it)."""
 
