@@ -32,10 +32,14 @@ class PluginEntry(Record, frozen=True, kw_only=True):
         return f"{self.distribution} {self.version}".rstrip()
 
 
-def find_entries() -> list[PluginEntry]:
-    """Return all entry points of our groups; where a distribution is found twice, the first on `sys.path` counts."""
+def find_entries(prefix: str = GROUP_PREFIX) -> list[PluginEntry]:
+    """Return all entry points of our groups; where a distribution is found twice, the first on `sys.path` counts.
+
+    Args:
+        prefix: How the names of the groups begin.
+    """
     paths = [entry or os.curdir for entry in sys.path if isinstance(entry, str)]
-    return _scan(paths) if _is_ordinary(paths) else _ask_importlib()
+    return _scan(paths, prefix) if _is_ordinary(paths) else _ask_importlib(prefix)
 
 
 def _is_ordinary(paths: Sequence[str]) -> bool:
@@ -47,7 +51,7 @@ def _is_ordinary(paths: Sequence[str]) -> bool:
     return [getattr(finder, "__name__", "") for finder in finders] == ["PathFinder"]
 
 
-def _scan(paths: Sequence[str]) -> list[PluginEntry]:
+def _scan(paths: Sequence[str], prefix: str) -> list[PluginEntry]:
     found: list[PluginEntry] = []
     seen: set[str] = set()
     for path in dict.fromkeys(paths):
@@ -56,7 +60,7 @@ def _scan(paths: Sequence[str]) -> list[PluginEntry]:
             if key in seen:
                 continue
             seen.add(key)
-            found += _read(directory)
+            found += _read(directory, prefix)
     return found
 
 
@@ -69,9 +73,9 @@ def _metadata_directories(path: str) -> list[Path]:
     return [Path(path, name) for name in names]
 
 
-def _read(directory: Path) -> Iterator[PluginEntry]:
+def _read(directory: Path, prefix: str) -> Iterator[PluginEntry]:
     text = _text(directory / "entry_points.txt")
-    if GROUP_PREFIX not in text:
+    if prefix not in text:
         return
     distribution, version = _identity(directory)
     group = ""
@@ -79,7 +83,7 @@ def _read(directory: Path) -> Iterator[PluginEntry]:
         line = raw_line.strip()
         if line.startswith("["):
             group = line.strip("[]").strip()
-        elif group.startswith(GROUP_PREFIX) and "=" in line and not line.startswith("#"):
+        elif group.startswith(prefix) and "=" in line and not line.startswith("#"):
             name, _, value = line.partition("=")
             yield PluginEntry(
                 group=group, name=name.strip(), value=_plain(value), distribution=distribution, version=version
@@ -111,7 +115,7 @@ def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "_", name).lower()
 
 
-def _ask_importlib() -> list[PluginEntry]:
+def _ask_importlib(prefix: str) -> list[PluginEntry]:
     import importlib.metadata  # 20 ms: only where plain reading would miss something
 
     found: list[PluginEntry] = []
@@ -130,6 +134,6 @@ def _ask_importlib() -> list[PluginEntry]:
                 version=distribution.version,
             )
             for point in distribution.entry_points
-            if point.group.startswith(GROUP_PREFIX)
+            if point.group.startswith(prefix)
         ]
     return found

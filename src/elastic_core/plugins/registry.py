@@ -3,7 +3,6 @@
 Listing reads metadata only; a plugin's code is imported when it is chosen by name, and hooks when they are installed.
 """
 
-import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -15,7 +14,7 @@ from elastic_core.errors import ElasticError, PluginError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.runner import NamedHook
 from elastic_core.plugins.discovery import PluginEntry, find_entries
-from elastic_core.plugins.loading import IN_CODE, LoadedPlugin, build, refusal
+from elastic_core.plugins.loading import LoadedPlugin, build
 from elastic_core.plugins.missing import (
     FAILURE_GROUP,
     HOOKS_GROUP,
@@ -25,6 +24,7 @@ from elastic_core.plugins.missing import (
     not_installed,
 )
 from elastic_core.plugins.options import TORCH_RDZV_KEYS, resolve_options
+from elastic_core.plugins.refusal import IN_CODE, refusal
 from elastic_core.rendezvous import registry as in_code
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.types import HookSettings, OptionSpec, PolicySettings, Record, RendezvousSettings
@@ -249,6 +249,8 @@ def _refuse_heavy(entry: PluginEntry, before: frozenset[str]) -> None:
 
 def _takes_settings(maker: in_code.Maker) -> bool:
     """Return whether a class or function can be handed one positional argument."""
+    import inspect  # 5 ms, and what is registered in code is rare
+
     try:
         parameters = inspect.signature(maker).parameters.values()
     except (TypeError, ValueError):  # a callable that tells nothing about itself (written in C)

@@ -1,0 +1,73 @@
+"""Wires a module of hookimpls through pluggy. Imported only where a plugin is such a module: pluggy costs 5 ms."""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Final
+
+import pluggy
+
+from elastic_core.hooks.handler import AgentHook
+from elastic_core.plugins import hookspecs
+from elastic_core.plugins.discovery import PluginEntry
+from elastic_core.plugins.missing import FAILURE_GROUP, HOOKS_GROUP, RENDEZVOUS_GROUP
+from elastic_core.plugins.refusal import mend, one_line, refusal
+from elastic_core.types import HookSettings, PolicySettings, RendezvousSettings
+
+_MOMENTS: Final = tuple(name for name in vars(AgentHook) if name.startswith("on_"))
+_IMPLS: Final[dict[str, tuple[str, ...]]] = {
+    RENDEZVOUS_GROUP: ("elastic_make_rendezvous",),
+    FAILURE_GROUP: ("elastic_make_failure_handler",),
+    HOOKS_GROUP: _MOMENTS,
+}
+
+
+class HookimplModule:
+    """A plugin module behind a pluggy manager of its own.
+
+    One manager each: a plugin is asked only for what the user chose it for, and one's trouble is not another's.
+    """
+
+    def __init__(self, entry: PluginEntry, module: ModuleType) -> None:
+        """Register the module.
+
+        Raises:
+            PluginError: its hookimpls are none of ours, or none of its group.
+        """
+        manager = pluggy.PluginManager(hookspecs.PROJECT_NAME)
+        manager.add_hookspecs(hookspecs)
+        try:
+            manager.register(module, name=entry.name)
+            manager.check_pending()
+        except pluggy.PluginValidationError as err:
+            raise refusal(entry, f"its hookimpls don't fit: {one_line(err)}", hint=mend(entry)) from err
+        self._manager = manager
+        if not any(map(self._implements, _IMPLS[entry.group])):
+            wanted = " or ".join(_IMPLS[entry.group][:2])
+            what = f"module {entry.value} implements none of this group's hooks"
+            raise refusal(entry, what, hint=f"mark a function such as {wanted} with elastic_core.api.hookimpl")
+
+    def _implements(self, name: str) -> bool:
+        return bool(getattr(self._manager.hook, name).get_hookimpls())
+
+    def make_rendezvous(self, settings: RendezvousSettings) -> object:
+        """Return what the module's function gives, whatever it is."""
+        made: object = self._manager.hook.elastic_make_rendezvous(settings=settings)
+        return made
+
+    def make_policy(self, settings: PolicySettings) -> object:
+        """Return what the module's function gives, whatever it is."""
+        made: object = self._manager.hook.elastic_make_failure_handler(settings=settings)
+        return made
+
+    def make_hook(self, settings: HookSettings) -> AgentHook:
+        """Return an observer that overrides just the moments that the module implements: the others cost nothing."""
+        members = {name: _forward(getattr(self._manager.hook, name)) for name in _MOMENTS if self._implements(name)}
+        forwarding: type[AgentHook] = type("ForwardingHook", (AgentHook,), members)
+        return forwarding(settings)
+
+
+def _forward(caller: Callable[..., object]) -> Callable[[AgentHook, object], object]:
+    def forward(self: AgentHook, event: object) -> object:
+        return caller(event=event)
+
+    return forward
