@@ -134,7 +134,11 @@ def _check_program(program: str, environ: Mapping[str, str]) -> None:
         raise ConfigError(f"program {program!r} not found on PATH", hint=hint)
     path = Path(program)
     _check_here(program, absolute=path.is_absolute())
-    if not path.exists():
+    try:
+        missing = not path.exists()
+    except OSError as error:
+        raise ConfigError(f"program {program!r}: {error.strerror}", hint="the path of an executable file") from error
+    if missing:
         near = nearest(path.name, _file_names(path.parent))
         folder = program.rpartition(os.sep)[0]  # with its `./`, without which PATH would be searched
         hint = f"{folder}{os.sep}{near}" if near else "its path, or a program on PATH"
@@ -148,12 +152,16 @@ def _check_program(program: str, environ: Mapping[str, str]) -> None:
 def _on_path(program: str, environ: Mapping[str, str]) -> bool:
     folders = (environ.get("PATH") or os.defpath).split(os.pathsep)
     candidates = (Path(folder) / program for folder in folders if program)
-    return any(path.is_file() and os.access(path, os.X_OK) for path in candidates)
+    return any(_is_program(path) for path in candidates)
+
+
+def _is_program(path: Path) -> bool:
+    # What we may not reach is none; asked in this order, because `is_file` raises at it.
+    return os.access(path, os.X_OK) and path.is_file()
 
 
 def _check_python(python: str, environ: Mapping[str, str]) -> None:
-    is_program = Path(python).is_file() and os.access(python, os.X_OK)
-    found = is_program if os.sep in python else _on_path(python, environ)
+    found = _is_program(Path(python)) if os.sep in python else _on_path(python, environ)
     if not found:
         raise ConfigError(
             f"PYTHON_EXEC={python!r} is not an executable file", hint=f"unset it, or PYTHON_EXEC={sys.executable}"

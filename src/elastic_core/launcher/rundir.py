@@ -107,7 +107,7 @@ def _is_private(path: Path) -> bool:
 
 
 def _is_writable_directory(path: Path) -> bool:
-    return path.is_dir() and os.access(path, os.W_OK | os.X_OK)
+    return os.access(path, os.W_OK | os.X_OK) and path.is_dir()  # `is_dir` raises at what we may not reach
 
 
 def _make_fresh(parent: Path, run_id: str) -> Path:
