@@ -20,13 +20,18 @@ _NAME_LIMIT_BYTES = 200  # of the 255 that a file name may have
 
 
 class RankPaths(Record, frozen=True, kw_only=True):
-    """One worker's files in one round; `stdout` and `stderr` are None where log files were turned off."""
+    """One worker's files in one round; all but the error file are None where log files were turned off.
+
+    The filtered files are the whole round's: all its workers append to them.
+    """
 
     local_rank: int
     directory: str
     error_file: str
     stdout: str | None
     stderr: str | None
+    filtered_stdout: str | None = None
+    filtered_stderr: str | None = None
 
 
 class LogLayout:
@@ -95,13 +100,20 @@ class LogLayout:
             error_file = _free_error_file(directory)
         except OSError as error:
             raise _log_dir_error(self._log_dir or str(self._run_dir), error, given=bool(self._log_dir)) from error
-        return RankPaths(
-            local_rank=local_rank,
-            directory=str(directory),
-            error_file=error_file,
-            stdout=str(directory / "stdout.log") if self._files else None,
-            stderr=str(directory / "stderr.log") if self._files else None,
-        )
+        return rank_paths(directory, local_rank, error_file=error_file, files=self._files)
+
+
+def rank_paths(directory: Path, local_rank: int, *, error_file: str, files: bool) -> RankPaths:
+    """Return the names of a worker's files in its directory; `files`: there are log files."""
+    return RankPaths(
+        local_rank=local_rank,
+        directory=str(directory),
+        error_file=error_file,
+        stdout=str(directory / "stdout.log") if files else None,
+        stderr=str(directory / "stderr.log") if files else None,
+        filtered_stdout=str(directory.parent / "filtered_stdout.log") if files else None,
+        filtered_stderr=str(directory.parent / "filtered_stderr.log") if files else None,
+    )
 
 
 def _free_error_file(directory: Path) -> str:

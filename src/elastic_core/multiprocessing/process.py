@@ -6,9 +6,11 @@ import signal
 import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from elastic_core.errors import WorkerError
+from elastic_core.multiprocessing.line_filter import LineFilter
+from elastic_core.multiprocessing.log_file import LogFile, open_log
 from elastic_core.multiprocessing.sink import Sink
 from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
 from elastic_core.multiprocessing.tee import Tee, open_pipe
@@ -147,8 +149,8 @@ def spawn(
     tees: list[Tee] = []
     with ExitStack() as ours, ExitStack() as childs:
         try:
-            out, out_tee = _open_stream(launch.stdout, ours, childs)
-            err, err_tee = _open_stream(launch.stderr, ours, childs)
+            out, out_ends = _open_stream(launch.stdout, ours, childs, notice)
+            err, err_ends = _open_stream(launch.stderr, ours, childs, notice)
             process = None if standby is None else standby.take(launch, _or_ours(out, 1), _or_ours(err, 2))
             if process is None:
                 # The child is made by vfork, so nothing may run in it before exec: no preexec_fn.
@@ -163,52 +165,59 @@ def spawn(
             raise _spawn_error(launch, error) from error
         started_s = reactor.now_s()
         ours.pop_all()
-        for plan, sink, ends in ((launch.stdout, sinks[0], out_tee), (launch.stderr, sinks[1], err_tee)):
+        for plan, sink, ends in ((launch.stdout, sinks[0], out_ends), (launch.stderr, sinks[1], err_ends)):
             if ends is not None:
-                read_fd, file_fd = ends
                 tees.append(
                     Tee(
                         reactor,
-                        read_fd=read_fd,
-                        file_fd=file_fd,
-                        file_path=plan.file or "",
+                        read_fd=ends.read_fd,
+                        file=ends.file,
                         sink=sink if plan.console else None,
                         prefix=plan.prefix,
-                        notice=notice,
+                        line_filter=ends.line_filter,
                     )
                 )
     return WorkerProcess(launch, process, tees, started_s)
 
 
+class _Ends(NamedTuple):
+    """What the agent keeps of a stream that passes through it."""
+
+    read_fd: int
+    file: LogFile | None
+    line_filter: LineFilter | None
+
+
 def _open_stream(
-    plan: StreamPlan, ours: ExitStack, childs: ExitStack
-) -> tuple[int | None, tuple[int, int | None] | None]:
-    """Return what the child gets (None: our own stream), and, for a tee, the pipe's reading end and the file."""
-
-    def closing(stack: ExitStack, fd: int) -> int:
-        stack.callback(os.close, fd)
-        return fd
-
-    if plan.console:
+    plan: StreamPlan, ours: ExitStack, childs: ExitStack, notice: Callable[[str], None]
+) -> tuple[int | None, _Ends | None]:
+    """Return what the child gets (None: our own stream), and what a tee is made of, if there is one."""
+    if plan.through_agent:
         read_fd, write_fd = open_pipe()
-        closing(childs, write_fd)
-        closing(ours, read_fd)
-        file_fd = None if plan.file is None else closing(ours, _open_log(plan.file))
-        return write_fd, (read_fd, file_fd)
-    if plan.file is not None:
-        return closing(childs, _open_log(plan.file)), None
-    if plan.inherit:
+        childs.callback(os.close, write_fd)
+        ours.callback(os.close, read_fd)
+        return write_fd, _open_ends(plan, read_fd, ours, notice)
+    if plan.file is None and plan.inherit:
         return None, None
-    return closing(childs, os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)), None
+    fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC) if plan.file is None else open_log(plan.file)
+    childs.callback(os.close, fd)
+    return fd, None
+
+
+def _open_ends(plan: StreamPlan, read_fd: int, ours: ExitStack, notice: Callable[[str], None]) -> _Ends:
+    file, line_filter = None, None
+    if plan.file is not None:
+        file = LogFile(plan.file, notice=notice, max_bytes=plan.max_bytes, backups=plan.backups)
+        ours.callback(file.close)
+    if plan.filters and plan.filtered_file is not None:
+        filtered = LogFile(plan.filtered_file, notice=notice)
+        ours.callback(filtered.close)
+        line_filter = LineFilter(plan.filters, prefix=plan.prefix, file=filtered)
+    return _Ends(read_fd, file, line_filter)
 
 
 def _or_ours(fd: int | None, ours: int) -> int:
     return ours if fd is None else fd
-
-
-def _open_log(path: str) -> int:
-    # Appending: nothing that is there is lost, and writes of several processes don't overwrite one another.
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
 
 def _spawn_error(launch: WorkerLaunch, error: OSError | ValueError) -> WorkerError:

@@ -8,13 +8,25 @@ class StreamPlan(Record, frozen=True, kw_only=True):
 
     `file` gets the raw bytes. `console`: the bytes also reach our own stream, line by line with `prefix`. Neither: with
     `inherit` the worker has our stream itself, else /dev/null. A file alone is opened by the worker's own descriptor:
-    the agent touches no byte.
+    the agent touches no byte, unless a size limit makes it rotate the file.
     """
 
     file: str | None = None
     console: bool = False
     inherit: bool = True
     prefix: str = ""
+    filters: tuple[str, ...] = ()
+    """Lines of a stream for the console that hold one of these also go to `filtered_file`, if there is one."""
+    filtered_file: str | None = None
+    max_bytes: int | None = None
+    """`file` is rotated when it would have more than this; None: never."""
+    backups: int = 0
+    """How many rotated files stay."""
+
+    @property
+    def through_agent(self) -> bool:
+        """Whether the worker writes into a pipe of ours."""
+        return self.console or (self.file is not None and self.max_bytes is not None)
 
 
 class WorkerLaunch(Record, frozen=True, kw_only=True):

@@ -2,10 +2,11 @@
 
 import fcntl
 import os
-from collections.abc import Callable
 from contextlib import suppress
 
+from elastic_core.multiprocessing.line_filter import LineFilter
 from elastic_core.multiprocessing.lines import LinePrefixer
+from elastic_core.multiprocessing.log_file import LogFile
 from elastic_core.multiprocessing.sink import Sink
 from elastic_core.reactor import Reactor, Timer
 
@@ -36,11 +37,10 @@ class Tee:
     Args:
         reactor: The loop.
         read_fd: The pipe; taken over.
-        file_fd: Where the exact bytes go at once, None for nowhere; taken over.
-        file_path: The file's name, for people.
+        file: Where the exact bytes go at once, None for nowhere; taken over.
         sink: The console's queue, None for none.
         prefix: What stands before each line on the console.
-        notice: Takes one line for people.
+        line_filter: Gets a copy of everything, None for none; ended with the stream.
 
     Threading: the reactor's thread.
     """
@@ -50,21 +50,18 @@ class Tee:
         reactor: Reactor,
         *,
         read_fd: int,
-        file_fd: int | None,
-        file_path: str,
+        file: LogFile | None,
         sink: Sink | None,
         prefix: str,
-        notice: Callable[[str], None],
+        line_filter: LineFilter | None = None,
     ) -> None:
         """Start reading."""
         self._reactor = reactor
         self._read_fd = read_fd
-        self._file_fd = file_fd
-        self._file_path = file_path
+        self._file = file
         self._sink = sink
         self._lines = LinePrefixer(prefix.encode("utf-8", "surrogateescape"))
-        self._notice = notice
-        self._file_failed = False
+        self._line_filter = line_filter
         self._paused = False
         self._nap: Timer | None = None
         self._nap_s = _LONGEST_NAP_S
@@ -116,25 +113,14 @@ class Tee:
         return count
 
     def _take(self, data: bytes) -> None:
-        if self._file_fd is not None:
-            self._write_file(self._file_fd, data)
+        if self._file is not None:
+            self._file.write(data)
+        if self._line_filter is not None:
+            self._line_filter.feed(data)
         if self._sink is not None and not self._sink.broken:
             lines = self._lines.feed(data)
             if lines:
                 self._sink.submit(lines)
-
-    def _write_file(self, fd: int, data: bytes) -> None:
-        try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
-        except OSError as error:
-            # Tried again with the next chunk: a full disk may be emptied. Told once.
-            if not self._file_failed:
-                self._file_failed = True
-                self._notice(
-                    f"can't write {self._file_path!r}: {error.strerror}; the worker runs on, its log has a gap"
-                )
 
     # --- back-pressure
 
@@ -174,6 +160,7 @@ class Tee:
         rest = self._lines.end()
         if rest and self._sink is not None:
             self._sink.submit(rest)
-        if self._file_fd is not None:
-            os.close(self._file_fd)
-            self._file_fd = None
+        if self._line_filter is not None:
+            self._line_filter.end()
+        if self._file is not None:
+            self._file.close()
