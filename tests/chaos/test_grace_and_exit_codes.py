@@ -35,8 +35,9 @@ time.sleep(600)
 
 COUNTED = """
 import json, os, sys, time
-os.write(1, (json.dumps({"restarts": int(os.environ["TORCHELASTIC_RESTART_COUNT"]), "round": int(os.environ["ELASTIC_ROUND"]),
-                  "rank": int(os.environ["RANK"]), "at": time.monotonic()}) + os.linesep).encode())
+names = {"restarts": "TORCHELASTIC_RESTART_COUNT", "round": "ELASTIC_ROUND", "rank": "RANK"}
+line = {name: int(os.environ[variable]) for name, variable in names.items()} | {"at": time.monotonic()}
+os.write(1, (json.dumps(line) + os.linesep).encode())
 """
 
 
@@ -102,10 +103,8 @@ def test_missing_script_starts_nothing_and_says_so_at_once(elastic, tmp_path):
 
 
 def test_restart_after_a_crash_gives_every_rank_the_same_counters(elastic, script):
-    body = (
-        COUNTED
-        + "if os.environ['RANK'] == '1' and os.environ['ELASTIC_ROUND'] == '0':\n    os.kill(os.getpid(), 9)\ntime.sleep(0.3)\n"
-    )
+    crash = "if os.environ['RANK'] == '1' and os.environ['ELASTIC_ROUND'] == '0':\n    os.kill(os.getpid(), 9)\n"
+    body = COUNTED + crash + "time.sleep(0.3)\n"
     agent = elastic("--nproc-per-node", "3", "--max-restarts", "1", script(body))
     assert agent.wait(60) == 0, agent.err
     second = [line for line in agent.lines() if line["round"] == 1]
