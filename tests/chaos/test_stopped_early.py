@@ -102,9 +102,9 @@ def _take_terminal():
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def read_until(fd, mark, within_s=20.0):
+def read_until(fd, mark, times=1, within_s=20.0):
     data, end_s = b"", time.monotonic() + within_s
-    while mark not in data:
+    while data.count(mark) < times:
         ready, _, _ = select.select([fd], [], [], max(0.0, end_s - time.monotonic()))
         assert ready, data
         data += os.read(fd, 4096)
@@ -122,8 +122,7 @@ def test_ctrl_c_stops_the_workers_and_the_run(terminal, script):
 
 def test_second_ctrl_c_kills_workers_that_do_not_listen(terminal, script):
     process, leader, runtime = terminal("--nproc-per-node", "2", script(DEAF + FOREVER))
-    read_until(leader, b"{}")
-    read_until(leader, b"{}")
+    read_until(leader, b"{}", times=2)
     os.write(leader, b"\x03")
     read_until(leader, b"stopping 2 workers")
     threading.Event().wait(0.6)  # the second signal counts from 0.5 s on: the rule under test
