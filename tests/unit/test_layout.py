@@ -177,3 +177,21 @@ def test_the_prefix_template_knows_role_and_ranks():
 
 def test_streams_are_torchs_numbers():
     assert [int(std) for std in (Std.NONE, Std.OUT, Std.ERR, Std.ALL)] == [0, 1, 2, 3]
+
+
+def test_only_an_unused_log_directory_is_discarded(tmp_path):
+    unused = LogLayout(log_dir=str(tmp_path / "logs"), run_dir=tmp_path, run_id="a")
+    unused.prepare(0, 0)
+    unused.prepare(0, 1)
+    used = LogLayout(log_dir=str(tmp_path / "logs"), run_dir=tmp_path, run_id="b")
+    Path(used.prepare(0, 1).error_file).touch()
+    used.prepare(0, 0)
+    for layout in (unused, used, LogLayout(log_dir=None, run_dir=tmp_path, run_id="c")):
+        layout.discard_empty()
+    assert tmp_path.is_dir()
+    assert [entry.name[0] for entry in (tmp_path / "logs").iterdir()] == ["b"]
+    assert [entry.name for entry in (tmp_path / "logs").glob("*/*/*")] == ["1"]
+
+
+def test_a_prefix_never_ends_a_line():
+    assert line_prefix(None, role="a\nb\r", local_rank=1, global_rank=2) == "[a b 1]:"

@@ -202,3 +202,31 @@ def test_any_mixture_of_sizes_stays_within_the_limit():
         first = failed(message="\n".join("line" for _ in range(message_lines)), frames=(USER + LIBRARY)[:frame_count])
         others = [failed(100 + n, f"Error{'abcdefghij'[n % 10]}", at_ns=AT_NS + 1) for n in range(secondary_count)]
         block([first, *others, *(stopped(200 + n) for n in range(stopped_count))], finished_count=1)
+
+
+def start_up_failure(summary):
+    failure = Failure(
+        failure_class=FailureClass.START_UP, summary=summary, node_id="n0", round_index=0, at_s=1.0, uptime_s=0.0
+    )
+    return build_launcher_incident(
+        failure, run_id="bert-7", host="gpu-12", at_ns=AT_NS, decision=Stop(reason="no"), workers=[]
+    )
+
+
+def test_the_launchers_own_failure_is_told_to_its_end_with_the_advice():
+    summary = (
+        "worker with local rank 3: can't start '/opt/conda/envs/training/bin/python3': EMFILE: Too many open files. "
+        "Try: raise the limit on open files (ulimit -n)"
+    )
+    lines = render(start_up_failure(summary), width=60).split("\n")
+    assert all(len(line) <= 60 for line in lines)
+    first = next(n for n, line in enumerate(lines) if line.startswith("start-up: "))
+    end = next(n for n, line in enumerate(lines) if line.startswith("Decision: "))
+    assert " ".join(line.strip() for line in lines[first:end]) == f"start-up: {summary}"
+
+
+def test_a_word_longer_than_the_line_is_broken_and_the_last_line_is_cut():
+    lines = [line for line in render(start_up_failure("x" * 500), width=60).split("\n") if "xxxx" in line]
+    assert len(lines) == 4  # and `start-up:` above them
+    assert lines[-1].endswith("…")
+    assert all(len(line) <= 60 for line in lines)
