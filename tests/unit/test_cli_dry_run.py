@@ -50,6 +50,21 @@ def test_each_worker_has_its_command_environment_and_streams(dry):
     assert "HOME" not in text  # inherited unchanged: counted, not listed
 
 
+def test_filters_and_rotation_are_shown(dry):
+    text = dry(tee="1", redirects="2", duplicate_stdout_filters="loss,lr", log_max_size="1M", log_backups="3")
+    out, err = line_of(text, "stdout "), line_of(text, "stderr ")
+    assert "attempt_0/0/stdout.log (a new one after 1048576 bytes, 3 kept) and " in out
+    assert out.endswith(
+        "attempt_0/filtered_stdout.log, lines containing 'loss' or 'lr' and console, lines with '[default0]:'"
+    )
+    assert err.endswith("attempt_0/0/stderr.log (a new one after 1048576 bytes, 3 kept)")
+
+
+def test_a_class_that_says_where_logs_go_is_not_asked(dry):
+    assert line_of(dry(logs_specs="mine"), "stdout ") == "stdout   where --logs-specs mine says"
+    assert line_of(dry(logs_specs="default"), "stdout ") == "stdout   console"
+
+
 def test_a_node_of_several_shows_its_ranks(dry):
     text = dry(nnodes="2", node_rank="1", nproc_per_node="2", master_addr="m")
     assert "Worker 1 (global rank 3 if all 2 nodes come)" in text

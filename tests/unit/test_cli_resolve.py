@@ -359,6 +359,70 @@ def test_null_device_is_a_log_directory(run):
     assert run(log_dir=os.devnull).settings.log_dir == os.devnull
 
 
+@pytest.mark.parametrize(
+    ("typed", "texts"),
+    [
+        ("apple,,pear", ("apple,pear",)),
+        ("loss,lr", ("loss", "lr")),
+        (",", ()),  # torch takes it for empty texts, which every line contains
+        ("", ()),
+        (",,", (",",)),
+        ("a,,,b", ("a,", "b")),
+    ],
+)
+def test_filters_are_a_list_with_commas(run, typed, texts):
+    settings = run(duplicate_stdout_filters=typed, tee="1").settings
+    assert (settings.duplicate_stdout_filters, settings.notices) == (texts, ())
+    settings = run(environ={"PET_DUPLICATE_STDERR_FILTERS": typed}, tee="2").settings
+    assert (settings.duplicate_stderr_filters, settings.notices) == (texts, ())
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"duplicate_stdout_filters": "a", "tee": "2"}, "--duplicate-stdout-filters 'a' has no effect: that stream"),
+        (
+            {"duplicate_stderr_filters": "a", "tee": "0:2", "nproc_per_node": "2", "local_ranks_filter": "1"},
+            "--duplicate-stderr-filters 'a' has no effect: that stream",
+        ),
+        (
+            {"duplicate_stdout_filters": "a", "tee": "1", "log_dir": "/dev/null"},
+            "--duplicate-stdout-filters 'a' has no effect: with --log-dir /dev/null",
+        ),
+        ({"log_max_size": "1M"}, "--log-max-size '1M' has no effect: no stream goes to a file"),
+        (
+            {"log_max_size": "1M", "redirects": "3", "log_dir": "/dev/null"},
+            "--log-max-size '1M' has no effect: no stream goes to a file",
+        ),
+        ({"log_backups": "2", "redirects": "3"}, "--log-backups '2' has no effect without --log-max-size"),
+    ],
+)
+def test_log_options_that_do_nothing_say_so(run, options, told):
+    (line,) = (line for line in run(**options).settings.notices if "OMP" not in line)
+    assert line.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("typed", "size"), [("4096", 4096), ("1K", 1024), ("1.5 MiB", 3 << 19), ("2g", 2 << 30), ("10MB", 10 << 20)]
+)
+def test_sizes(run, typed, size):
+    settings = run(log_max_size=typed, redirects="3").settings
+    assert (settings.log_max_bytes, settings.log_backups, settings.notices) == (size, 5, ())
+
+
+@pytest.mark.parametrize("typed", ["1000", "0", "-1M", "M", "1T", "much", "1e6"])
+def test_sizes_that_are_none_are_refused(run, typed):
+    assert refused(run, log_max_size=typed) == (
+        f"--log-max-size {typed!r}: needed a size of at least 1024 bytes, a number with K, M, G or nothing behind it. "
+        "Try: --log-max-size 100M"
+    )
+
+
+def test_logs_specs_is_a_name(run):
+    resolution = run(environ={"PET_LOGS_SPECS": "mine"})
+    assert (resolution.settings.logs_specs, resolution.origins["logs_specs"]) == ("mine", "env PET_LOGS_SPECS")
+
+
 # --- not available yet ---
 
 
@@ -367,10 +431,7 @@ def test_null_device_is_a_log_directory(run):
     [
         ("start_method", "fork"),
         ("event_log_handler", "console"),
-        ("logs_specs", "mine"),
         ("numa_binding", "node"),
-        ("duplicate_stdout_filters", "apple,,pear"),
-        ("duplicate_stderr_filters", "apple"),
     ],
 )
 def test_what_is_not_there_yet_is_said_in_one_line(run, dest, value):

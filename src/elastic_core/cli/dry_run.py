@@ -8,10 +8,10 @@ from pathlib import Path
 from elastic_core.cli.secrets import masked_arguments, masked_text, masked_value
 from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.draft import Resolution
+from elastic_core.launcher.logs import worker_paths
 from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_plan
-from elastic_core.multiprocessing.layout import RankPaths, stream_plans
+from elastic_core.multiprocessing.layout import rank_paths
 from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
-from elastic_core.multiprocessing.std import parse_ranks, parse_std
 from elastic_core.types import Round
 
 _RUN_DIR = "<run directory>"
@@ -93,31 +93,12 @@ def _sample_attempt(settings: RunSettings) -> Attempt:
 
 
 def _sample_paths(settings: RunSettings) -> dict[int, WorkerPaths]:
-    nproc = settings.nproc_per_node
-    redirects, tee = parse_std(settings.redirects, nproc), parse_std(settings.tee, nproc, option="--tee")
-    ranks_filter = parse_ranks(settings.local_ranks_filter, nproc)
     paths = {}
-    for rank in range(nproc):
+    for rank in range(settings.nproc_per_node):
         folder = _folder(settings, rank)
-        files = settings.log_dir != os.devnull
-        rank_paths = RankPaths(
-            local_rank=rank,
-            directory=str(folder),
-            error_file=str(folder / "error.json"),
-            stdout=str(folder / "stdout.log") if files else None,
-            stderr=str(folder / "stderr.log") if files else None,
-        )
-        stdout, stderr = stream_plans(
-            rank_paths,
-            redirects=redirects,
-            tee=tee,
-            ranks_filter=ranks_filter,
-            prefix_template=settings.log_line_prefix_template,
-            role=settings.role,
-            global_rank=(settings.node_rank or 0) * nproc + rank,
-        )
-        paths[rank] = WorkerPaths(
-            error_file=rank_paths.error_file, fault_file=str(folder / "fault.log"), stdout=stdout, stderr=stderr
+        files = rank_paths(folder, rank, error_file=str(folder / "error.json"), files=settings.log_dir != os.devnull)
+        paths[rank] = worker_paths(
+            settings, files, global_rank=(settings.node_rank or 0) * settings.nproc_per_node + rank
         )
     return paths
 
@@ -134,8 +115,8 @@ def _worker(worker: WorkerLaunch, settings: RunSettings, environ: Mapping[str, s
     lines = [
         f"Worker {worker.local_rank} (global rank {worker.global_rank}{of_round})",
         f"  command  {shlex.join(masked_arguments(worker.argv))}",
-        f"  stdout   {_stream(worker.stdout)}",
-        f"  stderr   {_stream(worker.stderr)}",
+        f"  stdout   {_stream(worker.stdout, settings)}",
+        f"  stderr   {_stream(worker.stderr, settings)}",
     ]
     if worker.foreground:
         lines.append("  terminal this worker's (--debug-rank)")
@@ -147,8 +128,14 @@ def _worker(worker: WorkerLaunch, settings: RunSettings, environ: Mapping[str, s
     return "\n".join(lines)
 
 
-def _stream(plan: StreamPlan) -> str:
+def _stream(plan: StreamPlan, settings: RunSettings) -> str:
+    if settings.logs_specs not in (None, "default"):
+        return f"where --logs-specs {settings.logs_specs} says"
     places = [plan.file] if plan.file else []
+    if plan.file and plan.max_bytes is not None:
+        places = [f"{plan.file} (a new one after {plan.max_bytes} bytes, {plan.backups} kept)"]
+    if plan.filters and plan.filtered_file:
+        places.append(f"{plan.filtered_file}, lines containing {' or '.join(map(repr, plan.filters))}")
     if plan.console:
         places.append(f"console, lines with {plan.prefix!r}")
     elif plan.inherit:

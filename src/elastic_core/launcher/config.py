@@ -58,6 +58,14 @@ class RunSettings(Record, frozen=True, kw_only=True):
     tee: str = "0"
     local_ranks_filter: str = ""
     log_line_prefix_template: str | None = None
+    duplicate_stdout_filters: tuple[str, ...] = ()
+    """Lines of tee'd stdout that hold one of these are copied to a file of the round; empty: none."""
+    duplicate_stderr_filters: tuple[str, ...] = ()
+    logs_specs: str | None = None
+    """Entry point of group `torchrun.logs_specs` whose class says where output goes; None: our own layout."""
+    log_max_bytes: int | None = None
+    """A log file that would be larger is rotated; None: never."""
+    log_backups: int = 5
     run_dir: str | None = None
     signals_to_handle: tuple[str, ...] = DEFAULT_SIGNALS
     shutdown_timeout_s: float = 30.0

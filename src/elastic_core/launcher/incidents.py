@@ -231,13 +231,23 @@ def _on_full_disk(paths: WorkerPaths) -> bool:
 
 
 def _tail(path: str | None) -> bytes | None:
-    """Return the end of a log file, None where there is none: a missing log is no error here."""
+    """Return the end of a log file, None where there is none: a missing log is no error here.
+
+    What was rotated away just before the end is looked at, too.
+    """
     if path is None:
         return None
+    tail = _end_of(path, STDERR_TAIL_BYTES)
+    if tail is None or len(tail) == STDERR_TAIL_BYTES:
+        return tail
+    return (_end_of(f"{path}.1", STDERR_TAIL_BYTES - len(tail)) or b"") + tail
+
+
+def _end_of(path: str, most_bytes: int) -> bytes | None:
     try:
         with Path(path).open("rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - STDERR_TAIL_BYTES))
+            file.seek(max(0, file.tell() - most_bytes))
             return file.read()
     except OSError:
         return None

@@ -6,7 +6,6 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from elastic_core.agent.guardian import Guardian
@@ -23,15 +22,14 @@ from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.runner import HookRunner, NamedHook
 from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
-from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_plan
+from elastic_core.launcher.logs import RunLogs, choose_logs_specs
+from elastic_core.launcher.plan import Attempt, worker_plan
 from elastic_core.launcher.reporter import RunReporter
 from elastic_core.launcher.rundir import RunDirectory
 from elastic_core.messages import SpawnWorkers
 from elastic_core.multiprocessing.console import Console
 from elastic_core.multiprocessing.group import WorkerGroup
-from elastic_core.multiprocessing.layout import LogLayout, stream_plans
 from elastic_core.multiprocessing.spec import WorkerLaunch
-from elastic_core.multiprocessing.std import parse_ranks, parse_std
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
@@ -87,18 +85,19 @@ class _Job:
         registry = PluginRegistry(disabled=settings.disabled_plugins)
         handler = registry.make_rendezvous(settings.rdzv_backend, self._rdzv, settings.rdzv_conf)
         policy = registry.make_policy(settings.policy, _policy_settings(settings), settings.policy_conf)
+        chosen = choose_logs_specs(settings)
         with held(_stop_signals(settings) if self._own_process else ()):
             run_dir = RunDirectory.create(settings.run_dir, settings.run_id)
-            self._layout = LogLayout(log_dir=settings.log_dir, run_dir=run_dir.path, run_id=settings.run_id)
+            self._logs = RunLogs(settings, run_dir=run_dir.path, chosen=chosen)
             self._cleanup.callback(self._discard_unused, run_dir)
-        self._layout.prepare(0, 0)
+        self._logs.prepare()
         hooks, warnings = registry.make_hooks(HookSettings(name="", run_id=settings.run_id, run_dir=str(run_dir.path)))
         return self._supervise(handler, policy, hooks, (*registry.warnings, *warnings), run_dir).exit_code
 
     def _discard_unused(self, run_dir: RunDirectory) -> None:
         """Remove what was made for workers of which none was ever to start, unless a report is in it."""
         if not self._planned:
-            self._layout.discard_empty()
+            self._logs.discard_empty()
             run_dir.finish(success=True)
 
     def _supervise(
@@ -254,27 +253,10 @@ class _Job:
             variables=dict(command.variables),
             use_agent_store=self._settings.agent_store or handler.use_agent_store,
         )
-        paths = {rank: self._worker_paths(command.round, rank) for rank in range(self._settings.nproc_per_node)}
+        paths = self._logs.round_paths(command.round)
+        launches, paths = self._logs.asked(worker_plan(self._settings, attempt, paths), paths)
         self._reporter.begin_round(paths)
-        return worker_plan(self._settings, attempt, paths)
-
-    def _worker_paths(self, round_: Round, rank: int) -> WorkerPaths:
-        settings, nproc = self._settings, self._settings.nproc_per_node
-        files = self._layout.prepare(round_.index, rank)
-        fault_file = str(Path(files.directory) / "fault.log")
-        if rank == settings.debug_rank:
-            # The terminal itself: a prompt has no end of line, so anything between would hold it back.
-            return WorkerPaths(error_file=files.error_file, fault_file=fault_file)
-        stdout, stderr = stream_plans(
-            files,
-            redirects=parse_std(settings.redirects, nproc),
-            tee=parse_std(settings.tee, nproc, option="--tee"),
-            ranks_filter=parse_ranks(settings.local_ranks_filter, nproc),
-            prefix_template=settings.log_line_prefix_template,
-            role=settings.role,
-            global_rank=round_.global_rank(rank),
-        )
-        return WorkerPaths(error_file=files.error_file, fault_file=fault_file, stdout=stdout, stderr=stderr)
+        return launches
 
     def _finish(self, result: AgentResult, journal: Journal, run_dir: RunDirectory) -> None:
         """Keep what is worth keeping, and name it."""
@@ -286,11 +268,7 @@ class _Job:
                 self._reporter.notice(
                     f"the run's journal could not be written to {str(run_dir.path)!r}: {err.strerror}"
                 )
-        logs_in_run_dir = self._settings.log_dir is None and (self._settings.redirects, self._settings.tee) != (
-            "0",
-            "0",
-        )
-        if logs_in_run_dir:
+        if self._logs.in_run_dir:
             run_dir.keep("logs were asked for")
             self._reporter.notice(f"logs are in {str(run_dir.path)!r}")
         run_dir.finish(success=not failed)

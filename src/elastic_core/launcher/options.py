@@ -325,6 +325,48 @@ OPTIONS: tuple[OptionRow, ...] = (
     ),
     _row(
         Section.LOGS,
+        "duplicate-stdout-filters",
+        "TEXTS",
+        "Copy lines of tee'd stdout that contain one of these texts to filtered_stdout.log, such as loss,lr; ',,' is a "
+        "comma in a text.",
+        default="",
+        default_note="none",
+        torch=True,
+    ),
+    _row(
+        Section.LOGS,
+        "duplicate-stderr-filters",
+        "TEXTS",
+        "The same for stderr, to filtered_stderr.log.",
+        default="",
+        default_note="none",
+        torch=True,
+    ),
+    _row(
+        Section.LOGS,
+        "log-max-size",
+        "SIZE",
+        "Rotate a worker's log file that would be larger, such as 100M (K, M, G), between two lines: stdout.log "
+        "becomes stdout.log.1. Redirected streams then pass through the agent.",
+        default_note="no limit",
+    ),
+    _row(
+        Section.LOGS,
+        "log-backups",
+        "N",
+        "How many full log files stay beside the one that is written, with --log-max-size; 0: none.",
+        default="5",
+    ),
+    _row(
+        Section.LOGS,
+        "logs-specs",
+        "NAME",
+        "Have an installed class say where output goes: the entry point NAME of group torchrun.logs_specs.",
+        default_note="files as described here",
+        torch=True,
+    ),
+    _row(
+        Section.LOGS,
         "run-dir",
         "DIR",
         "Where this run keeps its files and its incident report; kept after success too.",
@@ -413,37 +455,12 @@ OPTIONS: tuple[OptionRow, ...] = (
     ),
     _row(
         Section.COMPATIBILITY,
-        "logs-specs",
-        "NAME",
-        "Entry point of group torchrun.logs_specs. Not available yet: ignored with a notice.",
-        torch=True,
-    ),
-    _row(
-        Section.COMPATIBILITY,
         "numa-binding",
         "MODE",
         "Bind workers to the cores near their GPU: node, socket, exclusive or core-complex. Not available yet: ignored "
         "with a notice.",
         torch=True,
         choices=("node", "socket", "exclusive", "core-complex"),
-    ),
-    _row(
-        Section.COMPATIBILITY,
-        "duplicate-stdout-filters",
-        "TEXTS",
-        "Copy lines of stdout with one of these texts to a file of their own. Not available yet: ignored with a "
-        "notice.",
-        default="",
-        torch=True,
-    ),
-    _row(
-        Section.COMPATIBILITY,
-        "duplicate-stderr-filters",
-        "TEXTS",
-        "Copy lines of stderr with one of these texts to a file of their own. Not available yet: ignored with a "
-        "notice.",
-        default="",
-        torch=True,
     ),
 )
 

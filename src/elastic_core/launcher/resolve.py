@@ -1,9 +1,7 @@
 """Turns what the user chose into the settings of a run: every value checked, each with its origin."""
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from elastic_core.errors import ConfigError
 from elastic_core.launcher.choices import Choices
@@ -11,6 +9,7 @@ from elastic_core.launcher.config import Entrypoint
 from elastic_core.launcher.devices import Node
 from elastic_core.launcher.draft import Draft, Resolution
 from elastic_core.launcher.entrypoint import make_entrypoint
+from elastic_core.launcher.log_options import resolve_logs
 from elastic_core.launcher.options import BY_DEST
 from elastic_core.launcher.placement import place_run
 from elastic_core.launcher.values import (
@@ -26,7 +25,6 @@ from elastic_core.launcher.values import (
 from elastic_core.launcher.workers import place_workers
 
 _SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
-_PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
 
 def resolve(
@@ -70,7 +68,7 @@ def resolve(
     _restarts(draft)
     _stops(draft)
     nproc = place_workers(draft, node or Node(environ, python=environ.get("PYTHON_EXEC") or sys.executable))
-    _logs(draft, nproc)
+    resolve_logs(draft, nproc)
     _debugging(draft, nproc)
     _standby(draft, entrypoint)
     _not_available_yet(draft)
@@ -125,41 +123,6 @@ def _seconds_of(variable: str) -> float:
             f"{_SHUTDOWN_VARIABLE}={variable!r}: needed seconds, 0 or more", hint=f"{_SHUTDOWN_VARIABLE}=30"
         )
     return value
-
-
-def _logs(draft: Draft, nproc: int) -> None:
-    from elastic_core.multiprocessing.std import parse_ranks, parse_std
-
-    choices = draft.choices
-    for dest in ("redirects", "tee"):
-        text = choices.text(dest) or "0"
-        parse_std(text, nproc, option=draft.name(dest) if choices.chosen(dest) else f"--{dest}")
-        draft.take(dest, text)
-    ranks = choices.text("local_ranks_filter") or ""
-    parse_ranks(ranks, nproc, option=draft.name("local_ranks_filter"))
-    draft.take("local_ranks_filter", ranks)
-    for dest in ("log_dir", "run_dir"):
-        folder = choices.text(dest) or None
-        if folder is not None and folder != os.devnull:
-            _check_folder(choices, dest, Path(folder))
-        draft.take(dest, folder)
-    template = draft.environ.get(_PREFIX_VARIABLE)
-    draft.set("log_line_prefix_template", template, "default" if template is None else f"env {_PREFIX_VARIABLE}")
-
-
-def _check_folder(choices: Choices, dest: str, folder: Path) -> None:
-    """Refuse a directory that can't be made or written, before anything is started."""
-    try:
-        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    except OSError as error:
-        choices.reject(dest, f"a directory ({error.strerror})", cause=error)
-    if not there.is_dir():
-        what = "a directory, this is a file" if there == folder else f"a directory, {str(there)!r} above it is a file"
-        choices.reject(dest, what, hint="another path")
-    if not os.access(there, os.W_OK | os.X_OK):
-        choices.reject(
-            dest, f"a directory that can be written; {str(there)!r} is read-only for us", hint="another path"
-        )
 
 
 def _debugging(draft: Draft, nproc: int) -> None:
@@ -218,14 +181,9 @@ def _not_available_yet(draft: Draft) -> None:
         _tell_later(draft, "start_method", "ignored: it is for worker functions, scripts are started as programs")
     if choices.chosen("event_log_handler") and choices.text("event_log_handler") != "null":
         _tell_later(draft, "event_log_handler", "ignored: no events are recorded")
-    if choices.chosen("logs_specs"):
-        _tell_later(draft, "logs_specs", "ignored: logs are laid out as by default")
     if choices.chosen("numa_binding"):
         one_of(choices, "numa_binding", BY_DEST["numa_binding"].choices)
         _tell_later(draft, "numa_binding", "ignored: workers are not bound to cores")
-    for dest in ("duplicate_stdout_filters", "duplicate_stderr_filters"):
-        if choices.chosen(dest):
-            _tell_later(draft, dest, "ignored: no filtered copy is written")
 
 
 def _tell_later(draft: Draft, dest: str, instead: str) -> None:

@@ -5,8 +5,11 @@ from collections.abc import Iterable
 
 from elastic_core.errors import ConfigError
 from elastic_core.launcher.choices import Choices
+from elastic_core.launcher.options import BY_DEST
 
 _INT = re.compile(r"[+-]?\d+")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SIGNAL_UNHANDLED = frozenset(("SIGKILL", "SIGSTOP"))
 
 
@@ -40,6 +43,26 @@ def seconds(choices: Choices, dest: str, *, above_zero: bool = False) -> float:
     if not 0 <= value < float("inf") or (above_zero and value == 0):
         choices.reject(dest, needed)
     return value
+
+
+def size_bytes(choices: Choices, dest: str, *, at_least: int) -> int:
+    """Return the value, a number with K, M, G or nothing behind it, as bytes (K is 1024).
+
+    Raises:
+        ConfigError: it is not one, or too small.
+    """
+    match = _SIZE.fullmatch((choices.text(dest) or "").strip())
+    size = int(float(match[1]) * _UNITS[match[2].upper()]) if match else -1
+    if size < at_least:
+        needed = f"a size of at least {at_least} bytes, a number with K, M, G or nothing behind it"
+        choices.reject(dest, needed, hint=f"--{BY_DEST[dest].name} 100M")
+    return size
+
+
+def comma_list(text: str) -> tuple[str, ...]:
+    """Return what a list with commas names: two commas in a row are one comma of a name; empty names don't count."""
+    names = (name.replace("\0", ",") for name in text.replace(",,", "\0").split(","))
+    return tuple(name for name in names if name)
 
 
 def one_of(choices: Choices, dest: str, allowed: tuple[str, ...]) -> str:

@@ -3,8 +3,8 @@
 Importing it loads nothing: each name is fetched when it is first used.
 """
 
-from typing import TYPE_CHECKING
-
+# Not from typing: the hook in a failing worker imports this package.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from elastic_core.multiprocessing.logs_specs import DefaultLogsSpecs, LogsDest, LogsSpecs
     from elastic_core.multiprocessing.std import Std, to_map

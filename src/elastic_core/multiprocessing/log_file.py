@@ -116,10 +116,12 @@ class LogFile:
         self._fd = fresh
 
     def _shift(self) -> None:
+        free = 1  # or the oldest, which gives way
+        while free < self._backups and os.path.lexists(f"{self._path}.{free}"):
+            free += 1
         # From the oldest on, so that nothing is overwritten; a failure stops it before it could be.
-        for number in range(self._backups - 1, 0, -1):
-            with suppress(FileNotFoundError):
-                os.rename(f"{self._path}.{number}", f"{self._path}.{number + 1}")  # noqa: PTH104  # as above
+        for number in range(free - 1, 0, -1):
+            os.rename(f"{self._path}.{number}", f"{self._path}.{number + 1}")  # noqa: PTH104  # as above
 
     def _open_fresh(self) -> int:
         try:

@@ -51,7 +51,7 @@ def _is_ordinary(paths: Sequence[str]) -> bool:
     return [getattr(finder, "__name__", "") for finder in finders] == ["PathFinder"]
 
 
-def _scan(paths: Sequence[str], prefix: str) -> list[PluginEntry]:
+def _scan(paths: Sequence[str], prefix: str = GROUP_PREFIX) -> list[PluginEntry]:
     found: list[PluginEntry] = []
     seen: set[str] = set()
     for path in dict.fromkeys(paths):
@@ -115,7 +115,7 @@ def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "_", name).lower()
 
 
-def _ask_importlib(prefix: str) -> list[PluginEntry]:
+def _ask_importlib(prefix: str = GROUP_PREFIX) -> list[PluginEntry]:
     import importlib.metadata  # 20 ms: only where plain reading would miss something
 
     found: list[PluginEntry] = []

@@ -1,0 +1,85 @@
+"""The options about workers' output, resolved."""
+
+import os
+from pathlib import Path
+
+from elastic_core.launcher.choices import Choices
+from elastic_core.launcher.draft import Draft
+from elastic_core.launcher.values import comma_list, integer, size_bytes
+from elastic_core.multiprocessing.std import Std, parse_ranks, parse_std
+
+_PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+_SMALLEST_FILE_BYTES = 1 << 10
+_MOST_BACKUPS = 1000  # each rotation renames them all
+
+
+def resolve_logs(draft: Draft, nproc: int) -> None:
+    """Settle the options about logs.
+
+    Raises:
+        ConfigError: a value is malformed, or a directory can't be used.
+    """
+    choices = draft.choices
+    streams = {dest: _streams(draft, dest, nproc) for dest in ("redirects", "tee")}
+    ranks = choices.text("local_ranks_filter") or ""
+    parse_ranks(ranks, nproc, option=draft.name("local_ranks_filter"))
+    draft.take("local_ranks_filter", ranks)
+    for dest in ("log_dir", "run_dir"):
+        folder = choices.text(dest) or None
+        if folder is not None and folder != os.devnull:
+            _check_folder(choices, dest, Path(folder))
+        draft.take(dest, folder)
+    draft.take("logs_specs", choices.text("logs_specs") or None)
+    own_layout = not choices.text("logs_specs")  # a class may do as it likes
+    shown = parse_ranks(ranks, nproc)
+    teed = {rank: std for rank, std in streams["tee"].items() if shown is None or rank in shown}
+    for dest, stream in (("duplicate_stdout_filters", Std.OUT), ("duplicate_stderr_filters", Std.ERR)):
+        texts = comma_list(choices.text(dest) or "")
+        draft.take(dest, texts)
+        if texts and own_layout:
+            _tell_idle_filter(draft, dest, teed=any(std & stream for std in teed.values()))
+    _rotation(draft, any(std for each in streams.values() for std in each.values()) or not own_layout)
+    template = draft.environ.get(_PREFIX_VARIABLE)
+    draft.set("log_line_prefix_template", template, "default" if template is None else f"env {_PREFIX_VARIABLE}")
+
+
+def _streams(draft: Draft, dest: str, nproc: int) -> dict[int, Std]:
+    text = draft.choices.text(dest) or "0"
+    streams = parse_std(text, nproc, option=draft.name(dest) if draft.choices.chosen(dest) else f"--{dest}")
+    draft.take(dest, text)
+    return streams
+
+
+def _tell_idle_filter(draft: Draft, dest: str, *, teed: bool) -> None:
+    label = draft.choices.label(dest)
+    if not teed:
+        draft.tell(f"{label} has no effect: that stream of no worker is tee'd to the console (--tee)")
+    elif draft.choices.text("log_dir") == os.devnull:
+        draft.tell(f"{label} has no effect: with --log-dir {os.devnull} there are no log files")
+
+
+def _rotation(draft: Draft, has_streams: bool) -> None:
+    choices = draft.choices
+    limited = bool(choices.text("log_max_size"))
+    size = size_bytes(choices, "log_max_size", at_least=_SMALLEST_FILE_BYTES) if limited else None
+    draft.take("log_max_bytes", size, "log_max_size")
+    draft.take("log_backups", integer(choices, "log_backups", at_least=0, at_most=_MOST_BACKUPS))
+    if limited and (not has_streams or choices.text("log_dir") == os.devnull):
+        draft.tell(f"{choices.label('log_max_size')} has no effect: no stream goes to a file")
+    elif choices.chosen("log_backups") and not limited:
+        draft.tell(f"{choices.label('log_backups')} has no effect without --log-max-size")
+
+
+def _check_folder(choices: Choices, dest: str, folder: Path) -> None:
+    """Refuse a directory that can't be made or written, before anything is started."""
+    try:
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    except OSError as error:
+        choices.reject(dest, f"a directory ({error.strerror})", cause=error)
+    if not there.is_dir():
+        what = "a directory, this is a file" if there == folder else f"a directory, {str(there)!r} above it is a file"
+        choices.reject(dest, what, hint="another path")
+    if not os.access(there, os.W_OK | os.X_OK):
+        choices.reject(
+            dest, f"a directory that can be written; {str(there)!r} is read-only for us", hint="another path"
+        )

@@ -1,0 +1,161 @@
+"""Where the output of each round's workers goes: our own layout, or what `--logs-specs` says."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from elastic_core.launcher.config import RunSettings
+from elastic_core.launcher.plan import WorkerPaths
+from elastic_core.multiprocessing.layout import LogLayout, RankPaths, line_prefix, stream_plans
+from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
+from elastic_core.multiprocessing.std import parse_ranks, parse_std
+from elastic_core.types import Round
+
+if TYPE_CHECKING:
+    from elastic_core.multiprocessing.logs_specs import LogsDest
+    from elastic_core.plugins.logs_specs import ChosenLogsSpecs
+
+
+class RunLogs:
+    """The log and error files of one run on this node.
+
+    Args:
+        settings: The run's.
+        run_dir: Exists.
+        chosen: What `choose_logs_specs` returned.
+    """
+
+    def __init__(self, settings: RunSettings, *, run_dir: Path, chosen: "ChosenLogsSpecs | None" = None) -> None:
+        """Make no file yet."""
+        self._settings = settings
+        self._chosen = chosen
+        # A class of somebody's has the log directory to itself: what it has no word for goes to the run directory.
+        log_dir = settings.log_dir if self._chosen is None else None
+        self._layout = LogLayout(log_dir=log_dir, run_dir=run_dir, run_id=settings.run_id)
+
+    @property
+    def in_run_dir(self) -> bool:
+        """Whether log files that were asked for are in the run directory."""
+        settings = self._settings
+        wanted = (settings.redirects, settings.tee) != ("0", "0")
+        return wanted and settings.log_dir is None and self._chosen is None
+
+    def prepare(self) -> None:
+        """Make the directory of the first worker, to know before anything starts that there is a place for files.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        self._layout.prepare(0, 0)
+
+    def discard_empty(self) -> None:
+        """Remove what `prepare` made, if nothing is in it."""
+        self._layout.discard_empty()
+
+    def round_paths(self, round_: Round) -> dict[int, WorkerPaths]:
+        """Make the directories of a round, and return its files by local rank.
+
+        Raises:
+            ConfigError: a directory can't be made.
+        """
+        settings = self._settings
+        files = {rank: self._layout.prepare(round_.index, rank) for rank in range(settings.nproc_per_node)}
+        return {
+            rank: worker_paths(settings, files[rank], global_rank=round_.global_rank(rank))
+            for rank in range(settings.nproc_per_node)
+        }
+
+    def asked(
+        self, launches: Sequence[WorkerLaunch], paths: dict[int, WorkerPaths]
+    ) -> tuple[list[WorkerLaunch], dict[int, WorkerPaths]]:
+        """Let the class of `--logs-specs`, if there is one, say where streams and error files of these workers are.
+
+        Raises:
+            PluginError: it failed.
+        """
+        if self._chosen is None:
+            return list(launches), paths
+        envs = {launch.local_rank: dict(launch.env) for launch in launches}
+        dest = self._chosen.reify(envs)
+        moved = {launch.local_rank: self._moved(launch, paths[launch.local_rank], dest) for launch in launches}
+        relaunches = []
+        for launch in launches:
+            own = moved[launch.local_rank]
+            env = {**envs[launch.local_rank], "TORCHELASTIC_ERROR_FILE": own.error_file}
+            relaunches.append(replace(launch, env=env, stdout=own.stdout, stderr=own.stderr))
+        return relaunches, moved
+
+    def _moved(self, launch: WorkerLaunch, own: WorkerPaths, dest: "LogsDest") -> WorkerPaths:
+        from elastic_core.multiprocessing.logs_specs import plan_of  # loaded with the class
+
+        settings, rank = self._settings, launch.local_rank
+        error_file = dest.error_files.get(rank, "")
+        if error_file not in ("", os.devnull):
+            own = replace(own, error_file=error_file)
+        if launch.foreground:
+            return own
+        template = settings.log_line_prefix_template
+        prefix = line_prefix(template, role=settings.role, local_rank=rank, global_rank=launch.global_rank)
+        stdout = plan_of(dest.stdouts[rank], dest.tee_stdouts.get(rank), prefix=prefix)
+        stderr = plan_of(dest.stderrs[rank], dest.tee_stderrs.get(rank), prefix=prefix)
+        return replace(
+            own,
+            stdout=_limited(stdout, settings, settings.duplicate_stdout_filters, dest.filtered_stdout or None),
+            stderr=_limited(stderr, settings, settings.duplicate_stderr_filters, dest.filtered_stderr or None),
+        )
+
+
+def worker_paths(settings: RunSettings, files: RankPaths, *, global_rank: int) -> WorkerPaths:
+    """Return the files of one worker, and where its streams go, as our own layout has it."""
+    fault_file = str(Path(files.directory) / "fault.log")
+    rank, nproc = files.local_rank, settings.nproc_per_node
+    if rank == settings.debug_rank:
+        # The terminal itself: a prompt has no end of line, so anything between would hold it back.
+        return WorkerPaths(error_file=files.error_file, fault_file=fault_file)
+    stdout, stderr = stream_plans(
+        files,
+        redirects=parse_std(settings.redirects, nproc),
+        tee=parse_std(settings.tee, nproc, option="--tee"),
+        ranks_filter=parse_ranks(settings.local_ranks_filter, nproc),
+        prefix_template=settings.log_line_prefix_template,
+        role=settings.role,
+        global_rank=global_rank,
+    )
+    return WorkerPaths(
+        error_file=files.error_file,
+        fault_file=fault_file,
+        stdout=_limited(stdout, settings, settings.duplicate_stdout_filters, files.filtered_stdout),
+        stderr=_limited(stderr, settings, settings.duplicate_stderr_filters, files.filtered_stderr),
+    )
+
+
+def _limited(plan: StreamPlan, settings: RunSettings, texts: tuple[str, ...], filtered: str | None) -> StreamPlan:
+    """Return a plan with filters where it reaches the console, and with rotation where it has a file."""
+    if plan.console and texts and filtered is not None:
+        plan = replace(plan, filters=texts, filtered_file=filtered)
+    if plan.file is not None and settings.log_max_bytes is not None:
+        plan = replace(plan, max_bytes=settings.log_max_bytes, backups=settings.log_backups)
+    return plan
+
+
+def choose_logs_specs(settings: RunSettings) -> "ChosenLogsSpecs | None":
+    """Build what `--logs-specs` names; None: our own layout.
+
+    Raises:
+        ConfigError: nothing installed has that name.
+        PluginError: what it names is broken.
+    """
+    if settings.logs_specs is None:
+        return None
+    from elastic_core.plugins.logs_specs import make_logs_specs  # rarely wanted
+
+    return make_logs_specs(
+        settings.logs_specs,
+        log_dir=settings.log_dir,
+        redirects=settings.redirects,
+        tee=settings.tee,
+        local_ranks=parse_ranks(settings.local_ranks_filter, settings.nproc_per_node),
+    )
