@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo install test lint format wheels clean
+.PHONY: help demo install test lint format wheels bench clean
 
 # The one place that says which torch is installed here; the packages themselves accept a range.
 TORCH ?= torch==2.13.0
@@ -13,6 +13,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # The number of tests that run side by side; 0: one by one.
 JOBS ?= 2
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -57,6 +58,9 @@ wheels: $(VENV)/.for-development ## build sdists and wheels of all distributions
 		$(BIN)/python -m build --no-isolation --outdir dist "$$project" >/dev/null
 	done
 	ls dist
+
+bench: $(VENV)/.for-use ## measure beside torchrun and the floor (BENCH_ARGS='--quick --only start' for less; 30 minutes)
+	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) build dist examples/digits/runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
