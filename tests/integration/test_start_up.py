@@ -36,3 +36,11 @@ def test_typing_extensions_can_be_imported_in_the_supervisor_all_the_same():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_timings_say_where_the_time_went(tmp_path):
+    command = [sys.executable, "-m", "elastic_core.run", "--timings", "--no-python", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path)
+    told = [line.removeprefix("elastic: timings: ").partition(":")[0] for line in done.stderr.splitlines()]
+    assert told == ["start", "round 0", "end", "all"]
+    assert "spawn" in done.stderr

@@ -142,7 +142,7 @@ def test_bad_stream_options_are_named(run, dest):
 
 def test_every_option_with_a_variable_has_a_pet_name():
     for row in OPTIONS:
-        assert row.env == f"PET_{row.dest.upper()}" or row.dest in ("dry_run", "plugin")
+        assert row.env == f"PET_{row.dest.upper()}" or row.dest in ("dry_run", "plugin", "timings")
 
 
 # --- rendezvous ---

@@ -35,6 +35,11 @@ class Journal:
         """Note one event."""
         self._events.append((now_s, event))
 
+    @property
+    def events(self) -> tuple[tuple[float, messages.AgentEvent], ...]:
+        """All events so far, each with its time."""
+        return tuple(self._events)
+
     def write(self, path: Path) -> None:
         """Write one JSON object a line.
 

@@ -2,9 +2,13 @@
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from elastic_core.cli.arguments import Arguments
 from elastic_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from elastic_core.launcher.timings import Timings
 
 
 def start(arguments: Arguments) -> int:
@@ -13,6 +17,7 @@ def start(arguments: Arguments) -> int:
     Raises:
         ElasticError: the run can't be started as asked.
     """
+    timings = _timings() if "timings" in arguments.given else None
     from elastic_core.launcher.resolve import resolve
 
     if arguments.script is None:
@@ -23,6 +28,21 @@ def start(arguments: Arguments) -> int:
 
         sys.stdout.write(describe(resolution, os.environ) + "\n")
         return 0
+    if timings is not None:
+        timings.mark("options")
     from elastic_core.launcher.job import run_job
 
-    return run_job(resolution.settings)
+    if timings is None:
+        return run_job(resolution.settings)
+    timings.mark("launcher's imports")
+    try:
+        return run_job(resolution.settings, timings=timings)
+    finally:
+        timings.mark("exit")
+        sys.stderr.writelines(f"elastic: {line}\n" for line in timings.lines())
+
+
+def _timings() -> "Timings":
+    from elastic_core.launcher.timings import Timings
+
+    return Timings()

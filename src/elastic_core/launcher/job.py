@@ -38,6 +38,7 @@ from elastic_core.types import HookSettings, PolicySettings, RendezvousInfo, Ren
 
 if TYPE_CHECKING:
     from elastic_core.agent.sidecar import StoreSidecar
+    from elastic_core.launcher.timings import Timings
     from elastic_core.multiprocessing.standby_pool import StandbyPool
 
 LOOPBACK = "127.0.0.1"
@@ -48,13 +49,14 @@ FORWARDED_SIGNALS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 _C = TypeVar("_C", bound="_Closes")
 
 
-def run_job(settings: RunSettings, *, own_process: bool = True) -> int:
+def run_job(settings: RunSettings, *, own_process: bool = True, timings: "Timings | None" = None) -> int:
     """Run to the end on this node and return the exit code.
 
     Args:
         settings: Every option, resolved.
         own_process: This process exists for the run alone (`elastic run`): it may become a subreaper. A library call
             leaves its caller as it was.
+        timings: Hears when what has ended (`--timings`).
 
     Raises:
         ElasticError: the run could not begin; nothing is left behind.
@@ -63,16 +65,19 @@ def run_job(settings: RunSettings, *, own_process: bool = True) -> int:
         with ExitStack() as cleanup:
             if own_process:
                 cleanup.enter_context(early_stops(_stop_signals(settings)))
-            return _Job(settings, cleanup, own_process=own_process).run()
+            return _Job(settings, cleanup, own_process=own_process, timings=timings).run()
     except EarlyStop as stop:
         return 128 + stop.signum
 
 
 class _Job:
-    def __init__(self, settings: RunSettings, cleanup: ExitStack, *, own_process: bool) -> None:
+    def __init__(
+        self, settings: RunSettings, cleanup: ExitStack, *, own_process: bool, timings: "Timings | None"
+    ) -> None:
         self._settings = settings
         self._cleanup = cleanup
         self._own_process = own_process
+        self._timings = timings
         self._incarnation = os.urandom(16).hex()
         self._node_id = settings.node_id or socket.gethostname()
         self._port: HeldPort | None = None
@@ -86,13 +91,19 @@ class _Job:
         handler = registry.make_rendezvous(settings.rdzv_backend, self._rdzv, settings.rdzv_conf)
         policy = registry.make_policy(settings.policy, _policy_settings(settings), settings.policy_conf)
         chosen = choose_logs_specs(settings)
+        self._mark("plugins")
         with held(_stop_signals(settings) if self._own_process else ()):
             run_dir = RunDirectory.create(settings.run_dir, settings.run_id)
             self._logs = RunLogs(settings, run_dir=run_dir.path, chosen=chosen)
             self._cleanup.callback(self._discard_unused, run_dir)
         self._logs.prepare()
         hooks, warnings = registry.make_hooks(HookSettings(name="", run_id=settings.run_id, run_dir=str(run_dir.path)))
+        self._mark("run directory")
         return self._supervise(handler, policy, hooks, (*registry.warnings, *warnings), run_dir).exit_code
+
+    def _mark(self, what: str) -> None:
+        if self._timings is not None:
+            self._timings.mark(what)
 
     def _discard_unused(self, run_dir: RunDirectory) -> None:
         """Remove what was made for workers of which none was ever to start, unless a report is in it."""
@@ -118,6 +129,7 @@ class _Job:
         guardian = Guardian(reactor, incarnation=self._incarnation, notice=notice)
         self._cleanup.push(lambda kind, error, trace: guardian.unleash() if error else guardian.dismiss())
         guardian.start()
+        self._mark("guard")
         subreaper = self._own_process and become_subreaper()
         if settings.agent_store:
             self._sidecar = self._start_sidecar(handler, reactor, run_dir)
@@ -168,6 +180,8 @@ class _Job:
         result = agent.run()
         if self._sidecar is not None:
             self._sidecar.close()
+        if self._timings is not None:
+            self._timings.take(journal.events)
         self._finish(result, journal, run_dir)
         console.flush()
         return result

@@ -400,6 +400,13 @@ OPTIONS: tuple[OptionRow, ...] = (
     ),
     _row(
         Section.DEBUGGING,
+        "timings",
+        None,
+        "At the end, say on stderr where this run's milliseconds went.",
+        env=False,
+    ),
+    _row(
+        Section.DEBUGGING,
         "debug-rank",
         "N",
         "Give the terminal to this local rank, so that pdb works in it; time limits are off.",
