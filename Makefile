@@ -53,6 +53,10 @@ format: $(VENV)/.for-development ## let ruff sort imports and format
 	@$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.for-development ## build the documentation into build/docs; warnings fail
+	@$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet --doctree-dir build/doctrees docs build/docs
+	echo "make docs: build/docs/index.html"
+
 wheels: $(VENV)/.for-development ## build sdists and wheels of all distributions into dist/
 	@for project in . $(dir $(wildcard plugins/*/pyproject.toml)); do
 		$(BIN)/python -m build --no-isolation --outdir dist "$$project" >/dev/null

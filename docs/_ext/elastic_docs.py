@@ -1,0 +1,86 @@
+"""Our Sphinx extension: tables taken from the code, the state diagram as a picture, references by the public names."""
+
+from typing import Any
+
+from docutils import nodes
+from reference_tables import GENERATORS
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util.docutils import SphinxDirective
+from sphinx.util.nodes import make_refnode
+from state_diagram import draw
+
+import elastic_core.api
+from elastic_core.types import Record
+
+_API = "elastic_core.api"
+
+
+class FromCode(SphinxDirective):
+    """Puts a generated table into a page: `{from-code} options`."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Parse what the generator gives as if it stood in the page."""
+        self.env.note_reread()  # the code may have changed where the page has not
+        return self.parse_text_to_nodes(GENERATORS[self.arguments[0]](), allow_section_headings=True)
+
+
+class Mermaid(SphinxDirective):
+    """Draws a state diagram where it stands: no script is loaded from anywhere to do it in the browser."""
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        """Return the picture as inline SVG."""
+        return [nodes.raw("", draw(list(self.content)), format="html")]
+
+
+def resolve_public_name(
+    app: Sphinx, env: BuildEnvironment, node: nodes.Element, contnode: nodes.TextElement
+) -> nodes.reference | None:
+    """Lead a reference to `elastic_core.types.Failure` to the page of `elastic_core.api`, which publishes it."""
+    target = str(node.get("reftarget", ""))
+    name = target.rpartition(".")[2]
+    if node.get("refdomain") != "py" or name not in elastic_core.api.__all__:
+        return None
+    found = env.domains.python_domain.objects.get(f"{_API}.{name}")
+    if found is None:
+        return None
+    return make_refnode(app.builder, str(node["refdoc"]), found.docname, found.node_id, contnode)
+
+
+def hide_record(app: Sphinx, name: str, obj: object, options: object, bases: list[Any]) -> None:
+    """Leave out of the bases what only says how a class is made."""
+    bases[:] = [base for base in bases if base is not Record]
+
+
+class AttributesAsWritten:
+    """Keeps napoleon's hands off attributes: it reads `Its own fault: exception` as a type and its description."""
+
+    def __init__(self) -> None:
+        """Remember nothing yet."""
+        self._written: dict[str, list[str]] = {}
+
+    def remember(self, app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+        """Keep what is written. Called: before napoleon."""
+        if what == "attribute":
+            self._written[name] = list(lines)
+
+    def restore(self, app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+        """Put it back. Called: after napoleon."""
+        if what == "attribute":
+            lines[:] = self._written.pop(name)
+
+
+def setup(app: Sphinx) -> dict[str, object]:
+    """Register all of it. Called: by Sphinx."""
+    app.add_directive("from-code", FromCode)
+    app.add_directive("mermaid", Mermaid)
+    app.connect("missing-reference", resolve_public_name)
+    app.connect("autodoc-process-bases", hide_record)
+    attributes = AttributesAsWritten()
+    app.connect("autodoc-process-docstring", attributes.remember, priority=400)
+    app.connect("autodoc-process-docstring", attributes.restore, priority=600)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,267 @@
+"""What the reference pages take from the code: each function returns MyST Markdown.
+
+A name that the code has and these tables don't explain raises KeyError: the build fails, and so does the test.
+"""
+
+import enum
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from msgspec.structs import replace
+
+from elastic_core import api, errors
+from elastic_core.agent.states import AgentState
+from elastic_core.api import AgentHook
+from elastic_core.hooks.runner import METHODS
+from elastic_core.launcher.config import Entrypoint, RunSettings
+from elastic_core.launcher.options import OPTIONS, OptionRow, Section
+from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_environment
+from elastic_core.plugins.loading import BASES
+from elastic_core.plugins.missing import KINDS
+from elastic_core.types import Round
+
+WORKER_VARIABLES: Final[Mapping[str, str]] = {
+    "RANK": "global rank: this worker's number among all workers, from 0",
+    "WORLD_SIZE": "how many workers the round has on all nodes together",
+    "LOCAL_RANK": "this worker's number on its node, from 0; 0 in every worker with `--virtual-local-rank`",
+    "LOCAL_WORLD_SIZE": "how many workers this node has",
+    "GROUP_RANK": "rank of the node",
+    "GROUP_WORLD_SIZE": "how many nodes the round has",
+    "ROLE_NAME": "`--role`",
+    "ROLE_RANK": "this worker's number among the workers of its role",
+    "ROLE_WORLD_SIZE": "how many workers have this role",
+    "MASTER_ADDR": "where rank 0 is; in a run of one node `127.0.0.1`, or what `--master-addr` or `--local-addr` says",
+    "MASTER_PORT": "where rank 0 listens; in a run of one node a port that the agent holds for it, a new one each time",
+    "TORCHELASTIC_RESTART_COUNT": "how many failures were answered with a restart so far in this run; 0 at first",
+    "TORCHELASTIC_MAX_RESTARTS": "`--max-restarts`",
+    "TORCHELASTIC_RUN_ID": "the run's id (`--rdzv-id`, or a fresh one)",
+    "TORCHELASTIC_USE_AGENT_STORE": "`False`: rank 0 hosts the store of `init_process_group`; `True`: it is there "
+    "(`--agent-store`)",
+    "TORCHELASTIC_ERROR_FILE": "where the worker's first uncaught exception is recorded",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "`1`, unless it is set already",
+    "OMP_NUM_THREADS": "`1` with several workers where it is unset, as torchrun does; `--omp-threads` sets it",
+    "CUDA_VISIBLE_DEVICES": "the devices of `--devices` (one of them with `--virtual-local-rank`); otherwise as "
+    "inherited. Its name is that of the accelerator's own variable: `HIP_VISIBLE_DEVICES`, `ZE_AFFINITY_MASK`",
+    "ELASTIC_ROUND": "index of the round, from 0: counts every restart and every change of membership",
+    "ELASTIC_MEMBERSHIP_CHANGES": "how many rounds began because nodes came or went",
+    "ELASTIC_NODE_ID": "the node's name in logs and reports (`--node-id`, else the host's name)",
+    "ELASTIC_INCARNATION": "random mark of this agent, by which left-over processes are recognised",
+    "ELASTIC_WORKER_HOOKS": "`1`: the worker's interpreter records its uncaught exception; absent with "
+    "`--no-worker-hooks` and `--no-python`",
+    "ELASTIC_FAULT_FILE": "where the stack of a fault signal (SIGSEGV and the like) is written",
+}
+"""What a worker's environment holds beside what it inherits."""
+
+READ_VARIABLES: Final[Mapping[str, str]] = {
+    "PYTHON_EXEC": "interpreter of the workers; default: the one that runs `elastic`",
+    "OMP_NUM_THREADS": "left as it is where it is set, unless `--omp-threads` is given",
+    "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "seconds of grace where `--shutdown-timeout` is not given",
+    "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "prefix of tee'd lines; knows `${role_name}`, `${local_rank}`, `${rank}`",
+    "CUDA_VISIBLE_DEVICES": "limits what `--nproc-per-node gpu` counts and what the numbers of `--devices` mean; for "
+    "other accelerators `HIP_VISIBLE_DEVICES`, `ROCR_VISIBLE_DEVICES`, `ZE_AFFINITY_MASK`",
+    "XDG_RUNTIME_DIR": "where run directories are made, if it is this user's own; else `TMPDIR`, `TEMP`, `TMP`, `/tmp`",
+    "PATH": "where a program of `--no-python` is looked for",
+    "ELASTIC_DEBUG": "`1`: an error of the command line also shows its traceback",
+}
+"""What `elastic run` reads, beside the `PET_` variables."""
+
+INTERNAL_VARIABLES: Final[Mapping[str, str]] = {
+    "TORCH_DEVICE_BACKEND_AUTOLOAD": "set to `0` for the process of `--agent-store`, which needs no device",
+}
+"""Neither for users nor for workers."""
+
+
+def options() -> str:
+    """Every option of `elastic run`, by section."""
+    parts = []
+    for section in Section:
+        rows = [row for row in OPTIONS if row.section == section]
+        parts += [f"## {section}", *(_option(row) for row in rows)]
+    return "\n\n".join(parts)
+
+
+def _option(row: OptionRow) -> str:
+    names = ([f"-{row.short}"] if row.short else []) + [f"--{row.name}"]
+    signature = ", ".join(f"{name} {row.metavar}" if row.metavar else name for name in names)
+    return f"````{{option}} {signature}\n{row.help}\n\n{_facts(row)}\n````"
+
+
+def _facts(row: OptionRow) -> str:
+    facts = []
+    if row.metavar is not None:
+        default = row.default_note or (f"`{row.default}`" if row.default else "none")
+        facts.append(f"default: {default}")
+    if row.many:
+        facts.append("may be given several times")
+    facts.append(f"variable: `{row.env}`" if row.env else "no variable")
+    facts.append("as in torchrun" if row.torch else "not in torchrun")
+    return "*" + "; ".join(facts) + "*"
+
+
+def worker_variables() -> str:
+    """What workers find in their environment."""
+    return _table(("variable", "meaning"), ((f"`{n}`", WORKER_VARIABLES[n]) for n in worker_variable_names()))
+
+
+def worker_variable_names() -> list[str]:
+    """Return the names that a worker's environment really gets, whatever the options."""
+    entrypoint = Entrypoint(argv=("python", "train.py"), name="train.py")
+    bare = RunSettings(entrypoint=entrypoint, run_id="run")
+    names: dict[str, None] = {}
+    for settings in (bare, replace(bare, omp_threads=1, devices=("0",))):
+        paths = WorkerPaths(error_file="error.json", fault_file="fault.log")
+        names |= dict.fromkeys(worker_environment(settings, _attempt(), 0, paths, {}))
+    return sorted(names, key=list(WORKER_VARIABLES).index)
+
+
+def _attempt() -> Attempt:
+    numbers = dict.fromkeys(("index", "token", "node_rank", "base_rank", "role_base_rank", "master_port"), 0)
+    sizes = dict.fromkeys(("node_count", "local_world_size", "world_size", "role_world_size"), 1)
+    round_ = Round(**numbers, **sizes, nonce="", role="default", master_addr="")
+    return Attempt(round=round_, restart_count=0, membership_changes=0, incarnation="", node_id="")
+
+
+def read_variables() -> str:
+    """What the command reads."""
+    return _table(("variable", "meaning"), ((f"`{name}`", text) for name, text in READ_VARIABLES.items()))
+
+
+def pet_variables() -> str:
+    """The variable of each option."""
+    rows = ((f"`{row.env}`", f"`--{row.name}`", "" if row.torch else "ours") for row in OPTIONS if row.env)
+    return _table(("variable", "option", ""), rows)
+
+
+def exit_codes() -> str:
+    """The exit code of each error class."""
+    classes = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.ElasticError)]
+    rows = (
+        (str(cls.exit_code), f"`{cls.__name__}`", _first_line(cls))
+        for cls in sorted(classes, key=lambda cls: (cls.exit_code, cls.__name__))
+    )
+    return _table(("code", "error", "meaning"), rows)
+
+
+def groups() -> str:
+    """The entry-point groups."""
+    rows = ((f"`{group}`", KINDS[group], _public(base)) for group, base in BASES.items())
+    return _table(("group", "what its plugins are", "what a class in it derives from"), rows)
+
+
+def moments() -> str:
+    """What hooks are told, in the order of `AgentHook`."""
+    events = {method: event for event, method in METHODS.items()}
+    rows = []
+    for name in (name for name in vars(AgentHook) if name.startswith("on_")):
+        event = events[name]
+        fields = ", ".join(f"`{field}`" for field in event.__struct_fields__)
+        rows.append((f"`{name}`", f"{_public(event)}: {fields}", inspect.getdoc(getattr(AgentHook, name)) or ""))
+    return _table(("method", "gets", "when, and what for"), rows)
+
+
+def states() -> str:
+    """The states of an agent in one line each."""
+    return _table(("state", "meaning"), ((f"`{cls.__name__}`", _first_line(cls)) for cls in AgentState.__args__))
+
+
+DATA: Final[Mapping[str, str]] = {
+    "hookimpl": "Marks a function of a plugin module as the implementation of the specification that has its name.",
+    "API_VERSION": "The version of the plugin interfaces; each plugin states the one that it was written for.",
+    "SYSTEM_CLOCK": "The {py:class}`SystemClock` of this process.",
+    "RoundChange": "What {py:meth}`RendezvousHandler.watch` may return: any of the changes below.",
+    "Decision": "What a {py:class}`FailureHandler` may return: {py:class}`Restart`, {py:class}`Stop` or "
+    "{py:class}`Ignore`.",
+    "Moment": "Any of the records that hooks are told.",
+}
+"""What is neither a class nor documented where Sphinx could find it."""
+
+API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Interfaces": ("RendezvousHandler", "FailureHandler", "AgentHook", "hookimpl", "API_VERSION"),
+    "What plugins are built with": ("RendezvousSettings", "PolicySettings", "HookSettings", "OptionSpec"),
+    "Waiting": ("WaitBudget", "Clock", "SystemClock", "SYSTEM_CLOCK"),
+    "Rounds": (
+        "RendezvousInfo",
+        "RosterMember",
+        "Round",
+        "Capability",
+        "RoundChange",
+        "NodesWaiting",
+        "MemberLost",
+        "Decided",
+        "RendezvousClosed",
+        "Suspended",
+        "Resumed",
+    ),
+    "Failures and decisions": (
+        "Failure",
+        "FailureClass",
+        "FailedWorker",
+        "WorkerExit",
+        "ErrorRecord",
+        "Origin",
+        "Decision",
+        "Restart",
+        "Stop",
+        "Ignore",
+    ),
+    "What hooks answer": ("AddEnvironment", "Refuse"),
+    "Moments": (
+        "Moment",
+        *(event.__name__ for event in METHODS),
+    ),
+    "Errors": tuple(name for name in api.__all__ if name.endswith("Error")),
+}
+"""The public names by subject; together they are all of `elastic_core.api`."""
+
+
+def api_reference() -> str:
+    """Directives for every public name."""
+    parts = []
+    for title, names in API_SECTIONS.items():
+        parts += [f"## {title}", *(_api_entry(name) for name in names)]
+    return "\n\n".join(parts)
+
+
+def _api_entry(name: str) -> str:
+    thing = getattr(api, name)
+    if isinstance(thing, type):
+        hidden = ":exclude-members: __new__" if issubclass(thing, enum.Enum) else ":exclude-members: __init__"
+        return _autodoc("autoclass", name, ":members:", ":undoc-members:", hidden, ":show-inheritance:")
+    return f"```{{py:data}} {name}\n{DATA[name]}\n```"
+
+
+def _autodoc(directive: str, name: str, *options: str) -> str:
+    lines = [f".. {directive}:: elastic_core.api.{name}", *(f"   {option}" for option in options)]
+    return "\n".join(["```{eval-rst}", *lines, "```"])
+
+
+GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
+    "api": api_reference,
+    "options": options,
+    "worker-variables": worker_variables,
+    "read-variables": read_variables,
+    "pet-variables": pet_variables,
+    "exit-codes": exit_codes,
+    "groups": groups,
+    "moments": moments,
+    "states": states,
+}
+"""By the name that a page asks for."""
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _first_line(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n\n")[0]
+
+
+def _public(cls: type) -> str:
+    return f"{{py:class}}`~elastic_core.api.{cls.__name__}`"
