@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 from elastic_core.errors import ElasticError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.handler import AgentHook
-from elastic_core.plugins.discovery import PluginEntry
+from elastic_core.plugins.core_name import core_name
+from elastic_core.plugins.discovery import PluginEntry, find_entries
 from elastic_core.plugins.missing import FAILURE_GROUP, HOOKS_GROUP, RENDEZVOUS_GROUP
 from elastic_core.plugins.refusal import mend, one_line, refusal
 from elastic_core.rendezvous.handler import RendezvousHandler
@@ -136,7 +137,8 @@ def _check_api_version(entry: PluginEntry, target: object) -> None:
     if type(version) is not int or version not in SUPPORTED_API:
         what = f"{name} states api_version {version!r}; {needed} is needed"
         newer = type(version) is int and version > API_VERSION
-        raise refusal(entry, what, hint=f"pip install --upgrade {'elastic-core' if newer else entry.distribution}")
+        behind = core_name(find_entries()) if newer else entry.distribution
+        raise refusal(entry, what, hint=f"pip install --upgrade {behind}")
     abstract = sorted(getattr(target, "__abstractmethods__", ()))
     if abstract:
         raise refusal(entry, f"{name} does not define {', '.join(abstract)}", hint=mend(entry))

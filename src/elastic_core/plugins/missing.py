@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from elastic_core.errors import PluginError
+from elastic_core.plugins.core_name import core_name
 from elastic_core.plugins.discovery import PluginEntry
 
 RENDEZVOUS_GROUP: Final = "elastic_core.rendezvous"
@@ -19,17 +20,20 @@ KINDS: Final = {
 
 _KNOWN: Final = {
     RENDEZVOUS_GROUP: {
-        "local": "elastic-core",
+        "local": "{core}",
         "redis": "elastic-rdzv-redis",
         "etcd": "elastic-rdzv-etcd",
         "etcd-v2": "elastic-rdzv-etcd",
-        "static": "'elastic-core[torchrun]'",
-        "c10d": "'elastic-core[torchrun]'",
+        "static": "'{core}[torchrun]'",
+        "c10d": "'{core}[torchrun]'",
     },
-    FAILURE_GROUP: {"intensity": "elastic-core", "rules": "elastic-policy-rules"},
+    FAILURE_GROUP: {"intensity": "{core}", "rules": "elastic-policy-rules"},
     HOOKS_GROUP: {},
 }
-"""What `pip install` takes for the plugins of this project. Others' names are not guessed: anybody may own those."""
+"""What `pip install` takes for the plugins of this project, with the name under which the core was published.
+
+Others' names are not guessed: anybody may own those.
+"""
 
 _PLANNED: Final = frozenset({"redis", "etcd", "etcd-v2", "c10d", "rules"})
 """Announced, with no release yet: each leaves this set with the release that brings it."""
@@ -38,7 +42,7 @@ _MEANWHILE: Final = {RENDEZVOUS_GROUP: "--rdzv-backend static", FAILURE_GROUP: "
 
 def not_installed(group: str, name: str, installed: Sequence[PluginEntry], in_code: Sequence[str] = ()) -> PluginError:
     """Return the error for a name that nothing installed has: what there is, and what would help."""
-    known = _KNOWN[group]
+    known = {plugin: target.format(core=core_name(installed)) for plugin, target in _KNOWN[group].items()}
     shown = [*(f"{other!r} (in code)" for other in in_code), *(f"{e.name!r} ({e.label})" for e in installed)]
     what = f"{KINDS[group]} {name!r} is not installed; installed: {', '.join(shown) or 'none'}"
     if name in _PLANNED:

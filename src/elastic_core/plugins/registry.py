@@ -13,6 +13,7 @@ from elastic_core.clock import WaitBudget
 from elastic_core.errors import ElasticError, PluginError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.runner import NamedHook
+from elastic_core.plugins.core_name import is_built_in
 from elastic_core.plugins.discovery import PluginEntry, find_entries
 from elastic_core.plugins.loading import LoadedPlugin, build
 from elastic_core.plugins.missing import (
@@ -216,7 +217,7 @@ class PluginRegistry:
         claims = [entry for entry in self._entries() if (entry.group, entry.name) == (group, name)]
         if len(claims) > 1:
             owners = " and ".join(entry.label for entry in claims)
-            others = " or ".join(entry.distribution for entry in claims if entry.distribution != "elastic-core")
+            others = " or ".join(entry.distribution for entry in claims if not is_built_in(entry))
             raise PluginError(f"{KINDS[group]} {name!r} comes from {owners}", hint=f"pip uninstall {others}")
 
     def _hook_entries(self) -> list[PluginEntry]:
