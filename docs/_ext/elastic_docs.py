@@ -1,7 +1,5 @@
 """Our Sphinx extension: tables taken from the code, the state diagram as a picture, references by the public names."""
 
-from typing import Any
-
 from docutils import nodes
 from reference_tables import GENERATORS
 from sphinx.application import Sphinx
@@ -11,7 +9,6 @@ from sphinx.util.nodes import make_refnode
 from state_diagram import draw
 
 import elastic_core.api
-from elastic_core.types import Record
 
 _API = "elastic_core.api"
 
@@ -51,11 +48,6 @@ def resolve_public_name(
     return make_refnode(app.builder, str(node["refdoc"]), found.docname, found.node_id, contnode)
 
 
-def hide_record(app: Sphinx, name: str, obj: object, options: object, bases: list[Any]) -> None:
-    """Leave out of the bases what only says how a class is made."""
-    bases[:] = [base for base in bases if base is not Record]
-
-
 class AttributesAsWritten:
     """Keeps napoleon's hands off attributes: it reads `Its own fault: exception` as a type and its description."""
 
@@ -79,7 +71,6 @@ def setup(app: Sphinx) -> dict[str, object]:
     app.add_directive("from-code", FromCode)
     app.add_directive("mermaid", Mermaid)
     app.connect("missing-reference", resolve_public_name)
-    app.connect("autodoc-process-bases", hide_record)
     attributes = AttributesAsWritten()
     app.connect("autodoc-process-docstring", attributes.remember, priority=400)
     app.connect("autodoc-process-docstring", attributes.restore, priority=600)

