@@ -74,8 +74,17 @@ class Elastic:
         return self.err_path.read_text(errors="replace")
 
     def lines(self) -> list[dict[str, object]]:
-        """The JSON lines that workers printed so far."""
-        return [json.loads(line) for line in self.out.splitlines() if line.startswith("{") and line.endswith("}")]
+        """The JSON objects that workers printed so far, one after another on a line where two wrote at once."""
+        decoder, found = json.JSONDecoder(), []
+        for line in self.out.splitlines():
+            at = 0
+            while line.startswith("{", at):
+                try:
+                    value, at = decoder.raw_decode(line, at)
+                except json.JSONDecodeError:
+                    break  # being written
+                found.append(value)
+        return found
 
     def survivors(self) -> list[int]:
         """Processes with this run's id in their environment."""
