@@ -58,7 +58,8 @@ docs: $(VENV)/.for-development ## build the documentation into build/docs; warni
 	echo "make docs: build/docs/index.html"
 
 wheels: $(VENV)/.for-development ## build sdists and wheels of all distributions into dist/
-	@for project in . $(dir $(wildcard plugins/*/pyproject.toml)); do
+	@rm -rf dist
+	for project in . $(dir $(wildcard plugins/*/pyproject.toml)); do
 		$(BIN)/python -m build --no-isolation --outdir dist "$$project" >/dev/null
 	done
 	ls dist

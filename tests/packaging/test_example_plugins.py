@@ -1,66 +1,19 @@
 """Wheels into a fresh environment: the core, the static backend, the example plugins and the README's, found and run.
 
-The environment borrows the third-party packages (torch, click …) of the one that runs the tests: nothing is downloaded.
+The environment borrows third-party packages from the one that runs the tests: nothing is downloaded.
 """
 
 import json
-import os
 import re
 import socket
-import subprocess
-import sys
-import sysconfig
-import venv
-from pathlib import Path
 
 import pytest
 
 from support import wait_for
+from wheel_kit import ROOT, Environment, build, finish, write_script
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.xdist_group("packaging")
 README = (ROOT / "README.md").read_text()
-PROJECTS = [ROOT, ROOT / "plugins/rdzv_static", *sorted((ROOT / "examples/plugins").glob("*/"))]
-
-
-class Environment:
-    """A virtual environment with nothing of ours but the wheels."""
-
-    def __init__(self, folder: Path, wheels: list[Path]) -> None:
-        venv.create(folder, with_pip=False, symlinks=True)
-        self.bin = folder / "bin"
-        pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install", "--quiet"]
-        checked([*pip, "--no-deps", "--no-index", *map(str, wheels)])
-        (self.site,) = folder.glob("lib/python*/site-packages")
-        # Editable installs are .pth files themselves, which a path named in a .pth file does not bring along.
-        (self.site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
-
-    def elastic(self, *args: object, cwd: Path, **variables: str) -> subprocess.Popen[str]:
-        """Start the installed command."""
-        runtime = cwd / "runtime"
-        runtime.mkdir(mode=0o700, exist_ok=True)
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "ELASTIC_", "PYTHON"))}
-        return subprocess.Popen(
-            [str(self.bin / "elastic"), *map(str, args)],
-            cwd=cwd,
-            env=kept | {"XDG_RUNTIME_DIR": str(runtime)} | variables,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self, *args: object, cwd: Path, **variables: str) -> tuple[int, str, str]:
-        """Run the installed command; return its exit code and what it printed."""
-        return finish(self.elastic(*args, cwd=cwd, **variables))
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    try:
-        out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
-    return process.returncode, out, err
 
 
 def free_port() -> int:
@@ -69,12 +22,7 @@ def free_port() -> int:
         return sock.getsockname()[1]
 
 
-def checked(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def readme_plugin(folder: Path) -> Path:
+def readme_plugin(folder):
     """Write the plugin that the README shows, as a reader would."""
     for name, text in re.findall(r"^`(\S+)`:\n\n```\w+\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL):
         (folder / name).write_text(text)
@@ -83,23 +31,17 @@ def readme_plugin(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheels(tmp_path_factory):
+def wheels(tmp_path_factory, dist, example_dist):
     folder = tmp_path_factory.mktemp("wheels")
-    for project in [*PROJECTS, readme_plugin(tmp_path_factory.mktemp("readme"))]:
-        # From an sdist, as an index would hand it out: what the sdist lacks, the wheel lacks.
-        checked([sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(project)])
-    return sorted(folder.glob("*.whl"))
+    build(readme_plugin(tmp_path_factory.mktemp("readme")), folder)
+    return sorted([*dist.glob("*.whl"), *example_dist.glob("*.whl"), *folder.glob("*.whl")], key=lambda path: path.name)
 
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory, wheels):
-    return Environment(tmp_path_factory.mktemp("fresh") / "venv", wheels)
-
-
-def write_script(folder: Path, text: str) -> Path:
-    path = folder / "train.py"
-    path.write_text(text)
-    return path
+    environment = Environment(tmp_path_factory.mktemp("fresh") / "venv")
+    environment.install("--no-deps", *wheels)
+    return environment
 
 
 def test_each_project_becomes_one_wheel_and_our_own_are_tied_to_the_core(wheels, fresh):

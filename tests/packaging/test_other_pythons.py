@@ -1,0 +1,91 @@
+"""Newer Pythons than the one of the tests: the parts without torch, installed from wheels. Skips where there is none.
+
+Their click, msgspec and pluggy come from the package index; so an index is needed here, and CI has one.
+"""
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from wheel_kit import Environment, attempted, version, write_script
+
+pytestmark = pytest.mark.xdist_group("packaging")
+
+THIRD_PARTY = ["click>=8.1,<9", "msgspec>=0.19", "pluggy>=1.5,<2"]
+STRICT = {"PYTHONWARNINGS": "error"}
+WORKER = """
+import os, sys
+rank, round_ = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+os.write(1, f"{sys.version_info[0]}.{sys.version_info[1]} rank {rank} round {round_}\\n".encode())
+if (rank, round_) == ("1", "0"):
+    raise ValueError("boom")
+"""
+
+
+def interpreter(minor):
+    """Return a Python of this version that works: from PATH, where stand-ins of pyenv may be, or from pyenv."""
+    kept = sorted(
+        Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob(f"versions/{minor}.*/bin/python{minor}")
+    )
+    for candidate in [shutil.which(f"python{minor}"), *map(str, kept)]:
+        if candidate and attempted([candidate, "-c", "import venv"]).returncode == 0:
+            return candidate
+    return None
+
+
+@pytest.fixture(scope="module", params=["3.12", "3.13"])
+def other(request, tmp_path_factory, dist):
+    if sys.version_info[:2] == tuple(map(int, request.param.split("."))):
+        pytest.skip("all tests run on this very Python")
+    python = interpreter(request.param)
+    if python is None:
+        pytest.skip(f"no python{request.param} here")
+    environment = Environment(tmp_path_factory.mktemp("other") / "venv", python)
+    done = environment.pip("install", "--only-binary", ":all:", *THIRD_PARTY)
+    if done.returncode and not os.environ.get("CI"):
+        pytest.skip(f"no package index for python{request.param}: {done.stderr.splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    environment.install("--no-deps", *dist.glob("*.whl"))
+    environment.minor = request.param
+    return environment
+
+
+def test_the_plugins_are_found(other, tmp_path):
+    code, out, err = other.run("plugins", cwd=tmp_path, **STRICT)
+    assert (code, err) == (0, "")
+    assert re.search(rf"^static .*{re.escape(version())} +loaded$", out, flags=re.MULTILINE), out
+
+
+def test_a_local_job_fails_restarts_and_ends_well(other, tmp_path):
+    script = write_script(tmp_path, WORKER)
+    options = ["--nproc-per-node", 2, "--max-restarts", 1, "--omp-threads", 1, "--run-dir", tmp_path / "kept"]
+    options += ["--tee", 3, "--log-dir", tmp_path / "logs"]
+    code, out, err = other.run("run", *options, script, cwd=tmp_path, **STRICT)
+    assert code == 0, err
+    lines = {line.partition(":")[2].strip() for line in out.splitlines()}
+    rest = {f"{other.minor} rank {rank} round {round_}" for rank in (0, 1) for round_ in (0, 1)}
+    assert rest - {f"{other.minor} rank 0 round 0"} <= lines <= rest  # rank 0 may be stopped before its first line
+    assert "Warning" not in err
+    assert "ValueError: boom" in err
+
+
+def test_standby_workers_take_over(other, tmp_path):
+    script = write_script(tmp_path, WORKER)
+    options = ["--nproc-per-node", 2, "--max-restarts", 1, "--omp-threads", 1, "--standby", "--standby-imports", "json"]
+    code, out, err = other.run("run", *options, script, cwd=tmp_path, **STRICT)
+    assert code == 0, err
+    assert f"{other.minor} rank 1 round 1" in out
+    assert "Warning" not in err
+
+
+def test_the_agent_store_asks_for_torch_in_one_line(other, tmp_path):
+    script = write_script(tmp_path, "print('started')\n")
+    code, out, err = other.run("run", "--agent-store", script, cwd=tmp_path, **STRICT)
+    assert (code, out) == (4, "")
+    assert "torch can't be imported" in err
+    assert "Try: run without --agent-store" in err
+    assert "Traceback" not in err
