@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo install test lint format wheels bench clean
+.PHONY: help demo install test lint format docs wheels changelog bench clean
 
 # The one place that says which torch is installed here; the packages themselves accept a range.
 TORCH ?= torch==2.13.0
@@ -63,6 +63,9 @@ wheels: $(VENV)/.for-development ## build sdists and wheels of all distributions
 		$(BIN)/python -m build --no-isolation --outdir dist "$$project" >/dev/null
 	done
 	ls dist
+
+changelog: ## before a release: move the fragments in changes/ into CHANGELOG.md
+	@$(PYTHON) scripts/collect_changes.py "$$(date -u +%F)"
 
 bench: $(VENV)/.for-use ## measure beside torchrun and the floor (BENCH_ARGS='--quick --only start' for less; 30 minutes)
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
