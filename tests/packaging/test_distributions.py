@@ -133,7 +133,7 @@ def test_a_strangers_project_of_our_name_is_not_taken(dist, strange_index, tmp_p
     fresh = Environment(tmp_path / "venv")
 
     def would_install(*args):
-        done = fresh.pip("install", "--dry-run", "--index-url", strange_index, *args)
+        done = fresh.pip("install", "--isolated", "--dry-run", "--index-url", strange_index, *args)
         (line,) = [line for line in done.stdout.splitlines() if line.startswith("Would install")] or [""]
         return line.split()[2:], done.stderr
 
