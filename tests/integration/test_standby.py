@@ -391,7 +391,8 @@ def test_what_a_spare_starts_with_names_no_round(bench, lines):
 WORKER = """
 import json, os, sys, time
 before = {"MARKED": "spare" if "marker" in sys.modules else "fresh"}
-print(json.dumps(before | {"rank": os.environ["RANK"], "round": os.environ["ELASTIC_ROUND"], "pid": os.getpid()}))
+sys.stdout.write(json.dumps(before | {"rank": os.environ["RANK"], "round": os.environ["ELASTIC_ROUND"],
+    "pid": os.getpid()}) + os.linesep)
 sys.stdout.flush()
 if os.environ["ELASTIC_ROUND"] == "0":
     time.sleep(600)
@@ -488,9 +489,9 @@ import torch.distributed as dist
 dist.init_process_group("gloo")
 total = torch.ones(1)
 dist.all_reduce(total)
-print(json.dumps({"rank": os.environ["RANK"], "round": os.environ["ELASTIC_ROUND"], "pid": os.getpid(), "fresh": fresh,
-    "sum": total.item(), "threads": torch.get_num_threads(), "omp": os.environ.get("OMP_NUM_THREADS"),
-    "cuda": torch.cuda.is_initialized()}))
+sys.stdout.write(json.dumps({"rank": os.environ["RANK"], "round": os.environ["ELASTIC_ROUND"], "pid": os.getpid(),
+    "fresh": fresh, "sum": total.item(), "threads": torch.get_num_threads(), "omp": os.environ.get("OMP_NUM_THREADS"),
+    "cuda": torch.cuda.is_initialized()}) + os.linesep)
 sys.stdout.flush()
 if os.environ["ELASTIC_ROUND"] == "0":
     time.sleep(600)
