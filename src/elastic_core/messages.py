@@ -189,6 +189,12 @@ class StopWorkers(Record, frozen=True, kw_only=True):
     drain: bool = False
 
 
+class AnnounceDrain(Record, frozen=True, kw_only=True):
+    """Say that the agent was told to stop, while the workers are being stopped for another reason."""
+
+    signum: int
+
+
 class KillWorkers(Record, frozen=True, kw_only=True):
     """Cut a running stop ladder short: KILL now."""
 
@@ -260,6 +266,7 @@ AgentCommand = (
     | AskToStart
     | SpawnWorkers
     | StopWorkers
+    | AnnounceDrain
     | KillWorkers
     | ForwardSignal
     | Examine
@@ -319,7 +326,10 @@ class WorkerEnded(Record, frozen=True, kw_only=True):
 
 
 class FailureSeen(Record, frozen=True, kw_only=True):
-    """A failure was examined; its decision follows."""
+    """A failure was examined; its decision follows.
+
+    `workers` are those of this node that had failed by then, in no order; empty where no worker was to blame.
+    """
 
     failure: Failure
     workers: tuple[FailedWorker, ...] = ()
@@ -338,7 +348,10 @@ class DecisionTaken(Record, frozen=True, kw_only=True):
 
 
 class Draining(Record, frozen=True, kw_only=True):
-    """The agent was told to stop: workers have until `deadline_s` seconds from now."""
+    """The agent was told to stop by signal `signum`: workers have `deadline_s` seconds from now.
+
+    Less than the whole grace period where the signal came while they were being stopped for another reason.
+    """
 
     signum: int
     deadline_s: float

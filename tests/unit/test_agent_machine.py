@@ -206,8 +206,16 @@ def test_stop_signal_drains_with_that_signal_and_a_second_one_kills_only_after_h
 
 def test_stop_signal_during_a_restart_turns_it_into_an_end():
     stopping = failed_with(Restart()).state
-    step = drive(m.StopRequested(signum=15), m.WorkersStopped(), m.RendezvousLeft(), state=stopping)
+    told = drive(m.StopRequested(signum=15), state=stopping)
+    assert told.commands == (m.AnnounceDrain(signum=15),)
+    step = drive(m.WorkersStopped(), m.RendezvousLeft(), state=told.state)
     assert step.state.outcome.exit_code == 143
+
+
+def test_stop_signal_when_all_workers_have_finished_announces_nothing():
+    done = drive(*TO_RUNNING, *(m.WorkerExited(exit=make_exit(rank, 0)) for rank in range(WORKERS)))
+    assert names(done) == ["StopWorkers"]
+    assert names(drive(m.StopRequested(signum=15), state=done.state)) == []
 
 
 def test_stop_signal_after_a_final_failure_keeps_the_failure():

@@ -23,7 +23,17 @@ from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.runner import HookRunner
 from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.reactor import Reactor, Timer
-from elastic_core.types import Decision, Failure, FailureClass, Record, Refuse, Round, WorkerExit
+from elastic_core.types import (
+    Decision,
+    FailedWorker,
+    Failure,
+    FailureClass,
+    Record,
+    Refuse,
+    Restart,
+    Round,
+    WorkerExit,
+)
 
 
 class Workers(Protocol):
@@ -67,8 +77,16 @@ class Reporter(Protocol):
         """Return the first cause."""
         ...
 
+    def failed_workers(self) -> tuple[FailedWorker, ...]:
+        """Return what the last examination found."""
+        ...
+
     def decided(self, failure: Failure, decision: Decision, fallback_reason: str) -> None:
         """Say what happens next."""
+        ...
+
+    def restarted(self, *, rendezvous_s: float, start_s: float) -> None:
+        """Add to the last incident what the restart after it took."""
         ...
 
     def record(self, round_: Round | None, exits: Iterable[WorkerExit], failure: Failure, decision: Decision) -> int:
@@ -150,6 +168,9 @@ class Agent:
         self._restart_count = 0
         self._began_s = clock.monotonic_s()
         self._spawned_s = self._began_s
+        self._join_s = self._formed_s = self._began_s
+        self._stopped_by_s = self._began_s
+        self._restarting = False
         self._failed_code: int | None = None
         self._reason = ""
 
@@ -237,19 +258,26 @@ class Agent:
     def _perform(self, command: m.AgentCommand) -> None:
         match command:
             case m.AskToJoin(round_index=index):
+                self._exits = []  # the last round's are in its incident
                 self._hooks.ask_join(m.Joining(round_index=index), self._on_join_answer)
             case m.JoinRendezvous():
+                self._join_s = self._clock.monotonic_s()
                 self._rendezvous.join(0 if self._round is None else self._round.index + 1)
             case m.WatchRound(delay_s=delay_s):
                 self._rendezvous.watch(delay_s)
             case m.CancelRendezvous():
                 self._rendezvous.cancel()
             case m.AskToStart(round=round_, restart_count=count):
+                self._formed_s = self._clock.monotonic_s()
+                # From here on it is the round that failures are about, whether or not its workers ever start.
+                self._round = round_
                 self._hooks.ask_start(m.WorkersStarting(round=round_, restart_count=count), self._on_start_answer)
             case m.SpawnWorkers():
                 self._spawn(command)
             case m.StopWorkers():
                 self._stop(command)
+            case m.AnnounceDrain(signum=signum):
+                self._announce_drain(signum, max(0.0, self._stopped_by_s - self._clock.monotonic_s()))
             case m.KillWorkers():
                 self._reporter.notice("second signal: killing the workers")
                 self._workers.kill()
@@ -261,6 +289,7 @@ class Agent:
                 self._ask_policy(failure, history)
             case m.RecordIncident(failure=failure, decision=decision):
                 self._failed_code = self._reporter.record(self._round, self._exits, failure, decision)
+                self._restarting = isinstance(decision, Restart)
             case m.SetTimer(name=name, delay_s=delay_s):
                 self._set_timer(name, delay_s)
             case m.CancelTimer(name=name):
@@ -287,8 +316,6 @@ class Agent:
             self.dispatch(m.StartRefused(hook=hook, reason=refusal.reason))
 
     def _spawn(self, command: m.SpawnWorkers) -> None:
-        self._round = command.round
-        self._exits = []
         self._restart_count = command.restart_count
         self._spawned_s = self._clock.monotonic_s()
         try:
@@ -311,35 +338,49 @@ class Agent:
         pids = self._workers.pids
         self.dispatch(m.WorkersSpawned())
         self._hooks.tell(m.WorkersStarted(round=command.round, pids=tuple(pids[rank] for rank in sorted(pids))))
+        if self._restarting:
+            self._restarting = False
+            self._reporter.restarted(
+                rendezvous_s=self._formed_s - self._join_s, start_s=self._clock.monotonic_s() - self._formed_s
+            )
 
     def _stop(self, command: m.StopWorkers) -> None:
         grace_s = self._options.shutdown_timeout_s
+        self._stopped_by_s = self._clock.monotonic_s() + grace_s
         if command.drain:
-            self._hooks.tell(m.Draining(signum=command.signum, deadline_s=grace_s))
-            if self._workers.alive:
-                name, count = signal.Signals(command.signum).name, len(self._workers.alive)
-                workers = "1 worker" if count == 1 else f"{count} workers"
-                self._reporter.notice(f"{name}: stopping {workers}, at most {grace_s:g} s; a second signal kills")
+            self._announce_drain(command.signum, grace_s)
         index = -1 if self._round is None else self._round.index
         self._hooks.tell(m.WorkersStopping(round_index=index, reason=command.reason, grace_s=grace_s))
         self._workers.stop(command.signum, grace_s=grace_s)
 
-    def _examine(self, exits: Iterable[WorkerExit], round_: Round) -> Failure:
-        failure = self._reporter.examine(round_, exits, self._restart_count)
-        return self._stamp(failure)
+    def _announce_drain(self, signum: int, grace_s: float) -> None:
+        self._hooks.tell(m.Draining(signum=signum, deadline_s=grace_s))
+        if self._workers.alive:
+            name, count = signal.Signals(signum).name, len(self._workers.alive)
+            workers = "1 worker" if count == 1 else f"{count} workers"
+            self._reporter.notice(f"{name}: stopping {workers}, at most {round(grace_s, 1):g} s; a second signal kills")
 
-    def _stamp(self, failure: Failure) -> Failure:
-        now_s = self._clock.monotonic_s()
+    def _examine(self, exits: tuple[WorkerExit, ...], round_: Round) -> Failure:
+        failure = self._reporter.examine(round_, exits, self._restart_count)
+        # When that worker ended, not when its evidence had settled and was read.
+        at_s = next((exit.at_s for exit in exits if exit.local_rank == failure.local_rank), exits[0].at_s)
         return replace(
             failure,
             node_id=failure.node_id or self._options.node_id,
-            at_s=now_s - self._began_s,
-            uptime_s=now_s - self._spawned_s if failure.round_index >= 0 else 0.0,
+            at_s=at_s - self._began_s,
+            uptime_s=at_s - self._spawned_s,
         )
 
+    def _placed(self, failure: Failure) -> Failure:
+        """Return a failure that the machine made up, with where and when."""
+        if failure.node_id:
+            return failure
+        return replace(failure, node_id=self._options.node_id, at_s=self._clock.monotonic_s() - self._began_s)
+
     def _ask_policy(self, failure: Failure, history: tuple[Failure, ...]) -> None:
-        stamped = self._stamp(failure) if failure.round_index < 0 else failure
-        self._hooks.tell(m.FailureSeen(failure=stamped))
+        stamped = self._placed(failure)
+        workers = () if stamped.local_rank is None else self._reporter.failed_workers()
+        self._hooks.tell(m.FailureSeen(failure=stamped, workers=workers))
 
         def decide(decision: Decision, fallback_reason: str) -> None:
             self._reporter.decided(stamped, decision, fallback_reason)

@@ -119,9 +119,15 @@ def _drain(ledger: Ledger, round: Round, signum: int, now_s: float, first: Itera
     return Step(state=stopping, commands=(*first, stop), reason=outcome.reason)
 
 
-def _without_workers(summary: str, kind: FailureClass) -> Failure:
+def _without_workers(summary: str, kind: FailureClass, round_index: int = -1) -> Failure:
     return Failure(
-        failure_class=kind, summary=summary, node_id="", round_index=-1, at_s=0.0, uptime_s=0.0, message=summary
+        failure_class=kind,
+        summary=summary,
+        node_id="",
+        round_index=round_index,
+        at_s=0.0,
+        uptime_s=0.0,
+        message=summary,
     )
 
 
@@ -190,7 +196,8 @@ def start(state: Preparing, event: m.StartAllowed, now_s: float) -> Step:
 
 def start_refused(state: Preparing, event: m.StartRefused, now_s: float) -> Step:
     """Let the policy decide what a refused start means."""
-    failure = _without_workers(f"hook {event.hook!r} refused: {event.reason}", FailureClass.HEALTH_CHECK)
+    summary = f"hook {event.hook!r} refused: {event.reason}"
+    failure = _without_workers(summary, FailureClass.HEALTH_CHECK, state.round.index)
     ask = m.AskPolicy(failure=failure, history=state.ledger.history)
     return Step(state=Deciding(ledger=state.ledger, running=None), commands=(ask,), reason=failure.summary)
 
@@ -434,7 +441,14 @@ def stop_again(state: Stopping, event: m.StopRequested, now_s: float) -> Step:
     stopping = replace(state, then=then, stop_asked_s=now_s if state.stop_asked_s is None else state.stop_asked_s)
     if urged:
         return Step(state=stopping, commands=(m.KillWorkers(),), reason="second stop signal: killing the workers")
+    if state.stop_asked_s is None and not _succeeds(state.then):
+        announce = m.AnnounceDrain(signum=event.signum)
+        return Step(state=stopping, commands=(announce,), reason="already stopping; told to end")
     return Step(state=stopping, reason="already stopping")
+
+
+def _succeeds(then: Then) -> bool:
+    return isinstance(then, End) and then.outcome.ending is Ending.SUCCEEDED
 
 
 def backoff_over(state: Waiting, event: m.TimerFired, now_s: float) -> Step:

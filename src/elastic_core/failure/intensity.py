@@ -41,7 +41,7 @@ class Intensity(FailureHandler):
     def decide(self, failure: Failure, history: Sequence[Failure]) -> Decision:
         """Return Restart while there is budget left and another try can help, else Stop."""
         if not failure.retryable:
-            return Stop(reason=f"not retried, it would fail again: {failure.summary}", rule="not-retryable")
+            return Stop(reason="another try would fail in the same way", rule="not-retryable")
         if failure.exit_code in self.settings.fatal_exit_codes:
             return Stop(reason=f"exit code {failure.exit_code} is fatal (--fatal-exit-codes)", rule="fatal-exit-codes")
         if failure.failure_class is FailureClass.PREEMPTED:

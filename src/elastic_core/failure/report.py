@@ -124,7 +124,8 @@ def _subject(incident: Incident, *, verb: bool = True) -> str:
 
 def _identity(incident: Incident, width: int) -> Iterator[str]:
     first = incident.first
-    tail = f"source={incident.source}  round {incident.round_index}, restarts {incident.restart_count}  {incident.at}"
+    where = f"round {incident.round_index}" if incident.round_index >= 0 else "no round yet"
+    tail = f"source={incident.source}  {where}, restarts {incident.restart_count}  {incident.at}"
     if first is None:
         yield _cut(f"host {_clean(incident.host)}  {tail}", width)
         return

@@ -73,7 +73,8 @@ class IncidentReporter:
         self._restarts = 0
         self._examined: Incident | None = None
         self._decided_s = 0.0
-        self._rendezvous_s: float | None = None
+        self._before_restart: Incident | None = None
+        self.failed_workers: tuple[FailedWorker, ...] = ()
 
     def begin_round(self, paths: dict[int, WorkerPaths]) -> None:
         """Take the files that the round's workers will leave."""
@@ -86,8 +87,9 @@ class IncidentReporter:
 
     def examine(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int) -> Failure:
         """Read what the exits left, and return the first cause."""
-        incident = self._incident(round_, self._gather(exits), restart_count, None)
-        self._examined = incident
+        evidence = self._gather(exits)
+        incident = self._incident(round_, evidence, restart_count, None)
+        self._examined, self.failed_workers = incident, evidence.failed
         return to_failure(incident, at_s=0.0, uptime_s=0.0)
 
     def _gather(self, exits: Iterable[WorkerExit]) -> Evidence:
@@ -183,11 +185,20 @@ class IncidentReporter:
         """Write the incident with all evidence, print it if it ends the run, and return the run's exit code."""
         incident = self._final(round_, exits, failure, decision)
         path = self._write(incident)
+        self._before_restart = incident if isinstance(decision, Restart) else None
         if isinstance(decision, Stop) and decision.outcome == "failed":
             self._line(render(incident, width=_width(), encoding=_encoding(), incident_path=path))
         elif isinstance(decision, Stop):
             self._notice(f"ending the run as done: {decision.reason}")
         return incident.exit_code
+
+    def restarted(self, *, rendezvous_s: float, start_s: float) -> None:
+        """Write once more the incident that led to a restart, now that it is known what that took, in seconds."""
+        incident = self._before_restart
+        if incident is None:
+            return
+        self._before_restart = None
+        self._write(replace(incident, phases=replace(incident.phases, rendezvous_s=rendezvous_s, start_s=start_s)))
 
     def _final(
         self, round_: Round | None, exits: Iterable[WorkerExit], failure: Failure, decision: Decision

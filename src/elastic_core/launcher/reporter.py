@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.plan import WorkerPaths
-from elastic_core.types import Decision, Failure, FailureClass, Round, WorkerExit
+from elastic_core.types import Decision, FailedWorker, Failure, FailureClass, Round, WorkerExit
 
 if TYPE_CHECKING:
     from elastic_core.launcher.incidents import IncidentReporter
@@ -53,9 +53,17 @@ class RunReporter:
         incidents.begin_round(self._paths)
         return incidents.examine(round_, exits, restart_count)
 
+    def failed_workers(self) -> tuple[FailedWorker, ...]:
+        """Return what the last examination found."""
+        return self._incidents().failed_workers
+
     def decided(self, failure: Failure, decision: Decision, fallback_reason: str) -> None:
         """Say what happens next; the end of the run is told by `record`, when all evidence is in."""
         self._incidents().decided(failure, decision, fallback_reason)
+
+    def restarted(self, *, rendezvous_s: float, start_s: float) -> None:
+        """Add to the last incident what the restart after it took, in seconds."""
+        self._incidents().restarted(rendezvous_s=rendezvous_s, start_s=start_s)
 
     def record(self, round_: Round | None, exits: Iterable[WorkerExit], failure: Failure, decision: Decision) -> int:
         """Write the incident with all evidence, print it if it ends the run, and return the run's exit code.
