@@ -214,15 +214,16 @@ def console(bench: Bench) -> Iterator[Result]:
     """Tee with a prefix into a pipe: its price, its losses, its delay."""
     launchers = {name: launcher for name, launcher in bench.launchers.items() if name != FLOOR}
     for count in (1, 4):
-        floods = {
-            name: partial(tee.flood, launcher, bench.folder, count, bench.size.lines)
-            for name, launcher in launchers.items()
-        }
-        taken = many_in_turns(floods, bench.size.tee_repetitions)
-        whose = f"of {_workers(count)}, {bench.size.lines} lines"
-        yield Result(f"tee {whose}: agent CPU a line", "us", taken["cpu_us"], Budget(at_most=0.2))
-        yield Result(f"tee {whose}: lost", "lines", taken["lost"], Budget(at_most=0))
-        yield Result(f"tee {whose}: torn, doubled or wrong", "lines", taken["wrong"], Budget(at_most=0))
+        for how, text in (("in blocks", workers.IN_BLOCKS), ("printed", workers.PRINTED)):
+            floods = {
+                name: partial(tee.flood, launcher, bench.folder, text, count, bench.size.lines)
+                for name, launcher in launchers.items()
+            }
+            taken = many_in_turns(floods, bench.size.tee_repetitions)
+            whose = f"tee of {_workers(count)}, {bench.size.lines} lines {how}"
+            yield Result(f"{whose}: agent CPU a line", "us", taken["cpu_us"], Budget(at_most=0.2))
+            yield Result(f"{whose}: lost", "lines", taken["lost"], Budget(at_most=0))
+            yield Result(f"{whose}: torn, doubled or wrong", "lines", taken["wrong"], Budget(at_most=0))
     waits = {name: partial(tee.delay_ms, launcher, bench.folder) for name, launcher in launchers.items()}
     yield Result(
         "delay of a line into a pipe, median of 40",

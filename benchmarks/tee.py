@@ -42,7 +42,7 @@ def check(lines: Iterable[bytes], ranks: int, each: int) -> Check:
     return Check(lost=ranks * each - sum(map(len, seen)), wrong=wrong)
 
 
-def flood(launcher: Launcher, base: Path, ranks: int, total: int) -> dict[str, float]:
+def flood(launcher: Launcher, base: Path, text: str, ranks: int, total: int) -> dict[str, float]:
     """Have workers print as fast as they can; return the agent's CPU a line in us, and lines lost or wrong."""
     each = total // ranks
     with tempfile.TemporaryDirectory(dir=base) as name:
@@ -50,7 +50,7 @@ def flood(launcher: Launcher, base: Path, ranks: int, total: int) -> dict[str, f
         speaks, go, leave = (str(folder / word) for word in ("ready", "go", "leave"))
         os.mkfifo(go)
         os.mkfifo(leave)
-        script = workers.write(folder, "print", workers.PRINT)
+        script = workers.write(folder, "print", text)
         command = launcher(ranks, 0, [script, speaks, go, leave, str(each)], ("--tee", "3", "--log-dir", str(folder)))
         run = _Piped(command)
         try:

@@ -16,20 +16,34 @@ STAY_ONCE = SPEAK + "os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and time.sl
 LEAVE = SPEAK + "time.sleep(0.8)\nspeak('last')\nos._exit(0)\n"
 """Stays long enough for the launcher to have settled, and goes without an interpreter's shutdown of its own."""
 
-PRINT = """
-import os, sys, time
+_GATED = """
+import os, sys
 speaks, go, leave, count = sys.argv[1:5]
 rank = os.environ["RANK"]
 with open(f"{speaks}.{rank}", "w"):
     pass
 open(go).close()
-with open(1, "w", buffering=65536, closefd=False) as out:
-    for number in range(int(count)):
-        out.write(f"{rank} {number} " + "x" * 48 + "\\n")
+%s
 open(leave).close()
 os._exit(0)
 """
-"""Prints many lines between two gates, which are FIFOs that it opens."""
+IN_BLOCKS = (
+    _GATED
+    % """
+with open(1, "w", buffering=65536, closefd=False) as out:
+    for number in range(int(count)):
+        out.write(f"{rank} {number} " + "x" * 48 + "\\n")
+"""
+)
+"""Writes many lines, as fast as a pipe takes them, between two gates, which are FIFOs that it opens."""
+PRINTED = (
+    _GATED
+    % """
+for number in range(int(count)):
+    print(f"{rank} {number} " + "x" * 48)
+"""
+)
+"""Prints them as scripts do: unbuffered, so that a line and its end are two writes."""
 
 TICK = """
 import os, time
