@@ -57,7 +57,9 @@ class Guardian:
             return
         self._starts.append(now_s)
         try:
-            self._pid, self._pipe = _spawn_guard()
+            # In the pipe before there is a guard: the agent may be killed in the moment after.
+            greeting = f"agent {os.getpid()}\nincarnation {self._incarnation}\n{self._workers_line()}"
+            self._pid, self._pipe = _spawn_guard(greeting.encode())
         except OSError as error:
             self._notice(f"no guard could be started ({error}): if this agent is killed, its workers may survive it")
             return
@@ -66,7 +68,6 @@ class Guardian:
         except OSError:  # no pidfds here: a pipe without reader wakes us as well
             self._death_fd = os.dup(self._pipe)
         self._reactor.add_reader(self._death_fd, self._on_death)
-        self._tell(f"agent {os.getpid()}\nincarnation {self._incarnation}\n{self._workers_line()}")
 
     def note_workers(self, pids: Iterable[int]) -> None:
         """Name the workers that exist: call when they were started and whenever one was reaped.
@@ -141,8 +142,8 @@ class Guardian:
         self._forget()
 
 
-def _spawn_guard() -> tuple[int, int]:
-    """Start a guard; return its pid and the writing end of its pipe.
+def _spawn_guard(greeting: bytes) -> tuple[int, int]:
+    """Start a guard that finds `greeting` in its pipe; return its pid and the pipe's writing end.
 
     By posix_spawn: subprocess would cost 8 ms to import. Every signal is blocked from its first instruction, so that
     there is no moment in which one meant for the agent or its workers ends it; a session of its own keeps the
@@ -154,6 +155,7 @@ def _spawn_guard() -> tuple[int, int]:
     code = f"import sys; sys.path.append({root!r}); from elastic_core.agent.guard import main; main()"
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
+        os.write(writing, greeting)
         pid = os.posix_spawn(
             sys.executable,
             [sys.executable, "-I", "-S", "-c", code, "elastic-guard"],
