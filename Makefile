@@ -46,6 +46,7 @@ lint: $(VENV)/.for-development ## style, format, types, direction of imports
 	@$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/typing scripts
 	$(BIN)/lint-imports --no-cache
 	echo "make lint: clean"
 
