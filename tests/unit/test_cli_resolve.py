@@ -288,6 +288,14 @@ def test_absent_devices_are_refused(run):
     assert text.startswith("--virtual-local-rank gives each worker one device: 2 in --devices for 3 workers")
 
 
+def test_too_few_inherited_devices_are_refused_where_each_worker_has_its_own(run):
+    options = {"nproc_per_node": "2", "virtual_local_rank": True}
+    text = refused(run, environ={"CUDA_VISIBLE_DEVICES": "3"}, gpus=4, **options)
+    assert text.startswith("--virtual-local-rank gives each worker one device: 1 in CUDA_VISIBLE_DEVICES='3' for 2")
+    assert run(environ={"CUDA_VISIBLE_DEVICES": "3,1"}, gpus=4, **options).settings.nproc_per_node == 2
+    assert run(environ={}, **options).settings.nproc_per_node == 2
+
+
 # --- signals, restarts, plugins ---
 
 

@@ -19,6 +19,7 @@ def place_workers(draft: Draft, node: Node) -> int:
     virtual = choices.flag("virtual_local_rank")
     draft.take("virtual_local_rank", virtual)
     devices: tuple[str, ...] = ()
+    variable = ""
     if choices.text("devices") is not None or virtual:
         kind = _kind(node)
         variable = _variable(kind, draft)
@@ -32,6 +33,8 @@ def place_workers(draft: Draft, node: Node) -> int:
         if virtual:
             raise ConfigError(f"--virtual-local-rank gives each worker one device: {what}", hint="name more devices")
         draft.tell(f"{what}: a LOCAL_RANK from {len(devices)} up has no device of its own")
+    if virtual and not devices:
+        _refuse_too_few_inherited(draft, variable, nproc)
     threads, origin, line = omp_threads(choices, nproc, draft.environ)
     draft.set("omp_threads", threads, origin)
     if line:
@@ -65,6 +68,18 @@ def _refuse_none(draft: Draft, found: DeviceCount) -> None:
         raise ConfigError(
             f"{draft.choices.label('nproc_per_node')}: {found.reason}",
             hint="--nproc-per-node cpu or a number; 'nvidia-smi' or 'rocminfo' show what the driver sees",
+        )
+
+
+def _refuse_too_few_inherited(draft: Draft, variable: str, nproc: int) -> None:
+    """Refuse now what the plan of the workers would refuse; an unset variable limits nothing."""
+    inherited = draft.environ.get(variable)
+    count = nproc if inherited is None else sum(1 for part in inherited.split(",") if part.strip())
+    if count < nproc:
+        raise ConfigError(
+            f"--virtual-local-rank gives each worker one device: {count} in {variable}={inherited!r} for "
+            f"{nproc} workers",
+            hint=f"name more devices, lower --nproc-per-node, or unset {variable}",
         )
 
 
