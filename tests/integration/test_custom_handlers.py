@@ -62,7 +62,14 @@ def test_class_that_only_overrides_next_rendezvous_and_returns_a_tuple(script, t
 
 
 PLUGINS = """
-from elastic_core.api import AddEnvironment, AgentHook, FailureHandler, Ignore, Refuse, Restart, Stop
+from elastic_core.api import (
+    AddEnvironment, AgentHook, FailureHandler, Ignore, Refuse, RendezvousHandler, Restart, Stop
+)
+
+class Fragile(RendezvousHandler):
+    api_version = 1
+    def next_rendezvous(self):
+        raise KeyError("no such node")
 
 class Forgiving(FailureHandler):
     api_version = 1
@@ -132,6 +139,17 @@ def test_broken_and_slow_policies_fall_back_to_the_built_in_one(elastic, script,
         assert agent.wait(30) == 4
         assert agent.incident()["restart_count"] == 1
         assert "'intensity' decided in its place" in agent.err
+        assert f"policy '{name}' (test-plugins 1.0) " in agent.err
+
+
+def test_backend_that_raises_is_named_with_its_distribution_in_one_line(elastic, script, tmp_path):
+    env = install(tmp_path / "site", rendezvous=["fragile = test_plugins:Fragile"])
+    agent = elastic("--rdzv-backend", "fragile", script("pass"), env=env)
+    assert agent.wait(30) == 4
+    assert agent.err == (
+        "elastic: error: rendezvous 'fragile' (test-plugins 1.0) raised KeyError: 'no such node'. "
+        "Try: pip install --upgrade test-plugins, or report it to its authors\n"
+    )
 
 
 def test_hook_adds_variables_and_its_errors_are_named_but_not_felt(elastic, script, tmp_path):

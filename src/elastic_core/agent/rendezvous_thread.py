@@ -37,13 +37,18 @@ class RendezvousThread:
         resolve: Resolve,
         on_event: Callable[[RendezvousEvent], None],
         notice: Callable[[str], None],
+        blame: tuple[str, str] = ("", ""),
     ) -> None:
-        """Start no thread yet: the first `join` does."""
+        """Start no thread yet: the first `join` does.
+
+        `blame` has the distribution that brought the handler, and what helps if it is broken (empty: nothing to say).
+        """
         self._handler = handler
         self._reactor = reactor
         self._resolve = resolve
         self._on_event = on_event
         self._notice = notice
+        self._blame = blame
         self._watch_trouble = False
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -135,11 +140,16 @@ class RendezvousThread:
             code = err.exit_code if isinstance(err, RendezvousError) else max(err.exit_code, 1)
             self._post(RendezvousFailed(summary=str(err), exit_code=code))
         except Exception as err:  # noqa: BLE001  # a plugin's code: whatever it raises must end in one clear line
-            name = self._handler.get_backend()
-            summary = f"rendezvous {name!r} raised {type(err).__name__}: {err}"
-            self._post(RendezvousFailed(summary=summary))
+            self._post(RendezvousFailed(summary=self._broken(err)))
         finally:
             self._busy = False
+
+    def _broken(self, err: Exception) -> str:
+        distribution, hint = self._blame
+        brought = f" ({distribution})" if distribution else ""
+        told = f"{type(err).__name__}: {' '.join(str(err).split())}".removesuffix(": ")
+        summary = f"rendezvous {self._handler.get_backend()!r}{brought} raised {told}"
+        return f"{summary}. Try: {hint}" if hint else summary
 
     def _watch(self, delay_s: float, wait: WaitBudget) -> None:
         self._handler.wait = wait

@@ -30,6 +30,7 @@ class PolicyRunner:
         post: Callable[[Callable[[], None]], None],
         call_later: Callable[[float, Callable[[], None]], object],
         timeout_s: float = 1.0,
+        distribution: str = "",
     ) -> None:
         """Bind a policy.
 
@@ -40,8 +41,10 @@ class PolicyRunner:
             post: Runs a callback on the reactor's thread; may be called from any.
             call_later: Runs a callback on the reactor's thread after so many seconds.
             timeout_s: How long the policy may take.
+            distribution: What brought the policy, for messages; empty: nothing to say.
         """
         self.name = name
+        self._title = f"policy {name!r} ({distribution})" if distribution else f"policy {name!r}"
         self._handler = handler
         self._fallback = fallback
         self._post = post
@@ -55,7 +58,7 @@ class PolicyRunner:
             on_decision(self._handler.decide(failure, history), "")
             return
         if self._stuck is not None and self._stuck.is_alive():
-            reason = f"policy {self.name!r} still hangs in an earlier decision"
+            reason = f"{self._title} still hangs in an earlier decision"
             on_decision(self._fallback.decide(failure, history), reason)
             return
         question = _Question(self, failure, tuple(history), on_decision)
@@ -66,7 +69,7 @@ class PolicyRunner:
     def _overrun(self, question: "_Question", thread: threading.Thread) -> None:
         if not question.answered:
             self._stuck = thread
-            question.settle(None, f"policy {self.name!r} took longer than {self._timeout_s:g} s")
+            question.settle(None, f"{self._title} took longer than {self._timeout_s:g} s")
 
 
 class _Question:
@@ -87,11 +90,11 @@ class _Question:
         try:
             answer: object = runner._handler.decide(self._failure, self._history)
         except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: whatever it raises is an answer too
-            reason = f"policy {runner.name!r} raised {type(err).__name__}: {' '.join(str(err).split())}"
+            reason = f"{runner._title} raised {type(err).__name__}: {' '.join(str(err).split())}"
             runner._post(lambda: self.settle(None, reason))
             return
         decision, fault = checked(answer)
-        runner._post(lambda: self.settle(decision, f"policy {runner.name!r} {fault}" if fault else ""))
+        runner._post(lambda: self.settle(decision, f"{runner._title} {fault}" if fault else ""))
 
     def settle(self, decision: Decision | None, reason: str) -> None:
         """Give the answer, or the built-in policy's with the reason for it."""

@@ -30,6 +30,7 @@ from elastic_core.messages import SpawnWorkers
 from elastic_core.multiprocessing.console import Console
 from elastic_core.multiprocessing.group import WorkerGroup
 from elastic_core.multiprocessing.spec import WorkerLaunch
+from elastic_core.plugins.missing import FAILURE_GROUP, RENDEZVOUS_GROUP
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
@@ -84,10 +85,11 @@ class _Job:
         self._planned = False
         self._sidecar: StoreSidecar | None = None
         self._rdzv = _rendezvous_settings(settings, self._node_id)
+        self._registry = PluginRegistry(disabled=settings.disabled_plugins)
 
     def run(self) -> int:
         settings = self._settings
-        registry = PluginRegistry(disabled=settings.disabled_plugins)
+        registry = self._registry
         handler = registry.make_rendezvous(settings.rdzv_backend, self._rdzv, settings.rdzv_conf)
         policy = registry.make_policy(settings.policy, _policy_settings(settings), settings.policy_conf)
         chosen = choose_logs_specs(settings)
@@ -159,12 +161,14 @@ class _Job:
                     resolve=self._resolve,
                     on_event=lambda event: agent.dispatch(event),
                     notice=notice,
+                    blame=self._registry.blame(RENDEZVOUS_GROUP, settings.rdzv_backend),
                 )
             ),
             policy=PolicyRunner(
                 policy,
                 Intensity(_policy_settings(settings)),
                 name=settings.policy,
+                distribution=self._registry.blame(FAILURE_GROUP, settings.policy)[0],
                 post=reactor.post,
                 call_later=reactor.call_later,
             ),

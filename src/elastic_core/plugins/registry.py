@@ -25,7 +25,7 @@ from elastic_core.plugins.missing import (
     not_installed,
 )
 from elastic_core.plugins.options import TORCH_RDZV_KEYS, resolve_options
-from elastic_core.plugins.refusal import IN_CODE, refusal
+from elastic_core.plugins.refusal import IN_CODE, mend, refusal
 from elastic_core.rendezvous import registry as in_code
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.types import HookSettings, OptionSpec, PolicySettings, Record, RendezvousSettings
@@ -155,6 +155,13 @@ class PluginRegistry:
         )
         self._warnings += resolved.warnings
         return resolved.values
+
+    def blame(self, group: str, name: str) -> tuple[str, str]:
+        """Return the distribution and version of a plugin that was chosen, and what helps if it is broken."""
+        if group == RENDEZVOUS_GROUP and name in in_code.registered_names():
+            return "", ""
+        entry = self._entry(group, name)
+        return entry.label, mend(entry)
 
     # --- all of them
 
