@@ -61,6 +61,24 @@ def test_a_run_with_one_round_is_told_in_four_lines():
     ]
 
 
+def test_waiting_for_evidence_and_for_the_restart_are_told_apart():
+    clock = SteppedClock(0.0)
+    timings = Timings(clock=clock, started_s=0.0)
+    timings.take(
+        [
+            (1.0, m.StartRequested()),
+            (1.1, m.TimerFired(name="settle")),
+            (1.1, m.WorkersStopped()),
+            (1.6, m.TimerFired(name="backoff")),
+            (1.6, m.WorkersStopped()),
+        ]
+    )
+    assert timings.lines()[1:3] == [
+        "timings: round 0: wait for more evidence 100.0 ms",
+        "timings: round 1: wait before the restart 500.0 ms",
+    ]
+
+
 def test_a_run_that_did_not_get_so_far_tells_what_there_was():
     clock = SteppedClock(0.5)
     timings = Timings(clock=clock, started_s=0.0)

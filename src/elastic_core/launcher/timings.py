@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from elastic_core import messages as m
+from elastic_core.agent.transitions import BACKOFF, LEAVE, SETTLE
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 
 Part = tuple[str, float]
@@ -20,10 +21,10 @@ _ENDS: dict[type, str] = {
     m.Examined: "evidence read",
     m.DecisionMade: "decision",
     m.WorkersStopped: "stop",
-    m.TimerFired: "wait before the restart",
     m.RendezvousLeft: "rendezvous left",
 }
 """What has just ended when the agent's machine is told of this."""
+_TIMER_ENDS = {SETTLE: "wait for more evidence", BACKOFF: "wait before the restart", LEAVE: "rendezvous left"}
 
 
 class Timings:
@@ -55,7 +56,7 @@ class Timings:
             if isinstance(event, m.StartRequested):
                 self._before.append(("agent", at_s - self._last_s))
                 self._last_s = at_s
-            what = _ENDS.get(type(event))
+            what = _TIMER_ENDS.get(event.name) if isinstance(event, m.TimerFired) else _ENDS.get(type(event))
             if what is None:
                 continue  # part of what ends next
             if isinstance(event, m.WorkersSpawned):
