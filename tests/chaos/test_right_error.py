@@ -56,6 +56,31 @@ def test_first_cause_of_four_ranks_is_named(elastic, script, tmp_path, repetitio
     assert incident["decision"]["kind"] == "stop"
 
 
+SLOW_TO_END = """
+import atexit, os, pathlib, sys, time
+here = pathlib.Path(__file__).parent
+if os.environ["RANK"] == "0":
+    def linger():
+        (here / "failed").touch()
+        time.sleep(600)
+    atexit.register(linger)
+    raise ValueError("the cause")
+while not (here / "failed").exists():
+    time.sleep(0.01)
+sys.exit(7)
+"""
+
+
+def test_first_cause_that_was_slow_to_end_does_not_end_the_run_as_if_it_had_been_stopped(elastic, script):
+    agent = elastic("--nproc-per-node", "2", script(SLOW_TO_END))
+    assert agent.wait(30) == 1
+    assert "signal 15 from the launcher" in agent.err
+    incident = agent.incident()
+    assert (incident["summary"], incident["exit_code"]) == ("ValueError: the cause", 1)
+    assert incident["first"]["stop_signal"] == 15
+    assert [(one["global_rank"], one["exit_code"]) for one in incident["secondary"]] == [(1, 7)]
+
+
 def test_stopped_ranks_are_listed_apart_and_are_no_failures(elastic, script):
     path = script("import os, time\nif os.environ['RANK'] == '1':\n    raise KeyError('lost')\ntime.sleep(600)\n")
     agent = elastic("--nproc-per-node", "3", path)

@@ -18,7 +18,7 @@ from elastic_core.failure.incident import (
     to_failure,
     write_incident,
 )
-from elastic_core.types import ErrorRecord, Failure, FailureClass, Ignore, Restart, Stop, WorkerExit
+from elastic_core.types import ErrorRecord, Failure, FailureClass, Ignore, Origin, Restart, Stop, WorkerExit
 
 AT_NS = 1_700_000_000_123_456_789
 MS = 1_000_000
@@ -65,6 +65,15 @@ def test_first_secondary_and_stopped_are_told_apart():
     assert (incident.summary, incident.failure_class) == ("ValueError: boom", FailureClass.USER_EXCEPTION)
     assert (incident.at_ns, incident.at) == (AT_NS, "2023-11-14T22:13:20.123456789Z")
     assert (incident.restart_count, incident.finished_count, incident.exit_code) == (1, 2, 1)
+
+
+@pytest.mark.parametrize(("code", "expected"), [(-15, 1), (-9, 1), (-11, 139), (3, 3)])
+def test_the_signal_that_stopped_a_slow_first_cause_is_not_the_runs_exit_code(code, expected):
+    slow = worker(0, code, stop_signal=15, stop_sent_ns=AT_NS + 15 * MS)
+    assert slow.origin is Origin.INTRINSIC
+    incident = build([slow, worker(1, 7, None)])
+    assert incident.first is not None
+    assert (incident.first.global_rank, incident.exit_code) == (0, expected)
 
 
 def test_a_round_in_which_nobody_failed_is_no_incident():

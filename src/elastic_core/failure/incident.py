@@ -1,6 +1,7 @@
 """The incident: what failed first, what followed from it, and what was decided. One JSON file for people and tools."""
 
 import os
+import signal
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from elastic_core.types import (
     Origin,
     Record,
     Restart,
+    WorkerExit,
 )
 
 SCHEMA_VERSION = 1
@@ -177,7 +179,7 @@ def build_incident(
         source="worker",
         failure_class=first.failure_class,
         summary=first.summary,
-        exit_code=exit_code_for(first.exit.code),
+        exit_code=1 if _ended_by_us(first.exit) else exit_code_for(first.exit.code),
         retryable=not hopeless,
         first=_worker(first, MAX_CALLSTACK_CHARS),
         secondary=tuple(
@@ -279,6 +281,12 @@ def describe_decision(decision: Decision) -> IncidentDecision:
     if isinstance(decision, Ignore):
         return IncidentDecision(kind="ignore", rule=decision.rule)
     return IncidentDecision(kind="stop", rule=decision.rule, reason=decision.reason, outcome=decision.outcome)
+
+
+def _ended_by_us(exit: WorkerExit) -> bool:
+    # It had failed, but was slow to end when it was stopped with the others: that signal says nothing about the run,
+    # and 128+N would look like a run that was told to stop.
+    return exit.stop_signal is not None and exit.code in (-exit.stop_signal, -signal.SIGKILL)
 
 
 def exit_code_for(code: int) -> int:

@@ -1,6 +1,7 @@
 """The last block of a run's output, and the line about a failure that is restarted: an incident in words. Pure."""
 
 import re
+import signal
 from collections.abc import Iterable, Iterator, Sequence
 
 from elastic_core.failure.incident import Incident, IncidentDecision, IncidentFrame, IncidentWorker
@@ -130,6 +131,8 @@ def _identity(incident: Incident, width: int) -> Iterator[str]:
         yield _cut(f"host {_clean(incident.host)}  {tail}", width)
         return
     end = f"signal {first.signal}" if first.signal is not None else f"exit code {first.exit_code}"
+    if first.stop_signal is not None and first.signal in (first.stop_signal, signal.SIGKILL):
+        end = f"{end} from the launcher"
     who = f"rank {first.global_rank} (local rank {first.local_rank}) on {_clean(incident.host)}, pid {first.pid}, {end}"
     if len(who) + 2 + len(tail) <= width:
         yield f"{who}  {tail}"

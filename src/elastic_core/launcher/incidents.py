@@ -17,7 +17,6 @@ from elastic_core.failure.incident import (
     build_incident,
     build_launcher_incident,
     describe_decision,
-    exit_code_for,
     to_failure,
     write_incident,
 )
@@ -216,7 +215,7 @@ class IncidentReporter:
             detect_s=max(0.0, (first.exited_ns - first.at_ns) / 1e9),
             stop_s=self._clock.monotonic_s() - self._decided_s,
         )
-        return replace(incident, phases=phases, exit_code=exit_code_for(first.exit_code))
+        return replace(incident, phases=phases)
 
     def _write(self, incident: Incident) -> str:
         path = self._run_dir / INCIDENT_FILE
