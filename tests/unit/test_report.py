@@ -183,11 +183,11 @@ def test_a_restarted_failure_takes_one_line():
 def test_a_restarted_failure_says_when_without_whom_and_who_else_failed():
     workers = [failed(message="m" * 500), failed(3, at_ns=AT_NS + 1)]
     found = incident(workers, decision=Restart(delay_s=0.5, exclude_nodes=("n3",)))
-    first, second = render_attempt(found, restart=2, max_restarts=None).split("\n")
-    assert first.startswith("rank 2 failed: ValueError: mmm")
-    assert first.endswith("… (train.py:10)")
-    assert len(first) <= 101
-    assert second == " 1 other failed after it; restart 2 in 0.5 s without n3"
+    told = render_attempt(found, restart=2, max_restarts=None)
+    summary = "ValueError: ".ljust(59, "m") + "…"
+    assert told == f"rank 2 failed: {summary} (train.py:10); 1 other failed after it; restart 2 in 0.5 s without n3"
+    wide = render_attempt(found, restart=2, max_restarts=None, width=200)
+    assert len(wide) == 200
 
 
 def test_ranges():

@@ -9,6 +9,7 @@ from elastic_core.failure.traceback_text import frame_lines, place
 
 MAX_LINES = 25
 MIN_WIDTH = 40
+MIN_SUMMARY = 60
 MAX_MESSAGE_LINES = 3
 MAX_LOG_PATHS = 2
 MAX_GROUPS = 3
@@ -39,7 +40,7 @@ def render(incident: Incident, *, width: int = 100, encoding: str = "utf-8", inc
 def render_attempt(
     incident: Incident, *, restart: int, max_restarts: int | None, width: int = 100, encoding: str = "utf-8"
 ) -> str:
-    """Return one or two lines about a failure that the run survives.
+    """Return the one line about a failure that the run survives; it is longer than `width` rather than say too little.
 
     Args:
         incident: What happened, with its decision.
@@ -57,13 +58,12 @@ def render_attempt(
         consequence += f" without {', '.join(decision.exclude_nodes)}"
     subject = _subject(incident)
     where = _where(incident)
-    room = max(width, MIN_WIDTH) - len(subject) - len(where) - 2
-    line = f"{subject}: {_cut(_clean(incident.summary), max(room, MIN_WIDTH))}{where}"
     others = len(incident.secondary)
     if others:
         consequence = f"; {_count(others, 'other')} failed after it{consequence}"
-    separator = "" if len(line) + len(consequence) <= width else "\n"
-    return encodable(line + separator + consequence.removeprefix(";" if separator else ""), encoding)
+    room = width - len(subject) - len(where) - len(consequence) - 2
+    summary = _cut(_clean(incident.summary), max(room, MIN_SUMMARY))
+    return encodable(f"{subject}: {summary}{where}{consequence}", encoding)
 
 
 def encodable(text: str, encoding: str) -> str:
