@@ -46,20 +46,26 @@ SETTLED_S = 1.0
 Ready = list[tuple[int, float]]
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    """Wait until the condition holds."""
+class RunEndedError(Exception):
+    """The launcher has ended before its new workers were ready: the restart failed."""
+
+
+def wait_for(condition: Callable[[], object], agent: subprocess.Popen[bytes] | None = None) -> None:
+    """Wait until the condition holds; raise RunEndedError if the launcher `agent` ends before."""
     pause = threading.Event()
     end_s = time.monotonic() + DEADLINE_S
     while not condition():
         if time.monotonic() > end_s:
             raise SystemExit(f"not within {DEADLINE_S:g} s")
+        if agent is not None and agent.poll() is not None:
+            raise RunEndedError(f"ended with {agent.returncode}")
         pause.wait(0.01)
 
 
-def ready(folder: Path, attempt: int, workers: int) -> Ready:
+def ready(folder: Path, attempt: int, workers: int, agent: subprocess.Popen[bytes] | None = None) -> Ready:
     """Return pid and moment of each worker of an attempt, once all are ready."""
     paths = [folder / f"{attempt}.{rank}" for rank in range(workers)]
-    wait_for(lambda: all(path.exists() for path in paths))
+    wait_for(lambda: all(path.exists() for path in paths), agent)
     words = [path.read_text().split() for path in paths]
     return [(int(pid), float(at)) for pid, at in words]
 
@@ -96,16 +102,21 @@ def settle(calm: Callable[[], bool]) -> None:
 
 
 def launched(command: list[str], script: Path, folder: Path, workers: int, *, spares: bool) -> float:
-    """Return the seconds of one restart under a launcher."""
+    """Return the seconds of one restart under a launcher.
+
+    Raises:
+        RunEndedError: the launcher gave up. With torchrun it happens: its store may still hold the addresses of the
+            workers before, and gloo connects to one that is gone.
+    """
     options = ["--nproc-per-node", str(workers), "--max-restarts", "1"]
     env = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     agent = subprocess.Popen([*command, *options, str(script), str(folder)], env=env, stderr=subprocess.DEVNULL)
     try:
-        (_, (victim, _), *_) = ready(folder, 0, workers)
+        (_, (victim, _), *_) = ready(folder, 0, workers, agent)
         settle(lambda: not spares or idle_spares(agent.pid) == workers)
         began_s = time.monotonic()
         os.kill(victim, signal.SIGKILL)
-        return max(at for _, at in ready(folder, 1, workers)) - began_s
+        return max(at for _, at in ready(folder, 1, workers, agent)) - began_s
     finally:
         agent.terminate()
         agent.wait(DEADLINE_S)
@@ -169,6 +180,18 @@ def floor(script: Path, folder: Path, workers: int) -> float:
         return max(at for _, at in ready(folder, 1, workers)) - began_s
 
 
+def insistently(way: Callable[[Path, Path], float], script: Path, base: Path) -> float:
+    """Take a figure, again if the run ended instead of restarting its workers, at most twenty times."""
+    for trial in range(20):
+        folder = base / str(trial)
+        folder.mkdir(parents=True)
+        try:
+            return way(script, folder)
+        except RunEndedError as error:
+            print(f"{base.name}: {error}, once more", file=sys.stderr)
+    raise SystemExit(f"{base.name}: no restart in twenty runs")
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -190,9 +213,7 @@ def main() -> None:
         script.write_text(WORKER)
         for turn in range(arguments.repetitions):
             for name, way in ways.items():
-                folder = Path(base) / f"{turn}-{name}".replace(" ", "_")
-                folder.mkdir()
-                taken[name].append(way(script, folder))
+                taken[name].append(insistently(way, script, Path(base) / f"{turn}-{name}".replace(" ", "_")))
     slow_s = statistics.median(taken["torchrun"])
     print(f"kill -9 of one of {workers} workers to gloo ready, ms, median of {arguments.repetitions}")
     for name, seconds in taken.items():
