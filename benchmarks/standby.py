@@ -47,15 +47,17 @@ Ready = list[tuple[int, float]]
 
 
 class RunEndedError(Exception):
-    """The launcher has ended before its new workers were ready: the restart failed."""
+    """The launcher has ended, or hangs, before its new workers are ready: the restart failed."""
 
 
 def wait_for(condition: Callable[[], object], agent: subprocess.Popen[bytes] | None = None) -> None:
-    """Wait until the condition holds; raise RunEndedError if the launcher `agent` ends before."""
+    """Wait until the condition holds; raise RunEndedError if the launcher `agent` does not get there."""
     pause = threading.Event()
     end_s = time.monotonic() + DEADLINE_S
     while not condition():
         if time.monotonic() > end_s:
+            if agent is not None:
+                raise RunEndedError(f"not ready within {DEADLINE_S:g} s")
             raise SystemExit(f"not within {DEADLINE_S:g} s")
         if agent is not None and agent.poll() is not None:
             raise RunEndedError(f"ended with {agent.returncode}")
