@@ -34,7 +34,7 @@ def stubborn(elastic, script):
     def start(*options):
         agent = elastic("--nproc-per-node", "2", *options, script(STUBBORN), "[null, null]")
         wait_for(lambda: len(agent.lines()) == 2, what="every worker's first line")
-        assert len(agent.survivors()) == 6
+        wait_for(lambda: len(agent.survivors()) == 6, what="six processes")
         return agent
 
     return start

@@ -202,7 +202,7 @@ def test_a_late_answer_is_not_taken_for_the_next_commands(desk):
 def test_close_leaves_neither_process_nor_empty_log_and_may_be_repeated(desk):
     here = desk("mute")
     here.sidecar.start()
-    assert here.processes()
+    assert wait_for(here.processes)
     here.sidecar.close()
     here.sidecar.close()
     assert here.processes() == []
