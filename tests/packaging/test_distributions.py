@@ -28,7 +28,7 @@ pytestmark = pytest.mark.xdist_group("packaging")
 PTH = "elastic_core_worker_hooks.pth"
 RECOVERS = """
 import os
-print("start", os.environ["RANK"], flush=True)
+os.write(1, f"start {os.environ['RANK']}\\n".encode())
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     raise ValueError("boom")
 """
