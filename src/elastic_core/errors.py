@@ -79,7 +79,7 @@ class RendezvousGracefulExitError(RendezvousError):
 
 
 class BackendError(ElasticError):
-    """A call to a store failed; `BackendUnavailableError` and `OutcomeUnknownError` say how."""
+    """A call to a store failed; its subclasses say how."""
 
     exit_code: ClassVar[int] = 4
 
@@ -90,6 +90,10 @@ class BackendUnavailableError(BackendError):
 
 class OutcomeUnknownError(BackendError):
     """The reply was lost: the write may or may not have happened; read again."""
+
+
+class BackendRefusedError(BackendError):
+    """The server answered and will not serve us (password, permission, version): trying again would not help."""
 
 
 class WorkerError(ElasticError):

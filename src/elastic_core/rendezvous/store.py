@@ -1,0 +1,220 @@
+"""The narrow seam for key-value servers: what a server must offer for the core's rendezvous to run on it.
+
+A run's content in a store is: *members* (leased seats in order of arrival, each with a record of bytes), a few small
+*documents* that are replaced only by compare-and-swap, and a *revision* for each topic, by which watchers learn that
+there is something new. The algorithm is the core's (`machine`); a store only keeps these promises. The kit
+`elastic_core.testing.CoordinationStoreConformance` checks each of them.
+"""
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from typing import ClassVar
+
+from elastic_core.clock import WaitBudget
+from elastic_core.types import OptionSpec, Record, RendezvousSettings
+
+ROUND_KEY = "round"
+CONTROL_KEY = "control"
+
+
+class Topic(enum.StrEnum):
+    """What a watcher can wait for."""
+
+    MEMBERS = "members"
+    """A member enlisted, updated its record, withdrew or expired."""
+    DEPARTURES = "departures"
+    """A member withdrew or expired."""
+    ROUND = ROUND_KEY
+    """The document of that key was replaced."""
+    CONTROL = CONTROL_KEY
+    """The document of that key was replaced."""
+
+
+class Seat(Record, frozen=True, kw_only=True):
+    """A member's place in the order of arrival. Its identity is number and incarnation together.
+
+    `ahead` is how many live members had a lower number when the store answered: 0 leads.
+    """
+
+    number: int
+    incarnation: str
+    ahead: int
+
+
+class Member(Record, frozen=True, kw_only=True):
+    """One live member, as the store knows it."""
+
+    seat: int
+    incarnation: str
+    record: bytes
+
+
+class Members(Record, frozen=True, kw_only=True):
+    """All live members in order of their seats, and the revision of `Topic.MEMBERS` at which they were so."""
+
+    revision: int
+    members: tuple[Member, ...]
+
+
+class Renewal(Record, frozen=True, kw_only=True):
+    """What the store answers to a renewal.
+
+    `ahead`: live members with a lower seat. `live`: all live members. `next_expiry_s`: seconds from now until the
+    earliest lease of another member ends, by the store's clock; None where there is no other.
+    """
+
+    ahead: int
+    live: int
+    next_expiry_s: float | None
+
+
+class Document(Record, frozen=True, kw_only=True):
+    """A document as it stands. `version` means nothing but to `swap`, and is never used twice for two contents."""
+
+    value: bytes
+    version: str
+
+
+class Swapped(Record, frozen=True, kw_only=True):
+    """The outcome of a swap: applied, `current` being the new document; or refused, `current` being what stands."""
+
+    applied: bool
+    current: Document | None
+
+
+class Revisions(Record, frozen=True, kw_only=True):
+    """How far each topic has come. `birth` is random and made when a run's content is made: another one is another."""
+
+    birth: str = ""
+    members: int = 0
+    departures: int = 0
+    round: int = 0
+    control: int = 0
+
+    def of(self, topic: Topic) -> int:
+        """Return one topic's revision."""
+        revision: int = getattr(self, topic.value)
+        return revision
+
+
+class Watched(Record, frozen=True, kw_only=True):
+    """What `watch` saw.
+
+    `changed` are the topics among those asked for that have moved. `reset`: the content is another than the one that
+    `since` came from (it was emptied), or went back in time (a failover that lost writes); then everything that was
+    read before must be read again, and `changed` has every topic that was asked for.
+    """
+
+    revisions: Revisions
+    changed: frozenset[Topic]
+    reset: bool = False
+
+
+def compare(since: Revisions, now: Revisions, topics: Collection[Topic]) -> Watched:
+    """Return what a watcher that knew `since` must be told of `now`."""
+    back = any(now.of(topic) < since.of(topic) for topic in Topic)
+    reset = bool(since.birth) and (now.birth != since.birth or back)
+    changed = frozenset(topic for topic in topics if reset or now.of(topic) > since.of(topic))
+    return Watched(revisions=now, changed=changed, reset=reset)
+
+
+class CoordinationStore(ABC):
+    """Drives one server for one run. Subclass it and register the class under `elastic_core.rendezvous`.
+
+    Built once per run as `cls(settings)`; the constructor makes no connection and imports no client library (that
+    belongs into `connect`). All content belongs to `settings.run_id`: two runs on one server never meet.
+
+    Every blocking method takes a `wait`: its calls to the server last at most `wait.remaining_s()`, and it ends within
+    100 ms of `wait.cancel()` (`wait.on_cancel` can close or wake a socket). Every method may raise, and must tell
+    apart:
+
+    - `BackendUnavailableError`: the server could not be reached and nothing was written;
+    - `OutcomeUnknownError`: the request may have been carried out (the reply was lost); never repeated silently;
+    - `BackendRefusedError`: the server answered and will not serve us (password, permission, version, not this kind of
+      server); trying again would not help;
+    - `WaitCancelledError`, `WaitExpiredError`: from `wait`.
+
+    A method that failed leaves the object usable: the next call connects again.
+
+    Threading: one thread at a time, not always the same; `close` may be called from any thread when no call is under
+    way.
+    """
+
+    api_version: ClassVar[int]
+    options: ClassVar[Sequence[OptionSpec]] = ()
+    """The `--rdzv-conf` keys of this store, beside those of every coordinated backend (`lease_ttl` and so on)."""
+    min_ttl_s: ClassVar[float] = 1.0
+    """The shortest lease that the server can keep."""
+
+    settings: RendezvousSettings
+
+    def __init__(self, settings: RendezvousSettings) -> None:
+        """Keep the settings."""
+        self.settings = settings
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """Return the endpoint as people know it, without secrets: `redis at localhost:6379`."""
+
+    @abstractmethod
+    def connect(self, *, wait: WaitBudget) -> str:
+        """Open a connection and return this host's address on it (`10.0.0.7`; empty: unknown, a unix socket say).
+
+        One try: names that do not resolve and servers that do not answer raise `BackendUnavailableError`, whose text
+        names what failed (`cannot resolve 'redis.example'`, `connection refused`). The caller tries again.
+        """
+
+    @abstractmethod
+    def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: WaitBudget) -> Seat:
+        """Add a member with a lease of `ttl_s`, in a seat with a higher number than any before, or find it.
+
+        While the incarnation has a live seat it gets that seat again, its record replaced and its lease renewed: a
+        repeated call after a lost reply leaves no ghost.
+        """
+
+    @abstractmethod
+    def update(self, seat: Seat, record: bytes, *, wait: WaitBudget) -> bool:
+        """Replace the record of a live seat; False: the seat is gone, nothing was written."""
+
+    @abstractmethod
+    def renew(self, seat: Seat, *, ttl_s: float, wait: WaitBudget) -> Renewal | None:
+        """Make the lease end `ttl_s` from now by the store's clock; None: the seat is gone.
+
+        Expired members of the run go first, and watchers hear of it. After a pause in which no member of the run was
+        heard for two thirds of `ttl_s`, every lease is first extended to `ttl_s` from now: the silence was the
+        server's, not theirs.
+        """
+
+    @abstractmethod
+    def withdraw(self, seat: Seat, *, wait: WaitBudget) -> None:
+        """Remove a member now; watchers hear of it. A seat that is gone, or another incarnation's, is left alone."""
+
+    @abstractmethod
+    def members(self, *, wait: WaitBudget) -> Members:
+        """Return all live members; expired ones go first."""
+
+    @abstractmethod
+    def load(self, key: str, *, wait: WaitBudget) -> Document | None:
+        """Return a document as it stands; None: there is none."""
+
+    @abstractmethod
+    def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: WaitBudget) -> Swapped:
+        """Replace a document if its version is `expect` (None: if there is none).
+
+        `keep_s`: how long the run's content is kept after the last call of any member, from now on.
+        """
+
+    @abstractmethod
+    def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:
+        """Block until one of the topics has moved beyond `since`, at most `timeout_s`; then say how far each is.
+
+        Returns at once when something has moved already: no change is missed between two calls. `compare` makes the
+        answer. A push from the server is only a hint; what counts is what is read after it. An expiry that no other
+        call has noticed need not end the wait.
+        """
+
+    def close(self) -> None:
+        """Give connections back; idempotent, never raises."""
+        return
