@@ -1,5 +1,6 @@
 """Reaching a host by its name: every address tried, every failure on one line, every wait cancellable."""
 
+import os
 import socket
 import threading
 import time
@@ -8,7 +9,7 @@ import pytest
 
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import BackendUnavailableError, WaitCancelledError, WaitExpiredError
-from elastic_core.rendezvous import endpoint
+from elastic_core.rendezvous import address, endpoint
 from elastic_core.rendezvous.endpoint import ask, dial, resolve
 
 
@@ -164,3 +165,21 @@ def test_asks_in_a_thread_of_its_own():
         ask(lambda: 1 / 0, timeout_s=5, wait=WaitBudget())
     with pytest.raises(WaitExpiredError):
         ask(lambda: 1, timeout_s=5, wait=WaitBudget.lasting(0))
+
+
+def test_the_full_name_may_be_unknown(monkeypatch):
+    never = threading.Event()
+    monkeypatch.setattr(address, "_FULL_NAME_LIMIT_S", 0.1)
+    monkeypatch.setattr(address.socket, "getfqdn", lambda: never.wait(20) and "")
+    try:
+        assert address.full_name(wait=WaitBudget()) == os.uname().nodename
+    finally:
+        never.set()
+    monkeypatch.setattr(address.socket, "getfqdn", lambda: "gpu-017.example")
+    assert address.full_name(wait=WaitBudget()) == "gpu-017.example"
+
+
+def test_route_source():
+    assert address.route_source("127.0.0.1") == "127.0.0.1"
+    assert address.route_source("not-an-address") == ""
+    assert address.route_source("") == ""

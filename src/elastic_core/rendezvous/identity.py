@@ -1,0 +1,251 @@
+"""Who a node is to the others of its run: its id, its attempt, and what it was started with.
+
+A node that was started otherwise than the run it joins would wait, hang or train something else beside the others. So
+each brings a fingerprint of its command line, and whoever comes second compares.
+"""
+
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from elastic_core.errors import ConfigError, RendezvousError
+from elastic_core.types import Record
+
+REFUSED: Final = frozenset({"nnodes", "entrypoint", "nproc", "role", "backend_options", "format", "torch"})
+"""Keys of a fingerprint that must agree."""
+WARNED: Final = frozenset({"arguments", "python"})
+"""Keys that should."""
+ALLOWABLE: Final = (REFUSED | WARNED) - {"format"}
+"""What `--allow-mismatch` takes: a format that we can't read can't be allowed."""
+AGREED_OPTIONS: Final = ("lease_ttl", "last_call_timeout")
+"""Options of every coordinated backend that are part of the run, not of the node: leases are judged by them."""
+
+_FLAGS: Final = {
+    "nnodes": "--nnodes",
+    "nproc": "--nproc-per-node",
+    "role": "--role",
+    "backend_options": "--rdzv-conf",
+}
+_WORDS: Final = {
+    "entrypoint": "the entry point",
+    "format": "wire format",
+    "torch": "torch",
+    "arguments": "other script arguments",
+    "python": "Python",
+}
+_ATTEMPT_VARIABLES: Final = ("SLURM_RESTART_COUNT", "JOBSET_RESTART_ATTEMPT", "AWS_BATCH_JOB_ATTEMPT")
+_TORCH_VERSION: Final = re.compile(r"(?:^|\n)__version__\s*=\s*['\"]([^'\"]+)")
+_ODD: Final = re.compile(r"[^\w.@:%+-]+")
+
+
+# --- the fingerprint
+
+
+def fingerprint(
+    *,
+    min_nodes: int,
+    max_nodes: int,
+    entrypoint: str,
+    is_module: bool,
+    arguments: Sequence[str],
+    nproc: int,
+    role: str,
+    backend_options: Mapping[str, object],
+    wire_format: int,
+    torch: str,
+    python: str | None = None,
+) -> dict[str, str]:
+    """Return what joiners compare: short texts for people, none of them secret.
+
+    Args:
+        min_nodes: From `--nnodes`.
+        max_nodes: From `--nnodes`.
+        entrypoint: The script's path, of which the name counts (checkouts lie elsewhere on each node), or the module.
+        is_module: Whether it is a module.
+        arguments: The script's; only a digest of them leaves this node, for they may hold tokens.
+        nproc: Workers of this node.
+        role: Their role.
+        backend_options: The backend's resolved options; those of `AGREED_OPTIONS` count.
+        wire_format: The version of what is kept in the store.
+        torch: As `torch_version` gives it.
+        python: `MAJOR.MINOR` of the workers' Python; None: as ours.
+    """
+    options = {name: backend_options[name] for name in AGREED_OPTIONS if backend_options.get(name) is not None}
+    return {
+        "nnodes": str(max_nodes) if min_nodes == max_nodes else f"{min_nodes}:{max_nodes}",
+        "entrypoint": f"-m {entrypoint}" if is_module else Path(entrypoint).name,
+        "nproc": str(nproc),
+        "role": role,
+        "backend_options": ",".join(f"{name}={_plain(value)}" for name, value in options.items()),
+        "format": str(wire_format),
+        "torch": torch,
+        "arguments": _digest(arguments),
+        "python": python if python is not None else f"{sys.version_info.major}.{sys.version_info.minor}",
+    }
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _digest(arguments: Sequence[str]) -> str:
+    if not arguments:
+        return "none"
+    # The lengths keep ["a b"] and ["a", "b"] apart.
+    text = b"".join(b"%d:%s" % (len(raw), raw) for raw in map(os.fsencode, arguments))
+    return f"{len(arguments)} with digest {hashlib.sha256(text).hexdigest()[:12]}"
+
+
+class Difference(Record, frozen=True, kw_only=True):
+    """One key in which two fingerprints differ."""
+
+    key: str
+    mine: str
+    theirs: str
+
+
+def compare_fingerprints(
+    mine: Mapping[str, str], theirs: Mapping[str, str], allowed: Collection[str] = ()
+) -> tuple[list[Difference], list[Difference]]:
+    """Return the differences for which a join is refused, and those for which a warning is enough.
+
+    What was allowed is neither. Keys that only one side has are passed over: `format` says whether versions get along.
+    A torch that one side could not find (a container of its own for the workers, say) only warns.
+    """
+    refusals: list[Difference] = []
+    warnings: list[Difference] = []
+    for key in mine:
+        if key in allowed or key not in theirs or mine[key] == theirs[key] or key not in REFUSED | WARNED:
+            continue
+        difference = Difference(key=key, mine=mine[key], theirs=theirs[key])
+        unknown = key == "torch" and not (mine[key] and theirs[key])
+        (refusals if key in REFUSED and not unknown else warnings).append(difference)
+    return refusals, warnings
+
+
+def mismatch_error(run_id: str, where: str, refusals: Sequence[Difference]) -> RendezvousError:
+    """Return the error of a node that was started otherwise than the run that it came to join.
+
+    Args:
+        run_id: The run.
+        where: The store's endpoint as people know it: `redis at host:6379`.
+        refusals: In what they differ, at least one.
+    """
+    allowable = ",".join(difference.key for difference in refusals if difference.key in ALLOWABLE)
+    blocked = any(difference.key not in ALLOWABLE for difference in refusals)
+    hint = "the same elastic-core on every node" if blocked else "the same command line on every node"
+    if any(difference.key == "torch" for difference in refusals) and not blocked:
+        hint += " with the same torch"
+    if not blocked:
+        hint += f", or --allow-mismatch {allowable}"
+    return RendezvousError(f"run {run_id!r} on {where} {_told(refusals)}", hint=hint)
+
+
+def mismatch_warning(run_id: str, warnings: Sequence[Difference]) -> str:
+    """Return one line on what differs and does no harm by itself."""
+    return f"run {run_id!r} {_told(warnings)}"
+
+
+def _told(differences: Sequence[Difference]) -> str:
+    theirs = " and ".join(_side(difference, difference.theirs, difference.mine) for difference in differences)
+    mine = " and ".join(_value(difference, difference.mine, difference.theirs) for difference in differences)
+    return f"was begun with {theirs}, this node has {mine}"
+
+
+def _side(difference: Difference, own: str, other: str) -> str:
+    name = _FLAGS.get(difference.key) or _WORDS.get(difference.key, difference.key)
+    return f"{name} {_value(difference, own, other)}"
+
+
+def _value(difference: Difference, own: str, other: str) -> str:
+    """Return one side of a difference; of options only what the other side has not."""
+    if difference.key == "backend_options":
+        kept = set(other.split(","))
+        own = ",".join(item for item in own.split(",") if item not in kept)
+    return own or "none"
+
+
+def parse_allow_mismatch(texts: Iterable[str]) -> frozenset[str]:
+    """Return the keys of `--allow-mismatch`, which may come several times and hold several each.
+
+    Raises:
+        ConfigError: a key that can't be allowed; the nearest that can is named.
+    """
+    keys = [key for text in texts for part in text.split(",") if (key := part.strip())]
+    for key in keys:
+        if key not in ALLOWABLE:
+            import difflib  # only a user's mistake needs it
+
+            nearest = difflib.get_close_matches(key, sorted(ALLOWABLE), n=1)
+            known = ", ".join(sorted(ALLOWABLE))
+            raise ConfigError(
+                f"--allow-mismatch {key!r} is none of {known}",
+                hint=f"--allow-mismatch {nearest[0]}" if nearest else "one of these",
+            )
+    return frozenset(keys)
+
+
+# --- torch's version, without torch
+
+
+def torch_version(paths: Sequence[str] | None = None) -> str:
+    """Return torch's `MAJOR.MINOR` as an interpreter with these paths would import it; empty: it has none.
+
+    Read from the metadata's file name, or, where torch runs from its sources, from what its build has written.
+
+    Args:
+        paths: Its `sys.path`; None: ours.
+    """
+    for entry in dict.fromkeys(sys.path if paths is None else paths):
+        version = _torch_in(entry or os.curdir)
+        if version:
+            return ".".join(version.split("+")[0].split(".")[:2])
+    return ""
+
+
+def _torch_in(directory: str) -> str:
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            name, _, suffix = entry.name.rpartition(".")
+            if suffix in ("dist-info", "egg-info") and name.startswith("torch-"):
+                return name.split("-")[1]
+    with suppress(OSError):
+        found = _TORCH_VERSION.search(Path(directory, "torch", "version.py").read_text(errors="replace"))
+        return found.group(1) if found else ""
+    return ""
+
+
+# --- names
+
+
+def default_node_id(host_name: str, local_address: str) -> str:
+    """Return a node's id where none was given: `gpu-017@10.0.0.17`, the same after a restart of its agent.
+
+    Printable, without blanks, commas and slashes, for it stands in logs, lists and paths. An address that says nothing
+    more (the usual loopback, or the host's name itself) is left out.
+    """
+    host = _ODD.sub("_", host_name.strip()) or "node"
+    address = _ODD.sub("_", local_address.strip())
+    return host if address in ("", "127.0.0.1", "::1", host) else f"{host}@{address}"
+
+
+def attempt_from_environment(environ: Mapping[str, str], option: str | None = None) -> str:
+    """Return which attempt at its run this node belongs to; equal on all nodes of one, another after a requeue.
+
+    `--rdzv-attempt` where given. Else what the scheduler counts: `SLURM_RESTART_COUNT` (Slurm's own; absent in the
+    first attempt), `JOBSET_RESTART_ATTEMPT` (Kubernetes' JobSet: has to be mapped from the pod's annotation
+    `jobset.sigs.k8s.io/restart-attempt` by the manifest; a plain Job tells its pods nothing of the kind), or
+    `AWS_BATCH_JOB_ATTEMPT` (AWS Batch's own, from 1). Else `0`. Attempts are compared for equality, never for order.
+    """
+    if option is not None and option.strip():
+        return option.strip()
+    for variable in _ATTEMPT_VARIABLES:
+        value = environ.get(variable, "").strip()
+        if value:
+            return value
+    return "0"

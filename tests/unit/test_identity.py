@@ -1,0 +1,239 @@
+"""What joiners compare, and what a node is called."""
+
+import json
+
+import pytest
+
+from elastic_core.errors import ConfigError, RendezvousError
+from elastic_core.rendezvous.identity import (
+    ALLOWABLE,
+    REFUSED,
+    WARNED,
+    Difference,
+    attempt_from_environment,
+    compare_fingerprints,
+    default_node_id,
+    fingerprint,
+    mismatch_error,
+    mismatch_warning,
+    parse_allow_mismatch,
+    torch_version,
+)
+
+WHERE = "redis at host:6379"
+
+
+def make(**other):
+    parts = {
+        "min_nodes": 2,
+        "max_nodes": 8,
+        "entrypoint": "/home/me/train.py",
+        "is_module": False,
+        "arguments": ["--token", "s3cret"],
+        "nproc": 4,
+        "role": "default",
+        "backend_options": {"lease_ttl": 5.0, "last_call_timeout": 30.0, "connect_timeout": 60.0, "password": "s3cret"},
+        "wire_format": 1,
+        "torch": "2.13",
+        "python": "3.11",
+    }
+    return fingerprint(**(parts | other))
+
+
+def test_holds_what_joiners_compare():
+    prints = make()
+    assert set(prints) == REFUSED | WARNED
+    assert prints == prints | {
+        "nnodes": "2:8",
+        "entrypoint": "train.py",
+        "nproc": "4",
+        "role": "default",
+        "backend_options": "lease_ttl=5,last_call_timeout=30",
+        "format": "1",
+        "torch": "2.13",
+        "python": "3.11",
+    }
+
+
+def test_tells_no_secrets():
+    assert "s3cret" not in json.dumps(make())
+
+
+def test_same_line_from_another_folder_is_the_same():
+    assert make(entrypoint="train.py") == make(entrypoint="/mnt/other/train.py")
+
+
+def test_a_module_is_not_a_script():
+    assert make(entrypoint="pkg.train", is_module=True)["entrypoint"] == "-m pkg.train"
+    assert make(entrypoint="train", is_module=True) != make(entrypoint="train")
+
+
+def test_fixed_size_reads_as_typed():
+    assert make(min_nodes=2, max_nodes=2)["nnodes"] == "2"
+
+
+@pytest.mark.parametrize("other", [["--token", "else"], ["--token s3cret"], [], ["s3cret", "--token"]])
+def test_arguments_differ(other):
+    refusals, warnings = compare_fingerprints(make(), make(arguments=other))
+    assert not refusals
+    assert [w.key for w in warnings] == ["arguments"]
+
+
+def test_nothing_differs():
+    assert compare_fingerprints(make(), make()) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("key", "other"),
+    [
+        ("nnodes", {"min_nodes": 1}),
+        ("entrypoint", {"entrypoint": "eval.py"}),
+        ("nproc", {"nproc": 8}),
+        ("role", {"role": "reader"}),
+        ("backend_options", {"backend_options": {"lease_ttl": 10.0, "last_call_timeout": 30.0}}),
+        ("format", {"wire_format": 2}),
+        ("torch", {"torch": "2.14"}),
+    ],
+)
+def test_refused(key, other):
+    mine, theirs = make(), make(**other)
+    refusals, warnings = compare_fingerprints(mine, theirs)
+    assert refusals == [Difference(key=key, mine=mine[key], theirs=theirs[key])]
+    assert not warnings
+    assert compare_fingerprints(mine, theirs, allowed={key}) == ([], [])
+
+
+def test_python_only_warns():
+    refusals, warnings = compare_fingerprints(make(), make(python="3.12"))
+    assert not refusals
+    assert mismatch_warning("bert-7", warnings) == "run 'bert-7' was begun with Python 3.12, this node has 3.11"
+
+
+@pytest.mark.parametrize("sides", [("", "2.13"), ("2.13", "")])
+def test_torch_that_one_side_does_not_see_only_warns(sides):
+    refusals, warnings = compare_fingerprints(make(torch=sides[0]), make(torch=sides[1]))
+    assert not refusals
+    assert [w.key for w in warnings] == ["torch"]
+
+
+def test_keys_of_another_version_are_passed_over():
+    assert compare_fingerprints(make() | {"new": "1"}, make() | {"newer": "1"}) == ([], [])
+    assert compare_fingerprints(make(), {}) == ([], [])
+
+
+def test_text_of_the_refusal():
+    refusals, _ = compare_fingerprints(make(nproc=4), make(nproc=8))
+    error = mismatch_error("bert-7", WHERE, refusals)
+    assert isinstance(error, RendezvousError)
+    assert str(error) == (
+        "run 'bert-7' on redis at host:6379 was begun with --nproc-per-node 8, this node has 4. "
+        "Try: the same command line on every node, or --allow-mismatch nproc"
+    )
+
+
+def test_text_with_two_differences():
+    refusals, _ = compare_fingerprints(make(role="reader"), make(entrypoint="eval.py"))
+    assert str(mismatch_error("r", WHERE, refusals)) == (
+        "run 'r' on redis at host:6379 was begun with the entry point eval.py and --role default, "
+        "this node has train.py and reader. "
+        "Try: the same command line on every node, or --allow-mismatch entrypoint,role"
+    )
+
+
+def test_text_names_only_the_options_that_differ():
+    other = {"lease_ttl": 10.0, "last_call_timeout": 30.0}
+    refusals, _ = compare_fingerprints(make(backend_options=other), make())
+    text = str(mismatch_error("r", WHERE, refusals))
+    assert "was begun with --rdzv-conf lease_ttl=5, this node has lease_ttl=10." in text
+
+
+def test_text_for_torch_and_for_the_format():
+    refusals, _ = compare_fingerprints(make(torch="2.12"), make())
+    assert "was begun with torch 2.13, this node has 2.12. Try: the same command line on every node with the same " in (
+        text := str(mismatch_error("r", WHERE, refusals))
+    )
+    assert text.endswith("torch, or --allow-mismatch torch")
+    refusals, _ = compare_fingerprints(make(wire_format=2), make())
+    assert str(mismatch_error("r", WHERE, refusals)).endswith(
+        "was begun with wire format 1, this node has 2. Try: the same elastic-core on every node"
+    )
+
+
+def test_allow_mismatch():
+    assert parse_allow_mismatch(["nproc,role", " torch ", ""]) == {"nproc", "role", "torch"}
+    assert parse_allow_mismatch([]) == frozenset()
+    assert parse_allow_mismatch(ALLOWABLE) == ALLOWABLE
+
+
+@pytest.mark.parametrize(("key", "hint"), [("nprocs", "nproc"), ("node", "nnodes"), ("pyton", "python")])
+def test_allow_mismatch_names_the_nearest(key, hint):
+    with pytest.raises(ConfigError) as caught:
+        parse_allow_mismatch([f"role,{key}"])
+    assert str(caught.value) == (
+        f"--allow-mismatch {key!r} is none of arguments, backend_options, entrypoint, nnodes, nproc, python, role, "
+        f"torch. Try: --allow-mismatch {hint}"
+    )
+
+
+def test_a_format_can_not_be_allowed():
+    with pytest.raises(ConfigError, match="'format' is none of"):
+        parse_allow_mismatch(["format"])
+
+
+# --- torch
+
+
+def test_torch_from_metadata(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b" / "torch-2.13.0+cpu.dist-info").mkdir(parents=True)
+    (tmp_path / "b" / "torchvision-0.28.0.dist-info").mkdir()
+    (tmp_path / "b" / "torch_geometric-9.9.9.dist-info").mkdir()
+    (tmp_path / "c" / "torch-1.0.0.dist-info").mkdir(parents=True)
+    paths = [str(tmp_path / name) for name in ("missing", "a", "b", "c")]
+    assert torch_version(paths) == "2.13"
+    assert torch_version(paths[:2]) == ""
+
+
+def test_torch_from_its_sources(tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "version.py").write_text(
+        "from typing import x\n__version__ = '2.14.0a0+git1234567'\ncuda = None\n"
+    )
+    assert torch_version([str(tmp_path)]) == "2.14"
+
+
+def test_torch_half_installed(tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "version.py").write_text("")
+    assert torch_version([str(tmp_path)]) == ""
+
+
+# --- names
+
+
+@pytest.mark.parametrize(
+    ("host", "address", "node_id"),
+    [
+        ("gpu-017", "10.0.0.17", "gpu-017@10.0.0.17"),
+        ("gpu-017", "2001:db8::17", "gpu-017@2001:db8::17"),
+        ("gpu-017", "127.0.0.1", "gpu-017"),
+        ("gpu-017", "::1", "gpu-017"),
+        ("gpu-017", "", "gpu-017"),
+        ("gpu-017", "127.0.0.2", "gpu-017@127.0.0.2"),
+        ("10.0.0.17", "10.0.0.17", "10.0.0.17"),
+        ("a b/c,d\n", "10.0.0.1", "a_b_c_d@10.0.0.1"),
+        ("", "10.0.0.1", "node@10.0.0.1"),
+    ],
+)
+def test_node_id(host, address, node_id):
+    assert default_node_id(host, address) == node_id
+
+
+def test_attempt():
+    assert attempt_from_environment({}) == "0"
+    assert attempt_from_environment({"SLURM_RESTART_COUNT": "2"}) == "2"
+    assert attempt_from_environment({"SLURM_RESTART_COUNT": " "}) == "0"
+    assert attempt_from_environment({"JOBSET_RESTART_ATTEMPT": "3"}) == "3"
+    assert attempt_from_environment({"AWS_BATCH_JOB_ATTEMPT": "1"}) == "1"
+    assert attempt_from_environment({"SLURM_RESTART_COUNT": "2"}, option="7") == "7"
+    assert attempt_from_environment({"SLURM_RESTART_COUNT": "2"}, option="") == "2"
