@@ -229,11 +229,17 @@ def test_node_id(host, address, node_id):
     assert default_node_id(host, address) == node_id
 
 
-def test_attempt():
-    assert attempt_from_environment({}) == "0"
-    assert attempt_from_environment({"SLURM_RESTART_COUNT": "2"}) == "2"
-    assert attempt_from_environment({"SLURM_RESTART_COUNT": " "}) == "0"
-    assert attempt_from_environment({"JOBSET_RESTART_ATTEMPT": "3"}) == "3"
-    assert attempt_from_environment({"AWS_BATCH_JOB_ATTEMPT": "1"}) == "1"
-    assert attempt_from_environment({"SLURM_RESTART_COUNT": "2"}, option="7") == "7"
-    assert attempt_from_environment({"SLURM_RESTART_COUNT": "2"}, option="") == "2"
+@pytest.mark.parametrize(
+    ("environ", "attempt"),
+    [
+        ({}, 0),
+        ({"SLURM_RESTART_COUNT": "2"}, 2),
+        ({"SLURM_RESTART_COUNT": " "}, 0),
+        ({"SLURM_RESTART_COUNT": "two", "JOBSET_RESTART_ATTEMPT": "3"}, 3),
+        ({"AWS_BATCH_JOB_ATTEMPT": "1"}, 1),
+    ],
+)
+def test_attempt(environ, attempt):
+    assert attempt_from_environment(environ) == attempt
+    assert attempt_from_environment(environ, option=7) == 7
+    assert attempt_from_environment(environ, option=0) == 0
