@@ -1,0 +1,219 @@
+"""What the server of a `CoordinationStore` keeps for one run: the contract as a pure value that is told the time."""
+
+import hashlib
+from typing import Final, Self
+
+from elastic_core.api import Document, Member, Members, Renewal, Revisions, Seat, Swapped, Topic
+
+PAUSE_SHARE: Final = 2 / 3
+"""The silence of all members, as a share of a lease, after which a renewal blames the server and spares them."""
+
+
+class _Lease:
+    """A seat that is taken, and until when."""
+
+    __slots__ = ("deadline_s", "incarnation", "record")
+
+    def __init__(self, incarnation: str, record: bytes, deadline_s: float) -> None:
+        self.incarnation = incarnation
+        self.record = record
+        self.deadline_s = deadline_s
+
+    def copy(self) -> "_Lease":
+        return _Lease(self.incarnation, self.record, self.deadline_s)
+
+
+class StoreModel:
+    """The content of one run and its rules, without server, thread, clock or chance.
+
+    Each method is one atomic request, as a server would carry it out at `now_s` of its own clock, and means what
+    `CoordinationStore` says; a time that went back is taken as it comes. Content is made by the first `enlist` or
+    `swap`, and forgotten `keep_s` after the last request. Expiry is lazy: only requests about members (and `expire`)
+    notice it. `load` and `revisions` only look.
+
+    Args:
+        birth: A random text. Content that is made later, after an expiry of everything, derives its own from it.
+    """
+
+    _earliest_s: float  # no lease ends before; may be too early, so that most requests need no scan
+    _heard_s: float | None  # when a member last spoke
+    _asked_s: float  # when anybody did
+    _keep_s: float | None
+
+    def __init__(self, birth: str) -> None:
+        self.empty(birth)
+
+    def empty(self, birth: str) -> None:
+        """Forget everything, as a server does that was started again without its data."""
+        self._births = birth
+        self._generation = 0
+        self._forget()
+
+    def copy(self) -> "Self":
+        """Return a copy that lives on its own: the past that a failover goes back to."""
+        twin = type(self)(self._births)
+        twin._generation = self._generation
+        twin._birth = self._birth
+        twin._revisions = dict(self._revisions)
+        twin._leases = {number: lease.copy() for number, lease in self._leases.items()}
+        twin._documents = dict(self._documents)
+        twin._last_seat, twin._last_version = self._last_seat, self._last_version
+        twin._earliest_s, twin._heard_s = self._earliest_s, self._heard_s
+        twin._keep_s, twin._asked_s = self._keep_s, self._asked_s
+        return twin
+
+    # --- members ---
+
+    def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, now_s: float) -> Seat:
+        """Give a new member the next seat; one that is there already keeps its seat, with a new record and lease."""
+        self._begin(now_s)
+        self._make()
+        self._drop_expired(now_s)
+        self._heard_s = now_s
+        number = next((n for n, lease in self._leases.items() if lease.incarnation == incarnation), None)
+        if number is None:
+            self._last_seat += 1
+            number = self._last_seat
+        self._leases[number] = _Lease(incarnation, record, now_s + ttl_s)
+        self._earliest_s = min(self._earliest_s, now_s + ttl_s)
+        self._move(Topic.MEMBERS)
+        return Seat(number=number, incarnation=incarnation, ahead=self._ahead(number))
+
+    def update(self, seat: Seat, record: bytes, *, now_s: float) -> bool:
+        """Replace the record of a live seat."""
+        self._begin(now_s)
+        self._drop_expired(now_s)
+        lease = self._lease(seat)
+        if lease is None:
+            return False
+        self._heard_s = now_s
+        lease.record = record
+        self._move(Topic.MEMBERS)
+        return True
+
+    def renew(self, seat: Seat, *, ttl_s: float, now_s: float) -> Renewal | None:
+        """Extend a lease; after a pause, first every lease."""
+        self._begin(now_s)
+        if self._heard_s is not None and now_s - self._heard_s >= PAUSE_SHARE * ttl_s:
+            for spared in self._leases.values():
+                spared.deadline_s = max(spared.deadline_s, now_s + ttl_s)
+        self._heard_s = now_s  # also from a seat that is gone: else it could keep dead ones alive by asking again
+        self._drop_expired(now_s)
+        lease = self._lease(seat)
+        if lease is None:
+            return None
+        lease.deadline_s = now_s + ttl_s
+        self._earliest_s = min(self._earliest_s, lease.deadline_s)
+        others = [other.deadline_s for other in self._leases.values() if other is not lease]
+        return Renewal(
+            ahead=self._ahead(seat.number),
+            live=len(self._leases),
+            next_expiry_s=min(others) - now_s if others else None,
+        )
+
+    def withdraw(self, seat: Seat, *, now_s: float) -> None:
+        """Remove a member, if the seat is still this incarnation's."""
+        self._begin(now_s)
+        if self._lease(seat) is not None:
+            del self._leases[seat.number]
+            self._move(Topic.MEMBERS, Topic.DEPARTURES)
+
+    def members(self, *, now_s: float) -> Members:
+        """Return the live members in order of their seats."""
+        self._begin(now_s)
+        self._drop_expired(now_s)
+        live = tuple(
+            Member(seat=number, incarnation=lease.incarnation, record=lease.record)
+            for number, lease in self._leases.items()  # in order: numbers only rise
+        )
+        return Members(revision=self._revisions[Topic.MEMBERS], members=live)
+
+    def expire(self, *, now_s: float) -> None:
+        """Notice expired members, as a server does that needs no request for it; nobody is heard by this."""
+        self._drop_expired(now_s)
+
+    # --- documents ---
+
+    def load(self, key: str, *, now_s: float) -> Document | None:
+        """Return a document."""
+        self._begin(now_s)
+        return self._documents.get(key)
+
+    def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, now_s: float) -> Swapped:
+        """Replace a document if it is the expected one."""
+        self._begin(now_s)
+        current = self._documents.get(key)
+        if (None if current is None else current.version) != expect:
+            return Swapped(applied=False, current=current)
+        self._make()
+        self._keep_s = keep_s
+        replaced = Document(value=new, version=self._new_version(new))
+        self._documents[key] = replaced
+        if key in {Topic.ROUND, Topic.CONTROL}:
+            self._move(Topic(key))
+        return Swapped(applied=True, current=replaced)
+
+    # --- revisions ---
+
+    def revisions(self, *, now_s: float) -> Revisions:
+        """Return how far each topic is, by what was noticed so far; all zero and no birth where there is no content."""
+        if self._outlived(now_s):
+            return Revisions()
+        return Revisions(birth=self._birth, **{topic.value: count for topic, count in self._revisions.items()})
+
+    @property
+    def earliest_deadline_s(self) -> float | None:
+        """When the first of the present leases ends, by the server's clock; None: there are none."""
+        return min((lease.deadline_s for lease in self._leases.values()), default=None)
+
+    # --- behind them ---
+
+    def _forget(self) -> None:
+        self._birth = ""
+        self._revisions: dict[Topic, int] = dict.fromkeys(Topic, 0)
+        self._leases: dict[int, _Lease] = {}
+        self._documents: dict[str, Document] = {}
+        self._last_seat = 0
+        self._last_version = 0
+        self._earliest_s = float("inf")
+        self._heard_s = None
+        self._keep_s = None
+        self._asked_s = float("-inf")
+
+    def _make(self) -> None:
+        if not self._birth:
+            self._generation += 1
+            self._birth = self._births if self._generation == 1 else f"{self._births}.{self._generation}"
+
+    def _outlived(self, now_s: float) -> bool:
+        return self._keep_s is not None and now_s >= self._asked_s + self._keep_s
+
+    def _begin(self, now_s: float) -> None:
+        if self._outlived(now_s):
+            self._forget()
+        self._asked_s = now_s
+
+    def _move(self, *topics: Topic) -> None:
+        for topic in topics:
+            self._revisions[topic] += 1
+
+    def _drop_expired(self, now_s: float) -> None:
+        if now_s < self._earliest_s:
+            return
+        live = {number: lease for number, lease in self._leases.items() if lease.deadline_s > now_s}
+        if len(live) < len(self._leases):
+            self._leases = live
+            self._move(Topic.MEMBERS, Topic.DEPARTURES)
+        self._earliest_s = min((lease.deadline_s for lease in live.values()), default=float("inf"))
+
+    def _lease(self, seat: Seat) -> _Lease | None:
+        lease = self._leases.get(seat.number)
+        return lease if lease is not None and lease.incarnation == seat.incarnation else None
+
+    def _ahead(self, number: int) -> int:
+        return sum(1 for other in self._leases if other < number)
+
+    def _new_version(self, content: bytes) -> str:
+        """Return one that no other content has, not even the one that a server which went back in time had lost."""
+        self._last_version += 1
+        return f"{self._birth}-{self._last_version}-{hashlib.blake2b(content, digest_size=8).hexdigest()}"
