@@ -1,0 +1,1 @@
+"""Rendezvous for elastic-core over a Redis or Valkey server."""

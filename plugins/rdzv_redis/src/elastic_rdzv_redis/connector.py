@@ -1,0 +1,144 @@
+"""Makes connections: by name or path, through TLS, logged in, to the server that is in charge."""
+
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from elastic_core.api import SYSTEM_CLOCK, BackendError, BackendRefusedError, BackendUnavailableError, WaitBudget
+from elastic_rdzv_redis.interrupt import Interrupt
+from elastic_rdzv_redis.line import Line
+from elastic_rdzv_redis.network import Endpoint, dial
+from elastic_rdzv_redis.tls import Tls, tls_failure
+from elastic_rdzv_redis.url import Login
+
+DIAL_S: Final = 3.0
+"""How long one try to connect may last, names and TLS included."""
+_KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+
+
+class Connector:
+    """Opens connections to hosts and unix sockets; each method tries once."""
+
+    def __init__(self, tls: Tls | None, interrupt: Interrupt) -> None:
+        """Keep how to speak TLS (None: don't)."""
+        self._tls = tls
+        self.interrupt = interrupt
+
+    def reach(
+        self, place: Endpoint | str, *, login: Login, wait: WaitBudget, db: int = 0, within_s: float = DIAL_S
+    ) -> Line:
+        """Return a connection to a host, or to the unix socket of a path, on which the server has answered.
+
+        Raises:
+            BackendUnavailableError, BackendRefusedError: there is none; why, where and which addresses were tried.
+            WaitCancelledError, WaitExpiredError: from `wait`.
+        """
+        wait.check()
+        end_s = SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(within_s)
+        if isinstance(place, str):
+            sock, peer = _unix_socket(place), f"unix:{place}"
+        else:
+            sock, peer = dial(place.host, place.port, timeout_s=within_s, wait=wait), str(place)
+        try:
+            if isinstance(place, Endpoint):
+                sock = self._prepared(sock, place, peer, end_s, wait)
+            line = Line(sock, peer=peer, interrupt=self.interrupt, login=login, db=db)
+        except BaseException:
+            sock.close()
+            raise
+        try:
+            line.ask("PING", wait=wait)
+        except BaseException:
+            line.end()
+            raise
+        return line
+
+    def _prepared(
+        self, sock: socket.socket, place: Endpoint, peer: str, end_s: float, wait: WaitBudget
+    ) -> socket.socket:
+        """Return the socket with its options set, and TLS on it where it is asked for."""
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        if self._tls is None:
+            return sock
+        sock.settimeout(max(0.001, end_s - SYSTEM_CLOCK.monotonic_s()))
+        context = self._tls.context()
+        wrapped = context.wrap_socket(sock, server_hostname=place.host, do_handshake_on_connect=False)
+        failure: OSError
+        with self.interrupt.by(wait, lambda: socket.socket.shutdown(wrapped, socket.SHUT_RDWR)):
+            try:
+                wrapped.do_handshake()
+            except OSError as error:
+                failure = error
+            else:
+                return wrapped
+        wrapped.close()
+        if wait.cancelled:
+            wait.check()
+        if isinstance(failure, ssl.SSLError):
+            raise tls_failure(failure, peer) from failure
+        what = "no answer from {} in time" if isinstance(failure, TimeoutError) else "{} closed the connection"
+        raise BackendUnavailableError(
+            f"{what.format(peer)} during the TLS handshake", hint="redis:// if it does not speak TLS"
+        ) from failure
+
+
+def _unix_socket(path: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(DIAL_S)
+        sock.connect(path)
+    except PermissionError as error:
+        sock.close()
+        raise BackendRefusedError(
+            f"not permitted to connect to unix socket {path!r}", hint="a user in the group of the socket"
+        ) from error
+    except OSError as error:  # of the path's length, too
+        sock.close()
+        raise BackendUnavailableError(f"cannot connect to unix socket {path!r}: {error.strerror or error}") from error
+    return sock
+
+
+class Sentinels:
+    """Asks sentinels which server is in charge; the one that answered last is asked first."""
+
+    def __init__(self, hosts: Sequence[Endpoint], name: str, login: Callable[[], Login]) -> None:
+        """Keep where they are, what they call the servers, and how to log in to them."""
+        self._hosts = list(hosts)
+        self._name = name
+        self._login = login
+
+    def master(self, connector: Connector, wait: WaitBudget) -> Endpoint:
+        """Return where the server in charge is, as the first sentinel says that answers.
+
+        Raises:
+            BackendUnavailableError: none answers, or none knows a server in charge.
+            BackendRefusedError: all refuse to serve us.
+        """
+        failures: list[BackendError] = []
+        for host in tuple(self._hosts):
+            try:
+                found = self._ask(host, connector, wait)
+            except BackendError as error:
+                failures.append(error)
+                continue
+            self._hosts.remove(host)
+            self._hosts.insert(0, host)
+            return found
+        refused = all(isinstance(failure, BackendRefusedError) for failure in failures)
+        text = "; ".join(dict.fromkeys(failure.what for failure in failures))
+        kind = BackendRefusedError if refused else BackendUnavailableError
+        raise kind(f"no sentinel knows where the master {self._name!r} is: {text}", hint=failures[0].hint)
+
+    def _ask(self, host: Endpoint, connector: Connector, wait: WaitBudget) -> Endpoint:
+        line = connector.reach(host, login=self._login(), wait=wait, within_s=DIAL_S / len(self._hosts))
+        try:
+            reply = line.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._name, wait=wait)
+        finally:
+            line.end()
+        if not reply:
+            raise BackendUnavailableError(f"sentinel {host} knows no master of that name")
+        return Endpoint(host=reply[0].decode(), port=int(reply[1]))

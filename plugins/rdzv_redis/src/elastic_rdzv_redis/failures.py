@@ -1,0 +1,135 @@
+"""What an error of redis-py means to the core: the one place that translates.
+
+A reply of the server says that nothing was written. Without a reply it depends on how far the command had come.
+"""
+
+import re
+import ssl
+from collections.abc import Iterator
+from typing import Final
+
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    ClusterCrossSlotError,
+    ClusterDownError,
+    InvalidResponse,
+    MasterDownError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from elastic_core.api import BackendError, BackendRefusedError, BackendUnavailableError, OutcomeUnknownError
+from elastic_rdzv_redis.tls import tls_failure
+from elastic_rdzv_redis.url import Login
+
+_SHOWN: Final = 160
+_NEEDS: Final = "ACL rules ~elastic:* &elastic:* +@all -@dangerous -@admin, or see the README of elastic-rdzv-redis"
+_LOGIN_HINT: Final = (
+    "redis://USER:PASSWORD@HOST:PORT, ELASTIC_REDIS_USERNAME and ELASTIC_REDIS_PASSWORD in the environment, or "
+    "--rdzv-conf username=USER,password_file=PATH"
+)
+
+_FOR_NOW: Final[tuple[tuple[type[RedisError], str], ...]] = (
+    (BusyLoadingError, "is loading its data"),
+    (ReadOnlyError, "is a replica, which takes no writes"),
+    (MasterDownError, "is a replica that has lost its master"),
+    (ClusterDownError, "says that its cluster is down"),
+    (TryAgainError, "is moving the run's keys to another node"),
+    (OutOfMemoryError, "is out of memory"),
+)
+_FOR_NOW_CODES: Final = {
+    "BUSY": "is busy with a script",
+    "READONLY": "is a replica, which takes no writes",
+    "OOM": "is out of memory",
+    "MISCONF": "can't save its data, and takes no writes",
+    "NOREPLICAS": "has too few replicas, and takes no writes",
+    "LOADING": "is loading its data",
+    "MASTERDOWN": "is a replica that has lost its master",
+    "UNKILLABLE": "is busy with a script",
+}
+# Redis 6.2 wraps what fails within a script: `ERR Error running script (call to …): @user_script:12: -READONLY …`.
+_CODE: Final = re.compile(r"(?:^|: -)([A-Z]{3,})\b")
+_PERMISSION: Final = re.compile(r"\bNOPERM\b|no permissions|can't run this command|ACL failure", re.IGNORECASE)
+
+
+def translated(error: Exception, *, peer: str, login: Login, sent: bool, writes: bool) -> BackendError:
+    """Return what a failed command means.
+
+    Args:
+        error: What redis-py, the socket or TLS raised.
+        peer: Where the connection goes, for the text.
+        login: Whose password must not be in the text.
+        sent: Whether the whole command may have reached the server.
+        writes: Whether it writes.
+    """
+    if isinstance(error, BackendError):
+        return error
+    for cause in _chain(error):
+        if isinstance(cause, ssl.SSLError):
+            return tls_failure(cause, peer)
+    if isinstance(error, InvalidResponse):
+        return BackendRefusedError(
+            f"{peer} does not speak the protocol of Redis",
+            hint="the port of a Redis or Valkey server; rediss:// if it speaks TLS",
+        )
+    if answered(error):
+        return _reply(error, peer, login)
+    return _lost(error, peer, sent=sent, writes=writes)
+
+
+def answered(error: Exception) -> bool:
+    """Return whether the error is the server's own reply."""
+    replies = (ResponseError, AuthenticationError, AuthorizationError, BusyLoadingError, ClusterDownError)
+    return isinstance(error, replies) or "max number of clients" in str(error)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or seen.__context__
+
+
+def _reply(error: Exception, peer: str, login: Login) -> BackendError:
+    """Return what an error that the server sent means."""
+    text = " ".join(login.hidden_in(str(error)).split())[:_SHOWN]
+    for kind, what in _FOR_NOW:
+        if isinstance(error, kind):
+            return BackendUnavailableError(f"{peer} {what}")
+    for code in _CODE.findall(text):
+        if code in _FOR_NOW_CODES:
+            return BackendUnavailableError(f"{peer} {_FOR_NOW_CODES[code]}")
+    if "max number of clients" in text:
+        return BackendUnavailableError(f"{peer} has as many clients as it takes")
+    # Nothing that a server says to a login is shown: an old one repeats the command, password and all.
+    if isinstance(error, AuthenticationError) or "NOAUTH" in text:
+        given = f"user {login.username!r}" if login.username else "the default user"
+        what = f"refused the password of {given}" if login.password else "asks for a password, and none was given"
+        return BackendRefusedError(f"{peer} {what}", hint=_LOGIN_HINT)
+    if isinstance(error, (NoPermissionError, AuthorizationError)) or _PERMISSION.search(text):
+        return BackendRefusedError(f"{peer} does not permit this user what a rendezvous needs: {text}", hint=_NEEDS)
+    if isinstance(error, AskError | ClusterCrossSlotError):
+        return BackendUnavailableError(f"{peer} says that another node of its cluster has the run's keys")
+    if isinstance(error, NoScriptError) or "unknown command" in text.lower():
+        return BackendRefusedError(
+            f"{peer} does not run scripts as Redis does", hint="Redis 6.2 or later, or Valkey, without a proxy"
+        )
+    return BackendRefusedError(f"{peer} answered: {text}", hint="Redis 6.2 or later, or Valkey")
+
+
+def _lost(error: Exception, peer: str, *, sent: bool, writes: bool) -> BackendError:
+    """Return what a command without a reply means."""
+    late = isinstance(error, (RedisTimeoutError, TimeoutError))
+    if sent and writes:
+        what = f"no answer from {peer} in time" if late else f"the connection to {peer} was lost before the answer"
+        return OutcomeUnknownError(what)
+    return BackendUnavailableError(f"no answer from {peer} in time" if late else f"the connection to {peer} was lost")
