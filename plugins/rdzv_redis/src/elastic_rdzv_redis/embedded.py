@@ -1,0 +1,400 @@
+"""The backend `c10d`: a store that the node of the endpoint hosts itself, for runs that have no server of their own.
+
+The protocol, the scripts and the promises are those of `RedisStore`; what is added here is who hosts it, and for how
+long. torch's names of options hold.
+"""
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar, Final
+
+import msgspec
+
+from elastic_core.api import (
+    API_VERSION,
+    SYSTEM_CLOCK,
+    BackendRefusedError,
+    BackendUnavailableError,
+    ConfigError,
+    CoordinationStore,
+    Document,
+    ElasticError,
+    Members,
+    OptionSpec,
+    RendezvousSettings,
+    Renewal,
+    Revisions,
+    Seat,
+    Swapped,
+    Topic,
+    WaitBudget,
+    Watched,
+)
+from elastic_rdzv_redis.network import Endpoint, parse_endpoint
+from elastic_rdzv_redis.place import EVERYWHERE, UNSPECIFIED, free_port, is_free, own_addresses
+from elastic_rdzv_redis.probe import Answer, who_answers
+from elastic_rdzv_redis.server import EmbeddedServer, PortTakenError, find_program
+from elastic_rdzv_redis.store import RedisStore
+
+DEFAULT_PORT: Final = 29400
+"""As in torch."""
+TOKEN_VARIABLE: Final = "ELASTIC_C10D_TOKEN"
+
+_LINGER_S: Final = 3.0
+_OTHERS_GRACE_S: Final = 5.0
+"""How long the port may be somebody else's before we give up: an earlier run's host stays for `_LINGER_S`."""
+_ANSWER_LIMIT_S: Final = 5.0
+_FREE_PORT_TRIES: Final = 5
+_REVIVALS: Final = 3
+_REVIVAL_WINDOW_S: Final = 60.0
+_LOOPBACK: Final = "127.0.0.1"
+
+
+class EmbeddedStore(CoordinationStore):
+    """Hosts the run's store, or uses the one that another node hosts.
+
+    The node that the endpoint names hosts it: its host is an address of this node, and nobody else has the port yet;
+    `is_host` overrides the former. Among several agents of that node the first to bind hosts. Which of both this is is
+    settled by the first `connect` that succeeds, and stays: a node that has been a guest never begins a second store.
+
+    The server listens on the endpoint's address only, keeps nothing on disk, and wants a password that is derived from
+    the run's id and, where given, a token: another run can't use it by mistake. Whoever shall be kept out on purpose
+    must not know the token; traffic is not encrypted. A server that died under its living agent is started again,
+    empty, on the same port.
+
+    Threading: as the base class says; `pids` from any thread.
+    """
+
+    api_version: ClassVar[int] = API_VERSION
+    hosted_by_member: ClassVar[bool] = True
+    """The store lives on one of the run's nodes: it is lost with that node, and so is the run."""
+    options: ClassVar[Sequence[OptionSpec]] = (
+        OptionSpec(name="is_host", type="bool", help="whether this node hosts the store; default: found by binding"),
+        OptionSpec(name="store_type", type="str", default="tcp", help="kind of store; only tcp, as torch's default"),
+        OptionSpec(
+            name="read_timeout",
+            type="float",
+            default=60.0,
+            unit="seconds",
+            help="how long the host may take to answer a node that connects; never more than 5",
+        ),
+        OptionSpec(
+            name="token_file", type="str", help=f"file with a token that all nodes share; default: ${TOKEN_VARIABLE}"
+        ),
+    )
+
+    def __init__(self, settings: RendezvousSettings) -> None:
+        """Check what this node was told; nothing is started or reached.
+
+        Raises:
+            ConfigError: the endpoint or an option can't be used.
+        """
+        super().__init__(settings)
+        _check_store_type(settings)
+        self._read_timeout_s = _read_timeout_s(settings)
+        self._endpoint = _endpoint(settings)
+        self._any_port = self._endpoint.port == 0
+        self._moves = not settings.endpoint.strip()  # a default that nobody else has to know
+        self._password = derive_password(settings, os.environ)
+        is_host = settings.options.get("is_host")
+        self._is_host = None if is_host is None else bool(is_host)
+        self._bind: tuple[str, ...] | None = None
+        self._server: EmbeddedServer | None = None
+        self._store: RedisStore | None = None
+        self._others_since_s: float | None = None
+        self._starts: deque[float] = deque(maxlen=_REVIVALS)
+
+    @property
+    def where(self) -> str:
+        """Return the endpoint: `c10d at gpu-017:29400`."""
+        return f"{self.settings.backend} at {self._endpoint}"
+
+    @property
+    def hosting(self) -> bool:
+        """Whether the store is on this node, in a process of this agent."""
+        return self._server is not None
+
+    def pids(self) -> frozenset[int]:
+        """Return the processes of this store: sweeps of the agent must spare them, and others must not reap them."""
+        server = self._server
+        return frozenset() if server is None else server.pids()
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What an agent should tell its user once, as of `RedisStore`."""
+        return () if self._store is None else self._store.notices
+
+    # --- who hosts
+
+    def connect(self, *, wait: WaitBudget) -> str:
+        """Host the store or find it, and return this host's address on the connection to it.
+
+        Raises:
+            BackendUnavailableError: nobody hosts it yet, or the host does not answer.
+            BackendRefusedError: who has the port is not this run's store, and has it for longer than an earlier run's
+                host would; or this node may not bind it.
+            ConfigError: this node has to host and has no server to run.
+        """
+        self._revive(wait)
+        if self._store is None:
+            self._settle(wait)
+        elif self._server is None and (answer := self._ask(wait)) is not Answer.OURS:
+            raise self._taken(answer)
+        return self._inner.connect(wait=wait)
+
+    def _settle(self, wait: WaitBudget) -> None:
+        """Become host or guest."""
+        if self._bind is None:
+            self._bind = self._own_addresses(wait)
+        if self._bind and (self._any_port or is_free(self._bind, self._endpoint.port)) and self._host(self._bind, wait):
+            return
+        answer = self._ask(wait)
+        if answer is Answer.OURS:
+            self._store = self._driver(self._endpoint.host)
+        elif self._moves and self._bind:
+            self._any_port = True  # this is the only node: any port will do
+            self._host(self._bind, wait)
+        else:
+            raise self._taken(answer)
+
+    def _own_addresses(self, wait: WaitBudget) -> tuple[str, ...]:
+        if self._is_host is False:
+            return ()
+        return own_addresses(self._endpoint.host, wait=wait) or (EVERYWHERE if self._is_host else ())
+
+    def _host(self, bind: tuple[str, ...], wait: WaitBudget) -> bool:
+        """Start the server; False: somebody else was faster."""
+        program = find_program()
+        for _ in range(_FREE_PORT_TRIES):
+            if self._any_port:
+                self._endpoint = Endpoint(host=self._endpoint.host, port=free_port(bind))
+            try:
+                self._start(program, bind, wait)
+            except PortTakenError:
+                if self._any_port:
+                    continue
+                return False
+            self._any_port = False
+            # What listens everywhere is reached without a name, which may lead past this node.
+            self._store = self._driver(_LOOPBACK if bind == EVERYWHERE else self._endpoint.host)
+            return True
+        raise BackendUnavailableError(f"{self.where}: no free port was left in {_FREE_PORT_TRIES} tries")
+
+    def _start(self, program: str, bind: tuple[str, ...], wait: WaitBudget) -> None:
+        server = EmbeddedServer(
+            program,
+            bind=bind,
+            port=self._endpoint.port,
+            password=self._password,
+            incarnation=self.settings.incarnation,
+        )
+        self._server = server  # before it is started: sweeps must spare it from its first moment
+        try:
+            server.start(wait=wait)
+        except BaseException:
+            self._server = None
+            raise
+        self._starts.append(SYSTEM_CLOCK.monotonic_s())
+
+    def _revive(self, wait: WaitBudget) -> None:
+        """Start the server again if it has died; what it knew, the members bring back."""
+        if self._server is None or self._server.alive:
+            return
+        if len(self._starts) == _REVIVALS and SYSTEM_CLOCK.monotonic_s() - self._starts[0] < _REVIVAL_WINDOW_S:
+            raise BackendUnavailableError(
+                f"{self.where}: its server died {_REVIVALS} times within {_REVIVAL_WINDOW_S:g} s",
+                hint="dmesg on this node for what killed it (out of memory?)",
+            )
+        dead = self._server
+        dead.stop()
+        try:
+            self._start(find_program(), self._bind or (), wait)
+        except ElasticError as error:
+            self._server = dead  # still the host: tried again by the next call
+            if isinstance(error, PortTakenError):
+                raise BackendUnavailableError(f"{self.where}: its server died, and {error.what} since") from error
+            raise
+
+    def _ask(self, wait: WaitBudget) -> Answer:
+        """Return who answers at the endpoint; `BackendUnavailableError` when nobody does."""
+        limit_s = min(_ANSWER_LIMIT_S, self._read_timeout_s)
+        try:
+            answer = who_answers(self._endpoint.host, self._endpoint.port, self._password, timeout_s=limit_s, wait=wait)
+        except BackendUnavailableError as error:
+            self._others_since_s = None
+            if self._store is not None or self.settings.max_nodes == 1:
+                raise
+            raise BackendUnavailableError(
+                f"{error.what}; no node hosts the store there yet",
+                hint="start the node that the endpoint names, or --rdzv-conf is_host=true on it",
+            ) from error
+        if answer is Answer.OURS:
+            self._others_since_s = None
+        return answer
+
+    def _taken(self, answer: Answer) -> ElasticError:
+        """Return that the port is somebody else's: at first as what may pass, then as what won't."""
+        now_s = SYSTEM_CLOCK.monotonic_s()
+        if self._others_since_s is None:
+            self._others_since_s = now_s
+        text = (
+            f"{self.where}: port {self._endpoint.port} is in use by {answer.value}, not by run {self.settings.run_id!r}"
+        )
+        if now_s - self._others_since_s < _OTHERS_GRACE_S:
+            return BackendUnavailableError(text, hint="wait for it to end, or another port in --rdzv-endpoint")
+        hint = f"another port in --rdzv-endpoint {self._endpoint.host}:PORT, the same on every node"
+        if answer is Answer.OTHER_RUN:
+            hint += f"; or the same --rdzv-id, and the same token if ${TOKEN_VARIABLE} or token_file is set"
+        if answer is Answer.OPEN_SERVER:
+            hint += "; or --rdzv-backend redis to use that server"
+        return BackendRefusedError(text, hint=hint)
+
+    # --- the driver
+
+    @property
+    def _inner(self) -> RedisStore:
+        if self._store is None:
+            raise BackendUnavailableError(f"{self.where} is not connected")
+        return self._store
+
+    def _driver(self, host: str) -> RedisStore:
+        place = Endpoint(host=_LOOPBACK if host in UNSPECIFIED else host, port=self._endpoint.port)
+        options: dict[str, str | int | float | bool | None] = {spec.name: spec.default for spec in RedisStore.options}
+        settings = msgspec.structs.replace(
+            self.settings,
+            endpoint=f"redis://default:{self._password}@{place}",
+            options=options | {key: value for key, value in self.settings.options.items() if key not in _OWN},
+        )
+        return RedisStore(settings)
+
+    def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: WaitBudget) -> Seat:
+        """Add a member."""
+        self._revive(wait)
+        return self._inner.enlist(record, incarnation=incarnation, ttl_s=ttl_s, wait=wait)
+
+    def update(self, seat: Seat, record: bytes, *, wait: WaitBudget) -> bool:
+        """Replace a member's record."""
+        self._revive(wait)
+        return self._inner.update(seat, record, wait=wait)
+
+    def renew(self, seat: Seat, *, ttl_s: float, wait: WaitBudget) -> Renewal | None:
+        """Extend a member's lease."""
+        self._revive(wait)
+        return self._inner.renew(seat, ttl_s=ttl_s, wait=wait)
+
+    def withdraw(self, seat: Seat, *, wait: WaitBudget) -> None:
+        """Remove a member. The host then waits for the others to withdraw, 3 s at most and never beyond `wait`."""
+        self._inner.withdraw(seat, wait=wait)
+        if self.hosting:
+            with suppress(ElasticError):  # a courtesy: what goes wrong with it is nobody's business any more
+                self._linger(wait)
+
+    def _linger(self, wait: WaitBudget) -> None:
+        end_s = SYSTEM_CLOCK.monotonic_s() + _LINGER_S
+        seen = Revisions()
+        while (left_s := end_s - SYSTEM_CLOCK.monotonic_s()) > 0 and self._inner.members(wait=wait).members:
+            seen = self._inner.watch(seen, {Topic.DEPARTURES}, timeout_s=left_s, wait=wait).revisions
+
+    def members(self, *, wait: WaitBudget) -> Members:
+        """Return all live members."""
+        self._revive(wait)
+        return self._inner.members(wait=wait)
+
+    def load(self, key: str, *, wait: WaitBudget) -> Document | None:
+        """Return a document."""
+        self._revive(wait)
+        return self._inner.load(key, wait=wait)
+
+    def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: WaitBudget) -> Swapped:
+        """Replace a document."""
+        self._revive(wait)
+        return self._inner.swap(key, new, expect=expect, keep_s=keep_s, wait=wait)
+
+    def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:
+        """Block until something is new."""
+        self._revive(wait)
+        return self._inner.watch(since, topics, timeout_s=timeout_s, wait=wait)
+
+    def close(self) -> None:
+        """Give connections back and end the server, which takes the store with it."""
+        if self._store is not None:
+            self._store.close()
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+
+_OWN: Final = frozenset(spec.name for spec in EmbeddedStore.options)
+
+
+def derive_password(settings: RendezvousSettings, environ: Mapping[str, str]) -> str:
+    """Return what the run's nodes know and other runs don't, in characters that need no quotes.
+
+    Raises:
+        ConfigError: the token file can't be read, or is empty.
+    """
+    secret = hashlib.sha256()
+    for part in (settings.run_id, _token(settings.options.get("token_file"), environ)):
+        raw = os.fsencode(part)
+        secret.update(b"%d:%s" % (len(raw), raw))
+    return secret.hexdigest()
+
+
+def _token(path: object, environ: Mapping[str, str]) -> str:
+    if not path:
+        return environ.get(TOKEN_VARIABLE, "")
+    try:
+        token = Path(str(path)).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not text"
+        raise ConfigError(
+            f"--rdzv-conf token_file={str(path)!r} can't be read ({reason})", hint="another file"
+        ) from error
+    if not token:
+        raise ConfigError(f"--rdzv-conf token_file={str(path)!r} is empty", hint="a file with the token in it")
+    return token
+
+
+def _check_store_type(settings: RendezvousSettings) -> None:
+    kind = str(settings.options.get("store_type") or "tcp").lower()
+    if kind == "file":
+        raise ConfigError(
+            "--rdzv-conf store_type=file: a store in a shared file is not offered",
+            hint="leave store_type out: the node that --rdzv-endpoint names hosts the store",
+        )
+    if kind != "tcp":
+        raise ConfigError(f"--rdzv-conf store_type={kind!r} is not 'tcp'", hint="leave store_type out")
+
+
+def _read_timeout_s(settings: RendezvousSettings) -> float:
+    given = settings.options.get("read_timeout")
+    seconds = _ANSWER_LIMIT_S if given is None else float(given)
+    if seconds <= 0:
+        raise ConfigError(f"--rdzv-conf read_timeout={seconds:g} is not above 0 s", hint="leave read_timeout out")
+    return seconds
+
+
+def _endpoint(settings: RendezvousSettings) -> Endpoint:
+    several = settings.max_nodes > 1
+    if several and not settings.endpoint.strip():
+        raise ConfigError(
+            f"rendezvous backend {settings.backend!r} was not told which of up to {settings.max_nodes} nodes hosts the "
+            "store",
+            hint=f"--rdzv-endpoint HOST:{DEFAULT_PORT} with the name or address of one node, the same on every node",
+        )
+    endpoint = parse_endpoint(settings.endpoint, default_port=DEFAULT_PORT, lowest_port=0)
+    if several and endpoint.port == 0:
+        raise ConfigError(
+            f"--rdzv-endpoint {str(endpoint)!r} has port 0, a free one, which other nodes could not know",
+            hint=f"--rdzv-endpoint {Endpoint(host=endpoint.host, port=DEFAULT_PORT)}",
+        )
+    if several and endpoint.host in UNSPECIFIED:
+        raise ConfigError(
+            f"--rdzv-endpoint {str(endpoint)!r} names no node: each would host a store of its own",
+            hint=f"--rdzv-endpoint HOST:{endpoint.port} with the name or address of one node, the same on every node",
+        )
+    return endpoint
