@@ -3,17 +3,19 @@
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from elastic_core.api import SYSTEM_CLOCK, BackendError, BackendRefusedError, BackendUnavailableError, WaitBudget
 from elastic_rdzv_redis.interrupt import Interrupt
 from elastic_rdzv_redis.line import Line
 from elastic_rdzv_redis.network import Endpoint, dial
-from elastic_rdzv_redis.tls import Tls, tls_failure
-from elastic_rdzv_redis.url import Login
+from elastic_rdzv_redis.tls import context_of, tls_failure
+from elastic_rdzv_redis.url import Login, Tls
 
 DIAL_S: Final = 3.0
 """How long one try to connect may last, names and TLS included."""
+_ALERT_S: Final = 1.0
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
 
@@ -48,11 +50,30 @@ class Connector:
             sock.close()
             raise
         try:
-            line.ask("PING", wait=wait)
-        except BaseException:
+            line.ask("PING", wait=wait, first=True)
+        except BaseException as error:
             line.end()
+            if isinstance(error, BackendUnavailableError) and isinstance(place, Endpoint) and self._tls is not None:
+                self._hear_alert(place, peer, wait)
             raise
         return line
+
+    def _hear_alert(self, place: Endpoint, peer: str, wait: WaitBudget) -> None:
+        """Raise what a server has against our certificate, if that is why it closed the connection.
+
+        It says so after the handshake, and a client that is sending just then may never read it: so this one reads.
+        """
+        end_s = SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(_ALERT_S)
+        try:
+            plain = dial(place.host, place.port, timeout_s=_ALERT_S, wait=wait)
+            with self._prepared(plain, place, peer, end_s, wait) as sock, self.interrupt.by(wait, _waker(sock)):
+                sock.recv(1)
+        except ssl.SSLError as error:
+            failure = tls_failure(error, peer)
+            if isinstance(failure, BackendRefusedError):
+                raise failure from error
+        except (OSError, BackendUnavailableError):
+            return  # it was something else
 
     def _prepared(
         self, sock: socket.socket, place: Endpoint, peer: str, end_s: float, wait: WaitBudget
@@ -65,10 +86,9 @@ class Connector:
         if self._tls is None:
             return sock
         sock.settimeout(max(0.001, end_s - SYSTEM_CLOCK.monotonic_s()))
-        context = self._tls.context()
-        wrapped = context.wrap_socket(sock, server_hostname=place.host, do_handshake_on_connect=False)
+        wrapped = context_of(self._tls).wrap_socket(sock, server_hostname=place.host, do_handshake_on_connect=False)
         failure: OSError
-        with self.interrupt.by(wait, lambda: socket.socket.shutdown(wrapped, socket.SHUT_RDWR)):
+        with self.interrupt.by(wait, _waker(wrapped)):
             try:
                 wrapped.do_handshake()
             except OSError as error:
@@ -84,6 +104,16 @@ class Connector:
         raise BackendUnavailableError(
             f"{what.format(peer)} during the TLS handshake", hint="redis:// if it does not speak TLS"
         ) from failure
+
+
+def _waker(sock: socket.socket) -> Callable[[], None]:
+    """Return what ends whatever is blocked on a socket; TLS's own shutdown would take part in it."""
+
+    def wake() -> None:
+        with suppress(OSError):  # it is over already
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+    return wake
 
 
 def _unix_socket(path: str) -> socket.socket:

@@ -38,6 +38,8 @@ _LOGIN_HINT: Final = (
     "--rdzv-conf username=USER,password_file=PATH"
 )
 
+_FIRST_HINT: Final = "rediss:// if it speaks TLS, --rdzv-conf cert=PATH,key=PATH if it wants certificates of clients"
+
 _FOR_NOW: Final[tuple[tuple[type[RedisError], str], ...]] = (
     (BusyLoadingError, "is loading its data"),
     (ReadOnlyError, "is a replica, which takes no writes"),
@@ -61,7 +63,9 @@ _CODE: Final = re.compile(r"(?:^|: -)([A-Z]{3,})\b")
 _PERMISSION: Final = re.compile(r"\bNOPERM\b|no permissions|can't run this command|ACL failure", re.IGNORECASE)
 
 
-def translated(error: Exception, *, peer: str, login: Login, sent: bool, writes: bool) -> BackendError:
+def translated(
+    error: Exception, *, peer: str, login: Login, sent: bool, writes: bool, first: bool = False
+) -> BackendError:
     """Return what a failed command means.
 
     Args:
@@ -70,11 +74,12 @@ def translated(error: Exception, *, peer: str, login: Login, sent: bool, writes:
         login: Whose password must not be in the text.
         sent: Whether the whole command may have reached the server.
         writes: Whether it writes.
+        first: Whether the server has not said anything yet on this connection.
     """
     if isinstance(error, BackendError):
         return error
     for cause in _chain(error):
-        if isinstance(cause, ssl.SSLError):
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
             return tls_failure(cause, peer)
     if isinstance(error, InvalidResponse):
         return BackendRefusedError(
@@ -83,7 +88,10 @@ def translated(error: Exception, *, peer: str, login: Login, sent: bool, writes:
         )
     if answered(error):
         return _reply(error, peer, login)
-    return _lost(error, peer, sent=sent, writes=writes)
+    late = isinstance(error, (RedisTimeoutError, TimeoutError))
+    if first and not late:
+        return BackendUnavailableError(f"{peer} closed the connection before it answered", hint=_FIRST_HINT)
+    return _lost(peer, late=late, unknown=sent and writes)
 
 
 def answered(error: Exception) -> bool:
@@ -112,6 +120,10 @@ def _reply(error: Exception, peer: str, login: Login) -> BackendError:
         return BackendUnavailableError(f"{peer} has as many clients as it takes")
     # Nothing that a server says to a login is shown: an old one repeats the command, password and all.
     if isinstance(error, AuthenticationError) or "NOAUTH" in text:
+        if "without any password" in str(error):
+            return BackendRefusedError(
+                f"{peer} has no password, and one was given", hint="an endpoint without a password"
+            )
         given = f"user {login.username!r}" if login.username else "the default user"
         what = f"refused the password of {given}" if login.password else "asks for a password, and none was given"
         return BackendRefusedError(f"{peer} {what}", hint=_LOGIN_HINT)
@@ -126,10 +138,9 @@ def _reply(error: Exception, peer: str, login: Login) -> BackendError:
     return BackendRefusedError(f"{peer} answered: {text}", hint="Redis 6.2 or later, or Valkey")
 
 
-def _lost(error: Exception, peer: str, *, sent: bool, writes: bool) -> BackendError:
+def _lost(peer: str, *, late: bool, unknown: bool) -> BackendError:
     """Return what a command without a reply means."""
-    late = isinstance(error, (RedisTimeoutError, TimeoutError))
-    if sent and writes:
+    if unknown:
         what = f"no answer from {peer} in time" if late else f"the connection to {peer} was lost before the answer"
         return OutcomeUnknownError(what)
     return BackendUnavailableError(f"no answer from {peer} in time" if late else f"the connection to {peer} was lost")

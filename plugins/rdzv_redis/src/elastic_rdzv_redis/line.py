@@ -96,6 +96,7 @@ class Line(AbstractConnection):
         wait: WaitBudget,
         writes: bool = False,
         pushed: bool = False,
+        first: bool = False,
         untouched: tuple[type[Exception], ...] = (),
     ) -> Any:  # noqa: ANN401  # whatever the server answers
         """Return the reply to a command, sent once.
@@ -105,6 +106,7 @@ class Line(AbstractConnection):
             wait: Bounds the call, beside `LIMIT_S`, and ends it.
             writes: Whether a lost reply leaves something open.
             pushed: Whether this connection is subscribed: then it can't be asked for a PONG.
+            first: Whether the server has not said anything yet.
             untouched: Replies that are raised as redis-py raises them; all other errors are translated.
 
         Raises:
@@ -125,7 +127,7 @@ class Line(AbstractConnection):
                 raise
             except (RedisError, OSError) as error:
                 failure = error
-        raise self._ended(failure, wait, sent=sent, writes=writes) from self._shown(failure)
+        raise self._ended(failure, wait, sent=sent, writes=writes, first=first) from self._shown(failure)
 
     def next_push(self, wait: WaitBudget) -> Any:  # noqa: ANN401  # whatever the server pushes
         """Return the next message of a subscribed connection; errors as in `ask`."""
@@ -159,14 +161,16 @@ class Line(AbstractConnection):
         # Zero would mean not to block at all; redis-py sets its own timeout again after `can_read`.
         self.sock.settimeout(max(0.001, end_s - SYSTEM_CLOCK.monotonic_s()))
 
-    def _ended(self, error: Exception, wait: WaitBudget, *, sent: bool, writes: bool) -> ElasticError:
+    def _ended(
+        self, error: Exception, wait: WaitBudget, *, sent: bool, writes: bool, first: bool = False
+    ) -> ElasticError:
         """Return what an error means, and end the connection unless it is in order."""
         if not answered(error):
             self.end()
         if wait.cancelled:
             self.end()
             return WaitCancelledError()
-        return translated(error, peer=self.peer, login=self._login, sent=sent, writes=writes)
+        return translated(error, peer=self.peer, login=self._login, sent=sent, writes=writes, first=first)
 
     def _shown(self, error: Exception) -> Exception | None:
         """Return a cause that may be printed: none where the server may have repeated the password."""

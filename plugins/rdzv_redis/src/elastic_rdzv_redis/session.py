@@ -17,8 +17,7 @@ from elastic_rdzv_redis.interrupt import Interrupt
 from elastic_rdzv_redis.line import Line
 from elastic_rdzv_redis.network import Endpoint
 from elastic_rdzv_redis.scripts import Script
-from elastic_rdzv_redis.tls import Tls
-from elastic_rdzv_redis.url import Login, Target
+from elastic_rdzv_redis.url import Login, Target, Tls
 
 POLL_S: Final = 0.5
 """How often the revisions are read where pushes are not permitted."""

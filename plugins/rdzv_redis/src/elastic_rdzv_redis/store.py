@@ -1,7 +1,6 @@
 """The `redis` backend: what the core's rendezvous needs, on a Redis or Valkey server."""
 
 import os
-import secrets
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -28,8 +27,7 @@ from elastic_core.api import (
     compare,
 )
 from elastic_rdzv_redis import scripts
-from elastic_rdzv_redis.tls import Tls
-from elastic_rdzv_redis.url import Login, Target, parse_target
+from elastic_rdzv_redis.url import Login, Target, Tls, parse_target
 
 if TYPE_CHECKING:
     from elastic_rdzv_redis.session import Session
@@ -217,7 +215,7 @@ class RedisStore(CoordinationStore):
 
 
 def _random() -> str:
-    return secrets.token_hex(8)
+    return os.urandom(8).hex()
 
 
 def _ms(seconds: float) -> int:

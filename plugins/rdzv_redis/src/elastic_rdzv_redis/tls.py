@@ -1,44 +1,33 @@
 """TLS on a connection, and what its failures mean."""
 
 import ssl
-from typing import NamedTuple
 
 from elastic_core.api import BackendError, BackendRefusedError, BackendUnavailableError
+from elastic_rdzv_redis.url import Tls
 
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"})
 
 
-class Tls(NamedTuple):
-    """How to trust a server, and what to show it.
+def context_of(tls: Tls) -> ssl.SSLContext:
+    """Return what wraps sockets; the files are read anew, so that they may be renewed.
 
-    Paths of PEM files; empty: the system's authorities, no certificate.
+    Raises:
+        BackendRefusedError: a file can't be used.
     """
-
-    ca_cert: str = ""
-    cert: str = ""
-    key: str = ""
-    insecure: bool = False
-
-    def context(self) -> ssl.SSLContext:
-        """Return what wraps sockets; the files are read anew, so that they may be renewed.
-
-        Raises:
-            BackendRefusedError: a file can't be used.
-        """
+    try:
+        context = ssl.create_default_context(cafile=tls.ca_cert or None)
+    except OSError as error:
+        raise _unusable("ca_cert", tls.ca_cert, error) from error
+    if tls.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if tls.cert:
         try:
-            context = ssl.create_default_context(cafile=self.ca_cert or None)
+            # An empty pass phrase: OpenSSL would ask for one on the terminal.
+            context.load_cert_chain(tls.cert, tls.key or None, password="")
         except OSError as error:
-            raise _unusable("ca_cert", self.ca_cert, error) from error
-        if self.insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if self.cert:
-            try:
-                # An empty pass phrase: OpenSSL would ask for one on the terminal.
-                context.load_cert_chain(self.cert, self.key or None, password="")
-            except OSError as error:
-                raise _unusable("cert and key", f"{self.cert}, {self.key or self.cert}", error) from error
-        return context
+            raise _unusable("cert and key", f"{tls.cert}, {tls.key or tls.cert}", error) from error
+    return context
 
 
 def _unusable(option: str, path: str, error: OSError) -> BackendRefusedError:

@@ -31,6 +31,18 @@ class Login:
         return text.replace(self.password, "***") if self.password else text
 
 
+class Tls(NamedTuple):
+    """How to trust a server, and what to show it.
+
+    Paths of PEM files; empty: the system's authorities, no certificate.
+    """
+
+    ca_cert: str = ""
+    cert: str = ""
+    key: str = ""
+    insecure: bool = False
+
+
 class Target(NamedTuple):
     """The server that an endpoint names. `path`: of a unix socket, then there are no hosts."""
 
