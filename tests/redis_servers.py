@@ -9,6 +9,7 @@ A missing server skips the test here and fails it in CI.
 """
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -48,11 +49,13 @@ def _valkey() -> str | None:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port on which nobody listens just now."""
+    """Return a port on which nobody listens just now, and which the system gives to no connection meanwhile."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as sock:
-        sock.bind((host, 0))
-        return int(sock.getsockname()[1])
+    while True:
+        port = random.randrange(11_000, 32_000)  # below what Linux takes for outgoing connections
+        with socket.socket(family) as sock, suppress(OSError):
+            sock.bind((host, port))
+            return port
 
 
 class RedisServer:

@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from elastic_core.api import BackendRefusedError, BackendUnavailableError, OutcomeUnknownError, Revisions, Topic
-from redis_servers import PASSWORD, USER, RedisServer
+from redis_servers import PASSWORD, USER, RedisServer, free_port
 from support import wait_for
 
 ALL = tuple(Topic)
@@ -241,15 +241,16 @@ def test_a_name_that_sentinels_do_not_know_and_none_that_answer(make_store, sent
 
 
 def test_any_node_of_a_cluster_will_do(make_store, tmp_path, wait):
+    bus_ports = [free_port(), free_port()]
     nodes = [
-        RedisServer(tmp_path / name, config=("--cluster-enabled", "yes", "--cluster-node-timeout", "1500"))
-        for name in ("a", "b")
+        RedisServer(tmp_path / str(bus_port), config=("--cluster-enabled", "yes", "--cluster-port", str(bus_port)))
+        for bus_port in bus_ports
     ]
     try:
         for node, slots in zip(nodes, ("0 8191", "8192 16383"), strict=True):
             node.start()
             node.call(f"CLUSTER ADDSLOTSRANGE {slots}")
-        nodes[0].call(f"CLUSTER MEET 127.0.0.1 {nodes[1].port}")
+        nodes[0].call(f"CLUSTER MEET 127.0.0.1 {nodes[1].port} {bus_ports[1]}")
         for node in nodes:
             wait_for(lambda node=node: "cluster_state:ok" in node.call("CLUSTER INFO"))
             wait_for(lambda node=node: "cluster_known_nodes:2" in node.call("CLUSTER INFO"))

@@ -1,6 +1,5 @@
 """What goes wrong on the way to a server, and what the core is told of it."""
 
-import http.server
 import socket
 import threading
 import time
@@ -234,16 +233,17 @@ def test_a_port_that_never_answers(make_store):
 
 
 def test_a_port_that_speaks_http(make_store, wait):
-    server = http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
-    server.RequestHandlerClass.log_message = lambda *_: None
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    try:
+    def answer(listener):
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1000)
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=answer, args=(listener,), daemon=True).start()
         with pytest.raises(BackendRefusedError, match="does not speak the protocol of Redis") as caught:
-            make_store(f"127.0.0.1:{server.server_address[1]}").connect(wait=wait)
-        assert "the port of a Redis or Valkey server" in caught.value.hint
-    finally:
-        server.shutdown()
-        server.server_close()
+            make_store(f"127.0.0.1:{listener.getsockname()[1]}").connect(wait=wait)
+    assert "the port of a Redis or Valkey server" in caught.value.hint
 
 
 def test_a_unix_socket(make_store, tmp_path, wait):

@@ -38,7 +38,10 @@ _LOGIN_HINT: Final = (
     "--rdzv-conf username=USER,password_file=PATH"
 )
 
-_FIRST_HINT: Final = "rediss:// if it speaks TLS, --rdzv-conf cert=PATH,key=PATH if it wants certificates of clients"
+_FIRST_HINT: Final = (
+    "the port of a Redis or Valkey server; rediss:// if it speaks TLS; --rdzv-conf cert=PATH,key=PATH if it wants "
+    "certificates of clients"
+)
 
 _FOR_NOW: Final[tuple[tuple[type[RedisError], str], ...]] = (
     (BusyLoadingError, "is loading its data"),
@@ -109,7 +112,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _reply(error: Exception, peer: str, login: Login) -> BackendError:
     """Return what an error that the server sent means."""
-    text = " ".join(login.hidden_in(str(error)).split())[:_SHOWN]
+    text = " ".join(login.hidden_in(str(error)).split())
+    shown = text[:_SHOWN]
     for kind, what in _FOR_NOW:
         if isinstance(error, kind):
             return BackendUnavailableError(f"{peer} {what}")
@@ -128,14 +132,14 @@ def _reply(error: Exception, peer: str, login: Login) -> BackendError:
         what = f"refused the password of {given}" if login.password else "asks for a password, and none was given"
         return BackendRefusedError(f"{peer} {what}", hint=_LOGIN_HINT)
     if isinstance(error, (NoPermissionError, AuthorizationError)) or _PERMISSION.search(text):
-        return BackendRefusedError(f"{peer} does not permit this user what a rendezvous needs: {text}", hint=_NEEDS)
+        return BackendRefusedError(f"{peer} does not permit this user what a rendezvous needs: {shown}", hint=_NEEDS)
     if isinstance(error, AskError | ClusterCrossSlotError):
         return BackendUnavailableError(f"{peer} says that another node of its cluster has the run's keys")
     if isinstance(error, NoScriptError) or "unknown command" in text.lower():
         return BackendRefusedError(
             f"{peer} does not run scripts as Redis does", hint="Redis 6.2 or later, or Valkey, without a proxy"
         )
-    return BackendRefusedError(f"{peer} answered: {text}", hint="Redis 6.2 or later, or Valkey")
+    return BackendRefusedError(f"{peer} answered: {shown}", hint="Redis 6.2 or later, or Valkey")
 
 
 def _lost(peer: str, *, late: bool, unknown: bool) -> BackendError:

@@ -179,7 +179,8 @@ if applied then
   local version = redis.call('HINCRBY', state, 'writes', 1) .. '-' .. nonce
   redis.call('HSET', state, 'value:' .. key, new, 'version:' .. key, version, 'keep', keep_ms)
   standing = {false, version}
-  tell(key)
+  -- A document may have any name, also that of a topic which is none of a document.
+  if key == 'round' or key == 'control' then tell(key) end
 end
 keep()
 return {applied and 1 or 0, standing[1], standing[2]}
