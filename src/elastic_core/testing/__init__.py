@@ -1,12 +1,18 @@
 """Fakes and conformance kits for plugin authors. The kits need pytest: `elastic-core[testing]`."""
 
+from typing import TYPE_CHECKING
+
 from elastic_core.testing.manual_clock import ManualClock
 from elastic_core.testing.memory_server import Fault, MemoryServer
 from elastic_core.testing.memory_store import MemoryStore
 from elastic_core.testing.settings import rendezvous_settings
 from elastic_core.testing.store_model import StoreModel
 
+if TYPE_CHECKING:
+    from elastic_core.testing.conformance import CoordinationStoreConformance
+
 __all__ = [
+    "CoordinationStoreConformance",
     "Fault",
     "ManualClock",
     "MemoryServer",
@@ -14,3 +20,12 @@ __all__ = [
     "StoreModel",
     "rendezvous_settings",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import the kits, and pytest with them, only where they are asked for."""
+    if name.endswith("Conformance") and name in __all__:
+        from elastic_core.testing import conformance
+
+        return getattr(conformance, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,117 @@
+"""What all kits share: the rule for overriding, declarations, and calls that must end in time."""
+
+import math
+import re
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, Generic, TypeVar
+
+from elastic_core.api import API_VERSION, SYSTEM_CLOCK, OptionSpec, WaitBudget
+
+T = TypeVar("T")
+
+_TYPES: Final[dict[str, type | tuple[type, ...]]] = {"str": str, "int": int, "float": (int, float), "bool": bool}
+_OPTION_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class Kit:
+    """Base of all kits."""
+
+    def __init_subclass__(cls) -> None:
+        """Refuse to let a test of a kit be overridden in silence."""
+        super().__init_subclass__()
+        for name, value in vars(cls).items():
+            if name.startswith("test_") and any(name in vars(base) for base in cls.__mro__[1:]):
+                marks = getattr(value, "pytestmark", [])
+                if not any(mark.name == "xfail" and mark.kwargs.get("reason") for mark in marks):
+                    raise TypeError(
+                        f"{cls.__name__}.{name} overrides a test of the kit: mark it with "
+                        "pytest.mark.xfail(reason=...), or give it another name"
+                    )
+
+
+def check_api_version(cls: type) -> None:
+    """Fail unless a plugin class states, itself, the version of the interfaces that it was written for."""
+    stated = vars(cls).get("api_version")
+    assert stated is not None, f"{cls.__name__} does not state its own `api_version`; an inherited one doesn't count"
+    assert stated == API_VERSION, f"{cls.__name__} was written for api_version {stated!r}; this kit is {API_VERSION}"
+
+
+def check_options(owner: str, options: Sequence[OptionSpec]) -> None:
+    """Fail unless options are declared so that users can be told of their mistakes."""
+    names = [spec.name for spec in options]
+    assert len(names) == len(set(names)), f"{owner} declares an option twice: {sorted(names)}"
+    for spec in options:
+        what = f"option {spec.name!r} of {owner}"
+        assert _OPTION_NAME.fullmatch(spec.name), f"{what}: names are lower case, digits and underscores"
+        assert spec.type in _TYPES, f"{what} has type {spec.type!r}; one of {sorted(_TYPES)} is needed"
+        assert spec.help, f"{what} has no help text"
+        if spec.default is not None:
+            assert not spec.required, f"{what} is required and has a default"
+            fits = isinstance(spec.default, _TYPES[spec.type]) and isinstance(spec.default, bool) == (
+                spec.type == "bool"
+            )
+            assert fits, f"{what} has the default {spec.default!r}, which is no {spec.type}"
+            assert not isinstance(spec.default, float) or not math.isnan(spec.default), f"{what} has NaN as default"
+
+
+class Ended(Generic[T]):
+    """How a call ended: its result or what it raised, and how long it took."""
+
+    def __init__(self) -> None:
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self.took_s = 0.0
+
+    def value(self) -> T:
+        """Return the result, or raise what was raised."""
+        if self.error is not None:
+            raise self.error
+        return self.result  # type: ignore[return-value]  # set, since nothing was raised; may be None by right
+
+
+class Started(Generic[T]):
+    """A call on a thread of its own, so that one which never ends fails a test instead of hanging it."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._ended: Ended[T] = Ended()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        begun_s = SYSTEM_CLOCK.monotonic_s()
+        try:
+            self._ended.result = self._work()
+        except Exception as err:  # noqa: BLE001  # any error of the plugin's is for the test's own thread
+            self._ended.error = err
+        self._ended.took_s = SYSTEM_CLOCK.monotonic_s() - begun_s
+
+    @property
+    def running(self) -> bool:
+        """Whether the call has not ended yet."""
+        return self._thread.is_alive()
+
+    def ended(self, *, within_s: float, what: str) -> Ended[T]:
+        """Wait for the call's end; fail where it does not come in time."""
+        self._thread.join(within_s)
+        assert not self._thread.is_alive(), f"{what}: not ended within {within_s:g} s"
+        return self._ended
+
+
+def settle(seconds: float = 0.1) -> None:
+    """Let a thread come to where it blocks. Never needed for a test to be right, only for it to be sharp."""
+    WaitBudget().sleep(seconds)
+
+
+def all_at_once(works: Sequence[Callable[[], T]], *, within_s: float, what: str) -> list[T]:
+    """Run calls on threads that begin together; return their results in order."""
+    gate = threading.Barrier(len(works))
+
+    def behind_the_gate(work: Callable[[], T]) -> T:
+        gate.wait(within_s)
+        return work()
+
+    started = [Started(partial(behind_the_gate, work)) for work in works]
+    return [call.ended(within_s=within_s, what=what).value() for call in started]
