@@ -87,9 +87,26 @@ def test_a_seat_that_is_gone_keeps_no_dead_one_alive_by_asking(model):
     gone = enlist(model, "a")
     model.withdraw(gone, now_s=0)
     enlist(model, "b")
-    for now_s in (5.0, 8.0, 10.0, 12.0):
+    for now_s in (3.0, 5.0, 6.0, 8.0):
         assert renew(model, gone, now_s) is None
-    assert live(model, now_s=12.0) == []
+    assert live(model, now_s=8.0) == []
+
+
+def test_only_a_renewal_by_a_member_ends_a_pause(model):
+    third, first, second = enlist(model, "c", ttl_s=20.0), enlist(model, "a"), enlist(model, "b")
+    model.withdraw(first, now_s=0)
+    assert renew(model, first, 10.0) is None
+    assert model.update(third, b"new", now_s=10.0)
+    assert renew(model, third, 11.0).live == 2
+    assert renew(model, second, 12.0).live == 2
+
+
+def test_an_expired_member_is_gone_for_its_own_update(model):
+    first, second = enlist(model, "a"), enlist(model, "b")
+    before = model.revisions(now_s=6.0)
+    assert not model.update(first, b"late", now_s=6.0)
+    assert moved(model, before, now_s=6.0) == {Topic.MEMBERS, Topic.DEPARTURES}
+    assert renew(model, second, 6.0).live == 1
 
 
 def test_only_the_incarnation_that_has_a_seat_can_use_it(model):

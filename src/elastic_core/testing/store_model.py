@@ -37,6 +37,7 @@ class StoreModel:
 
     _earliest_s: float  # no lease ends before; may be too early, so that most requests need no scan
     _heard_s: float | None  # when a member last spoke
+    _ttl_s: float  # the lease that it asked for
     _asked_s: float  # when anybody did
     _keep_s: float | None
 
@@ -59,6 +60,7 @@ class StoreModel:
         twin._documents = dict(self._documents)
         twin._last_seat, twin._last_version = self._last_seat, self._last_version
         twin._earliest_s, twin._heard_s = self._earliest_s, self._heard_s
+        twin._ttl_s = self._ttl_s
         twin._keep_s, twin._asked_s = self._keep_s, self._asked_s
         return twin
 
@@ -69,7 +71,7 @@ class StoreModel:
         self._begin(now_s)
         self._make()
         self._drop_expired(now_s)
-        self._heard_s = now_s
+        self._heard_s, self._ttl_s = now_s, ttl_s
         number = next((n for n, lease in self._leases.items() if lease.incarnation == incarnation), None)
         if number is None:
             self._last_seat += 1
@@ -80,28 +82,39 @@ class StoreModel:
         return Seat(number=number, incarnation=incarnation, ahead=self._ahead(number))
 
     def update(self, seat: Seat, record: bytes, *, now_s: float) -> bool:
-        """Replace the record of a live seat."""
+        """Replace the record of a live seat.
+
+        Others' leases are not judged, and after a pause this ends it for nobody: only a renewal may, which first
+        extends their leases.
+        """
         self._begin(now_s)
-        self._drop_expired(now_s)
         lease = self._lease(seat)
         if lease is None:
             return False
-        self._heard_s = now_s
+        if lease.deadline_s <= now_s:
+            self._remove(seat)
+            return False
+        if not self._paused(self._ttl_s, now_s):
+            self._heard_s = now_s
         lease.record = record
         self._move(Topic.MEMBERS)
         return True
 
     def renew(self, seat: Seat, *, ttl_s: float, now_s: float) -> Renewal | None:
-        """Extend a lease; after a pause, first every lease."""
+        """Extend a lease; after a pause, first every lease.
+
+        A seat that is gone neither extends any (it could keep dead members alive by asking again) nor ends a pause.
+        """
         self._begin(now_s)
-        if self._heard_s is not None and now_s - self._heard_s >= PAUSE_SHARE * ttl_s:
+        lease, pause = self._lease(seat), self._paused(ttl_s, now_s)
+        if lease is not None and pause:
             for spared in self._leases.values():
                 spared.deadline_s = max(spared.deadline_s, now_s + ttl_s)
-        self._heard_s = now_s  # also from a seat that is gone: else it could keep dead ones alive by asking again
-        self._drop_expired(now_s)
-        lease = self._lease(seat)
-        if lease is None:
+        if lease is not None or not pause:
+            self._drop_expired(now_s)
+        if lease is None or self._lease(seat) is None:
             return None
+        self._heard_s, self._ttl_s = now_s, ttl_s
         lease.deadline_s = now_s + ttl_s
         self._earliest_s = min(self._earliest_s, lease.deadline_s)
         others = [other.deadline_s for other in self._leases.values() if other is not lease]
@@ -115,8 +128,7 @@ class StoreModel:
         """Remove a member, if the seat is still this incarnation's."""
         self._begin(now_s)
         if self._lease(seat) is not None:
-            del self._leases[seat.number]
-            self._move(Topic.MEMBERS, Topic.DEPARTURES)
+            self._remove(seat)
 
     def members(self, *, now_s: float) -> Members:
         """Return the live members in order of their seats."""
@@ -177,6 +189,7 @@ class StoreModel:
         self._last_version = 0
         self._earliest_s = float("inf")
         self._heard_s = None
+        self._ttl_s = 0.0
         self._keep_s = None
         self._asked_s = float("-inf")
 
@@ -205,6 +218,13 @@ class StoreModel:
             self._leases = live
             self._move(Topic.MEMBERS, Topic.DEPARTURES)
         self._earliest_s = min((lease.deadline_s for lease in live.values()), default=float("inf"))
+
+    def _paused(self, ttl_s: float, now_s: float) -> bool:
+        return self._heard_s is not None and now_s - self._heard_s >= PAUSE_SHARE * ttl_s
+
+    def _remove(self, seat: Seat) -> None:
+        del self._leases[seat.number]
+        self._move(Topic.MEMBERS, Topic.DEPARTURES)
 
     def _lease(self, seat: Seat) -> _Lease | None:
         lease = self._leases.get(seat.number)
