@@ -211,7 +211,7 @@ class Sentinel:
 
     def __init__(self, folder: Path) -> None:
         self.primary = RedisServer(folder / "a", kind="redis", config=("--repl-diskless-sync-delay", "0"))
-        replica_of = ("--replicaof", f"{self.primary.host} {self.primary.port}", "--repl-diskless-sync-delay", "0")
+        replica_of = ("--replicaof", self.primary.host, str(self.primary.port), "--repl-diskless-sync-delay", "0")
         self.replica = RedisServer(folder / "b", kind="redis", config=replica_of)
         self._folder = folder
         self.sentinels: list[tuple[int, subprocess.Popen[bytes]]] = []

@@ -283,7 +283,7 @@ def test_a_replica_is_unavailable_for_now(make_store, redis_server, store, wait)
 
 
 def test_a_server_busy_with_a_script_is_unavailable_for_now(make_store, tmp_path, wait):
-    server = RedisServer(tmp_path / "busy", config=("--busy-reply-threshold", "50"))
+    server = RedisServer(tmp_path / "busy", config=("--lua-time-limit", "50"))
     try:
         store = make_store(server.start().endpoint)
         enlist(store, wait)
