@@ -103,6 +103,25 @@ def test_a_user_who_is_not_permitted(make_store, tmp_path, wait, rules, kind):
         server.stop()
 
 
+def test_the_permissions_that_the_readme_names_are_enough(make_store, tmp_path, wait):
+    rules = "+eval +evalsha +ping +select +publish +subscribe +unsubscribe +time +del +pexpireat +@hash +@sortedset"
+    server = acl_server(tmp_path, f"~elastic:* &elastic:* {rules}")
+    try:
+        store = make_store(f"redis://agent:{SECRET}@{server.start().endpoint}/1")
+        seat = enlist(store, wait)
+        assert store.update(seat, b"x", wait=wait)
+        assert store.renew(seat, ttl_s=30, wait=wait).live == 1
+        assert store.swap("round", b"1", expect=None, keep_s=60, wait=wait).applied
+        assert store.load("round", wait=wait).value == b"1"
+        assert len(store.members(wait=wait).members) == 1
+        now = store.watch(Revisions(), ALL, timeout_s=0, wait=wait).revisions
+        store.watch(now, [Topic.ROUND], timeout_s=0, wait=wait)
+        store.withdraw(seat, wait=wait)
+        assert not store.notices
+    finally:
+        server.stop()
+
+
 @pytest.mark.parametrize("rules", ["~elastic:* resetchannels +@all", "~elastic:* &* +@all -subscribe"])
 def test_where_pushes_are_not_permitted_changes_are_polled(make_store, tmp_path, wait, rules):
     server = acl_server(tmp_path, rules)
