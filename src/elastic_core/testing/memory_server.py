@@ -27,6 +27,9 @@ T = TypeVar("T")
 WRITES: Final = frozenset({"enlist", "update", "renew", "withdraw", "swap"})
 """The calls whose outcome can be unknown."""
 
+ANSWER_S: Final = 1.0
+"""How long after its timeout a watch waits for a server that is paused."""
+
 
 class Fault(enum.StrEnum):
     """What can happen to one call."""
@@ -177,8 +180,10 @@ class MemoryServer:
                     seen = compare(since, self._run(run_id).revisions(now_s=self._clock.monotonic_s()), topics)
                     if seen.changed or seen.reset or left_s <= 0:
                         return seen
-                elif left_s <= 0:
+                elif left_s <= -ANSWER_S:
                     raise BackendUnavailableError("the memory server does not answer")
+                else:
+                    left_s += ANSWER_S
                 wait.check()
                 self._changed.wait(_timeout(wait.remaining_s(left_s)))
 

@@ -4,6 +4,12 @@ The kits are versioned with the interfaces (`elastic_core.api.API_VERSION`). Wha
 and listed; an exception never skips. A subclass that overrides a kit's test must mark it `xfail` with a reason.
 """
 
-from elastic_core.testing.conformance.store import CoordinationStoreConformance
+import pytest
+
+# Before the imports below: so that a failed comparison shows both sides, as in a test's own file.
+_KITS = ("failure", "hook", "kit", "rendezvous", *(f"store_{part}" for part in ("calls", "documents", "leases")))
+pytest.register_assert_rewrite(*(f"{__name__}.{kit}" for kit in (*_KITS, "store_seats", "store_watch", "store_run")))
+
+from elastic_core.testing.conformance.store import CoordinationStoreConformance  # noqa: E402
 
 __all__ = ["CoordinationStoreConformance"]

@@ -1,6 +1,7 @@
 """Promises about every call: cancellation, deadlines, servers that stand still or are not there, and the end."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from elastic_core.api import (
@@ -17,7 +18,7 @@ from elastic_core.api import (
     WaitExpiredError,
 )
 from elastic_core.testing.conformance.kit import Kit, Started, settle
-from elastic_core.testing.conformance.store_run import KEEP_S, Pause, StoreRun, budget
+from elastic_core.testing.conformance.store_run import CALL_S, KEEP_S, Pause, StoreRun, budget
 from elastic_core.testing.conformance.store_watch import CANCEL_S
 
 DEADLINE_S: Final = 0.3
@@ -39,7 +40,7 @@ class WaitPromises(Kit):
         wait = budget()
         wait.cancel()
         for name, call in _calls(seat, run.lease_s).items():
-            ended = Started(lambda call=call: call(client.store, wait)).ended(within_s=CANCEL_S, what=name)  # type: ignore[misc]
+            ended = Started(partial(call, client.store, wait)).ended(within_s=CANCEL_S, what=name)
             assert isinstance(ended.error, WaitCancelledError), f"{name} with a cancelled budget: {_told(ended.error)}"
         assert client.records() == {seat.number: b"old"}, "a call with a cancelled budget wrote something"
         assert client.load() is None, "a swap with a cancelled budget wrote something"
@@ -49,7 +50,7 @@ class WaitPromises(Kit):
         client = run.client()
         seat = client.enlist(record=b"old")
         for name, call in _calls(seat, run.lease_s).items():
-            work = Started(lambda call=call: call(client.store, WaitBudget.lasting(0)))  # type: ignore[misc]
+            work = Started(partial(call, client.store, WaitBudget.lasting(0)))
             ended = work.ended(within_s=LATE_S, what=f"{name} whose deadline has passed")
             assert isinstance(ended.error, WaitExpiredError), f"{name}, its deadline passed: {_told(ended.error)}"
         assert client.records() == {seat.number: b"old"}, "a call whose deadline has passed wrote something"
@@ -101,30 +102,31 @@ class TroublePromises(Kit):
 
     def test_calls_to_a_paused_server_end_at_their_deadline(self, run: StoreRun, pause_server: Pause) -> None:
         """With an error that says whether something may have been written; then the client is of use again."""
-        client = run.client()
-        seat = client.enlist(record=b"old")
-        for name, call in _calls(seat, run.long_s).items():
-            with pause_server():
-                work = Started(lambda call=call: call(client.store, WaitBudget.lasting(DEADLINE_S)))  # type: ignore[misc]
-                ended = work.ended(within_s=DEADLINE_S + LATE_S, what=f"{name} to a server that is paused")
+        calls = _each_on_its_own_client(run)
+        with pause_server():
+            started = {
+                name: Started(partial(call, store, WaitBudget.lasting(DEADLINE_S)))
+                for name, (store, call) in calls.items()
+            }
+            ends = {name: work.ended(within_s=DEADLINE_S + LATE_S, what=name) for name, work in started.items()}
+        for name, ended in ends.items():
             assert isinstance(ended.error, (BackendUnavailableError, OutcomeUnknownError, WaitExpiredError)), (
                 f"{name} to a server that is paused: {_told(ended.error)}"
             )
-        assert client.members() is not None
+        _expect_of_use(calls)
 
     def test_calls_to_a_paused_server_end_when_cancelled(self, run: StoreRun, pause_server: Pause) -> None:
-        """Within 100 ms, with WaitCancelledError."""
-        client = run.client()
-        seat = client.enlist(record=b"old")
-        for name, call in _calls(seat, run.long_s).items():
-            with pause_server():
+        """Within 100 ms, with WaitCancelledError; then the client is of use again."""
+        calls = _each_on_its_own_client(run)
+        with pause_server():
+            for name, (store, call) in calls.items():
                 wait = WaitBudget.lasting(4)
-                work = Started(lambda call=call, wait=wait: call(client.store, wait))  # type: ignore[misc]
-                settle()
+                work = Started(partial(call, store, wait))
+                settle(0.05)
                 wait.cancel()
                 ended = work.ended(within_s=CANCEL_S, what=f"{name} that was cancelled")
-            assert isinstance(ended.error, WaitCancelledError), f"{name} that was cancelled: {_told(ended.error)}"
-        assert client.members() is not None
+                assert isinstance(ended.error, WaitCancelledError), f"{name} that was cancelled: {_told(ended.error)}"
+        _expect_of_use(calls)
 
     def test_unavailable_means_that_nothing_was_written(self, run: StoreRun, pause_server: Pause) -> None:
         """A request that a paused server may still carry out has an unknown outcome."""
@@ -144,7 +146,7 @@ class TroublePromises(Kit):
         store = connect_nowhere()
         seat = Seat(number=1, incarnation="x", ahead=0)
         for name, call in _calls(seat, 10.0).items():
-            work = Started(lambda call=call: call(store, budget()))  # type: ignore[misc]
+            work = Started(partial(call, store, budget()))
             ended = work.ended(within_s=OPEN_S, what=f"{name} to a server that is not there")
             assert isinstance(ended.error, BackendUnavailableError), f"{name}, no server: {_told(ended.error)}"
             assert "\n" not in str(ended.error), f"{name}: the error's text has several lines"
@@ -161,9 +163,21 @@ def _calls(seat: Seat, ttl_s: float) -> dict[str, Call]:
         "members": lambda store, wait: store.members(wait=wait),
         "load": lambda store, wait: store.load("round", wait=wait),
         "swap": lambda store, wait: store.swap("round", b"new", expect=None, keep_s=KEEP_S, wait=wait),
-        "watch": lambda store, wait: store.watch(Revisions(), (), timeout_s=5.0, wait=wait),
+        "watch": lambda store, wait: store.watch(Revisions(), (), timeout_s=1.0, wait=wait),
         "withdraw": lambda store, wait: store.withdraw(seat, wait=wait),
     }
+
+
+def _each_on_its_own_client(run: StoreRun) -> dict[str, tuple[CoordinationStore, Call]]:
+    """Return every call, and for each a client that no other call uses."""
+    calls = _calls(run.client().enlist(record=b"old"), run.long_s)
+    return {name: (run.client().store, call) for name, call in calls.items()}
+
+
+def _expect_of_use(calls: dict[str, tuple[CoordinationStore, Call]]) -> None:
+    for name, (store, _) in calls.items():
+        again = Started(partial(store.members, wait=budget())).ended(within_s=CALL_S, what="members")
+        assert again.error is None, f"after {name} had failed the client was of no use: {_told(again.error)}"
 
 
 def _told(error: BaseException | None) -> str:
