@@ -5,20 +5,32 @@ from typing import TYPE_CHECKING
 from elastic_core.testing.manual_clock import ManualClock
 from elastic_core.testing.memory_server import Fault, MemoryServer
 from elastic_core.testing.memory_store import MemoryStore
+from elastic_core.testing.samples import sample_failure, sample_moments, sample_round
 from elastic_core.testing.settings import rendezvous_settings
 from elastic_core.testing.store_model import StoreModel
 
 if TYPE_CHECKING:
-    from elastic_core.testing.conformance import CoordinationStoreConformance
+    from elastic_core.testing.conformance import (
+        AgentHookConformance,
+        CoordinationStoreConformance,
+        FailureHandlerConformance,
+        RendezvousConformance,
+    )
 
 __all__ = [
+    "AgentHookConformance",
     "CoordinationStoreConformance",
+    "FailureHandlerConformance",
     "Fault",
     "ManualClock",
     "MemoryServer",
     "MemoryStore",
+    "RendezvousConformance",
     "StoreModel",
     "rendezvous_settings",
+    "sample_failure",
+    "sample_moments",
+    "sample_round",
 ]
 
 

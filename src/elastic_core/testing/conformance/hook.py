@@ -1,0 +1,175 @@
+"""The kit for observers: does an `AgentHook` take every moment, soon, and answer only where it may?"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pytest
+
+from elastic_core.api import (
+    AddEnvironment,
+    AgentHook,
+    AgentStarted,
+    AgentStopped,
+    DecisionTaken,
+    Draining,
+    FailureSeen,
+    Joining,
+    MembershipChanged,
+    Moment,
+    Refuse,
+    RoundJoined,
+    WorkerEnded,
+    WorkersStarted,
+    WorkersStarting,
+    WorkersStopping,
+)
+from elastic_core.testing.conformance.kit import Kit, Started, check_api_version, check_options
+from elastic_core.testing.conformance.kit_process import check_imports, no_heavy_imports
+from elastic_core.testing.samples import sample_moments
+
+MakeHook = Callable[[str], AgentHook]
+"""What the fixture `make_hook` gives: called with a run directory, it returns a new hook."""
+
+QUICK_S: Final = 2.0
+"""A call that takes five seconds is abandoned; this is what one that is well may take on a busy machine."""
+
+METHODS: Final[dict[type, str]] = {
+    AgentStarted: "on_agent_started",
+    Joining: "on_joining",
+    RoundJoined: "on_round_joined",
+    WorkersStarting: "on_workers_starting",
+    WorkersStarted: "on_workers_started",
+    WorkerEnded: "on_worker_exited",
+    FailureSeen: "on_failure",
+    DecisionTaken: "on_decision",
+    Draining: "on_drain",
+    WorkersStopping: "on_workers_stopping",
+    MembershipChanged: "on_membership_changed",
+    AgentStopped: "on_agent_stopped",
+}
+ANSWERS: Final[dict[type, tuple[type, ...]]] = {Joining: (Refuse,), WorkersStarting: (AddEnvironment, Refuse)}
+RESERVED: Final = frozenset(
+    {
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "ROLE_NAME",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+    }
+)
+RESERVED_PREFIXES: Final = ("MASTER_", "TORCHELASTIC_", "ELASTIC_")
+"""Variables that say what a worker is: the agent's to set."""
+
+
+class AgentHookConformance(Kit):
+    """Subclass it and give the fixture `make_hook`: a function from a run directory to a new hook."""
+
+    @pytest.fixture
+    def make_hook(self) -> MakeHook:
+        """Return a function that makes a hook: the one fixture that a subclass must give."""
+        pytest.fail(f"{type(self).__name__} must give the fixture `make_hook`: a function from a run directory")
+
+    @pytest.fixture
+    def hook(self, make_hook: MakeHook, tmp_path: Path) -> AgentHook:
+        """Return a hook of this test's own."""
+        return make_hook(str(tmp_path))
+
+    @pytest.fixture
+    def moments(self, tmp_path: Path) -> tuple[Moment, ...]:
+        """Return the moments of a run, in order."""
+        return sample_moments(run_dir=str(tmp_path))
+
+    def test_the_api_version_is_stated(self, hook: AgentHook) -> None:
+        """The class states the version of the interfaces that it was written for."""
+        check_api_version(type(hook))
+
+    def test_the_options_are_declared_well(self, hook: AgentHook) -> None:
+        """Users can be told what is wrong with a value."""
+        check_options(type(hook).__name__, type(hook).options)
+
+    def test_its_import_is_light(self, hook: AgentHook) -> None:
+        """A hook that brings torch or numpy into the agent's process is left out of every run."""
+        check_imports(type(hook))
+
+    def test_it_is_told_of_something(self, hook: AgentHook) -> None:
+        """At least one moment's method is overridden, by its right name."""
+        told = {name for name in METHODS.values() if getattr(type(hook), name) is not getattr(AgentHook, name)}
+        assert told, "the hook overrides no moment"
+        strange = {name for name in dir(type(hook)) if name.startswith("on_")} - set(METHODS.values())
+        assert not strange, f"nobody calls {sorted(strange)}; the moments are {sorted(METHODS.values())}"
+
+    def test_every_moment_is_taken(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
+        """The moments of a run with failures, restarts, newcomers and a stop signal: none raises."""
+        for moment in moments:
+            _tell(hook, moment)
+
+    def test_every_moment_is_quick(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
+        """On a thread that is not the one which built the hook."""
+        for moment in moments:
+            told = Started(partial(_tell, hook, moment))
+            told.ended(within_s=QUICK_S, what=METHODS[type(moment)]).value()
+
+    def test_nothing_heavy_is_imported_on_the_way(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
+        """Neither torch nor numpy comes with a call."""
+        for moment in moments:
+            with no_heavy_imports(METHODS[type(moment)]):
+                _tell(hook, moment)
+
+    def test_answers_are_what_the_moment_allows(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
+        """Only two moments may be answered, each in its way; a refusal says why."""
+        for moment in moments:
+            answer, name = _tell(hook, moment), METHODS[type(moment)]
+            if answer is None:
+                continue
+            allowed = ANSWERS.get(type(moment), ())
+            assert isinstance(answer, allowed), (
+                f"{name} answered {answer!r}; {[cls.__name__ for cls in allowed] or 'nothing'} or None is allowed"
+            )
+            if isinstance(answer, Refuse):
+                assert answer.reason.strip(), f"{name} refuses without a reason"
+            if isinstance(answer, AddEnvironment):
+                _check_variables(answer)
+
+    def test_fields_of_later_versions_do_no_harm(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
+        """Records gain fields; the moment is taken all the same."""
+        for moment in moments:
+            _tell(hook, _later(moment), METHODS[type(moment)])
+
+    def test_two_hooks_of_one_process_are_apart(self, make_hook: MakeHook, tmp_path: Path) -> None:
+        """Several agents may run in one process, as a library."""
+        folders = [tmp_path / "one", tmp_path / "two"]
+        for folder in folders:
+            folder.mkdir()
+        hooks = [make_hook(str(folder)) for folder in folders]
+        for pair in zip(*(sample_moments(run_dir=str(folder)) for folder in folders), strict=True):
+            for hook, moment in zip(hooks, pair, strict=True):
+                _tell(hook, moment)
+
+
+def _tell(hook: AgentHook, moment: Moment, method: str = "") -> object:
+    return getattr(hook, method or METHODS[type(moment)])(moment)
+
+
+def _later(moment: Moment) -> Moment:
+    cls = type(moment)
+    later = msgspec.defstruct(cls.__name__, [("later", str, "x")], bases=(cls,), frozen=True, kw_only=True)
+    made: Moment = later(**{name: getattr(moment, name) for name in moment.__struct_fields__})  # type: ignore[assignment]
+    return made
+
+
+def _check_variables(answer: AddEnvironment) -> None:
+    for name, value in answer.variables.items():
+        assert isinstance(name, str), f"the variable {name!r} is no text"
+        assert isinstance(value, str), f"the variable {name}={value!r} is no text"
+        assert name, "a variable without a name"
+        assert "=" not in name, f"a variable is named {name!r}"
+        assert "\0" not in name + value, f"the variable {name!r} has a zero byte"
+        ours = name in RESERVED or name.startswith(RESERVED_PREFIXES)
+        assert not ours, f"the variable {name} says what a worker is; it is the agent's to set"

@@ -1,0 +1,135 @@
+"""Records as the agent would make them, for tests of policies and hooks."""
+
+from typing import Any
+
+from elastic_core.api import (
+    AgentStarted,
+    AgentStopped,
+    DecisionTaken,
+    Draining,
+    ErrorRecord,
+    FailedWorker,
+    Failure,
+    FailureClass,
+    FailureSeen,
+    Ignore,
+    Joining,
+    MembershipChanged,
+    Moment,
+    NodesWaiting,
+    Origin,
+    Restart,
+    Round,
+    RoundJoined,
+    Stop,
+    WorkerEnded,
+    WorkerExit,
+    WorkersStarted,
+    WorkersStarting,
+    WorkersStopping,
+)
+
+
+def sample_failure(**given: Any) -> Failure:  # noqa: ANN401  # fields of the record, which checks their names
+    """Return a worker's uncaught ValueError, or what is given."""
+    base: dict[str, Any] = {
+        "failure_class": FailureClass.USER_EXCEPTION,
+        "summary": "ValueError: boom",
+        "node_id": "n0",
+        "round_index": 0,
+        "at_s": 20.0,
+        "uptime_s": 10.0,
+        "global_rank": 1,
+        "local_rank": 1,
+        "exception_type": "ValueError",
+        "message": "boom",
+    }
+    return Failure(**(base | given))
+
+
+def sample_round(**given: Any) -> Round:  # noqa: ANN401  # fields of the record, which checks their names
+    """Return the first round of a node with two workers, or what is given."""
+    base: dict[str, Any] = {
+        "index": 0,
+        "token": 1,
+        "nonce": "c0ffee",
+        "node_rank": 0,
+        "node_count": 1,
+        "local_world_size": 2,
+        "base_rank": 0,
+        "world_size": 2,
+        "role": "default",
+        "role_base_rank": 0,
+        "role_world_size": 2,
+        "master_addr": "localhost",
+        "master_port": 29500,
+    }
+    return Round(**(base | given))
+
+
+def sample_moments(*, run_dir: str) -> tuple[Moment, ...]:
+    """Return a run's moments in order: a failure and a restart, a round that ends for a newcomer, a stop signal."""
+    crash = sample_failure()
+    lost = sample_failure(
+        failure_class=FailureClass.NODE_LOST, summary="lost", global_rank=None, local_rank=None, exception_type=""
+    )
+    return (
+        AgentStarted(run_id="sample", node_id="n0", run_dir=run_dir, pid=4242),
+        *_round_begins(0),
+        WorkerEnded(round_index=0, exit=_exit(code=1)),
+        FailureSeen(failure=crash, workers=(_failed(),)),
+        DecisionTaken(failure=crash, decision=Restart(delay_s=0.5, rule="max-restarts"), policy="intensity"),
+        WorkersStopping(round_index=0, reason="a worker failed", grace_s=30.0),
+        WorkerEnded(round_index=0, exit=_exit(code=-15, stop_signal=15, stop_sent_ns=1_700_000_000_000_000_000)),
+        *_round_begins(1),
+        MembershipChanged(round_index=1, change=NodesWaiting(count=1)),
+        *_round_begins(2),
+        FailureSeen(failure=lost),
+        DecisionTaken(failure=lost, decision=Ignore(), policy="rules", fallback_reason="it raised KeyError"),
+        DecisionTaken(failure=lost, decision=Stop(reason="budget used up"), policy="rules"),
+        Draining(signum=15, deadline_s=30.0),
+        WorkersStopping(round_index=2, reason="SIGTERM", grace_s=30.0),
+        WorkerEnded(round_index=2, exit=_exit(code=-9, stop_signal=15, unreapable=True)),
+        AgentStopped(exit_code=143, reason="told to stop by SIGTERM"),
+    )
+
+
+def _round_begins(index: int) -> tuple[Moment, ...]:
+    formed = sample_round(index=index, token=index + 1)
+    return (
+        Joining(round_index=index),
+        RoundJoined(round=formed),
+        WorkersStarting(round=formed, restart_count=index),
+        WorkersStarted(round=formed, pids=(5000 + index, 6000 + index)),
+    )
+
+
+def _exit(*, code: int, **given: Any) -> WorkerExit:  # noqa: ANN401  # fields of the record
+    base: dict[str, Any] = {
+        "local_rank": 1,
+        "global_rank": 1,
+        "pid": 6000,
+        "at_s": 20.0,
+        "at_ns": 1_700_000_001_000_000_000,
+        "runtime_s": 10.0,
+    }
+    return WorkerExit(code=code, **(base | given))
+
+
+def _failed() -> FailedWorker:
+    error = ErrorRecord(
+        source="hook",
+        type="ValueError",
+        message="boom",
+        timestamp_ns=1_700_000_000_900_000_000,
+        frames=(("train.py", 7, "<module>", "main()"), ("train.py", 3, "main", "raise ValueError('boom')")),
+    )
+    return FailedWorker(
+        exit=_exit(code=1),
+        origin=Origin.INTRINSIC,
+        failure_class=FailureClass.USER_EXCEPTION,
+        summary="ValueError: boom",
+        at_ns=1_700_000_000_900_000_000,
+        error=error,
+        log_paths=("/tmp/run/attempt_0/1/stderr.log",),
+    )

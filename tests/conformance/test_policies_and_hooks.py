@@ -1,0 +1,51 @@
+"""Our policy, and the example policy and hook, pass the kits for strangers'."""
+
+import pytest
+
+from elastic_core.api import AgentHook, HookSettings, PolicySettings
+from elastic_core.failure.intensity import Intensity
+from elastic_core.hooks import runner
+from elastic_core.testing import AgentHookConformance, FailureHandlerConformance
+from elastic_core.testing.conformance import hook as hook_kit
+from elastic_example_hook_jsonl import MomentLog
+from elastic_example_policy_never import NeverRetry
+
+
+class TestIntensity(FailureHandlerConformance):
+    @pytest.fixture
+    def make_policy(self):
+        return lambda max_restarts: Intensity(PolicySettings(name="intensity", max_restarts=max_restarts))
+
+
+class TestIntensityWithEverything(FailureHandlerConformance):
+    @pytest.fixture
+    def make_policy(self):
+        return lambda max_restarts: Intensity(
+            PolicySettings(
+                name="intensity",
+                max_restarts=max_restarts,
+                restart_window_s=1e9,
+                restart_backoff_s=3.0,
+                fatal_exit_codes=(255,),
+            )
+        )
+
+
+class TestExamplePolicy(FailureHandlerConformance):
+    @pytest.fixture
+    def make_policy(self):
+        options = {"exceptions": "KeyError", "pause": 1.0}
+        return lambda max_restarts: NeverRetry(PolicySettings(name="never", max_restarts=max_restarts, options=options))
+
+
+class TestExampleHook(AgentHookConformance):
+    @pytest.fixture
+    def make_hook(self):
+        return lambda run_dir: MomentLog(HookSettings(name="jsonl", run_id="sample", run_dir=run_dir))
+
+
+def test_the_kit_knows_the_same_moments_and_variables_as_the_agent():
+    assert hook_kit.METHODS == runner.METHODS
+    assert hook_kit.RESERVED == runner.RESERVED
+    assert hook_kit.RESERVED_PREFIXES == runner.RESERVED_PREFIXES
+    assert {name for name in dir(AgentHook) if name.startswith("on_")} == set(hook_kit.METHODS.values())
