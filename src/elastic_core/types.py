@@ -56,6 +56,22 @@ class RendezvousInfo(Record, frozen=True, kw_only=True):
     members: tuple[RosterMember, ...] = ()
     master_addr: str | None = None
     master_port: int | None = None
+    index: int | None = None
+    """Which round of the run it is, from 0; None: the handler does not count, each agent counts its own."""
+    restart_count: int | None = None
+    """Restarts after failures of the whole run; None: as `index`."""
+    membership_changes: int | None = None
+    """Rounds of the run that ended because nodes came or went; None: as `index`."""
+    history: "tuple[Failure, ...] | None" = None
+    """The run's failures with their decisions, oldest first; None: as `index`."""
+
+
+class RunCounts(Record, frozen=True, kw_only=True):
+    """What a rendezvous that decides for the whole run knows of the rounds before."""
+
+    restart_count: int
+    membership_changes: int
+    history: "tuple[Failure, ...]" = ()
 
 
 class Round(Record, frozen=True, kw_only=True):
@@ -74,6 +90,8 @@ class Round(Record, frozen=True, kw_only=True):
     role_world_size: int
     master_addr: str
     master_port: int
+    counts: RunCounts | None = None
+    """The run's, where the rendezvous counts for all nodes."""
 
     def global_rank(self, local_rank: int) -> int:
         """Return the rank of a worker of this node among all workers of the round."""
@@ -92,10 +110,24 @@ class MemberLost(Record, frozen=True, kw_only=True, tag="member_lost"):
     node_id: str
 
 
+class RoundEnded(Record, frozen=True, kw_only=True, tag="round_ended"):
+    """The round is over because nodes came or went: every node stops its workers and joins the next one.
+
+    `stop_within_s` bounds the grace period: None leaves it as the user set it; a node that was cut off must be done
+    before its lease ends.
+    """
+
+    reason: str
+    lost: tuple[str, ...] = ()
+    arrived: int = 0
+    stop_within_s: float | None = None
+
+
 class Decided(Record, frozen=True, kw_only=True, tag="decided"):
-    """The leader has decided for the whole run."""
+    """It was decided for the whole run; `failure` is what about, None where nothing failed."""
 
     decision: "Restart | Stop"
+    failure: "Failure | None" = None
 
 
 class RendezvousClosed(Record, frozen=True, kw_only=True, tag="closed"):
@@ -112,7 +144,7 @@ class Resumed(Record, frozen=True, kw_only=True, tag="resumed"):
     """The backend can tell again."""
 
 
-RoundChange = NodesWaiting | MemberLost | Decided | RendezvousClosed | Suspended | Resumed
+RoundChange = NodesWaiting | MemberLost | RoundEnded | Decided | RendezvousClosed | Suspended | Resumed
 """What `RendezvousHandler.watch` may return."""
 
 
@@ -147,6 +179,21 @@ class RendezvousSettings(Record, frozen=True, kw_only=True):
     master_port: int | None = None
     local_addr: str | None = None
     monitor_interval_s: float = 0.1
+    incarnation: str = ""
+    """Random, made anew by each agent process; marks everything that it starts (`ELASTIC_INCARNATION`)."""
+    attempt: int = 0
+    """How often the scheduler has begun the run again (`--rdzv-attempt`)."""
+    spares: int | None = None
+    """How many surplus nodes may wait in reserve; None: any number."""
+    fingerprint: Mapping[str, str] = {}
+    """What all nodes of a run must agree on, by key."""
+    allow_mismatch: tuple[str, ...] = ()
+    """Keys of the fingerprint that may differ."""
+    max_membership_changes: int | None = None
+    """How many rounds may end because nodes came or went; None: any number."""
+    store_outage_grace_s: float = 120.0
+    on_store_loss: str = "keep"
+    """`keep` or `fail`: what workers do when the store stays away for longer than the grace."""
     options: Mapping[str, str | int | float | bool | None] = {}
 
 

@@ -2,18 +2,75 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from elastic_core.clock import WaitBudget
 from elastic_core.types import (
     Capability,
+    Failure,
     NodesWaiting,
     OptionSpec,
     RendezvousClosed,
     RendezvousInfo,
     RendezvousSettings,
+    Restart,
     RoundChange,
+    Stop,
 )
+
+
+class AgentServices(Protocol):
+    """What an agent does for its rendezvous handler. Every method may be called from any thread, and never blocks."""
+
+    def reserve_port(self) -> int:
+        """Hold a fresh port for the worker of rank 0, in place of the last one, and return it.
+
+        Called: in `next_rendezvous`, when no worker exists.
+        """
+        ...
+
+    def say(self, text: str) -> None:
+        """Show people one line."""
+        ...
+
+    def ticked_s(self) -> float:
+        """Return when the agent's loop last turned, in monotonic seconds, and ask it to turn again."""
+        ...
+
+    def fence(self, until_s: float) -> None:
+        """See to it that the workers are dead at this monotonic time, also if the agent is not alive to do it.
+
+        A later word replaces an earlier one.
+        """
+        ...
+
+    def set_last_act(self, store: str, seat: bytes) -> None:
+        """Leave with the guard what to do when the agent has died and its workers are gone: give the seat back.
+
+        `store` is the class of the store (`module:Class`), `seat` its seat as JSON; empty: nothing to do any more.
+        """
+        ...
+
+
+class NoServices:
+    """Stands in where there is no agent: in tests, or a handler used by itself."""
+
+    def reserve_port(self) -> int:
+        """Return 0: none is held."""
+        return 0
+
+    def say(self, text: str) -> None:
+        """Show nothing."""
+
+    def ticked_s(self) -> float:
+        """Return a time that is never too long ago."""
+        return float("inf")
+
+    def fence(self, until_s: float) -> None:
+        """Guard nothing."""
+
+    def set_last_act(self, store: str, seat: bytes) -> None:
+        """Leave nothing."""
 
 
 class RendezvousHandler(ABC):
@@ -33,6 +90,8 @@ class RendezvousHandler(ABC):
 
     wait: WaitBudget
     settings: RendezvousSettings
+    services: AgentServices = NoServices()
+    """Bound by the agent before its first call."""
 
     def __init__(self, settings: RendezvousSettings) -> None:
         """Keep the settings; no connection is made before the first `next_rendezvous`."""
@@ -83,6 +142,28 @@ class RendezvousHandler(ABC):
     def shutdown(self) -> bool:
         """Release what this object holds on this host; idempotent, never raises. Return whether all went well."""
         return True
+
+    # What follows is for handlers with `Capability.CONTROL`: one decision, and one end, for the whole run. Every call
+    # returns at once, on whatever thread; what came of it is heard through `watch`.
+
+    def publish(self, decision: Restart | Stop, failure: Failure) -> None:
+        """Take what this agent decided about a failure on its node to all others; the first such word stands.
+
+        `watch` then tells what stands, as `Decided`.
+        """
+        return
+
+    def report_finishing(self) -> None:
+        """Hear that the first worker of this node has ended well: nodes that come now have come too late."""
+        return
+
+    def report_done(self) -> None:
+        """Hear that all workers of this node have ended well; `watch` tells when the run has, as `Decided`."""
+        return
+
+    def announce_departure(self) -> None:
+        """Hear that this agent was told to stop and will leave when its workers have ended."""
+        return
 
     def get_run_id(self) -> str:
         """Return the run's id."""

@@ -1,0 +1,188 @@
+"""What a run keeps in a coordination store: two documents and a record for each member, as versioned JSON.
+
+`control` is small and says what is now: which run this is, how the current round ended, the verdict. `round` has the
+roster, is written once for each round and read once by each node; its entries are short because there may be a
+thousand of them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from elastic_core.errors import RendezvousStateError
+from elastic_core.types import Failure, Record
+
+FORMAT = 1
+"""The version of everything in this module; a node that finds another one refuses to join."""
+
+MemberState = Literal["ready", "running", "finishing", "done", "leaving"]
+"""What a member says of itself.
+
+`ready`: no worker of it exists, it waits for a round. `running`: workers of a round exist or may exist. `finishing`:
+so, and the first has ended well. `done`: all have ended well, it waits for the verdict. `leaving`: it was told to stop.
+"""
+
+
+class MemberRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What one member says of itself.
+
+    `seen` is the highest token that it has seen; (`token`, `nonce`) the round that it runs or ran last. `master_port`
+    is a port that its agent holds for the worker of rank 0. `alternative` is the address to use in place of a loopback
+    one when nodes of several hosts (`boot`: the host's boot id) take part; `master` the one that the user wants workers
+    to be told.
+    """
+
+    v: int = FORMAT
+    epoch: str
+    node: str
+    state: MemberState
+    seen: int = 0
+    token: int = 0
+    nonce: str = ""
+    address: str = ""
+    alternative: str = ""
+    master: str = ""
+    agent_port: int = 0
+    master_port: int = 0
+    nproc: int = 1
+    role: str = "default"
+    rank_hint: int | None = None
+    boot: str = ""
+
+
+class RosterEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One node of a round. An empty address is the part of the node id behind its last slash."""
+
+    incarnation: str
+    node: str
+    address: str
+    agent_port: int
+    nproc: int = 1
+    role: str = "default"
+
+    @property
+    def host(self) -> str:
+        """Return the address."""
+        return self.address or self.node.rpartition("/")[2]
+
+
+class RoundDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """One round: its fencing token, who wrote it, and its nodes in rank order.
+
+    `left` has the last ranks of nodes that are not in it; `strikes` counts how often a node left without a word.
+    """
+
+    v: int = FORMAT
+    epoch: str
+    token: int
+    nonce: str
+    index: int
+    restarts: int = 0
+    changes: int = 0
+    master_addr: str
+    master_port: int
+    roster: tuple[RosterEntry, ...]
+    left: Mapping[str, int] = {}
+    strikes: Mapping[str, int] = {}
+
+    @property
+    def incarnations(self) -> frozenset[str]:
+        """Return who is in it."""
+        return frozenset(entry.incarnation for entry in self.roster)
+
+    def rank_of(self, incarnation: str) -> int | None:
+        """Return a node's rank; None: it is not in it."""
+        return next((rank for rank, entry in enumerate(self.roster) if entry.incarnation == incarnation), None)
+
+
+class Ending(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """How a round ended, for all its nodes: they stop their workers and join the next one.
+
+    `kind`: `restart` after a failure, `regroup` because nodes came or went. `lost` and `exclude` are node ids;
+    `unclean` those among the lost that went without a word.
+    """
+
+    token: int
+    nonce: str
+    kind: Literal["restart", "regroup"]
+    reason: str
+    by: str
+    delay_s: float = 0.0
+    rule: str = ""
+    exclude: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    unclean: tuple[str, ...] = ()
+    arrived: int = 0
+    failure: Failure | None = None
+
+
+class Verdict(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """How the run ended; it stands."""
+
+    outcome: Literal["done", "failed"]
+    exit_code: int
+    reason: str
+    by: str
+    token: int = 0
+    rule: str = ""
+    failure: Failure | None = None
+
+
+class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """Which run this is, and what is decided.
+
+    `epoch` is random and another for each run; `secret` is what agents of the run know each other by. `history` has the
+    last failures with their decisions, oldest first.
+    """
+
+    v: int = FORMAT
+    epoch: str
+    attempt: int
+    secret: str
+    fingerprint: Mapping[str, str] = {}
+    ending: Ending | None = None
+    verdict: Verdict | None = None
+    history: tuple[Failure, ...] = ()
+
+
+HISTORY_LIMIT = 64
+"""How many failures are kept; policies look at the last ones."""
+
+_D = TypeVar("_D", MemberRecord, RoundDocument, ControlDocument)
+
+
+class _Versioned(msgspec.Struct):
+    v: Any = None
+
+
+def encode(document: MemberRecord | RoundDocument | ControlDocument) -> bytes:
+    """Return the JSON text; the version is in it although it is the default."""
+    text = msgspec.json.encode(document)
+    return b'{"v":%d,' % FORMAT + text[1:] if not text.startswith(b'{"v":') else text
+
+
+def decode(raw: bytes, kind: type[_D]) -> _D:
+    """Return what was encoded.
+
+    Raises:
+        RendezvousStateError: it is not JSON of this kind, or of another version of the format.
+    """
+    what = kind.__name__
+    try:
+        version = msgspec.json.decode(raw, type=_Versioned).v
+    except (msgspec.DecodeError, UnicodeDecodeError) as err:
+        raise RendezvousStateError(
+            f"the store holds something that is not a {what} of ours ({err})", hint="another --rdzv-id"
+        ) from err
+    if version != FORMAT:
+        raise RendezvousStateError(
+            f"the store holds a {what} of format {version!r}; this version of elastic-core reads {FORMAT}",
+            hint="the same version of elastic-core on every node, or another --rdzv-id",
+        )
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as err:
+        raise RendezvousStateError(
+            f"the store holds a {what} that can't be read ({err})", hint="another --rdzv-id"
+        ) from err
