@@ -51,7 +51,7 @@ def told():
     """What the kit says of each store; most tests of it only wait, so that all are run at once."""
     stores = [MemoryStore, *(broken.cls for broken in BROKEN)]
     alone = {cls: {ALONE: err} if (err := run_one(cls, ALONE)) else {} for cls in stores}
-    with ThreadPoolExecutor(64) as outer, ThreadPoolExecutor(24) as pool:
+    with ThreadPoolExecutor(80) as outer, ThreadPoolExecutor(40) as pool:
         return dict(zip(stores, outer.map(lambda cls: alone[cls] | failures(cls, pool), stores), strict=True))
 
 
