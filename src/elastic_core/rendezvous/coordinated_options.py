@@ -1,0 +1,71 @@
+"""The `--rdzv-conf` keys that every backend on a `CoordinationStore` takes, beside its own."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from elastic_core.errors import ConfigError
+from elastic_core.types import OptionSpec
+
+DEFAULT_LEASE_TTL_S: Final = 5.0
+DEFAULT_JOIN_TIMEOUT_S: Final = 600.0
+DEFAULT_CONNECT_TIMEOUT_S: Final = 60.0
+
+COORDINATED_OPTIONS: Final = (
+    OptionSpec(
+        name="lease_ttl",
+        type="float",
+        default=DEFAULT_LEASE_TTL_S,
+        unit="seconds",
+        help="how long a node counts as alive after its last word; the same on every node",
+    ),
+    OptionSpec(
+        name="last_call_timeout",
+        type="float",
+        unit="seconds",
+        help="how long to wait for more nodes once the fewest are there; default 30 before a run's first round, 2 "
+        "after; the same on every node",
+    ),
+    OptionSpec(
+        name="join_timeout",
+        type="float",
+        default=DEFAULT_JOIN_TIMEOUT_S,
+        unit="seconds",
+        help="how long to wait for the fewest nodes",
+    ),
+    OptionSpec(
+        name="connect_timeout",
+        type="float",
+        default=DEFAULT_CONNECT_TIMEOUT_S,
+        unit="seconds",
+        help="how long to try to reach the store at first",
+    ),
+)
+"""All are seconds, more than zero. `last_call_timeout` None: 30 before a run's first round, 2 after."""
+
+COORDINATED_KEYS: Final = frozenset(spec.name for spec in COORDINATED_OPTIONS)
+
+
+def check_coordinated(options: Mapping[str, object], *, backend: str, min_ttl_s: float) -> None:
+    """Refuse durations that can't be.
+
+    Args:
+        options: The resolved options of a backend.
+        backend: Its name, for messages.
+        min_ttl_s: The shortest lease that its server can keep.
+
+    Raises:
+        ConfigError: a duration is not above zero, or the lease too short.
+    """
+    for spec in COORDINATED_OPTIONS:
+        value = options.get(spec.name)
+        if isinstance(value, (int, float)) and value <= 0:
+            raise ConfigError(
+                f"--rdzv-conf {spec.name}={value:g}: needed seconds, more than 0",
+                hint=f"--rdzv-conf {spec.name}={spec.default:g}" if spec.default else f"leave {spec.name} out",
+            )
+    lease_s = options.get("lease_ttl")
+    if isinstance(lease_s, (int, float)) and lease_s < min_ttl_s:
+        raise ConfigError(
+            f"--rdzv-conf lease_ttl={lease_s:g}: rendezvous backend {backend!r} needed at least {min_ttl_s:g} s",
+            hint=f"--rdzv-conf lease_ttl={max(DEFAULT_LEASE_TTL_S, min_ttl_s):g}",
+        )
