@@ -31,8 +31,9 @@ def test_the_core_is_known_by_what_its_entry_points_lead_to():
     [
         ("static", "Try: pip install 'acme-elastic[torchrun]'"),
         ("statik", "Try: 'static', after pip install 'acme-elastic[torchrun]'"),
-        ("c10d", "until pip install 'acme-elastic[torchrun]' brings it"),
-        ("redis", "until pip install elastic-rdzv-redis brings it"),
+        ("c10d", "Try: pip install 'acme-elastic[torchrun]'"),
+        ("redis", "Try: pip install elastic-rdzv-redis"),
+        ("etcd", "until pip install elastic-rdzv-etcd brings it"),
     ],
 )
 def test_hints_name_the_distribution_that_is_installed(name, hint):

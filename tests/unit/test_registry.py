@@ -3,6 +3,7 @@
 import importlib.metadata
 import sys
 import textwrap
+import types
 import zipfile
 
 import pytest
@@ -15,7 +16,8 @@ from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.rendezvous import registry as in_code
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.local import LocalRendezvous
-from elastic_core.types import HookSettings, PolicySettings, Refuse, RendezvousSettings
+from elastic_core.rendezvous.store import CoordinationStore
+from elastic_core.types import HookSettings, OptionSpec, PolicySettings, Refuse, RendezvousSettings
 
 BACKEND = """
     from elastic_core.api import *
@@ -222,11 +224,11 @@ def test_modules_with_hookimpls_make_backend_and_policy(install):
 @pytest.mark.parametrize(
     ("name", "needles"),
     [
-        ("redis", ["is not available yet", "Try: --rdzv-backend static, until pip install elastic-rdzv-redis"]),
-        ("etcd", ["is not available yet", "until pip install elastic-rdzv-etcd brings it"]),
+        ("redis", ["is not installed", "Try: pip install elastic-rdzv-redis"]),
+        ("etcd", ["is not available yet", "Try: --rdzv-backend static, until pip install elastic-rdzv-etcd brings it"]),
         ("static", ["is not installed", "Try: pip install 'elastic-core[torchrun]'"]),
-        ("c10d", ["is not available yet", "until pip install 'elastic-core[torchrun]' brings it"]),
-        ("redsi", ["Try: 'redis'"]),
+        ("c10d", ["is not installed", "Try: pip install 'elastic-core[torchrun]'"]),
+        ("redsi", ["Try: 'redis', after pip install elastic-rdzv-redis"]),
         ("locl", ["Try: 'local'"]),
         ("zookeeper", ["is not installed", "Try: pip install the distribution that provides 'zookeeper'"]),
     ],
@@ -311,7 +313,7 @@ def test_abstract_methods_left_over_are_named(install):
 @pytest.mark.parametrize(
     ("value", "needles"),
     [
-        ("mod_kind:Policy", ["is the class Policy", "a subclass of RendezvousHandler, or a module with hookimpls"]),
+        ("mod_kind:Policy", ["is the class Policy", "subclass of RendezvousHandler or CoordinationStore, or a module"]),
         ("mod_kind:made", ["is an object of dict"]),
         ("mod_kind", ["module mod_kind implements none of this group's hooks", "hookimpl"]),
     ],
@@ -327,7 +329,10 @@ def test_other_kinds_are_refused(install, value, needles):
     [
         ("def elastic_make_rendezvous(options): ...", "its hookimpls don't fit"),
         ("def on_faliure(event): ...", "its hookimpls don't fit"),
-        ("def elastic_make_rendezvous(settings): return None", "made NoneType; a RendezvousHandler is needed"),
+        (
+            "def elastic_make_rendezvous(settings): return None",
+            "made NoneType; a RendezvousHandler or CoordinationStore is",
+        ),
         ("def elastic_make_rendezvous(settings): return settings", "made RendezvousSettings"),
         ("def elastic_make_rendezvous(settings): raise KeyError('host')", "building it raised KeyError: 'host'"),
     ],
@@ -531,7 +536,137 @@ def test_bad_registrations_are_refused():
     in_code.register("mute", Mute)
     refused(lambda: make_backend("mute"), "rendezvous backend 'mute' (in code)", "TypeError")
     in_code.register("odd", lambda settings: {})
-    refused(lambda: make_backend("odd"), "made dict; a RendezvousHandler is needed")
+    refused(lambda: make_backend("odd"), "made dict; a RendezvousHandler or CoordinationStore is needed")
+
+
+# --- stores
+
+STORE = """
+    from elastic_core.api import *
+    class Store(CoordinationStore):
+        api_version = 1
+        min_ttl_s = 2.0
+        options = (OptionSpec(name="prefix", default="p"),)
+        where = "nowhere"
+        connect = enlist = update = renew = withdraw = members = load = swap = watch = None
+"""
+SHARED = {"lease_ttl": 5.0, "last_call_timeout": None, "join_timeout": 600.0, "connect_timeout": 60.0}
+
+
+class Driven(RendezvousHandler):
+    """Stands where the core's rendezvous on a store is."""
+
+    def __init__(self, store, settings):
+        super().__init__(settings)
+        self.store = store
+
+    def next_rendezvous(self):
+        return (None, 0, 1)
+
+
+@pytest.fixture
+def driven(monkeypatch, install):
+    stand_in = types.ModuleType("elastic_core.rendezvous.coordinated")
+    stand_in.CoordinatedRendezvous = Driven
+    monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
+    more = """
+    api_version = 1
+    options = Store.options
+    @hookimpl
+    def elastic_make_rendezvous(settings):
+        return Store(settings)
+"""
+    install("fake-class", "elastic_core.rendezvous", "store", "mod_store:Store", STORE)
+    install("fake-module", "elastic_core.rendezvous", "module", "mod_store_made", STORE + more)
+
+
+@pytest.fixture
+def in_code_store(driven, no_registrations):
+    class Store(CoordinationStore):
+        min_ttl_s = 2.0
+        options = (OptionSpec(name="prefix", default="p"),)
+        where = "nowhere"
+        connect = enlist = update = renew = withdraw = members = load = swap = watch = None
+
+    in_code.register("in code", Store)
+    in_code.register("function", lambda settings: Store(settings))
+
+
+@pytest.mark.parametrize("name", ["store", "module", "in code", "function"])
+@pytest.mark.usefixtures("in_code_store")
+def test_a_store_gets_the_cores_rendezvous_with_the_options_of_every_store(name):
+    conf = {"lease_ttl": "2.5", "prefix": "q", "join_timeout": "'7'"}
+    handler = make_backend(name, conf)
+    assert isinstance(handler, Driven)
+    assert isinstance(handler.store, CoordinationStore)
+    assert handler.settings.options == SHARED | {"lease_ttl": 2.5, "prefix": "q", "join_timeout": 7.0}
+    assert handler.store.settings.options["prefix"] == "q"
+    own = {} if name == "function" else {"prefix": "p"}
+    assert make_backend(name).settings.options == SHARED | own
+
+
+@pytest.mark.parametrize("name", ["store", "module", "in code", "function"])
+@pytest.mark.parametrize(
+    ("conf", "needles"),
+    [
+        ({"lease_ttl": "soon"}, ["--rdzv-conf lease_ttl='soon' is not a number"]),
+        ({"lease_ttl": "1.5"}, ["lease_ttl=1.5: ", "needed at least 2 s", "Try: --rdzv-conf lease_ttl=5"]),
+        ({"join_timeout": "0"}, ["join_timeout=0: needed seconds, more than 0", "Try: --rdzv-conf join_timeout=600"]),
+        ({"last_call_timeout": "-1"}, ["last_call_timeout=-1: ", "Try: leave last_call_timeout out"]),
+    ],
+)
+@pytest.mark.usefixtures("in_code_store")
+def test_options_of_every_store_are_checked(name, conf, needles):
+    refused(lambda: make_backend(name, conf), *needles, error=ConfigError)
+
+
+@pytest.mark.parametrize("name", ["store", "in code"])
+@pytest.mark.usefixtures("in_code_store")
+def test_unknown_options_of_a_store_suggest_the_nearest_of_all(name):
+    for typed, meant in (("lease_tll", "lease_ttl"), ("prefixx", "prefix")):
+        refused(lambda t=typed: make_backend(name, {t: "2"}), f"Try: --rdzv-conf {meant}=", error=ConfigError)
+
+
+@pytest.mark.usefixtures("driven")
+def test_torchs_keys_that_a_store_has_not_warn():
+    registry = PluginRegistry()
+    registry.make_rendezvous("store", rdzv_settings("store"), {"timeout": "900", "last_call_timeout": "3"})
+    assert registry.warnings == ("--rdzv-conf timeout='900' has no effect with rendezvous backend 'store'",)
+
+
+def test_a_module_that_makes_a_handler_takes_no_options_of_stores(install):
+    source = """
+        from elastic_core.api import *
+        api_version = 1
+        class Backend(RendezvousHandler):
+            def next_rendezvous(self): ...
+        @hookimpl
+        def elastic_make_rendezvous(settings):
+            return Backend(settings)
+    """
+    install("fake-rdzv", "elastic_core.rendezvous", "fake", "mod_no_store", source)
+    refused(lambda: make_backend("fake", {"lease_ttl": "5"}), "takes no --rdzv-conf options", error=ConfigError)
+    registry = PluginRegistry()
+    registry.make_rendezvous("fake", rdzv_settings(), {"join_timeout": "5"})  # torch's
+    assert registry.warnings == ("--rdzv-conf join_timeout='5' has no effect with rendezvous backend 'fake'",)
+
+
+def test_a_store_with_operations_left_over_is_refused(install):
+    source = """
+        from elastic_core.api import CoordinationStore
+        class Store(CoordinationStore):
+            api_version = 1
+            where = "nowhere"
+            connect = enlist = update = renew = withdraw = members = load = watch = None
+    """
+    install("fake-rdzv", "elastic_core.rendezvous", "fake", "mod_half_store:Store", source)
+    refused(make_backend, "(fake-rdzv 1.2): Store does not define swap")
+
+
+def test_our_stores_load():
+    loaded = {info.name: info for info in PluginRegistry().list_plugins()}
+    for name in ("redis", "c10d"):
+        assert (loaded[name].distribution, loaded[name].status) == ("elastic-rdzv-redis", "loaded")
 
 
 # --- listed

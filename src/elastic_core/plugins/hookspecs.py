@@ -25,6 +25,7 @@ from elastic_core.messages import (
     WorkersStopping,
 )
 from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import AddEnvironment, PolicySettings, Refuse, RendezvousSettings
 
 PROJECT_NAME: Final = "elastic_core"
@@ -35,8 +36,11 @@ hookimpl = pluggy.HookimplMarker(PROJECT_NAME)
 
 
 @hookspec(firstresult=True)
-def elastic_make_rendezvous(settings: RendezvousSettings) -> RendezvousHandler | None:
-    """Build the rendezvous backend. Called: once per run, after options are validated, before any worker exists."""
+def elastic_make_rendezvous(settings: RendezvousSettings) -> RendezvousHandler | CoordinationStore | None:
+    """Build the rendezvous backend, or the store for one.
+
+    Called: once per run, after options are validated, before any worker exists.
+    """
 
 
 @hookspec(firstresult=True)

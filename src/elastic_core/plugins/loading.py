@@ -13,6 +13,7 @@ from elastic_core.plugins.discovery import PluginEntry, find_entries
 from elastic_core.plugins.missing import FAILURE_GROUP, HOOKS_GROUP, RENDEZVOUS_GROUP
 from elastic_core.plugins.refusal import mend, one_line, refusal
 from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import API_VERSION, HookSettings, OptionSpec, PolicySettings, RendezvousSettings
 
 if TYPE_CHECKING:
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
 
 SUPPORTED_API: Final = range(1, API_VERSION + 1)
 
-BASES: Final[dict[str, type]] = {
-    RENDEZVOUS_GROUP: RendezvousHandler,
-    FAILURE_GROUP: FailureHandler,
-    HOOKS_GROUP: AgentHook,
+BASES: Final[dict[str, tuple[type, ...]]] = {
+    RENDEZVOUS_GROUP: (RendezvousHandler, CoordinationStore),
+    FAILURE_GROUP: (FailureHandler,),
+    HOOKS_GROUP: (AgentHook,),
 }
-"""What a class of each group derives from."""
+"""What a class of each group derives from: one of these."""
 
 
 class LoadedPlugin:
@@ -50,15 +51,25 @@ class LoadedPlugin:
         options: Sequence[OptionSpec] = getattr(self._target, "options", ())
         return options
 
-    def make_rendezvous(self, settings: RendezvousSettings) -> RendezvousHandler:
-        """Build the backend.
+    @property
+    def is_class(self) -> bool:
+        """Whether it is a class, not a module."""
+        return isinstance(self._target, type)
+
+    @property
+    def is_store(self) -> bool:
+        """Whether it is the class of a store; what a module makes shows only when it is made."""
+        return is_store_class(self._target)
+
+    def make_rendezvous(self, settings: RendezvousSettings) -> RendezvousHandler | CoordinationStore:
+        """Build the backend, or the store for one.
 
         Raises:
             PluginError: it raised, or gave something else.
             ElasticError: the plugin's own word on the settings.
         """
         made = build(self.entry, lambda: self._maker.make_rendezvous(settings))
-        return made if isinstance(made, RendezvousHandler) else self._refuse_product(made)
+        return made if isinstance(made, (RendezvousHandler, CoordinationStore)) else self._refuse_product(made)
 
     def make_policy(self, settings: PolicySettings) -> FailureHandler:
         """Build the policy; raises as `make_rendezvous` does."""
@@ -71,9 +82,18 @@ class LoadedPlugin:
         return made if isinstance(made, AgentHook) else self._refuse_product(made)
 
     def _refuse_product(self, made: object) -> NoReturn:
-        base = BASES[self.entry.group].__name__
-        what = f"{self.entry.value} made {type(made).__name__}; a {base} is needed"
+        what = f"{self.entry.value} made {type(made).__name__}; a {base_names(self.entry.group)} is needed"
         raise refusal(self.entry, what, hint=mend(self.entry))
+
+
+def is_store_class(target: object) -> bool:
+    """Return whether this is a class of stores, around which the core puts its rendezvous."""
+    return isinstance(target, type) and issubclass(target, CoordinationStore)
+
+
+def base_names(group: str) -> str:
+    """Return what the plugins of a group are made of, for messages: `RendezvousHandler or CoordinationStore`."""
+    return " or ".join(base.__name__ for base in BASES[group])
 
 
 class _ClassMaker:
@@ -117,11 +137,10 @@ def _import(entry: PluginEntry) -> object:
 
 
 def _check_kind(entry: PluginEntry, target: object) -> None:
-    base = BASES[entry.group]
-    if isinstance(target, ModuleType) or (isinstance(target, type) and issubclass(target, base)):
+    if isinstance(target, ModuleType) or (isinstance(target, type) and issubclass(target, BASES[entry.group])):
         return
     found = f"the class {target.__qualname__}" if isinstance(target, type) else f"an object of {type(target).__name__}"
-    what = f"{entry.value} is {found}; a subclass of {base.__name__}, or a module with hookimpls, is needed"
+    what = f"{entry.value} is {found}; a subclass of {base_names(entry.group)}, or a module with hookimpls, is needed"
     raise refusal(entry, what, hint=mend(entry))
 
 

@@ -4,7 +4,7 @@ Listing reads metadata only; a plugin's code is imported when it is chosen by na
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.runner import NamedHook
 from elastic_core.plugins.core_name import is_built_in
 from elastic_core.plugins.discovery import PluginEntry, find_entries
-from elastic_core.plugins.loading import LoadedPlugin, build
+from elastic_core.plugins.loading import LoadedPlugin, base_names, build, is_store_class
 from elastic_core.plugins.missing import (
     FAILURE_GROUP,
     HOOKS_GROUP,
@@ -28,6 +28,7 @@ from elastic_core.plugins.options import TORCH_RDZV_KEYS, resolve_options
 from elastic_core.plugins.refusal import IN_CODE, mend, refusal
 from elastic_core.rendezvous import registry as in_code
 from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import HookSettings, OptionSpec, PolicySettings, Record, RendezvousSettings
 
 HEAVY_MODULES: Final = ("torch", "numpy")
@@ -83,8 +84,28 @@ class PluginRegistry:
         if maker is not None:
             return self._make_in_code(name, maker, settings, conf)
         plugin = LoadedPlugin(self._entry(RENDEZVOUS_GROUP, name))
-        options = self._rendezvous_options(name, plugin.options, conf)
-        return plugin.make_rendezvous(replace(settings, options=options))
+        if plugin.is_store:
+            return self._make_coordinated(name, plugin.make_rendezvous, plugin.options, settings, conf)
+        shared = {} if plugin.is_class else _shared_keys(conf, plugin.options)
+        own = {key: text for key, text in conf.items() if key not in shared}
+        full = replace(settings, options=self._rendezvous_options(name, plugin.options, own))
+        made = plugin.make_rendezvous(full)
+        if isinstance(made, RendezvousHandler) and shared:
+            self._rendezvous_options(name, plugin.options, shared)  # no store after all: unknown, or torch's
+        return _handler(made, full, shared)
+
+    def _make_coordinated(
+        self,
+        name: str,
+        make: Callable[[RendezvousSettings], RendezvousHandler | CoordinationStore],
+        declared: Sequence[OptionSpec],
+        settings: RendezvousSettings,
+        conf: Mapping[str, str],
+    ) -> RendezvousHandler:
+        from elastic_core.plugins.coordination import store_options
+
+        full = replace(settings, options=self._rendezvous_options(name, store_options(declared), conf))
+        return _handler(make(full), full, {})
 
     def make_policy(self, name: str, settings: PolicySettings, conf: Mapping[str, str]) -> FailureHandler:
         """Build the restart policy that the user named, with its options (`--policy-conf`).
@@ -132,20 +153,23 @@ class PluginRegistry:
             distribution=IN_CODE,
             version="",
         )
-        # A function declares nothing, so that what the user typed reaches it as it is.
+
+        def make(full: RendezvousSettings) -> RendezvousHandler | CoordinationStore:
+            made = build(entry, lambda: maker(full) if _takes_settings(maker) else maker())  # type: ignore[call-arg]  # _takes_settings knows which
+            return _fit_in_code(entry, made, full)
+
         declared: Sequence[OptionSpec] | None = getattr(maker, "options", None)
+        if is_store_class(maker):
+            return self._make_coordinated(name, make, declared or (), settings, conf)
+        # A function declares nothing, so that what the user typed reaches it as it is.
         options = dict(conf) if declared is None else self._rendezvous_options(name, declared, conf)
         full = replace(settings, options=options)
-        handler = build(entry, lambda: maker(full) if _takes_settings(maker) else maker())  # type: ignore[call-arg]  # _takes_settings knows which
-        if not isinstance(handler, RendezvousHandler):
-            what = f"{entry.value} made {type(handler).__name__}; a RendezvousHandler is needed"
-            raise refusal(entry, what, hint="subclass elastic_core.api.RendezvousHandler")
-        # A class with a constructor of its own may have forgotten ours.
-        if not hasattr(handler, "settings"):
-            handler.settings = full
-        if not hasattr(handler, "wait"):
-            handler.wait = WaitBudget()
-        return handler
+        made = make(full)
+        if isinstance(made, RendezvousHandler):
+            return made
+        shared = _shared_keys(conf, declared or ())
+        own = {key: value for key, value in full.options.items() if key not in shared}
+        return _handler(made, replace(full, options=own), shared)
 
     def _rendezvous_options(
         self, name: str, specs: Sequence[OptionSpec], conf: Mapping[str, str]
@@ -253,6 +277,37 @@ def _refuse_heavy(entry: PluginEntry, before: frozenset[str]) -> None:
         raise refusal(
             entry, f"it imports {names} into the supervisor", hint=f"import {names} where it is used, in the worker"
         )
+
+
+def _shared_keys(conf: Mapping[str, str], declared: Sequence[OptionSpec]) -> Mapping[str, str]:
+    if not conf:
+        return {}
+    from elastic_core.plugins.coordination import shared_keys
+
+    return shared_keys(conf, declared)
+
+
+def _handler(
+    made: RendezvousHandler | CoordinationStore, full: RendezvousSettings, shared: Mapping[str, str]
+) -> RendezvousHandler:
+    """Return a handler as it is, a store with the core's rendezvous around it."""
+    if isinstance(made, RendezvousHandler):
+        return made
+    from elastic_core.plugins.coordination import coordinate  # only for those who meet others
+
+    return coordinate(made, full, shared)
+
+
+def _fit_in_code(entry: PluginEntry, made: object, full: RendezvousSettings) -> RendezvousHandler | CoordinationStore:
+    """Return what was made in code, completed where a constructor of its own has forgotten ours."""
+    if not isinstance(made, (RendezvousHandler, CoordinationStore)):
+        what = f"{entry.value} made {type(made).__name__}; a {base_names(entry.group)} is needed"
+        raise refusal(entry, what, hint="subclass elastic_core.api.RendezvousHandler")
+    if not hasattr(made, "settings"):
+        made.settings = full
+    if isinstance(made, RendezvousHandler) and not hasattr(made, "wait"):
+        made.wait = WaitBudget()
+    return made
 
 
 def _takes_settings(maker: in_code.Maker) -> bool:

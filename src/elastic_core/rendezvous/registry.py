@@ -5,10 +5,12 @@ from typing import Final
 
 from elastic_core.errors import PluginError
 from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import RendezvousSettings
 
-Maker = type[RendezvousHandler] | Callable[[RendezvousSettings], RendezvousHandler] | Callable[[], RendezvousHandler]
-"""A class, or a callable that gives a handler; it is handed the settings if it takes an argument."""
+Made = RendezvousHandler | CoordinationStore
+Maker = type[RendezvousHandler] | type[CoordinationStore] | Callable[[RendezvousSettings], Made] | Callable[[], Made]
+"""A class, or a callable that gives a handler or a store; it is handed the settings if it takes an argument."""
 
 _makers: Final[dict[str, Maker]] = {}
 
@@ -17,7 +19,8 @@ def register(name: str, cls: Maker) -> None:
     """Make `cls` available as `--rdzv-backend NAME` in this process, before any installed backend of that name.
 
     The class may override only `next_rendezvous`, may return `(store, rank, world_size)` from it, and need not state an
-    `api_version`: it lives with the code that it runs in. Registering the same class again changes nothing.
+    `api_version`: it lives with the code that it runs in. A `CoordinationStore` gets the core's rendezvous around it.
+    Registering the same class again changes nothing.
 
     Raises:
         PluginError: the name is empty, `cls` can't be called, or the name is another class's.

@@ -1,0 +1,43 @@
+"""Puts the core's rendezvous around a store that a plugin brings. Imported only where there may be one."""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from elastic_core.plugins.options import resolve_options
+from elastic_core.rendezvous.coordinated_options import COORDINATED_KEYS, COORDINATED_OPTIONS, check_coordinated
+from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.rendezvous.store import CoordinationStore
+from elastic_core.types import OptionSpec, RendezvousSettings
+
+
+def store_options(declared: Sequence[OptionSpec]) -> Sequence[OptionSpec]:
+    """Return what `--rdzv-conf` takes with a store: the keys of every one, and its own, which come first."""
+    own = {spec.name for spec in declared}
+    return (*(spec for spec in COORDINATED_OPTIONS if spec.name not in own), *declared)
+
+
+def shared_keys(conf: Mapping[str, str], declared: Sequence[OptionSpec]) -> dict[str, str]:
+    """Return of what was typed the part that is the core's if the plugin makes a store."""
+    own = {spec.name for spec in declared}
+    return {key: text for key, text in conf.items() if key in COORDINATED_KEYS and key not in own}
+
+
+def coordinate(store: CoordinationStore, settings: RendezvousSettings, shared: Mapping[str, str]) -> RendezvousHandler:
+    """Return the core's rendezvous on a store.
+
+    Args:
+        store: What the plugin made.
+        settings: What it was made with.
+        shared: The keys of every coordinated backend as typed, those that `settings.options` does not have yet.
+
+    Raises:
+        ConfigError: one of them is malformed.
+    """
+    owner = f"rendezvous backend {settings.backend!r}"
+    resolved = resolve_options(shared, COORDINATED_OPTIONS, flag="--rdzv-conf", owner=owner)
+    full = replace(settings, options={**resolved.values, **settings.options})
+    check_coordinated(full.options, backend=settings.backend, min_ttl_s=store.min_ttl_s)
+    from elastic_core.rendezvous.coordinated import CoordinatedRendezvous  # the algorithm: for those who meet others
+
+    return CoordinatedRendezvous(store, full)
