@@ -52,7 +52,7 @@ class MemberRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RosterEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One node of a round. An empty address is the part of the node id behind its last slash."""
+    """One node of a round. An empty address is the part of the node id behind its last `@`."""
 
     incarnation: str
     node: str
@@ -64,7 +64,7 @@ class RosterEntry(msgspec.Struct, frozen=True, array_like=True):
     @property
     def host(self) -> str:
         """Return the address."""
-        return self.address or self.node.rpartition("/")[2]
+        return self.address or self.node.rpartition("@")[2]
 
 
 class RoundDocument(Record, frozen=True, kw_only=True, omit_defaults=True):

@@ -293,7 +293,7 @@ def _unpark(
     for member in ready:
         count = strikes.get(member.record.node, 0)
         until_s = view.now_s
-        if count and (member.incarnation not in stayed or member.record.node in _lost(view)):
+        if count and member.incarnation not in stayed:
             until_s = back_s[member.incarnation] + PARK_S[min(count, len(PARK_S)) - 1]
         if until_s <= view.now_s:
             free.append(member)

@@ -19,13 +19,13 @@ LONG_AGO_S = float("-inf")
 class Me(Record, frozen=True, kw_only=True):
     """What does not change about this member.
 
-    `label` and `where` name the run and the store in texts. `hosted`: the store is hosted by a member of the run, so
+    `where` names the store in texts. `hosted`: the store is hosted by a member of the run, so
     that its loss is final. `fresh_epoch` and `secret` are random, for the case that this member begins the run.
     """
 
     node: str
     incarnation: str
-    label: str
+    run_id: str
     where: str
     fresh_epoch: str
     secret: str
@@ -89,20 +89,22 @@ class Progress(enum.StrEnum):
 
 
 class Trouble(Record, frozen=True, kw_only=True):
-    """The store can't be reached. `answered_s`: when peers were last asked. `said`: people were told."""
+    """The store can't be reached. `asked_s`: when peers were last asked."""
 
     since_s: float
     count: int
     retry_s: float
     text: str
+    hint: str = ""
+    refused: bool = False
     asked_s: float = LONG_AGO_S
-    said: bool = False
 
 
 class State(Record, frozen=True, kw_only=True):
     """All that a member knows.
 
     `control` and `round` are the last that were read; `fresh` names what need not be read again (`members`, too).
+    `kept` and `kept_round` are the last of this run: copies to offer to a store that has lost them.
     `mine` is the round that this member runs or ran last. `confirmed_s` is when the last lease operation that the store
     confirmed was sent, `evidence_s` when peers were asked who then said that the store is away for all.
     """
@@ -137,8 +139,11 @@ class State(Record, frozen=True, kw_only=True):
     epoch: str = ""
     control: ControlDocument | None = None
     control_version: str | None = None
+    kept: ControlDocument | None = None
+    begin: bool = False
     round: RoundDocument | None = None
     round_version: str | None = None
+    kept_round: RoundDocument | None = None
     members: tuple[Candidate, ...] = ()
     members_s: float = LONG_AGO_S
     members_read_s: float = LONG_AGO_S
@@ -151,8 +156,10 @@ class State(Record, frozen=True, kw_only=True):
     look_s: float = NEVER_S
     serial: int = 0
     trouble: Trouble | None = None
+    away_said: bool = False
     began_s: float = 0.0
     waiting_s: float = 0.0
+    spare: bool = False
     say_s: float = NEVER_S
     spare_said: bool = False
 

@@ -84,7 +84,7 @@ def _entry(candidate: Candidate, *, one_host: bool) -> RosterEntry:
     return RosterEntry(
         incarnation=candidate.incarnation,
         node=record.node,
-        address="" if record.node.rpartition("/")[2] == address else address,
+        address="" if record.node.rpartition("@")[2] == address else address,
         agent_port=record.agent_port,
         nproc=record.nproc,
         role=record.role,

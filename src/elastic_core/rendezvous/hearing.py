@@ -1,0 +1,226 @@
+"""What a member makes of each thing that it hears: facts only; what follows from them is `heeding`. Pure."""
+
+import zlib
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from elastic_core.rendezvous import membership as m
+from elastic_core.rendezvous.documents import ControlDocument, Ending, RoundDocument
+from elastic_core.rendezvous.membership import Progress, State, Want
+from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic, Watched
+
+SAY_EVERY_S = 10.0
+"""How often a waiting member says who has come."""
+RETRY_S = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
+"""From one try of a store that is away to the next, less up to a third of it."""
+MEMBERS = Topic.MEMBERS.value
+
+_INTENTS = m.JoinAsked | m.FinishingReported | m.DoneReported | m.DecisionPosted | m.DepartureAnnounced | m.LeaveAsked
+
+
+def hear(state: State, event: m.Event, now_s: float) -> State:
+    """Return what is known after `event`."""
+    match event:
+        case (
+            m.JoinAsked()
+            | m.FinishingReported()
+            | m.DoneReported()
+            | m.DecisionPosted()
+            | m.DepartureAnnounced()
+            | m.LeaveAsked()
+        ):
+            return _intend(state, event, now_s)
+        case m.Failed():
+            return _fail(state, event, now_s)
+        case m.PeersAnswered():
+            return _peers(state, event)
+        case m.WatchEnded(watched=None):
+            return state
+        case _:
+            return _answer(_recover(state, now_s), event, now_s)
+
+
+# --- what the agent wants
+
+
+def _intend(state: State, event: _INTENTS, now_s: float) -> State:
+    match event:
+        case m.JoinAsked(master_port=port):
+            return replace(
+                state,
+                want=Want.JOIN,
+                progress=Progress.RUNNING,
+                master_port=port,
+                began_s=now_s,
+                waiting_s=now_s,
+                say_s=now_s + SAY_EVERY_S,
+                spare=False,
+                spare_said=False,
+            )
+        case m.FinishingReported():
+            running = state.want is Want.RUN and state.progress is Progress.RUNNING
+            return replace(state, progress=Progress.FINISHING) if running else state
+        case m.DoneReported():
+            return replace(state, progress=Progress.DONE) if state.want is Want.RUN else state
+        case m.DecisionPosted(post=post):
+            if state.want is not Want.RUN or state.mine is None:
+                return state
+            token, nonce = state.mine.token, state.mine.nonce
+            mine = replace(post, token=token, nonce=nonce) if isinstance(post, Ending) else replace(post, token=token)
+            return replace(state, post=mine, want=Want.STOP)
+        case m.DepartureAnnounced():
+            return replace(state, leaving=True)
+        case m.LeaveAsked():
+            return replace(state, want=Want.LEAVE)
+        case _:
+            assert_never(event)
+
+
+# --- trouble
+
+
+def _fail(state: State, event: m.Failed, now_s: float) -> State:
+    trouble = state.trouble
+    count = trouble.count + 1 if trouble is not None else 1
+    jitter = zlib.crc32(f"{state.me.incarnation}/{count}".encode()) % 1000 / 3000
+    retry_s = now_s + RETRY_S[min(count, len(RETRY_S)) - 1] * (1 - jitter)
+    trouble = m.Trouble(
+        since_s=trouble.since_s if trouble is not None else now_s,
+        count=count,
+        retry_s=retry_s,
+        text=event.text,
+        hint=event.hint,
+        refused=event.refused,
+        asked_s=trouble.asked_s if trouble is not None else m.LONG_AGO_S,
+    )
+    alone = state.mine is not None and len(state.mine.roster) == 1
+    return replace(
+        state,
+        trouble=trouble,
+        fresh=state.fresh - {event.key},
+        evidence_s=now_s if alone else state.evidence_s,
+    )
+
+
+def _peers(state: State, event: m.PeersAnswered) -> State:
+    if state.trouble is None:
+        return state
+    away = event.answered > 0 and event.reaching == 0
+    return replace(
+        state,
+        trouble=replace(state.trouble, asked_s=event.asked_s),
+        evidence_s=event.asked_s if away else state.evidence_s,
+    )
+
+
+def _recover(state: State, now_s: float) -> State:
+    """Take an answer of the store for the end of trouble: what was read before it must be read again."""
+    if state.trouble is None:
+        return state
+    return _doubt(replace(state, trouble=None), now_s)
+
+
+def _doubt(state: State, now_s: float) -> State:
+    """Believe nothing that was read, and hold back whatever rests on nobody else being alive.
+
+    Who had a lease when the trouble began is heard again, or has stopped its workers, before one lease has passed.
+    """
+    hold_s = now_s + state.me.ttl_s if state.confirmed_s > m.LONG_AGO_S else state.notes.hold_until_s
+    return replace(state, fresh=frozenset(), notes=replace(state.notes, hold_until_s=hold_s))
+
+
+# --- answers of the store
+
+
+_ANSWERS = (
+    m.Connected
+    | m.Enlisted
+    | m.Updated
+    | m.Renewed
+    | m.Withdrawn
+    | m.MembersRead
+    | m.Loaded
+    | m.SwapAnswered
+    | m.WatchEnded
+)
+
+
+def _answer(state: State, event: _ANSWERS, now_s: float) -> State:
+    match event:
+        case m.Connected(address=address, alternative=alternative, agent_port=port):
+            return replace(
+                state,
+                connected=True,
+                ever_connected=True,
+                address=address,
+                alternative=alternative,
+                agent_port=port,
+                waiting_s=now_s,
+            )
+        case m.Enlisted(seat=seat, record=record, sent_s=sent_s):
+            return replace(
+                _confirmed(state, sent_s), seat=seat, ahead=seat.ahead, recorded=record, fresh=state.fresh - {MEMBERS}
+            )
+        case m.Updated(record=record, kept=kept):
+            return replace(state, recorded=record) if kept else _unseated(state, now_s)
+        case m.Renewed(renewal=None):
+            return _unseated(state, now_s)
+        case m.Renewed(renewal=renewal, sent_s=sent_s):
+            assert renewal is not None
+            expiry_s = m.NEVER_S if renewal.next_expiry_s is None else now_s + renewal.next_expiry_s
+            return replace(_confirmed(state, sent_s), ahead=renewal.ahead, live=renewal.live, expiry_s=expiry_s)
+        case m.Withdrawn():
+            return replace(state, seat=None, recorded=b"")
+        case m.MembersRead(members=members):
+            return replace(
+                state, members=members, members_read_s=now_s, live=len(members), fresh=state.fresh | {MEMBERS}
+            )
+        case m.Loaded(key=key, document=document, value=value):
+            return _read(state, key, document.version if document is not None else None, value)
+        case m.SwapAnswered(key=key, swapped=swapped, value=value):
+            current = swapped.current
+            state = replace(state, owed="", begin=False)
+            return _read(state, key, current.version if current is not None else None, value)
+        case m.WatchEnded(watched=watched):
+            assert watched is not None
+            return _watched(state, watched, now_s)
+        case _:
+            assert_never(event)
+
+
+def _confirmed(state: State, sent_s: float) -> State:
+    return replace(state, confirmed_s=sent_s, renew_s=sent_s + state.me.period_s)
+
+
+def _unseated(state: State, now_s: float) -> State:
+    return _doubt(replace(state, seat=None, recorded=b"", ahead=0), now_s)
+
+
+def _read(state: State, key: str, version: str | None, value: ControlDocument | RoundDocument | None) -> State:
+    fresh = state.fresh | {key}
+    if key == CONTROL_KEY:
+        control = value if isinstance(value, ControlDocument) else None
+        kept = control if control is not None and control.epoch == state.epoch else state.kept
+        return replace(state, control=control, control_version=version, kept=kept, fresh=fresh)
+    if key == ROUND_KEY:
+        return replace(
+            state, round=value if isinstance(value, RoundDocument) else None, round_version=version, fresh=fresh
+        )
+    return state
+
+
+def _watched(state: State, watched: Watched, now_s: float) -> State:
+    first = state.since is None
+    state = replace(state, since=watched.revisions)
+    if first:
+        return state
+    if watched.reset:
+        return replace(_doubt(state, now_s), renew_s=now_s)
+    stale = {topic.value for topic in watched.changed}
+    renew_s = state.renew_s
+    if Topic.DEPARTURES in watched.changed:
+        stale.add(MEMBERS)
+        if state.ahead:
+            renew_s = now_s  # it may have been the leader: the answer says who leads now
+    return replace(state, fresh=state.fresh - stale, renew_s=renew_s)

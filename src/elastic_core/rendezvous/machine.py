@@ -1,0 +1,360 @@
+"""The rendezvous of one member as a pure state machine: what it heard goes in, what it does next and says comes out.
+
+`step` is total: every event in every state is taken for what it says (`hearing`), what follows is announced
+(`heeding`), and the first rule below that has something to do names the next operation. There is always exactly one
+under way; the longest, `Watch`, is cut short by whoever wants something. Nothing here reads a clock or rolls dice: two
+machines that hear the same at the same times do the same.
+
+Source: the design's section on the three interfaces, *CoordinationStore*; docs/explanation/rendezvous.md tells it as a
+story, with the reasons.
+"""
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from elastic_core.rendezvous import membership as m
+from elastic_core.rendezvous.documents import ControlDocument, Ending, RosterEntry, encode
+from elastic_core.rendezvous.duties import Duty, EndRound, FormRound, GiveVerdict, View, ended, judge, leads
+from elastic_core.rendezvous.hearing import MEMBERS, hear
+from elastic_core.rendezvous.heeding import heed, knows_members, own_round, puts_back, record_of
+from elastic_core.rendezvous.membership import NEVER_S, Operation, State, Step, Want
+from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic
+from elastic_core.types import Failure
+
+KEEP_S = 24 * 3600.0
+"""How long a run's content stays after its last call, and after it ended well."""
+KEEP_FAILED_S = 600.0
+DEPUTIES = 2
+"""How many members behind the leader look after its duties."""
+DUTY_PERIODS = 2
+"""A duty that stays undone for so many renewal periods is the next one's."""
+ASK_EVERY_S = 0.25
+PEERS_LIMIT = 8
+HISTORY_LIMIT = 64
+_READ_COST_S = 0.0002
+"""How much later the leader reads all members again, for each of them: it must not spend its time on reading."""
+_LONGEST_READ_PAUSE_S = 0.25
+_EXPIRY_MARGIN_S = 0.01
+
+Planned = tuple[State, Operation | None]
+Rule = Callable[[State, float], Planned]
+
+
+def step(state: State, events: tuple[m.Event, ...], *, now_s: float) -> Step:
+    """Return what a member does next after it heard `events`, in order."""
+    for event in events:
+        state = hear(state, event, now_s)
+    state, announcements = heed(state, now_s)
+    for rule in _RULES:
+        state, operation = rule(state, now_s)
+        if operation is not None:
+            return Step(state=state, operation=operation, announcements=announcements, reason=rule.__name__.strip("_"))
+    raise AssertionError("the last rule always answers")
+
+
+# --- nothing to do with the store
+
+
+def _idle(state: State, now_s: float) -> Planned:
+    if state.want is Want.NOTHING:
+        return state, m.Pause(until_s=NEVER_S)
+    return state, None
+
+
+def _leave(state: State, now_s: float) -> Planned:
+    """Go, unless a word of this node is to be published first."""
+    if state.want is not Want.LEAVE:
+        return state, None
+    if state.trouble is not None or not state.connected or (state.seat is None and state.post is None):
+        return state, m.Gone()
+    if state.post is not None:
+        return state, None
+    assert state.seat is not None
+    return state, m.Withdraw(seat=state.seat)
+
+
+def _trouble(state: State, now_s: float) -> Planned:
+    """Wait for the next try; ask the peers meanwhile."""
+    trouble = state.trouble
+    if trouble is None or now_s >= trouble.retry_s:
+        return state, None
+    peers = _peers(state)
+    ask_s = trouble.asked_s + ASK_EVERY_S if peers else NEVER_S
+    if now_s >= ask_s and state.kept is not None:
+        until_s = min(trouble.retry_s, now_s + ASK_EVERY_S)
+        return state, m.AskPeers(peers=peers, secret=state.kept.secret, until_s=until_s)
+    return state, m.Pause(until_s=min(trouble.retry_s, ask_s, _deadline_s(state, now_s)))
+
+
+def _peers(state: State) -> tuple[RosterEntry, ...]:
+    """Return some others of the round that runs: those behind this node, so that not everybody asks the same."""
+    mine = state.mine
+    if state.want is not Want.RUN or mine is None or len(mine.roster) == 1:
+        return ()
+    rank = mine.rank_of(state.me.incarnation) or 0
+    others = (*mine.roster[rank + 1 :], *mine.roster[:rank])
+    return others[:PEERS_LIMIT]
+
+
+def _deadline_s(state: State, now_s: float) -> float:
+    """Return when this member must look at itself again, whatever happens."""
+    due = [NEVER_S]
+    if state.want is Want.RUN:
+        due.append(state.lease_s + state.me.cut_s if state.trouble is not None else state.fence_s)
+    if state.trouble is not None and not state.away_said:
+        due.append(state.trouble.since_s + 1.0)
+    if state.want is Want.JOIN:
+        due.append(state.say_s)
+        if not state.ever_connected:
+            due.append(state.began_s + state.me.connect_timeout_s)
+        elif not state.spare:
+            due.append(state.waiting_s + state.me.join_timeout_s)
+    if state.trouble is not None and state.me.fail_on_loss:
+        due.append(state.trouble.since_s + state.me.outage_grace_s)
+    return max(min(due), now_s + 0.001)
+
+
+def _connect(state: State, now_s: float) -> Planned:
+    return state, None if state.connected else m.Connect()
+
+
+# --- the lease, and which run this is
+
+
+def _begin_to_watch(state: State, now_s: float) -> Planned:
+    """Learn how far the topics are before anything is read, so that no change after it is missed."""
+    if state.since is not None:
+        return state, None
+    return state, m.Watch(since=None, topics=_topics(state), until_s=now_s)
+
+
+def _renew(state: State, now_s: float) -> Planned:
+    if state.seat is None or state.want is Want.LEAVE:
+        return state, None
+    expired = state.ahead <= 1 and now_s >= state.expiry_s + _EXPIRY_MARGIN_S
+    if now_s >= state.renew_s or expired:
+        return state, m.Renew(seat=state.seat)
+    return state, None
+
+
+def _read_control(state: State, now_s: float) -> Planned:
+    return state, None if CONTROL_KEY in state.fresh else m.Load(key=CONTROL_KEY)
+
+
+def _write_control(state: State, now_s: float) -> Planned:
+    """Begin the run, or put back what the store has lost."""
+    control = state.control
+    if control is not None and control.epoch == state.epoch:
+        return state, None
+    if state.epoch and state.kept is not None and puts_back_here(state):
+        if control is not None and ROUND_KEY not in state.fresh:
+            return state, m.Load(key=ROUND_KEY)
+        return _swap_control(state, state.kept)
+    if control is None or state.begin:
+        me = state.me
+        fresh = ControlDocument(
+            epoch=me.fresh_epoch, attempt=me.attempt, secret=me.secret, fingerprint=dict(me.fingerprint)
+        )
+        return _swap_control(replace(state, epoch="", kept=None, kept_round=None), fresh)
+    if ROUND_KEY not in state.fresh:
+        return state, m.Load(key=ROUND_KEY)
+    return state, m.Pause(until_s=now_s + state.me.period_s)  # nothing here is this member's business
+
+
+def puts_back_here(state: State) -> bool:
+    """Return whether this member offers its copy: into the void anybody does, over another run only who has workers."""
+    return state.control is None or puts_back(state)
+
+
+def _swap_control(state: State, document: ControlDocument) -> Planned:
+    keep_s = KEEP_S
+    if document.verdict is not None and document.verdict.outcome == "failed":
+        keep_s = KEEP_FAILED_S
+    swap = m.Swap(key=CONTROL_KEY, document=document, expect=state.control_version, keep_s=keep_s)
+    return state, swap
+
+
+def _enlist(state: State, now_s: float) -> Planned:
+    if state.seat is not None or state.want is Want.LEAVE:
+        return state, None
+    return state, m.Enlist(record=encode(record_of(state)))
+
+
+def _read_round(state: State, now_s: float) -> Planned:
+    return state, None if ROUND_KEY in state.fresh else m.Load(key=ROUND_KEY)
+
+
+def _write_round(state: State, now_s: float) -> Planned:
+    """Put back the round that the store has lost, or lost a write of."""
+    kept, round_ = state.kept_round, own_round(state)
+    if kept is None or kept.epoch != state.epoch or (round_ is not None and round_.token >= kept.token):
+        return state, None
+    swap = m.Swap(key=ROUND_KEY, document=kept, expect=state.round_version, keep_s=KEEP_S)
+    return state, swap
+
+
+def _update(state: State, now_s: float) -> Planned:
+    record = encode(record_of(state))
+    if state.seat is None or state.want is Want.LEAVE or record == state.recorded:
+        return state, None
+    return state, m.Update(seat=state.seat, record=record)
+
+
+def _post(state: State, now_s: float) -> Planned:
+    """Publish what was decided here; `heeding` forgets it once something stands."""
+    post, control = state.post, state.control
+    if post is None or control is None or control.epoch != state.epoch:
+        return state, None
+    history = _with(control.history, post.failure, post)
+    if isinstance(post, Ending):
+        return _swap_control(state, replace(control, ending=post, history=history))
+    return _swap_control(state, replace(control, verdict=post, history=history))
+
+
+def _with(history: tuple[Failure, ...], failure: Failure | None, post: object) -> tuple[Failure, ...]:
+    return history if failure is None else (*history, failure)[-HISTORY_LIMIT:]
+
+
+def _leave_at_last(state: State, now_s: float) -> Planned:
+    """Go, when there was a word to publish first and it is no longer ours to say."""
+    if state.want is not Want.LEAVE:
+        return state, None
+    return replace(state, post=None), m.Withdraw(seat=state.seat) if state.seat is not None else m.Gone()
+
+
+# --- the leader's duties
+
+
+def _pending(state: State) -> bool:
+    return state.want in (Want.JOIN, Want.STOP) or state.progress is m.Progress.DONE
+
+
+def _members(state: State, now_s: float) -> Planned:
+    """Read who is there: the leader when it changes, its deputies now and then while something is to be done."""
+    due_s = NEVER_S
+    if state.ahead == 0:
+        pause_s = min(_LONGEST_READ_PAUSE_S, len(state.members) * _READ_COST_S)
+        due_s = state.members_read_s + pause_s if MEMBERS not in state.fresh else NEVER_S
+    elif state.ahead <= DEPUTIES and (MEMBERS not in state.fresh or _pending(state)):
+        due_s = state.members_read_s + state.me.period_s
+    if _wants_names(state, now_s):
+        due_s = now_s
+    if now_s >= due_s:
+        return state, m.ReadMembers()
+    return replace(state, look_s=due_s), None
+
+
+def _wants_names(state: State, now_s: float) -> bool:
+    if state.want is not Want.JOIN or knows_members(state, now_s):
+        return False
+    if state.spare:
+        return state.me.spares is not None and MEMBERS not in state.fresh
+    return now_s >= min(state.say_s, state.waiting_s + state.me.join_timeout_s)
+
+
+def _duty(state: State, now_s: float) -> Planned:
+    """Do what is owed: at once as the leader, after a while as a deputy."""
+    if state.ahead > DEPUTIES or (state.ahead == 0 and MEMBERS not in state.fresh) or state.seat is None:
+        return state, None
+    view = _view(state, now_s)
+    if view is None or state.members_read_s == m.LONG_AGO_S:
+        return state, None
+    behind = leads(view, state.seat.number)
+    judgement = judge(view, state.notes)
+    look_s = min(state.look_s, judgement.look_s if judgement.look_s is not None else NEVER_S)
+    state = replace(state, notes=judgement.notes, look_s=look_s)
+    if judgement.duty is None:
+        return replace(state, owed=""), None
+    if state.me.node in _excluded(view):
+        return state, None
+    owed = _name(judgement.duty)
+    if state.owed != owed:
+        state = replace(state, owed=owed, owed_s=now_s)
+    due_s = state.owed_s + behind * DUTY_PERIODS * state.me.period_s
+    if now_s < due_s:
+        return replace(state, look_s=min(state.look_s, due_s)), None
+    return _do(replace(state, serial=state.serial + 1), judgement.duty)
+
+
+def _excluded(view: View) -> tuple[str, ...]:
+    ending, current = view.control.ending, view.current
+    return ending.exclude if ending is not None and current is not None and ended(view.control, current) else ()
+
+
+def _view(state: State, now_s: float) -> View | None:
+    if state.control is None or ROUND_KEY not in state.fresh or CONTROL_KEY not in state.fresh:
+        return None
+    me = state.me
+    return View(
+        now_s=now_s,
+        node=me.node,
+        nonce=f"{me.incarnation}.{state.serial}",
+        min_nodes=me.min_nodes,
+        max_nodes=me.max_nodes,
+        first_call_s=me.first_call_s,
+        last_call_s=me.last_call_s,
+        max_changes=me.max_changes,
+        control=state.control,
+        round=state.round,
+        members=state.members,
+    )
+
+
+def _name(duty: Duty) -> str:
+    match duty:
+        case FormRound(document=document):
+            return f"form {document.index}"
+        case EndRound(ending=ending):
+            return f"end {ending.token} {ending.nonce}"
+        case GiveVerdict(verdict=verdict):
+            return f"verdict {verdict.token} {verdict.outcome}"
+
+
+def _do(state: State, duty: Duty) -> Planned:
+    control = state.control
+    assert control is not None
+    match duty:
+        case FormRound(document=document):
+            swap = m.Swap(key=ROUND_KEY, document=document, expect=state.round_version, keep_s=KEEP_S)
+            return state, swap
+        case EndRound(ending=ending):
+            return _swap_control(state, replace(control, ending=ending))
+        case GiveVerdict(verdict=verdict):
+            return _swap_control(state, replace(control, verdict=verdict))
+
+
+# --- waiting
+
+
+def _topics(state: State) -> tuple[Topic, ...]:
+    topics = (Topic.CONTROL, Topic.ROUND, Topic.DEPARTURES)
+    return (*topics, Topic.MEMBERS) if state.ahead == 0 and state.seat is not None else topics
+
+
+def _watch(state: State, now_s: float) -> Planned:
+    until_s = min(state.renew_s, state.look_s, _deadline_s(state, now_s))
+    if state.ahead <= 1:
+        until_s = min(until_s, state.expiry_s + _EXPIRY_MARGIN_S)
+    return state, m.Watch(since=state.since, topics=_topics(state), until_s=max(until_s, now_s + 0.001))
+
+
+_RULES: tuple[Rule, ...] = (
+    _idle,
+    _leave,
+    _trouble,
+    _connect,
+    _begin_to_watch,
+    _renew,
+    _read_control,
+    _write_control,
+    _enlist,
+    _read_round,
+    _write_round,
+    _update,
+    _post,
+    _leave_at_last,
+    _members,
+    _duty,
+    _watch,
+)

@@ -1,0 +1,54 @@
+"""What a waiting member tells people: who has come, and who is missing. Pure."""
+
+from elastic_core.rendezvous.membership import State
+
+_SHOWN = 8
+
+
+def _here(state: State) -> list[str]:
+    return [member.record.node for member in state.members if member.record.epoch == state.epoch]
+
+
+def _names(names: list[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
+
+
+def _came(state: State) -> str:
+    here = _here(state)
+    count = max(state.live, len(here))
+    named = f" ({_names(here)})" if here else ""
+    return f"{count} of at least {state.me.min_nodes} {'node' if state.me.min_nodes == 1 else 'nodes'} joined{named}"
+
+
+def _absent(state: State) -> list[str]:
+    """Return the nodes of the last round that are not here."""
+    here = set(_here(state))
+    return [] if state.kept_round is None else [e.node for e in state.kept_round.roster if e.node not in here]
+
+
+def waiting(state: State) -> str:
+    """Return the line that a waiting node prints now and then."""
+    short = max(0, state.me.min_nodes - max(state.live, len(_here(state))))
+    absent = _absent(state)
+    lacks = f"; {short} missing" if short else ""
+    if absent and short:
+        lacks += f" (the last round had {_names(absent)})"
+    return f"run {state.me.run_id!r}: waiting for nodes: {_came(state)}{lacks}"
+
+
+def timed_out(state: State) -> str:
+    """Return what a node says that has waited for too long."""
+    timeout_s = state.me.join_timeout_s
+    if state.trouble is not None:
+        return f"run {state.me.run_id!r}: no round within {timeout_s:g} s: {state.trouble.text}"
+    short = max(0, state.me.min_nodes - max(state.live, len(_here(state))))
+    lacks = f", {short} missing" if short else ""
+    return f"run {state.me.run_id!r}: {_came(state)} within {timeout_s:g} s{lacks}"
+
+
+def missing(state: State) -> str:
+    """Return what could help it."""
+    absent = _absent(state)
+    look = f"look at {_names(absent)}, " if absent else ""
+    return f"{look}start more nodes, or raise --join-timeout"
