@@ -72,6 +72,25 @@ def test_a_node_of_several_shows_its_ranks(dry):
     assert line_of(text, "MASTER_PORT=") == "MASTER_PORT=29500"
 
 
+def test_a_run_with_a_store_shows_its_options(dry):
+    text = dry(
+        nnodes="2:4",
+        rdzv_backend="redis",
+        rdzv_id="x",
+        spares="1",
+        allow_mismatch=("nproc,role",),
+        join_timeout="90",
+        environ={"SLURM_RESTART_COUNT": "2"},
+    )
+    assert line_of(text, "spares").split(maxsplit=2)[1:] == ["1", "flag --spares"]
+    assert line_of(text, "rdzv_attempt").split(maxsplit=2)[1:] == ["2", "derived: the scheduler's count"]
+    assert line_of(text, "allow_mismatch").split(maxsplit=2)[1:] == ["nproc,role", "flag --allow-mismatch"]
+    assert line_of(text, "rdzv_conf").split()[1] == "join_timeout=90"
+    assert line_of(text, "store_outage_grace_s").split()[1:] == ["120", "default"]
+    assert line_of(text, "on_store_loss").split()[1:] == ["keep", "default"]
+    assert line_of(text, "max_membership_changes").split()[1:] == ["-", "default"]
+
+
 def test_nothing_is_made(dry, tmp_path):
     dry(log_dir=str(tmp_path / "logs"), run_dir=str(tmp_path / "run"), redirects="3")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]

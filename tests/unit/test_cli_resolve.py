@@ -116,6 +116,13 @@ def test_bad_flag_variable_is_named(run):
         ("shutdown_timeout", "inf", "seconds, 0 or more"),
         ("restart_window", "0", "seconds, more than 0"),
         ("restart_backoff", "soon", "seconds, 0 or more"),
+        ("spares", "-1", "a whole number from 0 up"),
+        ("rdzv_attempt", "first", "a whole number from 0 up"),
+        ("max_membership_changes", "-1", "a whole number from 0 up"),
+        ("store_outage_grace", "-1", "seconds, 0 or more"),
+        ("on_store_loss", "kep", "one of keep, fail"),
+        ("join_timeout", "0", "seconds, more than 0"),
+        ("connect_timeout", "soon", "seconds, more than 0"),
         ("fatal_exit_codes", "3,x", "codes or ranges from 1 to 255, not 'x'"),
         ("fatal_exit_codes", "9-3", "codes or ranges from 1 to 255, not '9-3'"),
         ("fatal_exit_codes", "256", "codes or ranges from 1 to 255, not '256'"),
@@ -197,22 +204,26 @@ def test_standalone_overrides_the_rendezvous_options(run):
     assert refused(run, standalone=True, nnodes="2").startswith("--standalone is for one node: nnodes is 2:2")
 
 
-def test_c10d_on_one_node_is_local_and_says_so(run):
-    settings = run(rdzv_backend="c10d", rdzv_endpoint="localhost:0", rdzv_id="job").settings
-    assert (settings.rdzv_backend, settings.rdzv_endpoint, settings.run_id) == ("local", "", "job")
-    assert "'c10d' is not available yet" in settings.notices[0]
+@pytest.mark.parametrize(("backend", "endpoint"), [("redis", ""), ("c10d", ""), ("c10d", "localhost:0")])
+def test_a_backend_that_was_named_is_used_on_one_node_too(run, backend, endpoint):
+    first, second = (run(rdzv_backend=backend, rdzv_endpoint=endpoint).settings for _ in range(2))
+    assert (first.rdzv_backend, first.rdzv_endpoint, first.rdzv_conf, first.notices) == (backend, endpoint, {}, ())
+    assert first.run_id != second.run_id
+    assert run(rdzv_backend=backend, rdzv_id="job").settings.run_id == "job"
 
 
 def test_other_backends_need_an_id_over_several_nodes(run):
-    assert refused(run, nnodes="2", rdzv_backend="redis").endswith("Try: --rdzv-id NAME, the same on every node")
+    for backend in ("redis", "c10d"):
+        assert refused(run, nnodes="2", rdzv_backend=backend) == (
+            f"no run id: up to 2 nodes find each other by it with rdzv-backend {backend!r}. "
+            "Try: --rdzv-id NAME, the same on every node"
+        )
     settings = run(
         nnodes="2:4", rdzv_backend="redis", rdzv_id="bert", rdzv_conf="a='b', c=d=e", master_addr="m", node_rank="1"
     ).settings
-    assert (settings.rdzv_backend, settings.run_id, settings.node_rank) == ("redis", "bert", None)
+    assert (settings.rdzv_backend, settings.run_id, settings.node_rank) == ("redis", "bert", 1)
     assert settings.rdzv_conf == {"a": "b", "c": "d=e"}
-    assert settings.notices == (
-        "--master-addr, --node-rank without effect with 'redis': only 'static' and a single node use it",
-    )
+    assert settings.notices == ("--master-addr without effect with 'redis': only 'static' and a single node use it",)
     assert refused(run, nnodes="2", rdzv_backend="local").startswith("--rdzv-backend 'local' serves one node")
 
 
@@ -222,6 +233,84 @@ def test_other_backends_need_an_id_over_several_nodes(run):
 def test_bad_rdzv_conf_is_refused_without_showing_values(run, conf, text):
     assert refused(run, rdzv_conf=conf) == f"--rdzv-conf: {text}. Try: KEY=VALUE,KEY=VALUE"
     assert refused(run, environ={"PET_RDZV_CONF": conf}).startswith("PET_RDZV_CONF: ")
+
+
+# --- nodes that meet in a store ---
+
+ELASTIC = {"nnodes": "2:4", "rdzv_backend": "redis", "rdzv_id": "bert"}
+
+
+def test_defaults_of_a_run_with_a_store(run):
+    resolution = run(**ELASTIC)
+    settings = resolution.settings
+    assert (settings.spares, settings.rdzv_attempt, settings.allow_mismatch) == (None, 0, ())
+    assert (settings.max_membership_changes, settings.store_outage_grace_s) == (None, 120.0)
+    assert (settings.on_store_loss, settings.node_rank, settings.rdzv_conf) == ("keep", None, {})
+    assert resolution.origins["rdzv_attempt"] == "default"
+
+
+def test_options_of_a_run_with_a_store_reach_the_settings(run):
+    resolution = run(
+        **ELASTIC,
+        spares="0",
+        rdzv_attempt="3",
+        allow_mismatch=("role,nproc", "torch"),
+        max_membership_changes="7",
+        store_outage_grace="0.5",
+        environ={"PET_ON_STORE_LOSS": "fail", "SLURM_RESTART_COUNT": "9"},
+    )
+    settings = resolution.settings
+    assert (settings.spares, settings.rdzv_attempt, settings.allow_mismatch) == (0, 3, ("nproc", "role", "torch"))
+    assert (settings.max_membership_changes, settings.store_outage_grace_s) == (7, 0.5)
+    assert (settings.on_store_loss, resolution.origins["on_store_loss"]) == ("fail", "env PET_ON_STORE_LOSS")
+    assert resolution.origins["rdzv_attempt"] == "flag --rdzv-attempt"
+    assert settings.notices == ()
+
+
+def test_the_attempt_is_the_schedulers(run):
+    resolution = run(**ELASTIC, environ={"SLURM_RESTART_COUNT": "2"})
+    assert resolution.settings.rdzv_attempt == 2
+    assert resolution.origins["rdzv_attempt"] == "derived: the scheduler's count"
+
+
+def test_unknown_mismatch_names_the_nearest(run):
+    assert refused(run, **ELASTIC, allow_mismatch=("nprocs",)).endswith("Try: --allow-mismatch nproc")
+
+
+def test_timeouts_are_options_of_the_backend(run):
+    settings = run(**ELASTIC, join_timeout="90", connect_timeout="1.5", rdzv_conf="lease_ttl=2").settings
+    assert settings.rdzv_conf == {"lease_ttl": "2", "join_timeout": "90", "connect_timeout": "1.5"}
+    same = run(**ELASTIC, join_timeout="90", rdzv_conf="join_timeout=90.0").settings
+    assert float(same.rdzv_conf["join_timeout"]) == 90
+
+
+def test_a_timeout_given_twice_must_be_the_same(run):
+    assert refused(run, **ELASTIC, join_timeout="90", rdzv_conf="join_timeout=60") == (
+        "--join-timeout 90 and join_timeout=60 in --rdzv-conf say different things. Try: one of them"
+    )
+    variables = {"PET_JOIN_TIMEOUT": "90", "PET_RDZV_CONF": "join_timeout=60"}
+    assert refused(run, **ELASTIC, environ=variables).startswith("PET_JOIN_TIMEOUT 90 and join_timeout=60 in PET_RDZV")
+    # The command line beats a variable, whichever of the two it is.
+    by_flag = run(**ELASTIC, join_timeout="5", environ=variables).settings
+    by_conf = run(**ELASTIC, rdzv_conf="join_timeout=6", environ=variables).settings
+    assert (by_flag.rdzv_conf, by_conf.rdzv_conf) == ({"join_timeout": "5"}, {"join_timeout": "6"})
+
+
+@pytest.mark.parametrize(
+    ("options", "backend"),
+    [
+        ({}, "local"),
+        ({"rdzv_backend": "local"}, "local"),
+        ({"nnodes": "2", "rdzv_endpoint": "h:1"}, "static"),
+        ({"standalone": True}, "standalone"),
+    ],
+)
+def test_without_a_store_its_options_have_no_effect(run, options, backend):
+    settings = run(**options, join_timeout="5", environ={"PET_SPARES": "1"}).settings
+    assert f"PET_SPARES, --join-timeout without effect with {backend!r}: there is no store in which nodes meet" in (
+        settings.notices
+    )
+    assert settings.rdzv_conf == {}
 
 
 # --- workers ---

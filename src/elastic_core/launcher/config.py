@@ -38,7 +38,18 @@ class RunSettings(Record, frozen=True, kw_only=True):
     rdzv_backend: str = "local"
     rdzv_endpoint: str = ""
     rdzv_conf: Mapping[str, str] = {}
+    rdzv_attempt: int = 0
+    """How often the scheduler has begun the run again."""
+    spares: int | None = None
+    """How many surplus nodes may wait in reserve; None: any number."""
+    allow_mismatch: tuple[str, ...] = ()
+    """In what this node may differ from the run that it joins: keys of the fingerprint."""
+    max_membership_changes: int | None = None
+    """How many rounds may end because nodes came or went; None: any number."""
+    store_outage_grace_s: float = 120.0
+    on_store_loss: str = "keep"
     node_rank: int | None = None
+    """With 'static' what it is, elsewhere a wish; None: none."""
     master_addr: str | None = None
     master_port: int | None = None
     local_addr: str | None = None

@@ -159,7 +159,7 @@ OPTIONS: tuple[OptionRow, ...] = (
         Section.NODES,
         "rdzv-endpoint",
         "HOST[:PORT]",
-        "Where the rendezvous backend is.",
+        "Where the rendezvous backend is, in its own form; left out, each backend has its own default.",
         default="",
         torch=True,
     ),
@@ -184,7 +184,7 @@ OPTIONS: tuple[OptionRow, ...] = (
         Section.NODES,
         "node-rank",
         "N",
-        "Rank of this node; for the 'static' backend only.",
+        "Rank of this node with the 'static' backend; with others a wish, met where that rank is free.",
         default="0",
         torch=True,
     ),
@@ -226,6 +226,59 @@ OPTIONS: tuple[OptionRow, ...] = (
         "Name of this node in logs and reports.",
         default_note="host name",
     ),
+    _row(
+        Section.NODES,
+        "rdzv-attempt",
+        "N",
+        "Which attempt at the run this is, the same on all nodes; another one begins a run anew where the last has "
+        "ended.",
+        default_note="the scheduler's count of restarts (Slurm, JobSet, AWS Batch), else 0",
+    ),
+    _row(
+        Section.NODES,
+        "spares",
+        "K",
+        "How many nodes beyond the most that --nnodes takes in may wait, to step in for one that is lost; more are "
+        "sent home.",
+        default_note="any number",
+    ),
+    _row(
+        Section.NODES,
+        "allow-mismatch",
+        "KEY,KEY",
+        "In what this node may differ from the run that it joins (repeatable): nproc, role, nnodes, entrypoint, "
+        "arguments, backend_options, torch, python.",
+        many=True,
+    ),
+    _row(
+        Section.NODES,
+        "join-timeout",
+        "SECONDS",
+        "How long to wait for the fewest nodes; as join_timeout=SECONDS in --rdzv-conf.",
+        default_note="600",
+    ),
+    _row(
+        Section.NODES,
+        "connect-timeout",
+        "SECONDS",
+        "How long to try to reach the backend's server at first; as connect_timeout=SECONDS in --rdzv-conf.",
+        default_note="60",
+    ),
+    _row(
+        Section.NODES,
+        "store-outage-grace",
+        "SECONDS",
+        "How long workers train on when the backend's server is away from all nodes, before --on-store-loss holds.",
+        default="120",
+    ),
+    _row(
+        Section.NODES,
+        "on-store-loss",
+        "keep|fail",
+        "When the server stays away: keep the workers until they end, or fail the run.",
+        default="keep",
+        choices=("keep", "fail"),
+    ),
     # --- restarts ---
     _row(
         Section.RESTARTS,
@@ -249,6 +302,13 @@ OPTIONS: tuple[OptionRow, ...] = (
         "Wait before a second restart when workers fail soon after their start; doubles each time, up to 30 s; 0: no "
         "wait.",
         default="0.5",
+    ),
+    _row(
+        Section.RESTARTS,
+        "max-membership-changes",
+        "N",
+        "How often workers may be started again because nodes came or went, before the run fails.",
+        default_note="any number of times",
     ),
     _row(
         Section.RESTARTS,

@@ -3,12 +3,13 @@
 import uuid
 
 from elastic_core.errors import ConfigError
+from elastic_core.launcher.coordination import settle_store, tell_without_store
 from elastic_core.launcher.draft import Draft
 from elastic_core.launcher.values import integer, key_values
 
 _DEFAULT_STATIC_PORT = 29500
 _RENDEZVOUS = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf")
-_STATIC_ONLY = ("master_addr", "master_port", "node_rank")
+_STATIC_ONLY = ("master_addr", "master_port")
 
 
 def place_run(draft: Draft, min_nodes: int, max_nodes: int) -> None:
@@ -27,13 +28,6 @@ def place_run(draft: Draft, min_nodes: int, max_nodes: int) -> None:
             f"{draft.name('rdzv_backend')} 'local' serves one node: nnodes is {min_nodes}:{max_nodes}",
             hint="--nnodes 1, or another --rdzv-backend",
         )
-    elif max_nodes == 1 and backend == "c10d":
-        draft.tell(
-            "rdzv-backend 'c10d' is not available yet (it comes in a later release); one node needs no rendezvous: "
-            "'local' is used, without endpoint and options"
-        )
-        _local(draft, origin="derived: one node, c10d not available yet")
-        _without_effect(draft, "c10d")
     elif max_nodes == 1 and (backend == "local" or (backend == "static" and _static_is_local(draft, conf))):
         _local_with_address(draft)
         _local_conf(draft, backend, conf)
@@ -68,11 +62,13 @@ def _standalone(draft: Draft, min_nodes: int, max_nodes: int) -> None:
         draft.tell(f"{', '.join(ignored)} overridden by --standalone")
     draft.set("rdzv_backend", "local", origin)
     draft.set("run_id", str(uuid.uuid4()), origin)
-    _without_effect(draft, "standalone")
+    _without_effect(draft, "standalone", (*_STATIC_ONLY, "node_rank"))
+    tell_without_store(draft, "standalone")
 
 
 def _local(draft: Draft, *, origin: str) -> None:
     draft.set("rdzv_backend", "local", origin)
+    tell_without_store(draft, "local")
     if draft.choices.chosen("rdzv_id"):
         draft.take("run_id", draft.choices.text("rdzv_id"), "rdzv_id")
     else:
@@ -132,12 +128,16 @@ def _backend(draft: Draft, backend: str, conf: dict[str, str], max_nodes: int) -
         )
     if static:
         _static(draft, max_nodes)
-    else:
-        _without_effect(draft, backend)
+        return
+    settle_store(draft, conf)
+    if choices.chosen("node_rank"):
+        draft.take("node_rank", integer(choices, "node_rank", at_least=0))
+    _without_effect(draft, backend, _STATIC_ONLY)
 
 
 def _static(draft: Draft, max_nodes: int) -> None:
     choices = draft.choices
+    tell_without_store(draft, "static")
     draft.take("node_rank", _check_node_rank(draft, max_nodes))
     address = _unbracketed(choices.text("master_addr") or "")
     port = integer(choices, "master_port", at_least=1, at_most=65535) if choices.chosen("master_port") else None
@@ -164,7 +164,7 @@ def _check_node_rank(draft: Draft, max_nodes: int) -> int:
     return rank
 
 
-def _without_effect(draft: Draft, backend: str) -> None:
-    ignored = [draft.name(dest) for dest in _STATIC_ONLY if draft.choices.chosen(dest)]
+def _without_effect(draft: Draft, backend: str, dests: tuple[str, ...]) -> None:
+    ignored = [draft.name(dest) for dest in dests if draft.choices.chosen(dest)]
     if ignored:
         draft.tell(f"{', '.join(ignored)} without effect with {backend!r}: only 'static' and a single node use it")

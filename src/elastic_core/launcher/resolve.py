@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from elastic_core.errors import ConfigError
 from elastic_core.launcher.choices import Choices
 from elastic_core.launcher.config import Entrypoint
+from elastic_core.launcher.coordination import settle_coordination
 from elastic_core.launcher.devices import Node
 from elastic_core.launcher.draft import Draft, Resolution
 from elastic_core.launcher.entrypoint import make_entrypoint
@@ -63,6 +64,7 @@ def resolve(
     min_nodes, max_nodes = node_range(choices)
     draft.take("min_nodes", min_nodes, "nnodes")
     draft.take("max_nodes", max_nodes, "nnodes")
+    settle_coordination(draft)
     place_run(draft, min_nodes, max_nodes)
     _names(draft)
     _restarts(draft)

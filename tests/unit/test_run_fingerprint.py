@@ -1,0 +1,79 @@
+"""What a node's command line comes to when nodes compare."""
+
+import sys
+
+import pytest
+
+from elastic_core.errors import ConfigError
+from elastic_core.launcher.config import Entrypoint, RunSettings
+from elastic_core.launcher.entrypoint import make_entrypoint
+from elastic_core.launcher.fingerprint import run_fingerprint
+from elastic_core.rendezvous.documents import FORMAT
+from elastic_core.rendezvous.identity import torch_version
+
+OURS = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def of(entrypoint, **fields):
+    return run_fingerprint(RunSettings(entrypoint=entrypoint, run_id="r", **fields))
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("")
+    return str(path)
+
+
+def test_every_key_is_what_the_run_was_started_with(script):
+    entrypoint = make_entrypoint(script, ["--lr", "0.1"], environ={})
+    made = of(entrypoint, min_nodes=2, max_nodes=4, nproc_per_node=8, role="trainer", rdzv_conf={"lease_ttl": "2"})
+    assert made.pop("arguments").startswith("2 with digest ")
+    assert made == {
+        "nnodes": "2:4",
+        "entrypoint": "train.py",
+        "nproc": "8",
+        "role": "trainer",
+        "backend_options": "lease_ttl=2",
+        "format": str(FORMAT),
+        "torch": torch_version(),
+        "python": OURS,
+    }
+
+
+def test_a_default_that_was_typed_is_no_difference(script):
+    entrypoint = make_entrypoint(script, [], environ={})
+    assert of(entrypoint) == of(entrypoint, rdzv_conf={"lease_ttl": "5.0", "join_timeout": "9"})
+    assert of(entrypoint) != of(entrypoint, rdzv_conf={"last_call_timeout": "5"})
+    with pytest.raises(ConfigError, match="lease_ttl='soon' is not a number"):
+        of(entrypoint, rdzv_conf={"lease_ttl": "soon"})
+
+
+def test_only_the_arguments_count_as_such(script, tmp_path):
+    elsewhere = tmp_path / "checkout" / "train.py"
+    elsewhere.parent.mkdir()
+    elsewhere.write_text("")
+    one, two = (make_entrypoint(str(path), ["-x"], environ={}) for path in (script, elsewhere))
+    assert of(one) == of(two)
+    assert of(make_entrypoint(script, [], environ={}))["arguments"] == "none"
+    module = make_entrypoint("json.tool", ["-x"], module=True, environ={})
+    assert of(module)["entrypoint"] == "-m json.tool"
+    assert of(module)["arguments"] == of(one)["arguments"]
+
+
+def test_of_a_program_neither_python_nor_torch_is_known():
+    made = of(make_entrypoint("/bin/echo", ["x"], no_python=True, environ={}))
+    assert made["entrypoint"] == "echo"
+    assert made["torch"] == ""
+    assert "python" not in made
+
+
+def test_another_interpreter_is_read_off_its_folders(script, tmp_path):
+    site = tmp_path / "venv/lib/python3.12/site-packages"
+    (site / "torch-2.14.1+cu130.dist-info").mkdir(parents=True)
+    python = str(tmp_path / "venv/bin/python")
+    made = of(Entrypoint(argv=(python, "-u", script), name=script, script=script))
+    assert (made["torch"], made["python"]) == ("2.14", "3.12")
+    bare = of(Entrypoint(argv=("python3", "-u", script), name=script, script=script))
+    assert bare["torch"] == ""
+    assert "python" not in bare
