@@ -57,7 +57,13 @@ class RendezvousError(ElasticError):
 
 
 class RendezvousClosedError(RendezvousError):
-    """The run is over: its rendezvous was closed."""
+    """The run is over: its rendezvous was closed. `exit_code` is the run's, where it is known how it ended."""
+
+    def __init__(self, what: str, *, hint: str = "", exit_code: int | None = None) -> None:
+        """Keep the parts."""
+        super().__init__(what, hint=hint)
+        if exit_code is not None:
+            vars(self)["exit_code"] = exit_code  # this one's own, over that of its class
 
 
 class RendezvousTimeoutError(RendezvousError):

@@ -35,6 +35,8 @@ def hear(state: State, event: m.Event, now_s: float) -> State:
             return _fail(state, event, now_s)
         case m.PeersAnswered():
             return _peers(state, event)
+        case m.PeerAsked():
+            return replace(state, renew_s=now_s)
         case m.WatchEnded(watched=None):
             return state
         case _:
@@ -57,6 +59,7 @@ def _intend(state: State, event: _INTENTS, now_s: float) -> State:
                 say_s=now_s + SAY_EVERY_S,
                 spare=False,
                 spare_said=False,
+                verdict_told=False,
             )
         case m.FinishingReported():
             running = state.want is Want.RUN and state.progress is Progress.RUNNING
@@ -148,9 +151,10 @@ _ANSWERS = (
 
 def _answer(state: State, event: _ANSWERS, now_s: float) -> State:
     match event:
-        case m.Connected(address=address, alternative=alternative, agent_port=port):
+        case m.Connected(address=address, alternative=alternative, agent_port=port, node=node):
             return replace(
                 state,
+                me=replace(state.me, node=node) if node else state.me,
                 connected=True,
                 ever_connected=True,
                 address=address,

@@ -296,9 +296,15 @@ def _round(state: State, now_s: float) -> Heeded:
 
 def _formed(state: State, round_: RoundDocument, rank: int, control: ControlDocument) -> Heeded:
     state = replace(
-        state, want=Want.RUN, mine=round_, progress=m.Progress.RUNNING, spare=False, say_s=m.NEVER_S, members=()
+        state,
+        want=Want.RUN,
+        mine=round_,
+        progress=m.Progress.RUNNING,
+        spare=False,
+        say_s=m.NEVER_S,
+        fresh=state.fresh - {MEMBERS},
+        members_read_s=m.LONG_AGO_S,  # what members said before the round says nothing about it
     )
-    state = replace(state, fresh=state.fresh - {MEMBERS})
     fenced = m.Fenced(until_s=state.fence_s)
     return state, (fenced, m.Formed(document=round_, rank=rank, history=control.history))
 

@@ -236,7 +236,7 @@ def _members(state: State, now_s: float) -> Planned:
     if state.ahead == 0:
         pause_s = min(_LONGEST_READ_PAUSE_S, len(state.members) * _READ_COST_S)
         due_s = state.members_read_s + pause_s if MEMBERS not in state.fresh else NEVER_S
-    elif state.ahead <= DEPUTIES and (MEMBERS not in state.fresh or _pending(state)):
+    elif state.ahead <= DEPUTIES and (MEMBERS not in state.fresh or _pending(state) or state.owed):
         due_s = state.members_read_s + state.me.period_s
     if _wants_names(state, now_s):
         due_s = now_s
@@ -274,6 +274,8 @@ def _duty(state: State, now_s: float) -> Planned:
     due_s = state.owed_s + behind * DUTY_PERIODS * state.me.period_s
     if now_s < due_s:
         return replace(state, look_s=min(state.look_s, due_s)), None
+    if behind and state.members_read_s < due_s - state.me.period_s:
+        return state, None  # a deputy acts on what it has read lately; it reads again within a period
     return _do(replace(state, serial=state.serial + 1), judgement.duty)
 
 

@@ -206,9 +206,13 @@ class LeaveAsked(Record, frozen=True, kw_only=True):
 
 
 class Connected(Record, frozen=True, kw_only=True):
-    """The store answered; `address` is this host's on the connection, `alternative` another one of it."""
+    """The store answered; `address` is this host's on the connection, `alternative` another one of it.
+
+    `node` is the node's id where that depends on the address; empty: it does not.
+    """
 
     address: str
+    node: str = ""
     alternative: str
     agent_port: int
 
@@ -275,6 +279,10 @@ class PeersAnswered(Record, frozen=True, kw_only=True):
     reaching: int
 
 
+class PeerAsked(Record, frozen=True, kw_only=True):
+    """Another agent asks whether this one reaches the store."""
+
+
 class Failed(Record, frozen=True, kw_only=True):
     """A store operation failed; `unknown`: it may have been carried out; `refused`: trying again won't help.
 
@@ -305,6 +313,7 @@ Event = (
     | SwapAnswered
     | WatchEnded
     | PeersAnswered
+    | PeerAsked
     | Failed
 )
 

@@ -9,7 +9,7 @@ from elastic_core.errors import (
     RendezvousConnectionError,
     RendezvousStateError,
 )
-from elastic_core.types import RendezvousInfo, RendezvousSettings, RosterMember, Round
+from elastic_core.types import RendezvousInfo, RendezvousSettings, RosterMember, Round, RunCounts
 
 ADDRESS_KEY = "MASTER_ADDR"
 PORT_KEY = "MASTER_PORT"
@@ -50,7 +50,7 @@ def resolve_round(
 
     Args:
         info: What `next_rendezvous` returned.
-        index: How many rounds this agent has had before.
+        index: How many rounds this agent has had before: the round's index where the handler gives none.
         settings: What the handler was built with.
         token: The round's token where the handler gives none.
         choose_master: Gives the address and port of this node for rank 0's worker; called for rank 0 alone.
@@ -71,7 +71,7 @@ def resolve_round(
     round_token = checked.round_token or token
     address, port = _master(checked, settings, round_token or index, choose_master, wait)
     return Round(
-        index=index,
+        index=index if checked.index is None else checked.index,
         token=round_token,
         nonce=checked.nonce,
         node_rank=checked.rank,
@@ -84,6 +84,7 @@ def resolve_round(
         role_world_size=sum(role_sizes),
         master_addr=address,
         master_port=port,
+        counts=_counts(checked),
     )
 
 
@@ -107,6 +108,13 @@ def _checked(info: RendezvousInfo, settings: RendezvousSettings) -> RendezvousIn
     for name, value in (("rank", info.rank), ("world_size", info.world_size), ("round_token", info.round_token)):
         if not isinstance(value, int) or isinstance(value, bool):
             _refuse(settings, f"returned {name} {value!r}; a whole number is needed")
+    for name, count in (
+        ("index", info.index),
+        ("restart_count", info.restart_count),
+        ("membership_changes", info.membership_changes),
+    ):
+        if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
+            _refuse(settings, f"returned {name} {count!r}; a whole number from 0 up, or None, is needed")
     if not 0 <= info.rank < info.world_size:
         _refuse(settings, f"returned rank {info.rank} of {info.world_size} nodes; ranks begin at 0")
     if not settings.min_nodes <= info.world_size <= settings.max_nodes:
@@ -117,6 +125,16 @@ def _checked(info: RendezvousInfo, settings: RendezvousSettings) -> RendezvousIn
     if info.members:
         _check_members(info, settings)
     return info
+
+
+def _counts(info: RendezvousInfo) -> RunCounts | None:
+    if info.restart_count is None and info.membership_changes is None and info.history is None:
+        return None
+    return RunCounts(
+        restart_count=info.restart_count or 0,
+        membership_changes=info.membership_changes or 0,
+        history=info.history or (),
+    )
 
 
 def _check_members(info: RendezvousInfo, settings: RendezvousSettings) -> None:
