@@ -106,6 +106,20 @@ def test_the_guard_of_an_inner_agent_is_spared(table):
     assert look(table) == [10, 12]
 
 
+def test_a_fence_spares_the_agent_and_its_servers_but_not_what_they_hide(table):
+    table.add(5, environ=MARK)  # an agent that is marked itself, by mistake
+    table.add(10, parent=5, environ=MARK)
+    table.add(11, parent=10)
+    table.add(12, parent=5, environ=MARK + b"\0" + guard.SIDECAR_ENTRY)
+    table.add(13, parent=12)
+    table.add(14, parent=5)
+    guard.Quarry("abc", {10: 100}, fenced_agent=5).look_and_kill()
+    assert table.killed == [10, 11]
+    table.killed.clear()
+    guard.Quarry("abc", {}).look_and_kill()
+    assert sorted(table.killed) == [5, 12, 13, 14], "not so when the agent has died"
+
+
 def test_who_is_forked_while_we_look_is_found_in_the_same_look(table):
     table.looks = [lambda: None, lambda: table.add(20, environ=MARK), lambda: table.add(21, environ=MARK)]
     assert look(table) == [20, 21]
@@ -179,6 +193,42 @@ def test_the_hunt_for_the_unkillable_ends_after_half_a_minute(clock, monkeypatch
     guard.hunt("abc", {})
     assert 30 < clock[0] < 31
     assert count[0] < 80, "it looks ever less often"
+
+
+def test_a_hunt_that_is_wanted_no_more_ends_after_a_look(clock, monkeypatch):
+    monkeypatch.setattr(guard.Quarry, "look_and_kill", lambda quarry: [7])
+    wanted = iter([True, True, False])
+    assert guard.hunt("abc", {}, fenced_agent=5, still=lambda: next(wanted)) is False
+    assert list(wanted) == []
+
+
+def test_only_a_hunt_that_found_the_end_says_so(clock, monkeypatch):
+    monkeypatch.setattr(guard.Quarry, "look_and_kill", lambda quarry: [])
+    assert guard.hunt("abc", {}) is True
+    monkeypatch.setattr(guard.Quarry, "look_and_kill", lambda quarry: [7])
+    assert guard.hunt("abc", {}) is False
+
+
+def test_a_fence_sets_how_long_the_watch_sleeps(clock, table):
+    watch = guard.Watch()
+    clock[0] = 100.0
+    for line, sleeps_ms in (
+        ("workers ", None),
+        ("fence 90.0", None),
+        ("workers 10", 0.0),  # has ended already: what it left must go
+        ("fence 102.5", 2500.0),
+        ("fence 1e12", 86_400_000.0),
+        ("fence inf", None),
+    ):
+        watch.take(line)
+        assert watch._until_fence_ms() == sleeps_ms, line
+
+
+def test_the_last_act_is_the_one_told_last(table):
+    watch = guard.Watch()
+    for line, told in (("last abc", b"abc"), ("last def", b"def"), ("last -", b"")):
+        watch.take(line)
+        assert watch.last_act == told
 
 
 def test_the_watch_knows_what_it_was_told(table):

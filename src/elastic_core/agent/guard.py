@@ -1,11 +1,18 @@
 """The guard: a process that outlives its agent by as long as it takes to end what the agent's workers left running.
 
 It is started by `guardian` with an empty environment, in a session of its own, every signal blocked, and reads lines
-from its standard input. What they say: `agent PID`, `incarnation TEXT`, `workers [PID ...]` (those not yet reaped;
-replaces an earlier such line), `farewell` (the agent ends in peace: nothing to do). Lines that it does not know it
-ignores. When the pipe ends, or the agent's process does, without a farewell, the hunt begins.
+from its standard input; of each kind the latest counts:
 
-It stays tiny: `os`, `select` and `time` are all that it imports. Its limits are told in
+- `agent PID`, `incarnation TEXT`;
+- `workers [PID ...]`: those not yet reaped;
+- `fence SECONDS`: when the workers must be dead though the agent lives, by CLOCK_MONOTONIC; `inf`: never;
+- `last TEXT`: what `last_act` is told once the agent has died and the workers have; `-`: nothing;
+- `farewell`: the agent ends in peace, there is nothing to do.
+
+Lines that it does not know it ignores. When the pipe ends, or the agent's process does, without a farewell, the hunt
+begins.
+
+It stays tiny: `os`, `select`, `sys` and `time` are all that it imports. Its limits are told in
 docs/explanation/no-orphans.md.
 """
 
@@ -13,16 +20,21 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import time
 
 from elastic_core.multiprocessing import procfs
 
 TYPE_CHECKING = False  # as in procfs
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 GUARD_MARK = b"\0elastic-guard\0"
 """How a guard's command line ends: its last argument, for people to see and for other guards to spare it."""
+LAST_ACT_MARK = "elastic-last-act"
+SIDECAR_ENTRY = b"ELASTIC_SIDECAR=1"
+"""What marks the agent's own servers, beside its incarnation: a fence spares them, the end of the agent does not."""
+NEVER_S = float("inf")
 _GIVE_UP_S = 30.0
 _SETTLE_S = 0.1
 """A worker that the agent was just starting shows its environment only after its exec: look at least this long."""
@@ -30,6 +42,8 @@ _PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
 _NEWCOMER_LOOKS = 20
 _CHUNK_BYTES = 65536
+_LAST_ACT_WAIT_S = 2.0
+_LONGEST_POLL_MS = 86_400_000.0
 _SIGKILL = 9  # importing signal would double the time and add a quarter to the memory
 
 
@@ -42,7 +56,9 @@ def main() -> None:
     watch = Watch()
     watch.until_agent_ends(0)
     if watch.incarnation and not watch.farewell:
-        hunt(watch.incarnation, watch.workers)
+        last_act = LastAct(watch.last_act)  # starts while we hunt
+        if hunt(watch.incarnation, watch.workers):
+            last_act.go()
     os._exit(0)  # nothing to clean up: the interpreter's own shutdown would only take time
 
 
@@ -60,14 +76,20 @@ class Watch:
         """Know nothing yet."""
         self.incarnation = ""
         self.farewell = False
+        self.last_act = b""
+        self.fence_s = NEVER_S
         self.workers: dict[int, int] = {}
         """When each worker was started, by pid."""
+        self._any_workers = False
+        """Whether some were named, be it that they had ended before we looked: what they left must go all the same."""
+        self._agent_pid = -1
         self._agent_fd = -1
         self._agent_gone = False
+        self._fence_told = False
         self._partial = b""
 
     def until_agent_ends(self, pipe: int) -> None:
-        """Follow what the agent tells until the pipe ends, the agent ends, or it says farewell.
+        """Follow what the agent tells until the pipe ends, the agent ends, or it says farewell; keep its fences.
 
         The agent's process is watched beside the pipe because a fork of it may hold the pipe open: a library user's
         own, say.
@@ -80,12 +102,34 @@ class Watch:
             if self._agent_fd != watched_fd:
                 watched_fd = self._agent_fd
                 poll.register(watched_fd, select.POLLIN)
-            ready = {fd for fd, _ in poll.poll(0 if self._agent_gone else None)}
+            ready = {fd for fd, _ in poll.poll(0 if self._agent_gone else self._until_fence_ms())}
             if self._read(pipe):
                 return
-            # All that was in the pipe is read: what a dead agent had said counts.
+            # All that was in the pipe is read: what a dead agent had said counts, as does a fence moved just in time.
             if self._agent_gone or watched_fd in ready:
                 return
+            if self._until_fence_ms() == 0:
+                self._enforce(pipe, poll)
+
+    def _until_fence_ms(self) -> float | None:
+        """Return how long the workers may still live, None without limit."""
+        if not self._any_workers or self.fence_s == NEVER_S:
+            return None
+        return min(max(0.0, (self.fence_s - time.monotonic()) * 1000), _LONGEST_POLL_MS)
+
+    def _enforce(self, pipe: int, poll: select.poll) -> None:
+        """End the workers of an agent that lives but let its fence pass: stopped, or stuck.
+
+        One that comes back to life, and moves its fence, may start others at once: the hunt ends with its word.
+        """
+        self.fence_s = NEVER_S
+        self._fence_told = False
+
+        def unchanged() -> bool:
+            ended = self._read(pipe) or any(fd != pipe for fd, _ in poll.poll(0))
+            return not (ended or self.farewell or self._fence_told)
+
+        hunt(self.incarnation, self.workers, fenced_agent=self._agent_pid, still=unchanged)
 
     def _read(self, pipe: int) -> bool:
         """Take what is in the pipe; return whether it has ended."""
@@ -110,11 +154,18 @@ class Watch:
             self._attend(int(rest))
         elif word == "workers":
             stats = [procfs.read_stat(int(pid)) for pid in rest.split()]
+            self._any_workers = bool(stats)
             self.workers = {stat.pid: stat.start_ticks for stat in stats if stat is not None}
+        elif word == "fence":
+            self.fence_s = float(rest)
+            self._fence_told = True
+        elif word == "last":
+            self.last_act = b"" if rest == "-" else rest.encode()
         elif word == "farewell":
             self.farewell = True
 
     def _attend(self, agent_pid: int) -> None:
+        self._agent_pid = agent_pid
         try:
             self._agent_fd = os.pidfd_open(agent_pid)
         except ProcessLookupError:
@@ -126,10 +177,66 @@ class Watch:
         self._agent_gone = os.getppid() != agent_pid
 
 
-def hunt(incarnation: str, workers: dict[int, int]) -> None:
-    """Kill what workers left until two looks in a row find nothing, for at most half a minute."""
+class LastAct:
+    """A process that gives the agent's seat back. It prepares itself, and acts when told to."""
+
+    def __init__(self, told: bytes) -> None:
+        """Start it with what the agent left for it; empty: there is nothing to do.
+
+        It inherits our blocked signals, our session and our empty environment, so that no guard takes it for a worker.
+        """
+        self._pid = self._pipe = -1
+        if not told:
+            return
+        root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
+        code = f"import sys; sys.path.append({root!r}); from elastic_core.agent.last_act import main; main()"
+        try:
+            reading, self._pipe = os.pipe2(os.O_CLOEXEC)
+            self._pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-c", code, LAST_ACT_MARK],
+                {},
+                file_actions=[(os.POSIX_SPAWN_DUP2, reading, 0)],
+            )
+            os.close(reading)
+            os.set_blocking(self._pipe, False)
+            self._tell(told + b"\n")
+        except OSError:
+            return  # the seat's lease does without us
+
+    def _tell(self, line: bytes) -> None:
+        """Write to it; what it is told in part it does not do."""
+        if os.write(self._pipe, line) != len(line):
+            os.kill(self._pid, _SIGKILL)
+
+    def go(self) -> None:
+        """Have it act, and wait until it has ended, a short time at most."""
+        if self._pid < 0:
+            return
+        try:
+            self._tell(b"go\n")
+        except OSError:
+            return  # it gave up already
+        poll = select.poll()
+        poll.register(self._pipe, 0)  # its end closes the other end: this needs no pidfd
+        poll.poll(_LAST_ACT_WAIT_S * 1000)
+        os.kill(self._pid, _SIGKILL)  # not reaped: the number is still its own
+
+
+def hunt(
+    incarnation: str,
+    workers: dict[int, int],
+    *,
+    fenced_agent: int | None = None,
+    still: Callable[[], bool] = lambda: True,
+) -> bool:
+    """Kill what workers left until two looks in a row find nothing; return whether that came to pass.
+
+    It ends after half a minute at most, and after a look when it is `still` wanted no more. `fenced_agent`: the agent,
+    if it exists and only its workers are to go.
+    """
     began_s = time.monotonic()
-    quarry = Quarry(incarnation, workers)
+    quarry = Quarry(incarnation, workers, fenced_agent=fenced_agent)
     clear_looks = 0
     pause_s = _PAUSE_S
     while clear_looks < 2 or time.monotonic() - began_s < _SETTLE_S:
@@ -142,8 +249,9 @@ def hunt(incarnation: str, workers: dict[int, int]) -> None:
             clear_looks += 1
             _wait_for_ends((), _PAUSE_S)
             pause_s = _PAUSE_S
-        if time.monotonic() - began_s > _GIVE_UP_S:
-            return
+        if time.monotonic() - began_s > _GIVE_UP_S or not still():
+            return False
+    return True
 
 
 def _wait_for_ends(pids: Iterable[int], timeout_s: float) -> None:
@@ -169,10 +277,11 @@ class Quarry:
     process group or their session gives them away.
     """
 
-    def __init__(self, incarnation: str, workers: dict[int, int]) -> None:
-        """Hunt for one agent's workers; `workers` are those that it named."""
+    def __init__(self, incarnation: str, workers: dict[int, int], *, fenced_agent: int | None = None) -> None:
+        """Hunt one agent's workers; `workers` are those that it named. A fenced agent and its servers are spared."""
         self._entry = os.fsencode(f"ELASTIC_INCARNATION={incarnation}")
         self._workers = workers
+        self._agent = fenced_agent
         self._own = os.getpid()
         self._led = {pid for pid in workers if procfs.read_stat(pid) is None}
         """Process groups and sessions that a worker led: whoever is in one was started by it.
@@ -218,13 +327,20 @@ class Quarry:
     def _is_worker(self, stat: procfs.ProcessStat) -> bool:
         if self._workers.get(stat.pid) == stat.start_ticks:
             return True
-        return procfs.has_environment_entry(stat.pid, self._entry)
+        return procfs.has_environment_entry(stat.pid, self._entry) and not self._is_spared(stat)
 
     def _is_kin(self, stat: procfs.ProcessStat, found: dict[int, procfs.ProcessStat]) -> bool:
         if stat.parent not in found and stat.group not in self._led and stat.session not in self._led:
             return False
+        if self._is_spared(stat):
+            return False
         # The guard of an agent that one of our workers was: it has a hunt of its own to run.
         return not (procfs.read_file(f"/proc/{stat.pid}/cmdline") or b"").endswith(GUARD_MARK)
+
+    def _is_spared(self, stat: procfs.ProcessStat) -> bool:
+        if self._agent is None:
+            return False
+        return stat.pid == self._agent or procfs.has_environment_entry(stat.pid, SIDECAR_ENTRY)
 
     def _doom(self, stat: procfs.ProcessStat, found: dict[int, procfs.ProcessStat]) -> None:
         found[stat.pid] = stat

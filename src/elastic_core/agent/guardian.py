@@ -1,5 +1,6 @@
 """The agent's side of the guard: starts it, tells it what to guard, and starts another when it dies."""
 
+import fcntl
 import os
 import select
 import signal
@@ -15,6 +16,10 @@ _START_LIMIT = 5
 _START_WINDOW_S = 10.0
 _HUNT_WAIT_S = 2.0
 _FAREWELL_WAIT_S = 0.005
+_NEVER_S = float("inf")
+_SPARE_BYTES = 4096
+"""How much of the pipe stays free for short lines, whatever the last act's says."""
+_NO_LAST_ACT = "last -\n"
 
 
 class Guardian:
@@ -29,6 +34,9 @@ class Guardian:
         self._incarnation = incarnation
         self._notice = notice
         self._workers: tuple[int, ...] = ()
+        self._fence_s = _NEVER_S
+        self._missed = False
+        self._last_act = _NO_LAST_ACT
         self._starts: deque[float] = deque(maxlen=_START_LIMIT)
         self._pid: int | None = None
         self._pipe = -1
@@ -58,8 +66,10 @@ class Guardian:
         self._starts.append(now_s)
         try:
             # In the pipe before there is a guard: the agent may be killed in the moment after.
-            greeting = f"agent {os.getpid()}\nincarnation {self._incarnation}\n{self._workers_line()}"
-            self._pid, self._pipe = _spawn_guard(greeting.encode())
+            greeting = (
+                f"agent {os.getpid()}\nincarnation {self._incarnation}\n{self._workers_line()}{self._fence_line()}"
+            )
+            self._pid, self._pipe = _spawn_guard(greeting.encode(), self._last_act.encode())
         except OSError as error:
             self._notice(f"no guard could be started ({error}): if this agent is killed, its workers may survive it")
             return
@@ -75,11 +85,51 @@ class Guardian:
         The guard needs no names to find workers by their environment; it needs them to know one that overwrote its
         environment, as programs do that set their title.
         """
-        self._workers = tuple(pids)
+        earlier, self._workers = self._workers, tuple(pids)
+        if set(self._workers).difference(earlier):
+            self._missed = False  # that was about workers of an earlier round
         self._tell(self._workers_line())
+
+    def fence(self, until_s: float) -> None:
+        """Have the workers killed at this monotonic time even if this agent is stopped or stuck by then.
+
+        A later word replaces an earlier one; `inf` lifts the fence. Processes with `ELASTIC_SIDECAR=1` in their
+        environment are spared: they are the agent's, not the workers'. When the time has passed the guard goes on
+        watching; whoever was late must move the fence before other workers are started: the guard may still be
+        looking. Without a guard there is no fence.
+        """
+        self._missed = self._missed or (bool(self._workers) and self._reactor.now_s() >= self._fence_s)
+        self._fence_s = until_s
+        self._tell(self._fence_line())
+
+    def fence_passed(self, now_s: float) -> bool:
+        """Return whether the guard may have killed the workers that exist, or existed last: their fence has passed.
+
+        True also when a later fence was told since, until other workers are named.
+        """
+        return self._missed or now_s >= self._fence_s
+
+    def last_act(self, store: str, seat: bytes, settings: bytes) -> None:
+        """Have a seat withdrawn when this agent has died and its workers are dead; a later word replaces an earlier.
+
+        `store` is the class of the store (`module:Class`), empty when there is nothing to do any more; `seat` and
+        `settings` are a `Seat` and `RendezvousSettings` as JSON. The agent's environment and import path are those of
+        this moment. Where they are too long for the pipe, and where there is no guard, the seat's lease must do.
+        """
+        self._last_act = _NO_LAST_ACT
+        if store:
+            from elastic_core.agent.last_act import encode  # for runs with a store alone: it takes 3 ms
+
+            self._last_act = f"last {encode(store, seat, settings)}\n"
+        if self._pid is not None:
+            fits = _fits(self._pipe, self._last_act.encode())
+            self._tell(self._last_act if fits else _NO_LAST_ACT)
 
     def _workers_line(self) -> str:
         return f"workers {' '.join(map(str, self._workers))}\n"
+
+    def _fence_line(self) -> str:
+        return f"fence {self._fence_s!r}\n"
 
     def _tell(self, text: str) -> None:
         if self._pid is None:
@@ -142,8 +192,16 @@ class Guardian:
         self._forget()
 
 
-def _spawn_guard(greeting: bytes) -> tuple[int, int]:
-    """Start a guard that finds `greeting` in its pipe; return its pid and the pipe's writing end.
+def _fits(pipe: int, line: bytes) -> bool:
+    """Return whether a line leaves room in an empty pipe: small ones are what a user gets who has very many."""
+    try:
+        return len(line) <= fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) - _SPARE_BYTES
+    except OSError:
+        return False
+
+
+def _spawn_guard(greeting: bytes, last_act_line: bytes) -> tuple[int, int]:
+    """Start a guard that finds `greeting` in its pipe, and the line if it fits; return its pid and the writing end.
 
     By posix_spawn: subprocess would cost 8 ms to import. Every signal is blocked from its first instruction, so that
     there is no moment in which one meant for the agent or its workers ends it; a session of its own keeps the
@@ -156,6 +214,8 @@ def _spawn_guard(greeting: bytes) -> tuple[int, int]:
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         os.write(writing, greeting)
+        if _fits(writing, greeting + last_act_line):
+            os.write(writing, last_act_line)
         pid = os.posix_spawn(
             sys.executable,
             [sys.executable, "-I", "-S", "-c", code, "elastic-guard"],

@@ -247,7 +247,11 @@ class StoreSidecar:
         """
         environment = {name: value for name, value in os.environ.items() if name != "ELASTIC_WORKER_HOOKS"}
         # It has no business on any device, so that no device's extension of torch needs to be loaded.
-        environment |= {"ELASTIC_INCARNATION": self._incarnation, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+        environment |= {
+            "ELASTIC_INCARNATION": self._incarnation,
+            "ELASTIC_SIDECAR": "1",  # the guard spares it when it ends the workers of an agent that lives
+            "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+        }
         ours, theirs = socket.socketpair()
         with theirs:
             try:

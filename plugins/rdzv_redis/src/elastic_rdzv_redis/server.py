@@ -70,7 +70,8 @@ class EmbeddedServer:
 
     It runs in a session of its own with every signal blocked, as the agent's other processes: who signals the agent's
     group means the workers. It has `ELASTIC_INCARNATION` in its environment, by which the agent's guard finds and ends
-    it when the agent can't. (PR_SET_PDEATHSIG would also fire when the thread that started it ends.)
+    it when the agent can't; and `ELASTIC_SIDECAR`, for which the guard spares it when it ends the workers of an agent
+    that lives. (PR_SET_PDEATHSIG would also fire when the thread that started it ends.)
 
     Threading: one thread at a time; `pids` any.
     """
@@ -128,7 +129,7 @@ class EmbeddedServer:
         with os.fdopen(writing, "wb") as file:
             file.write(self._config().encode())  # shorter than what a pipe holds
         environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-        environment |= {"ELASTIC_INCARNATION": self._incarnation, "LC_ALL": "C"}
+        environment |= {"ELASTIC_INCARNATION": self._incarnation, "ELASTIC_SIDECAR": "1", "LC_ALL": "C"}
         try:
             self._pid = os.posix_spawn(
                 self._program,

@@ -1,0 +1,488 @@
+"""The guard's duties while its agent lives, stopped or stuck, and its last act when the agent has died."""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from elastic_core.agent import last_act
+from elastic_core.agent.guardian import Guardian
+from elastic_core.api import RendezvousSettings, WaitBudget
+from elastic_core.multiprocessing.sweep import is_alive
+from elastic_core.reactor import Reactor
+from elastic_core.rendezvous.store import Seat
+from redis_servers import redis_server
+from support import wait_for
+
+__all__ = ["redis_server"]
+
+AGENT = """
+import json, os, subprocess, sys
+from elastic_core.agent.guardian import Guardian
+from elastic_core.reactor import Reactor
+
+incarnation = sys.argv[1]
+reactor = Reactor()
+guardian = Guardian(reactor, incarnation=incarnation, notice=print)
+guardian.start()
+
+def start(argv, mark="", **extra):
+    environment = {**os.environ, **({"ELASTIC_INCARNATION": incarnation} if mark else {}), **extra}
+    return subprocess.Popen(argv, env=environment, start_new_session=True).pid
+
+def obey():
+    for line in os.read(0, 1 << 20).decode().splitlines():
+        name, *args = json.loads(line)
+        if name == "worker":  # with a child that shows no environment
+            pids = [start(["/bin/sh", "-c", "env -i sleep 60 & exec sleep 60"], "mark")]
+            guardian.note_workers(pids)
+        elif name == "sidecar":
+            pids = [start(["sleep", "60"], "mark", ELASTIC_SIDECAR="1")]
+        elif name == "child":
+            pids = [start(["sleep", "60"])]
+        elif name == "fence":
+            guardian.fence(float(args[0]))
+            pids = []
+        elif name == "last":
+            guardian.last_act(args[0], args[1].encode(), args[2].encode())
+            pids = []
+        elif name == "guard":
+            pids = [guardian.pid]
+        print(json.dumps(pids), flush=True)
+
+reactor.add_reader(0, obey)
+reactor.run()
+"""
+
+
+class Agent:
+    """An agent that does what the test says."""
+
+    def __init__(self, **env):
+        self.incarnation = secrets.token_hex(8)
+        self.mark = f"ELASTIC_INCARNATION={self.incarnation}"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", AGENT, self.incarnation],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **env},
+        )
+        self._others = []
+
+    def do(self, *command):
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+        pids = json.loads(self.process.stdout.readline())
+        self._others += pids
+        return pids[0] if pids else None
+
+    def signal(self, signum):
+        os.kill(self.process.pid, signum)
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+        for pid in self._others:
+            try:
+                if self.mark.encode() in environment(pid) or Path(f"/proc/{pid}/comm").read_text() == "sleep\n":
+                    os.kill(pid, signal.SIGKILL)
+            except OSError:
+                continue
+
+
+def environment(pid):
+    return Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def children(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.fixture
+def agents():
+    """Start agents; they are ended after the test, with all that they started."""
+    started = []
+
+    def start(**env):
+        started.append(Agent(**env))
+        return started[-1]
+
+    yield start
+    for agent in started:
+        agent.close()
+
+
+@pytest.fixture
+def agent(agents):
+    return agents()
+
+
+def start_worker(agent):
+    """Start a worker and return it and its child."""
+    worker = agent.do("worker")
+    (child,) = wait_for(lambda: children(worker))
+    return worker, child
+
+
+def gone(*pids):
+    return not any(map(is_alive, pids))
+
+
+def let_pass(seconds):
+    """Give the guard time in which it must do nothing."""
+    end_s = time.monotonic() + seconds
+    wait_for(lambda: time.monotonic() > end_s)
+
+
+# --- the fence
+
+
+def test_a_stopped_agents_workers_die_at_the_fence_and_nobody_else(agent):
+    family = start_worker(agent)
+    sidecar, child, guard = agent.do("sidecar"), agent.do("child"), agent.do("guard")
+    until_s = time.monotonic() + 0.4
+    agent.do("fence", until_s)
+    agent.signal(signal.SIGSTOP)
+    wait_for(lambda: gone(*family), within_s=5)
+    late_s = time.monotonic() - until_s
+    assert 0 <= late_s < 1, "milliseconds on a quiet machine"
+    assert not gone(sidecar)
+    assert not gone(child)
+    assert not gone(agent.process.pid)
+    assert not gone(guard)
+    # It comes back to life, in a new round: the guard still does both of its duties.
+    agent.signal(signal.SIGCONT)
+    agent.do("fence", time.monotonic() + 0.4)
+    again = start_worker(agent)
+    wait_for(lambda: gone(*again), within_s=5)
+    agent.do("fence", time.monotonic() + 60)
+    last = start_worker(agent)
+    agent.signal(signal.SIGKILL)
+    wait_for(lambda: gone(*last, sidecar, guard), within_s=5, what="the end of all, of the sidecar too")
+    assert not gone(child)
+
+
+def test_a_fence_moved_in_time_kills_nobody(agent):
+    family = start_worker(agent)
+    end_s = time.monotonic() + 1.2
+    while time.monotonic() < end_s:
+        agent.do("fence", time.monotonic() + 0.6)
+        let_pass(0.1)
+    assert not gone(*family)
+    agent.do("fence", float("inf"))
+    let_pass(0.8)
+    assert not gone(*family), "lifted"
+
+
+def test_a_fence_that_passed_without_workers_counts_for_those_that_come_unless_it_is_moved(agent):
+    agent.do("fence", time.monotonic() - 1)
+    agent.do("fence", time.monotonic() + 60)
+    family = start_worker(agent)
+    let_pass(0.3)
+    assert not gone(*family)
+    agent.do("fence", time.monotonic() - 1)
+    wait_for(lambda: gone(*family), within_s=5)
+
+
+def test_a_guard_that_follows_another_knows_fence_and_workers(agent):
+    family = start_worker(agent)
+    agent.do("fence", time.monotonic() + 0.8)
+    first = agent.do("guard")
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: agent.do("guard") not in (None, first))
+    agent.signal(signal.SIGSTOP)
+    wait_for(lambda: gone(*family), within_s=5)
+
+
+def test_a_guard_with_a_fence_does_not_wake_for_nothing(agent):
+    start_worker(agent)
+    agent.do("fence", time.monotonic() + 60)
+    guard = agent.do("guard")
+
+    def wakes():
+        lines = Path(f"/proc/{guard}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt"))
+
+    def settled():
+        before = wakes()
+        let_pass(0.2)
+        return wakes() == before
+
+    wait_for(settled)
+    before = wakes()
+    let_pass(1)
+    assert wakes() == before
+
+
+# --- the guardian's word on it
+
+
+@pytest.fixture
+def guardian():
+    """A guardian whose guard hunts nobody, on a clock that the test moves."""
+
+    class Later(Reactor):
+        later_s = 0.0
+
+        def now_s(self):
+            return super().now_s() + self.later_s
+
+    reactor = Later()
+    guardian = Guardian(reactor, incarnation=secrets.token_hex(8), notice=print)
+    guardian.later = lambda seconds: setattr(reactor, "later_s", seconds)
+    guardian.now_s = reactor.now_s
+    yield guardian
+    guardian.dismiss()
+    reactor.close()
+
+
+def test_the_guardian_tells_whether_the_fence_has_passed(guardian):
+    assert not guardian.fence_passed(guardian.now_s())
+    guardian.note_workers([10])
+    guardian.fence(guardian.now_s() + 5)
+    assert not guardian.fence_passed(guardian.now_s())
+    assert guardian.fence_passed(guardian.now_s() + 6)
+
+
+def test_a_fence_that_was_missed_is_remembered_until_other_workers_are_named(guardian):
+    guardian.note_workers([10, 11])
+    guardian.fence(guardian.now_s() + 5)
+    guardian.later(6)
+    guardian.fence(guardian.now_s() + 5)
+    assert guardian.fence_passed(guardian.now_s())
+    guardian.note_workers([11])
+    assert guardian.fence_passed(guardian.now_s())
+    guardian.note_workers([12, 13])
+    assert not guardian.fence_passed(guardian.now_s())
+
+
+def test_a_fence_missed_without_workers_is_nobodys_business(guardian):
+    guardian.fence(guardian.now_s() + 5)
+    guardian.later(6)
+    guardian.fence(guardian.now_s() + 5)
+    assert not guardian.fence_passed(guardian.now_s())
+
+
+# --- the last act
+
+
+REDIS_STORE = "elastic_rdzv_redis.store:RedisStore"
+WATCHING_STORE = """
+import os
+from pathlib import Path
+from elastic_core.multiprocessing.sweep import is_alive
+from elastic_rdzv_redis.store import RedisStore
+
+class Store(RedisStore):
+    def withdraw(self, seat, *, wait):
+        pids = Path(os.environ["WATCHED"]).read_text().split()
+        Path(os.environ["NOTE"]).write_text(" ".join(pid for pid in pids if is_alive(int(pid))))
+        super().withdraw(seat, wait=wait)
+"""
+
+
+def settings_for(endpoint):
+    return RendezvousSettings(
+        backend="redis",
+        run_id=f"test-{secrets.token_hex(8)}",
+        endpoint=endpoint,
+        min_nodes=1,
+        max_nodes=2,
+        local_world_size=1,
+    )
+
+
+class Place:
+    """A seat in a real store."""
+
+    def __init__(self, server, endpoint=""):
+        from elastic_rdzv_redis.store import RedisStore
+
+        self.settings = settings_for(endpoint or server.endpoint)
+        self.store = RedisStore(msgspec.structs.replace(self.settings, endpoint=server.endpoint))
+        wait = WaitBudget.lasting(10)
+        self.store.connect(wait=wait)
+        self.seat = self.store.enlist(b"me", incarnation="abc", ttl_s=60, wait=wait)
+
+    def leave_with(self, agent, store=REDIS_STORE):
+        agent.do("last", store, msgspec.json.encode(self.seat).decode(), msgspec.json.encode(self.settings).decode())
+
+    def taken(self):
+        return bool(self.store.members(wait=WaitBudget.lasting(10)).members)
+
+
+@pytest.fixture
+def place(redis_server):
+    place = Place(redis_server)
+    yield place
+    place.store.close()
+
+
+def test_a_killed_agents_seat_is_given_back_within_a_second(agent, place):
+    start_worker(agent)
+    place.leave_with(agent)
+    assert place.taken()
+    guard = agent.do("guard")
+    began_s = time.monotonic()
+    agent.signal(signal.SIGKILL)
+    wait_for(lambda: not place.taken(), within_s=5)
+    took_s = time.monotonic() - began_s
+    print(f"seat gone after {took_s * 1000:.0f} ms")
+    assert took_s < 1.5, "the promise is 1 s"
+    wait_for(lambda: gone(guard))
+
+
+def test_the_seat_goes_after_the_workers(agents, place, tmp_path, monkeypatch):
+    (tmp_path / "watching_store.py").write_text(WATCHING_STORE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # the agent finds the store's module by it, and so must the guard
+    stranger = agents()
+    left_alone = stranger.do("worker")
+    watched, note = tmp_path / "watched", tmp_path / "note"
+    agent = agents(NOTE=str(note), WATCHED=str(watched))
+    family = [*start_worker(agent), agent.do("sidecar")]
+    os.kill(family[1], signal.SIGSTOP)
+    watched.write_text(" ".join(map(str, [*family, left_alone])))
+    place.leave_with(agent, "watching_store:Store")
+    agent.signal(signal.SIGKILL)
+    wait_for(lambda: not place.taken(), within_s=5)
+    assert note.read_text() == str(left_alone)
+
+
+def test_a_cancelled_last_act_is_not_done(agent, place):
+    place.leave_with(agent)
+    agent.do("last", "", "", "")
+    guard = agent.do("guard")
+    agent.signal(signal.SIGKILL)
+    wait_for(lambda: gone(guard), within_s=5)
+    assert place.taken()
+
+
+def test_a_guard_that_follows_another_knows_the_last_act(agent, place):
+    place.leave_with(agent)
+    first = agent.do("guard")
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: agent.do("guard") not in (None, first))
+    agent.signal(signal.SIGKILL)
+    wait_for(lambda: not place.taken(), within_s=5)
+
+
+def test_the_store_finds_its_secrets_in_the_agents_environment(agents, redis_server, monkeypatch):
+    redis_server.call("CONFIG SET requirepass hush")
+    monkeypatch.setenv("ELASTIC_REDIS_PASSWORD", "hush")
+    agent, place = agents(), Place(redis_server)
+    place.leave_with(agent)
+    agent.signal(signal.SIGKILL)
+    wait_for(lambda: not place.taken(), within_s=5)
+    place.store.close()
+
+
+def test_no_secret_is_seen_in_a_command_line(agents, redis_server):
+    place = Place(redis_server, f"redis://user:hush-{secrets.token_hex(4)}@{redis_server.endpoint}")
+    agent = agents()
+    place.leave_with(agent)
+    guard = agent.do("guard")
+    redis_server.pause()
+    try:
+        agent.signal(signal.SIGKILL)
+        (act,) = wait_for(lambda: children(guard), within_s=5)
+        argv = wait_for(lambda: (line := Path(f"/proc/{act}/cmdline").read_bytes()).endswith(b"-act\0") and line)
+        assert b"hush" not in argv
+        assert environment(act) == b""
+        wait_for(lambda: gone(guard, act), within_s=6, what="an end without the store")
+    finally:
+        redis_server.resume()
+        place.store.close()
+
+
+@pytest.mark.parametrize("store", ["no.such:Store", REDIS_STORE])
+def test_a_last_act_that_can_not_succeed_delays_nothing(agent, store):
+    settings = settings_for("127.0.0.1:9")  # nobody listens
+    seat = Seat(number=1, incarnation="abc", ahead=0)
+    family = start_worker(agent)
+    agent.do("last", store, msgspec.json.encode(seat).decode(), msgspec.json.encode(settings).decode())
+    guard = agent.do("guard")
+    agent.signal(signal.SIGKILL)
+    wait_for(lambda: gone(*family, guard), within_s=3)
+
+
+def test_a_huge_environment_costs_the_last_act_and_nothing_else(agents, place):
+    agent = agents(**{f"HUGE_{number}": secrets.token_hex(30_000) for number in range(4)})
+    family = start_worker(agent)
+    place.leave_with(agent)
+    guard = agent.do("guard")
+    agent.signal(signal.SIGKILL)
+    wait_for(lambda: gone(*family, guard), within_s=5)
+    assert place.taken()
+
+
+# --- the process by itself
+
+
+def last_act_process(line):
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-c", "from elastic_core.agent.last_act import main; main()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={},
+    )
+    process.stdin.write(line + b"\n")
+    process.stdin.flush()
+    return process
+
+
+@pytest.mark.parametrize("word", [b"", b"go", b"stop\n"])
+def test_without_the_whole_word_go_nothing_is_done(place, word):
+    told = last_act.encode(REDIS_STORE, msgspec.json.encode(place.seat), msgspec.json.encode(place.settings))
+    process = last_act_process(told.encode())
+    said, _ = process.communicate(word, timeout=20)
+    assert (process.returncode, said) == (0, b"")
+    assert place.taken()
+
+
+def test_nonsense_ends_it_without_a_word():
+    process = last_act_process(b"nonsense")
+    said, _ = process.communicate(b"go\n", timeout=20)
+    assert (process.returncode, said) == (1, b"")
+
+
+def test_it_ends_though_nobody_ever_says_go(place):
+    told = last_act.encode(REDIS_STORE, msgspec.json.encode(place.seat), msgspec.json.encode(place.settings))
+    process = last_act_process(told.encode())
+    assert process.wait(timeout=20) == -signal.SIGALRM
+    process.communicate()
+    assert place.taken()
+
+
+def test_a_store_on_the_dead_agents_own_node_is_not_begun_anew(monkeypatch, tmp_path):
+    (tmp_path / "hosting.py").write_text(
+        "from pathlib import Path\n"
+        "class Store:\n"
+        "    hosted_by_member = True\n"
+        "    def __init__(self, settings): self.settings = settings\n"
+        "    def connect(self, *, wait):\n"
+        f"        Path({str(tmp_path / 'note')!r}).write_text(repr(self.settings.options['is_host']))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    seat = Seat(number=1, incarnation="abc", ahead=0)
+    settings = settings_for("localhost:1")
+    told = last_act.encode("hosting:Store", msgspec.json.encode(seat), msgspec.json.encode(settings))
+    last_act_process(told.encode()).communicate(timeout=20)
+    assert (tmp_path / "note").read_text() == "False"
+
+
+def test_bytes_that_are_no_text_travel_too(monkeypatch, place):
+    monkeypatch.setenv("ODD", os.fsdecode(b"\xff\n"))
+    told = last_act.encode(REDIS_STORE, msgspec.json.encode(place.seat), msgspec.json.encode(place.settings))
+    assert last_act_process(told.encode()).communicate(b"go\n", timeout=20)[0] == b""
+    assert not place.taken()
