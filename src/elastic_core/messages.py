@@ -5,8 +5,10 @@ from elastic_core.types import (
     FailedWorker,
     Failure,
     Record,
+    Restart,
     Round,
     RoundChange,
+    Stop,
     WorkerExit,
 )
 
@@ -14,7 +16,9 @@ from elastic_core.types import (
 
 
 class StartRequested(Record, frozen=True, kw_only=True):
-    """The agent was told to run."""
+    """The agent was told to run; `control`: its rendezvous takes one decision for the whole run."""
+
+    control: bool = False
 
 
 class JoinAllowed(Record, frozen=True, kw_only=True):
@@ -181,12 +185,19 @@ class SpawnWorkers(Record, frozen=True, kw_only=True):
 class StopWorkers(Record, frozen=True, kw_only=True):
     """Run the stop ladder: signal, grace period, KILL, sweep; answers with WorkersStopped.
 
-    `drain`: the agent itself was told to stop.
+    `drain`: the agent itself was told to stop. `grace_s` bounds the grace period; None: it is the user's.
     """
 
     signum: int
     reason: str
     drain: bool = False
+    grace_s: float | None = None
+
+
+class ShortenGrace(Record, frozen=True, kw_only=True):
+    """Let a running stop ladder KILL after `grace_s` from now, unless it would before."""
+
+    grace_s: float
 
 
 class AnnounceDrain(Record, frozen=True, kw_only=True):
@@ -224,6 +235,38 @@ class RecordIncident(Record, frozen=True, kw_only=True):
 
     failure: Failure
     decision: Decision
+
+
+class PublishDecision(Record, frozen=True, kw_only=True):
+    """Take what was decided here to the whole run; what stands then arrives as RoundChanged with a Decided."""
+
+    failure: Failure
+    decision: Restart | Stop
+
+
+class TellDecision(Record, frozen=True, kw_only=True):
+    """Tell people what was decided elsewhere for the whole run."""
+
+    failure: Failure
+    decision: Restart | Stop
+
+
+class ReportFinishing(Record, frozen=True, kw_only=True):
+    """Tell the run that the first worker of this node has ended well."""
+
+
+class ReportDone(Record, frozen=True, kw_only=True):
+    """Tell the run that all workers of this node have ended well."""
+
+
+class AnnounceDeparture(Record, frozen=True, kw_only=True):
+    """Tell the run that this node was told to stop, and will leave when its workers have ended."""
+
+
+class Say(Record, frozen=True, kw_only=True):
+    """Show people one line."""
+
+    text: str
 
 
 class SetTimer(Record, frozen=True, kw_only=True):
@@ -266,12 +309,19 @@ AgentCommand = (
     | AskToStart
     | SpawnWorkers
     | StopWorkers
+    | ShortenGrace
     | AnnounceDrain
     | KillWorkers
     | ForwardSignal
     | Examine
     | AskPolicy
     | RecordIncident
+    | PublishDecision
+    | TellDecision
+    | ReportFinishing
+    | ReportDone
+    | AnnounceDeparture
+    | Say
     | SetTimer
     | CancelTimer
     | LeaveRendezvous

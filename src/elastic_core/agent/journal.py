@@ -9,7 +9,7 @@ import msgspec
 from elastic_core import messages
 from elastic_core.agent.machine import EVENTS, advance
 from elastic_core.agent.states import AgentState, Created
-from elastic_core.agent.transitions import Step
+from elastic_core.agent.steps import Step
 from elastic_core.encoding import encode_json
 from elastic_core.types import Record
 

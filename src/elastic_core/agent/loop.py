@@ -16,7 +16,7 @@ from elastic_core import messages as m
 from elastic_core.agent.journal import Journal
 from elastic_core.agent.machine import advance
 from elastic_core.agent.rendezvous_thread import RendezvousThread
-from elastic_core.agent.states import AgentState, Created, Ended, Ending
+from elastic_core.agent.states import AgentState, Created, Deciding, Ended, Ending
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ElasticError
 from elastic_core.failure.runner import PolicyRunner
@@ -32,6 +32,8 @@ from elastic_core.types import (
     Refuse,
     Restart,
     Round,
+    RoundEnded,
+    Stop,
     WorkerExit,
 )
 
@@ -54,7 +56,7 @@ class Workers(Protocol):
         ...
 
     def stop(self, signum: int, *, grace_s: float) -> None:
-        """Run the stop ladder."""
+        """Run the stop ladder; a second call can shorten the grace period."""
         ...
 
     def kill(self) -> None:
@@ -83,6 +85,10 @@ class Reporter(Protocol):
 
     def decided(self, failure: Failure, decision: Decision, fallback_reason: str) -> None:
         """Say what happens next."""
+        ...
+
+    def followed(self, failure: Failure, decision: Restart | Stop) -> None:
+        """Say what was decided elsewhere for the whole run."""
         ...
 
     def restarted(self, *, rendezvous_s: float, start_s: float) -> None:
@@ -121,6 +127,8 @@ class AgentResult(Record, frozen=True, kw_only=True):
     ending: Ending
 
 
+FENCED = "this agent was stopped for longer than its lease"
+
 Plan = Callable[[m.SpawnWorkers], list[WorkerLaunch]]
 
 
@@ -141,11 +149,13 @@ class Agent:
         journal: Journal,
         note_workers: Callable[[Iterable[int]], None],
         adopted: Callable[[], None] | None = None,
+        fence_passed: Callable[[float], bool] = lambda _: False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Wire the parts; nothing runs yet.
 
-        `note_workers` hears which worker pids exist; `adopted` reaps children that came to us as a subreaper.
+        `note_workers` hears which worker pids exist; `adopted` reaps children that came to us as a subreaper;
+        `fence_passed` tells whether the guard had to end the workers by a time, as this process was stopped.
         """
         self._options = options
         self._reactor = reactor
@@ -158,6 +168,7 @@ class Agent:
         self._journal = journal
         self._adopted = adopted
         self._note_workers = note_workers
+        self._fence_passed = fence_passed
         self._clock = clock
         self._state: AgentState = Created()
         self._events: deque[m.AgentEvent] = deque()
@@ -166,7 +177,9 @@ class Agent:
         self._round: Round | None = None
         self._exits: list[WorkerExit] = []
         self._restart_count = 0
+        self._question = 0
         self._began_s = clock.monotonic_s()
+        self._turned_s = self._began_s
         self._spawned_s = self._began_s
         self._join_s = self._formed_s = self._began_s
         self._stopped_by_s = self._began_s
@@ -183,9 +196,10 @@ class Agent:
         self._hooks.tell(
             m.AgentStarted(run_id=options.run_id, node_id=options.node_id, run_dir=options.run_dir, pid=options.pid)
         )
-        self.dispatch(m.StartRequested())
+        self.dispatch(m.StartRequested(control=self._rendezvous.control))
         while not isinstance(self._state, Ended):
             self._reactor.turn()
+            self._turned_s = self._clock.monotonic_s()
         outcome = self._state.outcome
         code = outcome.exit_code
         if outcome.ending is Ending.FAILED and self._failed_code is not None:
@@ -193,6 +207,11 @@ class Agent:
         self._hooks.tell(m.AgentStopped(exit_code=code, reason=outcome.reason))
         self._hooks.close()
         return AgentResult(exit_code=code, reason=outcome.reason, ending=outcome.ending)
+
+    @property
+    def turned_s(self) -> float:
+        """When the loop last turned, in monotonic seconds. Threading: any."""
+        return self._turned_s
 
     def _handle_signals(self) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -243,6 +262,10 @@ class Agent:
         self._note_alive()
         index = -1 if self._round is None else self._round.index
         self._hooks.tell(m.WorkerEnded(round_index=index, exit=exit))
+        if exit.code == -signal.SIGKILL and exit.stop_signal is None and self._fence_passed(exit.at_s):
+            # The guard did it, in place of this agent: no failure of the worker's, and the round goes on without us.
+            ended = RoundEnded(reason=FENCED, lost=(self._options.node_id,), stop_within_s=0.0)
+            self.dispatch(m.RoundChanged(change=ended))
         self.dispatch(m.WorkerExited(exit=exit))
 
     def _note_alive(self) -> None:
@@ -276,6 +299,8 @@ class Agent:
                 self._spawn(command)
             case m.StopWorkers():
                 self._stop(command)
+            case m.ShortenGrace(grace_s=grace_s):
+                self._shorten(grace_s)
             case m.AnnounceDrain(signum=signum):
                 self._announce_drain(signum, max(0.0, self._stopped_by_s - self._clock.monotonic_s()))
             case m.KillWorkers():
@@ -290,6 +315,18 @@ class Agent:
             case m.RecordIncident(failure=failure, decision=decision):
                 self._failed_code = self._reporter.record(self._round, self._exits, failure, decision)
                 self._restarting = isinstance(decision, Restart)
+            case m.PublishDecision(failure=failure, decision=decision):
+                self._rendezvous.publish(decision, self._placed(failure))
+            case m.TellDecision(failure=failure, decision=decision):
+                self._reporter.followed(failure, decision)
+            case m.ReportFinishing():
+                self._rendezvous.report_finishing()
+            case m.ReportDone():
+                self._rendezvous.report_done()
+            case m.AnnounceDeparture():
+                self._rendezvous.announce_departure()
+            case m.Say(text=text):
+                self._reporter.notice(text)
             case m.SetTimer(name=name, delay_s=delay_s):
                 self._set_timer(name, delay_s)
             case m.CancelTimer(name=name):
@@ -345,13 +382,22 @@ class Agent:
             )
 
     def _stop(self, command: m.StopWorkers) -> None:
-        grace_s = self._options.shutdown_timeout_s
+        grace_s = self._grace_s(command.grace_s)
         self._stopped_by_s = self._clock.monotonic_s() + grace_s
         if command.drain:
             self._announce_drain(command.signum, grace_s)
         index = -1 if self._round is None else self._round.index
         self._hooks.tell(m.WorkersStopping(round_index=index, reason=command.reason, grace_s=grace_s))
         self._workers.stop(command.signum, grace_s=grace_s)
+
+    def _grace_s(self, bound_s: float | None) -> float:
+        longest_s = self._options.shutdown_timeout_s
+        return longest_s if bound_s is None else min(longest_s, max(0.0, bound_s))
+
+    def _shorten(self, bound_s: float) -> None:
+        grace_s = self._grace_s(bound_s)
+        self._stopped_by_s = min(self._stopped_by_s, self._clock.monotonic_s() + grace_s)
+        self._workers.stop(signal.SIGTERM, grace_s=grace_s)
 
     def _announce_drain(self, signum: int, grace_s: float) -> None:
         self._hooks.tell(m.Draining(signum=signum, deadline_s=grace_s))
@@ -381,8 +427,12 @@ class Agent:
         stamped = self._placed(failure)
         workers = () if stamped.local_rank is None else self._reporter.failed_workers()
         self._hooks.tell(m.FailureSeen(failure=stamped, workers=workers))
+        self._question += 1
+        asked = self._question
 
         def decide(decision: Decision, fallback_reason: str) -> None:
+            if asked != self._question or not isinstance(self._state, Deciding):
+                return  # settled meanwhile: by the user, or for the whole run
             self._reporter.decided(stamped, decision, fallback_reason)
             self._hooks.tell(
                 m.DecisionTaken(

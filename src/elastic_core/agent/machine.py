@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import get_args
 
 from elastic_core import messages as m
+from elastic_core.agent import news
 from elastic_core.agent import transitions as t
 from elastic_core.agent.states import (
     AgentState,
@@ -25,10 +26,11 @@ from elastic_core.agent.states import (
     Stopping,
     Waiting,
 )
+from elastic_core.agent.steps import Step
 from elastic_core.errors import IllegalEventError
 from elastic_core.types import Record
 
-Handler = Callable[..., t.Step]
+Handler = Callable[..., Step]
 
 
 class Handled(Record, frozen=True, kw_only=True):
@@ -96,24 +98,26 @@ TABLE: dict[type, dict[type, Rule]] = {
     ),
     Preparing: _row(
         {
-            m.StartAllowed: _to(t.start, Starting),
-            m.StartRefused: _to(t.start_refused, Deciding),
+            m.StartAllowed: _to(t.start, Starting, Gating, Waiting),
+            m.StartRefused: _to(t.start_refused, Deciding, Gating, Waiting),
+            m.RoundChanged: _to(news.preparing_heard, Preparing, Leaving),
             m.StopRequested: _to(t.stop_before_start, Leaving),
         },
-        {(m.SignalForwarded,): _NO_WORKER, (m.RoundChanged, m.TimerFired): _LATE},
+        {(m.SignalForwarded,): _NO_WORKER, (m.TimerFired,): _LATE},
     ),
     Starting: _row(
         {
-            m.WorkersSpawned: _to(t.spawned, Running),
-            m.SpawnFailed: _to(t.spawn_failed, Deciding),
+            m.WorkersSpawned: _to(t.spawned, Running, Stopping),
+            m.SpawnFailed: _to(t.spawn_failed, Deciding, Stopping),
+            m.RoundChanged: _to(news.starting_heard, Starting),
             m.StopRequested: _to(t.stop_starting, Stopping),
         },
-        {(m.SignalForwarded,): _NO_WORKER, (m.RoundChanged, m.TimerFired): _LATE},
+        {(m.SignalForwarded,): _NO_WORKER, (m.TimerFired,): _LATE},
     ),
     Running: _row(
         {
             m.WorkerExited: _to(t.worker_ended, Running, Settling, Deciding, Stopping),
-            m.RoundChanged: _to(t.round_changed, Running, Stopping),
+            m.RoundChanged: _to(news.round_changed, Running, Stopping),
             m.StopRequested: _to(t.stop_running, Stopping),
             m.SignalForwarded: _to(t.forward, Running),
         },
@@ -123,35 +127,43 @@ TABLE: dict[type, dict[type, Rule]] = {
         {
             m.WorkerExited: _to(t.another_ended, Settling, Deciding),
             m.TimerFired: _to(t.settled, Deciding),
+            m.RoundChanged: _to(news.settling_heard, Settling, Stopping),
             m.StopRequested: _to(t.stop_settling, Stopping),
         },
-        {(m.RoundChanged,): "the failure comes first", (m.SignalForwarded,): "the workers are about to be stopped"},
+        {(m.SignalForwarded,): "the workers are about to be stopped"},
     ),
     Deciding: _row(
         {
             m.WorkerExited: _to(t.ended_while_deciding, Deciding),
             m.Examined: _to(t.examined, Deciding),
             m.DecisionMade: _to(t.decided, Running, Deciding, Stopping, Waiting, Gating, Leaving),
+            m.RoundChanged: _to(news.deciding_heard, Deciding, Stopping, Gating, Waiting, Leaving),
             m.StopRequested: _to(t.stop_deciding, Stopping, Leaving),
         },
         {
-            (m.RoundChanged,): "the failure comes first",
             (m.SignalForwarded,): "the workers may be about to be stopped",
             (m.TimerFired,): _LATE,
         },
     ),
     Stopping: _row(
-        {m.WorkersStopped: _to(t.workers_gone, Gating, Waiting, Leaving), m.StopRequested: _to(t.stop_again, Stopping)},
+        {
+            m.WorkersStopped: _to(t.workers_gone, Gating, Waiting, Leaving),
+            m.RoundChanged: _to(news.stopping_heard, Stopping),
+            m.StopRequested: _to(t.stop_again, Stopping),
+        },
         {
             (m.WorkerExited,): "the ladder counts them; the incident reads them",
             (*_POLICY, m.WorkersSpawned, m.SpawnFailed, m.TimerFired): _LATE,
-            (m.RoundChanged,): "the next round sees it",
             (m.SignalForwarded,): "the workers are being stopped",
         },
     ),
     Waiting: _row(
-        {m.TimerFired: _to(t.backoff_over, Gating), m.StopRequested: _to(t.stop_waiting, Leaving)},
-        {(m.RoundChanged,): "the next round sees it", (m.SignalForwarded,): _NO_WORKER},
+        {
+            m.TimerFired: _to(t.backoff_over, Gating),
+            m.RoundChanged: _to(news.waiting_heard, Waiting, Leaving),
+            m.StopRequested: _to(t.stop_waiting, Leaving),
+        },
+        {(m.SignalForwarded,): _NO_WORKER},
     ),
     Leaving: _row(
         {
@@ -165,7 +177,7 @@ TABLE: dict[type, dict[type, Rule]] = {
 }
 
 
-def advance(state: AgentState, event: m.AgentEvent, *, now_s: float) -> t.Step:
+def advance(state: AgentState, event: m.AgentEvent, *, now_s: float) -> Step:
     """Return what follows from `event` in `state`; no side effect.
 
     Raises:
@@ -175,6 +187,6 @@ def advance(state: AgentState, event: m.AgentEvent, *, now_s: float) -> t.Step:
         case Handled(handler=handler):
             return handler(state, event, now_s)
         case Ignored(why=why):
-            return t.Step(state=state, reason=why)
+            return Step(state=state, reason=why)
         case Illegal():
             raise IllegalEventError(f"the agent can't take {type(event).__name__} in state {type(state).__name__}")

@@ -9,7 +9,7 @@ from elastic_core.errors import ElasticError, RendezvousError, WaitCancelledErro
 from elastic_core.messages import RendezvousFailed, RendezvousLeft, RoundChanged, RoundFormed
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
-from elastic_core.types import RendezvousInfo, Round, RoundChange
+from elastic_core.types import Capability, Failure, RendezvousInfo, Restart, Round, RoundChange, Stop
 
 CANCEL_GRACE_S = 0.1
 """A cancelled call that blocks for longer is left behind: some handlers block where nobody can wake them."""
@@ -57,6 +57,33 @@ class RendezvousThread:
         self._busy = False
         self._watching = False
         self._left = False
+
+    @property
+    def control(self) -> bool:
+        """Whether the handler takes one decision, and one end, for the whole run."""
+        return Capability.CONTROL in self._handler.capabilities
+
+    def publish(self, decision: Restart | Stop, failure: Failure) -> None:
+        """Take a decision of this agent to the whole run."""
+        self._saying(lambda: self._handler.publish(decision, failure))
+
+    def report_finishing(self) -> None:
+        """Say that the first worker of this node has ended well."""
+        self._saying(self._handler.report_finishing)
+
+    def report_done(self) -> None:
+        """Say that all workers of this node have ended well."""
+        self._saying(self._handler.report_done)
+
+    def announce_departure(self) -> None:
+        """Say that this agent was told to stop."""
+        self._saying(self._handler.announce_departure)
+
+    def _saying(self, say: Callable[[], None]) -> None:
+        try:
+            say()
+        except Exception as err:  # noqa: BLE001  # a plugin's code: the supervisor must go on without its word
+            self._notice(f"telling the rendezvous failed: {type(err).__name__}: {err}")
 
     def join(self, index: int) -> None:
         """Begin to form the round with this index; ends a watch."""

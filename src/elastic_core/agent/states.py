@@ -2,7 +2,10 @@
 
 import enum
 
-from elastic_core.types import Decision, Failure, Record, Round, WorkerExit
+from elastic_core.types import Decided, Decision, Failure, Record, Round, RoundEnded, WorkerExit
+
+News = RoundEnded | Decided
+"""What ends a round for all its nodes."""
 
 
 class Ledger(Record, frozen=True, kw_only=True):
@@ -16,6 +19,8 @@ class Ledger(Record, frozen=True, kw_only=True):
     """New rounds because nodes came or went; they never cost restart budget."""
     history: tuple[Failure, ...] = ()
     """Failures so far, oldest first, each with its decision."""
+    control: bool = False
+    """The rendezvous takes one decision for the whole run: it is told ours, and what it tells stands."""
 
 
 class Ending(enum.StrEnum):
@@ -68,21 +73,26 @@ class Joining(Record, frozen=True, kw_only=True):
 
 
 class Preparing(Record, frozen=True, kw_only=True):
-    """Hooks are being asked before workers start."""
+    """Hooks are being asked before workers start. `news`: the round is over already."""
 
     ledger: Ledger
     round: Round
+    news: News | None = None
 
 
 class Starting(Record, frozen=True, kw_only=True):
-    """Workers are being started."""
+    """Workers are being started. `news`: the round is over already."""
 
     ledger: Ledger
     round: Round
+    news: News | None = None
 
 
 class Running(Record, frozen=True, kw_only=True):
-    """Workers run. `done` have exited with 0; `ignored` failed, and the policy chose to go on without them."""
+    """Workers run. `done` have exited with 0; `ignored` failed, and the policy chose to go on without them.
+
+    None is `alive` while this node has finished and waits for the others.
+    """
 
     ledger: Ledger
     round: Round
@@ -100,10 +110,14 @@ class Settling(Record, frozen=True, kw_only=True):
 
 
 class Deciding(Record, frozen=True, kw_only=True):
-    """The evidence is being read, then the policy asked. `running` is None where no worker had been started."""
+    """The evidence is being read, then the policy asked.
+
+    `running` is None where no worker had been started, `round` where there was no round either.
+    """
 
     ledger: Ledger
     running: Running | None
+    round: Round | None = None
     exits: tuple[WorkerExit, ...] = ()
 
 

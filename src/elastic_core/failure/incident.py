@@ -120,6 +120,8 @@ class Incident(Record, frozen=True, kw_only=True):
     exit_code: int
     retryable: bool = True
     first: IncidentWorker | None = None
+    elsewhere_rank: int | None = None
+    """The global rank of the worker that failed first, where another node has it: `host` is that node then."""
     secondary: tuple[IncidentWorker, ...] = ()
     stopped: tuple[IncidentWorker, ...] = ()
     finished_count: int = 0

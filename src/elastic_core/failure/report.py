@@ -118,15 +118,19 @@ def _rule(title: str, width: int) -> str:
 
 def _subject(incident: Incident, *, verb: bool = True) -> str:
     first = incident.first
-    if first is None:
+    rank = incident.elsewhere_rank if first is None else first.global_rank
+    if rank is None:
         return f"{incident.failure_class.value} failed" if verb else incident.failure_class.value
-    return f"rank {first.global_rank} failed" if verb else f"rank {first.global_rank}"
+    return f"rank {rank} failed" if verb else f"rank {rank}"
 
 
 def _identity(incident: Incident, width: int) -> Iterator[str]:
     first = incident.first
     where = f"round {incident.round_index}" if incident.round_index >= 0 else "no round yet"
     tail = f"source={incident.source}  {where}, restarts {incident.restart_count}  {incident.at}"
+    if first is None and incident.elsewhere_rank is not None:
+        yield _cut(f"rank {incident.elsewhere_rank} on {_clean(incident.host)}, another node  {tail}", width)
+        return
     if first is None:
         yield _cut(f"host {_clean(incident.host)}  {tail}", width)
         return
@@ -212,6 +216,8 @@ def _decision(decision: IncidentDecision) -> str:
 
 
 def _where(incident: Incident) -> str:
+    if incident.elsewhere_rank is not None:
+        return f" (on {_clean(incident.host)})"
     if incident.first is None:
         return ""
     innermost = place(_frames(incident.first))

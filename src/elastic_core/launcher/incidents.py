@@ -69,15 +69,16 @@ class IncidentReporter:
         self._line = line
         self._clock = clock
         self._paths: dict[int, WorkerPaths] = {}
-        self._restarts = 0
+        self._restarts = self._restarts_before = 0
         self._examined: Incident | None = None
         self._decided_s = 0.0
         self._before_restart: Incident | None = None
         self.failed_workers: tuple[FailedWorker, ...] = ()
 
-    def begin_round(self, paths: dict[int, WorkerPaths]) -> None:
-        """Take the files that the round's workers will leave."""
+    def begin_round(self, paths: dict[int, WorkerPaths], restart_count: int) -> None:
+        """Take the files that the round's workers will leave, and how often the run was restarted before."""
         self._paths = paths
+        self._restarts = self._restarts_before = restart_count
 
     def _notice(self, text: str) -> None:
         self._line(f"elastic: {text}")
@@ -153,6 +154,14 @@ class IncidentReporter:
         self._restarts += 1
         self._say_restart(incident, decision)
 
+    def followed(self, failure: Failure, decision: Restart | Stop) -> None:
+        """Say what was decided elsewhere for the whole run, in place of what was decided here."""
+        self._decided_s = self._clock.monotonic_s()
+        self._restarts = self._restarts_before + isinstance(decision, Restart)
+        if isinstance(decision, Restart):
+            elsewhere = failure.global_rank is not None
+            self._say_restart(self._launcher_incident(failure, None, (), elsewhere=elsewhere), decision)
+
     def _say_restart(self, incident: Incident, decision: Restart) -> None:
         told = replace(incident, decision=describe_decision(decision))
         # Only the built-in policy promises a number of restarts; another's budget is its own.
@@ -166,17 +175,23 @@ class IncidentReporter:
         return self._launcher_incident(failure, None, ())
 
     def _launcher_incident(
-        self, failure: Failure, decision: Decision | None, workers: Iterable[FailedWorker]
+        self,
+        failure: Failure,
+        decision: Decision | None,
+        workers: Iterable[FailedWorker],
+        *,
+        elsewhere: bool = False,
     ) -> Incident:
-        return build_launcher_incident(
+        incident = build_launcher_incident(
             failure,
             run_id=self._settings.run_id,
-            host=self._host,
+            host=failure.node_id if elsewhere else self._host,
             at_ns=self._clock.wall_ns(),
             workers=workers,
             restart_count=self._restarts,
             decision=decision,
         )
+        return replace(incident, source="worker", elsewhere_rank=failure.global_rank) if elsewhere else incident
 
     # --- the record
 
@@ -205,8 +220,10 @@ class IncidentReporter:
         restarts = self._restarts - isinstance(decision, Restart)
         evidence = self._gather(exits)
         by_themselves = any(worker.origin is not Origin.STOPPED for worker in evidence.failed)
-        if failure.local_rank is None or round_ is None or not by_themselves:
-            return self._launcher_incident(failure, decision, evidence.failed)
+        here = _is_here(failure, round_)
+        if not here or round_ is None or not by_themselves:
+            elsewhere = not here and failure.global_rank is not None
+            return self._launcher_incident(failure, decision, evidence.failed, elsewhere=elsewhere)
         incident = self._incident(round_, evidence, restarts, decision)
         first = incident.first
         if first is None:
@@ -229,6 +246,14 @@ class IncidentReporter:
             self._notice(f"the incident could not be written to {str(path)!r}: {err.strerror}")
             return ""
         return str(path)
+
+
+def _is_here(failure: Failure, round_: Round | None) -> bool:
+    """Return whether it is the failure of a worker of this node."""
+    if failure.local_rank is None or failure.global_rank is None or round_ is None:
+        return False
+    here = range(round_.base_rank, round_.base_rank + round_.local_world_size)
+    return failure.round_index == round_.index and failure.global_rank in here
 
 
 def _on_full_disk(paths: WorkerPaths) -> bool:

@@ -273,7 +273,7 @@ class _Job:
         )
         paths = self._logs.round_paths(command.round)
         launches, paths = self._logs.asked(worker_plan(self._settings, attempt, paths), paths)
-        self._reporter.begin_round(paths)
+        self._reporter.begin_round(paths, command.restart_count)
         return launches
 
     def _finish(self, result: AgentResult, journal: Journal, run_dir: RunDirectory) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.plan import WorkerPaths
-from elastic_core.types import Decision, FailedWorker, Failure, FailureClass, Round, WorkerExit
+from elastic_core.types import Decision, FailedWorker, Failure, FailureClass, Restart, Round, Stop, WorkerExit
 
 if TYPE_CHECKING:
     from elastic_core.launcher.incidents import IncidentReporter
@@ -27,6 +27,7 @@ class RunReporter:
         self._made: IncidentReporter | None = None
         self.began = True
         self._paths: dict[int, WorkerPaths] = {}
+        self._restarts = 0
 
     def notice(self, text: str) -> None:
         """Print one line of the launcher's own."""
@@ -41,17 +42,18 @@ class RunReporter:
             from elastic_core.launcher.incidents import IncidentReporter
 
             self._made = IncidentReporter(self._settings, run_dir=self._run_dir, node_id=self._node_id, line=self._line)
+            self._made.begin_round(self._paths, self._restarts)
         return self._made
 
-    def begin_round(self, paths: dict[int, WorkerPaths]) -> None:
-        """Take the files that the round's workers will leave."""
-        self._paths = paths
+    def begin_round(self, paths: dict[int, WorkerPaths], restart_count: int) -> None:
+        """Take the files that the round's workers will leave, and how often the run was restarted before."""
+        self._paths, self._restarts = paths, restart_count
+        if self._made is not None:
+            self._made.begin_round(paths, restart_count)
 
     def examine(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int) -> Failure:
         """Read what the exits left, and return the first cause."""
-        incidents = self._incidents()
-        incidents.begin_round(self._paths)
-        return incidents.examine(round_, exits, restart_count)
+        return self._incidents().examine(round_, exits, restart_count)
 
     def failed_workers(self) -> tuple[FailedWorker, ...]:
         """Return what the last examination found."""
@@ -60,6 +62,10 @@ class RunReporter:
     def decided(self, failure: Failure, decision: Decision, fallback_reason: str) -> None:
         """Say what happens next; the end of the run is told by `record`, when all evidence is in."""
         self._incidents().decided(failure, decision, fallback_reason)
+
+    def followed(self, failure: Failure, decision: Restart | Stop) -> None:
+        """Say what was decided elsewhere for the whole run, in place of what was decided here."""
+        self._incidents().followed(failure, decision)
 
     def restarted(self, *, rendezvous_s: float, start_s: float) -> None:
         """Add to the last incident what the restart after it took, in seconds."""

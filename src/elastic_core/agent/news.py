@@ -1,0 +1,275 @@
+"""What the rendezvous tells of the round in progress, and what each state does about it.
+
+A rendezvous with control tells each thing once, so it is heard in every state in which the agent is part of a round: a
+decision of the run wins over whatever this node was about to decide. Without control there is nothing to hear but
+while workers run.
+"""
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from elastic_core import messages as m
+from elastic_core.agent.states import (
+    Deciding,
+    End,
+    Ending,
+    Ledger,
+    News,
+    Outcome,
+    Preparing,
+    Rejoin,
+    Running,
+    Settling,
+    Starting,
+    Stopping,
+    Then,
+    Waiting,
+)
+from elastic_core.agent.steps import (
+    BACKOFF,
+    PARKED_WATCH_S,
+    SETTLE,
+    Incident,
+    Step,
+    after_stop,
+    leave,
+    listen,
+    noted,
+    stop,
+    without_workers,
+)
+from elastic_core.types import (
+    Decided,
+    Failure,
+    FailureClass,
+    MemberLost,
+    NodesWaiting,
+    RendezvousClosed,
+    Restart,
+    Resumed,
+    Round,
+    RoundChange,
+    RoundEnded,
+    Stop,
+    Suspended,
+)
+
+NO_ROUND_CODE = 4
+
+
+# --- while workers run
+
+
+def round_changed(state: Running, event: m.RoundChanged, now_s: float) -> Step:
+    """Restart, park, follow or note what the rendezvous reports."""
+    match event.change:
+        case NodesWaiting() if state.done:
+            watch = m.WatchRound(delay_s=PARKED_WATCH_S)
+            return Step(state=state, commands=(watch,), reason="newcomers wait: workers have begun to finish")
+        case NodesWaiting() | MemberLost():
+            ledger, told = _regrouped(state.ledger, state.round, event.change)
+            return stop(ledger, state.round, Rejoin(), "nodes came or went", first=told)
+        case RoundEnded() | Decided():
+            return heed(state, event.change)
+        case RendezvousClosed():
+            return _closed(state)
+        case Suspended(reason=reason):
+            return Step(state=state, commands=(m.WatchRound(),), reason=f"suspended: {reason}")
+        case Resumed():
+            return Step(state=state, commands=(m.WatchRound(),), reason="resumed")
+
+
+def _closed(state: Running) -> Step:
+    reason = "the rendezvous was closed: workers finish, no further round"
+    if not state.ledger.control:
+        return Step(state=state, reason=reason)
+    # Nobody decides for the run any more, so this node must not wait for it.
+    alone = replace(state, ledger=replace(state.ledger, control=False))
+    if state.alive:
+        return Step(state=alone, reason=reason)
+    outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason="all workers finished")
+    return stop(alone.ledger, state.round, End(outcome=outcome), outcome.reason)
+
+
+def heed(running: Running, news: News, first: Iterable[m.AgentCommand] = ()) -> Step:
+    """Stop the workers because the round is over for all nodes."""
+    ledger, round_ = running.ledger, running.round
+    if isinstance(news, RoundEnded):
+        ledger, told = _regrouped(ledger, round_, news)
+        return stop(ledger, round_, Rejoin(), news.reason, first=(*first, *told), grace_s=news.stop_within_s)
+    decision, failure = news.decision, news.failure
+    if isinstance(decision, Restart):
+        ledger, incident, told = _restarted(ledger, decision, failure)
+        reason = "the run decided to restart" if failure is None else f"restart: {failure.summary}"
+        then = Rejoin(delay_s=decision.delay_s)
+        return stop(ledger, round_, then, reason, first=(*first, *told), incident=incident)
+    ledger, outcome, incident = _ended(ledger, decision, failure, round_.index)
+    return stop(ledger, round_, End(outcome=outcome), outcome.reason, first=first, incident=incident)
+
+
+def _regrouped(ledger: Ledger, round_: Round, change: RoundChange) -> tuple[Ledger, tuple[m.AgentCommand, ...]]:
+    told = m.Tell(moment=m.MembershipChanged(round_index=round_.index, change=change))
+    return replace(ledger, membership_changes=ledger.membership_changes + 1), (told,)
+
+
+def _restarted(
+    ledger: Ledger, decision: Restart, failure: Failure | None
+) -> tuple[Ledger, Incident | None, tuple[m.AgentCommand, ...]]:
+    if failure is None:
+        return ledger, None, ()
+    told = m.TellDecision(failure=failure, decision=decision)
+    return noted(ledger, failure, decision, restarts=1), (failure, decision), (told,)
+
+
+def _ended(
+    ledger: Ledger, decision: Stop, failure: Failure | None, round_index: int
+) -> tuple[Ledger, Outcome, Incident | None]:
+    """Return how the run ends by this verdict, and what is told of it."""
+    if decision.outcome == "done":
+        outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason=decision.reason)
+        if failure is None:
+            return ledger, outcome, None
+        return noted(ledger, failure, decision, restarts=0), outcome, (failure, decision)
+    if failure is None:
+        made_up = without_workers(decision.reason, FailureClass.RENDEZVOUS, round_index)
+        failure = replace(made_up, exit_code=NO_ROUND_CODE)
+    outcome = Outcome(ending=Ending.FAILED, exit_code=failure.exit_code, reason=failure.summary)
+    return noted(ledger, failure, decision, restarts=0), outcome, (failure, decision)
+
+
+# --- before workers run
+
+
+def preparing_heard(state: Preparing, event: m.RoundChanged, now_s: float) -> Step:
+    """Leave if the run is over; remember that the round is, until the hooks have answered."""
+    if isinstance(event.change, Decided) and isinstance(event.change.decision, Stop) and state.ledger.control:
+        return without_start(state.ledger, state.round, event.change)
+    return _remember(state, event.change)
+
+
+def starting_heard(state: Starting, event: m.RoundChanged, now_s: float) -> Step:
+    """Remember that the round is over, until the workers have been started."""
+    return _remember(state, event.change)
+
+
+def _remember(state: Preparing | Starting, change: RoundChange) -> Step:
+    if not state.ledger.control:
+        return Step(state=state, reason="of the round before")
+    if isinstance(change, Decided) or (isinstance(change, RoundEnded) and state.news is None):
+        told = replace(state, news=change)
+        return Step(state=told, commands=listen(state.ledger), reason="the round is over before it has begun")
+    return Step(state=state, commands=_listen_on(state.ledger, change), reason="nothing to do about it yet")
+
+
+def without_start(ledger: Ledger, round_: Round, news: News) -> Step:
+    """Rejoin or leave: the round was over before a worker of it was started."""
+    told: tuple[m.AgentCommand, ...]
+    if isinstance(news, RoundEnded):
+        ledger, told = _regrouped(ledger, round_, news)
+        step = after_stop(ledger, Rejoin(), None, None)
+    elif isinstance(news.decision, Restart):
+        ledger, incident, told = _restarted(ledger, news.decision, news.failure)
+        step = after_stop(ledger, Rejoin(delay_s=news.decision.delay_s), incident, None)
+    else:
+        ledger, outcome, incident = _ended(ledger, news.decision, news.failure, round_.index)
+        told, step = (), after_stop(ledger, End(outcome=outcome), incident, None)
+    return replace(step, commands=(*told, *step.commands))
+
+
+def _listen_on(ledger: Ledger, change: RoundChange) -> tuple[m.AgentCommand, ...]:
+    """Return what it takes to hear more; of a closed rendezvous only that it is closed, again and again."""
+    if isinstance(change, RendezvousClosed):
+        return (m.WatchRound(delay_s=PARKED_WATCH_S),) if ledger.control else ()
+    return listen(ledger)
+
+
+# --- while a failure is looked at
+
+
+def settling_heard(state: Settling, event: m.RoundChanged, now_s: float) -> Step:
+    """Follow what the run has decided, whatever failed here; else the failure comes first."""
+    ledger = state.running.ledger
+    if ledger.control and isinstance(event.change, RoundEnded | Decided):
+        return heed(state.running, event.change, (m.CancelTimer(name=SETTLE),))
+    return Step(state=state, commands=_listen_on(ledger, event.change), reason="the failure comes first")
+
+
+def deciding_heard(state: Deciding, event: m.RoundChanged, now_s: float) -> Step:
+    """Follow what the run has decided, whatever is being decided here; else the failure comes first."""
+    if state.ledger.control and isinstance(event.change, RoundEnded | Decided):
+        if state.running is not None:
+            return heed(state.running, event.change)
+        if state.round is not None:
+            return without_start(state.ledger, state.round, event.change)
+    return Step(state=state, commands=_listen_on(state.ledger, event.change), reason="the failure comes first")
+
+
+# --- while workers are stopped, and after
+
+
+def stopping_heard(state: Stopping, event: m.RoundChanged, now_s: float) -> Step:
+    """Follow what the run has decided in place of what this node had; hurry where its lease ends."""
+    ledger, change = state.ledger, event.change
+    if not ledger.control:
+        return Step(state=state, reason="the next round sees it")
+    step = Step(state=state, commands=_listen_on(ledger, change), reason="the workers are being stopped anyway")
+    match change:
+        case RoundEnded(reason=reason, stop_within_s=float() | int() as within_s):
+            hurry = m.ShortenGrace(grace_s=within_s)
+            return replace(step, commands=(hurry, *step.commands), reason=reason)
+        case Decided() if state.stop_asked_s is None and not _does(state, change):
+            return _overrule(state, change)
+        case _:
+            return step
+
+
+def _does(state: Stopping, decided: Decided) -> bool:
+    """Return whether this is what is being done already: what we had published, most often."""
+    goes_on = isinstance(state.then, Rejoin)
+    if isinstance(decided.decision, Restart) != goes_on:
+        return False
+    if decided.failure is None:
+        return True
+    return state.incident is not None and _same(state.incident[0], decided.failure)
+
+
+def _same(ours: Failure, theirs: Failure) -> bool:
+    """Return whether it is the same failure; the rendezvous may name nodes otherwise than we do."""
+    return (ours.round_index, ours.global_rank, ours.summary) == (
+        theirs.round_index,
+        theirs.global_rank,
+        theirs.summary,
+    )
+
+
+def _overrule(state: Stopping, decided: Decided) -> Step:
+    ledger, decision = _struck(state), decided.decision
+    told: tuple[m.AgentCommand, ...] = ()
+    then: Then
+    if isinstance(decision, Restart):
+        ledger, incident, told = _restarted(ledger, decision, decided.failure)
+        then, reason = Rejoin(delay_s=decision.delay_s), "the run restarts"
+    else:
+        ledger, outcome, incident = _ended(ledger, decision, decided.failure, state.round.index)
+        then, reason = End(outcome=outcome), f"the run ends: {outcome.reason}"
+    changed = replace(state, ledger=ledger, then=then, incident=incident)
+    return Step(state=changed, commands=(*told, *listen(ledger)), reason=reason)
+
+
+def _struck(state: Stopping) -> Ledger:
+    """Return the books without the decision of ours that does not stand."""
+    if state.incident is None:
+        return state.ledger
+    ledger, restarts = state.ledger, int(isinstance(state.incident[1], Restart))
+    return replace(ledger, restart_count=ledger.restart_count - restarts, history=ledger.history[:-1])
+
+
+def waiting_heard(state: Waiting, event: m.RoundChanged, now_s: float) -> Step:
+    """Leave if the run is over; the next round sees the rest."""
+    change = event.change
+    if state.ledger.control and isinstance(change, Decided) and isinstance(change.decision, Stop):
+        ledger, outcome, incident = _ended(state.ledger, change.decision, change.failure, state.ledger.rounds - 1)
+        recorded = (m.RecordIncident(failure=incident[0], decision=incident[1]),) if incident is not None else ()
+        return leave(ledger, outcome, (m.CancelTimer(name=BACKOFF), *recorded))
+    return Step(state=state, commands=_listen_on(state.ledger, change), reason="the next round sees it")
