@@ -61,12 +61,19 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "CUDA_VISIBLE_DEVICES": "limits what `--nproc-per-node gpu` counts and what the numbers of `--devices` mean; for "
     "other accelerators `HIP_VISIBLE_DEVICES`, `ROCR_VISIBLE_DEVICES`, `ZE_AFFINITY_MASK`",
     "XDG_RUNTIME_DIR": "where run directories are made, if it is this user's own; else `TMPDIR`, `TEMP`, `TMP`, `/tmp`",
-    "PATH": "where a program of `--no-python` is looked for",
+    "SLURM_RESTART_COUNT": "which attempt at the run this is, where `--rdzv-attempt` is not given; else "
+    "`JOBSET_RESTART_ATTEMPT`, `AWS_BATCH_JOB_ATTEMPT`",
+    "REDIS_URL": "where the server of backend `redis` is, where `--rdzv-endpoint` is not given",
+    "ELASTIC_REDIS_USERNAME": "ACL user of backend `redis`, where neither URL nor `username` in `--rdzv-conf` says it",
+    "ELASTIC_REDIS_PASSWORD": "its password, where neither URL nor `password_file` in `--rdzv-conf` says it",
+    "ELASTIC_C10D_TOKEN": "token that all nodes of backend `c10d` share, where `token_file` is not given",
+    "PATH": "where a program of `--no-python` is looked for, and the server of backend `c10d`",
     "ELASTIC_DEBUG": "`1`: an error of the command line also shows its traceback",
 }
 """What `elastic run` reads, beside the `PET_` variables."""
 
 INTERNAL_VARIABLES: Final[Mapping[str, str]] = {
+    "ELASTIC_SIDECAR": "`1` in a server that an agent has started beside its workers, by which its guard knows it",
     "TORCH_DEVICE_BACKEND_AUTOLOAD": "set to `0` for the process of `--agent-store`, which needs no device",
 }
 """Neither for users nor for workers."""
@@ -145,7 +152,7 @@ def exit_codes() -> str:
 
 def groups() -> str:
     """The entry-point groups."""
-    rows = ((f"`{group}`", KINDS[group], _public(base)) for group, base in BASES.items())
+    rows = ((f"`{group}`", KINDS[group], " or ".join(map(_public, bases))) for group, bases in BASES.items())
     return _table(("group", "what its plugins are", "what a class in it derives from"), rows)
 
 
@@ -173,21 +180,48 @@ DATA: Final[Mapping[str, str]] = {
     "Decision": "What a {py:class}`FailureHandler` may return: {py:class}`Restart`, {py:class}`Stop` or "
     "{py:class}`Ignore`.",
     "Moment": "Any of the records that hooks are told.",
+    "ROUND_KEY": "Key of a store's document with the round: its roster, and how it ended.",
+    "CONTROL_KEY": "Key of a store's document with the run: what nodes compare when they join, and the verdict.",
 }
 """What is neither a class nor documented where Sphinx could find it."""
 
 API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Interfaces": ("RendezvousHandler", "FailureHandler", "AgentHook", "hookimpl", "API_VERSION"),
+    "Interfaces": (
+        "RendezvousHandler",
+        "CoordinationStore",
+        "FailureHandler",
+        "AgentHook",
+        "hookimpl",
+        "API_VERSION",
+        "AgentServices",
+    ),
     "What plugins are built with": ("RendezvousSettings", "PolicySettings", "HookSettings", "OptionSpec"),
     "Waiting": ("WaitBudget", "Clock", "SystemClock", "SYSTEM_CLOCK"),
+    "Stores": (
+        "Topic",
+        "Seat",
+        "Member",
+        "Members",
+        "Renewal",
+        "Document",
+        "Swapped",
+        "Revisions",
+        "Watched",
+        "compare",
+        "ROUND_KEY",
+        "CONTROL_KEY",
+    ),
+    "Reaching hosts": ("Endpoint", "Address", "parse_endpoint", "resolve", "dial", "is_ip", "route_source"),
     "Rounds": (
         "RendezvousInfo",
         "RosterMember",
         "Round",
+        "RunCounts",
         "Capability",
         "RoundChange",
         "NodesWaiting",
         "MemberLost",
+        "RoundEnded",
         "Decided",
         "RendezvousClosed",
         "Suspended",
@@ -230,6 +264,8 @@ def _api_entry(name: str) -> str:
         derived = any(base.__name__ in api.__all__ for base in thing.__bases__)
         bases = [":show-inheritance:"] if derived or issubclass(thing, enum.Enum) else []
         return _autodoc("autoclass", name, ":members:", ":undoc-members:", hidden, *bases)
+    if inspect.isfunction(thing):
+        return _autodoc("autofunction", name)
     return f"```{{py:data}} {name}\n{DATA[name]}\n```"
 
 

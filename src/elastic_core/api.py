@@ -37,7 +37,9 @@ from elastic_core.messages import (
     WorkersStopping,
 )
 from elastic_core.plugins.hookspecs import hookimpl
-from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.rendezvous.address import route_source
+from elastic_core.rendezvous.endpoint import Address, Endpoint, dial, is_ip, parse_endpoint, resolve
+from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler
 from elastic_core.rendezvous.store import (
     CONTROL_KEY,
     ROUND_KEY,
@@ -92,7 +94,9 @@ __all__ = [
     "ROUND_KEY",
     "SYSTEM_CLOCK",
     "AddEnvironment",
+    "Address",
     "AgentHook",
+    "AgentServices",
     "AgentStarted",
     "AgentStopped",
     "BackendError",
@@ -108,6 +112,7 @@ __all__ = [
     "Document",
     "Draining",
     "ElasticError",
+    "Endpoint",
     "ErrorRecord",
     "FailedWorker",
     "Failure",
@@ -166,5 +171,10 @@ __all__ = [
     "WorkersStarting",
     "WorkersStopping",
     "compare",
+    "dial",
     "hookimpl",
+    "is_ip",
+    "parse_endpoint",
+    "resolve",
+    "route_source",
 ]

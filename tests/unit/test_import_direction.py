@@ -46,6 +46,7 @@ def test_the_plugins_are_found():
     packages = {path.parts[path.parts.index("src") + 1] for path in OUTSIDERS}
     assert packages == {
         "elastic_core",
+        "elastic_rdzv_redis",
         "elastic_rdzv_static",
         "elastic_example_rendezvous_env",
         "elastic_example_policy_never",

@@ -156,7 +156,10 @@ class CoordinationStore(ABC):
     @property
     @abstractmethod
     def where(self) -> str:
-        """Return the endpoint as people know it, without secrets: `redis at localhost:6379`."""
+        """The endpoint as people know it, without secrets.
+
+        `redis at localhost:6379`, say.
+        """
 
     @abstractmethod
     def connect(self, *, wait: WaitBudget) -> str:

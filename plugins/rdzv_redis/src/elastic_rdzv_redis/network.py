@@ -1,5 +1,5 @@
 """The core's way to reach a host: the one place that says where it is imported from."""
 
-from elastic_core.rendezvous.endpoint import Endpoint, dial, parse_endpoint
+from elastic_core.api import Endpoint, dial, parse_endpoint
 
 __all__ = ["Endpoint", "dial", "parse_endpoint"]

@@ -6,9 +6,7 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from elastic_core.api import BackendRefusedError, WaitBudget
-from elastic_core.rendezvous.address import route_source
-from elastic_core.rendezvous.endpoint import Address, is_ip, resolve
+from elastic_core.api import Address, BackendRefusedError, WaitBudget, is_ip, resolve, route_source
 
 EVERYWHERE: Final = ("*", "-::*")
 """What makes the server listen on all addresses, also where there is no IPv6."""
