@@ -220,7 +220,7 @@ def test_elastic_run_never_imports_torch_or_numpy(script, tmp_path):
     probe = (
         "import sys, json\nfrom elastic_core.cli.main import main\n"
         f"code = main(['run', {str(script('pass'))!r}])\n"
-        "heavy = {'torch', 'numpy', 'redis', 'etcd', 'elastic_rdzv_static', 'asyncio', 'rich'}\n"
+        "heavy = {'torch', 'numpy', 'redis', 'etcd', 'elastic_rdzv_static', 'elastic_rdzv_redis', 'asyncio', 'rich'}\n"
         "print(json.dumps([code, sorted(heavy & set(sys.modules))]))\n"
     )
     done = subprocess.run(
