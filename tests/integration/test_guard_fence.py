@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ from elastic_core.api import RendezvousSettings, WaitBudget
 from elastic_core.multiprocessing.sweep import is_alive
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.store import Seat
-from redis_servers import redis_server
+from redis_servers import binary, free_port, redis_server
 from support import wait_for
 
 __all__ = ["redis_server"]
@@ -356,6 +357,32 @@ def test_the_seat_goes_after_the_workers(agents, place, tmp_path, monkeypatch):
     agent.signal(signal.SIGKILL)
     wait_for(lambda: not place.taken(), within_s=5)
     assert note.read_text() == str(left_alone)
+
+
+@pytest.mark.parametrize("host_lives", [True, False])
+def test_a_guest_of_another_nodes_store_gives_its_seat_back_and_hosts_nothing(agent, host_lives):
+    from elastic_rdzv_redis.embedded import EmbeddedStore
+
+    binary()  # skips, or fails in CI, where there is no server
+    port, wait = free_port(), WaitBudget.lasting(10)
+    settings = msgspec.structs.replace(settings_for(f"127.0.0.1:{port}"), backend="c10d", incarnation="host")
+    host = EmbeddedStore(settings)
+    try:
+        host.connect(wait=wait)
+        seat = host.enlist(b"me", incarnation="abc", ttl_s=60, wait=wait)
+        told = (msgspec.json.encode(value).decode() for value in (seat, settings))
+        agent.do("last", "elastic_rdzv_redis.embedded:EmbeddedStore", *told)
+        guard = agent.do("guard")
+        if not host_lives:
+            host.close()
+        agent.signal(signal.SIGKILL)
+        if host_lives:
+            wait_for(lambda: not host.members(wait=wait).members, within_s=5)
+        wait_for(lambda: gone(guard), within_s=5)
+        with socket.socket() as probe:
+            assert (probe.connect_ex(("127.0.0.1", port)) == 0) == host_lives
+    finally:
+        host.close()
 
 
 def test_a_cancelled_last_act_is_not_done(agent, place):
