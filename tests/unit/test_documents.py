@@ -1,0 +1,69 @@
+"""The wire format: versioned JSON, refused when it is another's."""
+
+import json
+
+import pytest
+
+from elastic_core.errors import RendezvousStateError
+from elastic_core.rendezvous.documents import (
+    ControlDocument,
+    Ending,
+    MemberRecord,
+    RosterEntry,
+    RoundDocument,
+    Verdict,
+    decode,
+    encode,
+)
+from elastic_core.testing import sample_failure
+
+ROUND = RoundDocument(
+    epoch="e", token=3, nonce="n.1", index=2, master_addr="10.0.0.1", master_port=4711,
+    roster=(RosterEntry("a1b2c3d4e5f6", "n0001@10.0.0.1", "", 40123, 8),), left={"n9": 1}, strikes={"n8": 2},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        MemberRecord(epoch="e", node="n", state="ready"),
+        MemberRecord(epoch="e", node="n", state="done", seen=4, token=4, nonce="x", rank_hint=0, role="r", nproc=8),
+        ROUND,
+        ControlDocument(epoch="e", attempt=1, secret="s", fingerprint={"nnodes": "1:2"}),
+        ControlDocument(
+            epoch="e", attempt=0, secret="s",
+            ending=Ending(token=1, nonce="x", kind="restart", reason="r", by="n", failure=sample_failure()),
+            verdict=Verdict(outcome="failed", exit_code=7, reason="r", by="n", failure=sample_failure()),
+            history=(sample_failure(),),
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_written_is_read(document):
+    raw = encode(document)
+    assert json.loads(raw)["v"] == 1
+    assert decode(raw, type(document)) == document
+
+
+def test_an_entry_of_a_roster_is_short():
+    """A thousand nodes read a thousand of them each."""
+    nodes = range(1000)
+    many = RoundDocument(
+        epoch="e", token=1, nonce="n", index=0, master_addr="10.0.0.1", master_port=1,
+        roster=tuple(RosterEntry(f"{n:012x}", f"gpu-{n:04d}@10.0.{n // 256}.{n % 256}", "", 40000, 8) for n in nodes),
+    )  # fmt: skip
+    assert len(encode(many)) <= 64 * 1000
+
+
+@pytest.mark.parametrize("raw", [b"", b"\xff\xfe", b"[]", b"{}", b'"x"', b'{"v":1}', b'{"v":1,"epoch":3}'])
+def test_what_is_not_ours_is_refused(raw):
+    with pytest.raises(RendezvousStateError):
+        decode(raw, ControlDocument)
+
+
+def test_another_version_is_named():
+    with pytest.raises(RendezvousStateError, match=r"format 2; this version of elastic-core reads 1"):
+        decode(encode(ROUND).replace(b'"v":1', b'"v":2'), RoundDocument)
+
+
+def test_a_field_of_a_later_minor_version_is_passed_over():
+    assert decode(encode(ROUND)[:-1] + b',"later":1}', RoundDocument) == ROUND
