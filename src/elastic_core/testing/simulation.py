@@ -1,0 +1,148 @@
+"""Whole runs of many members against a simulated store, in virtual time, from one seed."""
+
+import random
+
+from elastic_core.rendezvous.documents import ControlDocument, RosterEntry, RoundDocument, decode
+from elastic_core.rendezvous.duties import ended
+from elastic_core.rendezvous.membership import Want
+from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
+from elastic_core.testing.simulation_checks import Checks, Report, Violation
+from elastic_core.testing.simulation_faults import Faults
+from elastic_core.testing.simulation_member import SimulatedMember
+from elastic_core.testing.simulation_network import Network
+from elastic_core.testing.simulation_scenario import Scenario, scenario_of
+
+SETTLE_S = 150.0
+"""How long after the last fault all must have found their places; nodes that were lost wait as spares before."""
+MOST_STEPS = 400_000
+
+
+def simulate(seed: int, scenario: Scenario | None = None, *, verbose: bool = False) -> Report:
+    """Return what happened.
+
+    Raises:
+        Violation: an invariant does not hold; its text has the seed and the last that happened.
+    """
+    simulation = Simulation(seed, scenario if scenario is not None else scenario_of(seed), verbose=verbose)
+    try:
+        return simulation.run()
+    except (Violation, AssertionError) as err:
+        invariant = err.invariant if isinstance(err, Violation) else "the machine is total"
+        trace = "\n".join(f"{at_s:9.4f} {who:>8} {what}" for at_s, who, what in simulation.checks.trace)
+        text = f"{err}\n{trace}\nseed {seed}, {simulation.scenario}"
+        raise Violation(invariant, text) from err
+
+
+class Simulation:
+    """One run."""
+
+    def __init__(self, seed: int, scenario: Scenario, *, verbose: bool = False) -> None:
+        self.seed = seed
+        self.scenario = scenario
+        self.verbose = verbose
+        self.rng = random.Random(seed)
+        self.checks = Checks(scenario)
+        self.net = Network(scenario, self.rng, self.checks)
+        self.members: list[SimulatedMember] = []
+        self.finishing = False
+        self.emptied = False
+        self.steps = 0
+        self._numbers = 0
+
+    def arrive(self, name: str = "") -> None:
+        """Let a node begin, again if it has a name already."""
+        self._numbers += 1
+        name = name or f"n{self._numbers}"
+        self.checks.said(self.net.now_s, "FAULT", f"{name} arrives")
+        self.members.append(SimulatedMember(self, name, self._numbers))
+
+    def member_of(self, entry: RosterEntry) -> SimulatedMember | None:
+        """Return the node that an entry of a roster means."""
+        return next((member for member in self.members if member.incarnation == entry.incarnation), None)
+
+    def run(self) -> Report:
+        """Let it happen: a beginning, faults, calm, and an end."""
+        for _ in range(self.scenario.nodes):
+            self.net.after(self.rng.uniform(0, 0.5), self.arrive)
+        self._until(self.scenario.calm_s)
+        forming = {member.incarnation: member.operations for member in self.members}
+        self._until(Faults(self).plan())
+        self._await("every member finds its place", self._settled)
+        self.finishing = True
+        for member in self.members:
+            member.finish(self.rng.uniform(0, 5))
+        self._await("every member hears the verdict", self._over)
+        return self._report(forming)
+
+    def _until(self, time_s: float) -> None:
+        due: list[bool] = []
+        self.net.at(time_s, lambda: due.append(True))
+        while not due:
+            self._turn()
+
+    def _turn(self) -> None:
+        if not self.net.turn() or self.steps > MOST_STEPS:
+            raise Violation("operations are bounded", f"{self.steps} steps in {self.net.now_s:.1f} s")
+
+    def _await(self, invariant: str, holds: "object") -> None:
+        assert callable(holds)
+        end_s = self.net.now_s + SETTLE_S
+        while not holds():
+            if self.net.now_s > end_s:
+                raise Violation(invariant, "; ".join(self._told(member) for member in self.members if member.live))
+            self._until(self.net.now_s + 0.5)
+
+    def _told(self, member: SimulatedMember) -> str:
+        state = member.state
+        mine = (state.mine.token, state.mine.nonce) if state.mine is not None else None
+        return f"{member.incarnation} {state.want} {mine} seen {state.seen} does {member.operation}"
+
+    # --- where everybody is
+
+    def _settled(self) -> bool:
+        control, round_ = self._documents()
+        live = [member for member in self.members if member.live]
+        if control is None or control.verdict is not None or len(live) < self.scenario.min_nodes:
+            return all(self._waits(member) for member in live)
+        if round_ is None or ended(control, round_) or round_.epoch != control.epoch:
+            return False
+        return all(self._at_home(member, round_) for member in live)
+
+    def _waits(self, member: SimulatedMember) -> bool:
+        return member.state.want is Want.JOIN and member.workers is None
+
+    def _at_home(self, member: SimulatedMember, round_: RoundDocument) -> bool:
+        state = member.state
+        if member.incarnation not in round_.incarnations:
+            return state.want is Want.JOIN and state.spare
+        mine = state.mine
+        return state.want is Want.RUN and mine is not None and (mine.token, mine.nonce) == (round_.token, round_.nonce)
+
+    def _documents(self) -> tuple[ControlDocument | None, RoundDocument | None]:
+        store, now_s = self.net.store, self.net.now_s
+        control, round_ = store.load(CONTROL_KEY, now_s=now_s), store.load(ROUND_KEY, now_s=now_s)
+        return (
+            decode(control.value, ControlDocument) if control is not None else None,
+            decode(round_.value, RoundDocument) if round_ is not None else None,
+        )
+
+    def _over(self) -> bool:
+        live = [member for member in self.members if member.live]
+        if len(live) < self.scenario.min_nodes and all(self._waits(member) for member in live):
+            return True  # they would wait for more nodes until their time is over
+        return not live
+
+    def _report(self, forming: dict[str, int]) -> Report:
+        rounds = self.checks.rounds
+        last = rounds[max(rounds)] if rounds else None
+        return Report(
+            seed=self.seed,
+            rounds=len(rounds),
+            restarts=last.restarts if last is not None else 0,
+            changes=last.changes if last is not None else 0,
+            operations={member.incarnation: member.operations for member in self.members},
+            forming=forming,
+            outcomes=dict(self.checks.outcomes),
+            seconds=self.net.now_s,
+            steps=self.steps,
+        )

@@ -1,0 +1,133 @@
+"""What must hold at every moment of a simulated run, and what is counted of it."""
+
+from collections import Counter, deque
+from collections.abc import Mapping
+
+from elastic_core.rendezvous.documents import ControlDocument, RoundDocument, Verdict, decode
+from elastic_core.rendezvous.store import CONTROL_KEY
+from elastic_core.testing.simulation_scenario import Scenario
+from elastic_core.types import Record
+
+TRACE_LENGTH = 80
+
+
+class Violation(AssertionError):
+    """An invariant did not hold; `invariant` names it."""
+
+    def __init__(self, invariant: str, what: str) -> None:
+        super().__init__(f"{invariant}: {what}")
+        self.invariant = invariant
+
+
+class Report(Record, frozen=True, kw_only=True):
+    """What happened in a run that went well.
+
+    `rounds`: how many had workers. `operations`: requests to the store by node, and `forming` those of them until the
+    first round stood. `outcomes`: how many members ended how.
+    """
+
+    seed: int
+    rounds: int
+    restarts: int
+    changes: int
+    operations: Mapping[str, int]
+    forming: Mapping[str, int]
+    outcomes: Mapping[str, int]
+    seconds: float
+    steps: int
+
+
+class Checks:
+    """Is told of every worker that starts or ends, every verdict that is heard and every document that is written."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.live: dict[str, RoundDocument] = {}
+        self.rounds: dict[tuple[int, str], RoundDocument] = {}
+        self.ranks: dict[tuple[int, str], dict[str, int]] = {}
+        self.done: dict[tuple[int, str], set[str]] = {}
+        self.verdict: Verdict | None = None
+        self.trace: deque[tuple[float, str, str]] = deque(maxlen=TRACE_LENGTH)
+        self.outcomes: Counter[str] = Counter()
+
+    def said(self, now_s: float, who: str, what: str) -> None:
+        """Remember for the trace."""
+        self.trace.append((now_s, who, what))
+
+    def fail(self, invariant: str, what: str) -> None:
+        """Say that an invariant does not hold.
+
+        Raises:
+            Violation: always.
+        """
+        raise Violation(invariant, what)
+
+    def started(self, incarnation: str, document: RoundDocument, rank: int) -> None:
+        """Judge that workers of a round start on a node."""
+        key = (document.token, document.nonce)
+        for other, theirs in self.live.items():
+            if (theirs.token, theirs.nonce) != key:
+                what = f"{incarnation} starts workers of {key}, {other} has some of {(theirs.token, theirs.nonce)}"
+                raise Violation("one round trains", what)
+        if key not in self.rounds:
+            self._new_round(key, document)
+        if self.rounds[key] != document:
+            raise Violation("the roster is one", f"{incarnation} has another document of {key} than the others")
+        if document.roster[rank].incarnation != incarnation:
+            raise Violation("ranks are a bijection", f"{incarnation} has rank {rank} of {key}")
+        ranks = self.ranks.setdefault(key, {})
+        if incarnation in ranks or rank in ranks.values():
+            raise Violation("ranks are a bijection", f"rank {rank} of {key} is taken twice, by {incarnation} as well")
+        ranks[incarnation] = rank
+        self.live[incarnation] = document
+
+    def _new_round(self, key: tuple[int, str], document: RoundDocument) -> None:
+        roster, scenario = document.roster, self.scenario
+        if len({entry.incarnation for entry in roster}) < len(roster) or len({e.node for e in roster}) < len(roster):
+            raise Violation("ranks are a bijection", f"the roster of {key} names a node twice")
+        if not scenario.min_nodes <= len(roster) <= scenario.max_nodes:
+            raise Violation("the size is as asked", f"{len(roster)} nodes in {key}")
+        if self.rounds:
+            last = self.rounds[max(self.rounds)]
+            if document.token <= last.token:
+                raise Violation("tokens rise", f"{key} runs after {(last.token, last.nonce)}")
+            if document.restarts < last.restarts or document.changes < last.changes:
+                raise Violation("counters rise", f"{document.restarts}, {document.changes} after {last}")
+        if scenario.steady and self.rounds:
+            raise Violation("an outage ends no round", f"{key} follows {max(self.rounds)}")
+        self.rounds[key] = document
+
+    def ended(self, incarnation: str) -> None:
+        """Take note that no worker of a node lives."""
+        self.live.pop(incarnation, None)
+
+    def finished(self, incarnation: str, document: RoundDocument) -> None:
+        """Take note that all workers of a node have ended well."""
+        self.done.setdefault((document.token, document.nonce), set()).add(incarnation)
+        self.ended(incarnation)
+
+    def heard(self, incarnation: str, verdict: tuple[str, str]) -> None:
+        """Judge a verdict that a node was told."""
+        stands = self.verdict
+        if stands is None or (stands.outcome, stands.reason) != verdict:
+            raise Violation("a verdict stays", f"{incarnation} was told {verdict}, and {stands} stands")
+
+    def written(self, key: str, old: bytes | None, new: bytes) -> None:
+        """Judge a document that replaces another."""
+        if key != CONTROL_KEY:
+            return
+        after = decode(new, ControlDocument)
+        before = decode(old, ControlDocument) if old is not None else None
+        if before is not None and before.epoch == after.epoch and before.verdict not in (None, after.verdict):
+            raise Violation("a verdict stays", f"{before.verdict} was replaced by {after.verdict}")
+        if after.verdict is not None and self.verdict != after.verdict:
+            self._verdict(after, after.verdict)
+
+    def _verdict(self, control: ControlDocument, verdict: Verdict) -> None:
+        self.verdict = verdict
+        if verdict.outcome != "done" or not self.rounds:
+            return
+        key = max(self.rounds)
+        lacking = self.rounds[key].incarnations - self.done.get(key, set())
+        if lacking:
+            raise Violation("done means all", f"{sorted(lacking)} have not finished {key}")

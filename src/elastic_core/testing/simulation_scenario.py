@@ -1,0 +1,71 @@
+"""What happens in a simulated run: how many members, and which faults."""
+
+import random
+
+from elastic_core.types import Record
+
+MESSAGES = "messages"
+"""Requests and replies are lost, doubled or late; pushes are lost."""
+STORE_PAUSE = "store pause"
+STORE_DOWN = "store down"
+"""The store refuses connections for a while, and keeps its data."""
+STORE_EMPTIED = "store emptied"
+STORE_BACK = "store back"
+"""A failover: the last writes, at most `LOST_WRITES_S` of them, are lost."""
+PARTITION = "partition"
+"""One member is cut off from the store, and from its peers or not."""
+SIGSTOP = "sigstop"
+CRASH = "crash"
+"""An agent dies; its guard kills its workers and withdraws its seat."""
+POWER = "power"
+"""A node is gone without a word."""
+ARRIVAL = "arrival"
+DEPARTURE = "departure"
+"""An agent is told to stop, and stops its workers in its own time."""
+FAILURE = "failure"
+"""Workers of one node fail; the agent decides that all start again."""
+FINISH = "finish"
+"""The workers of one node end well long before the others."""
+
+LOST_WRITES_S = 1.0
+STORE_FAULTS = frozenset({STORE_PAUSE, STORE_DOWN, STORE_EMPTIED, STORE_BACK})
+ALL_FAULTS = STORE_FAULTS | {MESSAGES, PARTITION, SIGSTOP, CRASH, POWER, ARRIVAL, DEPARTURE, FAILURE, FINISH}
+
+
+class Scenario(Record, frozen=True, kw_only=True):
+    """One kind of run; the seed says when what happens to whom.
+
+    `count` faults of the kinds in `faults` are spread over `fault_s`, the first after `calm_s`. `steady`: nothing in it
+    is a reason to end a round, and none may end. `latency_s`: the longest of a message that is not late.
+    """
+
+    nodes: int = 4
+    min_nodes: int = 2
+    max_nodes: int = 6
+    spares: int | None = None
+    ttl_s: float = 5.0
+    first_call_s: float = 1.0
+    last_call_s: float = 0.5
+    latency_s: float = 0.02
+    faults: frozenset[str] = frozenset()
+    count: int = 0
+    calm_s: float = 4.0
+    fault_s: float = 20.0
+    noise: float = 0.03
+    steady: bool = False
+
+
+def scenario_of(seed: int) -> Scenario:
+    """Return the scenario that a seed stands for when only the seed is given."""
+    rng = random.Random(seed ^ 0x5EED)
+    kinds = sorted(ALL_FAULTS)
+    faults = frozenset(rng.sample(kinds, rng.randint(1, 5)))
+    nodes = rng.randint(2, 6)
+    return Scenario(
+        nodes=nodes,
+        min_nodes=rng.randint(2, max(2, nodes - 1)),
+        max_nodes=nodes + rng.randint(-1, 2) if nodes > 2 else nodes,
+        faults=faults,
+        count=rng.randint(1, 5),
+        noise=rng.choice((0.01, 0.05)),
+    )
