@@ -90,6 +90,8 @@ class Round(Record, frozen=True, kw_only=True):
     role_world_size: int
     master_addr: str
     master_port: int
+    node_id: str = ""
+    """This node's id, as the other nodes know it; empty: the rendezvous does not say."""
     counts: RunCounts | None = None
     """The run's, where the rendezvous counts for all nodes."""
 

@@ -264,7 +264,7 @@ class Agent:
         self._hooks.tell(m.WorkerEnded(round_index=index, exit=exit))
         if exit.code == -signal.SIGKILL and exit.stop_signal is None and self._fence_passed(exit.at_s):
             # The guard did it, in place of this agent: no failure of the worker's, and the round goes on without us.
-            ended = RoundEnded(reason=FENCED, lost=(self._options.node_id,), stop_within_s=0.0)
+            ended = RoundEnded(reason=FENCED, lost=(self._node_id,), stop_within_s=0.0)
             self.dispatch(m.RoundChanged(change=ended))
         self.dispatch(m.WorkerExited(exit=exit))
 
@@ -361,7 +361,7 @@ class Agent:
             failure = Failure(
                 failure_class=FailureClass.START_UP,
                 summary=str(err),
-                node_id=self._options.node_id,
+                node_id=self._node_id,
                 round_index=command.round.index,
                 at_s=self._spawned_s - self._began_s,
                 uptime_s=0.0,
@@ -412,16 +412,21 @@ class Agent:
         at_s = next((exit.at_s for exit in exits if exit.local_rank == failure.local_rank), exits[0].at_s)
         return replace(
             failure,
-            node_id=failure.node_id or self._options.node_id,
+            node_id=round_.node_id or failure.node_id or self._options.node_id,
             at_s=at_s - self._began_s,
             uptime_s=at_s - self._spawned_s,
         )
+
+    @property
+    def _node_id(self) -> str:
+        """This node's id as the others of its last round know it."""
+        return (self._round.node_id if self._round is not None else "") or self._options.node_id
 
     def _placed(self, failure: Failure) -> Failure:
         """Return a failure that the machine made up, with where and when."""
         if failure.node_id:
             return failure
-        return replace(failure, node_id=self._options.node_id, at_s=self._clock.monotonic_s() - self._began_s)
+        return replace(failure, node_id=self._node_id, at_s=self._clock.monotonic_s() - self._began_s)
 
     def _ask_policy(self, failure: Failure, history: tuple[Failure, ...]) -> None:
         stamped = self._placed(failure)

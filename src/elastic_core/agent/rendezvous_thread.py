@@ -110,7 +110,10 @@ class RendezvousThread:
         self._watching = False
 
     def leave(self, *, close: bool) -> None:
-        """Close the rendezvous if asked to, release it, and post RendezvousLeft, also when a call is stuck."""
+        """Close the rendezvous if asked to, release it, and post RendezvousLeft, also when an earlier call is stuck.
+
+        Leaving itself takes as long as it takes: a seat is given back over the network.
+        """
         self.cancel()
         if self._thread is None:
             self._handler.shutdown()
@@ -204,7 +207,6 @@ class RendezvousThread:
         return change
 
     def _leave(self, close: bool) -> None:
-        self._busy = True
         try:
             if close:
                 self._handler.set_closed()
@@ -212,7 +214,6 @@ class RendezvousThread:
         except Exception as err:  # noqa: BLE001  # leaving must not replace the run's result; it is told, not raised
             self._tell(f"leaving the rendezvous failed: {type(err).__name__}: {err}")
         finally:
-            self._busy = False
             self._post(RendezvousLeft())
 
     def _tell(self, text: str) -> None:

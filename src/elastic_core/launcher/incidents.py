@@ -127,7 +127,7 @@ class IncidentReporter:
     def _incident(self, round_: Round, evidence: Evidence, restart_count: int, decision: Decision | None) -> Incident:
         return build_incident(
             run_id=self._settings.run_id,
-            node_id=self._node_id,
+            node_id=round_.node_id or self._node_id,
             host=self._host,
             round_index=round_.index,
             workers=evidence.failed,

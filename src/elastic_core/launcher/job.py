@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from msgspec.structs import replace
+
 from elastic_core.agent.guardian import Guardian
 from elastic_core.agent.journal import Journal
 from elastic_core.agent.loop import Agent, AgentOptions, AgentResult
-from elastic_core.agent.port import HeldPort
 from elastic_core.agent.rendezvous_thread import RendezvousThread
 from elastic_core.agent.states import Ending
 from elastic_core.agent.subreaper import become_subreaper
@@ -26,6 +27,7 @@ from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.plan import Attempt, worker_plan
 from elastic_core.launcher.reporter import RunReporter
 from elastic_core.launcher.rundir import RunDirectory
+from elastic_core.launcher.services import RoundPort, Services
 from elastic_core.messages import SpawnWorkers
 from elastic_core.multiprocessing.console import Console
 from elastic_core.multiprocessing.group import WorkerGroup
@@ -35,7 +37,7 @@ from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.rounds import resolve_round
-from elastic_core.types import HookSettings, PolicySettings, RendezvousInfo, RendezvousSettings, Round
+from elastic_core.types import Capability, HookSettings, PolicySettings, RendezvousInfo, RendezvousSettings, Round
 
 if TYPE_CHECKING:
     from elastic_core.agent.sidecar import StoreSidecar
@@ -46,6 +48,8 @@ LOOPBACK = "127.0.0.1"
 WARM_AFTER_S = 0.5
 STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 FORWARDED_SIGNALS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
+
+_WITHOUT_STORE = ("local", "static")
 
 _C = TypeVar("_C", bound="_Closes")
 
@@ -81,16 +85,20 @@ class _Job:
         self._timings = timings
         self._incarnation = os.urandom(16).hex()
         self._node_id = settings.node_id or socket.gethostname()
-        self._port: HeldPort | None = None
+        self._port = RoundPort(settings.master_port)
+        cleanup.callback(self._port.close)
         self._planned = False
         self._sidecar: StoreSidecar | None = None
-        self._rdzv = _rendezvous_settings(settings, self._node_id)
+        self._rdzv = _rendezvous_settings(settings, self._node_id, self._incarnation)
         self._registry = PluginRegistry(disabled=settings.disabled_plugins)
 
     def run(self) -> int:
         settings = self._settings
         registry = self._registry
         handler = registry.make_rendezvous(settings.rdzv_backend, self._rdzv, settings.rdzv_conf)
+        if Capability.CONTROL in handler.capabilities:
+            # It adds to the host's name the address by which others come here, unless the user chose an id.
+            handler.settings = replace(handler.settings, node_id=settings.node_id)
         policy = registry.make_policy(settings.policy, _policy_settings(settings), settings.policy_conf)
         chosen = choose_logs_specs(settings)
         self._mark("plugins")
@@ -147,7 +155,7 @@ class _Job:
                 incarnation=self._incarnation,
                 subreaper=subreaper,
                 notice=notice,
-                spared=lambda: self._own_children(guardian),
+                spared=lambda: self._own_children(guardian, handler),
                 standby=standby,
             )
         )
@@ -179,6 +187,15 @@ class _Job:
             journal=journal,
             note_workers=guardian.note_workers,
             adopted=workers.reap_adopted if subreaper else None,
+            fence_passed=guardian.fence_passed,
+        )
+        handler.services = Services(
+            reactor,
+            agent=agent,
+            guardian=guardian,
+            settings=handler.settings,
+            reserve_port=lambda: self._reserve_port(handler),
+            notice=notice,
         )
         reactor.call_later(WARM_AFTER_S, self._settle_in)
         result = agent.run()
@@ -228,9 +245,10 @@ class _Job:
             sidecar.start()
         return sidecar
 
-    def _own_children(self, guardian: Guardian) -> frozenset[int]:
+    def _own_children(self, guardian: Guardian, handler: RendezvousHandler) -> frozenset[int]:
         """Return the children of this process that belong to no worker."""
-        return guardian.pids() if self._sidecar is None else guardian.pids() | self._sidecar.pids()
+        ours = guardian.pids() | handler.pids()
+        return ours if self._sidecar is None else ours | self._sidecar.pids()
 
     # --- what the agent asks for
 
@@ -245,20 +263,16 @@ class _Job:
         return round_
 
     def _choose_master(self) -> tuple[str, int]:
-        """Hold a fresh port for the round; the last round's is given back, for its workers are gone."""
-        if self._port is None:
-            self._cleanup.callback(self._release_port)
-        self._release_port()
-        wanted = self._settings.master_port
-        self._port = HeldPort.reserve() if wanted is None else HeldPort.hold(wanted)
         settings = self._settings
+        port = self._port.renew()
         # Among several nodes the others must be able to come here; on one, nobody from outside has any business here.
         own = LOOPBACK if settings.max_nodes == 1 else socket.getfqdn()
-        return settings.master_addr or settings.local_addr or own, self._port.port
+        return settings.master_addr or settings.local_addr or own, port
 
-    def _release_port(self) -> None:
-        if self._port is not None:
-            self._port.close()
+    def _reserve_port(self, handler: RendezvousHandler) -> int:
+        if self._sidecar is not None:
+            self._sidecar.retire(handler.wait)  # or a port that the user chose could not be held again
+        return self._port.renew()
 
     def _plan(self, command: SpawnWorkers, handler: RendezvousHandler) -> list[WorkerLaunch]:
         self._planned = True
@@ -267,7 +281,7 @@ class _Job:
             restart_count=command.restart_count,
             membership_changes=command.membership_changes,
             incarnation=self._incarnation,
-            node_id=self._node_id,
+            node_id=command.round.node_id or self._node_id,
             variables=dict(command.variables),
             use_agent_store=self._settings.agent_store or handler.use_agent_store,
         )
@@ -296,7 +310,7 @@ class _Closes(Protocol):
     def close(self) -> None: ...
 
 
-def _rendezvous_settings(settings: RunSettings, node_id: str) -> RendezvousSettings:
+def _rendezvous_settings(settings: RunSettings, node_id: str, incarnation: str) -> RendezvousSettings:
     return RendezvousSettings(
         backend=settings.rdzv_backend,
         run_id=settings.run_id,
@@ -311,7 +325,23 @@ def _rendezvous_settings(settings: RunSettings, node_id: str) -> RendezvousSetti
         master_port=settings.master_port,
         local_addr=settings.local_addr,
         monitor_interval_s=settings.monitor_interval_s,
+        incarnation=incarnation,
+        attempt=settings.rdzv_attempt,
+        spares=settings.spares,
+        fingerprint=_fingerprint(settings),
+        allow_mismatch=settings.allow_mismatch,
+        max_membership_changes=settings.max_membership_changes,
+        store_outage_grace_s=settings.store_outage_grace_s,
+        on_store_loss=settings.on_store_loss,
     )
+
+
+def _fingerprint(settings: RunSettings) -> dict[str, str]:
+    if settings.rdzv_backend in _WITHOUT_STORE:
+        return {}
+    from elastic_core.launcher.fingerprint import run_fingerprint  # milliseconds that other runs save
+
+    return run_fingerprint(settings)
 
 
 def _policy_settings(settings: RunSettings) -> PolicySettings:

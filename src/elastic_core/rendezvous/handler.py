@@ -165,6 +165,13 @@ class RendezvousHandler(ABC):
         """Hear that this agent was told to stop and will leave when its workers have ended."""
         return
 
+    def pids(self) -> frozenset[int]:
+        """Return the processes that the handler keeps on this host: they are no workers, and not the agent's to reap.
+
+        Threading: the agent's.
+        """
+        return frozenset()
+
     def get_run_id(self) -> str:
         """Return the run's id."""
         return self.settings.run_id

@@ -84,6 +84,7 @@ def resolve_round(
         role_world_size=sum(role_sizes),
         master_addr=address,
         master_port=port,
+        node_id=members[checked.rank].node_id,
         counts=_counts(checked),
     )
 

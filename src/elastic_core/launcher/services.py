@@ -1,0 +1,96 @@
+"""What the agent does for its rendezvous handler, whatever thread asks; and the port of rank 0's worker."""
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from elastic_core.agent.guardian import Guardian
+from elastic_core.agent.port import HeldPort
+from elastic_core.encoding import encode_json
+from elastic_core.reactor import Reactor
+from elastic_core.types import RendezvousSettings
+
+
+class RoundPort:
+    """The port that this node holds for the worker of rank 0: one for each round. Threading: any."""
+
+    def __init__(self, wanted: int | None) -> None:
+        """Hold none yet; `wanted` is the user's choice."""
+        self._wanted = wanted
+        self._lock = threading.Lock()
+        self._held: HeldPort | None = None
+
+    def renew(self) -> int:
+        """Give the last round's port back, whose workers are gone, hold a fresh one and return it.
+
+        Raises:
+            ConfigError: the one that the user chose can't be had.
+            RendezvousError: none can be had.
+        """
+        with self._lock:
+            self._give_back()
+            self._held = HeldPort.reserve() if self._wanted is None else HeldPort.hold(self._wanted)
+            return self._held.port
+
+    def close(self) -> None:
+        """Give it back; idempotent."""
+        with self._lock:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+
+class _Turning(Protocol):
+    @property
+    def turned_s(self) -> float: ...
+
+
+class Services:
+    """Hands what a handler asks for to those who can do it, on their thread."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        *,
+        agent: _Turning,
+        guardian: Guardian,
+        settings: RendezvousSettings,
+        reserve_port: Callable[[], int],
+        notice: Callable[[str], None],
+    ) -> None:
+        """Serve a handler that was built with `settings`."""
+        self._reactor = reactor
+        self._agent = agent
+        self._guardian = guardian
+        self._settings = settings
+        self._reserve_port = reserve_port
+        self._notice = notice
+
+    def reserve_port(self) -> int:
+        """Hold a fresh port for the worker of rank 0, in place of the last one, and return it."""
+        return self._reserve_port()
+
+    def say(self, text: str) -> None:
+        """Show people one line."""
+        self._reactor.post(lambda: self._notice(text))
+
+    def ticked_s(self) -> float:
+        """Return when the agent's loop last turned, and have it turn again."""
+        turned_s = self._agent.turned_s
+        self._reactor.post(_nothing)
+        return turned_s
+
+    def fence(self, until_s: float) -> None:
+        """Have the guard kill the workers at this time, unless there is a later word."""
+        self._reactor.post(lambda: self._guardian.fence(until_s))
+
+    def set_last_act(self, store: str, seat: bytes) -> None:
+        """Leave with the guard how to give the seat back when the agent has died."""
+        self._reactor.post(lambda: self._guardian.last_act(store, seat, encode_json(self._settings)))
+
+
+def _nothing() -> None:
+    """Make the loop turn."""
