@@ -99,7 +99,9 @@ class CoordinatedRendezvous(RendezvousHandler):
                 if wait.cancelled:
                     raise WaitCancelledError
                 self._check_driver()
-                self._lock.wait()
+                wait.check()
+                left_s = wait.remaining_s()
+                self._lock.wait(None if left_s == m.NEVER_S else left_s)
             place = self._places.popleft()
         if isinstance(place, m.JoinFailed):
             raise _error(place)
@@ -137,6 +139,21 @@ class CoordinatedRendezvous(RendezvousHandler):
         """Say that this node will leave."""
         if self._driver is not None:
             self._tell(m.DepartureAnnounced())
+
+    def is_closed(self) -> bool:
+        """Return whether it is known here that the run is over."""
+        control = None if self._driver is None else self._driver.control
+        return control is not None and control.verdict is not None
+
+    def set_closed(self) -> None:
+        """End the run well for all nodes, unless it was decided already how it ends."""
+        if self._driver is None or not self._driver.in_round:
+            return
+        node = self.settings.node_id or os.uname().nodename
+        verdict = Verdict(outcome="done", exit_code=0, reason="the run was closed", by=node)
+        self._tell(m.DecisionPosted(post=verdict))
+        with self._lock:
+            self._lock.wait_for(lambda: self._ended or self.is_closed(), timeout=_LEAVE_S)
 
     def shutdown(self) -> bool:
         """Give the seat back and let the thread end; what a dead store keeps us from doing, its lease does."""

@@ -92,6 +92,16 @@ class Driver:
         if wait is not None:
             wait.cancel()
 
+    @property
+    def control(self) -> ControlDocument | None:
+        """Return the run's control document as last read."""
+        return self._state.kept
+
+    @property
+    def in_round(self) -> bool:
+        """Return whether this node takes part in a round that goes on, as far as is known here."""
+        return self._state.want is Want.RUN
+
     def urge(self) -> None:
         """End whatever operation is under way."""
         with self._lock:
@@ -115,9 +125,9 @@ class Driver:
                 now_s = self._clock.monotonic_s()
                 done = step(self._state, events, now_s=now_s)
                 self._state = done.state
+                self._tell_guard()  # before a round is announced: its workers must not start behind an old fence
                 for announcement in done.announcements:
                     self._announce(announcement)
-                self._tell_guard()
                 if isinstance(done.operation, m.Gone):
                     break
                 answer = self._perform(done.operation)

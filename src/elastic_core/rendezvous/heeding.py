@@ -14,6 +14,7 @@ from elastic_core.rendezvous.duties import ended
 from elastic_core.rendezvous.hearing import MEMBERS, SAY_EVERY_S
 from elastic_core.rendezvous.identity import compare_fingerprints, mismatch_error, mismatch_warning
 from elastic_core.rendezvous.membership import Announcement, State, Want
+from elastic_core.rendezvous.roster import given_id
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
 from elastic_core.rendezvous.texts import missing, timed_out, waiting
 from elastic_core.types import Decided, Failure, FailureClass, Restart, RoundEnded, Stop
@@ -161,7 +162,11 @@ def _meet_verdict(state: State, control: ControlDocument, verdict: Verdict) -> H
     if ROUND_KEY not in state.fresh:
         return state, _NOTHING
     round_ = state.round
-    if round_ is None or round_.epoch != control.epoch or any(entry.node == state.me.node for entry in round_.roster):
+    if (
+        round_ is None
+        or round_.epoch != control.epoch
+        or any(given_id(entry.node) == state.me.node for entry in round_.roster)
+    ):
         return replace(state, begin=True), _NOTHING
     return _closed(state, verdict)
 

@@ -4,6 +4,7 @@ Ranks stick: those who stay keep their order, and their rank where the new size 
 rank that it had where that is free; newcomers fill the holes, in order of arrival, a hint (`--node-rank`) first.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from elastic_core.rendezvous.documents import MemberRecord, RosterEntry
@@ -70,21 +71,28 @@ def _seat_wishes(
 def entries(ranked: Sequence[Candidate]) -> tuple[RosterEntry, ...]:
     """Return the roster of a round.
 
-    A loopback address means this host: it stands only where all nodes are of one host.
+    A loopback address means this host: it stands only where all nodes are of one host. Agents that share a host and
+    were given no ids are told apart by the beginning of their incarnation.
     """
     one_host = len({candidate.record.boot for candidate in ranked}) == 1
-    return tuple(_entry(candidate, one_host=one_host) for candidate in ranked)
+    count = Counter(candidate.record.node for candidate in ranked)
+    return tuple(_entry(candidate, one_host=one_host, alone=count[candidate.record.node] == 1) for candidate in ranked)
 
 
-def _entry(candidate: Candidate, *, one_host: bool) -> RosterEntry:
+def given_id(node: str) -> str:
+    """Return a node's id without what tells it from others of that id."""
+    return node.partition("#")[0]
+
+
+def _entry(candidate: Candidate, *, one_host: bool, alone: bool) -> RosterEntry:
     record = candidate.record
     address = record.address
     if not one_host and address.startswith(LOOPBACKS):
         address = record.alternative or address
     return RosterEntry(
         incarnation=candidate.incarnation,
-        node=record.node,
-        address="" if record.node.rpartition("@")[2] == address else address,
+        node=record.node if alone else f"{record.node}#{candidate.incarnation[:4]}",
+        address="" if alone and record.node.rpartition("@")[2] == address else address,
         agent_port=record.agent_port,
         nproc=record.nproc,
         role=record.role,

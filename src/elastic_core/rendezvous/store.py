@@ -174,7 +174,7 @@ class CoordinationStore(ABC):
         """Add a member with a lease of `ttl_s`, in a seat with a higher number than any before, or find it.
 
         While the incarnation has a live seat it gets that seat again, its record replaced and its lease renewed: a
-        repeated call after a lost reply leaves no ghost.
+        repeated call after a lost reply leaves no ghost. Expired members go first, after a pause nobody: as in `renew`.
         """
 
     @abstractmethod
@@ -187,7 +187,7 @@ class CoordinationStore(ABC):
 
         Expired members of the run go first, and watchers hear of it. After a pause in which no member of the run was
         heard for two thirds of `ttl_s`, every lease is first extended to `ttl_s` from now: the silence was the
-        server's, not theirs.
+        server's, not theirs. `enlist` does the same: the first who comes after a pause may be a newcomer.
         """
 
     @abstractmethod
