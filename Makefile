@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo install test lint format docs wheels changelog bench clean
+.PHONY: help demo install test simulate lint format docs wheels changelog bench clean
 
 # The one place that says which torch is installed here; the packages themselves accept a range.
 TORCH ?= torch==2.13.0
@@ -14,6 +14,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 JOBS ?= 2
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+# How many seeds `make simulate` plays; hours for more.
+SIMULATE_SEEDS ?= 100000
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,7 +23,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --quiet
 METADATA := pyproject.toml hatch_build.py elastic_core_worker_hooks.pth src/elastic_core/_version.py \
 	$(wildcard plugins/*/pyproject.toml plugins/*/hatch_build.py)
 # All of ours in one command, so that each requirement among them is met by this tree and never by an index.
-EDITABLE := -e . $(foreach plugin,$(wildcard plugins/*/pyproject.toml),-e $(dir $(plugin)))
+EDITABLE := -e '.[torchrun]' $(foreach plugin,$(wildcard plugins/*/pyproject.toml),-e $(dir $(plugin)))
 EDITABLE_DEV := -e '.[dev]' $(wordlist 3,99,$(EDITABLE))
 
 help: ## list the targets
@@ -41,6 +43,9 @@ test: $(VENV)/.for-development ## run all tests (PYTEST_ARGS='-k word' for some,
 		verdict "FAILED, pytest's exit code is $$status"
 		exit $$status
 	fi
+
+simulate: $(VENV)/.for-development ## run the rendezvous against a simulated store for long (SIMULATE_SEEDS=100000)
+	@SIMULATE_SEEDS="$(SIMULATE_SEEDS)" $(BIN)/python -m pytest tests/simulation -q --timeout 0
 
 lint: $(VENV)/.for-development ## style, format, types, direction of imports
 	@$(BIN)/ruff check .

@@ -94,11 +94,14 @@ def test_the_torchrun_extra_brings_our_plugins_and_a_local_job_runs(dist, tmp_pa
     fresh = Environment(tmp_path / "venv")
     fresh.install("--find-links", dist, "elastic-core[torchrun]")
     installed = sorted(path.name for path in fresh.site.glob("elastic_*.dist-info"))
-    assert installed == [f"{name}-{version()}.dist-info" for name in ("elastic_core", "elastic_rdzv_static")]
+    names = ("elastic_core", "elastic_rdzv_redis", "elastic_rdzv_static")
+    assert installed == [f"{name}-{version()}.dist-info" for name in names]
     assert "elastic" not in fresh.pip("check").stdout
     code, out, err = fresh.run("plugins", cwd=tmp_path)
     assert (code, err) == (0, "")
-    assert re.search(rf"^static .*elastic-rdzv-static +{re.escape(version())} +loaded$", out, flags=re.MULTILINE), out
+    for name, plugin in (("static", "static"), ("redis", "redis"), ("c10d", "redis")):
+        line = rf"^{name} .*elastic-rdzv-{plugin} +{re.escape(version())} +loaded$"
+        assert re.search(line, out, flags=re.MULTILINE), out
     script = write_script(tmp_path, RECOVERS)
     code, out, err = fresh.run("run", "--nproc-per-node", 2, "--max-restarts", 1, script, cwd=tmp_path)
     assert code == 0, err
@@ -107,11 +110,12 @@ def test_the_torchrun_extra_brings_our_plugins_and_a_local_job_runs(dist, tmp_pa
 
 def test_every_extra_of_the_core_can_be_met(dist, tmp_path):
     extras = [line.split()[1] for line in metadata_of(wheel_of(ROOT, dist)) if line.startswith("Provides-Extra:")]
-    assert {"dev", "torchrun"} <= set(extras)
+    assert {"dev", "testing", "torchrun"} <= set(extras)
     fresh = Environment(tmp_path / "venv")
     out = fresh.install("--dry-run", "--find-links", dist, f"elastic-core[{','.join(extras)}]")
     (line,) = [line for line in out.splitlines() if line.startswith("Would install")]
-    assert set(line.split()[2:]) == {f"{name}-{version()}" for name in ("elastic-core", "elastic-rdzv-static")}
+    names = ("elastic-core", "elastic-rdzv-redis", "elastic-rdzv-static")
+    assert set(line.split()[2:]) == {f"{name}-{version()}" for name in names}
 
 
 @pytest.fixture
@@ -139,7 +143,7 @@ def test_a_strangers_project_of_our_name_is_not_taken(dist, strange_index, tmp_p
 
     assert would_install("elastic-core")[0] == ["elastic-core-0"]  # else the rest would show nothing
     chosen, _ = would_install("--find-links", dist, "elastic-core[torchrun]")
-    assert chosen == [f"elastic-core-{version()}", f"elastic-rdzv-static-{version()}"]
+    assert chosen == [f"elastic-{name}-{version()}" for name in ("core", "rdzv-redis", "rdzv-static")]
     chosen, error = would_install(wheel_of(ROOT / "plugins/rdzv_static", dist))
     assert chosen == []
     assert f"elastic-core=={version()}" in error
@@ -186,6 +190,7 @@ def test_the_core_can_be_published_under_another_name(tmp_path):
     fresh.install("--find-links", tmp_path / "dist", "acme-elastic[torchrun]")
     assert sorted(path.name.split("-")[0] for path in fresh.site.glob("*elastic*.dist-info")) == [
         "acme_elastic",
+        "elastic_rdzv_redis",
         "elastic_rdzv_static",
     ]
     code, out, err = fresh.run("plugins", cwd=tmp_path)
