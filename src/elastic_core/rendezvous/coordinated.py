@@ -82,8 +82,8 @@ class CoordinatedRendezvous(RendezvousHandler):
         Raises:
             RendezvousTimeoutError: too few nodes came in time.
             RendezvousConnectionError: the store could not be reached, or refused us.
-            RendezvousClosedError: the run is over.
-            RendezvousGracefulExitError: the run ended well, or has enough nodes without this one.
+            RendezvousClosedError: the run is over; its exit code is the error's.
+            RendezvousGracefulExitError: the run has enough nodes without this one.
             RendezvousError: the run was begun with other settings, or by another attempt.
         """
         self.wait.check()
@@ -323,8 +323,6 @@ def _error(failed: m.JoinFailed) -> RendezvousError:
         case "connection":
             return RendezvousConnectionError(failed.what, hint=failed.hint)
         case "not needed":
-            return RendezvousGracefulExitError(failed.what, hint=failed.hint)
-        case "closed" if failed.exit_code == 0:
             return RendezvousGracefulExitError(failed.what, hint=failed.hint)
         case "closed":
             return RendezvousClosedError(failed.what, hint=failed.hint, exit_code=failed.exit_code)
