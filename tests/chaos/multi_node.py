@@ -1,0 +1,211 @@
+"""Several nodes of one run on this host: agents as processes of their own, in one store, with workers that tell.
+
+Each worker prints one JSON line at its start (`SAYS`), leaves a mark of its life every few milliseconds, and ends well
+once the run's folder has a file `finish`. Nodes are lost the way that machines are: agent, guard and workers at once.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from redis_servers import free_port
+from support import Elastic, wait_for
+
+CLONE_NEWNET = 0x40000000
+LEASE_S = 2.0
+SLACK_S = 3.0
+"""What the scenarios add to the lease, for the survivors' new workers to be there."""
+
+WORKER = """
+import json, os, pathlib, sys, time
+started = time.monotonic()
+env, shared = os.environ, pathlib.Path(os.environ["TEST_SHARED"])
+says = dict(
+    node=env["ELASTIC_NODE_ID"], rank=int(env["RANK"]), world=int(env["WORLD_SIZE"]), group=int(env["GROUP_RANK"]),
+    role_rank=int(env["ROLE_RANK"]), role_world=int(env["ROLE_WORLD_SIZE"]), gen=int(env["ELASTIC_ROUND"]),
+    master=env["MASTER_ADDR"] + ":" + env["MASTER_PORT"], restarts=int(env["TORCHELASTIC_RESTART_COUNT"]),
+    changes=int(env["ELASTIC_MEMBERSHIP_CHANGES"]), pid=os.getpid(), at=started,
+)
+os.write(1, (json.dumps(says) + os.linesep).encode())
+mark = shared / f"alive-{os.getpid()}"
+while not (shared / "finish").exists():
+    order = shared / f"exit-{env['RANK']}-{env['ELASTIC_ROUND']}"
+    if order.exists():
+        sys.exit(int(order.read_text()))
+    mark.write_text(str(time.monotonic()))
+    time.sleep(0.02)
+"""
+
+
+def descendants(pid: int) -> list[int]:
+    """Return all processes below one, the guard among them."""
+    below: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                below.setdefault(parent, []).append(int(entry.name))
+    found, todo = [], [pid]
+    while todo:
+        children = below.get(todo.pop(), [])
+        found += children
+        todo += children
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+class Node:
+    """One agent of the run."""
+
+    def __init__(self, name: str, agent: Elastic, shared: Path) -> None:
+        self.name, self.agent, self._shared = name, agent, shared
+
+    def says(self) -> list[dict[str, object]]:
+        """What its workers said so far, in order."""
+        found = []
+        for line in self.agent.out.splitlines():
+            with suppress(json.JSONDecodeError):  # being written
+                found.append(json.loads(line[max(0, line.find("{")) :]))  # behind the prefix that --tee adds
+        return found
+
+    def said(self, within_s: float = 15.0, count: int = 1, **wanted: object) -> dict[str, object]:
+        """Return the first line with these values, once there are `count` of them."""
+
+        def found() -> list[dict[str, object]]:
+            assert self.agent.process.poll() is None or self._matching(wanted), f"{self.name} ended:\n{self.agent.err}"
+            fits = self._matching(wanted)
+            return fits if len(fits) >= count else []
+
+        what = f"{self.name}: {wanted}"
+        try:
+            return wait_for(found, within_s=within_s, what=what)[0]  # type: ignore[index]  # what found returns
+        except AssertionError as err:
+            raise AssertionError(f"{err}; it said {self.says()}\n{self.agent.err}") from None
+
+    def _matching(self, wanted: dict[str, object]) -> list[dict[str, object]]:
+        return [line for line in self.says() if all(line[key] == value for key, value in wanted.items())]
+
+    def told(self, text: str, within_s: float = 15.0) -> None:
+        """Wait until the agent has said so on stderr."""
+        try:
+            wait_for(lambda: text in self.agent.err, within_s=within_s, what=f"{self.name}: {text!r}")
+        except AssertionError as err:
+            raise AssertionError(f"{err}\n{self.agent.err}") from None
+
+    def last_alive_s(self, pid: int) -> float:
+        """Return when a worker last did something, by the host's monotonic clock."""
+        return float((self._shared / f"alive-{pid}").read_text() or "inf")
+
+    def ends(self, code: int, within_s: float = 15.0) -> None:
+        """Wait for the agent's end, with this code and without a traceback of ours."""
+        got = self.agent.wait(within_s)
+        assert got == code, f"{self.name} exited {got}, not {code}\n{self.agent.err}"
+        assert "Traceback" not in self.agent.err, self.agent.err
+
+    def power_off(self) -> None:
+        """Kill agent, guard and workers so that none can do anything about it."""
+        os.kill(self.agent.pid, signal.SIGSTOP)
+        everybody = descendants(self.agent.pid)
+        for pid in everybody:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        for pid in {*everybody, *descendants(self.agent.pid), self.agent.pid}:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.agent.process.wait(5)
+
+    def kill_agent(self) -> None:
+        """Kill the agent alone: its guard is left."""
+        self.agent.signal(signal.SIGKILL)
+        self.agent.process.wait(5)
+
+
+class Run:
+    """One run id in one store."""
+
+    def __init__(self, start: Callable[..., Elastic], folder: Path, backend: str, endpoint: str) -> None:
+        self._start, self.backend, self.endpoint = start, backend, endpoint
+        self.id = f"run-{os.getpid()}-{time.monotonic_ns()}"
+        self.shared = folder / f"shared-{self.id}"
+        self.shared.mkdir()
+        self.script = self.shared / "train.py"
+        self.script.write_text(WORKER)
+        self.logs = self.shared / "logs"
+        self.nodes: list[Node] = []
+
+    def node(self, name: str, nnodes: str, *options: str, conf: str = "", within: str = "") -> Node:
+        """Start an agent; `conf` are further options of the backend, `within` a network namespace."""
+        settings = f"lease_ttl={LEASE_S:g},last_call_timeout=1,join_timeout=20" + (f",{conf}" if conf else "")
+        env = {"TEST_SHARED": str(self.shared)}
+        args = [
+            *("--rdzv-id", self.id, "--rdzv-backend", self.backend, "--rdzv-endpoint", self.endpoint),
+            *("--node-id", name, "--nnodes", nnodes, "--rdzv-conf", settings, "--shutdown-timeout", "5"),
+            *("--restart-backoff", "0", *options),
+            str(self.script),
+        ]
+        agent = _inside(within, lambda: self._start(*args, env=env)) if within else self._start(*args, env=env)
+        agent.run_id = self.id
+        self.nodes.append(Node(name, agent, self.shared))
+        return self.nodes[-1]
+
+    def finish(self) -> None:
+        """Let all workers end well."""
+        (self.shared / "finish").touch()
+
+    def exit_rank(self, rank: int, gen: int, code: int) -> None:
+        """Let a worker end with this code."""
+        order = self.shared / "order"
+        order.write_text(str(code))
+        order.rename(self.shared / f"exit-{rank}-{gen}")
+
+    def all_end(self, *nodes: Node, code: int = 0, within_s: float = 15.0) -> None:
+        """Finish, and wait until these nodes have ended with this code."""
+        self.finish()
+        for node in nodes:
+            node.ends(code, within_s)
+
+
+def _inside(namespace: str, start: Callable[[], Elastic]) -> Elastic:
+    """Start an agent in a network namespace: what a thread starts is where the thread is."""
+
+    def go() -> None:
+        with Path(f"/run/netns/{namespace}").open("rb") as file:
+            libc = ctypes.CDLL(None, use_errno=True)
+            if libc.setns(file.fileno(), CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), f"setns {namespace}")
+        started.append(start())
+
+    started: list[Elastic] = []
+    thread = threading.Thread(target=go)
+    thread.start()
+    thread.join()
+    return started[0]
+
+
+@pytest.fixture(params=["redis", "c10d"])
+def run(elastic: Callable[..., Elastic], tmp_path: Path, request: pytest.FixtureRequest) -> Run:
+    """Return a run in a server of the test, and one in a server that its first node brings."""
+    if request.param == "redis":
+        return Run(elastic, tmp_path, "redis", request.getfixturevalue("redis_server").endpoint)
+    return Run(elastic, tmp_path, "c10d", f"127.0.0.1:{free_port()}")
+
+
+@pytest.fixture
+def redis_run(elastic: Callable[..., Elastic], tmp_path: Path, request: pytest.FixtureRequest) -> Run:
+    """Return a run in a server that the test may pause, stop and start."""
+    return Run(elastic, tmp_path, "redis", request.getfixturevalue("redis_server").endpoint)
