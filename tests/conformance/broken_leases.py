@@ -37,6 +37,8 @@ class LeasesEndByTheClientsClock(Cracked):
 
     def enlist(self, record, *, incarnation, ttl_s, wait):
         def work(model, now_s):
+            if not model._paused(ttl_s, now_s):
+                model._heard_s = None  # it knows a pause by the server's clock
             return model.enlist(record, incarnation=incarnation, ttl_s=ttl_s, now_s=self._now(now_s))
 
         return self.inside(work, "enlist", wait)
@@ -109,6 +111,18 @@ class APauseKillsEverybody(Cracked):
             return model.renew(seat, ttl_s=ttl_s, now_s=now_s)
 
         return self.inside(work, "renew", wait)
+
+
+@caught_by("after_a_silence_of_all_a_newcomer_expires_nobody")
+class ANewcomerAfterAPauseKillsEverybody(Cracked):
+    """Only a renewal knows of pauses."""
+
+    def enlist(self, record, *, incarnation, ttl_s, wait):
+        def work(model, now_s):
+            model._heard_s = now_s
+            return model.enlist(record, incarnation=incarnation, ttl_s=ttl_s, now_s=now_s)
+
+        return self.inside(work, "enlist", wait)
 
 
 @caught_by(

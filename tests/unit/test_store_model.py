@@ -45,13 +45,24 @@ def test_seats_are_in_order_of_arrival_and_never_used_again(model):
 def test_a_repeated_enlist_finds_its_seat_and_renews_it(model):
     seat = enlist(model, "a", record=b"one")
     enlist(model, "b")
-    assert enlist(model, "a", now_s=4.0, record=b"two") == seat
+    assert enlist(model, "a", now_s=3.0, record=b"two") == seat
     assert live(model, now_s=7.0) == [(seat.number, "a", b"two")]
 
 
 def test_an_expired_incarnation_gets_a_new_seat(model):
     old = enlist(model, "a")
+    enlist(model, "b", now_s=3.0)  # somebody is heard: the silence is a's own
     assert enlist(model, "a", now_s=TTL_S).number > old.number
+
+
+def test_after_a_silence_of_all_a_newcomer_spares_everybody(model):
+    first, second = enlist(model, "a"), enlist(model, "b")
+    before = model.revisions(now_s=0.0)
+    third = enlist(model, "c", now_s=60.0)
+    assert third.ahead == 2
+    assert moved(model, before, now_s=60.0) == {Topic.MEMBERS}
+    assert renew(model, second, 63.0).live == 3
+    assert renew(model, first, 66.0) is None  # one lease more, not for ever
 
 
 def test_expiry_is_told_once_and_the_rest_is_counted(model):

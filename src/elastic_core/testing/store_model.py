@@ -6,7 +6,7 @@ from typing import Final, Self
 from elastic_core.api import Document, Member, Members, Renewal, Revisions, Seat, Swapped, Topic
 
 PAUSE_SHARE: Final = 2 / 3
-"""The silence of all members, as a share of a lease, after which a renewal blames the server and spares them."""
+"""The silence of all members, as a share of a lease, that is blamed on the server: `enlist` and `renew` spare them."""
 
 
 class _Lease:
@@ -67,9 +67,14 @@ class StoreModel:
     # --- members ---
 
     def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, now_s: float) -> Seat:
-        """Give a new member the next seat; one that is there already keeps its seat, with a new record and lease."""
+        """Give a new member the next seat; one that is there already keeps its seat, with a new record and lease.
+
+        After a pause every lease is extended first, as by a renewal: who comes first may well be a newcomer.
+        """
         self._begin(now_s)
         self._make()
+        if self._paused(ttl_s, now_s):
+            self._spare(ttl_s, now_s)
         self._drop_expired(now_s)
         self._heard_s, self._ttl_s = now_s, ttl_s
         number = next((n for n, lease in self._leases.items() if lease.incarnation == incarnation), None)
@@ -84,8 +89,8 @@ class StoreModel:
     def update(self, seat: Seat, record: bytes, *, now_s: float) -> bool:
         """Replace the record of a live seat.
 
-        Others' leases are not judged, and after a pause this ends it for nobody: only a renewal may, which first
-        extends their leases.
+        Others' leases are not judged, and after a pause this ends it for nobody: only a lease may (`enlist`, `renew`),
+        which first extends theirs.
         """
         self._begin(now_s)
         lease = self._lease(seat)
@@ -108,8 +113,7 @@ class StoreModel:
         self._begin(now_s)
         lease, pause = self._lease(seat), self._paused(ttl_s, now_s)
         if lease is not None and pause:
-            for spared in self._leases.values():
-                spared.deadline_s = max(spared.deadline_s, now_s + ttl_s)
+            self._spare(ttl_s, now_s)
         if lease is not None or not pause:
             self._drop_expired(now_s)
         if lease is None or self._lease(seat) is None:
@@ -221,6 +225,10 @@ class StoreModel:
 
     def _paused(self, ttl_s: float, now_s: float) -> bool:
         return self._heard_s is not None and now_s - self._heard_s >= PAUSE_SHARE * ttl_s
+
+    def _spare(self, ttl_s: float, now_s: float) -> None:
+        for lease in self._leases.values():
+            lease.deadline_s = max(lease.deadline_s, now_s + ttl_s)
 
     def _remove(self, seat: Seat) -> None:
         del self._leases[seat.number]

@@ -74,6 +74,14 @@ local function paused(ttl)
   return heard and (now - heard > ttl * 2 / 3 or now < tonumber(heard))
 end
 
+-- Gives everybody a lease from now; where time went back, longer ones too are of a clock that is no more.
+local function spare(ttl)
+  local back = now < tonumber(get('heard'))
+  for _, other in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', back and '+inf' or now + ttl)) do
+    redis.call('ZADD', leases, now + ttl, other)
+  end
+end
+
 local function heard(ttl)
   redis.call('HSET', state, 'heard', now, 'ttl', ttl)
 end
@@ -82,6 +90,7 @@ end
 ENLIST: Final = Script("""
 local birth, incarnation, record, ttl = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 begin(birth)
+if paused(ttl) then spare(ttl) end
 sweep()
 local number = redis.call('ZSCORE', seats, incarnation)
 if not number then
@@ -106,7 +115,7 @@ local live = tonumber(redis.call('ZSCORE', leases, incarnation)) > now
 if live then
   redis.call('HSET', records, incarnation, record)
   local ttl = tonumber(get('ttl') or 0)
-  -- After a pause only a renewal may say that members are heard again: it extends the others' leases first.
+  -- After a pause only a lease may say that members are heard again: it extends the others' first.
   if not paused(ttl) then heard(ttl) end
 else
   remove(incarnation)
@@ -121,12 +130,7 @@ RENEW: Final = Script("""
 local incarnation, number, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local member = holds(incarnation, number)
 local pause = paused(ttl)
-if pause and member then
-  local back = now < tonumber(get('heard'))
-  for _, other in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', back and '+inf' or now + ttl)) do
-    redis.call('ZADD', leases, now + ttl, other)
-  end
-end
+if pause and member then spare(ttl) end
 if not pause or member then sweep() end
 keep()
 if not (member and holds(incarnation, number)) then return false end

@@ -156,6 +156,15 @@ class PausePromises(Kit):
             client.renew(seat, ttl_s=run.lease_s)
         assert client.revisions().departures == before.departures
 
+    def test_after_a_silence_of_all_a_newcomer_expires_nobody(self, run: StoreRun) -> None:
+        """The first who enlists after it extends every lease, too."""
+        client = run.client()
+        seats = [client.enlist(ttl_s=run.lease_s) for _ in range(3)]
+        run.pass_time(1.5 * run.lease_s)
+        newcomer = run.client().enlist(ttl_s=run.lease_s)
+        here = {*client.numbers()}
+        assert here == {newcomer.number, *(seat.number for seat in seats)}, "a newcomer expired members after a pause"
+
     def test_a_paused_server_expires_nobody(self, run: StoreRun, pause_server: Pause) -> None:
         """A server that stood still for longer than a lease has lost no member when it goes on."""
         clients = [run.client() for _ in range(2)]
