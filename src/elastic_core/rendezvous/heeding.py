@@ -330,7 +330,8 @@ def _spare(state: State, round_: RoundDocument, now_s: float) -> Heeded:
         what = f"run {me.run_id!r} has its {len(round_.roster)} nodes and {me.spares} spares: this node is not needed"
         failed = m.JoinFailed(kind="not needed", what=what, exit_code=0)
         return replace(state, want=Want.NOTHING), (failed,)
-    if state.spare_said or len(round_.roster) < me.max_nodes:
+    here = round_.rank_of(me.incarnation) is not None  # the others will notice that this node has left it
+    if state.spare_said or here or len(round_.roster) < me.max_nodes:
         return state, _NOTHING
     text = f"run {me.run_id!r} has all of its {len(round_.roster)} nodes: waiting as a spare"
     return replace(state, spare_said=True, say_s=m.NEVER_S), (m.Said(text=text),)
