@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from redis_servers import free_port
+from redis_servers import RedisServer, free_port
 from support import Elastic, wait_for
 
 CLONE_NEWNET = 0x40000000
@@ -138,8 +139,12 @@ class Node:
 class Run:
     """One run id in one store."""
 
-    def __init__(self, start: Callable[..., Elastic], folder: Path, backend: str, endpoint: str) -> None:
-        self._start, self.backend, self.endpoint = start, backend, endpoint
+    def __init__(
+        self, start: Callable[..., Elastic], folder: Path, *, server: RedisServer | None = None, endpoint: str = ""
+    ) -> None:
+        self._start, self.server = start, server
+        self.backend = "c10d" if server is None else "redis"
+        self.endpoint = endpoint or (f"127.0.0.1:{free_port()}" if server is None else server.endpoint)
         self.id = f"run-{os.getpid()}-{time.monotonic_ns()}"
         self.shared = folder / f"shared-{self.id}"
         self.shared.mkdir()
@@ -161,7 +166,15 @@ class Run:
         agent = _inside(within, lambda: self._start(*args, env=env)) if within else self._start(*args, env=env)
         agent.run_id = self.id
         self.nodes.append(Node(name, agent, self.shared))
+        if self.backend == "c10d" and len(self.nodes) == 1:
+            wait_for(lambda: _listens(self.endpoint), what=f"{name} to host the store")
         return self.nodes[-1]
+
+    def has_seats(self, count: int) -> None:
+        """Wait until so many nodes have a seat in the server of the test."""
+        assert self.server is not None
+        key = f"elastic:{{{self.id}}}:seats"
+        wait_for(lambda: self.server.call(f"ZCARD {key}").strip() == f":{count}", what=f"{count} seats")
 
     def finish(self) -> None:
         """Let all workers end well."""
@@ -197,15 +210,20 @@ def _inside(namespace: str, start: Callable[[], Elastic]) -> Elastic:
     return started[0]
 
 
+def _listens(endpoint: str) -> bool:
+    host, _, port = endpoint.rpartition(":")
+    with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+        return True
+    return False
+
+
 @pytest.fixture(params=["redis", "c10d"])
 def run(elastic: Callable[..., Elastic], tmp_path: Path, request: pytest.FixtureRequest) -> Run:
     """Return a run in a server of the test, and one in a server that its first node brings."""
-    if request.param == "redis":
-        return Run(elastic, tmp_path, "redis", request.getfixturevalue("redis_server").endpoint)
-    return Run(elastic, tmp_path, "c10d", f"127.0.0.1:{free_port()}")
+    return Run(elastic, tmp_path, server=request.getfixturevalue("redis_server") if request.param == "redis" else None)
 
 
 @pytest.fixture
 def redis_run(elastic: Callable[..., Elastic], tmp_path: Path, request: pytest.FixtureRequest) -> Run:
     """Return a run in a server that the test may pause, stop and start."""
-    return Run(elastic, tmp_path, "redis", request.getfixturevalue("redis_server").endpoint)
+    return Run(elastic, tmp_path, server=request.getfixturevalue("redis_server"))
