@@ -76,6 +76,14 @@ def _plain_environment():
         (["--run-dir", "train.py", "train.py"], ["--run-dir 'train.py'", "this is a file"]),
         (["--policy-conf", "x=1", "train.py"], ["'intensity'", "'x'"]),
         (["--run-path", "train.py"], ["--run-path", "not available yet"]),
+        (["--rdzv-backend", "redis", "--nnodes", "2", "train.py"], ["no run id", "'redis'", "--rdzv-id NAME"]),
+        (["--rdzv-backend", "c10d", "--nnodes", "1:2", "train.py"], ["no run id", "'c10d'", "--rdzv-id NAME"]),
+        (["--rdzv-backend", "redis", "--rdzv-conf", "lease_tll=2", "train.py"], ["'lease_tll'", "lease_ttl="]),
+        (["--rdzv-backend", "redis", "--rdzv-conf", "lease_ttl=0.01", "train.py"], ["lease_ttl=0.01", "at least"]),
+        (["--rdzv-backend", "redis", "--rdzv-endpoint", "amqp://h", "train.py"], ["'amqp'", "redis://"]),
+        (["--allow-mismatch", "nprocs", "train.py"], ["'nprocs'", "--allow-mismatch nproc"]),
+        (["--on-store-loss", "die", "train.py"], ["--on-store-loss 'die'", "keep, fail"]),
+        (["--spares", "many", "train.py"], ["--spares 'many'", "a whole number", "leave --spares out"]),
     ],
 )
 def test_usage_errors_end_with_2(refused, args, words):
@@ -101,7 +109,7 @@ def test_gpus_where_none_is_to_be_seen(refused):
     ("args", "words"),
     [
         (["--rdzv-backend", "sqlite"], ["'sqlite'", "not installed", "'local'"]),
-        (["--rdzv-backend", "redis", "--rdzv-endpoint", "h:1"], ["'redis'", "pip install elastic-rdzv-redis"]),
+        (["--rdzv-backend", "etcd", "--rdzv-endpoint", "h:1"], ["'etcd'", "pip install elastic-rdzv-etcd"]),
         (["--policy", "coin-toss"], ["policy 'coin-toss'", "not installed"]),
         (["--rdzv-backend", "broken"], ["'broken'", "broken-dist 1.5", "RuntimeError: half installed"]),
         (["--policy", "quits"], ["'quits'", "broken-dist 1.5", "SystemExit"]),

@@ -1,0 +1,62 @@
+"""The lines of the README that name a backend with a server, as people type them on one node."""
+
+import os
+import subprocess
+
+import pytest
+
+from redis_servers import free_port, redis_server  # noqa: F401  # a fixture
+from support import ELASTIC
+
+SCRIPT = """
+import os
+os.write(1, " ".join(os.environ[name] for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")).encode() + b"\\n")
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "runtime").mkdir(mode=0o700)
+
+    def run(*args, **variables):
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "ELASTIC_", "REDIS_"))}
+        done = subprocess.run(
+            [*ELASTIC, *args], capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL,
+            cwd=tmp_path, env=kept | {"XDG_RUNTIME_DIR": str(tmp_path / "runtime")} | variables,
+        )  # fmt: skip
+        assert list((tmp_path / "runtime").iterdir()) == []
+        return done.returncode, done.stdout.splitlines(), done.stderr
+
+    return run
+
+
+def test_redis_takes_its_endpoint_from_the_environment(run, redis_server):  # noqa: F811  # the fixture
+    code, first, err = run("--rdzv-backend", "redis", "train.py", REDIS_URL=redis_server.url)
+    assert (code, err) == (0, "")
+    code, second, err = run("--rdzv-backend", "redis", "--rdzv-endpoint", redis_server.endpoint, "train.py")
+    assert (code, err) == (0, "")
+    (first_id,), (second_id,) = ([line.split()[2] for line in lines] for lines in (first, second))
+    assert first == [f"0 1 {first_id}"]
+    assert first_id != second_id
+
+
+def test_no_server_is_one_line_that_names_endpoint_and_option(run):
+    port = free_port()
+    url = f"redis://ada:s3cret@127.0.0.1:{port}"
+    code, out, err = run("--rdzv-backend", "redis", "--connect-timeout", "0.3", "train.py", REDIS_URL=url)
+    assert (code, out) == (4, [])
+    (line,) = [line for line in err.splitlines() if "elastic: error: " in line]
+    assert f"redis at 127.0.0.1:{port} could not be reached within 0.3 s" in line
+    assert "refused" in line
+    assert "Try: " in line
+    assert "--rdzv-endpoint" in line
+    assert "s3cret" not in err
+
+
+@pytest.mark.parametrize("endpoint", [[], ["--rdzv-endpoint", "localhost:0"]])
+def test_c10d_hosts_its_store_beside_the_agent(run, endpoint):
+    line = ["--rdzv-backend", "c10d", *endpoint, "--rdzv-id", "job", "--nproc-per-node", "2", "train.py"]
+    code, out, err = run(*line, OMP_NUM_THREADS="1")
+    assert (code, err) == (0, "")
+    assert sorted(out) == ["0 2 job", "1 2 job"]
