@@ -9,7 +9,7 @@ from elastic_core.agent.rendezvous_thread import CANCEL_GRACE_S, RendezvousThrea
 from elastic_core.errors import RendezvousClosedError, RendezvousGracefulExitError, RendezvousTimeoutError
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
-from elastic_core.types import NodesWaiting, RendezvousInfo, RendezvousSettings, Round
+from elastic_core.types import Capability, NodesWaiting, RendezvousInfo, RendezvousSettings, Restart, Round
 from support import wait_for
 
 
@@ -155,6 +155,49 @@ def test_watch_that_raises_is_told_once_and_tried_again(run):
     it.until(lambda: len(it.events) == 2)
     assert it.events[1] == m.RoundChanged(change=NodesWaiting(count=5))
     assert it.notices == ["watching the rendezvous failed, will try again: OSError: gone"]
+
+
+def test_leaving_may_take_longer_than_an_earlier_call_that_is_stuck(run, reactor):
+    release = threading.Event()
+    handler = Scripted()
+    handler.shutdown = lambda: release.wait(30)
+    it = run(handler)
+    it.thread.join(0)
+    it.until(lambda: it.events)
+    it.thread.leave(close=False)
+    reactor.call_later(3 * CANCEL_GRACE_S, release.set)
+    it.until(lambda: len(it.events) == 2)
+    assert release.is_set()
+    assert it.events[1] == m.RendezvousLeft()
+
+
+def test_words_for_the_run_reach_the_handler_and_its_errors_are_told(run):
+    said = []
+
+    class Deciding(Scripted):
+        capabilities = frozenset({Capability.CONTROL})
+
+        def publish(self, decision, failure):
+            said.append((decision, failure))
+
+        def report_finishing(self):
+            said.append("finishing")
+
+        def report_done(self):
+            said.append("done")
+
+        def announce_departure(self):
+            raise OSError("gone")
+
+    assert not run(Scripted()).thread.control
+    it = run(Deciding())
+    assert it.thread.control
+    it.thread.publish(Restart(), "a failure")
+    it.thread.report_finishing()
+    it.thread.report_done()
+    it.thread.announce_departure()
+    assert said == [(Restart(), "a failure"), "finishing", "done"]
+    assert it.notices == ["telling the rendezvous failed: OSError: gone"]
 
 
 def test_leaving_before_any_join_still_releases_the_handler(run):

@@ -38,6 +38,7 @@ from elastic_core.types import (
     Restart,
     Resumed,
     Round,
+    RoundEnded,
     Stop,
     Suspended,
     WorkerExit,
@@ -293,9 +294,14 @@ def test_journal_replays_to_the_same_steps(tmp_path):
 class Histories(RuleBasedStateMachine):
     """Plays a loop that answers commands honestly, in random order, with failures, signals and membership changes."""
 
+    control = False
+    changes = (NodesWaiting(count=1), MemberLost(node_id="x"), Suspended(reason="s"), Resumed())
+
     def __init__(self):
         super().__init__()
         self.now_s = 0.0
+        self.watching = False
+        self.reported_done = False
         self.state = Created()
         self.alive = set()
         self.owed = []
@@ -303,7 +309,7 @@ class Histories(RuleBasedStateMachine):
         self.stops = 0
         self.stop_ladder = False
         self.spawned_after_stop = False
-        self.give(m.StartRequested())
+        self.give(m.StartRequested(control=self.control))
 
     def give(self, event):
         before = self.state
@@ -314,6 +320,8 @@ class Histories(RuleBasedStateMachine):
         else:
             assert step.state is before
         self.state = step.state
+        if not isinstance(self.state, Deciding):
+            self.owed = [owed for owed in self.owed if not isinstance(owed, Failure)]  # the loop drops late answers
         for command in step.commands:
             self.perform(command)
 
@@ -323,6 +331,7 @@ class Histories(RuleBasedStateMachine):
                 self.owed.append(m.JoinAllowed())
             case m.JoinRendezvous():
                 assert not self.alive, "two rounds at once"
+                self.watching = False
                 self.owed.append(m.RoundFormed(round=make_round(self.rounds)))
                 self.rounds += 1
             case m.AskToStart():
@@ -331,10 +340,20 @@ class Histories(RuleBasedStateMachine):
                 assert not self.alive, "two rounds at once"
                 assert not self.stops, "a spawn after a stop signal"
                 self.alive = set(range(WORKERS))
-                self.stop_ladder = False
+                self.stop_ladder = self.reported_done = False
                 self.owed.append(m.WorkersSpawned())
             case m.StopWorkers():
+                assert not self.stop_ladder, "two stop orders at once"
                 self.stop_ladder = True
+            case m.ShortenGrace():
+                assert self.stop_ladder, "nothing to hurry"
+            case m.PublishDecision():
+                assert not self.stop_ladder, "the run is told first"
+            case m.ReportDone():
+                assert not self.alive
+                self.reported_done = True
+            case m.WatchRound():
+                self.watching = True
             case m.Examine(exits=exits):
                 assert exits
                 self.owed.append(m.Examined(failure=make_failure(exits[0].local_rank)))
@@ -342,12 +361,20 @@ class Histories(RuleBasedStateMachine):
                 self.owed.append(failure)
             case m.LeaveRendezvous():
                 assert not self.alive, "left with workers alive"
+                self.watching = False
                 self.owed = [m.RendezvousLeft()]
 
     @precondition(lambda self: self.owed)
-    @rule(decision=st.sampled_from([Restart(), Restart(delay_s=1.0), Stop(reason="r"), Ignore()]))
-    def answer(self, decision):
+    @rule(
+        decision=st.sampled_from([Restart(), Restart(delay_s=1.0), Stop(reason="r"), Ignore()]),
+        refuses=st.sampled_from([False, False, False, True]),
+    )
+    def answer(self, decision, refuses):
         owed = self.owed.pop(0)
+        if refuses and isinstance(owed, m.JoinAllowed):
+            owed = m.JoinRefused(hook="gate", reason="hot")
+        elif refuses and isinstance(owed, m.StartAllowed):
+            owed = m.StartRefused(hook="gate", reason="hot")
         self.give(m.DecisionMade(failure=owed, decision=decision) if isinstance(owed, Failure) else owed)
 
     @precondition(lambda self: self.alive and not isinstance(self.state, Starting))
@@ -375,9 +402,11 @@ class Histories(RuleBasedStateMachine):
         self.stops += 1
         self.give(m.StopRequested(signum=signum))
 
-    @precondition(lambda self: isinstance(self.state, (Running, Settling, Deciding, Stopping)))
-    @rule(change=st.sampled_from([NodesWaiting(count=1), MemberLost(node_id="x"), Suspended(reason="s"), Resumed()]))
-    def round_changes(self, change):
+    @precondition(lambda self: isinstance(self.state, (Running, Settling, Deciding, Stopping)) or self.watching)
+    @rule(data=st.data())
+    def round_changes(self, data):
+        change = data.draw(st.sampled_from(self.changes))
+        self.watching = False
         self.give(m.RoundChanged(change=change))
 
     @invariant()
@@ -395,5 +424,39 @@ class Histories(RuleBasedStateMachine):
             assert self.stop_ladder
 
 
+class RunHistories(Histories):
+    """The same with a rendezvous that decides for the whole run."""
+
+    control = True
+    changes = (
+        RoundEnded(reason="a node was lost", lost=("b",)),
+        RoundEnded(reason="cut off", stop_within_s=0.5),
+        Decided(decision=Restart(), failure=make_failure(7)),
+        Decided(decision=Restart(delay_s=2.0)),
+        Decided(decision=Stop(reason="no budget"), failure=make_failure(7, exit_code=9)),
+        Decided(decision=Stop(reason="too many changes")),
+        Decided(decision=Stop(reason="all workers finished", outcome="done")),
+        Suspended(reason="s"),
+        Resumed(),
+        RendezvousClosed(),
+    )
+
+    @invariant()
+    def what_the_run_decides_can_be_heard(self):
+        states = (Preparing, Starting, Running, Settling, Stopping)
+        if isinstance(self.state, states) and self.state_ledger().control:
+            assert self.watching, self.state
+
+    @invariant()
+    def nobody_waits_for_the_run_without_having_told_it(self):
+        if isinstance(self.state, Running) and not self.state.alive:
+            assert self.reported_done
+
+    def state_ledger(self):
+        return self.state.running.ledger if isinstance(self.state, Settling) else self.state.ledger
+
+
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestRunHistories = RunHistories.TestCase
+TestRunHistories.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)

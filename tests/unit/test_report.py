@@ -1,6 +1,7 @@
 import itertools
 
 import pytest
+from msgspec.structs import replace
 
 from elastic_core.failure.classify import judge
 from elastic_core.failure.incident import build_incident, build_launcher_incident
@@ -230,3 +231,27 @@ def test_a_word_longer_than_the_line_is_broken_and_the_last_line_is_cut():
     assert len(lines) == 4  # and `start-up:` above them
     assert lines[-1].endswith("…")
     assert all(len(line) <= 60 for line in lines)
+
+
+def elsewhere(**changes):
+    failure = Failure(
+        failure_class=FailureClass.USER_EXCEPTION, summary="ValueError: boom", node_id="gpu-7/10.0.0.7", round_index=3,
+        at_s=1.0, uptime_s=1.0, global_rank=12, local_rank=4,
+    )  # fmt: skip
+    built = build_launcher_incident(
+        failure, run_id="bert-7", host="gpu-7/10.0.0.7", at_ns=AT_NS, workers=[stopped(2)], restart_count=2, **changes
+    )
+    return replace(built, source="worker", elsewhere_rank=12)
+
+
+def test_a_failure_on_another_node_names_rank_and_node():
+    lines = render(elsewhere(decision=Stop(reason="2 of 2 restarts used"))).split("\n")
+    assert lines[0] == "── run 'bert-7' failed: rank 12 " + "─" * 68
+    assert lines[1].startswith("rank 12 on gpu-7/10.0.0.7, another node  source=worker  round 3, restarts 2")
+    assert lines[2] == "user exception: ValueError: boom"
+
+
+def test_a_restart_after_a_failure_on_another_node_is_one_line():
+    text = render_attempt(elsewhere(decision=Restart()), restart=1, max_restarts=3)
+    assert text.startswith("rank 12 failed: ValueError: boom (on gpu-7/10.0.0.7); ")
+    assert text.endswith("restart 1 of 3 now")

@@ -109,8 +109,10 @@ def heed(running: Running, news: News, first: Iterable[m.AgentCommand] = ()) -> 
 
 
 def _regrouped(ledger: Ledger, round_: Round, change: RoundChange) -> tuple[Ledger, tuple[m.AgentCommand, ...]]:
-    told = m.Tell(moment=m.MembershipChanged(round_index=round_.index, change=change))
-    return replace(ledger, membership_changes=ledger.membership_changes + 1), (told,)
+    told: tuple[m.AgentCommand, ...] = (m.Tell(moment=m.MembershipChanged(round_index=round_.index, change=change)),)
+    if isinstance(change, RoundEnded):
+        told = (*told, m.Say(text=f"round {round_.index} is over: {change.reason}"))
+    return replace(ledger, membership_changes=ledger.membership_changes + 1), told
 
 
 def _restarted(
