@@ -137,3 +137,4 @@ def test_masking_leaves_the_rest():
         "v",
     ]
     assert masked_text("http://host/path user@host") == "http://host/path user@host"
+    assert masked_text("redis://:hun/ter@2@h:1/0 and rediss://a:hunter2@h") == "redis://:***@h:1/0 and rediss://a:***@h"

@@ -169,6 +169,13 @@ def test_local_honours_the_master_address(run):
     assert run(rdzv_endpoint="localhost:0").settings.master_port is None
 
 
+@pytest.mark.parametrize("nnodes", ["1", "2"])
+def test_a_url_without_its_backend_is_refused_and_not_shown(run, nnodes):
+    text = refused(run, nnodes=nnodes, rdzv_endpoint="rediss://me:hunter2@host:6379")
+    assert text == ("--rdzv-endpoint is a URL, and no backend that takes one was named. Try: --rdzv-backend redis")
+    assert refused(run, nnodes=nnodes, rdzv_endpoint="tcp://host:1").endswith("Try: HOST:PORT")
+
+
 def test_one_node_says_what_has_no_effect(run):
     settings = run(node_rank="1", rdzv_conf="timeout=9").settings
     assert settings.rdzv_backend == "local"

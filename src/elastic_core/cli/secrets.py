@@ -20,7 +20,8 @@ _WORDS = frozenset(
     )
 )
 _SPLIT = re.compile(r"[^a-z0-9]+")
-_CREDENTIALS = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]+)@")
+# A password may hold `/` and `@`: rather hide a little more than a part of one be read.
+_CREDENTIALS = re.compile(r"(?<=://)([^/@\s:]*):((?:(?!://)\S)+)@")
 
 
 def names_secret(name: str) -> bool:

@@ -9,6 +9,7 @@ from elastic_core.launcher.values import integer, key_values
 
 _DEFAULT_STATIC_PORT = 29500
 _RENDEZVOUS = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf")
+_REDIS_SCHEMES = ("redis", "rediss", "unix")
 _STATIC_ONLY = ("master_addr", "master_port")
 
 
@@ -96,6 +97,12 @@ def _local_with_address(draft: Draft) -> None:
 def _endpoint(draft: Draft) -> tuple[str, int | None]:
     """Return host and port of `--rdzv-endpoint`; port 0 or none: any free one."""
     text = (draft.choices.text("rdzv_endpoint") or "").strip()
+    if "://" in text:  # not shown: it may hold a password
+        scheme = text.partition("://")[0]
+        raise ConfigError(
+            f"{draft.name('rdzv_endpoint')} is a URL, and no backend that takes one was named",
+            hint="--rdzv-backend redis" if scheme in _REDIS_SCHEMES else "HOST:PORT",
+        )
     host, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
     if not colon:
         host, port = text, ""
