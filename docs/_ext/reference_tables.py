@@ -19,7 +19,11 @@ from elastic_core.launcher.options import OPTIONS, OptionRow, Section
 from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_environment
 from elastic_core.plugins.loading import BASES
 from elastic_core.plugins.missing import KINDS
-from elastic_core.types import Round
+from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS
+from elastic_core.types import OptionSpec, Round
+from elastic_rdzv_redis.embedded import EmbeddedStore
+from elastic_rdzv_redis.store import RedisStore
+from elastic_rdzv_static.handler import StaticRendezvous
 
 WORKER_VARIABLES: Final[Mapping[str, str]] = {
     "RANK": "global rank: this worker's number among all workers, from 0",
@@ -156,6 +160,41 @@ def groups() -> str:
     return _table(("group", "what its plugins are", "what a class in it derives from"), rows)
 
 
+def coordinated_options() -> str:
+    """The keys of every backend on a store."""
+    return _specs(COORDINATED_OPTIONS)
+
+
+def redis_options() -> str:
+    """The keys of `redis` alone."""
+    return _specs(RedisStore.options)
+
+
+def c10d_options() -> str:
+    """The keys of `c10d` alone."""
+    return _specs(EmbeddedStore.options)
+
+
+def static_options() -> str:
+    """The keys of `static`."""
+    return _specs(StaticRendezvous.options)
+
+
+def _specs(specs: Iterable[OptionSpec]) -> str:
+    rows = (
+        (f"`{spec.name}`", spec.unit or _KINDS[spec.type], "" if spec.default is None else _default(spec), spec.help)
+        for spec in specs
+    )
+    return _table(("key", "value", "default", "meaning"), rows)
+
+
+def _default(spec: OptionSpec) -> str:
+    return f"`{spec.default:g}`" if isinstance(spec.default, float) else f"`{str(spec.default).lower()}`"
+
+
+_KINDS: Final[Mapping[str, str]] = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
+
+
 def moments() -> str:
     """What hooks are told, in the order of `AgentHook`."""
     events = {method: event for event, method in METHODS.items()}
@@ -282,6 +321,10 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "pet-variables": pet_variables,
     "exit-codes": exit_codes,
     "groups": groups,
+    "coordinated-options": coordinated_options,
+    "redis-options": redis_options,
+    "c10d-options": c10d_options,
+    "static-options": static_options,
     "moments": moments,
     "states": states,
 }
