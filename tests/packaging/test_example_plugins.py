@@ -50,15 +50,18 @@ def test_each_project_becomes_one_wheel_and_our_own_are_tied_to_the_core(wheels,
         "elastic_example_hook_jsonl",
         "elastic_example_policy_never",
         "elastic_example_rendezvous_env",
+        "elastic_rdzv_redis",
         "elastic_rdzv_static",
         "oom_policy",
     ]
     version = (ROOT / "src/elastic_core/_version.py").read_text().split('"')[-2]
-    (metadata,) = fresh.site.glob("elastic_rdzv_static-*.dist-info/METADATA")
-    assert f"Version: {version}\n" in metadata.read_text()
-    assert f"Requires-Dist: elastic-core=={version}\n" in metadata.read_text()
+    for plugin in ("redis", "static"):
+        (metadata,) = fresh.site.glob(f"elastic_rdzv_{plugin}-*.dist-info/METADATA")
+        assert f"Version: {version}\n" in metadata.read_text()
+        assert f"Requires-Dist: elastic-core=={version}\n" in metadata.read_text()
     (metadata,) = fresh.site.glob("elastic_core-*.dist-info/METADATA")
-    assert f"Requires-Dist: elastic-rdzv-static=={version}; extra == 'torchrun'\n" in metadata.read_text()
+    for plugin in ("redis[embedded]", "static"):
+        assert f"Requires-Dist: elastic-rdzv-{plugin}=={version}; extra == 'torchrun'\n" in metadata.read_text()
 
 
 def test_the_command_runs_from_the_wheel_and_lists_all_plugins(fresh, tmp_path):
@@ -68,6 +71,8 @@ def test_the_command_runs_from_the_wheel_and_lists_all_plugins(fresh, tmp_path):
     version = (ROOT / "src/elastic_core/_version.py").read_text().split('"')[-2]
     assert lines == {
         ("local", "elastic-core", version, "loaded"),
+        ("c10d", "elastic-rdzv-redis", version, "loaded"),
+        ("redis", "elastic-rdzv-redis", version, "loaded"),
         ("static", "elastic-rdzv-static", version, "loaded"),
         ("env", "elastic-example-rendezvous-env", "1.0.0", "loaded"),
         ("intensity", "elastic-core", version, "loaded"),

@@ -1,6 +1,6 @@
 """A stranger's plugins, as mypy --strict sees them; `make lint` checks this file, and no test runs it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import ClassVar, assert_type
 
 from elastic_core.api import (
@@ -8,19 +8,32 @@ from elastic_core.api import (
     AddEnvironment,
     AgentHook,
     Capability,
+    CoordinationStore,
     Decision,
+    Document,
     Failure,
     FailureHandler,
     Ignore,
+    Member,
+    Members,
     OptionSpec,
     Refuse,
     RendezvousHandler,
     RendezvousInfo,
+    RendezvousSettings,
     RendezvousTimeoutError,
+    Renewal,
     Restart,
+    Revisions,
     RoundChange,
+    Seat,
     Stop,
+    Swapped,
+    Topic,
+    WaitBudget,
+    Watched,
     WorkersStarting,
+    compare,
 )
 from elastic_core.rendezvous.registry import register
 
@@ -83,5 +96,60 @@ class MyHook(AgentHook):
         return AddEnvironment(variables={"MY_ROUND": str(event.round.index)})
 
 
+class MyStore(CoordinationStore):
+    """Every operation of a store, for one member that never goes."""
+
+    api_version = API_VERSION
+    options: ClassVar[Sequence[OptionSpec]] = (OptionSpec(name="prefix", default="p"),)
+    min_ttl_s = 2.0
+
+    @property
+    def where(self) -> str:
+        """Name the endpoint."""
+        assert_type(self.settings, RendezvousSettings)
+        return f"mine at {self.settings.endpoint}"
+
+    def connect(self, *, wait: WaitBudget) -> str:
+        """Reach nothing."""
+        wait.check()
+        return ""
+
+    def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: WaitBudget) -> Seat:
+        """Seat the one."""
+        return Seat(number=1, incarnation=incarnation, ahead=0)
+
+    def update(self, seat: Seat, record: bytes, *, wait: WaitBudget) -> bool:
+        """Write nothing."""
+        return seat.number == 1
+
+    def renew(self, seat: Seat, *, ttl_s: float, wait: WaitBudget) -> Renewal | None:
+        """Let it live."""
+        return Renewal(ahead=0, live=1, next_expiry_s=None)
+
+    def withdraw(self, seat: Seat, *, wait: WaitBudget) -> None:
+        """Keep it."""
+
+    def members(self, *, wait: WaitBudget) -> Members:
+        """Name it."""
+        return Members(revision=1, members=(Member(seat=1, incarnation="", record=b""),))
+
+    def load(self, key: str, *, wait: WaitBudget) -> Document | None:
+        """Know nothing."""
+        return None
+
+    def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: WaitBudget) -> Swapped:
+        """Take everything."""
+        return Swapped(applied=True, current=Document(value=new, version="1"))
+
+    def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:
+        """See nothing new."""
+        wait.sleep(timeout_s)
+        seen = compare(since, since, topics)
+        assert_type(seen.changed, frozenset[Topic])
+        return seen
+
+
 register("mine", MyRendezvous)
 register("tuple", TupleRendezvous)
+register("store", MyStore)
+register("made store", lambda settings: MyStore(settings))
