@@ -16,6 +16,8 @@ from elastic_core.types import Failure, Record
 FORMAT = 1
 """The version of everything in this module; a node that finds another one refuses to join."""
 
+DEFAULT_ROLE = "default"
+
 MemberState = Literal["ready", "running", "finishing", "done", "leaving"]
 """What a member says of itself.
 
@@ -46,20 +48,28 @@ class MemberRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     agent_port: int = 0
     master_port: int = 0
     nproc: int = 1
-    role: str = "default"
+    role: str = DEFAULT_ROLE
     rank_hint: int | None = None
     boot: str = ""
 
 
 class RosterEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One node of a round. An empty address is the part of the node id behind its last `@`."""
+    """One node of a round. An empty address is the part of the node id behind its last `@`.
+
+    An empty `named_role` is the default's: nobody pays for it a thousand times.
+    """
 
     incarnation: str
     node: str
     address: str
     agent_port: int
     nproc: int = 1
-    role: str = "default"
+    named_role: str = ""
+
+    @property
+    def role(self) -> str:
+        """Return the role."""
+        return self.named_role or DEFAULT_ROLE
 
     @property
     def host(self) -> str:
@@ -152,6 +162,10 @@ HISTORY_LIMIT = 64
 _D = TypeVar("_D", MemberRecord, RoundDocument, ControlDocument)
 
 
+_VERSIONED = b'{"v":%d,' % FORMAT
+"""How everything of this format begins: what does is not read twice."""
+
+
 class _Versioned(msgspec.Struct):
     v: Any = None
 
@@ -159,7 +173,7 @@ class _Versioned(msgspec.Struct):
 def encode(document: MemberRecord | RoundDocument | ControlDocument) -> bytes:
     """Return the JSON text; the version is in it although it is the default."""
     text = msgspec.json.encode(document)
-    return b'{"v":%d,' % FORMAT + text[1:] if not text.startswith(b'{"v":') else text
+    return _VERSIONED + text[1:] if not text.startswith(b'{"v":') else text
 
 
 def decode(raw: bytes, kind: type[_D]) -> _D:
@@ -169,6 +183,17 @@ def decode(raw: bytes, kind: type[_D]) -> _D:
         RendezvousStateError: it is not JSON of this kind, or of another version of the format.
     """
     what = kind.__name__
+    if not raw.startswith(_VERSIONED):
+        _check_version(raw, what)
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as err:
+        raise RendezvousStateError(
+            f"the store holds a {what} that can't be read ({err})", hint="another --rdzv-id"
+        ) from err
+
+
+def _check_version(raw: bytes, what: str) -> None:
     try:
         version = msgspec.json.decode(raw, type=_Versioned).v
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
@@ -180,9 +205,3 @@ def decode(raw: bytes, kind: type[_D]) -> _D:
             f"the store holds a {what} of format {version!r}; this version of elastic-core reads {FORMAT}",
             hint="the same version of elastic-core on every node, or another --rdzv-id",
         )
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as err:
-        raise RendezvousStateError(
-            f"the store holds a {what} that can't be read ({err})", hint="another --rdzv-id"
-        ) from err

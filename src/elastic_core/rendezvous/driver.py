@@ -176,7 +176,7 @@ class Driver:
             return m.PeersAnswered(asked_s=asked_s, answered=answered, reaching=reaching)
         if isinstance(operation, m.Renew) and self._loop_is_stuck():
             self._pause(self._clock.monotonic_s() + _STUCK_PAUSE_S)
-            return m.Failed(text="this agent's own loop does not turn")
+            return m.Failed(text="this agent's own loop does not turn", own=True)
         key = operation.key if isinstance(operation, (m.Load, m.Swap)) else ""
         try:
             answer = self._ask_store(operation)
@@ -226,7 +226,8 @@ class Driver:
             return WaitBudget(now_s + CONNECT_TRY_S, clock=self._clock)
         if isinstance(operation, m.Withdraw):
             return WaitBudget(now_s + max(3.0, me.period_s), clock=self._clock)
-        return WaitBudget(now_s + me.period_s, clock=self._clock)
+        # So short that after one call that hangs there is time to ask the peers before the lease runs out.
+        return WaitBudget(now_s + me.ttl_s / 4, clock=self._clock)
 
     def _ask_store(self, operation: m.Operation) -> m.Event:
         wait = self._budget(operation)

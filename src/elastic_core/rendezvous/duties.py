@@ -139,7 +139,8 @@ def _keep(view: View, notes: Notes, current: RoundDocument) -> Judgement:
 
 
 def _note(notes: Notes, current: RoundDocument, live: Mapping[str, MemberRecord]) -> Notes:
-    mine = {inc: record for inc, record in live.items() if inc in current.incarnations and _of(record, current)}
+    roster = current.incarnations
+    mine = {inc: record for inc, record in live.items() if inc in roster and _of(record, current)}
     done = frozenset(inc for inc, record in mine.items() if record.state == "done")
     clean = frozenset(inc for inc, record in mine.items() if record.state == "leaving")
     return replace(notes, done=notes.done | done, clean=notes.clean | clean)
@@ -163,9 +164,8 @@ def _all_done(view: View, current: RoundDocument) -> GiveVerdict:
 
 
 def _newcomers(view: View, notes: Notes, current: RoundDocument, live: Mapping[str, MemberRecord]) -> Judgement:
-    finishing = any(
-        record.state in ("finishing", "done") for inc, record in live.items() if inc in current.incarnations
-    )
+    roster = current.incarnations
+    finishing = any(record.state in ("finishing", "done") for inc, record in live.items() if inc in roster)
     if finishing:
         return Judgement(notes=notes, why="workers have begun to finish")
     if len(current.roster) >= view.max_nodes:
@@ -173,9 +173,7 @@ def _newcomers(view: View, notes: Notes, current: RoundDocument, live: Mapping[s
     ready = [
         member
         for member in view.members
-        if member.incarnation not in current.incarnations
-        and member.record.epoch == current.epoch
-        and member.record.state == "ready"
+        if member.incarnation not in roster and member.record.epoch == current.epoch and member.record.state == "ready"
     ]
     notes, free, look_s = _unpark(view, notes, ready, current)
     if free:
@@ -237,7 +235,8 @@ def _excluded(view: View) -> frozenset[str]:
 
 def _form(view: View, notes: Notes) -> Judgement:
     current = view.current
-    blocker = next((member for member in view.members if _has_workers(member, view, current)), None)
+    roster = current.incarnations if current is not None else frozenset()
+    blocker = next((member for member in view.members if _has_workers(member, view, current, roster)), None)
     if blocker is not None:
         return Judgement(notes=notes, why=f"{blocker.record.node} has workers still")
     ready = [member for member in view.members if member.record.epoch == view.control.epoch]
@@ -256,12 +255,12 @@ def _form(view: View, notes: Notes) -> Judgement:
     return Judgement(notes=notes, duty=FormRound(document=_document(view, candidates, current)))
 
 
-def _has_workers(member: Candidate, view: View, current: RoundDocument | None) -> bool:
+def _has_workers(member: Candidate, view: View, current: RoundDocument | None, roster: frozenset[str]) -> bool:
     """Return whether a member has workers, or may be about to start some: it has not seen yet that its round ended."""
     record = member.record
     if record.state != "ready":
         return True
-    unaware = current is not None and member.incarnation in current.incarnations and record.seen < current.token
+    unaware = current is not None and record.seen < current.token and member.incarnation in roster
     return unaware and record.epoch == view.control.epoch
 
 
@@ -274,7 +273,8 @@ def _last_call(
     """
     if len(candidates) >= view.max_nodes:
         return view.now_s, notes
-    back = current is not None and any(member.incarnation in current.incarnations for member in candidates)
+    roster = current.incarnations if current is not None else frozenset()
+    back = any(member.incarnation in roster for member in candidates)
     if back:
         return view.now_s, notes
     enough_s = view.now_s if notes.enough_s is None else notes.enough_s

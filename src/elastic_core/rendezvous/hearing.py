@@ -13,7 +13,7 @@ from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic, Watched
 SAY_EVERY_S = 10.0
 """How often a waiting member says who has come."""
 RETRY_S = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
-"""From one try of a store that is away to the next, less up to a third of it."""
+"""From one try of a store that is away to the next, less up to a third of it; at most a sixth of the lease."""
 MEMBERS = Topic.MEMBERS.value
 
 _INTENTS = m.JoinAsked | m.FinishingReported | m.DoneReported | m.DecisionPosted | m.DepartureAnnounced | m.LeaveAsked
@@ -87,7 +87,8 @@ def _fail(state: State, event: m.Failed, now_s: float) -> State:
     trouble = state.trouble
     count = trouble.count + 1 if trouble is not None else 1
     jitter = zlib.crc32(f"{state.me.incarnation}/{count}".encode()) % 1000 / 3000
-    retry_s = now_s + RETRY_S[min(count, len(RETRY_S)) - 1] * (1 - jitter)
+    pause_s = min(RETRY_S[min(count, len(RETRY_S)) - 1], state.me.ttl_s / 6)
+    retry_s = now_s + pause_s * (1 - jitter)
     trouble = m.Trouble(
         since_s=trouble.since_s if trouble is not None else now_s,
         count=count,
@@ -95,9 +96,10 @@ def _fail(state: State, event: m.Failed, now_s: float) -> State:
         text=event.text,
         hint=event.hint,
         refused=event.refused,
+        own=event.own,
         asked_s=trouble.asked_s if trouble is not None else m.LONG_AGO_S,
     )
-    alone = state.mine is not None and len(state.mine.roster) == 1
+    alone = state.mine is not None and len(state.mine.roster) == 1 and not event.own
     return replace(
         state,
         trouble=trouble,
@@ -109,7 +111,8 @@ def _fail(state: State, event: m.Failed, now_s: float) -> State:
 def _peers(state: State, event: m.PeersAnswered) -> State:
     if state.trouble is None:
         return state
-    away = event.answered > 0 and event.reaching == 0
+    # A store that one of the members hosts is lost with it: that others miss it, too, is no comfort.
+    away = event.answered > 0 and event.reaching == 0 and not state.me.hosted
     return replace(
         state,
         trouble=replace(state.trouble, asked_s=event.asked_s),

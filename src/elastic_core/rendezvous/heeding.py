@@ -89,7 +89,7 @@ def _store_failure(state: State, summary: str) -> Failure:
 
 def _lease(state: State, now_s: float) -> Heeded:
     """Stop in time what a lease no longer covers."""
-    if state.want is not Want.RUN:
+    if not needs_lease(state):
         return state, _NOTHING
     if state.trouble is not None and now_s >= state.lease_s + state.me.cut_s:
         return _cut_off(state, now_s)
@@ -98,6 +98,27 @@ def _lease(state: State, now_s: float) -> Heeded:
         reason = f"this node gave no sign of life for {silent_s:.1f} s, longer than its lease allows"
         return _stop(state, RoundEnded(reason=reason, lost=(state.me.node,), stop_within_s=0.0))
     return state, _NOTHING
+
+
+def needs_lease(state: State) -> bool:
+    """Return whether this node has something to lose with its lease: workers, or the store that went with its host."""
+    return state.want is Want.RUN and (state.progress is not m.Progress.DONE or state.me.hosted)
+
+
+def gives_up_s(state: State) -> float:
+    """Return when a node whose workers have all ended well no longer waits for a store that is away to say so."""
+    trouble, mine = state.trouble, state.mine
+    if state.want is not Want.RUN or state.progress is not m.Progress.DONE or trouble is None or mine is None:
+        return m.NEVER_S
+    return trouble.since_s + (SAY_AFTER_S if len(mine.roster) == 1 else state.me.outage_grace_s)
+
+
+def _alone_at_the_end(state: State, now_s: float) -> Heeded:
+    """End well without the run's word, where nobody can give it: all that was to be done here is done."""
+    if now_s < gives_up_s(state):
+        return state, _NOTHING
+    reason = f"all workers of this node finished, and {state.me.where} is away"
+    return _stop(state, Decided(decision=Stop(reason=reason, outcome="done", rule="store")))
 
 
 def _stop(state: State, change: RoundEnded | Decided) -> Heeded:
@@ -380,4 +401,12 @@ def _wait(state: State, now_s: float) -> Heeded:
     return state, _NOTHING
 
 
-_RULES: tuple[Callable[[State, float], Heeded], ...] = (_lease, _meet, _control, _round, _away, _wait)
+_RULES: tuple[Callable[[State, float], Heeded], ...] = (
+    _lease,
+    _meet,
+    _control,
+    _round,
+    _away,
+    _alone_at_the_end,
+    _wait,
+)

@@ -17,7 +17,15 @@ from elastic_core.rendezvous import membership as m
 from elastic_core.rendezvous.documents import ControlDocument, Ending, RosterEntry, encode
 from elastic_core.rendezvous.duties import Duty, EndRound, FormRound, GiveVerdict, View, ended, judge, leads
 from elastic_core.rendezvous.hearing import MEMBERS, hear
-from elastic_core.rendezvous.heeding import heed, knows_members, own_round, puts_back, record_of
+from elastic_core.rendezvous.heeding import (
+    gives_up_s,
+    heed,
+    knows_members,
+    needs_lease,
+    own_round,
+    puts_back,
+    record_of,
+)
 from elastic_core.rendezvous.membership import NEVER_S, Operation, State, Step, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic
 from elastic_core.types import Failure
@@ -79,10 +87,10 @@ def _trouble(state: State, now_s: float) -> Planned:
     trouble = state.trouble
     if trouble is None or now_s >= trouble.retry_s:
         return state, None
-    peers = _peers(state)
+    peers = () if trouble.own else _peers(state)
     ask_s = trouble.asked_s + ASK_EVERY_S if peers else NEVER_S
     if now_s >= ask_s and state.kept is not None:
-        until_s = min(trouble.retry_s, now_s + ASK_EVERY_S)
+        until_s = now_s + min(ASK_EVERY_S, state.me.period_s / 4)
         return state, m.AskPeers(peers=peers, secret=state.kept.secret, until_s=until_s)
     return state, m.Pause(until_s=min(trouble.retry_s, ask_s, _deadline_s(state, now_s)))
 
@@ -99,8 +107,8 @@ def _peers(state: State) -> tuple[RosterEntry, ...]:
 
 def _deadline_s(state: State, now_s: float) -> float:
     """Return when this member must look at itself again, whatever happens."""
-    due = [NEVER_S]
-    if state.want is Want.RUN:
+    due = [gives_up_s(state)]
+    if needs_lease(state):
         due.append(state.lease_s + state.me.cut_s if state.trouble is not None else state.fence_s)
     if state.trouble is not None and not state.away_said:
         due.append(state.trouble.since_s + 1.0)
@@ -110,7 +118,7 @@ def _deadline_s(state: State, now_s: float) -> float:
             due.append(state.began_s + state.me.connect_timeout_s)
         elif not state.spare:
             due.append(state.waiting_s + state.me.join_timeout_s)
-    if state.trouble is not None and state.me.fail_on_loss:
+    if state.trouble is not None and state.me.fail_on_loss and state.want is Want.RUN:
         due.append(state.trouble.since_s + state.me.outage_grace_s)
     return max(min(due), now_s + 0.001)
 

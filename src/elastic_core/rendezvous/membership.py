@@ -97,6 +97,7 @@ class Trouble(Record, frozen=True, kw_only=True):
     text: str
     hint: str = ""
     refused: bool = False
+    own: bool = False
     asked_s: float = LONG_AGO_S
 
 
@@ -286,12 +287,13 @@ class PeerAsked(Record, frozen=True, kw_only=True):
 class Failed(Record, frozen=True, kw_only=True):
     """A store operation failed; `unknown`: it may have been carried out; `refused`: trying again won't help.
 
-    `key` is the document that it was about, if any.
+    `key` is the document that it was about, if any; `own`: it is not the store but this agent that is in trouble.
     """
 
     text: str
     unknown: bool = False
     refused: bool = False
+    own: bool = False
     key: str = ""
     hint: str = ""
 

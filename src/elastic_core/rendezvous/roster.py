@@ -7,7 +7,7 @@ rank that it had where that is free; newcomers fill the holes, in order of arriv
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from elastic_core.rendezvous.documents import MemberRecord, RosterEntry
+from elastic_core.rendezvous.documents import DEFAULT_ROLE, MemberRecord, RosterEntry
 from elastic_core.types import Record
 
 LOOPBACKS = ("127.", "::1", "localhost")
@@ -95,5 +95,5 @@ def _entry(candidate: Candidate, *, one_host: bool, alone: bool) -> RosterEntry:
         address="" if alone and record.node.rpartition("@")[2] == address else address,
         agent_port=record.agent_port,
         nproc=record.nproc,
-        role=record.role,
+        named_role="" if record.role == DEFAULT_ROLE else record.role,
     )

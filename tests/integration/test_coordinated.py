@@ -1,0 +1,321 @@
+"""The handler on a store, in one process: what reaches the agent, and what it is asked to do."""
+
+import threading
+
+import pytest
+from msgspec.structs import replace
+
+from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
+from elastic_core.errors import (
+    BackendRefusedError,
+    BackendUnavailableError,
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+    WaitCancelledError,
+)
+from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
+from elastic_core.testing import MemoryServer, MemoryStore, rendezvous_settings, sample_failure
+from elastic_core.types import Decided, Restart, RoundEnded, Stop
+from support import wait_for
+
+
+class Services:
+    """What an agent would do, written down."""
+
+    def __init__(self):
+        self.lines, self.fences, self.acts = [], [], []
+        self.turns = True
+        self._stuck_s = 0.0
+
+    def reserve_port(self):
+        return 4711
+
+    def say(self, text):
+        self.lines.append(text)
+
+    def ticked_s(self):
+        return SYSTEM_CLOCK.monotonic_s() if self.turns else self._stuck_s
+
+    def fence(self, until_s):
+        self.fences.append(until_s)
+
+    def set_last_act(self, store, seat):
+        self.acts.append((store, seat))
+
+
+class Node:
+    """One handler, its services, and calls that must not take for ever."""
+
+    def __init__(self, server, cls=MemoryStore, **settings):
+        options = {"lease_ttl": 0.9, "last_call_timeout": 0.1, "join_timeout": 20.0, "connect_timeout": 20.0}
+        options |= settings.pop("options", {})
+        self.settings = replace(rendezvous_settings(run_id="bert", options=options), **settings)
+        self.handler = CoordinatedRendezvous(cls(self.settings, server=server), self.settings)
+        self.services = self.handler.services = Services()
+
+    def join(self, within_s=15.0):
+        self.handler.wait = WaitBudget.lasting(within_s)
+        return self.handler.next_rendezvous()
+
+    def watch(self, within_s=10.0):
+        self.handler.wait = WaitBudget()
+        return self.handler.watch(within_s)
+
+
+@pytest.fixture
+def server():
+    return MemoryServer()
+
+
+@pytest.fixture
+def node(server):
+    nodes = []
+
+    def make(node_id="a", *, nnodes=(1, 1), **more):
+        made = Node(server, node_id=node_id, min_nodes=nnodes[0], max_nodes=nnodes[1], **more)
+        nodes.append(made)
+        return made
+
+    yield make
+    server.start()
+    for made in nodes:
+        made.handler.shutdown()
+
+
+def together(*nodes):
+    """Join all at once; return their places by node id."""
+    places, errors = {}, []
+
+    def join(one):
+        try:
+            places[one.settings.node_id] = one.join()
+        except Exception as err:  # noqa: BLE001  # told by the assertion below
+            errors.append(err)
+
+    threads = [threading.Thread(target=join, args=(one,)) for one in nodes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert not errors, errors
+    return places
+
+
+def test_one_node_is_a_round(node):
+    info = node(local_world_size=3).join()
+    assert (info.rank, info.world_size, info.index, info.restart_count, info.membership_changes) == (0, 1, 0, 0, 0)
+    assert (info.master_addr, info.master_port) == ("127.0.0.1", 4711)
+    assert [member.local_world_size for member in info.members] == [3]
+
+
+def test_nodes_agree_and_hear_of_a_decision(node):
+    a, b = node("a", nnodes=(2, 2)), node("b", nnodes=(2, 2))
+    places = together(a, b)
+    assert {info.rank for info in places.values()} == {0, 1}
+    assert places["a"].members == places["b"].members
+    failure = sample_failure()
+    b.handler.publish(Restart(delay_s=0.25, rule="r"), failure)
+    for one in (a, b):
+        change = one.watch()
+        assert change == Decided(
+            decision=Restart(delay_s=0.25, rule="r"),
+            failure=replace(failure, decision=Restart(delay_s=0.25, rule="r")),
+        )
+    again = together(a, b)
+    assert {info.restart_count for info in again.values()} == {1}
+    assert {info.index for info in again.values()} == {1}
+    assert again["a"].history[0].summary == failure.summary
+    assert again["a"].rank == places["a"].rank
+
+
+def test_the_first_of_two_decisions_stands(node):
+    a, b = node("a", nnodes=(2, 2)), node("b", nnodes=(2, 2))
+    together(a, b)
+    a.handler.publish(Restart(rule="from a"), sample_failure())
+    b.handler.publish(Stop(reason="from b"), sample_failure())
+    first, second = a.watch(), b.watch()
+    assert first == second
+
+
+def test_the_verdict_is_told_to_latecomers(node):
+    a = node("a")
+    a.join()
+    a.handler.publish(Stop(reason="no use"), replace(sample_failure(), exit_code=7))
+    assert isinstance(a.watch().decision, Stop)
+    with pytest.raises(RendezvousClosedError, match="no use") as told:
+        node("late").join()
+    assert told.value.exit_code == 7
+    a.handler.shutdown()
+    assert node("a").join().index == 0  # who was there begins the run again
+
+
+def test_done_when_all_are(node):
+    a, b = node("a", nnodes=(2, 2)), node("b", nnodes=(2, 2))
+    together(a, b)
+    a.handler.report_done()
+    b.handler.report_finishing()
+    b.handler.report_done()
+    for one in (a, b):
+        assert one.watch().decision.outcome == "done"
+    assert a.handler.is_closed()
+
+
+def test_a_newcomer_ends_the_round_and_joins_the_next(node):
+    a, b = node("a", nnodes=(1, 2)), node("b", nnodes=(1, 2))
+    assert a.join().world_size == 1
+    joining = threading.Thread(target=lambda: together(b))
+    joining.start()
+    change = a.watch()
+    assert isinstance(change, RoundEnded)
+    assert change.arrived == 1
+    assert a.join().world_size == 2
+    joining.join(10)
+
+
+def test_a_surplus_node_beyond_the_spares_is_not_needed(node):
+    node("a").join()
+    with pytest.raises(RendezvousGracefulExitError, match="not needed"):
+        node("b", spares=0).join()
+
+
+def test_another_command_line_is_refused(node):
+    node("a", fingerprint={"nproc": "4"}).join()
+    with pytest.raises(RendezvousError, match=r"--nproc-per-node.*Try: .*--allow-mismatch nproc"):
+        node("b", fingerprint={"nproc": "8"}).join()
+
+
+def test_a_lower_attempt_is_refused_and_a_higher_one_takes_over(node):
+    a = node("a", attempt=1)
+    a.join()
+    with pytest.raises(RendezvousError, match="attempt 1"):
+        node("b", attempt=0).join()
+    c = node("c", attempt=2)
+    joining = threading.Thread(target=lambda: together(c))
+    joining.start()
+    assert "attempt 2" in a.watch().decision.reason
+    a.handler.shutdown()
+    joining.join(10)
+    assert not joining.is_alive()
+
+
+def test_too_few_nodes_are_named(node):
+    lonely = node("lonely", nnodes=(3, 3), options={"join_timeout": 0.4})
+    with pytest.raises(RendezvousTimeoutError, match=r"1 of at least 3 nodes joined \(lonely\) within 0.4 s, 2 miss"):
+        lonely.join()
+
+
+def test_a_server_that_is_not_there(node, server):
+    server.stop()
+    with pytest.raises(RendezvousConnectionError, match=r"could not be reached within 0.3 s"):
+        node(options={"connect_timeout": 0.3}).join()
+
+
+class Refusing(MemoryStore):
+    def enlist(self, *args, **kwargs):
+        raise BackendRefusedError("memory refuses the password", hint="another one")
+
+
+class Broken(MemoryStore):
+    def members(self, *args, **kwargs):
+        raise ZeroDivisionError("a defect")
+
+
+def test_a_refusal_is_final(node):
+    with pytest.raises(RendezvousConnectionError, match=r"refuses the password\. Try: another one"):
+        node(cls=Refusing).join()
+
+
+def test_a_broken_store_is_one_clear_error(node):
+    with pytest.raises(RendezvousStateError, match="ZeroDivisionError: a defect"):
+        node(cls=Broken).join()
+
+
+def test_a_cancelled_join_can_be_repeated(node):
+    lonely = node("lonely", nnodes=(1, 2), options={"last_call_timeout": 0.8})
+    lonely.handler.wait = wait = WaitBudget()
+    timer = threading.Timer(0.1, wait.cancel)
+    timer.start()
+    with pytest.raises(WaitCancelledError):
+        lonely.handler.next_rendezvous()
+    timer.join()
+    assert lonely.join().world_size == 1
+
+
+def test_an_outage_of_a_lone_node_is_two_lines(node, server):
+    a = node("a")
+    a.join()
+    before = list(a.services.fences)
+    server.stop()
+    wait_for(lambda: any("store unreachable" in line for line in a.services.lines), what="the line")
+    wait_for(lambda: a.services.fences[-1] > before[-1] + 1.5, what="a fence that moves on")
+    server.start()
+    wait_for(lambda: any("store back" in line for line in a.services.lines), what="the other line")
+    assert len(a.services.lines) == 2
+    assert a.watch(0.3) is None
+
+
+def test_peers_that_do_not_reach_the_store_either_make_it_an_outage(node, server):
+    both = [node(name, nnodes=(2, 2)) for name in "ab"]
+    together(*both)
+    fences = [one.services.fences[-1] for one in both]
+    server.stop()
+    for one, fence_s in zip(both, fences, strict=True):
+        wait_for(lambda one=one, fence_s=fence_s: one.services.fences[-1] > fence_s + 1.5, what="fences that move on")
+    server.start()
+    for one in both:
+        wait_for(lambda one=one: len(one.services.lines) == 2, what="two lines")
+        assert "store unreachable" in one.services.lines[0]
+        assert "store back" in one.services.lines[1]
+    assert both[0].watch(1.2) is None  # longer than a lease
+
+
+class Cut(MemoryStore):
+    """A client whose way to the server is cut for itself alone."""
+
+    cut = False
+
+    def renew(self, *args, **kwargs):
+        if self.cut:
+            raise BackendUnavailableError("no way to the server")
+        return super().renew(*args, **kwargs)
+
+    def watch(self, *args, **kwargs):
+        if self.cut:
+            raise BackendUnavailableError("no way to the server")
+        return super().watch(*args, **kwargs)
+
+
+def test_a_node_whose_peers_reach_the_store_is_cut_off(node, monkeypatch):
+    a, b = node("a", nnodes=(2, 2)), node("b", nnodes=(2, 2), cls=Cut)
+    together(a, b)
+    monkeypatch.setattr(Cut, "cut", True)
+    change = b.watch()
+    assert isinstance(change, RoundEnded)
+    assert "cut off" in change.reason
+    assert change.stop_within_s < 0.9
+    told = a.watch()
+    assert isinstance(told, RoundEnded)
+    assert told.lost == ("b",)
+
+
+def test_a_stuck_loop_loses_its_lease(node):
+    a = node("a")
+    a.join()
+    a.services.turns = False
+    assert isinstance(a.watch(), RoundEnded)
+    stopped_s = SYSTEM_CLOCK.monotonic_s()
+    assert stopped_s < a.services.fences[-1] < stopped_s + 0.9
+
+
+def test_the_guard_is_told_of_the_seat(node):
+    a = node("a")
+    a.join()
+    store, seat = a.services.acts[0]
+    assert store.endswith(":MemoryStore")
+    assert b'"number"' in seat
+    a.handler.shutdown()
+    assert a.services.acts[-1] == ("", b"")
