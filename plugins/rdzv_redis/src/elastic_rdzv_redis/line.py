@@ -3,6 +3,7 @@
 This module and those that build on it import redis; `store` imports them when a connection is asked for.
 """
 
+import functools
 import inspect
 import select
 import socket
@@ -26,6 +27,7 @@ _HEALTH_CHECK_S: Final = 15
 """A connection that was silent for so long is asked for a PONG first: a lost one is noticed before a write."""
 
 
+@functools.cache
 def _quiet() -> dict[str, None]:
     """Return the arguments that keep redis-py from naming itself to the server, in two round trips.
 
