@@ -1,0 +1,165 @@
+"""The agent's loop around its machine, with everything else played: the fence, late answers, bounded graces."""
+
+import signal
+
+import pytest
+
+from elastic_core import messages as m
+from elastic_core.agent.journal import Journal
+from elastic_core.agent.loop import FENCED, Agent, AgentOptions
+from elastic_core.reactor import Reactor
+from elastic_core.types import Decided, Failure, FailureClass, Restart, Round, RoundEnded, WorkerExit
+
+ROUND = Round(
+    index=4, token=9, nonce="n", node_rank=0, node_count=2, local_world_size=2, base_rank=2, world_size=4,
+    role="default", role_base_rank=2, role_world_size=4, master_addr="a", master_port=1, node_id="b/10.0.0.2",
+)  # fmt: skip
+
+
+class Rendezvous:
+    """Has control; notes what it is told."""
+
+    control = True
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        return lambda *args, **kwargs: self.calls.append((name, *args, *kwargs.values()))
+
+
+class Policy:
+    """Answers when the test wants."""
+
+    name = "slow"
+
+    def __init__(self):
+        self.answers = []
+
+    def decide(self, failure, history, on_decision):
+        self.answers.append((failure, on_decision))
+
+
+class Hooks:
+    """Allows everything."""
+
+    def tell(self, moment):
+        pass
+
+    def ask_join(self, moment, answer):
+        answer(None, "")
+
+    def ask_start(self, moment, answer):
+        answer({}, None, "")
+
+
+class Workers:
+    def __init__(self):
+        self.pids, self.alive, self.stops = {0: 100, 1: 101}, frozenset({0, 1}), []
+
+    def start(self, launches):
+        self.alive = frozenset({0, 1})
+
+    def stop(self, signum, *, grace_s):
+        self.stops.append((signum, grace_s))
+
+
+class Reporter:
+    def __init__(self):
+        self.told = []
+
+    def examine(self, round_, exits, restart_count):
+        return make_failure(2)
+
+    def failed_workers(self):
+        return ()
+
+    def decided(self, failure, decision, fallback_reason):
+        self.told.append(("decided", failure.global_rank))
+
+    def followed(self, failure, decision):
+        self.told.append(("followed", failure.global_rank))
+
+    def notice(self, text):
+        self.told.append(text)
+
+
+def make_failure(rank):
+    return Failure(
+        failure_class=FailureClass.SIGNAL, summary="killed", node_id="", round_index=4, at_s=0.0, uptime_s=0.0,
+        exit_code=137, global_rank=rank, local_rank=rank % 2,
+    )  # fmt: skip
+
+
+def killed(rank, **changes):
+    values = {"global_rank": rank + 2, "pid": 100 + rank, "code": -9, "at_s": 50.0, "at_ns": 0, "runtime_s": 1.0}
+    return WorkerExit(local_rank=rank, **(values | changes))
+
+
+class Played:
+    """An agent that has come to run the round."""
+
+    def __init__(self, reactor, fence_s):
+        self.rendezvous, self.policy, self.workers, self.reporter = Rendezvous(), Policy(), Workers(), Reporter()
+        self.journal = Journal()
+        self.agent = Agent(
+            AgentOptions(run_id="r", node_id="b", run_dir="/run", pid=1), reactor=reactor, rendezvous=self.rendezvous,
+            policy=self.policy, hooks=Hooks(), workers=self.workers, reporter=self.reporter, plan=lambda _: [],
+            journal=self.journal, note_workers=lambda _: None, fence_passed=lambda now_s: now_s >= fence_s,
+        )  # fmt: skip
+        self.agent.dispatch(m.StartRequested(control=True))
+        self.agent.dispatch(m.RoundFormed(round=ROUND))
+
+    def hear(self, change):
+        self.agent.dispatch(m.RoundChanged(change=change))
+
+
+@pytest.fixture
+def play():
+    reactor = Reactor()
+    yield lambda fence_s=float("inf"): Played(reactor, fence_s)
+    reactor.close()
+
+
+def test_workers_that_the_guard_killed_did_not_fail(play):
+    it = play(fence_s=49.0)
+    for rank in (0, 1):
+        it.agent.on_worker_exit(killed(rank))
+    changes = [event.change for _, event in it.journal.events if isinstance(event, m.RoundChanged)]
+    assert changes[0] == RoundEnded(reason=FENCED, lost=("b/10.0.0.2",), stop_within_s=0.0)
+    assert it.policy.answers == []
+    assert it.workers.stops[0] == (signal.SIGTERM, 0.0)
+    assert it.reporter.told[0] == f"round 4 is over: {FENCED}"
+
+
+@pytest.mark.parametrize("exit", [killed(0, at_s=48.0), killed(0, code=-11), killed(0, code=7)])
+def test_other_deaths_are_failures_whatever_the_fence(play, exit):
+    it = play(fence_s=49.0)
+    it.agent.on_worker_exit(exit)
+    assert not [event for _, event in it.journal.events if isinstance(event, m.RoundChanged)]
+
+
+def test_a_decision_is_published_with_the_id_that_the_others_know(play):
+    it = play()
+    it.agent.on_worker_exit(killed(0))
+    failure, answer = it.policy.answers[0]
+    answer(Restart(), "")
+    assert ("publish", Restart(), failure) in it.rendezvous.calls
+    assert failure.node_id == "b/10.0.0.2"
+
+
+def test_an_answer_that_comes_after_the_run_has_decided_is_dropped(play):
+    it = play()
+    it.agent.on_worker_exit(killed(0))
+    it.hear(Decided(decision=Restart(), failure=make_failure(0)))
+    _, answer = it.policy.answers[0]
+    answer(Restart(), "")
+    assert it.reporter.told == [("followed", 0)]
+    assert not [call for call in it.rendezvous.calls if call[0] == "publish"]
+
+
+def test_the_grace_period_is_the_shorter_of_the_users_and_the_leases(play):
+    it = play()
+    it.hear(RoundEnded(reason="cut off", stop_within_s=100.0))
+    it.hear(RoundEnded(reason="cut off", stop_within_s=2.0))
+    assert [grace_s for _, grace_s in it.workers.stops] == [30.0, 2.0]

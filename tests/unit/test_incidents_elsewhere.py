@@ -1,0 +1,72 @@
+"""What a node tells and writes of a failure on another node."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from elastic_core.failure.incident import read_incident
+from elastic_core.launcher.incidents import IncidentReporter
+from elastic_core.types import Failure, FailureClass, Restart, Round, Stop, WorkerExit
+
+ROUND = Round(
+    index=1, token=2, nonce="n", node_rank=0, node_count=2, local_world_size=2, base_rank=0, world_size=4,
+    role="default", role_base_rank=0, role_world_size=4, master_addr="a", master_port=1, node_id="a/10.0.0.1",
+)  # fmt: skip
+SETTINGS = SimpleNamespace(run_id="r", max_restarts=3, policy="intensity", entrypoint=SimpleNamespace(script=None))
+
+
+def make_failure(rank, **changes):
+    values = {
+        "failure_class": FailureClass.USER_EXCEPTION, "summary": "ValueError: boom", "node_id": "b/10.0.0.2",
+        "round_index": 1, "at_s": 1.0, "uptime_s": 1.0, "exit_code": 9, "global_rank": rank, "local_rank": 0,
+    }  # fmt: skip
+    return Failure(**(values | changes))
+
+
+def make_exit(rank, code, stop_signal=None):
+    return WorkerExit(
+        local_rank=rank, global_rank=rank, pid=100 + rank, code=code, at_s=1.0, at_ns=10, runtime_s=1.0,
+        stop_signal=stop_signal, stop_sent_ns=stop_signal and 5,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def lines():
+    return []
+
+
+@pytest.fixture
+def reporter(tmp_path, lines):
+    made = IncidentReporter(SETTINGS, run_dir=tmp_path, node_id="a", line=lines.append)
+    made.begin_round({}, 1)
+    return made
+
+
+def test_a_restart_is_counted_for_the_run_and_names_the_node(reporter, lines):
+    reporter.followed(make_failure(2), Restart())
+    assert lines == ["elastic: rank 2 failed: ValueError: boom (on b/10.0.0.2); restart 2 of 3 now"]
+
+
+def test_a_restart_that_overrules_ours_is_the_same_restart(reporter, lines):
+    reporter.decided(make_failure(1, node_id="a"), Restart(), "")
+    reporter.followed(make_failure(2), Restart())
+    assert [line.rpartition("; ")[2] for line in lines] == ["restart 2 of 3 now"] * 2
+
+
+def test_the_end_names_the_other_nodes_failure_whatever_failed_here_after_it(reporter, lines, tmp_path):
+    stop = Stop(reason="no budget", rule="max-restarts")
+    exits = [make_exit(0, 1), make_exit(1, -15, stop_signal=15)]
+    assert reporter.record(ROUND, exits, make_failure(2), stop) == 9
+    incident = read_incident(tmp_path / "incident.json")
+    assert (incident.source, incident.first, incident.elsewhere_rank) == ("worker", None, 2)
+    assert (incident.host, incident.exit_code) == ("b/10.0.0.2", 9)
+    assert [worker.global_rank for worker in incident.secondary] == [0]
+    assert [worker.global_rank for worker in incident.stopped] == [1]
+    assert "rank 2 on b/10.0.0.2, another node" in lines[0]
+
+
+def test_a_failure_of_this_node_is_told_in_full(reporter, tmp_path):
+    own = make_failure(0, node_id="a/10.0.0.1")
+    assert reporter.record(ROUND, [make_exit(0, 7)], own, Stop(reason="no budget")) == 7
+    incident = read_incident(tmp_path / "incident.json")
+    assert (incident.first.global_rank, incident.elsewhere_rank, incident.node_id) == (0, None, "a/10.0.0.1")
