@@ -1,0 +1,171 @@
+"""SCENARIO K3 (b), and being cut off: what a store that is away costs, and whom."""
+
+import time
+
+import pytest
+
+from chaos.multi_node import LEASE_S, SLACK_S, Run, is_alive
+from redis_servers import RedisServer
+from support import wait_for
+
+AWAY = "store unreachable"
+BACK = "store back"
+
+
+@pytest.fixture
+def pair(redis_run):
+    """Start two nodes; return them when their workers run."""
+    nodes = [redis_run.node(name, "2") for name in "ab"]
+    for node in nodes:
+        node.said(world=2)
+    return nodes
+
+
+def all_away_for(nodes, server_back, away_s=2 * LEASE_S):
+    """Wait until all have missed the store for so long, let it come back, and wait until all have found it again."""
+    began_s = time.monotonic()
+    for node in nodes:
+        node.told(AWAY, within_s=LEASE_S + SLACK_S)
+    wait_for(lambda: time.monotonic() - began_s > away_s, what="two leases without the store")
+    server_back()
+    for node in nodes:
+        node.told(BACK, within_s=LEASE_S + SLACK_S)
+
+
+def nothing_happened(run, nodes, pids):
+    """Check that the workers are the same, and that each agent said one line each way, and none besides."""
+    began_s = time.monotonic()
+    wait_for(lambda: time.monotonic() - began_s > 1.5 * LEASE_S, what="more than the lease that all are granted")
+    assert [line["pid"] for node in nodes for line in node.says()] == pids
+    run.all_end(*nodes)
+    assert [line["pid"] for node in nodes for line in node.says()] == pids
+    for node in nodes:
+        said = node.agent.err.splitlines()
+        assert [sum(word in line for line in said) for word in (AWAY, BACK)] == [1, 1], node.agent.err
+        assert len(said) == 2, node.agent.err
+
+
+@pytest.mark.parametrize("how", ["stopped", "paused"])
+def test_the_server_is_away_and_comes_back(redis_run, pair, how):
+    server = redis_run.server
+    pids = [line["pid"] for node in pair for line in node.says()]
+    server.stop() if how == "stopped" else server.pause()
+    all_away_for(pair, server.start if how == "stopped" else server.resume)
+    nothing_happened(redis_run, pair, pids)
+
+
+def test_the_server_comes_back_with_its_data(elastic, tmp_path):
+    server = RedisServer(tmp_path / "kept", keep_data=True).start()
+    try:
+        run = Run(elastic, tmp_path, server=server)
+        nodes = [run.node(name, "2") for name in "ab"]
+        pids = [node.said(world=2)["pid"] for node in nodes]
+        server.stop()
+        all_away_for(nodes, server.start)
+        nothing_happened(run, nodes, pids)
+    finally:
+        server.stop()
+
+
+def test_the_server_is_emptied(redis_run, pair):
+    pids = [line["pid"] for node in pair for line in node.says()]
+    redis_run.server.call("FLUSHALL")
+    began_s = time.monotonic()
+    redis_run.has_seats(2)
+    wait_for(lambda: time.monotonic() - began_s > 1.5 * LEASE_S, what="more than the lease that all are granted")
+    assert [line["pid"] for node in pair for line in node.says()] == pids
+    redis_run.all_end(*pair)
+
+
+def test_an_emptied_server_takes_in_newcomers(redis_run):
+    a = redis_run.node("a", "1:2")
+    a.said(world=1)
+    redis_run.server.call("FLUSHALL")
+    redis_run.has_seats(1)
+    b = redis_run.node("b", "1:2")
+    mine, theirs = a.said(world=2), b.said(world=2)
+    assert mine["gen"] == theirs["gen"] == 1
+    redis_run.all_end(a, b)
+
+
+def test_a_node_dies_while_the_server_is_away(redis_run):
+    nodes = [redis_run.node(name, "2:3") for name in "abc"]
+    for node in nodes:
+        node.said(world=3)
+    redis_run.server.pause()
+    for node in nodes:
+        node.told(AWAY)
+    lost = nodes.pop()
+    lost.power_off()
+    redis_run.server.resume()
+    for node in nodes:
+        node.said(world=2, within_s=2 * LEASE_S + SLACK_S)
+    redis_run.all_end(*nodes)
+
+
+def test_one_node_alone_trains_on(redis_run):
+    a = redis_run.node("a", "1")
+    pids = [a.said()["pid"]]
+    redis_run.server.stop()
+    all_away_for([a], redis_run.server.start)
+    nothing_happened(redis_run, [a], pids)
+
+
+def test_a_run_can_end_without_its_server(redis_run):
+    a = redis_run.node("a", "1")
+    a.said()
+    redis_run.server.stop()
+    a.told(AWAY)
+    redis_run.finish()
+    a.ends(0, within_s=5)
+
+
+def test_several_nodes_can_end_without_their_server(redis_run):
+    nodes = [redis_run.node(name, "2", "--store-outage-grace", "3") for name in "ab"]
+    for node in nodes:
+        node.said(world=2)
+    redis_run.server.stop()
+    for node in nodes:
+        node.told(AWAY)
+    redis_run.all_end(*nodes, within_s=8)
+
+
+def test_the_loss_of_the_server_can_end_the_run(redis_run):
+    nodes = [redis_run.node(name, "2", "--on-store-loss", "fail", "--store-outage-grace", "1.5") for name in "ab"]
+    pids = [node.said(world=2)["pid"] for node in nodes]
+    redis_run.server.stop()
+    for node in nodes:
+        node.ends(4, within_s=8)
+        assert "stayed away for 1.5 s" in node.agent.err
+    assert not any(is_alive(pid) for pid in pids)
+
+
+def test_a_worker_fails_while_the_server_is_away(redis_run):
+    nodes = [redis_run.node(name, "2", "--max-restarts", "1") for name in "ab"]
+    for node in nodes:
+        node.said(world=2)
+    redis_run.server.pause()
+    for node in nodes:
+        node.told(AWAY)
+    redis_run.exit_rank(1, 0, 9)
+    wait_for(lambda: not is_alive(next(n for n in nodes if n.says()[0]["rank"] == 1).says()[0]["pid"]))
+    redis_run.server.resume()
+    for node in nodes:
+        assert node.said(world=2, gen=1)["restarts"] == 1
+    redis_run.all_end(*nodes)
+
+
+# --- the embedded store
+
+
+def test_the_host_of_the_store_is_lost(elastic, tmp_path):
+    run = Run(elastic, tmp_path)
+    host, *others = [run.node(name, "2:3") for name in "abc"]
+    for node in (host, *others):
+        node.said(world=3)
+    host.power_off()
+    for node in others:
+        node.ends(4, within_s=LEASE_S + SLACK_S)
+        assert "hosts the rendezvous store" in node.agent.err
+        assert [line for line in node.agent.err.splitlines() if "hosts the rendezvous store" in line]
+    assert not any(is_alive(line["pid"]) for node in others for line in node.says())
