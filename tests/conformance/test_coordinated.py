@@ -1,6 +1,7 @@
 """The core's rendezvous on a store passes the kit for handlers, with every capability that it declares."""
 
 import pytest
+
 from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
 from elastic_core.testing import MemoryServer, MemoryStore, RendezvousConformance, rendezvous_settings
 

@@ -13,8 +13,8 @@ from elastic_core.rendezvous.peers import PeerEndpoint, ask_peers
 def endpoint():
     started = []
 
-    def start(address="127.0.0.1", *, secret="s3cret", reached=lambda: None, asked=lambda: None):
-        peer = PeerEndpoint(address, secret=lambda: secret, reached_s=reached, asked=asked)
+    def start(address="127.0.0.1", *, secret="s3cret", reached=lambda: None, away=False, asked=lambda: None):
+        peer = PeerEndpoint(address, secret=lambda: secret, reached_s=reached, away=lambda: away, asked=asked)
         started.append(peer)
         return RosterEntry("i", "n", address, peer.port)
 
@@ -31,16 +31,24 @@ def test_a_peer_that_has_reached_the_store_since_says_so(endpoint):
     assert ask(endpoint(reached=lambda: SYSTEM_CLOCK.monotonic_s())) == (1, 1)
 
 
-def test_a_peer_that_reached_it_before_answers_and_tries_now(endpoint):
-    asked = []
-    peer = endpoint(reached=lambda: SYSTEM_CLOCK.monotonic_s() - 5, asked=lambda: asked.append(1))
-    assert ask(peer) == (1, 0)
-    assert asked
+def test_a_peer_that_tried_in_vain_says_so(endpoint):
+    assert ask(endpoint(reached=lambda: SYSTEM_CLOCK.monotonic_s() - 5, away=True)) == (1, 0)
+
+
+def test_a_peer_that_has_not_tried_since_is_asked_again_until_it_has(endpoint):
+    tries = []
+    peer = endpoint(
+        reached=lambda: SYSTEM_CLOCK.monotonic_s() if len(tries) > 2 else SYSTEM_CLOCK.monotonic_s() - 5,
+        asked=lambda: tries.append(1),
+    )
+    assert ask(peer) == (1, 1)
+    never = endpoint(reached=lambda: SYSTEM_CLOCK.monotonic_s() - 5)
+    assert ask(never, within_s=0.3) == (0, 0)
 
 
 def test_several_answer_for_themselves(endpoint):
     now = SYSTEM_CLOCK.monotonic_s
-    assert ask(endpoint(), endpoint(reached=now), endpoint("::1", reached=now)) == (3, 2)
+    assert ask(endpoint(away=True), endpoint(reached=now), endpoint("::1", reached=now)) == (3, 2)
 
 
 def test_who_does_not_know_the_secret_gets_no_answer(endpoint):

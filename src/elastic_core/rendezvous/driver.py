@@ -226,8 +226,8 @@ class Driver:
             return WaitBudget(now_s + CONNECT_TRY_S, clock=self._clock)
         if isinstance(operation, m.Withdraw):
             return WaitBudget(now_s + max(3.0, me.period_s), clock=self._clock)
-        # So short that after one call that hangs there is time to ask the peers before the lease runs out.
-        return WaitBudget(now_s + me.ttl_s / 4, clock=self._clock)
+        # So short that a call that hangs, and one of a peer that was asked after it, both end before the lease does.
+        return WaitBudget(now_s + me.ttl_s / 6, clock=self._clock)
 
     def _ask_store(self, operation: m.Operation) -> m.Event:
         wait = self._budget(operation)
@@ -291,6 +291,7 @@ class Driver:
                 address,
                 secret=self._secret,
                 reached_s=lambda: self._reached_s,
+                away=lambda: self._state.trouble is not None,
                 asked=lambda: self.post(m.PeerAsked()),
                 clock=self._clock,
             )

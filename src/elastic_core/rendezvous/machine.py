@@ -90,7 +90,7 @@ def _trouble(state: State, now_s: float) -> Planned:
     peers = () if trouble.own else _peers(state)
     ask_s = trouble.asked_s + ASK_EVERY_S if peers else NEVER_S
     if now_s >= ask_s and state.kept is not None:
-        until_s = now_s + min(ASK_EVERY_S, state.me.period_s / 4)
+        until_s = now_s + min(ASK_EVERY_S, state.me.ttl_s / 10)
         return state, m.AskPeers(peers=peers, secret=state.kept.secret, until_s=until_s)
     return state, m.Pause(until_s=min(trouble.retry_s, ask_s, _deadline_s(state, now_s)))
 

@@ -58,12 +58,12 @@ class Me(Record, frozen=True, kw_only=True):
     @property
     def cut_s(self) -> float:
         """Return how long after the last word of a lease that holds a member that hears nothing begins to stop."""
-        return 0.7 * self.ttl_s
+        return 0.75 * self.ttl_s
 
     @property
     def fence_s(self) -> float:
         """Return how long after it the last of its workers must be dead: with a margin before the lease ends."""
-        return 0.85 * self.ttl_s
+        return 0.88 * self.ttl_s
 
 
 class Want(enum.StrEnum):
@@ -273,7 +273,10 @@ class WatchEnded(Record, frozen=True, kw_only=True):
 
 
 class PeersAnswered(Record, frozen=True, kw_only=True):
-    """Of the peers asked at `asked_s`, so many answered, and so many of those had reached the store since."""
+    """Of the peers asked at `asked_s`, so many could tell, and so many of those had reached the store since.
+
+    The others of those who could tell had tried, and failed. One that has not tried since it was asked can't tell.
+    """
 
     asked_s: float
     answered: int

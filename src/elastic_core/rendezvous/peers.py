@@ -19,8 +19,8 @@ from elastic_core.rendezvous.documents import RosterEntry
 from elastic_core.types import Record
 
 _LARGEST_BYTES = 512
-REPEAT_S = 0.1
-"""A datagram may be lost: an unanswered question is asked again after so long."""
+REPEAT_S = 0.05
+"""A datagram may be lost, and a peer may need a moment to try the store: the question is asked again after so long."""
 
 
 class _Question(Record, frozen=True, kw_only=True):
@@ -30,11 +30,12 @@ class _Question(Record, frozen=True, kw_only=True):
 
 
 class _Answer(Record, frozen=True, kw_only=True):
-    """`age_s`: seconds since the store last answered; None: it never did."""
+    """`age_s`: seconds since the store last answered, None: it never did; `away`: since then it was tried in vain."""
 
     v: int = 1
     serial: str
     age_s: float | None
+    away: bool
 
 
 class PeerEndpoint:
@@ -44,6 +45,7 @@ class PeerEndpoint:
         address: Of this host, to be bound; empty or not bindable: every address.
         secret: Gives the run's secret; empty: not known yet, nobody gets an answer.
         reached_s: Gives when the store last answered, in monotonic seconds; None: never.
+        away: Gives whether the last try of the store failed.
         asked: Called on each question: the agent should try the store now.
     """
 
@@ -53,12 +55,14 @@ class PeerEndpoint:
         *,
         secret: Callable[[], str],
         reached_s: Callable[[], float | None],
+        away: Callable[[], bool],
         asked: Callable[[], None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Bind a port and begin to answer."""
         self._secret = secret
         self._reached_s = reached_s
+        self._away = away
         self._asked = asked
         self._clock = clock
         self._socket = _bound(address)
@@ -88,7 +92,7 @@ class PeerEndpoint:
         self._asked()
         reached_s = self._reached_s()
         age_s = None if reached_s is None else self._clock.monotonic_s() - reached_s
-        return msgspec.json.encode(_Answer(serial=question.serial, age_s=age_s))
+        return msgspec.json.encode(_Answer(serial=question.serial, age_s=age_s, away=self._away()))
 
     def close(self) -> None:
         """Answer no more; idempotent."""
@@ -122,9 +126,10 @@ def _family(address: str) -> int:
 def ask_peers(
     peers: Sequence[RosterEntry], secret: str, *, until_s: float, clock: Clock = SYSTEM_CLOCK
 ) -> tuple[int, int]:
-    """Return how many of the peers answered, and how many of those have reached the store since they were asked.
+    """Return how many of the peers could tell, and how many of those have reached the store since they were asked.
 
-    Blocks until all have answered, at most until `until_s` of the clock.
+    The others of those who could tell have tried, and failed. Blocks until all could tell, at most until `until_s` of
+    the clock.
     """
     asked_s = clock.monotonic_s()
     serial = os.urandom(8).hex()
@@ -185,8 +190,10 @@ def _collect(
                 continue  # refused, or not an answer of ours: the same as none
             if answer.serial != serial:
                 continue
-            answered.add(key.data)
-            if answer.age_s is not None and answer.age_s < clock.monotonic_s() - asked_s:
+            reached = answer.age_s is not None and answer.age_s < clock.monotonic_s() - asked_s
+            if reached:
                 reaching.add(key.data)
+            if reached or answer.away:
+                answered.add(key.data)
         if len(answered) == len(selector.get_map()):
             return
