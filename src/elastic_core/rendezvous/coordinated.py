@@ -48,7 +48,7 @@ LOOPBACK = "127.0.0.1"
 _OUTSIDE = "192.0.2.1"
 """An address of nobody, for the kernel to say which way out it would take."""
 _LEAVE_S = 0.7
-_HOST_LEAVE_S = 2.8
+_HOST_LEAVE_S = 2.2
 """A node that hosts the store waits for the others to read how the run ended."""
 
 
@@ -200,6 +200,7 @@ class CoordinatedRendezvous(RendezvousHandler):
             return
         with self._lock:
             if isinstance(announcement, (m.Formed, m.JoinFailed)):
+                self._changes.clear()  # they were about the round before
                 self._places.append(announcement)
             elif isinstance(announcement, m.Changed):
                 self._changes.append(announcement.change)

@@ -195,7 +195,8 @@ def _meet_verdict(state: State, control: ControlDocument, verdict: Verdict) -> H
 def _closed(state: State, verdict: Verdict) -> Heeded:
     ended_how = "has ended well" if verdict.outcome == "done" else "has failed"
     hint = "" if verdict.outcome == "done" else "another --rdzv-id, or --rdzv-attempt, to begin it again"
-    what = f"run {state.me.run_id!r} {ended_how}: {verdict.reason}"
+    why = f"{verdict.failure.summary}; {verdict.reason}" if verdict.failure is not None else verdict.reason
+    what = f"run {state.me.run_id!r} {ended_how}: {why}"
     failed = m.JoinFailed(kind="closed", what=what, hint=hint, exit_code=verdict.exit_code)
     return replace(state, want=Want.NOTHING, verdict_told=True), (failed,)
 
