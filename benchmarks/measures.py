@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks import procfs, standby, tee, workers
+from benchmarks import procfs, rendezvous, standby, tee, workers
 from benchmarks.launchers import ALL, Launcher, Run
 from benchmarks.measure import Result, in_turns, many_in_turns
 from benchmarks.stats import FLOOR, OURS, TORCHRUN, Budget
@@ -241,6 +241,12 @@ def console(bench: Bench) -> Iterator[Result]:
     )
 
 
+def meeting(bench: Bench) -> Iterator[Result]:
+    """Rounds of many simulated nodes over Redis, and of some over torch's c10d."""
+    size = rendezvous.QUICK if bench.size is QUICK else rendezvous.FULL
+    yield from rendezvous.measure(bench.folder, size, torch=bench.torch)
+
+
 def _workers(count: int) -> str:
     return "1 worker" if count == 1 else f"{count} workers"
 
@@ -253,4 +259,5 @@ MEASURES: dict[str, Callable[[Bench], Iterator[Result]]] = {
     "agent": agent,
     "tee": console,
     "ready": restart_ready,
+    "rendezvous": meeting,
 }

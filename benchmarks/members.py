@@ -1,0 +1,232 @@
+"""Many members of one run in one process: each the product's own machine, driver and store; only waiting is shared.
+
+    python -m benchmarks.members ENDPOINT RUN_ID FIRST COUNT TOTAL
+
+A thread for each of a thousand members would measure the interpreter's lock. So one thread steps them all, an operation
+of each in turn; every operation is `Driver`'s own call of the real `RedisStore`, on two connections for each member.
+What differs from `Driver` on its thread: a wait for pushes is given to epoll (`_Waiting`), and nobody answers peers.
+
+Protocol on the pipes: it writes `ready`, waits for a line, joins all its members, and writes one line of JSON when all
+have a place and nothing more to do. It goes on until stdin ends.
+"""
+
+import json
+import os
+import select
+import sys
+import time
+from collections import Counter, deque
+from dataclasses import dataclass
+
+from elastic_core.clock import WaitBudget
+from elastic_core.rendezvous import membership as m
+from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
+from elastic_core.rendezvous.driver import Driver
+from elastic_core.rendezvous.handler import NoServices
+from elastic_core.rendezvous.machine import step
+from elastic_core.rendezvous.store import Revisions, compare
+from elastic_core.types import RendezvousSettings
+from elastic_rdzv_redis.store import RedisStore
+
+FINGERPRINT = {"nnodes": "2:1024", "script": "train.py", "nproc": "8", "role": "default", "wire": "1", "torch": "2.13"}
+FIRST_PORT = 20_000
+
+
+@dataclass
+class _Waiting:
+    """What a member waits for: pushes on a socket, or a time."""
+
+    until_s: float
+    watch: m.Watch | None = None
+    fd: int = -1
+
+
+class Member(Driver):
+    """A driver without a thread: `turn` does one operation."""
+
+    def __init__(self, settings: RendezvousSettings, number: int) -> None:
+        self._redis = RedisStore(settings)
+        handler = CoordinatedRendezvous(self._redis, settings)
+        super().__init__(
+            self._redis,
+            m.State(me=handler._me()),
+            services=NoServices(),
+            place=handler._place,
+            announce=self._hear,
+            ended=lambda _: None,
+        )
+        self._number = number
+        self._answers: tuple[m.Event, ...] = (m.JoinAsked(master_port=FIRST_PORT + number),)
+        self.waiting: _Waiting | None = None
+        self.joined_s = self.formed_s = 0.0
+        self.rank = -1
+        self.operations: Counter[str] = Counter()
+        self.refused = 0
+
+    def _connected(self, address: str) -> m.Connected:
+        return self._place(address, FIRST_PORT + self._number)
+
+    def _hear(self, announcement: m.Announcement) -> None:
+        if isinstance(announcement, m.Formed):
+            self.rank, self.formed_s = announcement.rank, time.monotonic()
+        elif isinstance(announcement, (m.JoinFailed, m.Changed)):
+            raise SystemExit(f"member {self._number}: {announcement}")
+
+    def turn(self) -> None:
+        """Do what the machine says next; a wait is only begun."""
+        if not self.joined_s:
+            self.joined_s = time.monotonic()
+        done = step(self._state, self._answers, now_s=time.monotonic())
+        self._state, self._answers = done.state, ()
+        for announcement in done.announcements:
+            self._announce(announcement)
+        operation = done.operation
+        self.operations[type(operation).__name__] += 1
+        if isinstance(operation, m.Pause):
+            self.waiting = _Waiting(until_s=operation.until_s)
+        elif isinstance(operation, m.Watch):
+            self._look_out(operation)
+        else:
+            answer = self._perform(operation)
+            if isinstance(answer, m.Failed):
+                raise SystemExit(f"member {self._number}: {answer.text}")
+            if isinstance(answer, m.SwapAnswered) and not answer.swapped.applied:
+                self.refused += 1
+            self._answers = () if answer is None else (answer,)
+
+    def _look_out(self, watch: m.Watch) -> None:
+        """Do as `RedisStore.watch`, up to where it blocks."""
+        self.waiting = None
+        wait = WaitBudget.lasting(10.0)
+        session, keys = self._redis._session, self._redis._keys
+        session.subscribe(frozenset(f"{keys[0]}/{topic}" for topic in watch.topics), wait)
+        now, _ = self._redis._look(wait)
+        seen = compare(watch.since or Revisions(), now, watch.topics)
+        if seen.changed or seen.reset or watch.until_s <= time.monotonic():
+            self._answers = (m.WatchEnded(watched=seen),)
+        else:
+            assert session._pushes is not None
+            self.waiting = _Waiting(until_s=watch.until_s, watch=watch, fd=session._pushes.sock.fileno())
+            self._seen = seen
+
+    def wake(self, *, pushed: bool) -> None:
+        """Go on after a wait."""
+        waiting, self.waiting = self.waiting, None
+        assert waiting is not None
+        if waiting.watch is None:
+            return
+        if pushed:
+            wait = WaitBudget.lasting(10.0)
+            self._redis._session.pushed(0.0, wait, polled=False)
+            self._look_out(waiting.watch)
+        else:
+            self._answers = (m.WatchEnded(watched=self._seen),)
+
+
+class Process:
+    """Steps its members until stdin ends."""
+
+    def __init__(self, members: list[Member]) -> None:
+        self._members = members
+        self._runnable = deque(members)
+        self._epoll = select.epoll()
+        self._by_fd: dict[int, Member] = {}
+        self._told = False
+        self._cpu_s = time.process_time()
+
+    def run(self) -> None:
+        """Turn all, one operation each, then see who may go on."""
+        self._epoll.register(sys.stdin, select.EPOLLIN)
+        while True:
+            for _ in range(len(self._runnable)):
+                self._turn(self._runnable.popleft())
+            if not self._runnable:
+                self._tell()
+            if not self._wait(block=not self._runnable):
+                return
+
+    def _turn(self, member: Member) -> None:
+        member.turn()
+        self._settle(member)
+
+    def _settle(self, member: Member) -> None:
+        waiting = member.waiting
+        if waiting is None:
+            self._runnable.append(member)
+        elif waiting.fd >= 0:
+            if waiting.fd not in self._by_fd:
+                self._epoll.register(waiting.fd, select.EPOLLIN)
+            self._by_fd[waiting.fd] = member
+
+    def _wait(self, *, block: bool) -> bool:
+        now_s = time.monotonic()
+        due_s = min((member.waiting.until_s for member in self._members if member.waiting is not None), default=now_s)
+        for fd, _ in self._epoll.poll(max(0.0, min(due_s - now_s, 3600.0)) if block else 0.0, 1024):
+            if fd == sys.stdin.fileno():
+                return False
+            member = self._by_fd[fd]
+            # Pushes may also come while a member does something else: it looks before it waits again.
+            if member.waiting is not None and member.waiting.fd == fd:
+                member.wake(pushed=True)
+                self._settle(member)
+        now_s = time.monotonic()
+        if due_s <= now_s:
+            for member in self._members:
+                if member.waiting is not None and member.waiting.until_s <= now_s:
+                    member.wake(pushed=False)
+                    self._settle(member)
+        return True
+
+    def _tell(self) -> None:
+        if self._told or any(member.rank < 0 for member in self._members):
+            return
+        self._told = True
+        operations: Counter[str] = Counter()
+        for member in self._members:
+            operations += member.operations
+        report = {
+            "ranks": [member.rank for member in self._members],
+            "joined_s": min(member.joined_s for member in self._members),
+            "formed_s": max(member.formed_s for member in self._members),
+            "operations": operations,
+            "refused": sum(member.refused for member in self._members),
+            "cpu_s": time.process_time() - self._cpu_s,
+        }
+        print(json.dumps(report), flush=True)
+
+
+def _address(number: int) -> str:
+    return f"10.0.{number >> 8}.{number & 255}"
+
+
+def main() -> None:
+    """Join as many members as asked for."""
+    endpoint, run_id, first, count, total = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
+    members = [
+        Member(
+            RendezvousSettings(
+                backend="redis",
+                run_id=run_id,
+                endpoint=endpoint,
+                min_nodes=total,
+                max_nodes=total,
+                local_world_size=8,
+                node_id=f"node{number:04}@{_address(number)}",  # of the default's form
+                local_addr=_address(number),
+                incarnation=os.urandom(8).hex(),
+                fingerprint=FINGERPRINT,
+            ),
+            number,
+        )
+        for number in range(first, first + count)
+    ]
+    import elastic_rdzv_redis.session  # noqa: F401 -- imported now: what is measured is not Python's start
+
+    print("ready", flush=True)
+    sys.stdin.readline()
+    Process(members).run()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Sixty-four nodes meet over one server: one round, one roster, and what each of them asks of the server is bounded."""
+
+import threading
+from collections import Counter
+
+from elastic_core.clock import WaitBudget
+from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
+from elastic_core.types import RendezvousSettings
+from elastic_rdzv_redis.store import RedisStore
+from redis_servers import redis_server
+from support import wait_for
+
+__all__ = ["redis_server"]
+
+NODES = 64
+OPERATIONS_A_NODE = 20
+BYTES_A_NODE, FIXED_BYTES = 64 * NODES, 10_000
+"""What a node may move: some of it grows with the round, most of it does not."""
+SCRIPTS_BYTES = 40_000
+"""Once for all: the server learns the scripts."""
+
+
+class Node(threading.Thread):
+    """One node's rendezvous, as its agent would use it."""
+
+    def __init__(self, endpoint, number):
+        super().__init__(daemon=True)
+        settings = RendezvousSettings(
+            backend="redis", run_id="many", endpoint=endpoint, min_nodes=NODES, max_nodes=NODES, local_world_size=8,
+            node_id=f"node{number:03}@10.0.0.{number}", local_addr=f"10.0.0.{number}", incarnation=f"{number:012x}",
+            # No renewals while we count, however slow this machine is.
+            options={"lease_ttl": 120.0},
+        )  # fmt: skip
+        self.handler = CoordinatedRendezvous(RedisStore(settings), settings)
+        self.handler.wait = WaitBudget.lasting(60)
+        self.info = None
+
+    def run(self):
+        self.info = self.handler.next_rendezvous()
+
+
+def _counted(server):
+    """Return the calls of scripts, and the bytes both ways."""
+    stats = Counter()
+    for line in (server.call("INFO commandstats") + server.call("INFO stats")).split("\r\n"):
+        name, _, value = line.partition(":")
+        if name in ("cmdstat_evalsha", "cmdstat_eval"):
+            stats["scripts"] += int(value.partition("calls=")[2].partition(",")[0])
+        elif name in ("total_net_input_bytes", "total_net_output_bytes"):
+            stats["bytes"] += int(value)
+    return stats
+
+
+def test_64_nodes_form_one_round_and_ask_little(redis_server):
+    nodes = [Node(redis_server.endpoint, number) for number in range(NODES)]
+    redis_server.call("CONFIG RESETSTAT")
+    try:
+        for node in nodes:
+            node.start()
+        wait_for(lambda: all(node.info is not None for node in nodes), within_s=60, what="a round of all")
+        counted = _counted(redis_server)
+        print(f"{NODES} nodes: {counted['scripts'] / NODES:.1f} operations, {counted['bytes'] / NODES:.0f} bytes each")
+        infos = [node.info for node in nodes]
+        assert sorted(info.rank for info in infos) == list(range(NODES))
+        assert len({(info.round_token, info.nonce, info.members) for info in infos}) == 1
+        assert {member.node_id for member in infos[0].members} == {node.handler.settings.node_id for node in nodes}
+        assert [infos[0].members[node.info.rank].node_id for node in nodes] == [
+            node.handler.settings.node_id for node in nodes
+        ]
+        assert counted["scripts"] <= OPERATIONS_A_NODE * NODES
+        assert counted["bytes"] <= (BYTES_A_NODE + FIXED_BYTES) * NODES + SCRIPTS_BYTES
+    finally:
+        for node in nodes:
+            node.handler.wait.cancel()
+        left = [node.handler.shutdown() for node in nodes]
+    assert all(left)
