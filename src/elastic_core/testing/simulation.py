@@ -6,7 +6,7 @@ from elastic_core.rendezvous.documents import ControlDocument, RosterEntry, Roun
 from elastic_core.rendezvous.duties import ended
 from elastic_core.rendezvous.membership import Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
-from elastic_core.testing.simulation_checks import Checks, Report, Violation
+from elastic_core.testing.simulation_checks import TRACE_LENGTH, Checks, Report, Violation
 from elastic_core.testing.simulation_faults import Faults
 from elastic_core.testing.simulation_member import SimulatedMember
 from elastic_core.testing.simulation_network import Network
@@ -41,7 +41,7 @@ class Simulation:
         self.scenario = scenario
         self.verbose = verbose
         self.rng = random.Random(seed)
-        self.checks = Checks(scenario)
+        self.checks = Checks(scenario, trace_length=None if verbose else TRACE_LENGTH)
         self.net = Network(scenario, self.rng, self.checks)
         self.members: list[SimulatedMember] = []
         self.finishing = False

@@ -40,14 +40,14 @@ class Report(Record, frozen=True, kw_only=True):
 class Checks:
     """Is told of every worker that starts or ends, every verdict that is heard and every document that is written."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, *, trace_length: int | None = TRACE_LENGTH) -> None:
         self.scenario = scenario
         self.live: dict[str, RoundDocument] = {}
         self.rounds: dict[tuple[int, str], RoundDocument] = {}
         self.ranks: dict[tuple[int, str], dict[str, int]] = {}
         self.done: dict[tuple[int, str], set[str]] = {}
         self.verdict: Verdict | None = None
-        self.trace: deque[tuple[float, str, str]] = deque(maxlen=TRACE_LENGTH)
+        self.trace: deque[tuple[float, str, str]] = deque(maxlen=trace_length)
         self.outcomes: Counter[str] = Counter()
 
     def said(self, now_s: float, who: str, what: str) -> None:

@@ -10,7 +10,6 @@ from elastic_core.rendezvous.documents import (
     ControlDocument,
     Ending,
     MemberRecord,
-    RosterEntry,
     RoundDocument,
     decode,
     encode,
@@ -29,6 +28,7 @@ _record = lru_cache(maxsize=4096)(partial(decode, kind=MemberRecord))
 _round = lru_cache(maxsize=512)(partial(decode, kind=RoundDocument))
 _control = lru_cache(maxsize=512)(partial(decode, kind=ControlDocument))
 LONGEST_GRACE_S = 3.0
+PEERS_AGAIN_S = 0.05
 
 
 class SimulatedMember:
@@ -74,7 +74,7 @@ class SimulatedMember:
         self._verdict = False
         self._stopping = False
         self._departing = False
-        self._last_success_s = float("-inf")
+        self._reached_s = float("-inf")
         self._intend(m.JoinAsked(master_port=29500))
         self._go(())
 
@@ -223,8 +223,14 @@ class SimulatedMember:
             if self.local_s >= self.state.fence_s - 1e-6:
                 self.world.checks.said(self.net.now_s, self.incarnation, "guard: the lease is over")
                 self._kill()
+                self._soon(0.01, self._mourn)
 
         self.net.after(max(0.0, left_s), look)
+
+    def _mourn(self) -> None:
+        """Take workers that the guard killed for failed ones, unless their round is known to be over."""
+        if self.state.want is Want.RUN and self.workers is None:
+            self._decide()
 
     # --- what happens to it
 
@@ -232,8 +238,11 @@ class SimulatedMember:
         """Let its workers fail."""
         if self.workers is None or self.state.want is not Want.RUN:
             return
+        self._soon(0.0, self._decide)
+
+    def _decide(self) -> None:
         ending = Ending(token=0, nonce="", kind="restart", reason="worker failed", by=self.name, delay_s=0.5)
-        self._soon(0.0, lambda: self._intend(m.DecisionPosted(post=ending)))
+        self._intend(m.DecisionPosted(post=ending))
 
     def finish(self, within_s: float) -> None:
         """Let its workers end well."""
@@ -281,10 +290,13 @@ class SimulatedMember:
         if seat is not None:
             self.net.send(self.line, lambda store, now_s: store.withdraw(seat, now_s=now_s), lambda _: None)
 
-    def reaches(self) -> bool:
-        """Return what it answers a peer that asks whether the store is there."""
-        state = self.state
-        return state.trouble is None and self.local_s <= state.renew_s + 0.05 * state.me.ttl_s
+    def asked(self) -> tuple[float, bool]:
+        """Return what it answers a peer: how long ago the store last answered, and whether it was then tried in vain.
+
+        It tries at once, for the next question.
+        """
+        self._soon(0.0, lambda: self._intend(m.PeerAsked()))
+        return self.net.now_s - self._reached_s, self.state.trouble is not None
 
     # --- its client
 
@@ -308,18 +320,39 @@ class SimulatedMember:
             self._soon(until_s - self.local_s, lambda: self._answer(turn, m.WatchEnded(watched=None)))
 
     def _ask(self, operation: m.AskPeers) -> None:
+        """Ask all again and again, each with its own way there and back; end when each could tell, or at last."""
         turn, asked_s = self._turn, self.local_s
-        answers = [peer.reaches() for peer in map(self.world.member_of, operation.peers) if self._hears(peer)]
+        answers: dict[str, bool] = {}
 
-        def answer() -> None:
-            event = m.PeersAnswered(asked_s=asked_s, answered=len(answers), reaching=sum(answers))
+        def end() -> None:
+            event = m.PeersAnswered(asked_s=asked_s, answered=len(answers), reaching=sum(answers.values()))
             self._answer(turn, event)
 
-        wait_s = self.net.latency_s() if len(answers) == len(operation.peers) else operation.until_s - self.local_s
-        self._soon(wait_s, answer)
+        def back(name: str, age_s: float, away: bool) -> None:
+            reaches = age_s < self.local_s - asked_s
+            if reaches or away:
+                answers[name] = answers.get(name, False) or reaches
+            if len(answers) == len(operation.peers):
+                end()
 
-    def _hears(self, peer: "SimulatedMember | None") -> bool:
-        return peer is not None and peer.live and not peer.paused and not peer.peers_cut and not self.peers_cut
+        def there(peer: "SimulatedMember") -> None:
+            if self._hears(peer):
+                age_s, away = peer.asked()
+                self._soon(self.net.latency_s(), lambda: back(peer.incarnation, age_s, away))
+
+        def ask() -> None:
+            if turn != self._turn:
+                return
+            for peer in map(self.world.member_of, operation.peers):
+                if peer is not None:
+                    self.net.after(self.net.latency_s(), partial(there, peer))
+            self._soon(PEERS_AGAIN_S, ask)
+
+        ask()
+        self._soon(operation.until_s - self.local_s, end)
+
+    def _hears(self, peer: "SimulatedMember") -> bool:
+        return peer.live and not peer.paused and not peer.peers_cut and not self.peers_cut
 
     def _watch(self, operation: m.Watch) -> None:
         turn = self._turn
@@ -327,6 +360,8 @@ class SimulatedMember:
 
         def back(answer: object) -> None:
             event: m.Event = m.Failed(text="connection refused")
+            if not isinstance(answer, Refused):
+                self._soon(0.0, self._reached)
             if isinstance(answer, Watched):
                 event = m.WatchEnded(watched=answer)
             if isinstance(answer, Revisions):
@@ -353,12 +388,22 @@ class SimulatedMember:
                 event = m.Failed(text="connection refused", key=key)
             else:
                 event = _event(operation, answer, sent_s, self)
+                self._soon(0.0, self._reached)
             self._soon(0.0, lambda: self._answer(turn, event))
 
         lost = m.Failed(text="no answer", unknown=True, key=key)
-        self._soon(self.state.me.ttl_s / 3, lambda: self._answer(turn, lost))
+        self._soon(self._patience_s(operation), lambda: self._answer(turn, lost))
         self.operations += 1
         self.net.send(self.line, self._call(operation), back)
+
+    def _patience_s(self, operation: m.Operation) -> float:
+        ttl_s = self.state.me.ttl_s
+        if isinstance(operation, m.Connect):
+            return 5.0
+        return max(3.0, ttl_s / 3) if isinstance(operation, m.Withdraw) else ttl_s / 6
+
+    def _reached(self) -> None:
+        self._reached_s = self.net.now_s
 
     def _call(self, operation: m.Operation) -> Call:
         ttl_s = self.state.me.ttl_s
@@ -419,8 +464,3 @@ def _event(operation: m.Operation, answer: object, sent_s: float, member: Simula
 def _short(operation: m.Operation) -> str:
     text = str(operation)
     return text if len(text) < 300 else text[:300] + "…"
-
-
-def peer_name(entry: RosterEntry) -> str:
-    """Return who a peer is."""
-    return entry.incarnation
