@@ -28,6 +28,7 @@ from elastic_core.types import (
     FailedWorker,
     Failure,
     FailureClass,
+    Origin,
     Record,
     Refuse,
     Restart,
@@ -115,6 +116,8 @@ class AgentOptions(Record, frozen=True, kw_only=True):
     stop_signals: tuple[int, ...] = ()
     forwarded_signals: tuple[int, ...] = (signal.SIGUSR1, signal.SIGUSR2)
     """For the workers; they never stop the job."""
+    loss_told_s: float = 0.0
+    """How long after a node's loss the others know of it, at the longest; 0: nobody tells."""
     keep_interrupt: bool = False
     """SIGINT belongs to a worker that has the terminal (`--debug-rank`): the agent lets it pass."""
 
@@ -309,7 +312,7 @@ class Agent:
             case m.ForwardSignal(signum=signum):
                 self._workers.forward(signum)
             case m.Examine(exits=exits, round=round_):
-                self.dispatch(m.Examined(failure=self._examine(exits, round_)))
+                self._hear_others(self._examine(exits, round_), round_)
             case m.AskPolicy(failure=failure, history=history):
                 self._ask_policy(failure, history)
             case m.RecordIncident(failure=failure, decision=decision):
@@ -416,6 +419,27 @@ class Agent:
             at_s=at_s - self._began_s,
             uptime_s=at_s - self._spawned_s,
         )
+
+    def _hear_others(self, failure: Failure, round_: Round) -> None:
+        """Judge a failure, at once if it has a cause of its own.
+
+        Workers that merely lost a peer say nothing of why. In a run that knows, the peer's node tells what failed on
+        it, or its lease runs out and the round is over; either is heard while this one is still undecided, and counts
+        in its place. Restarts that a lost node brings about must cost no restart budget.
+        """
+        workers = self._reporter.failed_workers()
+        lost_a_peer = any(w.origin is Origin.COLLATERAL for w in workers) and all(
+            w.origin in (Origin.COLLATERAL, Origin.STOPPED) for w in workers
+        )
+        if not (lost_a_peer and round_.node_count > 1 and round_.counts is not None and self._options.loss_told_s):
+            self.dispatch(m.Examined(failure=failure))
+            return
+
+        def judge() -> None:
+            if isinstance(self._state, Deciding) and self._state.round is round_:
+                self.dispatch(m.Examined(failure=failure))
+
+        self._reactor.call_later(self._options.loss_told_s, judge)
 
     @property
     def _node_id(self) -> str:
