@@ -133,7 +133,8 @@ def _doubt(state: State, now_s: float) -> State:
     Who had a lease when the trouble began is heard again, or has stopped its workers, before one lease has passed.
     """
     hold_s = now_s + state.me.ttl_s if state.confirmed_s > m.LONG_AGO_S else state.notes.hold_until_s
-    return replace(state, fresh=frozenset(), notes=replace(state.notes, hold_until_s=hold_s))
+    # The record, too: a store that went back in time may have an older one.
+    return replace(state, fresh=frozenset(), recorded=b"", notes=replace(state.notes, hold_until_s=hold_s))
 
 
 # --- answers of the store

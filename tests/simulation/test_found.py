@@ -1,0 +1,31 @@
+"""What the simulation once found, told without it: each test failed before its mend."""
+
+from msgspec.structs import replace
+
+from elastic_core.rendezvous import membership as m
+from elastic_core.rendezvous.hearing import hear
+from elastic_core.rendezvous.store import Revisions, Seat, Topic, Watched
+
+ME = m.Me(
+    node="n1", incarnation="n1#1", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=2, max_nodes=4
+)
+SEATED = m.State(
+    me=ME,
+    want=m.Want.JOIN,
+    connected=True,
+    seat=Seat(number=3, incarnation="n1#1", ahead=2),
+    confirmed_s=99.0,
+    recorded=b"what it said last",
+    since=Revisions(birth="b", members=7),
+)
+
+
+def test_a_record_is_written_again_to_a_store_that_lost_writes():
+    lost = Watched(revisions=Revisions(birth="b", members=5), changed=frozenset(Topic), reset=True)
+    assert hear(SEATED, m.WatchEnded(watched=lost), 100.0).recorded == b""
+
+
+def test_a_record_is_written_again_after_trouble():
+    trouble = m.Trouble(since_s=98.0, count=3, retry_s=99.9, text="away")
+    same = Watched(revisions=SEATED.since, changed=frozenset())
+    assert hear(replace(SEATED, trouble=trouble), m.WatchEnded(watched=same), 100.0).recorded == b""
