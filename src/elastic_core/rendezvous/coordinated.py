@@ -162,15 +162,14 @@ class CoordinatedRendezvous(RendezvousHandler):
             self._store.close()
             return True
         driver.post(m.LeaveAsked())
-        if driver.join(_HOST_LEAVE_S if getattr(self._store, "hosting", False) else _LEAVE_S):
+        if driver.join(_HOST_LEAVE_S if self._store.hosting else _LEAVE_S):
             return True
         driver.urge()
         return driver.join(_LEAVE_S)
 
     def pids(self) -> frozenset[int]:
         """Return the processes that the store keeps on this host (a server of its own)."""
-        pids = getattr(self._store, "pids", None)
-        return frozenset() if pids is None else frozenset(pids())
+        return self._store.pids()
 
     # --- the driver
 
@@ -248,7 +247,7 @@ class CoordinatedRendezvous(RendezvousHandler):
             connect_timeout_s=_seconds(options.get("connect_timeout"), DEFAULT_CONNECT_TIMEOUT_S),
             outage_grace_s=settings.store_outage_grace_s,
             fail_on_loss=settings.on_store_loss == "fail",
-            hosted=bool(getattr(self._store, "hosted_by_member", False)),
+            hosted=self._store.hosted_by_member,
             attempt=settings.attempt,
             spares=settings.spares,
             max_changes=settings.max_membership_changes,

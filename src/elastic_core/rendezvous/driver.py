@@ -197,7 +197,7 @@ class Driver:
         return answer
 
     def _pass_notices(self) -> None:
-        notices = getattr(self._store, "notices", ())
+        notices = self._store.notices
         for notice in notices[self._notices :]:
             self._services.say(notice)
         self._notices = len(notices)

@@ -146,6 +146,8 @@ class CoordinationStore(ABC):
     """The `--rdzv-conf` keys of this store, beside those of every coordinated backend (`lease_ttl` and so on)."""
     min_ttl_s: ClassVar[float] = 1.0
     """The shortest lease that the server can keep."""
+    hosted_by_member: ClassVar[bool] = False
+    """Whether the server belongs to one of the run's nodes, so that its loss ends the run."""
 
     settings: RendezvousSettings
 
@@ -217,6 +219,20 @@ class CoordinationStore(ABC):
         answer. A push from the server is only a hint; what counts is what is read after it. An expiry that no other
         call has noticed need not end the wait.
         """
+
+    @property
+    def hosting(self) -> bool:
+        """Return whether this object keeps the server itself: `withdraw` may then wait for the others to leave first."""
+        return False
+
+    def pids(self) -> frozenset[int]:
+        """Return the processes that this object keeps on this host, for the agent to spare when it clears up."""
+        return frozenset()
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """Return what people should know (that the server pushes nothing, say), oldest first; it only grows."""
+        return ()
 
     def close(self) -> None:
         """Give connections back; idempotent, never raises."""
