@@ -26,7 +26,8 @@ SLACK_S = 3.0
 """What the scenarios add to the lease, for the survivors' new workers to be there."""
 
 WORKER = """
-import json, os, pathlib, sys, time
+import json, os, pathlib, signal, sys, time
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 started = time.monotonic()
 env, shared = os.environ, pathlib.Path(os.environ["TEST_SHARED"])
 says = dict(

@@ -1,0 +1,324 @@
+"""SCENARIO K10: wrong, shared and missing endpoints; and that every wait ends at once when it is told to."""
+
+import re
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from chaos.multi_node import Run
+from redis_servers import RedisServer, free_port
+from support import ELASTIC, wait_for
+
+NOBODY = "192.0.2.1"
+"""An address that is reserved for documentation."""
+
+
+def one_line(agent, *parts, code=4, within_s=8):
+    """Check that an agent ended with this code and one line that has all parts."""
+    assert agent.wait(within_s) == code, agent.err
+    (line,) = agent.err.splitlines()
+    for part in parts:
+        assert part in line, line
+    return line
+
+
+def redis(elastic, script, endpoint, *options, **popen):
+    """Start one agent on an endpoint."""
+    args = ("--rdzv-backend", "redis", *(("--rdzv-endpoint", endpoint) if endpoint else ()))
+    return elastic(*args, *options, script("print('up')"), **popen)
+
+
+# --- K10 (a), (b): not there
+
+
+def test_host_that_no_dns_knows(elastic, script):
+    began_s = time.monotonic()
+    agent = redis(elastic, script, "no-such-host.invalid:6379", "--connect-timeout", "1")
+    line = one_line(agent, "no-such-host.invalid", "--rdzv-endpoint")
+    assert re.search(r"can ?not (be )?resolve", line), line
+    assert time.monotonic() - began_s < 2.5
+
+
+def test_no_server_on_the_port(elastic, script):
+    endpoint = f"127.0.0.1:{free_port()}"
+    agent = redis(elastic, script, endpoint, "--connect-timeout", "1")
+    one_line(agent, endpoint, "--rdzv-endpoint", "refused", "within 1 s")
+
+
+def test_no_server_where_nothing_was_said(elastic, script):
+    port = free_port()
+    agent = redis(elastic, script, "", "--connect-timeout", "1", env={"REDIS_URL": f"redis://127.0.0.1:{port}"})
+    one_line(agent, f"127.0.0.1:{port}", "--rdzv-endpoint")
+
+
+@pytest.mark.parametrize("backend", ["redis", "c10d"])
+def test_no_server_on_an_ipv6_address(elastic, script, backend):
+    conf = ("--rdzv-conf", "is_host=0") if backend == "c10d" else ()
+    endpoint = f"[::1]:{free_port('::1')}"
+    args = ("--rdzv-backend", backend, "--rdzv-endpoint", endpoint, "--connect-timeout", "1")
+    agent = elastic(*args, *conf, script("print('up')"))
+    one_line(agent, endpoint)
+
+
+def test_a_server_on_an_ipv6_address(elastic, script, tmp_path):
+    server = RedisServer(tmp_path / "six", host="::1").start()
+    try:
+        agent = redis(elastic, script, server.endpoint)
+        assert agent.wait(10) == 0, agent.err
+        assert "up" in agent.out
+    finally:
+        server.stop()
+
+
+def test_address_that_nobody_answers_at(elastic, script):
+    agent = redis(elastic, script, f"{NOBODY}:6379", "--connect-timeout", "1")
+    line = one_line(agent, f"{NOBODY}:6379", "--rdzv-endpoint")
+    assert "within 1 s" in line
+
+
+# --- every phase ends within 1 s
+
+
+def ends_at_once(agent, signum=signal.SIGINT):
+    """Interrupt an agent, and check that it ends as told, without a word of Python."""
+    began_s = time.monotonic()
+    agent.signal(signum)
+    assert agent.wait(5) == 128 + signum, agent.err
+    assert time.monotonic() - began_s < 1.0
+    assert "Traceback" not in agent.err
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_while_a_server_refuses(elastic, script, signum):
+    agent = redis(elastic, script, f"127.0.0.1:{free_port()}")
+    wait_for(lambda: "store unreachable" in agent.err, what="the first line about it")
+    ends_at_once(agent, signum)
+
+
+def test_interrupted_while_a_server_says_nothing(elastic, script):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        agent = redis(elastic, script, f"127.0.0.1:{silent.getsockname()[1]}")
+        silent.settimeout(10)
+        connection, _ = silent.accept()
+        with connection:
+            assert connection.recv(16)
+            ends_at_once(agent)
+
+
+def test_interrupted_while_an_address_is_silent(elastic, script):
+    # A queue of one that is full: the kernel drops what comes then, as a firewall would.
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        address = full.getsockname()
+        with socket.create_connection(address):
+            agent = redis(elastic, script, f"127.0.0.1:{address[1]}")
+            wait_for(lambda: syn_sent(address[1]), what="an attempt to connect")
+            ends_at_once(agent)
+
+
+def syn_sent(port):
+    """Return whether somebody waits for an answer of a port to its first word."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(line[2].endswith(f":{port:04X}") and line[3] == "02" for line in lines)
+
+
+def test_interrupted_while_nodes_are_missing(run):
+    a = run.node("a", "2")
+    if run.server is not None:
+        run.has_seats(1)
+    ends_at_once(a.agent)
+
+
+def test_interrupted_in_the_last_call(redis_run):
+    a = redis_run.node("a", "1:2", conf="last_call_timeout=60")
+    redis_run.has_seats(1)
+    ends_at_once(a.agent)
+
+
+def test_interrupted_while_workers_run(run):
+    a = run.node("a", "1:2")
+    a.said()
+    ends_at_once(a.agent)
+
+
+def test_interrupted_while_the_server_is_away(redis_run):
+    a = redis_run.node("a", "1:2")
+    a.said()
+    redis_run.server.pause()
+    a.told("store unreachable")
+    began_s = time.monotonic()
+    a.agent.signal(signal.SIGINT)
+    a.ends(130, within_s=5)
+    assert time.monotonic() - began_s < 2.0
+
+
+# --- K10 (c): too few
+
+
+def test_too_few_nodes_says_who_came(redis_run):
+    a = redis_run.node("a", "3", conf="join_timeout=1.5")
+    redis_run.has_seats(1)
+    b = redis_run.node("b", "3", conf="join_timeout=1.5")
+    for node in (a, b):
+        node.ends(4)
+        one_line(node.agent, "--join-timeout")
+    assert "2 of at least 3 nodes joined (a, b) within 1.5 s, 1 missing" in a.agent.err
+
+
+# --- K10 (d), (e): shared
+
+
+def test_two_runs_in_one_server_have_nothing_to_do_with_each_other(elastic, redis_run, tmp_path):
+    other = Run(elastic, tmp_path, server=redis_run.server)
+    first = [redis_run.node(name, "2") for name in "ab"]
+    second = [other.node(name, "2") for name in "ab"]
+    for node in (*first, *second):
+        node.said(world=2)
+    redis_run.all_end(*first)
+    other.has_seats(2)
+    other.all_end(*second)
+    assert all(len(node.says()) == 1 for node in (*first, *second))
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [(("--nproc-per-node", "2"), "nproc"), (("--role", "x"), "role"), ((), "nnodes")],
+    ids=["nproc", "role", "nnodes"],
+)
+def test_other_settings_are_refused(redis_run, options, named):
+    a = redis_run.node("a", "1:2")
+    a.said()
+    other = redis_run.node("b", "1:3" if named == "nnodes" else "1:2", *options)
+    other.ends(4)
+    assert named in other.agent.err
+    assert "--allow-mismatch" in other.agent.err
+    redis_run.all_end(a)
+    assert len(a.says()) == 1
+
+
+def test_another_script_is_refused_and_other_arguments_are_told(redis_run):
+    a = redis_run.node("a", "1:2")
+    a.said()
+    script = redis_run.script
+    redis_run.script = script.with_name("other.py")
+    redis_run.script.write_text(script.read_text())
+    other = redis_run.node("b", "1:2")
+    other.ends(4)
+    assert "train.py" in other.agent.err
+    assert "other.py" in other.agent.err
+    redis_run.all_end(a)
+
+
+# --- verdicts for those who come late
+
+
+def test_a_late_joiner_gets_the_verdict(redis_run):
+    nodes = [redis_run.node(name, "2") for name in "ab"]
+    for node in nodes:
+        node.said(world=2)
+    redis_run.exit_rank(0, 0, 6)
+    for node in nodes:
+        node.ends(6)
+    late = redis_run.node("c", "2")
+    late.ends(6)
+    assert late.says() == []
+    assert "has failed" in late.agent.err
+
+
+def test_a_late_joiner_after_success_ends_well(redis_run):
+    nodes = [redis_run.node(name, "2") for name in "ab"]
+    for node in nodes:
+        node.said(world=2)
+    redis_run.all_end(*nodes)
+    late = redis_run.node("c", "2")
+    late.ends(0)
+    assert late.says() == []
+
+
+def test_the_same_nodes_begin_a_new_run(redis_run):
+    nodes = [redis_run.node(name, "2") for name in "ab"]
+    for node in nodes:
+        node.said(world=2)
+    redis_run.exit_rank(0, 0, 6)
+    for node in nodes:
+        node.ends(6)
+    (redis_run.shared / "exit-0-0").unlink()
+    again = [redis_run.node(name, "2") for name in "ab"]
+    for node in again:
+        assert node.said(world=2)["gen"] == 0
+    redis_run.all_end(*again)
+
+
+def test_another_attempt_begins_a_new_run(redis_run):
+    a = redis_run.node("a", "1")
+    a.said()
+    redis_run.exit_rank(0, 0, 6)
+    a.ends(6)
+    (redis_run.shared / "exit-0-0").unlink()
+    b = redis_run.node("b", "1", "--rdzv-attempt", "1")
+    b.said()
+    redis_run.all_end(b)
+
+
+# --- passwords
+
+
+@pytest.fixture
+def locked(tmp_path):
+    """A server with a password."""
+    server = RedisServer(tmp_path / "locked", config=("--requirepass", "right-one"))
+    yield server.start()
+    server.stop()
+
+
+def test_wrong_password(elastic, script, locked):
+    agent = redis(elastic, script, f"redis://:wrong-one@{locked.endpoint}")
+    line = one_line(agent, locked.endpoint, "password")
+    assert "wrong-one" not in line
+
+
+def test_no_password(elastic, script, locked):
+    one_line(redis(elastic, script, locked.endpoint), locked.endpoint, "password")
+
+
+@pytest.mark.parametrize("how", ["url", "environment", "file"])
+def test_right_password(elastic, script, locked, how, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("right-one\n")
+    endpoint = f"redis://:right-one@{locked.endpoint}" if how == "url" else locked.endpoint
+    env = {"ELASTIC_REDIS_PASSWORD": "right-one"} if how == "environment" else {}
+    conf = ("--rdzv-conf", f"password_file={secret}") if how == "file" else ()
+    agent = redis(elastic, script, endpoint, *conf, env=env)
+    assert agent.wait(10) == 0, agent.err
+    assert "right-one" not in agent.err + agent.out
+
+
+def test_not_a_redis_server(elastic, script):
+    with socket.create_server(("127.0.0.1", 0)) as web:
+        agent = redis(elastic, script, f"127.0.0.1:{web.getsockname()[1]}", "--connect-timeout", "5")
+        web.settimeout(10)
+        connection, _ = web.accept()
+        with connection:
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            one_line(agent, "Redis")
+
+
+# --- usage
+
+
+def test_count_of_nodes_that_is_none(elastic, script):
+    agent = redis(elastic, script, "", "--nnodes", "two")
+    one_line(agent, "two", code=2)
+
+
+def test_several_nodes_need_a_name(script):
+    args = [*ELASTIC, "--rdzv-backend", "redis", "--nnodes", "2", str(script(""))]
+    done = subprocess.run(args, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "--rdzv-id" in line
