@@ -222,7 +222,7 @@ class CoordinationStore(ABC):
 
     @property
     def hosting(self) -> bool:
-        """Return whether this object keeps the server itself: `withdraw` may then wait for the others to leave first."""
+        """Return whether this object keeps the server itself; `withdraw` may then wait until the others have left."""
         return False
 
     def pids(self) -> frozenset[int]:
