@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo install test simulate lint format docs wheels changelog bench clean
+.PHONY: help demo demo-elastic install test simulate lint format docs wheels changelog bench clean
 
 # The one place that says which torch is installed here; the packages themselves accept a range.
 TORCH ?= torch==2.13.0
@@ -27,10 +27,13 @@ EDITABLE := -e '.[torchrun]' $(foreach plugin,$(wildcard plugins/*/pyproject.tom
 EDITABLE_DEV := -e '.[dev]' $(wordlist 3,99,$(EDITABLE))
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 21
 
 demo: $(VENV)/.for-use ## train on real digits with two workers, crash one half-way, go on, and say how it ended
 	@PATH="$(CURDIR)/$(BIN):$$PATH" examples/digits/demo.sh
+
+demo-elastic: $(VENV)/.for-use ## the same while nodes join, leave and are killed: three agents on this machine, one Redis
+	@PATH="$(CURDIR)/$(BIN):$$PATH" python examples/elastic/demo.py
 
 install: $(VENV)/.for-use ## make .venv with the packages, editable, and what the examples need
 
@@ -77,7 +80,7 @@ bench: $(VENV)/.for-use ## measure beside torchrun and the floor (BENCH_ARGS='--
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) build dist examples/digits/runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist examples/*/runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src plugins examples tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -6,13 +6,15 @@ variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT):
     elastic run --nproc-per-node 2 --max-restarts 2 train.py --epochs 15 --checkpoint runs/digits.pt
     torchrun    --nproc-per-node 2 --max-restarts 2 train.py --epochs 15 --checkpoint runs/digits.pt
 
-Whenever the workers are started again, they go on from the last whole epoch. A run that was interrupted ends with the
-same weights as one that was not: model, optimizer, epoch and every rank's random state are in the checkpoint.
+Whenever the workers are started again, they go on from the last whole epoch, with as many ranks as there are then. A
+run that was interrupted, and kept its number of ranks, ends with the same weights as one that was not: model,
+optimizer, epoch and every rank's random state are in the checkpoint.
 """
 
 import argparse
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,8 @@ def parse_arguments() -> argparse.Namespace:
     demo = parser.add_argument_group("for demonstrations only")
     demo.add_argument("--crash-at-epoch", type=int, help="fail half-way through this epoch, the first time it is run")
     demo.add_argument("--crash-rank", type=int, default=1, help="the rank that fails")
+    demo.add_argument("--epoch-s", type=float, default=0.0, help="let no epoch take less than so many seconds")
+    demo.add_argument("--last-when", type=Path, help="begin the last epoch when this file is there")
     return parser.parse_args()
 
 
@@ -89,11 +93,14 @@ def train(options: argparse.Namespace, device: torch.device) -> float:
     check_same_epoch(first_epoch, device)
     if rank == 0:
         begin = f"from epoch {first_epoch} of {options.checkpoint}" if first_epoch else "from nothing"
-        print(f"training {begin}: {world_size} ranks on {device.type}", flush=True)
+        print(f"training {begin}: {world_size} ranks on {device.type}{counted()}", flush=True)
 
     sampler: DistributedSampler[tuple[Tensor, ...]] = DistributedSampler(train_set, seed=SEED)
     batches = DataLoader(train_set, batch_size=options.batch_size, sampler=sampler)
     for epoch in range(first_epoch, options.epochs):
+        begun_s = time.monotonic()
+        if epoch + 1 == options.epochs and options.last_when:
+            wait_for(options.last_when)
         sampler.set_epoch(epoch)
         model.train()
         loss_sum = torch.zeros((), device=device)
@@ -111,6 +118,7 @@ def train(options: argparse.Namespace, device: torch.device) -> float:
         if rank == 0:
             mean_loss = loss_sum.item() / (world_size * len(batches))
             print(f"epoch {epoch + 1}/{options.epochs}: loss {mean_loss:.6f}, accuracy {accuracy:.4f}", flush=True)
+        time.sleep(max(0.0, begun_s + options.epoch_s - time.monotonic()))  # noqa: TID251  # a script of a user's
     return measure(model, held_out, device)
 
 
@@ -168,9 +176,12 @@ def resume(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, devic
     model.load_state_dict(content["model"])
     optimizer.load_state_dict(content["optimizer"])
     states = content["rng_states"]
-    if dist.get_rank() < len(states):  # a rank that is new to this run keeps its fresh seed
+    epochs_done = int(content["epochs_done"])
+    if dist.get_rank() < len(states):
         torch.set_rng_state(states[dist.get_rank()].cpu())
-    return int(content["epochs_done"])
+    else:  # there were fewer ranks: a seed of its own, and not the one with which an earlier rank of this number began
+        torch.manual_seed(SEED + dist.get_rank() + 100_003 * epochs_done)
+    return epochs_done
 
 
 def check_same_epoch(first_epoch: int, device: torch.device) -> None:
@@ -180,6 +191,18 @@ def check_same_epoch(first_epoch: int, device: torch.device) -> None:
     newest, oldest = int(extremes[0]), -int(extremes[1])
     if newest != oldest:
         raise SystemExit(f"ranks see checkpoints of epochs {oldest} to {newest}: --checkpoint must be a shared path")
+
+
+def counted() -> str:
+    """Return how often this launcher, if it counts, has started the workers again, and for what."""
+    restarts, changes = map(os.environ.get, ("TORCHELASTIC_RESTART_COUNT", "ELASTIC_MEMBERSHIP_CHANGES"))
+    return "" if changes is None else f", failure restarts {restarts}, membership changes {changes}"
+
+
+def wait_for(path: Path) -> None:
+    """Return when a file is there."""
+    while not path.exists():
+        time.sleep(0.05)  # noqa: TID251
 
 
 def crash_once(checkpoint: Path) -> None:
