@@ -6,9 +6,7 @@ from elastic_core.rendezvous import membership as m
 from elastic_core.rendezvous.hearing import hear
 from elastic_core.rendezvous.store import Revisions, Seat, Topic, Watched
 
-ME = m.Me(
-    node="n1", incarnation="n1#1", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=2, max_nodes=4
-)
+ME = m.Me(node="n1", incarnation="n1#1", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=2, max_nodes=4)
 SEATED = m.State(
     me=ME,
     want=m.Want.JOIN,

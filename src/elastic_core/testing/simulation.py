@@ -1,6 +1,7 @@
 """Whole runs of many members against a simulated store, in virtual time, from one seed."""
 
 import random
+from collections.abc import Callable
 
 from elastic_core.rendezvous.documents import ControlDocument, RosterEntry, RoundDocument, decode
 from elastic_core.rendezvous.duties import ended
@@ -84,8 +85,7 @@ class Simulation:
         if not self.net.turn() or self.steps > MOST_STEPS:
             raise Violation("operations are bounded", f"{self.steps} steps in {self.net.now_s:.1f} s")
 
-    def _await(self, invariant: str, holds: "object") -> None:
-        assert callable(holds)
+    def _await(self, invariant: str, holds: Callable[[], bool]) -> None:
         end_s = self.net.now_s + SETTLE_S
         while not holds():
             if self.net.now_s > end_s:
@@ -102,17 +102,19 @@ class Simulation:
     def _settled(self) -> bool:
         control, round_ = self._documents()
         live = [member for member in self.members if member.live]
+        runs = round_ is not None and control is not None and round_.epoch == control.epoch
+        current = round_ if runs and control is not None and round_ is not None and not ended(control, round_) else None
         if control is None or control.verdict is not None or len(live) < self.scenario.min_nodes:
-            return all(self._waits(member) for member in live)
-        if round_ is None or ended(control, round_) or round_.epoch != control.epoch:
-            return False
-        return all(self._at_home(member, round_) for member in live)
+            return all(self._waits(member) or self._at_home(member, current) for member in live)
+        return current is not None and all(self._at_home(member, current) for member in live)
 
     def _waits(self, member: SimulatedMember) -> bool:
         return member.state.want is Want.JOIN and member.workers is None
 
-    def _at_home(self, member: SimulatedMember, round_: RoundDocument) -> bool:
+    def _at_home(self, member: SimulatedMember, round_: RoundDocument | None) -> bool:
         state = member.state
+        if round_ is None:
+            return False
         if member.incarnation not in round_.incarnations:
             return state.want is Want.JOIN and state.spare
         mine = state.mine

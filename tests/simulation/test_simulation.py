@@ -1,0 +1,69 @@
+"""Whole runs in virtual time: whatever goes wrong, what must hold holds. SIMULATE_SEEDS=N runs more of them."""
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastic_core.testing.simulation import simulate
+from elastic_core.testing.simulation_scenario import ALL_FAULTS, STORE_DOWN, STORE_PAUSE, Scenario
+
+SEEDS = int(os.environ.get("SIMULATE_SEEDS", "400"))
+SHARES = 4
+
+
+@pytest.mark.timeout(0 if SEEDS > 4000 else 120)
+@pytest.mark.parametrize("share", range(SHARES))
+def test_fixed_seeds(share):
+    for seed in range(share, SEEDS, SHARES):
+        simulate(seed)
+
+
+@st.composite
+def scenarios(draw):
+    nodes = draw(st.integers(2, 5))
+    return Scenario(
+        nodes=nodes,
+        min_nodes=draw(st.integers(2, nodes)),
+        max_nodes=draw(st.integers(nodes, 6)),
+        ttl_s=draw(st.sampled_from((2.0, 5.0))),
+        faults=draw(st.frozensets(st.sampled_from(sorted(ALL_FAULTS)), max_size=4)),
+        count=draw(st.integers(0, 4)),
+        fault_s=draw(st.sampled_from((5.0, 20.0))),
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), scenario=scenarios())
+def test_any_scenario(seed, scenario):
+    simulate(seed, scenario)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 5, 8])
+def test_an_undisturbed_run_has_one_round_and_ends_well(nodes):
+    report = simulate(nodes, Scenario(nodes=nodes, min_nodes=nodes, max_nodes=nodes, steady=True))
+    assert (report.rounds, report.restarts, report.changes) == (1, 0, 0)
+    assert report.outcomes == {"done": nodes}
+
+
+@pytest.mark.parametrize("fault", [STORE_PAUSE, STORE_DOWN])
+def test_a_store_that_is_away_ends_no_round(fault):
+    for seed in range(25):
+        scenario = Scenario(nodes=2 + seed % 4, faults=frozenset({fault}), count=2, steady=True)
+        assert simulate(seed, scenario).rounds == 1
+
+
+def test_the_same_seed_tells_the_same_story():
+    assert simulate(7) == simulate(7)
+
+
+def test_operations_of_a_node_do_not_grow_with_the_run():
+    """Until the round stands: what the busiest node asked for, and what most did."""
+    most = {}
+    for nodes in (8, 32, 128, 256):
+        scenario = Scenario(nodes=nodes, min_nodes=nodes, max_nodes=nodes, calm_s=1.5, fault_s=0.0, steady=True)
+        counts = sorted(simulate(1, scenario).forming.values())
+        most[nodes] = (counts[len(counts) // 2], counts[-1])
+    assert max(typical for typical, _ in most.values()) <= 12, most
+    assert max(busiest for _, busiest in most.values()) <= 40, most
