@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks import procfs, rendezvous, standby, tee, workers
+from benchmarks import elastic, procfs, rendezvous, standby, tee, workers
 from benchmarks.launchers import ALL, Launcher, Run
 from benchmarks.measure import Result, in_turns, many_in_turns
 from benchmarks.stats import FLOOR, OURS, TORCHRUN, Budget
@@ -247,6 +247,11 @@ def meeting(bench: Bench) -> Iterator[Result]:
     yield from rendezvous.measure(bench.folder, size, torch=bench.torch)
 
 
+def coming_and_going(bench: Bench) -> Iterator[Result]:
+    """Nodes that join and die, and workers that die, in a run of two nodes."""
+    yield from elastic.measure(bench.folder, elastic.QUICK if bench.size is QUICK else elastic.FULL, torch=bench.torch)
+
+
 def _workers(count: int) -> str:
     return "1 worker" if count == 1 else f"{count} workers"
 
@@ -260,4 +265,5 @@ MEASURES: dict[str, Callable[[Bench], Iterator[Result]]] = {
     "tee": console,
     "ready": restart_ready,
     "rendezvous": meeting,
+    "elastic": coming_and_going,
 }
