@@ -47,10 +47,13 @@ def test_an_undisturbed_run_has_one_round_and_ends_well(nodes):
     assert report.outcomes == {"done": nodes}
 
 
+@pytest.mark.parametrize("ttl_s", [2.0, 5.0])
 @pytest.mark.parametrize("fault", [STORE_PAUSE, STORE_DOWN])
-def test_a_store_that_is_away_ends_no_round(fault):
+def test_a_store_that_is_away_ends_no_round(fault, ttl_s):
     for seed in range(25):
-        scenario = Scenario(nodes=2 + seed % 4, faults=frozenset({fault}), count=2, steady=True)
+        scenario = Scenario(
+            nodes=2 + seed % 4, faults=frozenset({fault}), count=2, steady=True, ttl_s=ttl_s, latency_s=ttl_s / 500
+        )
         assert simulate(seed, scenario).rounds == 1
 
 

@@ -221,7 +221,7 @@ class Driver:
         me, now_s = self._state.me, self._clock.monotonic_s()
         if isinstance(operation, m.Watch):
             # Somewhat later than the wait itself: what ends it in the ordinary way is its timeout.
-            return WaitBudget(max(operation.until_s, now_s) + me.period_s, clock=self._clock)
+            return WaitBudget(max(operation.until_s, now_s) + me.ttl_s / 6, clock=self._clock)
         if isinstance(operation, m.Connect):
             return WaitBudget(now_s + CONNECT_TRY_S, clock=self._clock)
         if isinstance(operation, m.Withdraw):

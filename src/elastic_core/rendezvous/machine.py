@@ -88,10 +88,11 @@ def _trouble(state: State, now_s: float) -> Planned:
     if trouble is None or now_s >= trouble.retry_s:
         return state, None
     peers = () if trouble.own else _peers(state)
-    ask_s = trouble.asked_s + ASK_EVERY_S if peers else NEVER_S
+    # So short beside the lease that a peer's own try, begun by the first question, has failed in time for the second.
+    pause_s = min(ASK_EVERY_S, state.me.ttl_s / 20)
+    ask_s = trouble.asked_s + pause_s if peers else NEVER_S
     if now_s >= ask_s and state.kept is not None:
-        until_s = now_s + min(ASK_EVERY_S, state.me.ttl_s / 10)
-        return state, m.AskPeers(peers=peers, secret=state.kept.secret, until_s=until_s)
+        return state, m.AskPeers(peers=peers, secret=state.kept.secret, until_s=now_s + pause_s)
     return state, m.Pause(until_s=min(trouble.retry_s, ask_s, _deadline_s(state, now_s)))
 
 

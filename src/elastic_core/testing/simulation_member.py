@@ -369,7 +369,7 @@ class SimulatedMember:
             self._soon(0.0, lambda: self._answer(turn, event))
 
         lost = m.Failed(text="no answer", unknown=True)
-        patience_s = max(0.0, operation.until_s - self.local_s) + self.state.me.ttl_s / 3
+        patience_s = max(0.0, operation.until_s - self.local_s) + self.state.me.ttl_s / 6
         self._soon(patience_s, lambda: self._answer(turn, lost))
         self.operations += 1
         if since is None:
