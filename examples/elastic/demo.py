@@ -4,7 +4,7 @@
 The digits of `examples/digits` on up to three nodes, which are three agents on this machine, each with a loopback
 address of its own. They meet through a private Valkey or Redis server:
 
-    make demo-elastic
+    make demo-elastic          # or: demo.py [FOLDER], for the checkpoint
 
 What the nodes print is shown behind their name. Every wait has a deadline; all that was started is ended, by pid.
 """
@@ -16,7 +16,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -27,10 +26,10 @@ from elastic_core.api import ElasticError
 from elastic_rdzv_redis.server import find_program
 
 HERE = Path(__file__).resolve().parent
-TRAIN = "../digits/train.py"
-CHECKPOINT = "runs/demo.pt"
-FINISH = "runs/finish"
-EPOCHS = 20
+TRAIN = HERE.parent / "digits" / "train.py"
+CHECKPOINT = "demo.pt"
+FINISH = "finish"
+EPOCHS = 24
 LEASE_S = 2
 DEADLINE_S = 40.0
 """For each thing that is waited for; on an idle machine the whole takes half of that."""
@@ -48,12 +47,12 @@ class Node:
     """An agent whose lines are shown behind its name, and put into a queue; None at their end."""
 
     def __init__(
-        self, name: str, command: list[str], files: str, lines: "queue.Queue[tuple[Node, str | None]]"
+        self, name: str, command: list[str], folder: Path, lines: "queue.Queue[tuple[Node, str | None]]"
     ) -> None:
-        """Start it; what a killed agent leaves lies below `files`."""
+        """Start it in a folder, for its run directory, too: a killed agent can't remove that."""
         self.name = name
         self.process = subprocess.Popen(
-            command, cwd=HERE, env=os.environ | {"XDG_RUNTIME_DIR": files},
+            command, cwd=folder, env=os.environ | {"XDG_RUNTIME_DIR": str(folder)},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         self._lines = lines
@@ -89,14 +88,14 @@ class Node:
 class Demo:
     """The run, from its first node to its verdict."""
 
-    def __init__(self, port: int, files: str) -> None:
+    def __init__(self, port: int, folder: Path) -> None:
         """Start nothing yet; `port` is the server's, on this machine."""
         conf = f"lease_ttl={LEASE_S},last_call_timeout=0.5"
         self._command = ["elastic", "run", "--rdzv-backend", "redis", "--rdzv-endpoint", f"127.0.0.1:{port}"]
         self._command += ["--rdzv-id", "digits", "--rdzv-conf", conf, "--nnodes", "1:3", "--omp-threads", "1"]
-        self._script = [TRAIN, "--device", "cpu", "--epochs", str(EPOCHS), "--checkpoint", CHECKPOINT]
-        self._script += ["--epoch-s", "0.25", "--last-when", FINISH]
-        self._files = files
+        self._script = [str(TRAIN), "--device", "cpu", "--epochs", str(EPOCHS), "--checkpoint", CHECKPOINT]
+        self._script += ["--batch-size", "32", "--epoch-s", "0.25", "--last-when", FINISH]
+        self._folder = folder
         self._lines: queue.Queue[tuple[Node, str | None]] = queue.Queue()
         self._nodes: list[Node] = []
         self._epochs_done = 0
@@ -118,7 +117,7 @@ class Demo:
         self._trains_on(ranks=1, change="a was killed")
 
         say("nobody else will come or go: the last epoch may begin")
-        (HERE / FINISH).touch()
+        (self._folder / FINISH).touch()
         accuracy = float(self._wait_for(ACCURACY, "the accuracy")[1])
         expect(c.ends(), 0, "node c's exit code")
         return accuracy
@@ -133,7 +132,7 @@ class Demo:
         options = ["--node-id", name, "--local-addr", address]
         command = [*self._command, *options, *self._script]
         say(f"the same line with {' '.join(options)}" if self._nodes else f"$ {' '.join(command)}")
-        node = Node(name, command, self._files, self._lines)
+        node = Node(name, command, self._folder, self._lines)
         self._nodes.append(node)
         self._trains_on(ranks=ranks, change=f"{name} joined" if ranks > 1 else "")
         return node
@@ -211,14 +210,14 @@ def say(text: str) -> None:
 def main() -> int:
     """Return the exit code: 0, or 1 for a demo that failed."""
     signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
-    runs = HERE / "runs"
-    runs.mkdir(exist_ok=True)
-    for left in (*runs.glob("demo.pt*"), HERE / FINISH):
-        left.unlink(missing_ok=True)
+    folder = Path(sys.argv[1] if sys.argv[1:] else HERE / "runs")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for left in (CHECKPOINT, FINISH):
+        (folder / left).unlink(missing_ok=True)
     began_s = time.monotonic()
     try:
-        with tempfile.TemporaryDirectory() as files, server() as port:
-            demo = Demo(port, files)
+        with server() as port:
+            demo = Demo(port, folder)
             try:
                 accuracy = demo.play()
             finally:
