@@ -27,3 +27,11 @@ def test_a_record_is_written_again_after_trouble():
     trouble = m.Trouble(since_s=98.0, count=3, retry_s=99.9, text="away")
     same = Watched(revisions=SEATED.since, changed=frozenset())
     assert hear(replace(SEATED, trouble=trouble), m.WatchEnded(watched=same), 100.0).recorded == b""
+
+
+def test_a_record_is_written_a_last_time_one_lease_after_trouble():
+    """A request that was given up may arrive after the one that replaced it."""
+    trouble = m.Trouble(since_s=98.0, count=3, retry_s=99.9, text="away")
+    same = Watched(revisions=SEATED.since, changed=frozenset())
+    state = hear(replace(SEATED, trouble=trouble), m.WatchEnded(watched=same), 100.0)
+    assert state.repeat_s == 100.0 + ME.ttl_s

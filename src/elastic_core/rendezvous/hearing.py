@@ -124,7 +124,8 @@ def _recover(state: State, now_s: float) -> State:
     """Take an answer of the store for the end of trouble: what was read before it must be read again."""
     if state.trouble is None:
         return state
-    return _doubt(replace(state, trouble=None), now_s)
+    # A request that was given up may arrive yet, and put an older record in the place of a newer one.
+    return _doubt(replace(state, trouble=None, repeat_s=now_s + state.me.ttl_s), now_s)
 
 
 def _doubt(state: State, now_s: float) -> State:

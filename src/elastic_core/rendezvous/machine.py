@@ -205,6 +205,8 @@ def _write_round(state: State, now_s: float) -> Planned:
 
 def _update(state: State, now_s: float) -> Planned:
     record = encode(record_of(state))
+    if now_s >= state.repeat_s:
+        state = replace(state, repeat_s=NEVER_S, recorded=b"")
     if state.seat is None or state.want is Want.LEAVE or record == state.recorded:
         return state, None
     return state, m.Update(seat=state.seat, record=record)

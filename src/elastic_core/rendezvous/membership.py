@@ -108,6 +108,7 @@ class State(Record, frozen=True, kw_only=True):
     `kept` and `kept_round` are the last of this run: copies to offer to a store that has lost them.
     `mine` is the round that this member runs or ran last. `confirmed_s` is when the last lease operation that the store
     confirmed was sent, `evidence_s` when peers were asked who then said that the store is away for all.
+    `recorded` is what the store has of it, as far as is known; at `repeat_s` it is told again, come what may.
     """
 
     me: Me
@@ -132,6 +133,7 @@ class State(Record, frozen=True, kw_only=True):
     ahead: int = 0
     live: int = 0
     recorded: bytes = b""
+    repeat_s: float = NEVER_S
     confirmed_s: float = LONG_AGO_S
     evidence_s: float = LONG_AGO_S
     renew_s: float = LONG_AGO_S
