@@ -65,7 +65,7 @@ def test_operations_of_a_node_do_not_grow_with_the_run():
     """Until the round stands: what the busiest node asked for, and what most did."""
     most = {}
     for nodes in (8, 32, 128, 256):
-        scenario = Scenario(nodes=nodes, min_nodes=nodes, max_nodes=nodes, calm_s=1.5, fault_s=0.0, steady=True)
+        scenario = Scenario(nodes=nodes, min_nodes=nodes, max_nodes=nodes, calm_s=1.5, forming_only=True)
         counts = sorted(simulate(1, scenario).forming.values())
         most[nodes] = (counts[len(counts) // 2], counts[-1])
     assert max(typical for typical, _ in most.values()) <= 12, most

@@ -67,6 +67,9 @@ class Simulation:
             self.net.after(self.rng.uniform(0, 0.5), self.arrive)
         self._until(self.scenario.calm_s)
         forming = {member.incarnation: member.operations for member in self.members}
+        if self.scenario.forming_only:
+            self._await("every member finds its place", self._settled)
+            return self._report(forming)
         self._until(Faults(self).plan())
         self._await("every member finds its place", self._settled)
         self.finishing = True

@@ -36,7 +36,8 @@ class Scenario(Record, frozen=True, kw_only=True):
     """One kind of run; the seed says when what happens to whom.
 
     `count` faults of the kinds in `faults` are spread over `fault_s`, the first after `calm_s`. `steady`: nothing in it
-    is a reason to end a round, and none may end. `latency_s`: the longest of a message that is not late.
+    is a reason to end a round, and none may end. `forming_only`: it is over after `calm_s`, all workers
+    running. `latency_s`: the longest of a message that is not late.
     """
 
     nodes: int = 4
@@ -53,6 +54,7 @@ class Scenario(Record, frozen=True, kw_only=True):
     fault_s: float = 20.0
     noise: float = 0.03
     steady: bool = False
+    forming_only: bool = False
 
 
 def scenario_of(seed: int) -> Scenario:

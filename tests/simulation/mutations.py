@@ -1,0 +1,237 @@
+"""Deliberate defects of the machine, its duties and the store: each must be found by an invariant of the simulation."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from elastic_core.rendezvous import duties, hearing, heeding, machine
+from elastic_core.rendezvous import membership as m
+from elastic_core.testing import simulation_scenario as s
+from elastic_core.testing.simulation_scenario import Scenario
+from elastic_core.testing.store_model import StoreModel
+
+Mutate = Callable[[pytest.MonkeyPatch], None]
+MUTATIONS: dict[str, tuple[Mutate, frozenset[str], Mapping[str, Any]]] = {}
+"""By name: what it does, the invariants of which one must find it, and what the scenario must have for that."""
+
+
+def mutation(*invariants: str, **scenario: Any) -> Callable[[Mutate], Mutate]:
+    def add(mutate: Mutate) -> Mutate:
+        MUTATIONS[mutate.__name__] = (mutate, frozenset(invariants), scenario)
+        return mutate
+
+    return add
+
+
+def faults(*kinds: str, **others: Any) -> dict[str, Any]:
+    return {"faults": frozenset(kinds), "count": 3, **others}
+
+
+def scenario_for(seed: int, given: Mapping[str, Any]) -> Scenario:
+    return Scenario(**{"nodes": 3 + seed % 3, "min_nodes": 2, "max_nodes": 5, **given})
+
+
+TRAINS = "one round trains"
+PLACE = "every member finds its place"
+END = "every member hears the verdict"
+
+
+@mutation(
+    TRAINS,
+    "the roster is one",
+    "tokens rise",
+    "a verdict stays",
+    **faults(s.PARTITION, s.MESSAGES, s.FAILURE, count=5, noise=0.1),
+)
+def a_swap_ignores_what_it_expects(patch: pytest.MonkeyPatch) -> None:
+    swap = StoreModel.swap
+
+    def blind(self, key, new, *, expect, keep_s, now_s):
+        current = self.load(key, now_s=now_s)
+        expect = None if current is None else current.version
+        return swap(self, key, new, expect=expect, keep_s=keep_s, now_s=now_s)
+
+    patch.setattr(StoreModel, "swap", blind)
+
+
+@mutation(TRAINS, **faults(s.FAILURE, s.ARRIVAL))
+def a_round_forms_while_members_have_workers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(duties, "_has_workers", lambda *_: False)
+
+
+@mutation(PLACE, "tokens rise", TRAINS, **faults(s.FAILURE, s.CRASH))
+def a_token_is_used_again(patch: pytest.MonkeyPatch) -> None:
+    document = duties._document
+
+    def same(view, candidates, current):
+        made = document(view, candidates, current)
+        return replace(made, token=current.token if current is not None else made.token)
+
+    patch.setattr(duties, "_document", same)
+
+
+@mutation(TRAINS, **faults(s.PARTITION, s.SIGSTOP))
+def a_lease_that_ends_stops_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(m.Me, "fence_s", property(lambda self: 1000.0))
+    patch.setattr(m.Me, "cut_s", property(lambda self: 1000.0))
+
+
+@mutation(TRAINS, **faults(s.SIGSTOP))
+def the_guard_is_told_too_late_a_time(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(m.Me, "fence_s", property(lambda self: 1.6 * self.ttl_s))
+
+
+@mutation("an outage ends no round", **faults(s.STORE_DOWN, steady=True))
+def nobody_asks_the_peers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(machine, "_peers", lambda state: ())
+
+
+@mutation(TRAINS, **faults(s.PARTITION))
+def no_answer_of_the_peers_is_taken_for_an_outage(patch: pytest.MonkeyPatch) -> None:
+    heard = hearing._peers
+    patch.setattr(hearing, "_peers", lambda state, event: heard(state, replace(event, answered=1, reaching=0)))
+
+
+@mutation("an outage ends no round", TRAINS, **faults(s.STORE_EMPTIED, steady=True))
+def nothing_is_held_back_after_trouble(patch: pytest.MonkeyPatch) -> None:
+    doubt = hearing._doubt
+    patch.setattr(hearing, "_doubt", lambda state, now_s: replace(doubt(state, now_s), notes=state.notes))
+
+
+@mutation(PLACE, TRAINS, "tokens rise", "an outage ends no round", **faults(s.STORE_EMPTIED, steady=True))
+def nobody_puts_back_the_round(patch: pytest.MonkeyPatch) -> None:
+    rules = tuple(rule for rule in machine._RULES if rule.__name__ != "_write_round")
+    patch.setattr(machine, "_RULES", rules)
+
+
+@mutation("operations are bounded", PLACE, TRAINS, "an outage ends no round", steady=True)
+def a_renewal_extends_nothing(patch: pytest.MonkeyPatch) -> None:
+    renew = StoreModel.renew
+
+    def idle(self, seat, *, ttl_s, now_s):
+        lease = self._lease(seat)
+        before = lease.deadline_s if lease is not None else 0.0
+        answer = renew(self, seat, ttl_s=ttl_s, now_s=now_s)
+        if answer is not None:
+            self._leases[seat.number].deadline_s = before
+            self._earliest_s = min(self._earliest_s, before)
+        return answer
+
+    patch.setattr(StoreModel, "renew", idle)
+
+
+@mutation(PLACE, END, **faults(s.POWER))
+def expired_members_stay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StoreModel, "_drop_expired", lambda self, now_s: None)
+
+
+@mutation("a verdict stays", **faults(s.FINISH, s.FAILURE, s.MESSAGES))
+def a_verdict_is_written_again(patch: pytest.MonkeyPatch) -> None:
+    judge = duties.judge
+
+    def again(view, notes):
+        if view.control.verdict is None:
+            return judge(view, notes)
+        verdict = replace(view.control.verdict, reason=f"again, says {view.node}")
+        return duties.Judgement(notes=notes, duty=duties.GiveVerdict(verdict=verdict))
+
+    patch.setattr(machine, "judge", again)
+
+
+@mutation(PLACE, END, "done means all", "an outage ends no round", **faults(s.FINISH, s.CRASH, nodes=4))
+def one_that_is_done_is_done_for_all(patch: pytest.MonkeyPatch) -> None:
+    keep = duties._keep
+
+    def hasty(view, notes, current):
+        if any(member.record.state == "done" for member in view.members):
+            return duties.Judgement(notes=notes, duty=duties._all_done(view, current))
+        return keep(view, notes, current)
+
+    patch.setattr(duties, "_keep", hasty)
+
+
+@mutation("ranks are a bijection", TRAINS, PLACE)
+def two_members_get_one_seat(patch: pytest.MonkeyPatch) -> None:
+    enlist = StoreModel.enlist
+
+    def crowded(self, record, *, incarnation, ttl_s, now_s):
+        self._last_seat = max(0, self._last_seat - 1) if self._last_seat > 1 else self._last_seat
+        return enlist(self, record, incarnation=incarnation, ttl_s=ttl_s, now_s=now_s)
+
+    patch.setattr(StoreModel, "enlist", crowded)
+
+
+@mutation("ranks are a bijection")
+def a_roster_names_one_twice(patch: pytest.MonkeyPatch) -> None:
+    entries = duties.entries
+    patch.setattr(duties, "entries", lambda ranked: (*entries(ranked)[:-1], entries(ranked)[0]))
+
+
+@mutation("the size is as asked", nodes=5, max_nodes=4)
+def a_spare_joins_beyond_the_most(patch: pytest.MonkeyPatch) -> None:
+    choose = duties.choose
+    patch.setattr(duties, "choose", lambda candidates, last, limit: choose(candidates, last, limit + 1))
+
+
+@mutation("the size is as asked", nodes=3, min_nodes=3, first_call_s=0.0)
+def fewer_than_the_least_are_enough(patch: pytest.MonkeyPatch) -> None:
+    form = duties._form
+    patch.setattr(duties, "_form", lambda view, notes: form(replace(view, min_nodes=2), notes))
+
+
+@mutation(PLACE, END, **faults(s.POWER, s.CRASH))
+def the_dead_are_not_missed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(duties, "_gone", lambda *_: False)
+
+
+@mutation(PLACE, END, **faults(s.CRASH, count=5))
+def nobody_stands_in_for_the_leader(patch: pytest.MonkeyPatch) -> None:
+    renewed = hearing._watched
+
+    def deaf(state, watched, now_s):
+        return replace(renewed(state, watched, now_s), renew_s=state.renew_s)
+
+    patch.setattr(hearing, "_watched", deaf)
+    patch.setattr(hearing, "_answer", _stuck_ahead(hearing._answer))
+
+
+def _stuck_ahead(answer):
+    def stuck(state, event, now_s):
+        after = answer(state, event, now_s)
+        if isinstance(event, m.Renewed) and state.seat is not None and after.seat is not None:
+            return replace(after, ahead=state.seat.ahead)
+        return after
+
+    return stuck
+
+
+@mutation("counters rise", **faults(s.FAILURE, s.CRASH, count=5))
+def restarts_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(duties, "_count", lambda before, ending, kind: int(ending is not None and ending.kind == kind))
+
+
+@mutation("nobody trains after the verdict", TRAINS, PLACE, END, "a verdict stays", **faults(s.FAILURE))
+def the_verdict_is_not_told(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(heeding, "_verdict", lambda state, verdict: (state, ()))
+
+
+@mutation(PLACE, **faults(s.STORE_BACK, s.DEPARTURE, s.FAILURE))
+def a_record_is_not_written_again(patch: pytest.MonkeyPatch) -> None:
+    doubt = hearing._doubt
+    patch.setattr(
+        hearing,
+        "_doubt",
+        lambda state, now_s: replace(doubt(state, now_s), recorded=state.recorded, repeat_s=m.NEVER_S),
+    )
+
+
+@mutation("ranks are a bijection", "the roster is one")
+def each_node_counts_from_the_end(patch: pytest.MonkeyPatch) -> None:
+    formed = heeding._formed
+    patch.setattr(
+        heeding,
+        "_formed",
+        lambda state, round_, rank, control: formed(state, round_, len(round_.roster) - 1, control),
+    )
