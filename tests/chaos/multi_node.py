@@ -14,12 +14,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from redis_servers import RedisServer, free_port
 from support import Elastic, wait_for
 
+T = TypeVar("T")
 CLONE_NEWNET = 0x40000000
 LEASE_S = 2.0
 SLACK_S = 3.0
@@ -164,7 +166,7 @@ class Run:
             *("--restart-backoff", "0", *options),
             str(self.script),
         ]
-        agent = _inside(within, lambda: self._start(*args, env=env)) if within else self._start(*args, env=env)
+        agent = inside(within, lambda: self._start(*args, env=env)) if within else self._start(*args, env=env)
         agent.run_id = self.id
         self.nodes.append(Node(name, agent, self.shared))
         if self.backend == "c10d" and len(self.nodes) == 1:
@@ -194,21 +196,27 @@ class Run:
             node.ends(code, within_s)
 
 
-def _inside(namespace: str, start: Callable[[], Elastic]) -> Elastic:
-    """Start an agent in a network namespace: what a thread starts is where the thread is."""
+def inside(namespace: str, call: Callable[[], T]) -> T:
+    """Call something in a network namespace: what a thread starts and opens is where the thread is."""
 
     def go() -> None:
-        with Path(f"/run/netns/{namespace}").open("rb") as file:
-            libc = ctypes.CDLL(None, use_errno=True)
-            if libc.setns(file.fileno(), CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), f"setns {namespace}")
-        started.append(start())
+        try:
+            with Path(f"/run/netns/{namespace}").open("rb") as file:
+                libc = ctypes.CDLL(None, use_errno=True)
+                if libc.setns(file.fileno(), CLONE_NEWNET):
+                    raise OSError(ctypes.get_errno(), f"setns {namespace}")
+            done.append(call())
+        except Exception as err:  # noqa: BLE001  # raised again in the thread that asked
+            failed.append(err)
 
-    started: list[Elastic] = []
+    done: list[T] = []
+    failed: list[Exception] = []
     thread = threading.Thread(target=go)
     thread.start()
     thread.join()
-    return started[0]
+    if failed:
+        raise failed[0]
+    return done[0]
 
 
 def _listens(endpoint: str) -> bool:

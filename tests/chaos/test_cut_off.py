@@ -1,0 +1,136 @@
+"""An outage of the store against being cut off from it: nodes in network namespaces, with links that the test cuts."""
+
+import os
+import subprocess
+import time
+
+import pytest
+
+from chaos.multi_node import LEASE_S, SLACK_S, Run, inside, is_alive
+from redis_servers import RedisServer
+from support import wait_for
+
+AWAY = "store unreachable"
+
+
+def ip(*args):
+    """Call `ip`."""
+    subprocess.run(["ip", *args], check=True, capture_output=True)
+
+
+class Network:
+    """A switch, and hosts on it."""
+
+    SUBNET = "10.77.7"
+
+    def __init__(self):
+        self._switch = f"els{os.getpid()}"
+        self._names: list[str] = []
+        ip("netns", "add", self._switch)
+        ip("-n", self._switch, "link", "add", "br0", "type", "bridge")
+        ip("-n", self._switch, "link", "set", "br0", "up")
+
+    def host(self):
+        """Add a host; return its namespace and address."""
+        at = len(self._names) + 1
+        name, address = f"elh{os.getpid()}-{at}", f"{self.SUBNET}.{at}"
+        ip("netns", "add", name)
+        self._names.append(name)
+        ip("-n", self._switch, "link", "add", f"p{at}", "type", "veth", "peer", "name", "eth0", "netns", name)
+        ip("-n", self._switch, "link", "set", f"p{at}", "master", "br0", "up")
+        ip("-n", name, "link", "set", "lo", "up")
+        ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
+        ip("-n", name, "link", "set", "eth0", "up")
+        return name, address
+
+    def plug(self, name, state):
+        """Set the link of a host `up` or `down`."""
+        ip("-n", self._switch, "link", "set", f"p{self._names.index(name) + 1}", state)
+
+    def close(self):
+        """Remove all."""
+        for name in (*self._names, self._switch):
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+@pytest.fixture
+def network():
+    """A network of the test's own."""
+    if os.geteuid():
+        pytest.skip("only root makes network namespaces")
+    try:
+        made = Network()
+    except (OSError, subprocess.CalledProcessError) as err:
+        pytest.skip(f"no network namespaces here: {err}")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def cluster(network, elastic, tmp_path):
+    """Three nodes in one round, each on a host of its own, and the store on another one."""
+    place, address = network.host()
+    server = RedisServer(tmp_path / "redis", host=address, port=6379, config=("--protected-mode", "no"))
+    try:
+        inside(place, server.start)
+        run = Run(elastic, tmp_path, server=server)
+        hosts = {name: network.host()[0] for name in "abc"}
+        nodes = {name: run.node(name, "2:3", within=host) for name, host in hosts.items()}
+        for node in nodes.values():
+            node.said(world=3)
+        yield run, nodes, hosts, place
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("how", ["link down", "no way to the store"])
+def test_a_node_that_is_cut_off_stops_in_time(cluster, network, how):
+    run, nodes, hosts, _ = cluster
+    cut = nodes["b"]
+    others = [nodes["a"], nodes["c"]]
+    worker, gen = cut.says()[-1]["pid"], cut.says()[-1]["gen"]
+    began_s = time.monotonic()
+    store = run.server.host
+    if how == "link down":
+        network.plug(hosts["b"], "down")
+    else:
+        ip("-n", hosts["b"], "route", "add", "blackhole", f"{store}/32")
+    wait_for(lambda: not is_alive(worker), within_s=LEASE_S, what="the end of its workers before that of its lease")
+    assert time.monotonic() - began_s < LEASE_S
+    after = [node.said(world=2, within_s=LEASE_S + SLACK_S) for node in others]
+    assert cut.last_alive_s(worker) < min(line["at"] for line in after)
+    assert {line["gen"] for line in after} == {gen + 1}
+    if how == "link down":
+        network.plug(hosts["b"], "up")
+    else:
+        ip("-n", hosts["b"], "route", "del", "blackhole", f"{store}/32")
+    again = [node.said(world=3, gen=gen + 2) for node in nodes.values()]
+    assert {line["restarts"] for line in again} == {0}
+    run.all_end(*nodes.values())
+
+
+def test_a_store_that_nobody_reaches_stops_nobody(cluster, network):
+    run, nodes, _, place = cluster
+    pids = [line["pid"] for node in nodes.values() for line in node.says()]
+    began_s = time.monotonic()
+    network.plug(place, "down")
+    for node in nodes.values():
+        node.told(AWAY)
+    wait_for(lambda: time.monotonic() - began_s > 3 * LEASE_S, what="three leases without the store")
+    network.plug(place, "up")
+    back_s = time.monotonic()
+    for node in nodes.values():
+        node.told("store back")
+    wait_for(lambda: time.monotonic() - back_s > 1.5 * LEASE_S, what="more than the lease that all are granted")
+    assert [line["pid"] for node in nodes.values() for line in node.says()] == pids
+    run.all_end(*nodes.values())
+    for node in nodes.values():
+        assert len(node.agent.err.splitlines()) == 2, node.agent.err
+
+
+def test_addresses_are_those_that_the_others_can_reach(cluster):
+    run, nodes, _, _ = cluster
+    master = nodes["a"].says()[-1]["master"]
+    assert master.startswith(Network.SUBNET)
+    assert {node.says()[-1]["master"] for node in nodes.values()} == {master}
+    run.all_end(*nodes.values())
