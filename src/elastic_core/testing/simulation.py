@@ -1,4 +1,15 @@
-"""Whole runs of many members against a simulated store, in virtual time, from one seed."""
+"""Whole runs of many members against a simulated store, in virtual time, from one seed.
+
+What cannot hold, and is therefore not played:
+
+- Rounds of one node (`min_nodes` 1) together with a partition, or with a pause of that node: it has no peer to ask,
+  takes its being cut off for an outage, as the design wants it, and trains on while others may begin a round.
+- Rounds of one node and an emptied store: when the node that knew the run dies before it has put it back, newcomers
+  begin another run, with tokens from 1.
+- Partitions of several members at once: two that hear each other and not the store would take it for away.
+- A request that arrives more than a lease after it was given up, or two copies of one that are applied at different
+  times without an error in between: sockets that are closed and one connection a client rule both out.
+"""
 
 import random
 from collections.abc import Callable

@@ -188,7 +188,8 @@ class SimulatedMember:
         if over and isinstance(change, Decided) and isinstance(change.decision, Stop):
             self._verdict = True
             self._end(change.decision.outcome)
-            self.world.checks.heard(self.incarnation, (change.decision.outcome, change.decision.reason))
+            if change.decision.rule != "store":  # that one it gave itself, for want of anybody to ask
+                self.world.checks.heard(self.incarnation, (change.decision.outcome, change.decision.reason))
         grace_s = self.rng.uniform(0, within_s)
         self._soon(grace_s, lambda: self._stopped(over, delay_s))
 

@@ -84,9 +84,10 @@ class Network:
         delay_s = self.latency_s()
         if self._unlucky():
             delay_s += self.rng.uniform(0, self.scenario.ttl_s)
+        if self._unlucky():  # doubled: a client that tries again after a lost reply, within one call
+            self.after(delay_s, lambda: self._arrive(line, call, lambda _: None))
+            delay_s += self.latency_s()
         self.after(delay_s, lambda: self._arrive(line, call, back))
-        if self._unlucky():
-            self.after(delay_s + self.rng.uniform(0, 1), lambda: self._arrive(line, call, back))
 
     def _arrive(self, line: Line, call: Call, back: Back) -> None:
         if self.paused:
