@@ -44,7 +44,7 @@ class Size:
 
 
 FULL = Size(nodes=(2, 8, 32, 128, 256, 512, 1024), c10d_nodes=(2, 8, 32, 128), repetitions=3)
-QUICK = Size(nodes=(2, 16, 64), c10d_nodes=(2, 8), repetitions=1)
+QUICK = Size(nodes=(2, 16, 64), c10d_nodes=(2, 16), repetitions=1)
 
 
 @dataclass(frozen=True)
