@@ -34,7 +34,7 @@ def scenarios(draw):
     )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=max(80, SEEDS // 10), deadline=None, derandomize="SIMULATE_SEEDS" not in os.environ)
 @given(seed=st.integers(0, 2**32 - 1), scenario=scenarios())
 def test_any_scenario(seed, scenario):
     simulate(seed, scenario)

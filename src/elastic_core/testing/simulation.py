@@ -4,8 +4,8 @@ What cannot hold, and is therefore not played:
 
 - Rounds of one node (`min_nodes` 1) together with a partition, or with a pause of that node: it has no peer to ask,
   takes its being cut off for an outage, as the design wants it, and trains on while others may begin a round.
-- Rounds of one node and an emptied store: when the node that knew the run dies before it has put it back, newcomers
-  begin another run, with tokens from 1.
+- A store that loses a round of which no living node knew: its token may come again, with another nonce, and on an
+  emptied store newcomers begin another run. Tokens are checked to rise beyond all that anybody alive has run.
 - Partitions of several members at once: two that hear each other and not the store would take it for away.
 - A request that arrives more than a lease after it was given up, or two copies of one that are applied at different
   times without an error in between: sockets that are closed and one connection a client rule both out.
@@ -56,8 +56,8 @@ class Simulation:
         self.checks = Checks(scenario, trace_length=None if verbose else TRACE_LENGTH)
         self.net = Network(scenario, self.rng, self.checks)
         self.members: list[SimulatedMember] = []
+        self.checks.alive = lambda name: any(one.live for one in self.members if one.incarnation == name)
         self.finishing = False
-        self.emptied = False
         self.steps = 0
         self._numbers = 0
 
@@ -150,7 +150,7 @@ class Simulation:
 
     def _report(self, forming: dict[str, int]) -> Report:
         rounds = self.checks.rounds
-        last = rounds[max(rounds)] if rounds else None
+        last = rounds[self.checks.last] if self.checks.last is not None else None
         return Report(
             seed=self.seed,
             rounds=len(rounds),

@@ -1,7 +1,7 @@
 """What must hold at every moment of a simulated run, and what is counted of it."""
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from elastic_core.rendezvous.documents import ControlDocument, RoundDocument, Verdict, decode
 from elastic_core.rendezvous.store import CONTROL_KEY
@@ -38,7 +38,10 @@ class Report(Record, frozen=True, kw_only=True):
 
 
 class Checks:
-    """Is told of every worker that starts or ends, every verdict that is heard and every document that is written."""
+    """Is told of every worker that starts or ends, every verdict that is heard and every document that is written.
+
+    `forgotten`: the store has lost writes; what only the dead knew then may come again.
+    """
 
     def __init__(self, scenario: Scenario, *, trace_length: int | None = TRACE_LENGTH) -> None:
         self.scenario = scenario
@@ -46,6 +49,9 @@ class Checks:
         self.rounds: dict[tuple[int, str], RoundDocument] = {}
         self.ranks: dict[tuple[int, str], dict[str, int]] = {}
         self.done: dict[tuple[int, str], set[str]] = {}
+        self.last: tuple[int, str] | None = None
+        self.forgotten = False
+        self.alive: Callable[[str], bool] = lambda _: True
         self.verdict: Verdict | None = None
         self.trace: deque[tuple[float, str, str]] = deque(maxlen=trace_length)
         self.outcomes: Counter[str] = Counter()
@@ -87,8 +93,8 @@ class Checks:
             raise Violation("ranks are a bijection", f"the roster of {key} names a node twice")
         if not scenario.min_nodes <= len(roster) <= scenario.max_nodes:
             raise Violation("the size is as asked", f"{len(roster)} nodes in {key}")
-        if self.rounds:
-            last = self.rounds[max(self.rounds)]
+        if self.last is not None and self._known(self.last):
+            last = self.rounds[self.last]
             if document.token <= last.token:
                 raise Violation("tokens rise", f"{key} runs after {(last.token, last.nonce)}")
             if document.restarts < last.restarts or document.changes < last.changes:
@@ -96,6 +102,11 @@ class Checks:
         if scenario.steady and self.rounds:
             raise Violation("an outage ends no round", f"{key} follows {max(self.rounds)}")
         self.rounds[key] = document
+        self.last = key
+
+    def _known(self, key: tuple[int, str]) -> bool:
+        """Return whether the store or somebody alive can know of a round."""
+        return not self.forgotten or any(self.alive(incarnation) for incarnation in self.ranks[key])
 
     def ended(self, incarnation: str) -> None:
         """Take note that no worker of a node lives."""
@@ -125,9 +136,9 @@ class Checks:
 
     def _verdict(self, control: ControlDocument, verdict: Verdict) -> None:
         self.verdict = verdict
-        if verdict.outcome != "done" or not self.rounds:
+        key = self.last
+        if verdict.outcome != "done" or key is None:
             return
-        key = max(self.rounds)
         lacking = self.rounds[key].incarnations - self.done.get(key, set())
         if lacking:
             raise Violation("done means all", f"{sorted(lacking)} have not finished {key}")

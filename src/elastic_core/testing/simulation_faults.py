@@ -92,7 +92,7 @@ class Faults:
             return
         self._note("the store loses everything")
         self._net.store.empty(f"b{self._net.now_s:.3f}")
-        self._world.emptied = True
+        self._world.checks.forgotten = True
         self._go_down(self._rng.uniform(0.01, 2.0))
 
     def _store_back(self) -> None:
@@ -104,7 +104,7 @@ class Faults:
                 return
             self._note(f"a failover loses {lost_s:.2f} s of writes")
             self._net.store = snapshot
-            self._world.emptied = True
+            self._world.checks.forgotten = True
             self._go_down(self._rng.uniform(0.01, 2.0))
 
         self._net.after(lost_s, back)
