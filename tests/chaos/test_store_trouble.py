@@ -1,10 +1,14 @@
 """SCENARIO K3 (b), and being cut off: what a store that is away costs, and whom."""
 
+import os
+import re
+import signal
 import time
+from pathlib import Path
 
 import pytest
 
-from chaos.multi_node import LEASE_S, SLACK_S, Run, is_alive
+from chaos.multi_node import LEASE_S, SLACK_S, Run, descendants, is_alive
 from redis_servers import RedisServer
 from support import wait_for
 
@@ -158,14 +162,77 @@ def test_a_worker_fails_while_the_server_is_away(redis_run):
 # --- the embedded store
 
 
-def test_the_host_of_the_store_is_lost(elastic, tmp_path):
+LOST = "hosts the rendezvous store"
+
+
+@pytest.fixture
+def hosted(elastic, tmp_path):
+    """Three nodes in one round; the first one hosts their store."""
     run = Run(elastic, tmp_path)
-    host, *others = [run.node(name, "2:3") for name in "abc"]
-    for node in (host, *others):
+    nodes = [run.node(name, "2:3") for name in "abc"]
+    for node in nodes:
         node.said(world=3)
-    host.power_off()
+    return run, nodes
+
+
+def all_give_up(nodes, within_s=LEASE_S + SLACK_S):
+    """Check that each of these nodes ends with the one verdict, and its workers with it."""
+    for node in nodes:
+        node.ends(4, within_s=within_s)
+        assert LOST in node.agent.err
+    assert not any(is_alive(line["pid"]) for node in nodes for line in node.says())
+
+
+@pytest.mark.parametrize("how", ["power lost", "agent killed"])
+def test_the_host_of_the_store_is_lost(hosted, how):
+    _, (host, *others) = hosted
+    host.power_off() if how == "power lost" else host.kill_agent()
+    all_give_up(others)
+
+
+def test_the_host_of_the_store_is_told_to_stop(hosted):
+    _, (host, *others) = hosted
+    host.agent.signal(signal.SIGTERM)
+    all_give_up(others, within_s=3)
+    host.ends(143)
+    assert [len(node.says()) for node in others] == [1, 1]  # no round is begun that can't be kept
+
+
+def test_the_host_of_the_store_is_lost_while_others_wait(elastic, tmp_path):
+    run = Run(elastic, tmp_path)
+    a, b = [run.node(name, "2") for name in "ab"]
+    for node in (a, b):
+        node.said(world=2)
+    c = run.node("c", "2")
+    c.told("waiting as a spare")
+    a.power_off()
+    all_give_up([b, c])
+
+
+def test_the_server_of_the_host_dies_and_another_takes_its_place(hosted):
+    run, nodes = hosted
+    pids = [line["pid"] for node in nodes for line in node.says()]
+    os.kill(server_below(nodes[0].agent.pid), signal.SIGKILL)
+    died_s = time.monotonic()
+    wait_for(lambda: time.monotonic() - died_s > 2 * LEASE_S, what="two leases")
+    assert [line["pid"] for node in nodes for line in node.says()] == pids
+    run.all_end(*nodes)
+
+
+def server_below(pid):
+    """Return the server among the descendants of an agent."""
+    for child in descendants(pid):
+        if re.search(rb"(valkey|redis)-server", Path(f"/proc/{child}/cmdline").read_bytes()):
+            return child
+    raise AssertionError("it has no server")
+
+
+def test_the_agent_of_the_host_stands_still(hosted):
+    run, (host, *others) = hosted
+    host.agent.signal(signal.SIGSTOP)
     for node in others:
-        node.ends(4, within_s=LEASE_S + SLACK_S)
-        assert "hosts the rendezvous store" in node.agent.err
-        assert [line for line in node.agent.err.splitlines() if "hosts the rendezvous store" in line]
-    assert not any(is_alive(line["pid"]) for node in others for line in node.says())
+        node.said(world=2)
+    host.agent.signal(signal.SIGCONT)
+    for node in (host, *others):
+        node.said(world=3, count=2)
+    run.all_end(host, *others)

@@ -136,9 +136,15 @@ class CoordinatedRendezvous(RendezvousHandler):
         self._tell(m.DoneReported())
 
     def announce_departure(self) -> None:
-        """Say that this node will leave."""
-        if self._driver is not None:
-            self._tell(m.DepartureAnnounced())
+        """Say that this node will leave; the store that it hosts goes with it, and so does the run."""
+        if self._driver is None:
+            return
+        if getattr(self._store, "hosting", False) and self._driver.in_round:
+            node = self.settings.node_id or os.uname().nodename
+            reason = f"node {node}, which hosts the rendezvous store, {self._store.where}, was told to stop"
+            verdict = Verdict(outcome="failed", exit_code=RendezvousError.exit_code, reason=reason, by=node)
+            self._tell(m.DecisionPosted(post=verdict))
+        self._tell(m.DepartureAnnounced())
 
     def is_closed(self) -> bool:
         """Return whether it is known here that the run is over."""

@@ -91,9 +91,12 @@ def _lease(state: State, now_s: float) -> Heeded:
     """Stop in time what a lease no longer covers."""
     if not needs_lease(state):
         return state, _NOTHING
-    if state.trouble is not None and now_s >= state.lease_s + state.me.cut_s:
+    cut_s = state.lease_s + state.me.cut_s
+    # Trouble that began later says nothing about the host of the store: this node itself stood still.
+    stood_still = state.me.hosted and state.trouble is not None and state.trouble.since_s >= cut_s
+    if state.trouble is not None and now_s >= cut_s and not stood_still:
         return _cut_off(state, now_s)
-    if now_s >= state.fence_s:
+    if now_s >= state.fence_s or stood_still:
         silent_s = now_s - state.lease_s
         reason = f"this node gave no sign of life for {silent_s:.1f} s, longer than its lease allows"
         return _stop(state, RoundEnded(reason=reason, lost=(state.me.node,), stop_within_s=0.0))
@@ -103,6 +106,14 @@ def _lease(state: State, now_s: float) -> Heeded:
 def needs_lease(state: State) -> bool:
     """Return whether this node has something to lose with its lease: workers, or the store that went with its host."""
     return state.want is Want.RUN and (state.progress is not m.Progress.DONE or state.me.hosted)
+
+
+def misses_host_s(state: State) -> float:
+    """Return when a node that waits in a run with rounds no longer waits for the host of its store."""
+    trouble, round_ = state.trouble, state.kept_round
+    if not state.me.hosted or state.want is not Want.JOIN or trouble is None or round_ is None:
+        return m.NEVER_S
+    return max(trouble.since_s, state.began_s) + state.me.cut_s
 
 
 def gives_up_s(state: State) -> float:
@@ -125,10 +136,14 @@ def _stop(state: State, change: RoundEnded | Decided) -> Heeded:
     return replace(state, want=Want.STOP), (m.Changed(change=change),)
 
 
+def _host_lost(state: State) -> str:
+    return f"the node that hosts the rendezvous store, {state.me.where}, is lost or can't be reached"
+
+
 def _cut_off(state: State, now_s: float) -> Heeded:
     me = state.me
     if me.hosted:
-        summary = f"the node that hosts the rendezvous store, {me.where}, is lost or can't be reached"
+        summary = _host_lost(state)
         failure = _store_failure(state, summary)
         return _stop(state, Decided(decision=Stop(reason=summary, rule="store"), failure=failure))
     reason = f"this node is cut off from {me.where}: no other node of the round says that it is away for all"
@@ -392,6 +407,9 @@ def _wait(state: State, now_s: float) -> Heeded:
         what = f"run {me.run_id!r}: {me.where} could not be reached within {me.connect_timeout_s:g} s: {trouble.text}"
         hint = trouble.hint or "check --rdzv-endpoint, or raise --connect-timeout"
         return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="connection", what=what, hint=hint),)
+    if now_s >= misses_host_s(state):
+        what = f"run {me.run_id!r}: {_host_lost(state)}"
+        return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="connection", what=what),)
     knows = trouble is not None or knows_members(state, now_s)
     if not state.spare and now_s >= state.waiting_s + me.join_timeout_s and knows:
         what = timed_out(state)

@@ -21,6 +21,7 @@ from elastic_core.rendezvous.heeding import (
     gives_up_s,
     heed,
     knows_members,
+    misses_host_s,
     needs_lease,
     own_round,
     puts_back,
@@ -108,7 +109,7 @@ def _peers(state: State) -> tuple[RosterEntry, ...]:
 
 def _deadline_s(state: State, now_s: float) -> float:
     """Return when this member must look at itself again, whatever happens."""
-    due = [gives_up_s(state)]
+    due = [gives_up_s(state), misses_host_s(state)]
     if needs_lease(state):
         due.append(state.lease_s + state.me.cut_s if state.trouble is not None else state.fence_s)
     if state.trouble is not None and not state.away_said:
