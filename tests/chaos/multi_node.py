@@ -38,13 +38,14 @@ says = dict(
     master=env["MASTER_ADDR"] + ":" + env["MASTER_PORT"], restarts=int(env["TORCHELASTIC_RESTART_COUNT"]),
     changes=int(env["ELASTIC_MEMBERSHIP_CHANGES"]), pid=os.getpid(), at=started,
 )
+mark = os.open(shared / f"alive-{os.getpid()}", os.O_CREAT | os.O_WRONLY, 0o600)
+os.pwrite(mark, b"%020.6f" % started, 0)
 os.write(1, (json.dumps(says) + os.linesep).encode())
-mark = shared / f"alive-{os.getpid()}"
 while not (shared / "finish").exists():
     order = shared / f"exit-{env['RANK']}-{env['ELASTIC_ROUND']}"
     if order.exists():
         sys.exit(int(order.read_text()))
-    mark.write_text(str(time.monotonic()))
+    os.pwrite(mark, b"%020.6f" % time.monotonic(), 0)
     time.sleep(0.02)
 """
 
@@ -113,7 +114,7 @@ class Node:
 
     def last_alive_s(self, pid: int) -> float:
         """Return when a worker last did something, by the host's monotonic clock."""
-        return float((self._shared / f"alive-{pid}").read_text() or "inf")
+        return float((self._shared / f"alive-{pid}").read_text())
 
     def ends(self, code: int, within_s: float = 15.0) -> None:
         """Wait for the agent's end, with this code and without a traceback of ours."""
