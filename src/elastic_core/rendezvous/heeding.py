@@ -321,6 +321,12 @@ def _round(state: State, now_s: float) -> Heeded:
     if state.kept_round is None or round_.token >= state.kept_round.token:
         state = replace(state, kept_round=round_)
     state = replace(state, seen=max(state.seen, round_.token))
+    if state.post is not None and round_.token > state.post.token:
+        # The run has gone on without it: what was decided here is about a round that is no more.
+        state = replace(state, post=None)
+        if state.want is Want.STOP:
+            reason = "the others have formed a round without this node"
+            return _stop(state, RoundEnded(reason=reason, lost=(state.me.node,), stop_within_s=0.0))
     if state.want is Want.RUN:
         return _evicted(state, round_)
     if state.want is not Want.JOIN or control.verdict is not None:
