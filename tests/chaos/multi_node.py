@@ -170,7 +170,7 @@ class Run:
         agent = inside(within, lambda: self._start(*args, env=env)) if within else self._start(*args, env=env)
         agent.run_id = self.id
         self.nodes.append(Node(name, agent, self.shared))
-        if self.backend == "c10d" and len(self.nodes) == 1:
+        if self.backend == "c10d" and len(self.nodes) == 1 and not within:
             wait_for(lambda: _listens(self.endpoint), what=f"{name} to host the store")
         return self.nodes[-1]
 

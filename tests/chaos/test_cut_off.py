@@ -134,3 +134,20 @@ def test_addresses_are_those_that_the_others_can_reach(cluster):
     assert master.startswith(Network.SUBNET)
     assert {node.says()[-1]["master"] for node in nodes.values()} == {master}
     run.all_end(*nodes.values())
+
+
+def test_the_embedded_store_is_on_the_node_that_has_its_address(network, elastic, tmp_path):
+    hosts = [network.host() for _ in "abc"]
+    run = Run(elastic, tmp_path, endpoint=f"{hosts[1][1]}:29400")
+    a, b, c = (run.node(name, "2:3", within=host) for name, (host, _) in zip("abc", hosts, strict=True))
+    for node in (a, b, c):
+        node.said(world=3)
+    network.plug(hosts[2][0], "down")
+    worker = c.says()[-1]["pid"]
+    after = [node.said(world=2, within_s=LEASE_S + SLACK_S)["at"] for node in (a, b)]
+    assert c.last_alive_s(worker) < min(after)
+    c.ends(4, within_s=LEASE_S)
+    network.plug(hosts[1][0], "down")
+    a.ends(4, within_s=LEASE_S + SLACK_S)
+    for node in (a, c):
+        assert "hosts the rendezvous store" in node.agent.err

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chaos.multi_node import Run
-from redis_servers import RedisServer, free_port
+from redis_servers import PASSWORD, USER, RedisServer, free_port
 from support import ELASTIC, wait_for
 
 NOBODY = "192.0.2.1"
@@ -306,6 +306,30 @@ def test_not_a_redis_server(elastic, script):
         with connection:
             connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
             one_line(agent, "Redis")
+
+
+def test_two_nodes_over_tls_with_a_user_of_their_own(elastic, tls_redis, tmp_path):
+    run = Run(elastic, tmp_path, server=tls_redis, endpoint=f"rediss://{tls_redis.endpoint}")
+    secret = tmp_path / "secret"
+    secret.write_text(PASSWORD)
+    files = f"ca_cert={tls_redis.ca},cert={tls_redis.cert},key={tls_redis.key}"
+    conf = f"{files},username={USER},password_file={secret}"
+    nodes = [run.node(name, "2", conf=conf) for name in "ab"]
+    assert {node.said(world=2)["master"] for node in nodes} == {nodes[0].said()["master"]}
+    run.all_end(*nodes)
+    assert all(node.agent.err == "" for node in nodes)
+
+
+# --- addresses
+
+
+def test_the_master_is_where_node_0_says_that_it_is(redis_run):
+    names = {"a": "127.0.0.2", "b": "127.0.0.3"}
+    nodes = [redis_run.node(name, "2", "--local-addr", address) for name, address in names.items()]
+    says = [node.said(world=2) for node in nodes]
+    first = next(line["node"] for line in says if line["rank"] == 0)
+    assert {line["master"].rpartition(":")[0] for line in says} == {names[first]}
+    redis_run.all_end(*nodes)
 
 
 # --- usage

@@ -71,6 +71,16 @@ def test_the_server_comes_back_with_its_data(elastic, tmp_path):
         server.stop()
 
 
+def test_a_replica_takes_the_place_of_the_server(elastic, tmp_path, sentinel):
+    run = Run(elastic, tmp_path, server=sentinel.primary, endpoint=sentinel.endpoint)
+    nodes = [run.node(name, "2", conf=f"sentinel_master={sentinel.name}") for name in "ab"]
+    pids = [node.said(world=2)["pid"] for node in nodes]
+    sentinel.fail_over()
+    for node in nodes:
+        node.told(BACK)
+    nothing_happened(run, nodes, pids)
+
+
 def test_the_server_is_emptied(redis_run, pair):
     pids = [line["pid"] for node in pair for line in node.says()]
     redis_run.server.call("FLUSHALL")
