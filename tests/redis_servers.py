@@ -48,11 +48,15 @@ def _valkey() -> str | None:
     return str(get_binary_path())
 
 
+_PORTS = random.SystemRandom()
+"""Not the module's own generator: tests seed that, and two processes would then take the same ports."""
+
+
 def free_port(host: str = "127.0.0.1") -> int:
     """Return a port on which nobody listens just now, and which the system gives to no connection meanwhile."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     while True:
-        port = random.randrange(11_000, 32_000)  # below what Linux takes for outgoing connections
+        port = _PORTS.randrange(11_000, 32_000)  # below what Linux takes for outgoing connections
         with socket.socket(family) as sock, suppress(OSError):
             sock.bind((host, port))
             return port
@@ -131,9 +135,10 @@ class RedisServer:
                 if self.tls:
                     return True
                 sock.sendall(b"PING\r\n")
-                return sock.recv(64).startswith((b"+PONG", b"-NOAUTH", b"-NOPERM"))
+                answers = sock.recv(64).startswith((b"+PONG", b"-NOAUTH", b"-NOPERM"))
         except OSError:
             return False
+        return answers and self.process.poll() is None  # else it was another's
 
     def call(self, command: str) -> str:
         """Return the raw reply to one line, `DBSIZE`, from a client that does not log in; not with TLS."""
