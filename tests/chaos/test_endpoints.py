@@ -168,6 +168,7 @@ def test_too_few_nodes_says_who_came(redis_run):
         node.ends(4)
         one_line(node.agent, "--join-timeout")
     assert "2 of at least 3 nodes joined (a, b) within 1.5 s, 1 missing" in a.agent.err
+    assert "1 of at least 3 nodes joined (b) within 1.5 s, 2 missing; at one time there were 2" in b.agent.err
 
 
 # --- K10 (d), (e): shared

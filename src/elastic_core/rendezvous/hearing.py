@@ -59,6 +59,7 @@ def _intend(state: State, event: _INTENTS, now_s: float) -> State:
                 say_s=now_s + SAY_EVERY_S,
                 spare=False,
                 spare_said=False,
+                most=0,
                 verdict_told=False,
             )
         case m.FinishingReported():
@@ -178,13 +179,12 @@ def _answer(state: State, event: _ANSWERS, now_s: float) -> State:
         case m.Renewed(renewal=renewal, sent_s=sent_s):
             assert renewal is not None
             expiry_s = m.NEVER_S if renewal.next_expiry_s is None else now_s + renewal.next_expiry_s
-            return replace(_confirmed(state, sent_s), ahead=renewal.ahead, live=renewal.live, expiry_s=expiry_s)
+            return replace(_confirmed(_counted(state, renewal.live), sent_s), ahead=renewal.ahead, expiry_s=expiry_s)
         case m.Withdrawn():
             return replace(state, seat=None, recorded=b"")
         case m.MembersRead(members=members):
-            return replace(
-                state, members=members, members_read_s=now_s, live=len(members), fresh=state.fresh | {MEMBERS}
-            )
+            state = _counted(state, len(members))
+            return replace(state, members=members, members_read_s=now_s, fresh=state.fresh | {MEMBERS})
         case m.Loaded(key=key, document=document, value=value):
             return _read(state, key, document.version if document is not None else None, value)
         case m.SwapAnswered(key=key, swapped=swapped, value=value):
@@ -196,6 +196,10 @@ def _answer(state: State, event: _ANSWERS, now_s: float) -> State:
             return _watched(state, watched, now_s)
         case _:
             assert_never(event)
+
+
+def _counted(state: State, live: int) -> State:
+    return replace(state, live=live, most=max(state.most, live))
 
 
 def _confirmed(state: State, sent_s: float) -> State:

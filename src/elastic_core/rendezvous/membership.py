@@ -106,6 +106,7 @@ class State(Record, frozen=True, kw_only=True):
 
     `control` and `round` are the last that were read; `fresh` names what need not be read again (`members`, too).
     `kept` and `kept_round` are the last of this run: copies to offer to a store that has lost them.
+    `live` counts the members, `most` how many there were at once since this one began to wait.
     `mine` is the round that this member runs or ran last. `confirmed_s` is when the last lease operation that the store
     confirmed was sent, `evidence_s` when peers were asked who then said that the store is away for all.
     `recorded` is what the store has of it, as far as is known; at `repeat_s` it is told again, come what may.
@@ -132,6 +133,7 @@ class State(Record, frozen=True, kw_only=True):
     seat: Seat | None = None
     ahead: int = 0
     live: int = 0
+    most: int = 0
     recorded: bytes = b""
     repeat_s: float = NEVER_S
     confirmed_s: float = LONG_AGO_S

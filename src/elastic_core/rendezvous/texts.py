@@ -42,8 +42,11 @@ def timed_out(state: State) -> str:
     timeout_s = state.me.join_timeout_s
     if state.trouble is not None:
         return f"run {state.me.run_id!r}: no round within {timeout_s:g} s: {state.trouble.text}"
-    short = max(0, state.me.min_nodes - max(state.live, len(_here(state))))
+    here = max(state.live, len(_here(state)))
+    short = max(0, state.me.min_nodes - here)
     lacks = f", {short} missing" if short else ""
+    if state.most > here:  # those who came first have given up first
+        lacks += f"; at one time there were {state.most}"
     return f"run {state.me.run_id!r}: {_came(state)} within {timeout_s:g} s{lacks}"
 
 
