@@ -370,14 +370,21 @@ def _spare(state: State, round_: RoundDocument, now_s: float) -> Heeded:
     state = replace(state, spare=True, waiting_s=now_s)
     me = state.me
     if me.spares is not None and MEMBERS in state.fresh and state.seat is not None and _surplus(state, round_):
-        what = f"run {me.run_id!r} has its {len(round_.roster)} nodes and {me.spares} spares: this node is not needed"
+        size = _nodes(len(round_.roster))
+        what = f"run {me.run_id!r} is full ({size}, --spares {me.spares}): this node is not needed"
         failed = m.JoinFailed(kind="not needed", what=what, exit_code=0)
         return replace(state, want=Want.NOTHING), (failed,)
+    if me.spares is not None and MEMBERS not in state.fresh:
+        return state, _NOTHING  # who else waits decides whether this node is needed
     here = round_.rank_of(me.incarnation) is not None  # the others will notice that this node has left it
     if state.spare_said or here or len(round_.roster) < me.max_nodes:
         return state, _NOTHING
-    text = f"run {me.run_id!r} has all of its {len(round_.roster)} nodes: waiting as a spare"
+    text = f"run {me.run_id!r} is full ({_nodes(len(round_.roster))}): waiting as a spare"
     return replace(state, spare_said=True, say_s=m.NEVER_S), (m.Said(text=text),)
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
 
 
 def _surplus(state: State, round_: RoundDocument) -> bool:
