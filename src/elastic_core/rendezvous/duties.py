@@ -166,7 +166,7 @@ def _all_done(view: View, current: RoundDocument) -> GiveVerdict:
 def _newcomers(view: View, notes: Notes, current: RoundDocument, live: Mapping[str, MemberRecord]) -> Judgement:
     roster = current.incarnations
     finishing = any(record.state in ("finishing", "done") for inc, record in live.items() if inc in roster)
-    if finishing:
+    if finishing or notes.done:  # some who were done may have gone
         return Judgement(notes=notes, why="workers have begun to finish")
     if len(current.roster) >= view.max_nodes:
         return Judgement(notes=notes, why="the round is full")
