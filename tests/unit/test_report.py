@@ -55,7 +55,7 @@ def test_the_block_of_the_four_rank_case():
     text = block([*reset, stopped(3), failed()])
     assert text.split("\n") == [
         "── run 'bert-7' failed: rank 2 " + "─" * 69,
-        "rank 2 (local rank 2) on gpu-12, pid 1002, exit code 1",
+        "rank 2 (local rank 2) on n0 (gpu-12), pid 1002, exit code 1",
         "source=worker  round 3, restarts 2  2023-11-14T22:13:20.123456789Z",
         "user exception: ValueError: boom",
         "Traceback, innermost last:",
@@ -115,7 +115,7 @@ def test_a_long_traceback_keeps_the_users_innermost_line_where_it_was_raised_and
 
 def test_a_death_by_sigkill_without_an_error_file():
     text = block([judge(exit_of(5, -9), None)])
-    assert "rank 5 (local rank 5) on gpu-12, pid 1005, signal 9" in text
+    assert "rank 5 (local rank 5) on n0 (gpu-12), pid 1005, signal 9" in text
     assert "signal: killed by SIGKILL (9)" in text
     assert "Traceback" not in text
     assert "others" not in text
@@ -143,7 +143,7 @@ def test_a_failure_of_the_launcher_says_so():
     )
     text = render(build_launcher_incident(failure, run_id="bert-7", host="gpu-12", at_ns=AT_NS, workers=[stopped(1)]))
     assert "run 'bert-7' failed: rendezvous" in text
-    assert "host gpu-12  source=launcher" in text
+    assert "host n0 (gpu-12)  source=launcher" in text
     assert "rendezvous: 2 of at least 4 nodes joined within 600 s" in text
     assert "stopped by the launcher: rank 1" in text
 

@@ -132,17 +132,23 @@ def _identity(incident: Incident, width: int) -> Iterator[str]:
         yield _cut(f"rank {incident.elsewhere_rank} on {_clean(incident.host)}, another node  {tail}", width)
         return
     if first is None:
-        yield _cut(f"host {_clean(incident.host)}  {tail}", width)
+        yield _cut(f"host {_node(incident)}  {tail}", width)
         return
     end = f"signal {first.signal}" if first.signal is not None else f"exit code {first.exit_code}"
     if first.stop_signal is not None and first.signal in (first.stop_signal, signal.SIGKILL):
         end = f"{end} from the launcher"
-    who = f"rank {first.global_rank} (local rank {first.local_rank}) on {_clean(incident.host)}, pid {first.pid}, {end}"
+    who = f"rank {first.global_rank} (local rank {first.local_rank}) on {_node(incident)}, pid {first.pid}, {end}"
     if len(who) + 2 + len(tail) <= width:
         yield f"{who}  {tail}"
     else:
         yield _cut(who, width)
         yield _cut(tail, width)
+
+
+def _node(incident: Incident) -> str:
+    """Call this node as the others' reports do, and say on which host it is where its id does not."""
+    node, host = _clean(incident.node_id), _clean(incident.host)
+    return node if host in node else f"{node} ({host})"
 
 
 def _message(incident: Incident, width: int) -> Iterator[str]:
