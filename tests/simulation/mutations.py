@@ -152,7 +152,7 @@ def one_that_is_done_is_done_for_all(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(duties, "_keep", hasty)
 
 
-@mutation("ranks are a bijection", TRAINS, PLACE)
+@mutation("ranks are a bijection", TRAINS, PLACE, END)
 def two_members_get_one_seat(patch: pytest.MonkeyPatch) -> None:
     enlist = StoreModel.enlist
 

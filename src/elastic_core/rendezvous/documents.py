@@ -143,7 +143,8 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Which run this is, and what is decided.
 
     `epoch` is random and another for each run; `secret` is what agents of the run know each other by. `history` has the
-    last failures with their decisions, oldest first.
+    last failures with their decisions, oldest first. `done` are the incarnations of the round with the nonce `done_of`
+    whose workers had all ended well when the leader's had: it may be gone before the others are done.
     """
 
     v: int = FORMAT
@@ -154,6 +155,8 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     ending: Ending | None = None
     verdict: Verdict | None = None
     history: tuple[Failure, ...] = ()
+    done_of: str = ""
+    done: tuple[str, ...] = ()
 
 
 HISTORY_LIMIT = 64

@@ -27,6 +27,7 @@ class View(Record, frozen=True, kw_only=True):
     now_s: float
     node: str
     nonce: str
+    incarnation: str = ""
     min_nodes: int
     max_nodes: int
     first_call_s: float
@@ -75,7 +76,14 @@ class GiveVerdict(Record, frozen=True, kw_only=True):
     verdict: Verdict
 
 
-Duty = FormRound | EndRound | GiveVerdict
+class NoteDone(Record, frozen=True, kw_only=True):
+    """Write down whose workers have ended well, for the leader's successor: its own have. Of nobody but the leader."""
+
+    nonce: str
+    done: tuple[str, ...]
+
+
+Duty = FormRound | EndRound | GiveVerdict | NoteDone
 
 
 class Judgement(Record, frozen=True, kw_only=True):
@@ -126,9 +134,13 @@ def _keep(view: View, notes: Notes, current: RoundDocument) -> Judgement:
     live = {member.incarnation: member.record for member in view.members if member.record.epoch == current.epoch}
     if any(record.seen > current.token for record in live.values()):
         return Judgement(notes=notes, why="somebody has seen a later round: the store lost a write")
-    notes = _note(notes, current, live)
+    noted = frozenset(view.control.done) if view.control.done_of == current.nonce else frozenset()
+    notes = _note(replace(notes, done=notes.done | noted), current, live)
     if current.incarnations <= notes.done:
         return Judgement(notes=notes, duty=_all_done(view, current))
+    if view.incarnation in notes.done - noted:
+        duty = NoteDone(nonce=current.nonce, done=tuple(sorted(notes.done & current.incarnations)))
+        return Judgement(notes=notes, duty=duty)
     lost = [entry for entry in current.roster if entry.incarnation not in notes.done and _gone(entry, live, current)]
     if lost:
         silent = all(entry.incarnation not in live for entry in lost)

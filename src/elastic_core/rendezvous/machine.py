@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from elastic_core.rendezvous import membership as m
 from elastic_core.rendezvous.documents import ControlDocument, Ending, RosterEntry, encode
-from elastic_core.rendezvous.duties import Duty, EndRound, FormRound, GiveVerdict, View, ended, judge, leads
+from elastic_core.rendezvous.duties import Duty, EndRound, FormRound, GiveVerdict, NoteDone, View, ended, judge, leads
 from elastic_core.rendezvous.hearing import MEMBERS, hear
 from elastic_core.rendezvous.heeding import (
     gives_up_s,
@@ -304,6 +304,7 @@ def _view(state: State, now_s: float) -> View | None:
         now_s=now_s,
         node=me.node,
         nonce=f"{me.incarnation}.{state.serial}",
+        incarnation=me.incarnation if state.ahead == 0 else "",
         min_nodes=me.min_nodes,
         max_nodes=me.max_nodes,
         first_call_s=me.first_call_s,
@@ -321,6 +322,8 @@ def _name(duty: Duty) -> str:
             return f"form {document.index}"
         case EndRound(ending=ending):
             return f"end {ending.token} {ending.nonce}"
+        case NoteDone(nonce=nonce, done=done):
+            return f"done {nonce} {len(done)}"
         case GiveVerdict(verdict=verdict):
             return f"verdict {verdict.token} {verdict.outcome}"
 
@@ -334,6 +337,8 @@ def _do(state: State, duty: Duty) -> Planned:
             return state, swap
         case EndRound(ending=ending):
             return _swap_control(state, replace(control, ending=ending))
+        case NoteDone(nonce=nonce, done=done):
+            return _swap_control(state, replace(control, done_of=nonce, done=done))
         case GiveVerdict(verdict=verdict):
             return _swap_control(state, replace(control, verdict=verdict))
 
