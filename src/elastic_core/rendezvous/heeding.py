@@ -158,6 +158,8 @@ def _away(state: State, now_s: float) -> Heeded:
         if not state.away_said:
             return state, _NOTHING
         return replace(state, away_said=False), (m.Said(text=f"store back: {me.where}"),)
+    if state.want is Want.JOIN and not state.ever_connected and now_s >= state.began_s + state.me.connect_timeout_s:
+        return state, _NOTHING  # the error that ends the join says it all
     away_s = now_s - trouble.since_s
     told: tuple[Announcement, ...] = ()
     if not state.away_said and away_s >= SAY_AFTER_S:
