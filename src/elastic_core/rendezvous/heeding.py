@@ -151,6 +151,17 @@ def _cut_off(state: State, now_s: float) -> Heeded:
     return _stop(state, RoundEnded(reason=reason, lost=(me.node,), stop_within_s=within_s))
 
 
+def says_away_s(state: State, now_s: float) -> float:
+    """Return when people are told next that the store is away: never where an error says it all just then."""
+    if state.trouble is None or state.away_said or state.want in (Want.NOTHING, Want.LEAVE):
+        return m.NEVER_S
+    say_s = max(now_s, state.trouble.since_s + SAY_AFTER_S)
+    if state.want is Want.JOIN and not state.ever_connected:
+        error_s = state.began_s + state.me.connect_timeout_s
+        return say_s if say_s + SAY_AFTER_S <= error_s else m.NEVER_S
+    return say_s
+
+
 def _away(state: State, now_s: float) -> Heeded:
     """Tell people that the store is away, and that it is back: one line each."""
     trouble, me = state.trouble, state.me
@@ -158,11 +169,9 @@ def _away(state: State, now_s: float) -> Heeded:
         if not state.away_said:
             return state, _NOTHING
         return replace(state, away_said=False), (m.Said(text=f"store back: {me.where}"),)
-    if state.want is Want.JOIN and not state.ever_connected and now_s >= state.began_s + state.me.connect_timeout_s:
-        return state, _NOTHING  # the error that ends the join says it all
     away_s = now_s - trouble.since_s
     told: tuple[Announcement, ...] = ()
-    if not state.away_said and away_s >= SAY_AFTER_S:
+    if now_s >= says_away_s(state, now_s):
         goes_on = "workers keep running" if state.want is Want.RUN else "trying again"
         told = (m.Said(text=f"store unreachable: {trouble.text}; {goes_on}"),)
         state = replace(state, away_said=True)
@@ -440,7 +449,7 @@ _RULES: tuple[Callable[[State, float], Heeded], ...] = (
     _meet,
     _control,
     _round,
+    _wait,  # before `_away`: whoever gives up says why
     _away,
     _alone_at_the_end,
-    _wait,
 )

@@ -26,6 +26,7 @@ from elastic_core.rendezvous.heeding import (
     own_round,
     puts_back,
     record_of,
+    says_away_s,
 )
 from elastic_core.rendezvous.membership import NEVER_S, Operation, State, Step, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic
@@ -109,17 +110,15 @@ def _peers(state: State) -> tuple[RosterEntry, ...]:
 
 def _deadline_s(state: State, now_s: float) -> float:
     """Return when this member must look at itself again, whatever happens."""
-    due = [gives_up_s(state), misses_host_s(state)]
+    due = [gives_up_s(state), misses_host_s(state), says_away_s(state, now_s)]
     if needs_lease(state):
         due.append(state.lease_s + state.me.cut_s if state.trouble is not None else state.fence_s)
-    if state.trouble is not None and not state.away_said:
-        due.append(state.trouble.since_s + 1.0)
     if state.want is Want.JOIN:
-        due.append(state.say_s)
         if not state.ever_connected:
             due.append(state.began_s + state.me.connect_timeout_s)
-        elif not state.spare:
-            due.append(state.waiting_s + state.me.join_timeout_s)
+        else:
+            due.append(state.say_s)
+            due.append(state.waiting_s + state.me.join_timeout_s if not state.spare else NEVER_S)
     if state.trouble is not None and state.me.fail_on_loss and state.want is Want.RUN:
         due.append(state.trouble.since_s + state.me.outage_grace_s)
     return max(min(due), now_s + 0.001)
