@@ -163,8 +163,9 @@ def test_a_stopped_agents_workers_die_at_the_fence_and_nobody_else(agent):
     assert not gone(guard)
     # It comes back to life, in a new round: the guard still does both of its duties.
     agent.signal(signal.SIGCONT)
-    agent.do("fence", time.monotonic() + 0.4)
+    agent.do("fence", time.monotonic() + 60)  # before there are other workers: the guard may still be looking
     again = start_worker(agent)
+    agent.do("fence", time.monotonic() + 0.4)
     wait_for(lambda: gone(*again), within_s=5)
     agent.do("fence", time.monotonic() + 60)
     last = start_worker(agent)

@@ -125,6 +125,19 @@ def test_who_is_forked_while_we_look_is_found_in_the_same_look(table):
     assert look(table) == [20, 21]
 
 
+def test_who_is_started_after_the_word_that_ends_the_hunt_is_spared(table):
+    told = []
+
+    def tell():
+        told.append("fence")
+        table.add(20, environ=MARK)
+
+    table.add(10, environ=MARK)
+    table.looks = [lambda: None, tell]
+    guard.Quarry("abc", {}, fenced_agent=5, still=lambda: not told).look_and_kill()
+    assert table.killed == [10]
+
+
 def test_processes_of_others_that_never_stop_coming_do_not_keep_us(table):
     table.looks = [lambda pid=pid: table.add(pid) for pid in range(100, 1000)]
     assert look(table) == []

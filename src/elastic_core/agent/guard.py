@@ -232,11 +232,11 @@ def hunt(
 ) -> bool:
     """Kill what workers left until two looks in a row find nothing; return whether that came to pass.
 
-    It ends after half a minute at most, and after a look when it is `still` wanted no more. `fenced_agent`: the agent,
-    if it exists and only its workers are to go.
+    It ends after half a minute at most, and when it is `still` wanted no more. `fenced_agent`: the agent, if it exists
+    and only its workers are to go.
     """
     began_s = time.monotonic()
-    quarry = Quarry(incarnation, workers, fenced_agent=fenced_agent)
+    quarry = Quarry(incarnation, workers, fenced_agent=fenced_agent, still=still)
     clear_looks = 0
     pause_s = _PAUSE_S
     while clear_looks < 2 or time.monotonic() - began_s < _SETTLE_S:
@@ -277,11 +277,19 @@ class Quarry:
     process group or their session gives them away.
     """
 
-    def __init__(self, incarnation: str, workers: dict[int, int], *, fenced_agent: int | None = None) -> None:
+    def __init__(
+        self,
+        incarnation: str,
+        workers: dict[int, int],
+        *,
+        fenced_agent: int | None = None,
+        still: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Hunt one agent's workers; `workers` are those that it named. A fenced agent and its servers are spared."""
         self._entry = os.fsencode(f"ELASTIC_INCARNATION={incarnation}")
         self._workers = workers
         self._agent = fenced_agent
+        self._still = still
         self._own = os.getpid()
         self._led = {pid for pid in workers if procfs.read_stat(pid) is None}
         """Process groups and sessions that a worker led: whoever is in one was started by it.
@@ -314,6 +322,8 @@ class Quarry:
             if stat is not None and pid != self._own:
                 stats[pid] = stat
                 seen.append(stat)
+        if not self._still():
+            return False  # asked after the listing: who was started after the word that ends the hunt is in no list
         for stat in seen:
             if self._is_worker(stat):
                 self._doom(stat, found)
