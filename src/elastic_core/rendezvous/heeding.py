@@ -16,7 +16,7 @@ from elastic_core.rendezvous.identity import compare_fingerprints, mismatch_erro
 from elastic_core.rendezvous.membership import Announcement, State, Want
 from elastic_core.rendezvous.roster import given_id
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
-from elastic_core.rendezvous.texts import missing, timed_out, waiting
+from elastic_core.rendezvous.texts import missing, nodes, timed_out, waiting
 from elastic_core.types import Decided, Failure, FailureClass, Restart, RoundEnded, Stop
 
 SAY_AFTER_S = 1.0
@@ -381,7 +381,7 @@ def _spare(state: State, round_: RoundDocument, now_s: float) -> Heeded:
     state = replace(state, spare=True, waiting_s=now_s)
     me = state.me
     if me.spares is not None and MEMBERS in state.fresh and state.seat is not None and _surplus(state, round_):
-        size = _nodes(len(round_.roster))
+        size = nodes(len(round_.roster))
         what = f"run {me.run_id!r} is full ({size}, --spares {me.spares}): this node is not needed"
         failed = m.JoinFailed(kind="not needed", what=what, exit_code=0)
         return replace(state, want=Want.NOTHING), (failed,)
@@ -390,12 +390,8 @@ def _spare(state: State, round_: RoundDocument, now_s: float) -> Heeded:
     here = round_.rank_of(me.incarnation) is not None  # the others will notice that this node has left it
     if state.spare_said or here or len(round_.roster) < me.max_nodes:
         return state, _NOTHING
-    text = f"run {me.run_id!r} is full ({_nodes(len(round_.roster))}): waiting as a spare"
+    text = f"run {me.run_id!r} is full ({nodes(len(round_.roster))}): waiting as a spare"
     return replace(state, spare_said=True, say_s=m.NEVER_S), (m.Said(text=text),)
-
-
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
 
 
 def _surplus(state: State, round_: RoundDocument) -> bool:

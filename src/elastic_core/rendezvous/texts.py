@@ -14,11 +14,18 @@ def _names(names: list[str]) -> str:
     return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
 
 
+def nodes(count: int) -> str:
+    """Return how many nodes, in words."""
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
 def _came(state: State) -> str:
     here = _here(state)
     count = max(state.live, len(here))
     named = f" ({_names(here)})" if here else ""
-    return f"{count} of at least {state.me.min_nodes} {'node' if state.me.min_nodes == 1 else 'nodes'} joined{named}"
+    if count >= state.me.min_nodes:
+        return f"{nodes(count)} joined{named}, at least {state.me.min_nodes} needed"
+    return f"{count} of at least {nodes(state.me.min_nodes)} joined{named}"
 
 
 def _absent(state: State) -> list[str]:
@@ -29,12 +36,15 @@ def _absent(state: State) -> list[str]:
 
 def waiting(state: State) -> str:
     """Return the line that a waiting node prints now and then."""
+    if state.spare and state.kept_round is not None:
+        size = nodes(len(state.kept_round.roster))
+        return f"run {state.me.run_id!r} goes on with {size}: waiting for its next round, or its end"
     short = max(0, state.me.min_nodes - max(state.live, len(_here(state))))
     absent = _absent(state)
     lacks = f"; {short} missing" if short else ""
     if absent and short:
         lacks += f" (the last round had {_names(absent)})"
-    return f"run {state.me.run_id!r}: waiting for nodes: {_came(state)}{lacks}"
+    return f"run {state.me.run_id!r}: waiting for {'nodes' if short else 'more nodes'}: {_came(state)}{lacks}"
 
 
 def timed_out(state: State) -> str:
@@ -43,8 +53,10 @@ def timed_out(state: State) -> str:
     if state.trouble is not None:
         return f"run {state.me.run_id!r}: no round within {timeout_s:g} s: {state.trouble.text}"
     here = max(state.live, len(_here(state)))
-    short = max(0, state.me.min_nodes - here)
-    lacks = f", {short} missing" if short else ""
+    short = state.me.min_nodes - here
+    if short <= 0:
+        return f"run {state.me.run_id!r}: no round within {timeout_s:g} s: {_came(state)}"
+    lacks = f", {short} missing"
     if state.most > here:  # those who came first have given up first
         lacks += f"; at one time there were {state.most}"
     return f"run {state.me.run_id!r}: {_came(state)} within {timeout_s:g} s{lacks}"
