@@ -109,6 +109,21 @@ def test_python_only_warns():
     assert mismatch_warning("bert-7", warnings) == "run 'bert-7' was begun with Python 3.12, this node has 3.11"
 
 
+@pytest.mark.parametrize(
+    ("mine", "theirs", "told"),
+    [
+        (["a", "b"], ["a", "b", "c"], "3 script arguments, this node has 2"),
+        (["a", "b"], ["a", "c"], "2 script arguments, this node has 2 others"),
+        (["a"], ["b"], "1 script argument, this node has 1 other"),
+        ([], ["b"], "1 script argument, this node has none"),
+        (["a"], [], "no script arguments, this node has 1"),
+    ],
+)
+def test_of_arguments_people_are_told_how_many(mine, theirs, told):
+    _, warnings = compare_fingerprints(make(arguments=mine), make(arguments=theirs))
+    assert mismatch_warning("r", warnings) == f"run 'r' was begun with {told}"
+
+
 @pytest.mark.parametrize("sides", [("", "2.13"), ("2.13", "")])
 def test_torch_that_one_side_does_not_see_only_warns(sides):
     refusals, warnings = compare_fingerprints(make(torch=sides[0]), make(torch=sides[1]))

@@ -35,7 +35,6 @@ _WORDS: Final = {
     "entrypoint": "the entry point",
     "format": "wire format",
     "torch": "torch",
-    "arguments": "other script arguments",
     "python": "Python",
 }
 _ATTEMPT_VARIABLES: Final = ("SLURM_RESTART_COUNT", "JOBSET_RESTART_ATTEMPT", "AWS_BATCH_JOB_ATTEMPT")
@@ -158,16 +157,28 @@ def _told(differences: Sequence[Difference]) -> str:
 
 
 def _side(difference: Difference, own: str, other: str) -> str:
+    if difference.key == "arguments":
+        count = _count(own)
+        return f"{count or 'no'} script argument{'s' * (count != 1)}"
     name = _FLAGS.get(difference.key) or _WORDS.get(difference.key, difference.key)
     return f"{name} {_value(difference, own, other)}"
 
 
 def _value(difference: Difference, own: str, other: str) -> str:
-    """Return one side of a difference; of options only what the other side has not."""
+    """Return one side of a difference: of options only what the other side has not, of arguments how many."""
+    if difference.key == "arguments":
+        count = _count(own)
+        return f"{count} other{'s' * (count != 1)}" if count == _count(other) else str(count or "none")
     if difference.key == "backend_options":
         kept = set(other.split(","))
         own = ",".join(item for item in own.split(",") if item not in kept)
     return own or "none"
+
+
+def _count(arguments: str) -> int:
+    """Return how many arguments the script had: a digest says nothing to people."""
+    count = arguments.partition(" ")[0]
+    return int(count) if count.isdecimal() else 0
 
 
 def parse_allow_mismatch(texts: Iterable[str]) -> frozenset[str]:
