@@ -256,6 +256,14 @@ def test_a_name_that_sentinels_do_not_know_and_none_that_answer(make_store, sent
         make_store(endpoint, sentinel_master=sentinel.name).connect(wait=wait)
 
 
+def test_a_sentinel_taken_for_a_server(make_store, sentinel, wait):
+    store = make_store(sentinel.endpoint.partition(",")[0])
+    store.connect(wait=wait)
+    with pytest.raises(BackendRefusedError, match="does not run scripts") as caught:
+        enlist(store, wait)
+    assert "sentinel_master=NAME" in caught.value.hint
+
+
 # --- a cluster
 
 

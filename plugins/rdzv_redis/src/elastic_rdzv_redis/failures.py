@@ -137,7 +137,8 @@ def _reply(error: Exception, peer: str, login: Login) -> BackendError:
         return BackendUnavailableError(f"{peer} says that another node of its cluster has the run's keys")
     if isinstance(error, NoScriptError) or "unknown command" in text.lower():
         return BackendRefusedError(
-            f"{peer} does not run scripts as Redis does", hint="Redis 6.2 or later, or Valkey, without a proxy"
+            f"{peer} does not run scripts as Redis does",
+            hint="Redis 6.2 or later, or Valkey, without a proxy; --rdzv-conf sentinel_master=NAME if it is a sentinel",
         )
     return BackendRefusedError(f"{peer} answered: {shown}", hint="Redis 6.2 or later, or Valkey")
 
