@@ -56,6 +56,12 @@ def test_loopback_counts_only_on_one_host():
     there = member(2, address="10.0.0.8", boot="y")
     assert [entry.host for entry in entries([here, there])] == ["10.0.0.7", "10.0.0.8"]
     assert [entry.host for entry in entries([here, member(3, address="127.0.0.1", boot="x")])] == ["127.0.0.1"] * 2
+    assert [entry.host for entry in entries([here])] == ["127.0.0.1"]
+
+
+def test_hosts_that_are_not_known_are_not_one():
+    unknown = [member(seat, address="127.0.0.1", boot="", alternative=f"10.0.0.{seat}") for seat in (1, 2)]
+    assert [entry.host for entry in entries(unknown)] == ["10.0.0.1", "10.0.0.2"]
 
 
 def test_an_address_that_the_node_id_ends_with_is_written_once():

@@ -1,12 +1,11 @@
-"""At which address the others of a run reach this node: the choice, and apart from it what has to be looked up.
+"""What is known of this host's addresses: which say something to other hosts, and how others may reach this one.
 
-DESIGN section 4: the source address of the connection to the store; a loopback address counts only if all members are
-on one host; else the source of a route to another member; else the host's full name; `--local-addr` overrides.
+DESIGN section 4: a node tells the source address of its connection to the store; where that is a loopback address, also
+the source of a route outside, or else its full name. `roster` takes the second unless all nodes are on one host.
 """
 
 import os
 import socket
-from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -22,30 +21,6 @@ _DISCARD_PORT = 9
 _FULL_NAME_LIMIT_S = 5.0
 
 
-# --- the choice
-
-
-def choose_address(
-    *, local_addr: str | None, source: str, host: str, other_hosts: Collection[str], routes: Iterable[str]
-) -> str | None:
-    """Return the address to tell the others; None: none is known, take the host's full name.
-
-    Args:
-        local_addr: `--local-addr`.
-        source: This end of the connection to the store; empty: unknown (a unix socket).
-        host: As `host_identity` gives it; empty: unknown.
-        other_hosts: The same of all other members.
-        routes: Sources of routes to other members, as `route_source` gives them; looked at only where needed.
-    """
-    if local_addr:
-        return local_addr
-    if source and not is_loopback(source):
-        return source
-    if host and all(other == host for other in other_hosts):
-        return source or LOOPBACK
-    return next((route for route in routes if route and not is_loopback(route)), None)
-
-
 def is_loopback(address: str) -> bool:
     """Return whether an address (not a name) is of this host only; an unspecified one is, for others."""
     plain = address.partition("%")[0].lower()
@@ -55,9 +30,6 @@ def is_loopback(address: str) -> bool:
             return packed[12] in (0, 127)
         return packed in (bytes(16), bytes(15) + b"\1")
     return is_ip(plain) and socket.inet_pton(socket.AF_INET, plain)[0] in (0, 127)
-
-
-# --- what is looked up
 
 
 def host_identity() -> str:

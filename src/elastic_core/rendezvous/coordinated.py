@@ -19,7 +19,7 @@ from elastic_core.errors import (
     WaitCancelledError,
 )
 from elastic_core.rendezvous import membership as m
-from elastic_core.rendezvous.address import full_name, host_identity, is_loopback, route_source
+from elastic_core.rendezvous.address import LOOPBACK, full_name, host_identity, is_loopback, route_source
 from elastic_core.rendezvous.coordinated_options import (
     DEFAULT_CONNECT_TIMEOUT_S,
     DEFAULT_JOIN_TIMEOUT_S,
@@ -44,7 +44,6 @@ from elastic_core.types import (
 
 FIRST_CALL_S = 30.0
 LAST_CALL_S = 2.0
-LOOPBACK = "127.0.0.1"
 _OUTSIDE = "192.0.2.1"
 """An address of nobody, for the kernel to say which way out it would take."""
 _LEAVE_S = 0.7
@@ -139,7 +138,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         """Say that this node will leave; the store that it hosts goes with it, and so does the run."""
         if self._driver is None:
             return
-        if getattr(self._store, "hosting", False) and self._driver.in_round:
+        if self._store.hosting and self._driver.in_round:
             node = self.settings.node_id or os.uname().nodename
             reason = f"node {node}, which hosts the rendezvous store, {self._store.where}, was told to stop"
             verdict = Verdict(outcome="failed", exit_code=RendezvousError.exit_code, reason=reason, by=node)

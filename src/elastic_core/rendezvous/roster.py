@@ -71,10 +71,11 @@ def _seat_wishes(
 def entries(ranked: Sequence[Candidate]) -> tuple[RosterEntry, ...]:
     """Return the roster of a round.
 
-    A loopback address means this host: it stands only where all nodes are of one host. Agents that share a host and
-    were given no ids are told apart by the beginning of their incarnation.
+    A loopback address means this host: it stands only where all nodes are known to be of one host. Agents that share a
+    host and were given no ids are told apart by the beginning of their incarnation.
     """
-    one_host = len({candidate.record.boot for candidate in ranked}) == 1
+    boots = {candidate.record.boot for candidate in ranked}
+    one_host = len(ranked) == 1 or (len(boots) == 1 and "" not in boots)
     count = Counter(candidate.record.node for candidate in ranked)
     return tuple(_entry(candidate, one_host=one_host, alone=count[candidate.record.node] == 1) for candidate in ranked)
 
