@@ -256,5 +256,3 @@ def test_node_id(host, address, node_id):
 )
 def test_attempt(environ, attempt):
     assert attempt_from_environment(environ) == attempt
-    assert attempt_from_environment(environ, option=7) == 7
-    assert attempt_from_environment(environ, option=0) == 0

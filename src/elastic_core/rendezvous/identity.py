@@ -245,16 +245,14 @@ def default_node_id(host_name: str, local_address: str) -> str:
     return host if address in ("", "127.0.0.1", "::1", host) else f"{host}@{address}"
 
 
-def attempt_from_environment(environ: Mapping[str, str], option: int | None = None) -> int:
+def attempt_from_environment(environ: Mapping[str, str]) -> int:
     """Return which attempt at its run this node belongs to; equal on all nodes of one, another after a requeue.
 
-    `--rdzv-attempt` where given. Else what the scheduler counts: `SLURM_RESTART_COUNT` (Slurm's own; absent in the
+    What the scheduler counts: `SLURM_RESTART_COUNT` (Slurm's own; absent in the
     first attempt), `JOBSET_RESTART_ATTEMPT` (Kubernetes' JobSet: has to be mapped from the pod's annotation
     `jobset.sigs.k8s.io/restart-attempt` by the manifest; a plain Job tells its pods nothing of the kind), or
     `AWS_BATCH_JOB_ATTEMPT` (AWS Batch's own, from 1). Else 0. What is no number is passed over.
     """
-    if option is not None:
-        return option
     for variable in _ATTEMPT_VARIABLES:
         value = environ.get(variable, "").strip()
         if value.isascii() and value.isdecimal():

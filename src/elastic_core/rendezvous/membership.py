@@ -121,7 +121,6 @@ class State(Record, frozen=True, kw_only=True):
     told: int = 0
     verdict_told: bool = False
     post: Ending | Verdict | None = None
-    post_failure: Failure | None = None
 
     connected: bool = False
     ever_connected: bool = False
@@ -150,7 +149,6 @@ class State(Record, frozen=True, kw_only=True):
     round_version: str | None = None
     kept_round: RoundDocument | None = None
     members: tuple[Candidate, ...] = ()
-    members_s: float = LONG_AGO_S
     members_read_s: float = LONG_AGO_S
     fresh: frozenset[str] = frozenset()
     since: Revisions | None = None
