@@ -40,6 +40,7 @@ from elastic_core.plugins.hookspecs import hookimpl
 from elastic_core.rendezvous.address import route_source
 from elastic_core.rendezvous.endpoint import Address, Endpoint, dial, is_ip, parse_endpoint, resolve
 from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler
+from elastic_core.rendezvous.interrupt import Interrupt
 from elastic_core.rendezvous.store import (
     CONTROL_KEY,
     ROUND_KEY,
@@ -121,6 +122,7 @@ __all__ = [
     "FailureSeen",
     "HookSettings",
     "Ignore",
+    "Interrupt",
     "Joining",
     "Member",
     "MemberLost",

@@ -6,8 +6,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from elastic_core.api import SYSTEM_CLOCK, BackendError, BackendRefusedError, BackendUnavailableError, WaitBudget
-from elastic_rdzv_redis.interrupt import Interrupt
+from elastic_core.api import (
+    SYSTEM_CLOCK,
+    BackendError,
+    BackendRefusedError,
+    BackendUnavailableError,
+    Interrupt,
+    WaitBudget,
+)
 from elastic_rdzv_redis.line import Line
 from elastic_rdzv_redis.network import Endpoint, dial
 from elastic_rdzv_redis.tls import context_of, tls_failure

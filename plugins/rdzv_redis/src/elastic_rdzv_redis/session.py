@@ -9,11 +9,11 @@ from redis.exceptions import MovedError, NoScriptError
 from elastic_core.api import (
     BackendRefusedError,
     BackendUnavailableError,
+    Interrupt,
     OutcomeUnknownError,
     WaitBudget,
 )
 from elastic_rdzv_redis.connector import Connector, Sentinels
-from elastic_rdzv_redis.interrupt import Interrupt
 from elastic_rdzv_redis.line import Line
 from elastic_rdzv_redis.network import Endpoint
 from elastic_rdzv_redis.scripts import Script

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from math import ceil, isinf
 from weakref import WeakSet
 
-from elastic_core.api import WaitBudget
+from elastic_core.clock import WaitBudget
 
 
 class Interrupt:
