@@ -3,12 +3,9 @@
 import time
 
 from conformance.broken import Cracked, caught_by, replace
-from elastic_core.api import (
-    Topic,
-)
+from elastic_core.api import Topic
 
-
-@caught_by(
+_NOBODY_EXPIRES = (
     "a_member_whose_lease_has_ended_goes",
     "after_a_silence_of_all_the_silent_have_one_lease",
     "an_expired_incarnation_gets_a_new_seat",
@@ -18,6 +15,10 @@ from elastic_core.api import (
     "renew_of_an_expired_seat_says_that_it_is_gone",
     "renew_tells_when_the_next_other_lease_ends",
 )
+"""What notices that the dead stay, however that comes."""
+
+
+@caught_by(*_NOBODY_EXPIRES)
 class NothingExpires(Cracked):
     """Leases are kept and never looked at."""
 
@@ -125,16 +126,7 @@ class ANewcomerAfterAPauseKillsEverybody(Cracked):
         return self.inside(work, "enlist", wait)
 
 
-@caught_by(
-    "a_member_whose_lease_has_ended_goes",
-    "after_a_silence_of_all_the_silent_have_one_lease",
-    "an_expired_incarnation_gets_a_new_seat",
-    "an_expiry_is_told_to_watchers",
-    "leases_are_judged_by_the_stores_clock",
-    "members_leaves_out_whose_lease_has_ended",
-    "renew_of_an_expired_seat_says_that_it_is_gone",
-    "renew_tells_when_the_next_other_lease_ends",
-)
+@caught_by(*_NOBODY_EXPIRES)
 class EveryRenewalIsEverybodys(Cracked):
     """Nobody expires while anybody renews."""
 
