@@ -139,7 +139,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         if self._driver is None:
             return
         if self._store.hosting and self._driver.in_round:
-            node = self.settings.node_id or os.uname().nodename
+            node = self._driver.node
             reason = f"node {node}, which hosts the rendezvous store, {self._store.where}, was told to stop"
             verdict = Verdict(outcome="failed", exit_code=RendezvousError.exit_code, reason=reason, by=node)
             self._tell(m.DecisionPosted(post=verdict))
@@ -154,8 +154,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         """End the run well for all nodes, unless it was decided already how it ends."""
         if self._driver is None or not self._driver.in_round:
             return
-        node = self.settings.node_id or os.uname().nodename
-        verdict = Verdict(outcome="done", exit_code=0, reason="the run was closed", by=node)
+        verdict = Verdict(outcome="done", exit_code=0, reason="the run was closed", by=self._driver.node)
         self._tell(m.DecisionPosted(post=verdict))
         with self._lock:
             self._lock.wait_for(lambda: self._ended or self.is_closed(), timeout=_LEAVE_S)

@@ -98,6 +98,11 @@ class Driver:
         return self._state.kept
 
     @property
+    def node(self) -> str:
+        """Return this node's id as the others know it."""
+        return self._state.me.node
+
+    @property
     def in_round(self) -> bool:
         """Return whether this node takes part in a round that goes on, as far as is known here."""
         return self._state.want is Want.RUN
