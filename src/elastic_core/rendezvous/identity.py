@@ -248,8 +248,8 @@ def default_node_id(host_name: str, local_address: str) -> str:
 def attempt_from_environment(environ: Mapping[str, str]) -> int:
     """Return which attempt at its run this node belongs to; equal on all nodes of one, another after a requeue.
 
-    What the scheduler counts: `SLURM_RESTART_COUNT` (Slurm's own; absent in the
-    first attempt), `JOBSET_RESTART_ATTEMPT` (Kubernetes' JobSet: has to be mapped from the pod's annotation
+    What the scheduler counts: `SLURM_RESTART_COUNT` (Slurm's own; absent in the first attempt),
+    `JOBSET_RESTART_ATTEMPT` (Kubernetes' JobSet: has to be mapped from the pod's annotation
     `jobset.sigs.k8s.io/restart-attempt` by the manifest; a plain Job tells its pods nothing of the kind), or
     `AWS_BATCH_JOB_ATTEMPT` (AWS Batch's own, from 1). Else 0. What is no number is passed over.
     """
