@@ -6,11 +6,12 @@ The environment borrows third-party packages from the one that runs the tests: n
 import json
 import re
 import socket
+import tomllib
 
 import pytest
 
 from support import wait_for
-from wheel_kit import ROOT, Environment, build, finish, write_script
+from wheel_kit import EXAMPLES, OURS, ROOT, Environment, build, finish, version, write_script
 
 pytestmark = pytest.mark.xdist_group("packaging")
 README = (ROOT / "README.md").read_text()
@@ -44,42 +45,46 @@ def fresh(tmp_path_factory, wheels):
     return environment
 
 
+def described(project):
+    """Return what a project's pyproject.toml says of it."""
+    return tomllib.loads((project / "pyproject.toml").read_text())["project"]
+
+
 def test_each_project_becomes_one_wheel_and_our_own_are_tied_to_the_core(wheels, fresh):
-    assert [wheel.name.split("-")[0] for wheel in wheels] == [
-        "elastic_core",
-        "elastic_example_hook_jsonl",
-        "elastic_example_policy_never",
-        "elastic_example_rendezvous_env",
-        "elastic_rdzv_redis",
-        "elastic_rdzv_static",
-        "oom_policy",
-    ]
-    version = (ROOT / "src/elastic_core/_version.py").read_text().split('"')[-2]
-    for plugin in ("redis", "static"):
-        (metadata,) = fresh.site.glob(f"elastic_rdzv_{plugin}-*.dist-info/METADATA")
-        assert f"Version: {version}\n" in metadata.read_text()
-        assert f"Requires-Dist: elastic-core=={version}\n" in metadata.read_text()
-    (metadata,) = fresh.site.glob("elastic_core-*.dist-info/METADATA")
+    names = {described(project)["name"].replace("-", "_") for project in (*OURS, *EXAMPLES)} | {"oom_policy"}
+    assert [wheel.name.split("-")[0] for wheel in wheels] == sorted(names)
+    (core,) = fresh.site.glob("elastic_core-*.dist-info/METADATA")
+    for project in OURS[1:]:
+        name = described(project)["name"]
+        (metadata,) = fresh.site.glob(f"{name.replace('-', '_')}-*.dist-info/METADATA")
+        assert f"Version: {version()}\n" in metadata.read_text()
+        assert f"Requires-Dist: elastic-core=={version()}\n" in metadata.read_text()
     for plugin in ("redis[embedded]", "static"):
-        assert f"Requires-Dist: elastic-rdzv-{plugin}=={version}; extra == 'torchrun'\n" in metadata.read_text()
+        assert f"Requires-Dist: elastic-rdzv-{plugin}=={version()}; extra == 'torchrun'\n" in core.read_text()
+
+
+@pytest.mark.parametrize("project", EXAMPLES, ids=lambda project: project.name)
+def test_an_example_requires_a_range_of_the_core_with_this_one_in_it(project):
+    (core,) = [line for line in described(project)["dependencies"] if line.startswith("elastic-core")]
+    major, minor = map(int, version().split(".")[:2])
+    assert core == f"elastic-core>={major}.{minor},<{major}.{minor + 1}"
 
 
 def test_the_command_runs_from_the_wheel_and_lists_all_plugins(fresh, tmp_path):
     code, out, err = fresh.run("plugins", cwd=tmp_path)
     assert (code, err) == (0, "")
     lines = {tuple(line.split()[:1] + line.split()[-3:]) for line in out.splitlines()[1:]}
-    version = (ROOT / "src/elastic_core/_version.py").read_text().split('"')[-2]
-    assert lines == {
-        ("local", "elastic-core", version, "loaded"),
-        ("c10d", "elastic-rdzv-redis", version, "loaded"),
-        ("redis", "elastic-rdzv-redis", version, "loaded"),
-        ("static", "elastic-rdzv-static", version, "loaded"),
-        ("env", "elastic-example-rendezvous-env", "1.0.0", "loaded"),
-        ("intensity", "elastic-core", version, "loaded"),
-        ("never", "elastic-example-policy-never", "1.0.0", "loaded"),
-        ("stop-on-oom", "oom-policy", "1.0", "loaded"),
-        ("jsonl", "elastic-example-hook-jsonl", "1.0.0", "loaded"),
-    }
+    expected = {("stop-on-oom", "oom-policy", "1.0", "loaded")}
+    for project in (*OURS, *EXAMPLES):
+        said = described(project)
+        names = [
+            name
+            for group, points in said.get("entry-points", {}).items()
+            if group.startswith("elastic_core.")
+            for name in points
+        ]
+        expected |= {(name, said["name"], said.get("version", version()), "loaded") for name in names}
+    assert lines == expected
 
 
 def test_the_code_comes_from_the_wheel_and_brings_the_worker_hooks(fresh, tmp_path):
