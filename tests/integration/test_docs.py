@@ -2,7 +2,8 @@
 
 A block is run if a comment stands before it: `<!-- file: NAME -->` writes it, `<!-- python -->` runs it, `<!-- run -->`
 types its commands (`<!-- run exit=N -->`: the last ends with N) and expects each line of output, in any order, with `…`
-for anything. A page is one session in one folder. `<!-- torch -->` on a page: its code imports torch.
+for anything. A page is one session in one folder. `<!-- torch -->` on a page: its code imports torch;
+`<!-- builds: FOLDER -->`: its files are those of that folder of the sources, letter by letter.
 """
 
 import os
@@ -70,8 +71,11 @@ def test_code_of_a_page_does_what_the_page_shows(page, tmp_path):
     for block in BLOCK.finditer(page.read_text()):
         text = block["text"]
         if block["file"]:
-            compile(text, block["file"], "exec")
-            (tmp_path / block["file"]).write_text(text)
+            path = tmp_path / block["file"]
+            if path.suffix == ".py":
+                compile(text, block["file"], "exec")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
         elif block["python"]:
             code, out = run([sys.executable, "-W", "error", "-c", text], tmp_path)
             assert code == 0, out
@@ -81,6 +85,28 @@ def test_code_of_a_page_does_what_the_page_shows(page, tmp_path):
             assert code == int(block["exit"] or 0), out
             missing = [line for line in shown if not comes(line, out)]
             assert not missing, out
+
+
+BUILDS = re.compile(r"^<!-- builds: (\S+) -->$", re.M)
+NOT_SHOWN = {"README.md", "LICENSE", "py.typed"}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in sorted(DOCS.glob("*/*.md")) if BUILDS.search(page.read_text())],
+    ids=lambda path: f"{path.parent.name}/{path.stem}",
+)
+def test_what_a_page_builds_is_what_the_sources_have(page):
+    text = page.read_text()
+    (folder,) = BUILDS.findall(text)
+    shown = {block["file"]: block["text"] for block in BLOCK.finditer(text) if block["file"]}
+    built = {
+        str(path.relative_to(ROOT / folder)): path.read_text()
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and path.name not in NOT_SHOWN and not {"__pycache__", ".pytest_cache"} & set(path.parts)
+    }
+    beside = {name for name in shown if "/" not in name and name not in built}  # scripts of the page's own
+    assert {name: text for name, text in shown.items() if name not in beside} == built
 
 
 TO_BE_TYPED = sorted(page for kind in ("tutorial", "howto", "plugin_authors") for page in DOCS.glob(f"{kind}/*.md"))
