@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,24 @@ def test_address_that_nobody_answers_at(elastic, script):
     assert "within 1 s" in line
 
 
+def test_an_address_that_is_silent_is_given_up_in_time(elastic, script):
+    with full_queue() as port:
+        began_s = time.monotonic()
+        agent = redis(elastic, script, f"127.0.0.1:{port}", "--connect-timeout", "1")
+        one_line(agent, f"127.0.0.1:{port}", "within 1 s")
+        assert time.monotonic() - began_s < 2.5
+
+
+@contextmanager
+def full_queue():
+    """Give a port whose queue of one is full: the kernel drops what comes then, as a firewall would."""
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        with socket.create_connection(full.getsockname()):
+            yield full.getsockname()[1]
+
+
 # --- every phase ends within 1 s
 
 
@@ -110,15 +129,10 @@ def test_interrupted_while_a_server_says_nothing(elastic, script):
 
 
 def test_interrupted_while_an_address_is_silent(elastic, script):
-    # A queue of one that is full: the kernel drops what comes then, as a firewall would.
-    with socket.socket() as full:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        address = full.getsockname()
-        with socket.create_connection(address):
-            agent = redis(elastic, script, f"127.0.0.1:{address[1]}")
-            wait_for(lambda: syn_sent(address[1]), what="an attempt to connect")
-            ends_at_once(agent)
+    with full_queue() as port:
+        agent = redis(elastic, script, f"127.0.0.1:{port}")
+        wait_for(lambda: syn_sent(port), what="an attempt to connect")
+        ends_at_once(agent)
 
 
 def syn_sent(port):
