@@ -116,7 +116,7 @@ def ended(control: ControlDocument, round_: RoundDocument) -> bool:
 
 def leads(view: View, seat: int) -> int:
     """Return how many members would lead before the one with this seat; 0: it leads."""
-    exclude = _excluded(view)
+    exclude = excluded(view)
     return sum(
         1
         for member in view.members
@@ -237,7 +237,8 @@ def _told(lost: Sequence[RosterEntry], unclean: Sequence[str], arrived: int) -> 
 # --- while a round forms
 
 
-def _excluded(view: View) -> frozenset[str]:
+def excluded(view: View) -> frozenset[str]:
+    """Return the nodes that the decision which ended the round leaves out of the next."""
     ending = view.control.ending
     current = view.current
     if ending is None or current is None or not ended(view.control, current):
@@ -253,7 +254,7 @@ def _form(view: View, notes: Notes) -> Judgement:
         return Judgement(notes=notes, why=f"{blocker.record.node} has workers still")
     ready = [member for member in view.members if member.record.epoch == view.control.epoch]
     notes, free, look_s = _unpark(view, notes, ready, current)
-    exclude = _excluded(view)
+    exclude = excluded(view)
     kept = [member for member in free if member.record.node not in exclude]
     candidates = kept if len(kept) >= view.min_nodes else free
     if len(candidates) < view.min_nodes:

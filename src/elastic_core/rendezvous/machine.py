@@ -15,7 +15,17 @@ from msgspec.structs import replace
 
 from elastic_core.rendezvous import membership as m
 from elastic_core.rendezvous.documents import ControlDocument, Ending, RosterEntry, encode
-from elastic_core.rendezvous.duties import Duty, EndRound, FormRound, GiveVerdict, NoteDone, View, ended, judge, leads
+from elastic_core.rendezvous.duties import (
+    Duty,
+    EndRound,
+    FormRound,
+    GiveVerdict,
+    NoteDone,
+    View,
+    excluded,
+    judge,
+    leads,
+)
 from elastic_core.rendezvous.hearing import MEMBERS, hear
 from elastic_core.rendezvous.heeding import (
     gives_up_s,
@@ -277,7 +287,7 @@ def _duty(state: State, now_s: float) -> Planned:
     state = replace(state, notes=judgement.notes, look_s=look_s)
     if judgement.duty is None:
         return replace(state, owed=""), None
-    if state.me.node in _excluded(view):
+    if state.me.node in excluded(view):
         return state, None
     owed = _name(judgement.duty)
     if state.owed != owed:
@@ -288,11 +298,6 @@ def _duty(state: State, now_s: float) -> Planned:
     if behind and state.members_read_s < due_s - state.me.period_s:
         return state, None  # a deputy acts on what it has read lately; it reads again within a period
     return _do(replace(state, serial=state.serial + 1), judgement.duty)
-
-
-def _excluded(view: View) -> tuple[str, ...]:
-    ending, current = view.control.ending, view.current
-    return ending.exclude if ending is not None and current is not None and ended(view.control, current) else ()
 
 
 def _view(state: State, now_s: float) -> View | None:
