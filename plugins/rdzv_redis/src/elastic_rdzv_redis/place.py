@@ -61,7 +61,7 @@ def is_free(bind: tuple[str, ...], port: int) -> bool:
     """Return whether a server could listen on all of these addresses now.
 
     Raises:
-        BackendRefusedError: never: this user may not, say.
+        BackendRefusedError: this node can never bind the port: the user may not, say.
     """
     for ip in UNSPECIFIED if bind == EVERYWHERE else bind:
         family = socket.AF_INET6 if ":" in ip else socket.AF_INET
