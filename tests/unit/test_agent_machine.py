@@ -321,7 +321,8 @@ class Histories(RuleBasedStateMachine):
             assert step.state is before
         self.state = step.state
         if not isinstance(self.state, Deciding):
-            self.owed = [owed for owed in self.owed if not isinstance(owed, Failure)]  # the loop drops late answers
+            # The loop drops late answers, of the policy and of an examination that waited for the run's word.
+            self.owed = [owed for owed in self.owed if not isinstance(owed, (Failure, m.Examined))]
         for command in step.commands:
             self.perform(command)
 
