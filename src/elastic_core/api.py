@@ -37,9 +37,11 @@ from elastic_core.messages import (
     WorkersStopping,
 )
 from elastic_core.plugins.hookspecs import hookimpl
+from elastic_core.plugins.torch_side import torch_handler
 from elastic_core.rendezvous.address import route_source
 from elastic_core.rendezvous.endpoint import Address, Endpoint, dial, is_ip, parse_endpoint, resolve
 from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler
+from elastic_core.rendezvous.hosted_server import HostedProcess, KeptFolder, hosted_environment
 from elastic_core.rendezvous.interrupt import Interrupt
 from elastic_core.rendezvous.store import (
     CONTROL_KEY,
@@ -121,9 +123,11 @@ __all__ = [
     "FailureHandler",
     "FailureSeen",
     "HookSettings",
+    "HostedProcess",
     "Ignore",
     "Interrupt",
     "Joining",
+    "KeptFolder",
     "Member",
     "MemberLost",
     "Members",
@@ -175,8 +179,10 @@ __all__ = [
     "compare",
     "dial",
     "hookimpl",
+    "hosted_environment",
     "is_ip",
     "parse_endpoint",
     "resolve",
     "route_source",
+    "torch_handler",
 ]

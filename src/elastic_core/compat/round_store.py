@@ -1,0 +1,132 @@
+"""The store that torch's agents share in a round: hosted by the one of rank 0, a fresh one for each round.
+
+torch is named in strings, for the type checker's sake, which would need torch and minutes.
+"""
+
+import importlib
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from elastic_core.agent.port import HeldPort
+from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
+from elastic_core.errors import RendezvousConnectionError, RendezvousError
+from elastic_core.types import RendezvousInfo
+from elastic_core.worker.store_sidecar import one_line
+
+OPERATION_S = 60.0
+"""How long an agent waits for a key of another one: as with torch's c10d."""
+CONNECT_S = 60.0
+CONNECT_TRY_S = 3.0
+"""Nothing can interrupt one try, so that it is kept short."""
+PAUSE_S = 0.02
+
+_HERE, _ALL, _WORKER_PORT = "elastic/here", "elastic/all", "elastic/worker_port"
+
+
+class RoundStores:
+    """Offers a store of this node's before each round, and opens the one of the node that got rank 0.
+
+    torch's own backends keep one store for the whole run, and workers of a new round find addresses of dead ones there;
+    one for each round has nothing old. It ends with the next round, or with the process: agents that finish say so to
+    each other through it.
+
+    Threading: one thread.
+    """
+
+    def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Listen on nothing yet."""
+        self._torch = importlib.import_module("torch.distributed")
+        self._clock = clock
+        self._offered: Any = None
+        self._current: Any = None
+        self._held: HeldPort | None = None
+
+    def offer(self) -> int:
+        """Listen for the agents of the next round and return the port. The last round's store lives on meanwhile.
+
+        Raises:
+            RendezvousError: no port can be had.
+        """
+        try:
+            self._offered = self._torch.TCPStore(
+                "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=OPERATION_S)
+            )
+        except Exception as error:
+            raise RendezvousError(
+                f"this node can't host a store for the agents of a round: {one_line(error)}",
+                hint="look for exhausted ports (ss -s) or descriptors (ulimit -n) on this host",
+            ) from error
+        return int(self._offered.port)
+
+    def meet(self, info: RendezvousInfo, over: Callable[[], bool]) -> tuple[Any, int] | None:
+        """Return the round's store, and the port for the worker of rank 0, when all agents of the round are there.
+
+        Args:
+            info: The round: rank 0 listens on its master address and port.
+            over: Whether the round has ended meanwhile.
+
+        Returns:
+            None: the round has ended before all had come.
+
+        Raises:
+            RendezvousConnectionError: the agent of rank 0 can't be reached.
+        """
+        store = self._open(info, over)
+        if store is None:
+            return None
+        try:
+            return self._gather(store, info, over)
+        except RuntimeError as error:  # torch's are kinds of it; the host of the store is gone, or the way to it
+            if over():
+                return None
+            raise _unreachable(info, one_line(error)) from error
+
+    def _open(self, info: RendezvousInfo, over: Callable[[], bool]) -> Any:  # noqa: ANN401  # a store of torch's
+        prefix = f"elastic/{info.round_token}"
+        if self._held is not None:
+            self._held.close()  # the workers that listened on it are gone
+            self._held = None
+        if info.rank == 0:
+            self._current, self._offered = self._offered, None
+            self._held = HeldPort.reserve()
+            store = self._torch.PrefixStore(prefix, self._current)
+            store.set(_WORKER_PORT, str(self._held.port))
+            return store
+        self._offered = None
+        self._current = self._connect(info, over)
+        return None if self._current is None else self._torch.PrefixStore(prefix, self._current)
+
+    def _connect(self, info: RendezvousInfo, over: Callable[[], bool]) -> Any:  # noqa: ANN401  # a store of torch's
+        end_s = self._clock.monotonic_s() + CONNECT_S
+        while True:
+            try:
+                store = self._torch.TCPStore(
+                    info.master_addr, info.master_port, is_master=False, timeout=timedelta(seconds=CONNECT_TRY_S)
+                )
+            except RuntimeError as error:
+                if over():
+                    return None
+                if self._clock.monotonic_s() >= end_s:
+                    raise _unreachable(info, one_line(error)) from error
+                WaitBudget().sleep(PAUSE_S)
+                continue
+            store.set_timeout(timedelta(seconds=OPERATION_S))
+            return store
+
+    def _gather(self, store: Any, info: RendezvousInfo, over: Callable[[], bool]) -> tuple[Any, int] | None:  # noqa: ANN401
+        """Wait for all: torch's agents, who ask each other next, would wait in vain for one that has died."""
+        if store.add(_HERE, 1) == info.world_size:
+            store.set(_ALL, "1")
+        while not store.check([_ALL]):
+            if over():
+                return None
+            WaitBudget().sleep(PAUSE_S)
+        return store, int(store.get(_WORKER_PORT))
+
+
+def _unreachable(info: RendezvousInfo, why: str) -> RendezvousConnectionError:
+    return RendezvousConnectionError(
+        f"the agent of rank 0 at {info.master_addr}:{info.master_port} could not be reached: {why}",
+        hint="--local-addr on that node, with an address by which the others come to it",
+    )

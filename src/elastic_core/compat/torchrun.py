@@ -1,0 +1,304 @@
+"""Our rendezvous in the hands of stock torchrun: a handler with torch's methods around one of ours.
+
+torch is named in strings, for the type checker's sake, which would need torch and minutes; whoever asks for a handler
+has imported it.
+"""
+
+import atexit
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from elastic_core.clock import WaitBudget
+from elastic_core.compat.round_store import RoundStores
+from elastic_core.errors import (
+    ElasticError,
+    PluginError,
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousGracefulExitError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
+from elastic_core.plugins.options import convert
+from elastic_core.plugins.registry import PluginRegistry
+from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS, DEFAULT_LEASE_TTL_S
+from elastic_core.rendezvous.documents import FORMAT
+from elastic_core.rendezvous.handler import NoServices, RendezvousHandler
+from elastic_core.rendezvous.identity import attempt_from_environment, fingerprint, torch_version
+from elastic_core.types import (
+    Capability,
+    Decided,
+    Failure,
+    FailureClass,
+    RendezvousInfo,
+    RendezvousSettings,
+    Restart,
+    Resumed,
+    RoundChange,
+    Stop,
+    Suspended,
+)
+
+TORCH_RENDEZVOUS = "torch.distributed.elastic.rendezvous"
+_ENTRYPOINT = "a script of torchrun's"
+"""What nodes under `elastic run` are told when they meet one of torchrun's: they would not understand each other."""
+
+_ERRORS: tuple[tuple[type[ElasticError], str], ...] = (
+    (RendezvousTimeoutError, "RendezvousTimeoutError"),
+    (RendezvousClosedError, "RendezvousClosedError"),
+    (RendezvousConnectionError, "RendezvousConnectionError"),
+    (RendezvousStateError, "RendezvousStateError"),
+    (RendezvousGracefulExitError, "RendezvousGracefulExitError"),
+    (ElasticError, "RendezvousError"),
+)
+"""Ours, and what torch calls it."""
+
+_log = logging.getLogger("elastic_core.torchrun")
+
+
+class TorchParameters(Protocol):
+    """What torch hands to whoever makes a handler."""
+
+    backend: str
+    endpoint: str
+    run_id: str
+    min_nodes: int
+    max_nodes: int
+    local_addr: str | None
+    config: Mapping[str, object]
+
+
+def make_handler(parameters: TorchParameters, backend: str) -> "TorchHandler":
+    """Return a handler for torchrun, with the backend that `elastic run` knows by the name `backend`.
+
+    Raises:
+        ValueError: an option can't be, or there is no such backend, as torch's own backends say it.
+    """
+    conf = _conf(parameters.config)
+    registry = PluginRegistry()
+    try:
+        handler = registry.make_rendezvous(backend, _settings(parameters, backend, conf), conf)
+        if Capability.CONTROL not in handler.capabilities:
+            raise PluginError(f"rendezvous backend {backend!r} can't serve torchrun: it does not decide for a run")
+    except ElasticError as error:
+        raise ValueError(str(error)) from error
+    for text in registry.warnings:
+        _log.warning("elastic: %s", text)
+    importlib.import_module(TORCH_RENDEZVOUS).RendezvousHandler.register(TorchHandler)
+    return TorchHandler(handler, name=parameters.backend)
+
+
+def _conf(config: Mapping[str, object]) -> dict[str, str]:
+    """Return what the user typed: torch's launcher adds a `timeout`, a number where the user's would be text."""
+    return {key: str(value) for key, value in config.items() if key != "timeout" or isinstance(value, str)}
+
+
+def _settings(parameters: TorchParameters, backend: str, conf: Mapping[str, str]) -> RendezvousSettings:
+    agreed = {
+        spec.name: convert(conf[spec.name], spec, flag="--rdzv-conf") if spec.name in conf else spec.default
+        for spec in COORDINATED_OPTIONS
+    }
+    return RendezvousSettings(
+        backend=backend,
+        run_id=parameters.run_id,
+        endpoint=parameters.endpoint,
+        min_nodes=parameters.min_nodes,
+        max_nodes=parameters.max_nodes,
+        local_world_size=1,  # torch's agents tell each other how many workers they have
+        local_addr=parameters.local_addr,
+        incarnation=os.urandom(16).hex(),
+        attempt=attempt_from_environment(os.environ),
+        fingerprint=fingerprint(
+            min_nodes=parameters.min_nodes,
+            max_nodes=parameters.max_nodes,
+            entrypoint=_ENTRYPOINT,
+            is_module=False,
+            arguments=(),
+            nproc=1,
+            role="",
+            backend_options=agreed,
+            wire_format=FORMAT,
+            torch=torch_version(),
+        ),
+    )
+
+
+class TorchHandler:
+    """What torch's agent calls; its `RendezvousHandler` knows the class as one of its own.
+
+    A round that is over for whatever reason (a node came, left or was lost, another agent restarts its workers, the run
+    has failed) is told as a waiting node: the one word upon which torch's agent restarts its workers while they run.
+
+    Threading: one thread at a time; the rendezvous beneath keeps the node's lease in a thread of its own.
+    """
+
+    def __init__(self, handler: RendezvousHandler, *, name: str) -> None:
+        """Connect to nothing before the first round.
+
+        Args:
+            handler: One that decides for the whole run.
+            name: What torch calls the backend.
+        """
+        self._handler = handler
+        self._name = name
+        self._torch: Any = importlib.import_module(TORCH_RENDEZVOUS)
+        self._stores = RoundStores()
+        self._handler.services = _Services(self._stores)
+        self._in_round = False
+        self._over = False
+        self._told = False
+        self._shut = False
+        atexit.register(self._leave)
+
+    def get_backend(self) -> str:
+        """Return the name by which torchrun asked for the backend."""
+        return self._name
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Whether workers meet in a store of the agents': no, the worker of rank 0 hosts one of its own.
+
+        What the workers of a round leave in a store, those of the next must not find.
+        """
+        return False
+
+    def get_run_id(self) -> str:
+        """Return the run's id."""
+        return self._handler.get_run_id()
+
+    def next_rendezvous(self) -> Any:  # noqa: ANN401  # torch's RendezvousInfo
+        """Block until there is a round with this node in it. Ends the last one for all nodes, if it goes on.
+
+        Raises:
+            RendezvousError: torch's, and its kinds.
+        """
+        with self._in_torch_words():
+            self._end_round()
+            while True:
+                info = self._join()
+                met = self._stores.meet(info, self._is_over)
+                if met is not None:
+                    break
+        store, port = met
+        bootstrap = self._torch.RendezvousStoreInfo(info.master_addr, port)
+        return self._torch.RendezvousInfo(store, info.rank, info.world_size, bootstrap)
+
+    def num_nodes_waiting(self) -> int:
+        """Return 1 when the round is over and workers must be restarted, else 0. Asks nobody: what is known counts."""
+        return int(self._is_over())
+
+    def is_closed(self) -> bool:
+        """Return whether it is known here that the run is over."""
+        return self._handler.is_closed()
+
+    def set_closed(self) -> None:
+        """End the run for all nodes."""
+        self._handler.set_closed()
+
+    def shutdown(self) -> bool:
+        """Leave, and end the run for all nodes, as torch has it: well, unless the launcher is about to fail."""
+        if self._in_round and not self._is_over():
+            failed = sys.exc_info()[1]
+            if failed is None:
+                self._handler.set_closed()
+            else:
+                self._decide(Stop(reason="torchrun has no restart left", rule="torchrun"), _summary(failed))
+        return self._leave()
+
+    # --- inside
+
+    def _leave(self) -> bool:
+        """Give this node's seat back; idempotent. Called: at exit, too, for torch shuts nothing down after a signal."""
+        if self._shut:
+            return True
+        self._shut = True
+        atexit.unregister(self._leave)
+        self._handler.announce_departure()
+        return self._handler.shutdown()
+
+    def _join(self) -> RendezvousInfo:
+        self._in_round = False
+        self._handler.wait = WaitBudget()
+        info = self._handler.next_rendezvous()
+        assert isinstance(info, RendezvousInfo)  # the core's own rendezvous
+        self._in_round, self._over = True, False
+        return info
+
+    def _end_round(self) -> None:
+        """Say that this node's workers start again, unless the round is over anyway."""
+        if self._in_round and not self._is_over():
+            self._decide(Restart(rule="torchrun"), "an agent of torchrun starts its workers again")
+
+    def _decide(self, decision: Restart | Stop, summary: str) -> None:
+        """Take a decision to the others, and wait until it stands, at most for the time of a lease."""
+        failure = Failure(
+            failure_class=FailureClass.EXIT,
+            summary=summary,
+            node_id=self._handler.settings.node_id or os.uname().nodename,
+            round_index=0,
+            at_s=0.0,
+            uptime_s=0.0,
+        )
+        self._handler.publish(decision, failure)
+        lease_s = self._handler.settings.options.get("lease_ttl")
+        self._look(float(lease_s) if isinstance(lease_s, (int, float)) else DEFAULT_LEASE_TTL_S)
+
+    def _is_over(self) -> bool:
+        if self._in_round and not self._over:
+            self._look(0.0)
+        return self._over
+
+    def _look(self, timeout_s: float) -> None:
+        self._handler.wait = WaitBudget()  # a fresh one: each call leaves a listener with it
+        try:
+            change = self._handler.watch(timeout_s)
+        except ElasticError as error:
+            # Nobody keeps this node's lease any more: the others will go on without it.
+            if not self._told:
+                _log.warning("elastic: %s", error)
+            self._told = self._over = True
+            return
+        self._over = self._over or _ends(change)
+
+    @contextmanager
+    def _in_torch_words(self) -> Iterator[None]:
+        try:
+            yield
+        except ElasticError as error:
+            name = next(name for cls, name in _ERRORS if isinstance(error, cls))
+            raise getattr(self._torch, name)(str(error)) from error
+
+
+class _Services(NoServices):
+    """What an agent of torch's can do for a handler of ours."""
+
+    def __init__(self, stores: RoundStores) -> None:
+        self._stores = stores
+
+    def reserve_port(self) -> int:
+        return self._stores.offer()
+
+    def say(self, text: str) -> None:
+        _log.warning("elastic: %s", text)
+
+
+def _ends(change: RoundChange | None) -> bool:
+    """Return whether workers must be restarted; after a good end they may run on, there is just no further round."""
+    if change is None or isinstance(change, (Suspended, Resumed)):
+        return False
+    done = isinstance(change, Decided) and isinstance(change.decision, Stop) and change.decision.outcome == "done"
+    return not done
+
+
+def _summary(error: BaseException) -> str:
+    """Return in one line why a launcher gives up: which rank failed, where torch says so."""
+    first = getattr(error, "get_first_failure", None)
+    if first is None:
+        return f"torchrun failed: {type(error).__name__}"
+    rank, failure = first()
+    return f"rank {rank} failed with exit code {failure.exitcode}"

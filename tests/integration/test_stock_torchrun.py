@@ -1,0 +1,218 @@
+"""Stock torchrun on our backends, as users start it: two agents, real servers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from redis_servers import redis_server
+from support import wait_for
+
+__all__ = ["redis_server"]
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+LEASE_S = 1.5
+
+WORKER = """
+import json, os, sys, threading
+from pathlib import Path
+
+def end_with_agent(parent=os.getppid(), pause=threading.Event()):
+    while os.getppid() == parent:  # torch leaves the workers of a killed agent alive
+        pause.wait(0.05)
+    os._exit(9)
+
+threading.Thread(target=end_with_agent, daemon=True).start()
+names = ("RANK", "WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
+os.write(1, (json.dumps({name: os.environ[name] for name in names} | {"pid": os.getpid()}) + os.linesep).encode())
+folder, pause = Path(sys.argv[1]), threading.Event()
+while not (folder / "finish").exists():
+    if (folder / f"crash{os.environ['RANK']}").exists():
+        (folder / f"crash{os.environ['RANK']}").unlink()
+        sys.exit(3)
+    pause.wait(0.02)
+"""
+
+GLOO = """
+import os
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.tensor([dist.get_rank() + 1.0])
+dist.all_reduce(total)
+os.write(1, f'{{"total": {total.item():.0f}}}{os.linesep}'.encode())
+dist.destroy_process_group()
+"""
+
+
+class Agent:
+    """One torchrun."""
+
+    def __init__(self, folder, args):
+        folder.mkdir()
+        self._out, self._err = folder / "out", folder / "err"
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "ELASTIC_", "TORCHELASTIC_"))}
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                [*TORCHRUN, *map(str, args)],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=folder,
+                env=inherited | {"TMPDIR": str(folder), "OMP_NUM_THREADS": "1"},
+            )
+
+    @property
+    def err(self):
+        return self._err.read_text(errors="replace")
+
+    def lines(self):
+        return [json.loads(line) for line in self._out.read_text().splitlines() if line.endswith("}")]
+
+    def world(self):
+        """The world size of the last workers that it started; 0: none yet."""
+        lines = self.lines()
+        return int(lines[-1]["WORLD_SIZE"]) if lines else 0
+
+    def wait(self, within_s=60.0):
+        try:
+            return self.process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {within_s:g} s\n{self.err}") from None
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture(params=["redis"])
+def backend(request):
+    """The name under which torchrun knows a backend of ours, and its server's endpoint."""
+    return request.param, request.getfixturevalue(f"{request.param.partition('-')[0]}_server").endpoint
+
+
+@pytest.fixture
+def torchrun(tmp_path, backend, script):
+    """Start torchruns of one run, with the same script."""
+    started, run_id = [], f"test-{os.getpid()}-{time.monotonic_ns()}"
+    name, endpoint = backend
+    text = script(WORKER)
+
+    def start(*args, nnodes="2", path=text, conf=f"lease_ttl={LEASE_S}"):
+        conf = f"{conf},last_call_timeout=1,join_timeout=40"
+        options = ["--rdzv-backend", name, "--rdzv-endpoint", endpoint, "--rdzv-id", run_id, "--rdzv-conf", conf]
+        options += ["--nnodes", nnodes, "--shutdown-timeout", "5"]
+        started.append(Agent(tmp_path / f"agent{len(started)}", [*options, *args, path, tmp_path]))
+        return started[-1]
+
+    yield start
+    for agent in started:
+        agent.close()
+
+
+def both(agents, world):
+    """Whether the last workers of all agents are of one world of this size, and where they meet."""
+    lines = [agent.lines()[-1] if agent.lines() else {} for agent in agents]
+    met = {(line.get("MASTER_ADDR"), line.get("MASTER_PORT"), line.get("WORLD_SIZE")) for line in lines}
+    return len(met) == 1 and lines[0].get("WORLD_SIZE") == str(world) and len({line["RANK"] for line in lines}) == world
+
+
+@pytest.mark.torch
+def test_two_nodes_train_and_leave_no_word_of_trouble(torchrun, script):
+    path = script(GLOO, "gloo.py")
+    agents = [torchrun("--nproc-per-node", count, path=path) for count in ("2", "1")]
+    assert [agent.wait() for agent in agents] == [0, 0], agents[0].err + agents[1].err
+    assert [line["total"] for agent in agents for line in agent.lines()] == [6, 6, 6]
+    assert "arning" not in agents[0].err + agents[1].err
+    assert "Traceback" not in agents[0].err + agents[1].err
+
+
+@pytest.mark.torch
+def test_crash_of_one_worker_restarts_both_nodes_at_once(torchrun, tmp_path):
+    agents = [torchrun("--max-restarts", "1"), torchrun("--max-restarts", "1")]
+    wait_for(lambda: both(agents, 2), within_s=40)
+    first = [agent.lines()[-1] for agent in agents]
+    assert {line["TORCHELASTIC_USE_AGENT_STORE"] for line in first} == {"False"}
+    (tmp_path / "crash1").touch()
+    wait_for(lambda: [len(agent.lines()) for agent in agents] == [2, 2] and both(agents, 2), within_s=10)
+    assert agents[0].lines()[-1]["MASTER_PORT"] != first[0]["MASTER_PORT"]
+    (tmp_path / "finish").touch()
+    assert [agent.wait() for agent in agents] == [0, 0], agents[0].err + agents[1].err
+
+
+@pytest.mark.torch
+def test_last_failure_of_one_node_ends_the_other(torchrun, tmp_path):
+    agents = [torchrun(), torchrun()]
+    wait_for(lambda: both(agents, 2), within_s=40)
+    (tmp_path / "crash0").touch()
+    assert [agent.wait(20) for agent in agents] == [1, 1]
+    survivor = next(agent for agent in agents if agent.lines()[-1]["RANK"] == "1")
+    assert "RendezvousClosedError" in survivor.err
+    assert "rank 0 failed with exit code 3" in survivor.err
+
+
+@pytest.mark.torch
+def test_node_joins_and_the_one_of_rank_0_is_killed(torchrun, tmp_path):
+    first = torchrun(nnodes="1:2")
+    wait_for(lambda: first.world() == 1, within_s=40)
+    second = torchrun(nnodes="1:2")
+    wait_for(lambda: both([first, second], 2), within_s=40)
+    assert first.lines()[-1]["RANK"] == "0"
+    os.kill(first.process.pid, signal.SIGKILL)
+    wait_for(lambda: second.world() == 1, within_s=LEASE_S + 5)
+    (tmp_path / "finish").touch()
+    assert second.wait() == 0, second.err
+    assert len(second.lines()) == 2
+
+
+@pytest.mark.torch
+def test_node_that_is_told_to_stop_is_missed_at_once(torchrun, tmp_path):
+    agents = [torchrun(nnodes="1:2", conf="lease_ttl=30") for _ in range(2)]
+    wait_for(lambda: both(agents, 2), within_s=40)
+    agents[0].process.terminate()
+    wait_for(lambda: agents[1].world() == 1, within_s=10)
+    (tmp_path / "finish").touch()
+    assert agents[1].wait() == 0, agents[1].err
+
+
+@pytest.mark.torch
+def test_bad_option_is_said_by_torchrun_itself(torchrun):
+    agent = torchrun("--rdzv-conf", "leas_ttl=3")
+    assert agent.wait() == 1
+    assert "ValueError: rendezvous backend" in agent.err
+    assert "has no option 'leas_ttl'" in agent.err
+    assert "Try: --rdzv-conf lease_ttl=" in agent.err
+
+
+@pytest.mark.torch
+def test_import_of_torchs_rendezvous_warns_of_nothing(backend):
+    name, _ = backend
+    code = (
+        f"import torch.distributed.elastic.rendezvous as r; assert {name!r} in r.rendezvous_handler_registry._registry"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout + done.stderr == ""
+
+
+@pytest.mark.parametrize(("module", "function"), [("elastic_rdzv_redis.torchrun", "redis")])
+def test_what_every_start_of_torchrun_imports_is_nothing_but_itself(module, function):
+    code = (
+        f"import sys, {module}\n{module}.{function}()\n"
+        "print(*sorted({name for name in sys.modules} - set(sys.stdlib_module_names) - {'__main__'}))"
+    )
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, env=_path(), check=False)
+    assert done.stderr == ""
+    imported = [name for name in done.stdout.split() if name.partition(".")[0] not in sys.stdlib_module_names]
+    assert imported == [module.partition(".")[0], module]
+
+
+def _path():
+    """The environment of an interpreter that finds our packages, and runs no .pth file."""
+    import elastic_rdzv_redis
+
+    folders = [os.path.dirname(os.path.dirname(package.__file__)) for package in (elastic_rdzv_redis,)]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
