@@ -78,6 +78,7 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
 
 INTERNAL_VARIABLES: Final[Mapping[str, str]] = {
     "ELASTIC_SIDECAR": "`1` in a server that an agent has started beside its workers, by which its guard knows it",
+    "ELASTIC_KEPT_FOLDER": "the folder that a server of a backend has on this host; both go when the agent does",
     "TORCH_DEVICE_BACKEND_AUTOLOAD": "set to `0` for the process of `--agent-store`, which needs no device",
 }
 """Neither for users nor for workers."""
@@ -235,7 +236,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "AgentServices",
     ),
     "What plugins are built with": ("RendezvousSettings", "PolicySettings", "HookSettings", "OptionSpec"),
-    "Waiting": ("WaitBudget", "Clock", "SystemClock", "SYSTEM_CLOCK"),
+    "Waiting": ("WaitBudget", "Interrupt", "Clock", "SystemClock", "SYSTEM_CLOCK"),
     "Stores": (
         "Topic",
         "Seat",
@@ -250,7 +251,18 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "ROUND_KEY",
         "CONTROL_KEY",
     ),
-    "Reaching hosts": ("Endpoint", "Address", "parse_endpoint", "resolve", "dial", "is_ip", "route_source"),
+    "Reaching hosts": (
+        "Endpoint",
+        "Address",
+        "parse_endpoint",
+        "resolve",
+        "dial",
+        "is_ip",
+        "route_source",
+        "Interrupt",
+    ),
+    "Stock torchrun": ("torch_handler",),
+    "Hosting a server": ("HostedProcess", "KeptFolder", "hosted_environment"),
     "Rounds": (
         "RendezvousInfo",
         "RosterMember",
