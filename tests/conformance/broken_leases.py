@@ -209,3 +209,21 @@ class LiveCountsTheOthers(Cracked):
     def renew(self, seat, **given):
         answer = super().renew(seat, **given)
         return answer and replace(answer, live=answer.live - 1)
+
+
+@caught_by("an_announced_expiry_ends_a_watch")
+class AnnouncesNothing(Cracked):
+    """Says that it tells of expiries, and only looks for them when it is asked."""
+
+    announces_expiry = True
+
+
+@caught_by("an_announced_expiry_is_expected_in_time", "an_announced_expiry_ends_a_watch")
+class ExpectsNoExpiry(Cracked):
+    """Trusts its announcements, and sets no time at which to look nevertheless."""
+
+    announces_expiry = True
+
+    def renew(self, seat, **given):
+        answer = super().renew(seat, **given)
+        return answer and replace(answer, next_expiry_s=None)

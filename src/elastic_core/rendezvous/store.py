@@ -61,7 +61,8 @@ class Renewal(Record, frozen=True, kw_only=True):
     """What the store answers to a renewal.
 
     `ahead`: live members with a lower seat. `live`: all live members. `next_expiry_s`: seconds from now until the
-    earliest lease of another member ends, by the store's clock; None where there is no other.
+    earliest lease of another member ends, by the store's clock; None where there is no other. A store that
+    `announces_expiry` may say `ttl_s` for any other.
     """
 
     ahead: int
@@ -146,6 +147,8 @@ class CoordinationStore(ABC):
     """The `--rdzv-conf` keys of this store, beside those of every coordinated backend (`lease_ttl` and so on)."""
     min_ttl_s: ClassVar[float] = 1.0
     """The shortest lease that the server can keep."""
+    announces_expiry: ClassVar[bool] = False
+    """Whether the server itself tells watchers that a lease has ended, so that a watch of departures ends by it."""
     hosted_by_member: ClassVar[bool] = False
     """Whether the server belongs to one of the run's nodes, so that its loss ends the run."""
 
@@ -217,7 +220,7 @@ class CoordinationStore(ABC):
 
         Returns at once when something has moved already: no change is missed between two calls. `compare` makes the
         answer. A push from the server is only a hint; what counts is what is read after it. An expiry that no other
-        call has noticed need not end the wait.
+        call has noticed need not end the wait, unless the store `announces_expiry`.
         """
 
     @property

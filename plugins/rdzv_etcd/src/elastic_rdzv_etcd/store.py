@@ -1,1 +1,449 @@
 """The `etcd` backend: what the core's rendezvous needs, on etcd's v3 API."""
+
+import math
+import os
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
+from urllib.parse import unquote
+
+from elastic_core.api import (
+    API_VERSION,
+    CONTROL_KEY,
+    ROUND_KEY,
+    SYSTEM_CLOCK,
+    BackendError,
+    BackendRefusedError,
+    BackendUnavailableError,
+    ConfigError,
+    CoordinationStore,
+    Document,
+    Member,
+    Members,
+    OptionSpec,
+    RendezvousSettings,
+    Renewal,
+    Revisions,
+    Seat,
+    Swapped,
+    Topic,
+    WaitBudget,
+    WaitExpiredError,
+    Watched,
+    compare,
+)
+from elastic_rdzv_etcd import messages as say
+from elastic_rdzv_etcd.content import Keeper, revision_of
+from elastic_rdzv_etcd.errors import LeaseGoneError
+from elastic_rdzv_etcd.messages import Answer, Found, Json, Keys
+from elastic_rdzv_etcd.streak import Streak
+from elastic_rdzv_etcd.url import Login, Target, Tls, parse_target
+from elastic_rdzv_etcd.watching import Watcher
+
+if TYPE_CHECKING:
+    from elastic_rdzv_etcd.gateway import Gateway
+
+DEFAULT_PREFIX: Final = "/elastic/"
+_TRIES: Final = 8
+_JUDGES: Final = 3
+"""How many members, from the first seat on, remove whom the server says to be silent; the others hear of it."""
+
+_VALUE: Final = b"value"
+_VERSION: Final = b"version"
+_DOCUMENT_TOPICS: Final = (CONTROL_KEY, ROUND_KEY)
+
+_T = TypeVar("_T")
+
+
+class _Lease:
+    """What a member's keys are put on: its number on the server, and the seconds that it lasts."""
+
+    def __init__(self, number: str, seconds: int) -> None:
+        self.number = number
+        self.seconds = seconds
+
+
+class EtcdStore(CoordinationStore):
+    """Drives an etcd server, or a cluster, from 3.4 on, through the JSON gateway of its v3 API.
+
+    Every change is one transaction on the server, sent once and never repeated unless the server refused it. A member
+    is there until another one removes it; its lease permits that. The server does not tell the time, so that a member
+    may judge another's silence only while it was answered itself: `Streak`.
+
+    Threading: as the base class says. `close` ends it for good.
+
+    Raises:
+        ConfigError: the endpoint or an option can't be used.
+    """
+
+    api_version: ClassVar[int] = API_VERSION
+    options: ClassVar[Sequence[OptionSpec]] = (
+        OptionSpec(name="username", help="etcd user; default that of the URL, else $ELASTIC_ETCD_USERNAME"),
+        OptionSpec(name="password_file", help="file with the password, where the URL has none; read anew to log in"),
+        OptionSpec(name="ca_cert", help="PEM file with the authorities to trust, for https://; default the system's"),
+        OptionSpec(name="cert", help="PEM file with this client's certificate, for https://"),
+        OptionSpec(name="key", help="PEM file with the certificate's key, where `cert` does not have it"),
+        OptionSpec(name="insecure", type="bool", default=False, help="trust any server, for https://; for tests"),
+        OptionSpec(name="prefix", help=f"what the keys of all runs begin with; default {DEFAULT_PREFIX}"),
+        OptionSpec(name="protocol", help="torch's: https is https:// in the endpoint; default http"),
+        OptionSpec(name="cacert", help="torch's name of ca_cert"),
+        OptionSpec(name="ssl_cert", help="torch's name of cert"),
+        OptionSpec(name="ssl_cert_key", help="torch's name of key"),
+        OptionSpec(name="etcd_prefix", help="torch's name of prefix"),
+    )
+    min_ttl_s: ClassVar[float] = 2.0
+    """A server with usual settings gives no shorter lease; leases are whole seconds."""
+    announces_expiry: ClassVar[bool] = True
+
+    def __init__(self, settings: RendezvousSettings) -> None:
+        """Check endpoint and options; connect to nothing."""
+        super().__init__(settings)
+        self._target = self.target()
+        self._tls = Tls(
+            ca_cert=self._option("ca_cert", "cacert"),
+            cert=self._option("cert", "ssl_cert"),
+            key=self._option("key", "ssl_cert_key"),
+            insecure=bool(settings.options.get("insecure")),
+        )
+        if self._tls != Tls() and not self._target.tls:
+            raise ConfigError(
+                f"options for TLS were given, but {self._target} is an endpoint without TLS",
+                hint=f"--rdzv-endpoint https://{self._target}",
+            )
+        self._keys = Keys(_prefix(self._option("prefix", "etcd_prefix")), settings.run_id)
+        self._keeper = Keeper(self._keys, self._call)
+        self._streak = Streak()
+        self._leases: dict[tuple[int, str], _Lease] = {}
+        self._ttl_s = self.min_ttl_s
+        self._ahead: int | None = None
+        self._live_gateway: Gateway | None = None
+        self._watcher = Watcher(
+            self._keys, self._transact, lambda creates, wait: self._gateway.stream(creates, wait=wait)
+        )
+
+    def _option(self, *names: str) -> str:
+        return next((str(value) for name in names if (value := self.settings.options.get(name))), "")
+
+    def target(self) -> Target:
+        """Return the servers to drive: what the endpoint names. A subclass that finds them otherwise overrides this."""
+        text = self.settings.endpoint
+        protocol = self._option("protocol")
+        if protocol not in ("", "http", "https"):
+            raise ConfigError(f"--rdzv-conf protocol={protocol!r} is neither http nor https", hint="protocol=https")
+        if protocol == "https" and text.strip() and "://" not in text:
+            text = f"https://{text.strip()}"
+        return parse_target(text)
+
+    def login(self) -> Login:
+        """Return user and password, each of the URL, else of the options, else of the environment.
+
+        Called: before each log-in.
+
+        Raises:
+            BackendRefusedError: the password's file can't be read.
+        """
+        own = self._target.login
+        return Login(
+            username=own.username or self._option("username") or os.environ.get("ELASTIC_ETCD_USERNAME", ""),
+            password=own.password
+            or _secret_of(self._option("password_file"))
+            or os.environ.get("ELASTIC_ETCD_PASSWORD", ""),
+        )
+
+    @property
+    def _gateway(self) -> "Gateway":
+        """Return the connections; the first call imports the client."""
+        if self._live_gateway is None:
+            from elastic_rdzv_etcd.gateway import Gateway
+
+            self._live_gateway = Gateway(self._target, login=self.login, tls=self._tls)
+        return self._live_gateway
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What an agent should tell its user once."""
+        return () if self._live_gateway is None else tuple(self._live_gateway.notices)
+
+    @property
+    def where(self) -> str:
+        """Return `etcd at localhost:2379`."""
+        return f"etcd at {self._target}" + (" (TLS)" if self._target.tls else "")
+
+    # --- members
+
+    def connect(self, *, wait: WaitBudget) -> str:
+        """Open a connection anew and return this host's address on it."""
+        self._watcher.drop()
+        return self._gateway.open(wait)
+
+    def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: WaitBudget) -> Seat:
+        """Add a member, or find it, renewed."""
+        self._ttl_s = ttl_s
+
+        def once() -> Seat | None:
+            lease = self._granted(ttl_s, wait)
+            number = self._add(incarnation, record, lease, wait)
+            counts = None if number is None else self._take(number, incarnation, lease, wait)
+            if number is None or counts is None:
+                return None
+            return Seat(number=number, incarnation=incarnation, ahead=counts.ahead)
+
+        return self._until_done(once)
+
+    def _add(self, incarnation: str, record: bytes, lease: _Lease, wait: WaitBudget) -> int | None:
+        """Return the number of the member's seat; None: the content was another than we knew."""
+        content, member = self._keeper.begun(wait), self._keys.member(incarnation)
+        alive = say.put(self._keys.alive_of(incarnation), b"", lease.number)
+        told = say.touch(self._keys.busy)
+        made = self._transact(
+            (*content.unchanged, say.made_at(member, 0)),
+            (say.put(member, say.pack(record), content.lease), alive, told),
+            (say.get(member),),
+            wait,
+        )
+        if made.succeeded:
+            return made.revision
+        found = made.one(0)
+        if found is None:
+            self._keeper.forget()
+            return None
+        again = (say.replace(member, say.pack(record)), alive, told)
+        same = (content.born, say.made_at(member, found.made))
+        return found.made if self._transact(same, again, (), wait).succeeded else None
+
+    def _take(self, number: int, incarnation: str, lease: _Lease, wait: WaitBudget) -> "_Counts | None":
+        """Put a member's keys on a lease and return how many members there are; None: its seat is gone."""
+        keys = self._keys
+        puts = (
+            say.put(keys.alive_of(incarnation), b"", lease.number),
+            say.put(keys.seat(number), b"", lease.number),
+        )
+        counts = self._counts(number, incarnation, puts, wait)
+        if counts is not None:
+            self._leases[number, incarnation] = lease
+        return counts
+
+    def _granted(self, ttl_s: float, wait: WaitBudget) -> _Lease:
+        seconds = math.ceil(ttl_s)
+        return _Lease(self._keeper.grant(seconds, wait), seconds)
+
+    def update(self, seat: Seat, record: bytes, *, wait: WaitBudget) -> bool:
+        """Replace the record of a live seat."""
+        member = self._keys.member(seat.incarnation)
+        same = (say.made_at(member, seat.number), say.is_there(self._keys.busy))
+        then = (say.replace(member, say.pack(record)), say.touch(self._keys.busy))
+        return self._transact(same, then, (), wait).succeeded
+
+    def renew(self, seat: Seat, *, ttl_s: float, wait: WaitBudget) -> Renewal | None:
+        """Make the lease end `ttl_s` from now."""
+        self._ttl_s = ttl_s
+
+        def once() -> Renewal | None:
+            self._keeper.standing(wait)
+            held = self._leases.get((seat.number, seat.incarnation))
+            if held is not None and held.seconds == math.ceil(ttl_s) and self._keeper.keep_alive(held.number, wait):
+                counts = self._counts(seat.number, seat.incarnation, (), wait)
+            else:
+                counts = self._take(seat.number, seat.incarnation, self._granted(ttl_s, wait), wait)
+            if counts is None:
+                return None
+            others = counts.live > 1
+            return Renewal(ahead=counts.ahead, live=counts.live, next_expiry_s=ttl_s if others else None)
+
+        return self._on_a_living_lease(once)
+
+    def withdraw(self, seat: Seat, *, wait: WaitBudget) -> None:
+        """Remove a member now."""
+        self._leases.pop((seat.number, seat.incarnation), None)
+        self._remove(seat.number, seat.incarnation, (), wait)
+
+    def members(self, *, wait: WaitBudget) -> Members:
+        """Return all live members."""
+        keys = self._keys
+        while True:
+            reads = (say.get_all(keys.members), say.get_all(keys.alive, names_only=True), say.get(keys.busy))
+            answer = self._transact((), reads, (), wait)
+            found = answer.found(0)
+            if not self._judge(found, answer.found(1), wait):
+                break
+        return Members(
+            revision=revision_of(answer.one(2)),
+            members=tuple(
+                Member(seat=one.made, incarnation=self._incarnation(one), record=say.unpack(one.value))
+                for one in sorted(found, key=lambda one: one.made)
+            ),
+        )
+
+    # --- who is there
+
+    def _counts(self, number: int, incarnation: str, puts: Sequence[Json], wait: WaitBudget) -> "_Counts | None":
+        """Return how many members there are, and before this one; None: its seat is gone."""
+        keys = self._keys
+        answer = self._transact(
+            (say.made_at(keys.member(incarnation), number),),
+            (*puts, say.count(keys.members), say.count(keys.seats), say.count(keys.seats, end=keys.seat(number))),
+            (),
+            wait,
+        )
+        if not answer.succeeded:
+            return None
+        members, seats, ahead = (answer.counted(at) for at in (-3, -2, -1))
+        # They differ while a member comes, or is silent: then each is looked at.
+        counts = _Counts(ahead, members) if members == seats else self._counted(number, wait)
+        self._ahead = counts.ahead
+        return counts
+
+    def _counted(self, number: int, wait: WaitBudget) -> "_Counts":
+        keys = self._keys
+        reads = (say.get_all(keys.members, names_only=True), say.get_all(keys.alive, names_only=True))
+        answer = self._transact((), reads, (), wait)
+        found = answer.found(0)
+        gone = self._judge(found, answer.found(1), wait)
+        live = [one.made for one in found if one.made not in gone]
+        return _Counts(sum(made < number for made in live), len(live))
+
+    def _judge(self, members: Sequence[Found], alive: Sequence[Found], wait: WaitBudget) -> set[int]:
+        """Remove the members that are silent, if it is known that they are; return the numbers of their seats."""
+        heard = {one.name(self._keys.alive) for one in alive}
+        silent = [one for one in members if one.name(self._keys.members) not in heard]
+        if not silent or not self._streak.may_judge(now_s=SYSTEM_CLOCK.monotonic_s(), ttl_s=self._ttl_s):
+            return set()
+        gone = set()
+        for one in silent:
+            incarnation = self._incarnation(one)
+            still = (say.made_at(self._keys.alive_of(incarnation), 0),)
+            if self._remove(one.made, incarnation, still, wait):
+                gone.add(one.made)
+        return gone
+
+    def _remove(self, number: int, incarnation: str, also: Sequence[Json], wait: WaitBudget) -> bool:
+        """Remove a member and tell of it, if `also` holds; return whether this call did."""
+        keys = self._keys
+        member, told = keys.member(incarnation), (keys.busy, keys.topic(Topic.DEPARTURES))
+        same = (say.made_at(member, number), *(say.is_there(key) for key in told))
+        content = (say.delete(member), say.delete(keys.alive_of(incarnation)), say.delete(keys.seat(number)))
+        return self._transact((*same, *also), (*content, *(say.touch(key) for key in told)), (), wait).succeeded
+
+    def _incarnation(self, found: Found) -> str:
+        return unquote(found.name(self._keys.members).decode())
+
+    # --- documents
+
+    def load(self, key: str, *, wait: WaitBudget) -> Document | None:
+        """Return a document as it stands."""
+        prefix = self._keys.doc(key)
+        return _document(self._transact((), (say.get_all(prefix),), (), wait).found(0), prefix)
+
+    def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: WaitBudget) -> Swapped:
+        """Replace a document if its version is `expect`."""
+        prefix, version = self._keys.doc(key), os.urandom(8).hex()
+        told = (say.touch(self._keys.topic(key)),) if key in _DOCUMENT_TOPICS else ()
+        expected = say.made_at(prefix + _VERSION, 0)
+        if expect is not None:
+            expected = say.has_value(prefix + _VERSION, expect.encode())
+
+        def once() -> Swapped | None:
+            content = self._keeper.begun(wait, keep_s=keep_s) if expect is None else self._keeper.standing(wait)
+            if content is None:
+                return Swapped(applied=False, current=None)
+            value = say.put(prefix + _VALUE, say.pack(new), content.lease)
+            marked = say.put(prefix + _VERSION, version.encode(), content.lease)
+            same = (*content.unchanged, expected)
+            answer = self._transact(same, (value, marked, *told), (say.get_all(prefix),), wait)
+            if answer.succeeded:
+                return Swapped(applied=True, current=Document(value=new, version=version))
+            standing = _document(answer.found(0), prefix)
+            if expect != (None if standing is None else standing.version):
+                return Swapped(applied=False, current=standing)
+            self._keeper.forget()  # it is the content that is another
+            return None
+
+        swapped = self._until_done(once)
+        if swapped.applied:
+            with suppress(BackendError, WaitExpiredError):  # it is written; that it is kept for longer harms nobody
+                self._keeper.keep_for(keep_s, wait)
+        return swapped
+
+    # --- watching
+
+    def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:
+        """Block until one of the topics has moved beyond `since`."""
+        end_s = SYSTEM_CLOCK.monotonic_s() + timeout_s
+        while True:
+            self._watcher.listen(frozenset(topics), wait)
+            seen = compare(since, self._watcher.look(wait), topics)
+            left_s = wait.remaining_s(max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()))
+            if seen.changed or seen.reset or left_s <= 0:
+                return seen
+            if not self._watcher.take_silence():
+                self._watcher.hear(left_s, wait)
+            elif self._ahead is not None and self._ahead < _JUDGES:
+                self._counted(0, wait)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._watcher.drop()
+        gateway, self._live_gateway = self._live_gateway, None
+        if gateway is not None:
+            gateway.close()
+
+    # --- requests
+
+    def _call(self, path: str, body: Json, *, wait: WaitBudget, writes: bool) -> Json:
+        sent_s = SYSTEM_CLOCK.monotonic_s()
+        answer = self._gateway.ask(path, body, wait=wait, writes=writes)
+        self._streak.answered(sent_s=sent_s, now_s=SYSTEM_CLOCK.monotonic_s(), ttl_s=self._ttl_s)
+        return answer
+
+    def _transact(self, same: Sequence[Json], then: Sequence[Json], other: Sequence[Json], wait: WaitBudget) -> Answer:
+        return self._keeper.transact(same, then, other, wait)
+
+    def _on_a_living_lease(self, once: Callable[[], _T]) -> _T:
+        """Return what a call returns; where the server refused it for a lease that is over, call it once more."""
+        try:
+            return once()
+        except LeaseGoneError:
+            self._keeper.forget()
+            return once()
+
+    def _until_done(self, once: Callable[[], _T | None]) -> _T:
+        """Return what a call returns that may find another content than we knew."""
+        for _ in range(_TRIES):
+            done = self._on_a_living_lease(once)
+            if done is not None:
+                return done
+        raise BackendUnavailableError(f"{self.where}: somebody changes the run's content as fast as it is written")
+
+
+class _Counts:
+    """How many live members there are, and with a lower seat."""
+
+    def __init__(self, ahead: int, live: int) -> None:
+        self.ahead = ahead
+        self.live = live
+
+
+def _document(found: Sequence[Found], prefix: bytes) -> Document | None:
+    parts = {one.name(prefix): one.value for one in found}
+    if _VALUE not in parts or _VERSION not in parts:
+        return None
+    return Document(value=say.unpack(parts[_VALUE]), version=parts[_VERSION].decode())
+
+
+def _prefix(text: str) -> str:
+    """Return the prefix of all runs, between slashes."""
+    return f"/{stripped}/" if (stripped := text.strip("/ ")) else DEFAULT_PREFIX
+
+
+def _secret_of(path: str) -> str:
+    """Return a file's text without the line's end; empty where there is no file."""
+    if not path:
+        return ""
+    try:
+        return Path(path).read_text(encoding="utf-8").strip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not text in UTF-8"
+        raise BackendRefusedError(
+            f"cannot read password_file {path!r}: {reason}", hint="--rdzv-conf password_file=PATH"
+        ) from error

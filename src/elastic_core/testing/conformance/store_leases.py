@@ -1,6 +1,8 @@
 """Promises about leases, and who judges them."""
 
-from elastic_core.api import Renewal, Seat
+import pytest
+
+from elastic_core.api import Renewal, Seat, Topic
 from elastic_core.testing.conformance.kit import Kit
 from elastic_core.testing.conformance.store_run import SLACK_S, Client, Pause, StoreRun, another_hosts_clock
 
@@ -28,11 +30,24 @@ class RenewalPromises(Kit):
 
     def test_renew_tells_when_the_next_other_lease_ends(self, run: StoreRun) -> None:
         """`next_expiry_s` is of the others' leases, not of one's own."""
+        if run.cls.announces_expiry:
+            pytest.skip("the store announces expiries: no timer is needed for them")
         client = run.client()
         short, middle, long_ = 10 * run.lease_s, 20 * run.lease_s, 40 * run.lease_s
         first, second, _ = client.enlist(ttl_s=short), client.enlist(ttl_s=middle), client.enlist(ttl_s=long_)
         _near(_renewed(client, first, short), middle)
         _near(_renewed(client, second, middle), short)
+
+    def test_an_announced_expiry_is_expected_in_time(self, run: StoreRun) -> None:
+        """Where the store tells of expiries, `next_expiry_s` is no later than the lease that was asked for."""
+        if not run.cls.announces_expiry:
+            pytest.skip("the store does not announce expiries")
+        client = run.client()
+        lease_s = 10 * run.lease_s
+        seat, _ = client.enlist(ttl_s=lease_s), client.enlist(ttl_s=lease_s)
+        told_s = _renewed(client, seat, lease_s).next_expiry_s
+        assert told_s is not None, "next_expiry_s is None though there is another member"
+        assert 0 < told_s <= 1.01 * lease_s, f"next_expiry_s is {told_s}, later than any lease ends"
 
     def test_renew_of_the_only_member_knows_no_other_lease(self, run: StoreRun) -> None:
         """`next_expiry_s` is None."""
@@ -115,6 +130,18 @@ class LeasePromises(Kit):
         after = client.revisions()
         assert after.departures > before.departures, "`departures` did not move when a member expired"
         assert after.members > before.members, "`members` did not move when a member expired"
+
+    def test_an_announced_expiry_ends_a_watch(self, run: StoreRun) -> None:
+        """Where the store tells of expiries, a watch of departures hears of one between two renewals."""
+        if not run.cls.announces_expiry:
+            pytest.skip("the store does not announce expiries")
+        client, _, speaking = _two(run, silent_ttl_s=2 * run.lease_s)
+        run.pass_time(1.6 * run.lease_s, renewing=[(client, speaking)])
+        since = client.revisions()
+        # Short of the pause after which nobody may be expired.
+        seen = client.watch(since, Topic.DEPARTURES, timeout_s=0.6 * run.lease_s + SLACK_S)
+        assert seen.changed == {Topic.DEPARTURES}, "a lease ended, and the watch of departures did not hear of it"
+        assert client.numbers() == [speaking.number]
 
     def test_leases_are_judged_by_the_stores_clock(self, run: StoreRun) -> None:
         """Another host's clock, an hour ahead, neither lengthens a lease nor ends anybody's."""

@@ -1,0 +1,169 @@
+"""What a run's content has in common: when it was made, and the lease that removes it when nobody calls any more."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from elastic_core.api import SYSTEM_CLOCK, BackendUnavailableError, WaitBudget
+from elastic_rdzv_etcd import messages as say
+from elastic_rdzv_etcd.messages import Answer, Found, Json, Keys
+
+DEFAULT_KEEP_S: Final = 24 * 3600.0
+_TOPICS: Final = ("control", "departures", "round", "members")
+_TRIES: Final = 5
+_OPERATIONS: Final = 100
+"""In one transaction; a server takes 128, if nothing else was set."""
+
+
+class Call(Protocol):
+    """Sends one request to the server."""
+
+    def __call__(self, path: str, body: Json, *, wait: WaitBudget, writes: bool) -> Json:
+        """Return the answer."""
+        ...
+
+
+class Content:
+    """The content as it was when it was looked at last."""
+
+    def __init__(self, keys: Keys, birth: bytes, keep: bytes) -> None:
+        """Read the lease, and how many seconds it lasts, from what is written of it."""
+        said = json.loads(keep)
+        self.lease, self.ttl = str(said["lease"]), int(said["ttl"])
+        self.born = say.has_value(keys.birth, birth)
+        self.unchanged = (self.born, say.has_value(keys.keep, keep))
+        """Hold while new keys may be put on the lease."""
+
+
+class Keeper:
+    """Makes the content of a run, finds it, and keeps it alive while there are calls.
+
+    A lease lasts for a third longer than the content is to be kept, so that it need not be renewed at each call.
+
+    Threading: one thread at a time.
+    """
+
+    def __init__(self, keys: Keys, call: Call, *, now_s: Callable[[], float] = SYSTEM_CLOCK.monotonic_s) -> None:
+        """Know nothing yet."""
+        self._keys = keys
+        self._call = call
+        self._now_s = now_s
+        self._content: Content | None = None
+        self._kept_s = -math.inf
+
+    def forget(self) -> None:
+        """Look anew at the next call: the content is another, or its lease is over."""
+        self._content = None
+
+    def transact(
+        self, compare: Sequence[Json], then: Sequence[Json], other: Sequence[Json], wait: WaitBudget
+    ) -> Answer:
+        """Return the answer of a transaction."""
+        body = {"compare": list(compare), "success": list(then), "failure": list(other)}
+        writes = any("request_range" not in operation for operation in (*then, *other))
+        return Answer(self._call("kv/txn", body, wait=wait, writes=writes))
+
+    def grant(self, ttl: int, wait: WaitBudget) -> str:
+        """Return the number of a new lease."""
+        return str(self._call("lease/grant", {"TTL": str(ttl)}, wait=wait, writes=False)["ID"])
+
+    def keep_alive(self, lease: str, wait: WaitBudget) -> bool:
+        """Renew a lease; False: it is over."""
+        answer = self._call("lease/keepalive", {"ID": lease}, wait=wait, writes=False)
+        return int(answer.get("TTL", 0)) > 0
+
+    def standing(self, wait: WaitBudget) -> Content | None:
+        """Return the content as it stands; None: there is none. What is known already is not asked for again."""
+        if self._content is None:
+            answer = self.transact((), (say.get(self._keys.birth), say.get(self._keys.keep)), (), wait)
+            birth, keep = answer.one(0), answer.one(1)
+            if birth is not None and keep is not None:
+                self._content = Content(self._keys, birth.value, keep.value)
+            self._kept_s = -math.inf
+        self._refresh(wait)
+        return self._content
+
+    def begun(self, wait: WaitBudget, *, keep_s: float = DEFAULT_KEEP_S) -> Content:
+        """Return the content; make it where there is none.
+
+        Raises:
+            BackendUnavailableError: it is removed as often as it is made.
+        """
+        for _ in range(_TRIES):
+            content = self.standing(wait)
+            if content is not None:
+                return content
+            self._begin(_ttl(keep_s), wait)
+        raise BackendUnavailableError("the run's content is removed by somebody as often as it is made")
+
+    def _begin(self, ttl: int, wait: WaitBudget) -> None:
+        """Make the content, unless somebody else has."""
+        keys, lease = self._keys, self.grant(ttl, wait)
+        birth = os.urandom(8).hex().encode()
+        # What is there without a birth is the rest of something that was emptied by hand.
+        rest = (keys.members, keys.alive, keys.seats, keys.docs)
+        made = (
+            say.put(keys.birth, birth, lease),
+            say.put(keys.keep, _keep_value(lease, ttl), lease),
+            *(say.put(keys.topic(topic), b"-1", lease) for topic in _TOPICS),
+        )
+        self.transact((say.made_at(keys.birth, 0),), (*(say.delete_all(prefix) for prefix in rest), *made), (), wait)
+
+    def _refresh(self, wait: WaitBudget) -> None:
+        content, now_s = self._content, self._now_s()
+        if content is None or 0 <= now_s - self._kept_s < content.ttl / 4:
+            return
+        if self.keep_alive(content.lease, wait):
+            self._kept_s = now_s
+        else:
+            self._content = None
+
+    # --- another time to keep
+
+    def keep_for(self, keep_s: float, wait: WaitBudget) -> None:
+        """Put all that has no lease of its own on a lease of another length, if it is another."""
+        ttl = _ttl(keep_s)
+        for _ in range(_TRIES):
+            content = self.standing(wait)
+            if content is None or content.ttl == ttl:
+                return
+            self._move(content, ttl, wait)
+            self.forget()
+
+    def _move(self, content: Content, ttl: int, wait: WaitBudget) -> None:
+        """Move all to a new lease, or a part of it where something changed meanwhile: then `keep` says the old one."""
+        keys, lease = self._keys, self.grant(ttl, wait)
+        reads = (say.get_all(keys.told), say.get(keys.busy), say.get_all(keys.docs, names_only=True))
+        answer = self.transact((), (*reads, say.get_all(keys.members, names_only=True)), (), wait)
+        moves = [
+            (found, say.put(found.key, _same_revision(found, keys.birth), lease))
+            for at in (0, 1)
+            for found in answer.found(at)
+        ]
+        moves += [(found, say.move(found.key, lease)) for at in (2, 3) for found in answer.found(at)]
+        for at in range(0, len(moves), _OPERATIONS):
+            part = moves[at : at + _OPERATIONS]
+            same = (say.stands_at(found.key, found.put_at) for found, _ in part)
+            if not self.transact((content.born, *same), [move for _, move in part], (), wait).succeeded:
+                return
+        self.transact(content.unchanged, (say.put(keys.keep, _keep_value(lease, ttl), lease),), (), wait)
+
+
+def revision_of(found: Found | None) -> int:
+    """Return a topic's revision: how often its key was put, plus its value."""
+    return 0 if found is None else found.puts + int(found.value or b"0")
+
+
+def _same_revision(found: Found, birth: bytes) -> bytes:
+    """Return the value with which one more put leaves a topic's revision as it is."""
+    return found.value if found.key == birth else str(int(found.value or b"0") - 1).encode()
+
+
+def _ttl(keep_s: float) -> int:
+    return math.ceil(keep_s * 4 / 3)
+
+
+def _keep_value(lease: str, ttl: int) -> bytes:
+    return json.dumps({"lease": lease, "ttl": ttl}).encode()

@@ -1,0 +1,188 @@
+"""What is said to etcd's gateway: its requests as JSON, and where a run's content lies."""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+from elastic_rdzv_etcd.coding import b64, prefix_end, unb64
+
+Json = dict[str, Any]
+
+_PLAIN: Final = b"="
+_PACKED: Final = b"z"
+_PACK_BYTES: Final = 4096
+"""Shorter values stay readable in etcdctl; longer ones are a roster of many nodes, and pack to a fifth."""
+
+
+class Keys:
+    """Where the content of a run lies.
+
+    - `told/birth` and `told/{control,departures,round}`: what every member watches;
+    - `busy/members`: the topic that changes often, and matters to the one who leads;
+    - `member/INCARNATION`: a member's record. The revision that made it is its seat's number;
+    - `alive/INCARNATION` and `seat/NUMBER`: there as long as the member's lease;
+    - `doc/KEY/value` and `doc/KEY/version`;
+    - `keep`: the lease on all that has none of its own, so that nothing stays for ever.
+
+    A topic's revision is how often its key was put, plus the number that is its value.
+    """
+
+    def __init__(self, prefix: str, run_id: str) -> None:
+        """Take the prefix of all runs, which ends with a slash."""
+        self.base = f"{prefix}{quote(run_id, safe='')}/".encode()
+        self.told = self.base + b"told/"
+        self.birth = self.told + b"birth"
+        self.busy = self.base + b"busy/members"
+        self.members = self.base + b"member/"
+        self.alive = self.base + b"alive/"
+        self.seats = self.base + b"seat/"
+        self.docs = self.base + b"doc/"
+        self.keep = self.base + b"keep"
+
+    def topic(self, name: str) -> bytes:
+        """Return the key whose puts are a topic's revision."""
+        return self.busy if name == "members" else self.told + name.encode()
+
+    def member(self, incarnation: str) -> bytes:
+        """Return the key of a member's record."""
+        return self.members + quote(incarnation, safe="").encode()
+
+    def alive_of(self, incarnation: str) -> bytes:
+        """Return the key that is there while a member's lease lasts."""
+        return self.alive + quote(incarnation, safe="").encode()
+
+    def seat(self, number: int) -> bytes:
+        """Return the key by which live members are counted; in order of the numbers."""
+        return self.seats + b"%020d" % number
+
+    def doc(self, key: str) -> bytes:
+        """Return what the two keys of a document begin with."""
+        return self.docs + quote(key, safe="").encode() + b"/"
+
+
+def pack(value: bytes) -> bytes:
+    """Return what is stored for a value: the same with a mark before it, or packed."""
+    return _PLAIN + value if len(value) < _PACK_BYTES else _PACKED + zlib.compress(value, 1)
+
+
+def unpack(stored: bytes) -> bytes:
+    """Return the value of what is stored."""
+    return zlib.decompress(stored[1:]) if stored[:1] == _PACKED else stored[1:]
+
+
+# --- comparisons
+
+
+def made_at(key: bytes, revision: int) -> Json:
+    """Hold where a key was made by that revision; 0: where there is none."""
+    return {"target": "CREATE", "result": "EQUAL", "key": b64(key), "create_revision": str(revision)}
+
+
+def is_there(key: bytes) -> Json:
+    """Hold where there is such a key."""
+    return {"target": "CREATE", "result": "GREATER", "key": b64(key), "create_revision": "0"}
+
+
+def stands_at(key: bytes, revision: int) -> Json:
+    """Hold where a key was put last by that revision."""
+    return {"target": "MOD", "result": "EQUAL", "key": b64(key), "mod_revision": str(revision)}
+
+
+def has_value(key: bytes, value: bytes) -> Json:
+    """Hold where a key has that value."""
+    return {"target": "VALUE", "result": "EQUAL", "key": b64(key), "value": b64(value)}
+
+
+# --- operations
+
+
+def put(key: bytes, value: bytes, lease: str) -> Json:
+    """Set a key, for as long as a lease lasts."""
+    return {"request_put": {"key": b64(key), "value": b64(value), "lease": lease}}
+
+
+def replace(key: bytes, value: bytes) -> Json:
+    """Set a key that is there, and leave it on its lease."""
+    return {"request_put": {"key": b64(key), "value": b64(value), "ignore_lease": True}}
+
+
+def touch(key: bytes) -> Json:
+    """Put a key that is there as it is, which raises its version."""
+    return {"request_put": {"key": b64(key), "ignore_value": True, "ignore_lease": True}}
+
+
+def move(key: bytes, lease: str) -> Json:
+    """Leave a key that is there as it is, but on another lease."""
+    return {"request_put": {"key": b64(key), "lease": lease, "ignore_value": True}}
+
+
+def get(key: bytes) -> Json:
+    """Read one key."""
+    return {"request_range": {"key": b64(key)}}
+
+
+def get_all(prefix: bytes, *, end: bytes = b"", names_only: bool = False) -> Json:
+    """Read all keys with a prefix, or up to an end; perhaps without their values."""
+    asked = {"key": b64(prefix), "range_end": b64(end or prefix_end(prefix))}
+    return {"request_range": asked | ({"keys_only": True} if names_only else {})}
+
+
+def count(prefix: bytes, *, end: bytes = b"") -> Json:
+    """Count the keys with a prefix, or up to an end."""
+    return {"request_range": {"key": b64(prefix), "range_end": b64(end or prefix_end(prefix)), "count_only": True}}
+
+
+def delete(key: bytes) -> Json:
+    """Remove one key."""
+    return {"request_delete_range": {"key": b64(key)}}
+
+
+def delete_all(prefix: bytes) -> Json:
+    """Remove all keys with a prefix."""
+    return {"request_delete_range": {"key": b64(prefix), "range_end": b64(prefix_end(prefix))}}
+
+
+# --- answers
+
+
+class Found:
+    """One key of an answer."""
+
+    def __init__(self, raw: Mapping[str, Any]) -> None:
+        """Read what the gateway leaves out as what it means: zero, or nothing."""
+        self.key = unb64(raw["key"])
+        self.value = unb64(raw.get("value", ""))
+        self.made = int(raw.get("create_revision", 0))
+        self.put_at = int(raw.get("mod_revision", 0))
+        self.puts = int(raw.get("version", 0))
+
+    def name(self, prefix: bytes) -> bytes:
+        """Return the key without a prefix that it has."""
+        return self.key[len(prefix) :]
+
+
+class Answer:
+    """What a transaction answered."""
+
+    def __init__(self, raw: Mapping[str, Any]) -> None:
+        """Take the gateway's answer."""
+        self.succeeded = bool(raw.get("succeeded", False))
+        self.revision = int(raw["header"]["revision"])
+        self._parts: Sequence[Mapping[str, Any]] = raw.get("responses", ())
+
+    def found(self, at: int) -> tuple[Found, ...]:
+        """Return the keys that the operation with this place read."""
+        return tuple(Found(kv) for kv in self._range(at).get("kvs", ()))
+
+    def one(self, at: int) -> Found | None:
+        """Return the key that the operation with this place read; None: there is none."""
+        return next(iter(self.found(at)), None)
+
+    def counted(self, at: int) -> int:
+        """Return how many keys the operation with this place counted."""
+        return int(self._range(at).get("count", 0))
+
+    def _range(self, at: int) -> Mapping[str, Any]:
+        part: Mapping[str, Any] = self._parts[at]["response_range"]
+        return part
