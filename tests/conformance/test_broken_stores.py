@@ -32,6 +32,8 @@ def run_one(cls, name):
     kit = CoordinationStoreConformance()
     try:
         TESTS[name](kit, **{key: given[key] for key in inspect.signature(TESTS[name]).parameters if key != "self"})
+    except pytest.skip.Exception:
+        return None  # a promise that this store does not make
     except Exception as err:  # noqa: BLE001  # whatever a broken store does
         return err
     finally:
