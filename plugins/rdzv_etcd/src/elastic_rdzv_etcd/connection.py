@@ -1,0 +1,262 @@
+"""One HTTP connection to a member: urllib3 speaks the protocol, the socket and every limit are ours.
+
+This module and those that build on it import urllib3; `store` imports them when a connection is asked for.
+"""
+
+import io
+import select
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from urllib3.connection import HTTPConnection
+
+from elastic_core.api import (
+    SYSTEM_CLOCK,
+    BackendRefusedError,
+    BackendUnavailableError,
+    Endpoint,
+    Interrupt,
+    WaitBudget,
+    dial,
+)
+from elastic_rdzv_etcd.tls import context_of, tls_failure
+from elastic_rdzv_etcd.url import Tls
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+LIMIT_S: Final = 5.0
+"""No request takes longer, whatever the caller's budget."""
+DIAL_S: Final = 3.0
+"""How long one try to connect may last, names and TLS included."""
+_ALERT_S: Final = 1.0
+_KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+
+
+class Wire(io.RawIOBase):
+    """A connected socket on which sending and receiving end at one time, `end_s`, however many calls it takes.
+
+    It stands where http.client expects a socket; what a response reads ahead stays visible in `buffered`.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        """Take the socket over."""
+        self.sock = sock
+        self.end_s = 0.0
+        self._reader: io.BufferedReader | None = None
+
+    # --- what http.client and urllib3 ask of a socket
+
+    def makefile(self, *_: object) -> io.BufferedReader:
+        """Return what the next response is read from; closing it leaves the socket open."""
+        self._reader = io.BufferedReader(_Reader(self), 65536)
+        return self._reader
+
+    def sendall(self, data: bytes) -> None:
+        """Send all of it.
+
+        Raises:
+            TimeoutError: it did not get away in time.
+        """
+        self.sock.settimeout(self._left_s())
+        self.sock.sendall(data)
+
+    def settimeout(self, _: float | None) -> None:
+        """Do nothing: `end_s` counts."""
+
+    def fileno(self) -> int:
+        """Return the socket's."""
+        return self.sock.fileno()
+
+    def close(self) -> None:
+        """Close the socket."""
+        super().close()
+        self.sock.close()
+
+    # --- what we ask of one
+
+    def receive(self, buffer: "WriteableBuffer") -> int:
+        """Receive what there is, and block until there is something; 0: the other side has ended.
+
+        Raises:
+            TimeoutError: nothing came in time.
+        """
+        self.sock.settimeout(self._left_s())
+        return self.sock.recv_into(buffer)
+
+    def buffered(self) -> bool:
+        """Return whether something was received already that nobody has read."""
+        if isinstance(self.sock, ssl.SSLSocket) and self.sock.pending():
+            return True
+        reader = self._reader
+        return reader is not None and not reader.closed and bool(reader.raw.ahead(reader))  # type: ignore[attr-defined]
+
+    def idle(self) -> bool:
+        """Return whether the server has neither closed the connection nor said anything that nobody asked for."""
+        if self.sock.fileno() < 0:
+            return False
+        poll = select.poll()
+        poll.register(self.sock, select.POLLIN)
+        return not poll.poll(0)
+
+    def wake(self) -> None:
+        """End whatever is blocked on the socket; called from another thread."""
+        with suppress(OSError):  # it is over already
+            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)  # TLS's own would take part in it
+
+    def _left_s(self) -> float:
+        # Zero would mean not to block at all.
+        return max(0.001, self.end_s - SYSTEM_CLOCK.monotonic_s())
+
+
+class _Reader(io.RawIOBase):
+    """The raw stream of one response."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._patient = True
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int | None:
+        return self._wire.receive(buffer) if self._patient else None
+
+    def ahead(self, reader: io.BufferedReader) -> bytes:
+        """Return what the reader above has read ahead, without reading more."""
+        self._patient = False
+        try:
+            return reader.peek(1)
+        finally:
+            self._patient = True
+
+
+class Connection(HTTPConnection):
+    """Sends requests and reads responses on a wire that is connected already; never connects again, repeats nothing.
+
+    Threading: one thread; another one may cancel the wait that it is given.
+    """
+
+    auto_open = 0  # http.client would connect again on its own
+
+    def __init__(self, wire: Wire, place: Endpoint) -> None:
+        """Take the wire over."""
+        super().__init__(place.host, place.port)
+        self.wire = wire
+        self.place = place
+        self.answers = 0
+        self.sock: Any = wire
+
+    def send_post(self, path: str, body: bytes, headers: Mapping[str, str], *, whole: bool = True) -> None:
+        """Send a request, once; `getresponse` then returns the response, its body read where `whole`.
+
+        Raises:
+            OSError, HTTPException, HTTPError: of the socket, http.client and urllib3; the request is not complete.
+        """
+        self.request("POST", path, body, headers, preload_content=whole, decode_content=False)
+
+    def usable(self) -> bool:
+        """Return whether another request may be sent."""
+        return self.sock is not None and self.wire.idle()
+
+    def end(self) -> None:
+        """Close the connection; idempotent."""
+        self.close()
+        self.wire.close()
+
+    @property
+    def local_address(self) -> str:
+        """This host's address on the connection."""
+        return str(self.wire.sock.getsockname()[0]).partition("%")[0]
+
+
+class Connector:
+    """Opens connections to members; each call tries once."""
+
+    def __init__(self, tls: Tls | None, interrupt: Interrupt) -> None:
+        """Keep how to speak TLS (None: don't)."""
+        self._tls = tls
+        self.interrupt = interrupt
+
+    def reach(self, place: Endpoint, *, wait: WaitBudget, within_s: float = DIAL_S) -> Connection:
+        """Return a connection to a member, TLS agreed upon.
+
+        Raises:
+            BackendUnavailableError, BackendRefusedError: there is none; why, where and which addresses were tried.
+            WaitCancelledError, WaitExpiredError: from `wait`.
+        """
+        wait.check()
+        end_s = SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(within_s)
+        sock = dial(place.host, place.port, timeout_s=within_s, wait=wait)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEPALIVE:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+            if self._tls is not None:
+                sock = self._wrapped(sock, place, end_s, wait, self._tls)
+        except BaseException:
+            sock.close()
+            raise
+        return Connection(Wire(sock), place)
+
+    def _wrapped(self, sock: socket.socket, place: Endpoint, end_s: float, wait: WaitBudget, tls: Tls) -> ssl.SSLSocket:
+        """Return the socket with TLS on it."""
+        sock.settimeout(max(0.001, end_s - SYSTEM_CLOCK.monotonic_s()))
+        wrapped = context_of(tls).wrap_socket(sock, server_hostname=place.host, do_handshake_on_connect=False)
+        failure: OSError
+        with self.interrupt.by(wait, _waker(wrapped)):
+            try:
+                wrapped.do_handshake()
+            except OSError as error:
+                failure = error
+            else:
+                return wrapped
+        wrapped.close()
+        if wait.cancelled:
+            wait.check()
+        if isinstance(failure, ssl.SSLError):
+            raise tls_failure(failure, str(place)) from failure
+        what = "no answer from {} in time" if isinstance(failure, TimeoutError) else "{} closed the connection"
+        raise BackendUnavailableError(
+            f"{what.format(place)} during the TLS handshake", hint="http:// if it does not speak TLS"
+        ) from failure
+
+    def hear_alert(self, place: Endpoint, *, wait: WaitBudget) -> None:
+        """Raise what a server has against our certificate, if that is why it closed the connection.
+
+        It says so after the handshake, and a client that is sending just then may never read it: so this one reads.
+        """
+        if self._tls is None:
+            return
+        failure: ssl.SSLError
+        try:
+            wire = self.reach(place, wait=wait, within_s=_ALERT_S).wire
+            wire.end_s = SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(_ALERT_S)
+            try:
+                with self.interrupt.by(wait, wire.wake):
+                    wire.receive(bytearray(1))
+            finally:
+                wire.close()
+        except ssl.SSLError as error:
+            failure = error
+        except (OSError, BackendUnavailableError):
+            return  # it was something else
+        else:
+            return
+        told = tls_failure(failure, str(place))
+        if isinstance(told, BackendRefusedError):
+            raise told from failure
+
+
+def _waker(sock: socket.socket) -> Callable[[], None]:
+    """Return what ends whatever is blocked on a socket; TLS's own shutdown would take part in it."""
+
+    def wake() -> None:
+        with suppress(OSError):  # it is over already
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+    return wake

@@ -1,0 +1,309 @@
+"""Requests to an etcd cluster through the JSON gateway of its members: each sent once, to the member that answers."""
+
+from collections.abc import Callable
+from http.client import HTTPException
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from weakref import WeakSet
+
+import msgspec
+from urllib3.exceptions import HTTPError
+
+from elastic_core.api import (
+    SYSTEM_CLOCK,
+    BackendError,
+    BackendRefusedError,
+    BackendUnavailableError,
+    Interrupt,
+    OutcomeUnknownError,
+    WaitBudget,
+    WaitCancelledError,
+)
+from elastic_rdzv_etcd.coding import EVERYTHING, b64, prefix_end, unb64
+from elastic_rdzv_etcd.connection import DIAL_S, LIMIT_S, Connection, Connector
+from elastic_rdzv_etcd.errors import CompactedError, LeaseGoneError
+from elastic_rdzv_etcd.failures import NotPermittedError, Said, WrongServerError, answered, lost
+from elastic_rdzv_etcd.stream import Stream
+from elastic_rdzv_etcd.url import Login, Target, Tls
+
+__all__ = ["CompactedError", "Gateway", "LeaseGoneError", "Stream", "b64", "prefix_end", "unb64"]
+
+if TYPE_CHECKING:
+    from urllib3 import HTTPResponse
+
+_FAILURES: Final = (OSError, HTTPException, HTTPError)
+_HEADERS: Final = {
+    "Content-Type": "application/json",
+    "User-Agent": "elastic-rdzv-etcd",
+    "Grpc-Metadata-hasleader": "true",  # a member that is cut off says so at once, and ends its watches
+}
+_PROBE: Final = {"key": b64(EVERYTHING), "limit": "1", "keys_only": True}
+"""Any key will do: an answer says that there is a gateway, and a leader; that we may not read it is an answer, too."""
+
+_T = TypeVar("_T")
+
+
+class Gateway:
+    """Asks the members of a cluster, one at a time; after trouble with one, the next.
+
+    Threading: one thread at a time.
+    """
+
+    def __init__(self, target: Target, *, login: Callable[[], Login], tls: Tls) -> None:
+        """Keep how to reach the members; `login` is asked anew for each token, so that passwords may change."""
+        self.notices: list[str] = []
+        self._hosts = target.hosts
+        self._login = login
+        self._interrupt = Interrupt()
+        self._connector = Connector(tls if target.tls else None, self._interrupt)
+        self._at = 0
+        self._line: Connection | None = None
+        self._streams: WeakSet[Stream] = WeakSet()
+        self._known: Login | None = None
+        self._token = ""
+
+    # --- connections
+
+    def open(self, wait: WaitBudget) -> str:
+        """Make a new connection to the first member that answers, and return this host's address on it.
+
+        Raises:
+            BackendUnavailableError, BackendRefusedError: none does.
+            WaitCancelledError, WaitExpiredError: from `wait`.
+        """
+        self._end()
+        self._known, self._token = None, ""
+        return self._on_a_member(self._probe, wait, patient=False)
+
+    def _probe(self, wait: WaitBudget, end_s: float) -> str:
+        """Return this host's address on a connection to a member that serves us."""
+        line = self._ready(wait, end_s)
+        address = line.local_address
+        try:
+            self._asked("kv/range", _PROBE, wait, end_s, writes=False)
+        except NotPermittedError:
+            return address
+        except BackendUnavailableError:
+            self._connector.hear_alert(line.place, wait=wait)
+            raise
+        return address
+
+    def drop(self) -> None:
+        """End all connections: the next call makes new ones, to the next member."""
+        self._end()
+        self._at = (self._at + 1) % len(self._hosts)
+
+    def _end(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            line.end()
+        streams, self._streams = self._streams, WeakSet()
+        for stream in streams:
+            stream.close()
+
+    def close(self) -> None:
+        """End all connections for good."""
+        self._end()
+        self._interrupt.close()
+
+    def _ready(self, wait: WaitBudget, end_s: float) -> Connection:
+        """Return a connection to the member whose turn it is, which the member has not closed."""
+        if self._line is None or not self._line.usable():
+            self._end()
+            self._line = self._reach(wait, end_s)
+        return self._line
+
+    def _reach(self, wait: WaitBudget, end_s: float) -> Connection:
+        within_s = min(DIAL_S, max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()))
+        try:
+            return self._connector.reach(self._hosts[self._at], wait=wait, within_s=within_s)
+        except BackendRefusedError as error:  # of TLS: another member may have a better certificate
+            raise WrongServerError(error.what, hint=error.hint) from error
+
+    def _on_a_member(self, call: Callable[[WaitBudget, float], _T], wait: WaitBudget, *, patient: bool) -> _T:
+        """Return what a call returns at the first member that it does not fail at before anything is written.
+
+        Args:
+            call: Is given the time by which it must be over.
+            wait: Bounds all of it, beside `LIMIT_S`.
+            patient: Whether one call may take all of the time; else there is some left for the other members.
+        """
+        wait.check()
+        end_s = SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(LIMIT_S)
+        failures: list[BackendError] = []
+        for left in range(len(self._hosts), 0, -1):
+            now_s = SYSTEM_CLOCK.monotonic_s()
+            if failures and now_s >= end_s:
+                break
+            try:
+                return call(wait, end_s if patient else now_s + (end_s - now_s) / left)
+            except CompactedError:
+                raise
+            except (BackendUnavailableError, WrongServerError) as error:
+                self.drop()
+                failures.append(error)
+            except OutcomeUnknownError:
+                self.drop()
+                raise
+        raise _all_of(failures)
+
+    # --- requests
+
+    def ask(self, path: str, body: dict[str, Any], *, wait: WaitBudget, writes: bool) -> dict[str, Any]:
+        """Return the answer to `POST /v3/PATH`; of an answer that is a stream, its first part.
+
+        Sent once, unless a member says that it has done nothing, or the request only reads: then the next one is asked.
+
+        Raises:
+            LeaseGoneError: the lease that it names is gone; nothing was written.
+            CompactedError: the revision that it reads at is forgotten.
+            BackendUnavailableError: no member can be reached, or serves us just now; nothing was written.
+            OutcomeUnknownError: it writes, and there was no answer.
+            BackendRefusedError: it is not permitted, or not understood.
+            WaitCancelledError, WaitExpiredError: from `wait`.
+        """
+        return self._on_a_member(
+            lambda wait, end_s: self._asked(path, body, wait, end_s, writes=writes), wait, patient=writes
+        )
+
+    def _asked(
+        self, path: str, body: dict[str, Any], wait: WaitBudget, end_s: float, *, writes: bool
+    ) -> dict[str, Any]:
+        """Return the answer of the member whose turn it is."""
+        line, encoded = self._ready(wait, end_s), msgspec.json.encode(body)
+        for _ in range(2):
+            headers = self._headers(line, wait, end_s)
+            response = self._post(line, path, encoded, headers, wait, end_s, writes=writes)
+            answer = self._judged(line, path, response, writes)
+            if answer is not Said.TOKEN:
+                return answer
+            self._forget_token(line)  # it was refused: nothing was done
+        raise BackendRefusedError(f"{line.place} does not accept the token that it gave")
+
+    def stream(self, creates: list[dict[str, Any]], *, wait: WaitBudget) -> Stream:
+        """Return the events of watches, one for each `create_request`, on a connection of its own.
+
+        Returns when the member has begun all of them.
+
+        Raises:
+            CompactedError: a revision to start at is forgotten, if the member says so at once.
+            BackendUnavailableError, BackendRefusedError: no member does it.
+            WaitCancelledError, WaitExpiredError: from `wait`.
+        """
+        encoded = b"\n".join(msgspec.json.encode({"create_request": create}) for create in creates)
+        return self._on_a_member(
+            lambda wait, end_s: self._streamed(encoded, len(creates), wait, end_s), wait, patient=False
+        )
+
+    def _streamed(self, encoded: bytes, watches: int, wait: WaitBudget, end_s: float) -> Stream:
+        self._ready(wait, end_s)
+        for _ in range(2):
+            line = self._reach(wait, end_s)
+            try:
+                headers = self._headers(line, wait, end_s)
+                response = self._post(line, "watch", encoded, headers, wait, end_s, writes=False, whole=False)
+                if response.status == 200:
+                    stream = Stream(line, response, self._interrupt, watches=watches, login=self._known or Login())
+                    stream.begin(wait, end_s)
+                    self._streams.add(stream)
+                    return stream
+                if self._judged(line, "watch", response, writes=False) is not Said.TOKEN:
+                    raise BackendUnavailableError(f"{line.place} did not begin the watch")
+            except BaseException:
+                line.end()
+                raise
+            line.end()
+            self._forget_token(line)
+        raise BackendRefusedError(f"{line.place} does not accept the token that it gave")
+
+    def _post(
+        self,
+        line: Connection,
+        path: str,
+        encoded: bytes,
+        headers: dict[str, str],
+        wait: WaitBudget,
+        end_s: float,
+        *,
+        writes: bool,
+        whole: bool = True,
+    ) -> "HTTPResponse":
+        """Return the response to a request, sent once. The connection is over, unless there is one."""
+        wait.check()
+        sent = False
+        failure: Exception
+        line.wire.end_s = end_s
+        try:
+            with self._interrupt.by(wait, line.wire.wake):
+                line.send_post(f"/v3/{path}", encoded, headers, whole=whole)
+                sent = True
+                response = line.getresponse()
+                line.answers += 1
+                return response
+        except _FAILURES as error:
+            failure = error
+        except BaseException:
+            line.end()
+            raise
+        line.end()
+        if wait.cancelled:
+            raise WaitCancelledError
+        raise lost(failure, peer=str(line.place), sent=sent, writes=writes, first=not line.answers) from failure
+
+    def _judged(
+        self, line: Connection, path: str, response: "HTTPResponse", writes: bool
+    ) -> dict[str, Any] | Literal[Said.TOKEN]:
+        """Return the content of a response, or that it calls for a new token.
+
+        Raises:
+            BackendError: it is an error.
+        """
+        text = response.data.decode(errors="replace")
+        if response.status == 200:
+            try:
+                answer = msgspec.json.decode(text.partition("\n")[0])
+            except msgspec.DecodeError:
+                answer = None
+            if isinstance(answer, dict) and "error" not in answer:
+                content: dict[str, Any] = answer.get("result", answer)
+                return content
+        login = self._known or Login()
+        found = answered(response.status, text, peer=str(line.place), login=login, writes=writes, path=path)
+        if isinstance(found, BackendError):
+            raise found
+        return found
+
+    # --- who we are
+
+    def _headers(self, line: Connection, wait: WaitBudget, end_s: float) -> dict[str, str]:
+        """Return what goes with a request: the token, which is asked for where there is a user and none yet."""
+        if self._known is None:
+            self._known = self._login()
+        if not self._known.username:
+            return _HEADERS
+        if not self._token:
+            user = {"name": self._known.username, "password": self._known.password}
+            encoded = msgspec.json.encode(user)
+            response = self._post(line, "auth/authenticate", encoded, _HEADERS, wait, end_s, writes=False)
+            answer = self._judged(line, "auth/authenticate", response, writes=False)
+            self._token = "" if answer is Said.TOKEN else str(answer.get("token", ""))
+        return _HEADERS | {"Authorization": self._token}
+
+    def _forget_token(self, line: Connection) -> None:
+        """Ask for another one with the next request.
+
+        Raises:
+            BackendRefusedError: there is no user to ask as.
+        """
+        if self._known is not None and not self._known.username:
+            raise BackendRefusedError(f"{line.place} asks for a user and a password, and none was given")
+        self._known, self._token = None, ""
+
+
+def _all_of(failures: list[BackendError]) -> BackendError:
+    """Return one error for what the members said."""
+    if len(failures) == 1:
+        return failures[0]
+    refused = all(isinstance(failure, BackendRefusedError) for failure in failures)
+    text = "; ".join(dict.fromkeys(failure.what for failure in failures))
+    kind = BackendRefusedError if refused else BackendUnavailableError
+    return kind(f"no member of the cluster serves us: {text}", hint=failures[0].hint)

@@ -1,0 +1,170 @@
+"""What a member sends of its own accord: the events of watches, on a connection of their own."""
+
+from collections.abc import Iterator
+from http.client import HTTPException
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from urllib3.exceptions import HTTPError
+
+from elastic_core.api import (
+    SYSTEM_CLOCK,
+    BackendError,
+    BackendUnavailableError,
+    ElasticError,
+    Interrupt,
+    WaitBudget,
+    WaitCancelledError,
+)
+from elastic_rdzv_etcd.coding import unb64
+from elastic_rdzv_etcd.connection import LIMIT_S, Connection
+from elastic_rdzv_etcd.errors import CompactedError
+from elastic_rdzv_etcd.failures import Said, answered, lost
+from elastic_rdzv_etcd.url import Login
+
+if TYPE_CHECKING:
+    from urllib3 import HTTPResponse
+
+_FAILURES: Final = (OSError, HTTPException, HTTPError)
+_PART_S: Final = 0.1
+"""What has begun to arrive is given so much time, even at the end of a budget."""
+
+
+class Stream:
+    """The events of some watches. Lost with its connection; it never begins again.
+
+    `revision` is the newest of the store that the member has told: a later stream misses nothing that starts after it.
+
+    Threading: one thread at a time, the gateway's.
+    """
+
+    def __init__(
+        self, line: Connection, response: "HTTPResponse", interrupt: Interrupt, *, watches: int, login: Login
+    ) -> None:
+        """Take the connection over; `response` is the one that does not end."""
+        self.revision = 0
+        self._line = line
+        self._peer = str(line.place)
+        self._chunks: Iterator[bytes] = response.read_chunked()
+        self._interrupt = interrupt
+        self._login = login
+        self._uncreated = watches
+        self._rest = b""
+        self._events: list[dict[str, Any]] = []
+        self._closed = False
+
+    def begin(self, wait: WaitBudget, end_s: float) -> None:
+        """Block until the member has begun all watches.
+
+        Raises:
+            BackendError: it has not, or not in time; the stream is over.
+            WaitCancelledError: from `wait`; so it is then.
+        """
+        while self._uncreated:
+            self._take(wait, end_s)
+
+    def events(self, timeout_s: float, wait: WaitBudget) -> list[dict[str, Any]]:
+        """Return what has come, oldest first; block until something has, at most `timeout_s`: then nothing.
+
+        Each has `type` (`PUT` or `DELETE`), `key`, `value` (of a deletion: empty), `mod_revision`, `create_revision`,
+        `lease`, and `prev_value` (None where it was not asked for, or there was none).
+
+        Raises:
+            CompactedError: the revision to start at is forgotten.
+            BackendUnavailableError: the connection is lost, or the member has ended a watch; the stream is over.
+            WaitCancelledError: from `wait`.
+        """
+        end_s = SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(timeout_s)
+        while not self._events:
+            if self._closed:
+                raise BackendUnavailableError(f"the watch at {self._peer} is over")
+            left_s = max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()) if end_s < inf else inf
+            if not self._line.wire.buffered() and not self._interrupt.poll(self._line.wire.sock, left_s, wait):
+                return []
+            self._take(wait, SYSTEM_CLOCK.monotonic_s() + max(_PART_S, wait.remaining_s(LIMIT_S)))
+        events, self._events = self._events, []
+        return events
+
+    def close(self) -> None:
+        """End the connection; idempotent."""
+        self._closed = True
+        self._line.end()
+
+    # --- what arrives
+
+    def _take(self, wait: WaitBudget, end_s: float) -> None:
+        """Read what one chunk has."""
+        failure: ElasticError
+        cause: Exception | None = None
+        self._line.wire.end_s = end_s
+        try:
+            with self._interrupt.by(wait, self._line.wire.wake):
+                chunk = next(self._chunks, None)
+            if chunk is not None:
+                *lines, self._rest = (self._rest + chunk).split(b"\n")
+                for line in filter(None, lines):
+                    self._heed(line)
+                return
+            failure = BackendUnavailableError(f"{self._peer} has ended the watch")
+        except BackendError as error:
+            failure = error
+        except _FAILURES as error:
+            failure, cause = lost(error, peer=self._peer, sent=True, writes=False, first=False), error
+        except BaseException:
+            self.close()
+            raise
+        self.close()
+        raise (WaitCancelledError() if wait.cancelled else failure) from cause
+
+    def _heed(self, line: bytes) -> None:
+        """Keep what one message says.
+
+        Raises:
+            BackendError: that a watch is over.
+        """
+        try:
+            message = msgspec.json.decode(line)
+        except msgspec.DecodeError as error:
+            raise BackendUnavailableError(f"{self._peer} sent what is no JSON in a watch") from error
+        result = message.get("result")
+        if result is None:
+            raise self._ended(line.decode(errors="replace"))
+        self.revision = max(self.revision, int(result.get("header", {}).get("revision", 0)))
+        if result.get("canceled"):
+            raise self._cancelled(result)
+        self._uncreated -= bool(result.get("created"))
+        self._events += map(_event, result.get("events", ()))
+
+    def _ended(self, text: str) -> BackendError:
+        found = answered(503, text, peer=self._peer, login=self._login, writes=False, path="watch")
+        return BackendUnavailableError(f"{self._peer} wants a new token") if found is Said.TOKEN else found
+
+    def _cancelled(self, result: dict[str, Any]) -> BackendError:
+        """Return why the member has cancelled a watch."""
+        if "compact_revision" in result:
+            return CompactedError(f"{self._peer} has forgotten the revisions to watch from")
+        reason = str(result.get("cancel_reason", "")) or "no reason was given"
+        code = 7 if "permission denied" in reason else 14
+        found = answered(
+            503,
+            msgspec.json.encode({"code": code, "message": reason}).decode(),
+            peer=self._peer,
+            login=self._login,
+            writes=False,
+            path="watch",
+        )
+        return found if isinstance(found, BackendError) else BackendUnavailableError(f"{self._peer}: {reason}")
+
+
+def _event(raw: dict[str, Any]) -> dict[str, Any]:
+    kv, previous = raw["kv"], raw.get("prev_kv")
+    return {
+        "type": raw.get("type", "PUT"),
+        "key": unb64(kv["key"]),
+        "value": unb64(kv.get("value", "")),
+        "mod_revision": int(kv["mod_revision"]),
+        "create_revision": int(kv.get("create_revision", 0)),
+        "lease": kv.get("lease", "0"),
+        "prev_value": None if previous is None else unb64(previous.get("value", "")),
+    }

@@ -1,0 +1,116 @@
+"""What people write to name an etcd cluster: hosts, URLs, lists of both; and the credentials within."""
+
+import os
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+from elastic_core.api import ConfigError, Endpoint, parse_endpoint
+
+PORT: Final = 2379
+ENVIRONMENT: Final = ("ELASTIC_ETCD_ENDPOINTS", "ETCDCTL_ENDPOINTS")
+"""Where endpoints are looked for when none are written; the first that is set counts."""
+_SCHEMES: Final = ("http", "https")
+_FORMS: Final = f"HOST:{PORT}, HOST:{PORT},HOST2:{PORT}, or https://HOST:{PORT} for TLS"
+
+
+class Login(NamedTuple):
+    """A user and a password that no text shows; empty: none."""
+
+    username: str = ""
+    password: str = ""
+
+    def __repr__(self) -> str:
+        """Tell whether there is a password, not which."""
+        return f"Login(username={self.username!r}, password={'***' if self.password else ''!r})"
+
+    def hidden_in(self, text: str) -> str:
+        """Return a text that a server sent, without the password."""
+        return text.replace(self.password, "***") if self.password else text
+
+
+class Tls(NamedTuple):
+    """How to trust a server, and what to show it.
+
+    Paths of PEM files; empty: the system's authorities, no certificate.
+    """
+
+    ca_cert: str = ""
+    cert: str = ""
+    key: str = ""
+    insecure: bool = False
+
+
+class Target(NamedTuple):
+    """The members of the cluster that an endpoint names."""
+
+    hosts: tuple[Endpoint, ...]
+    tls: bool = False
+    login: Login = Login()
+
+    def __str__(self) -> str:
+        """Return it as people know it, without secrets: `a:2379,b:2379`."""
+        return ",".join(map(str, self.hosts))
+
+
+def parse_target(text: str, *, environ: Mapping[str, str] | None = None) -> Target:
+    """Return what an endpoint names; an empty one is what the environment names, else this host.
+
+    Args:
+        text: `HOST[:PORT]`, `http://HOST[:PORT]`, `https://USER:PASSWORD@HOST[:PORT]`, or several with commas between.
+            What is written before the first host (scheme and credentials) holds for those that have no scheme.
+        environ: Where `ELASTIC_ETCD_ENDPOINTS` and `ETCDCTL_ENDPOINTS` may be; default: this process's.
+
+    Raises:
+        ConfigError: it can't be read; the text shows no password.
+    """
+    environ = os.environ if environ is None else environ
+    option, written = "--rdzv-endpoint", text.strip()
+    for name in ENVIRONMENT:
+        if not written:
+            option, written = f"${name}", environ.get(name, "").strip()
+    if not written:
+        return Target(hosts=(Endpoint(host="localhost", port=PORT),))
+    schemes: list[str] = []
+    logins: list[Login] = []
+    hosts: list[Endpoint] = []
+    for part in _parts(written):
+        scheme, login, place = _split(part, option)
+        schemes += [scheme] if scheme else []
+        logins += [login] if login != Login() else []
+        if not place:
+            raise ConfigError(f"{option} has a part without a host", hint=_FORMS)
+        hosts.append(parse_endpoint(place, default_port=PORT, option=option))
+    if len(set(schemes)) > 1:
+        raise ConfigError(f"{option} has members with TLS and without it", hint="http:// or https:// for all of them")
+    if len(set(logins)) > 1:
+        raise ConfigError(f"{option} has more than one user and password", hint="https://USER:PASSWORD@HOST,HOST2")
+    return Target(
+        hosts=tuple(dict.fromkeys(hosts)), tls=schemes[:1] == ["https"], login=logins[0] if logins else Login()
+    )
+
+
+def _parts(written: str) -> list[str]:
+    """Return the members of a list; commas before the last `@` of the first one belong to its password."""
+    user_info, at, rest = written.rpartition("@") if written.count("://") < 2 else ("", "", written)
+    first, *others = rest.split(",")
+    return [part.strip() for part in (f"{user_info}{at}{first}", *others)]
+
+
+def _split(part: str, option: str) -> tuple[str, Login, str]:
+    """Return scheme, credentials and place of one member; empty where it has none."""
+    scheme, separator, rest = part.partition("://")
+    if not separator:
+        scheme, rest = "", part
+    if separator and scheme.lower() not in _SCHEMES:
+        # Not shown: without `//` before it, a password may be what stands there.
+        known = scheme if scheme.isalnum() else "…"
+        raise ConfigError(f"{option} has the scheme {known!r}, which is neither http nor https", hint=_FORMS)
+    user_info, at, place = rest.rpartition("@")
+    if at and not separator:
+        raise ConfigError(f"{option} has a user, but no scheme", hint=f"https://USER:PASSWORD@HOST:{PORT}")
+    username, _, password = user_info.partition(":")
+    place, slash, path = place.partition("/")
+    if slash and path.strip("/"):
+        raise ConfigError(f"{option} has a path after the host, which etcd knows nothing of", hint=_FORMS)
+    return scheme.lower(), Login(username=unquote(username), password=unquote(password)), place
