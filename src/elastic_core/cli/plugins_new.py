@@ -1,0 +1,239 @@
+"""`elastic plugins new`: writes a package with a plugin that works, for its author to fill in."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import click
+
+from elastic_core.errors import ConfigError
+from elastic_core.types import Record
+
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?", re.IGNORECASE)
+"""What the package indexes take for a project's name."""
+
+
+class _Kind(Record, frozen=True, kw_only=True):
+    """What is written for one interface. Commands: `{name}` is the plugin's; `trial` needs no script of the user's."""
+
+    group: str
+    noun: str
+    summary: str
+    suffix: str
+    module: str
+    example: str
+    trial: str
+
+
+_KINDS: Final[Mapping[str, _Kind]] = {
+    "rendezvous": _Kind(
+        group="elastic_core.rendezvous",
+        noun="rendezvous backend",
+        summary="A rendezvous backend for elastic-core",
+        suffix="Store",
+        module="store",
+        example="elastic run --rdzv-backend {name} --rdzv-id my-run --nnodes 2 train.py    # twice, on one host",
+        trial="elastic run --rdzv-backend {name} --rdzv-id try --nproc-per-node 2 -m platform",
+    ),
+    "failure": _Kind(
+        group="elastic_core.failure",
+        noun="policy",
+        summary="A restart policy for elastic-core",
+        suffix="Policy",
+        module="policy",
+        example="elastic run --max-restarts 3 --policy {name} --policy-conf pause=5 train.py",
+        trial="elastic run --max-restarts 3 --policy {name} -m platform",
+    ),
+    "hook": _Kind(
+        group="elastic_core.hooks",
+        noun="hook",
+        summary="A hook for elastic-core",
+        suffix="Hook",
+        module="hook",
+        example="elastic run train.py    # an installed hook is on, in every run; -p no:{name} leaves it out",
+        trial="elastic run --run-dir try -m platform && cat try/{name}.txt",
+    ),
+}
+_MEANT: Final = {
+    "backend": "rendezvous",
+    "handler": "failure",
+    "observer": "hook",
+    "policy": "failure",
+    "rdzv": "rendezvous",
+    "store": "rendezvous",
+}
+"""What else people call the kinds; to be told, not to be taken."""
+
+
+def _new(name: str, kind: str | None, directory: str | None) -> int:
+    chosen = _kind(kind)
+    plugin = re.sub(r"[-_.]+", "-", name).lower()
+    package = _package(name, plugin, kind or "")
+    _refuse_taken(plugin, package, chosen, kind or "")
+    folder = Path(directory or plugin)
+    _refuse_occupied(folder)
+    words = {
+        "name": plugin,
+        "package": package,
+        "constant": package.upper(),
+        "cls": _class_name(plugin, chosen.suffix),
+        "group": chosen.group,
+        "module": chosen.module,
+        "summary": chosen.summary,
+        "example": chosen.example.format(name=plugin),
+        "requires": _requirement(),
+    }
+    written = [_write(folder / path, text) for path, text in _files(kind or "", words)]
+    _tell(folder, written, plugin, package, chosen)
+    return 0
+
+
+# --- what the user wants
+
+
+def _kind(kind: str | None) -> _Kind:
+    known = ", ".join(_KINDS)
+    if not kind:
+        raise ConfigError("the kind of plugin is missing", hint=f"--kind {known.replace(', hook', ' or hook')}")
+    if kind not in _KINDS:
+        from elastic_core.launcher.values import nearest
+
+        near = nearest(kind.lower(), (*_KINDS, *_MEANT))
+        meant = _MEANT.get(near, near)
+        raise ConfigError(f"--kind {kind!r} is none of {known}", hint=f"--kind {meant or next(iter(_KINDS))}")
+    return _KINDS[kind]
+
+
+def _package(name: str, plugin: str, kind: str) -> str:
+    """Return the name to import, or say why there can be none."""
+    if not _NAME.fullmatch(name):
+        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "my-plugin"
+        raise ConfigError(
+            f"{name!r} can't be a distribution's name: letters, digits and '-', '_', '.' between them are needed",
+            hint=_line(slug if slug[0].isalpha() else f"my-{slug}", kind),
+        )
+    package = plugin.replace("-", "_")
+    import keyword
+
+    if not package.isidentifier() or keyword.iskeyword(package):
+        raise ConfigError(f"{package!r} can't be imported by Python", hint=_line(f"my-{plugin}", kind))
+    return package
+
+
+def _line(name: str, kind: str) -> str:
+    return f"elastic plugins new {name} --kind {kind}"
+
+
+def _refuse_taken(plugin: str, package: str, chosen: _Kind, kind: str) -> None:
+    """Refuse what an installed plugin or package has: one of both would hide the other."""
+    from importlib.util import find_spec
+
+    from elastic_core.plugins.discovery import find_entries
+
+    hint = _line(f"my-{plugin}", kind)
+    for entry in find_entries():
+        if (entry.group, entry.name) == (chosen.group, plugin):
+            raise ConfigError(f"there is a {chosen.noun} {plugin!r} already, of {entry.label}", hint=hint)
+    spec = find_spec(package)
+    if spec is not None and spec.origin is not None:  # None: a folder without Python files, which hides nothing
+        raise ConfigError(f"there is a package {package!r} already ({spec.origin})", hint=hint)
+
+
+def _refuse_occupied(folder: Path) -> None:
+    if folder.is_dir() and not any(folder.iterdir()):
+        return
+    if folder.exists() or folder.is_symlink():
+        what = "exists and is not empty" if folder.is_dir() else "exists and is no directory"
+        raise ConfigError(f"{str(folder)!r} {what}; nothing is overwritten", hint="--directory DIR, a new one")
+
+
+def _class_name(plugin: str, suffix: str) -> str:
+    """Return `MyBackendStore` for `my-backend`; never a name that the module imports."""
+    from elastic_core import api
+
+    name = "".join(word[:1].upper() + word[1:] for word in plugin.split("-"))
+    full = name if name.endswith(suffix) else name + suffix
+    return f"My{full}" if full in api.__all__ else full
+
+
+def _requirement() -> str:
+    """Return the range of the core that a plugin of today may require: up to the next version that may break it."""
+    from elastic_core._version import __version__
+    from elastic_core.plugins.core_name import core_name
+    from elastic_core.plugins.discovery import find_entries
+
+    major, minor = map(int, __version__.split(".")[:2])
+    release = re.fullmatch(r"[\d.]+", __version__) is not None
+    above = f"0.{minor + 1}" if major == 0 else str(major + 1)
+    return f"{core_name(find_entries())}>={f'{major}.{minor}' if release else __version__},<{above}"
+
+
+# --- what is written
+
+
+def _files(kind: str, words: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Give the path of each file within the package's folder, and its text."""
+    from string import Template
+
+    folder = Path(__file__).parent / "templates"
+    for part in ("common", kind):
+        for template in sorted((folder / part).rglob("*.tmpl")):
+            path = str(template.relative_to(folder / part)).removesuffix(".tmpl")
+            text = Template(template.read_text(encoding="utf-8")).substitute(words)
+            yield path.replace("package", words["package"]), text
+
+
+def _write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("x", encoding="utf-8") as file:  # never one that somebody has put there meanwhile
+        file.write(text)
+    return path
+
+
+def _tell(folder: Path, written: list[Path], plugin: str, package: str, kind: _Kind) -> None:
+    import shlex
+
+    click.echo(f"wrote a package with the {kind.noun} {plugin!r}:")
+    for path in sorted(written):
+        click.echo(f"  {path}")
+    click.echo("next:")
+    commands = [f"cd {shlex.quote(str(folder))}", "pip install -e '.[test]'", "pytest", kind.trial.format(name=plugin)]
+    for line in commands[folder == Path() :]:
+        click.echo(f"  {line}")
+    click.echo(f"then fill in what is marked TODO; begin with src/{package}/{kind.module}.py")
+
+
+_HELP = """\
+Write a package with a plugin that works: code, entry point, and tests that subclass the conformance kit and pass.
+
+NAME is the distribution's, and the name by which the plugin is chosen. What its author fills in is marked TODO.
+"""
+_EPILOG = """\b
+Examples:
+  elastic plugins new my-policy --kind failure
+  elastic plugins new my-store --kind rendezvous --directory ~/src/my-store
+"""
+
+command = click.Command(
+    "new",
+    callback=_new,
+    params=[
+        click.Argument(["name"]),
+        click.Option(
+            ["--kind"],
+            metavar="KIND",
+            shell_complete=lambda ctx, param, incomplete: [kind for kind in _KINDS if kind.startswith(incomplete)],
+            help="rendezvous (a store: how nodes find each other), failure (a policy: what follows a failure), or hook "
+            "(is told what the agent does).",
+        ),
+        click.Option(
+            ["--directory"],
+            metavar="DIR",
+            type=click.Path(file_okay=False),
+            help="The folder to write, new or empty; NAME here if not given.",
+        ),
+    ],
+    help=_HELP,
+    epilog=_EPILOG,
+)

@@ -1,0 +1,282 @@
+"""`elastic plugins new`: what it writes passes its own tests, and the commands that it prints do what they should."""
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from elastic_core._version import __version__
+from elastic_core.cli import plugins_new
+from elastic_core.cli.main import COMPLETE_VARIABLE, main
+from wheel_kit import ROOT, Environment, checked, contents
+
+pytestmark = pytest.mark.xdist_group("plugins_new")
+
+KINDS = {"rendezvous": "my-store", "failure": "acme.Rules", "hook": "pager_duty"}
+LONG = "acme-cluster-scheduler-{kind}"
+
+
+def plain_environment(**more):
+    dropped = ("PET_", "ELASTIC_", "TORCHELASTIC_", "PYTEST", "PYTHON", "PIP_", "OMP_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(dropped)} | more
+
+
+class Author:
+    """Somebody with an environment of their own, the core as its developers have it, and no package index."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.environment = Environment(folder / "venv")
+        (info,) = Path(sysconfig.get_path("purelib")).glob("elastic_core-*.dist-info")
+        (self.environment.site / info.name).symlink_to(info)
+        (self.environment.site / "core.pth").write_text(f"{ROOT / 'src'}\n")
+        for name, module in (("pip", "pip"), ("pytest", "pytest"), ("elastic", "elastic_core")):
+            script = self.environment.bin / name
+            script.write_text(f'#!/bin/sh\nexec "{self.environment.bin}/python" -m {module} "$@"\n')
+            script.chmod(0o755)
+        self.printed = {}
+
+    def types(self, *lines, background=False):
+        """Type lines into a shell in the author's folder; return what they printed, or the running shell."""
+        home = self.folder / "home"
+        home.mkdir(mode=0o700, exist_ok=True)
+        env = plain_environment(
+            PATH=f"{self.environment.bin}{os.pathsep}{os.environ['PATH']}",
+            HOME=str(home),
+            XDG_RUNTIME_DIR=str(home),
+            PIP_NO_INDEX="1",
+            PIP_NO_BUILD_ISOLATION="0",  # pip's spelling of no isolation: nothing is downloaded
+        )
+        command = ["bash", "-e", "-c", "\n".join(lines)]
+        if background:
+            return subprocess.Popen(
+                command, cwd=self.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+        return checked(command, cwd=self.folder, env=env)
+
+
+@pytest.fixture(scope="module")
+def author(tmp_path_factory):
+    """Somebody who has begun a plugin of each kind."""
+    somebody = Author(tmp_path_factory.mktemp("author"))
+    for kind, name in KINDS.items():
+        somebody.printed[kind] = somebody.types(f"elastic plugins new {name} --kind {kind}")
+    return somebody
+
+
+def folder_of(author, kind):
+    return author.folder / re.sub(r"[._]", "-", KINDS[kind]).lower()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_commands_that_are_printed_install_test_and_use_it(author, kind):
+    printed = author.printed[kind]
+    files = [line.strip() for line in printed.partition("\nnext:\n")[0].splitlines()[1:]]
+    assert sorted(files) == sorted(
+        str(path.relative_to(author.folder)) for path in folder_of(author, kind).rglob("*") if path.is_file()
+    )
+    commands = [line[2:] for line in printed.partition("\nnext:\n")[2].splitlines() if line.startswith("  ")]
+    assert [command.split()[0] for command in commands] == ["cd", "pip", "pytest", "elastic"]
+    out = author.types(*commands)
+    assert re.search(r"^=+ \d+ passed", out, re.M), out
+    assert "failed" not in out
+    assert "Linux" in out
+    listed = author.types("elastic plugins")
+    plugin = folder_of(author, kind).name
+    assert re.search(rf"^{plugin} .* {plugin} +0\.1\.0 +loaded$", listed, re.M), listed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_wheel_has_the_types_and_one_entry_point(author, kind, tmp_path):
+    folder = folder_of(author, kind)
+    checked([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=folder)
+    (wheel,) = tmp_path.glob("*.whl")
+    files = contents(wheel)
+    package = folder.name.replace("-", "_")
+    assert f"{package}/py.typed" in files
+    assert not [name for name in files if name.startswith("test") or name.endswith(".tmpl")]
+    points = files[f"{package}-0.1.0.dist-info/entry_points.txt"].decode().split("\n")
+    assert points[0].startswith("[elastic_core.")
+    assert points[1].startswith(f"{folder.name} = {package}:")
+
+
+@pytest.fixture(scope="module")
+def both_lengths(tmp_path_factory):
+    """Packages of each kind with a short and a long name: lines grow with it."""
+    folder = tmp_path_factory.mktemp("styled")
+    for kind in KINDS:
+        for name in ("x1", LONG.format(kind=kind)):
+            assert main(["plugins", "new", name, "--kind", kind, "--directory", str(folder / f"{kind}-{name}")]) == 0
+    return sorted(folder.iterdir())
+
+
+def test_its_style_is_ruffs_and_ours(both_lengths):
+    for project in both_lengths:
+        ruff = [sys.executable, "-m", "ruff"]
+        checked([*ruff, "check", "--no-cache", "."], cwd=project)
+        checked([*ruff, "format", "--no-cache", "--check", "."], cwd=project)
+        checked([*ruff, "check", "--no-cache", "--config", ROOT / "pyproject.toml", "."], cwd=project)
+
+
+def test_its_types_are_strict(both_lengths, tmp_path):
+    for project in both_lengths:
+        assert "strict = true" in (project / "pyproject.toml").read_text()
+        checked([sys.executable, "-m", "mypy", "--cache-dir", tmp_path], cwd=project, env=plain_environment())
+
+
+def test_two_agents_meet_in_the_store_that_was_written(author):
+    script = author.folder / "meet.py"
+    script.write_text(
+        "import os\nos.write(1, (os.environ['RANK'] + ' of ' + os.environ['WORLD_SIZE'] + '\\n').encode())\n"
+    )
+    author.types("pip install -q my-store/")
+    line = "elastic run --rdzv-backend my-store --rdzv-endpoint meet.db --rdzv-id meet --nnodes 2 meet.py"
+    shells = [author.types(f"exec {line}", background=True) for _ in range(2)]
+    try:
+        outs = [shell.communicate(timeout=60)[0] for shell in shells]
+    finally:
+        for shell in shells:
+            shell.kill()
+            shell.wait()
+    assert [shell.returncode for shell in shells] == [0, 0], outs
+    assert sorted(re.findall(r"\d of 2", "".join(outs))) == ["0 of 2", "1 of 2"]
+
+
+def test_it_requires_a_range_of_the_core(author):
+    major, minor = map(int, __version__.split(".")[:2])
+    for kind in KINDS:
+        text = (folder_of(author, kind) / "pyproject.toml").read_text()
+        assert f'dependencies = ["elastic-core>={major}.{minor},<{major}.{minor + 1}"]' in text
+
+
+@pytest.mark.parametrize(
+    ("version", "bounds"),
+    [("0.1.0", ">=0.1,<0.2"), ("0.9.3", ">=0.9,<0.10"), ("1.4.2", ">=1.4,<2"), ("0.2.0.dev3", ">=0.2.0.dev3,<0.3")],
+)
+def test_the_range_ends_where_interfaces_may_change(monkeypatch, version, bounds):
+    monkeypatch.setattr("elastic_core._version.__version__", version)
+    assert plugins_new._requirement() == f"elastic-core{bounds}"
+
+
+# --- what goes wrong is one line
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "hint"),
+    [
+        (["a b!", "--kind", "hook"], "'a b!' can't be a distribution's name", "elastic plugins new a-b --kind hook"),
+        (["-", "--kind", "hook"], "'-' can't be", "elastic plugins new my-plugin"),
+        (["été", "--kind", "hook"], "'été' can't be", "elastic plugins new t"),
+        (["3d", "--kind", "hook"], "'3d' can't be imported", "elastic plugins new my-3d"),
+        (["class", "--kind", "hook"], "'class' can't be imported", "elastic plugins new my-class"),
+        (["json", "--kind", "hook"], "there is a package 'json' already", "elastic plugins new my-json"),
+        (["elastic-core", "--kind", "hook"], "there is a package 'elastic_core' already", "my-elastic-core"),
+        (["intensity", "--kind", "failure"], "there is a policy 'intensity' already, of elastic-core", "my-intensity"),
+        (["x"], "the kind of plugin is missing", "--kind rendezvous, failure or hook"),
+        (["x", "--kind", ""], "the kind of plugin is missing", "--kind rendezvous, failure or hook"),
+        (["x", "--kind", "hooks"], "'hooks' is none of rendezvous, failure, hook", "Try: --kind hook"),
+        (["x", "--kind", "Failur"], "'Failur' is none of", "Try: --kind failure"),
+        (["x", "--kind", "polcy"], "'polcy' is none of", "Try: --kind failure"),
+        (["x", "--kind", "backend"], "'backend' is none of", "Try: --kind rendezvous"),
+        (["x", "--kind", "q"], "'q' is none of", "Try: --kind rendezvous"),
+        (["--kind", "hook"], "Missing argument 'NAME'", "elastic plugins new --help"),
+        (["x", "y", "--kind", "hook"], "unexpected extra argument", "elastic plugins new --help"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(here, capsys, words, what, hint):
+    assert main(["plugins", "new", *words]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("elastic: error: ")
+    assert what in err
+    assert hint in err
+    assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize("occupant", ["folder", "file", "link"])
+def test_nothing_is_overwritten(here, capsys, occupant):
+    match occupant:
+        case "folder":
+            (here / "x1").mkdir()
+            (here / "x1" / "thesis.txt").write_text("years of work")
+        case "file":
+            (here / "x1").write_text("years of work")
+        case "link":
+            (here / "x1").symlink_to("nowhere")
+    before = sorted(here.rglob("*"))
+    assert main(["plugins", "new", "x1", "--kind", "hook"]) == 2
+    assert re.search(r"'x1' exists and is .*; nothing is overwritten. Try: --directory", capsys.readouterr().err)
+    assert sorted(here.rglob("*")) == before
+
+
+def test_an_empty_folder_may_be_filled_where_one_stands(here, capsys):
+    assert main(["plugins", "new", "x1", "--kind", "hook", "--directory", "."]) == 0
+    assert (here / "src/x1/hook.py").exists()
+    assert "  cd" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "class_name"),
+    [
+        ("agent", "hook", "MyAgentHook"),  # AgentHook is the base class
+        ("coordination-store", "rendezvous", "MyCoordinationStore"),
+        ("x.y_z", "failure", "XYZPolicy"),
+        ("k8s-policy", "failure", "K8sPolicy"),
+    ],
+)
+def test_the_class_is_named_like_the_plugin_and_hides_no_other(here, name, kind, class_name):
+    assert main(["plugins", "new", name, "--kind", kind, "--directory", "made"]) == 0
+    (point,) = re.findall(r"^\S+ = \"\w+:(\w+)\"$", (here / "made/pyproject.toml").read_text(), re.M)
+    assert point == class_name
+    (module,) = [path for path in here.glob("made/src/*/*.py") if f"class {class_name}(" in path.read_text()]
+    compile(module.read_text(), str(module), "exec")
+
+
+# --- the rest of `elastic plugins` is as it was
+
+
+def test_other_commands_do_not_pay_for_it():
+    code = "import sys; from elastic_core.cli.main import main; main(sys.argv[1:]); print(*sys.modules)"
+    for words, light in (
+        (["--help"], "plugins_command"),
+        (["plugins"], "plugins_new"),
+        (["plugins", "-h"], "plugins_new"),
+    ):
+        loaded = checked([sys.executable, "-c", code, *words]).splitlines()[-1].split()
+        assert "elastic_core.cli.main" in loaded
+        assert f"elastic_core.cli.{light}" not in loaded
+
+
+@pytest.mark.parametrize("words", [["plugins", "nwe"], ["plugins", "--json", "new", "x1", "--kind", "hook"]])
+def test_a_line_without_sense_is_refused(here, capsys, words):
+    assert main(words) == 2
+    assert capsys.readouterr().err.endswith("Try: elastic plugins --help\n")
+    assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("elastic plugins n", {"new"}),
+        ("elastic plugins new x --ki", {"--kind"}),
+        ("elastic plugins new x --kind f", {"failure"}),
+    ],
+)
+def test_a_shell_can_complete_it(monkeypatch, capsys, words, expected):
+    monkeypatch.setenv(COMPLETE_VARIABLE, "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 0
+    assert {line.partition(",")[2] for line in capsys.readouterr().out.split()} == expected
