@@ -224,14 +224,21 @@ class EtcdServer:
     def empty(self) -> None:
         """Stop it, forget its data, and start it again: another cluster, whose revisions begin anew."""
         self.stop()
-        shutil.rmtree(self._data, ignore_errors=True)
+        self.forget()
         self.start()
+
+    def forget(self) -> None:
+        """Remove its data; it must not be running."""
+        assert self.process is None
+        shutil.rmtree(self._data, ignore_errors=True)
 
     # --- what a test asks it
 
-    def call(self, path: str, body: dict[str, Any] | None = None, *, token: str = "") -> dict[str, Any]:
+    def call(
+        self, path: str, body: dict[str, Any] | None = None, *, token: str = "", timeout_s: float = 5
+    ) -> dict[str, Any]:
         """Return its answer to `POST /v3/PATH`; fail where it is none of JSON with status 200."""
-        status, text = self._post(path, body or {}, token=token)
+        status, text = self._post(path, body or {}, token=token, timeout_s=timeout_s)
         assert status == 200, f"{path}: {status} {text}"
         answer: dict[str, Any] = json.loads(text)
         return answer
@@ -283,6 +290,150 @@ class EtcdServer:
         self.call("auth/enable")
 
 
+class TlsEtcd(EtcdServer):
+    """A server that speaks TLS only, wants certificates of clients, and knows the users root and `USER`.
+
+    `ca`, `cert` and `key` are PEM files of a client, whose certificate has no CommonName; `named_cert` and `named_key`
+    are of one that has. `other_ca` is an authority that the server knows nothing of.
+    """
+
+    def __init__(self, folder: Path, *, config: tuple[str, ...] = ()) -> None:
+        import trustme
+
+        folder.mkdir(parents=True, exist_ok=True)
+        authority, stranger = trustme.CA(), trustme.CA()
+        self.ca, self.other_ca = folder / "ca.pem", folder / "other_ca.pem"
+        authority.cert_pem.write_to_path(self.ca)
+        stranger.cert_pem.write_to_path(self.other_ca)
+        for name, issued in (
+            ("server", authority.issue_cert("localhost", "127.0.0.1", "::1")),
+            ("client", authority.issue_cert("w@elastic.test")),
+            ("named", authority.issue_cert("w@elastic.test", common_name=USER)),
+        ):
+            issued.private_key_pem.write_to_path(folder / f"{name}.key")
+            for at, part in enumerate(issued.cert_chain_pems):
+                part.write_to_path(folder / f"{name}.pem", append=at > 0)
+        self.cert, self.key = folder / "client.pem", folder / "client.key"
+        self.named_cert, self.named_key = folder / "named.pem", folder / "named.key"
+        super().__init__(
+            folder,
+            config=(
+                *("--cert-file", str(folder / "server.pem"), "--key-file", str(folder / "server.key")),
+                *("--client-cert-auth", "--trusted-ca-file", str(self.ca), *config),
+            ),
+            client_tls=self._context,
+        )
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.ca)
+        context.load_cert_chain(self.cert, self.key)
+        return context
+
+    @property
+    def login_url(self) -> str:
+        """`https://USER:PASSWORD@HOST:PORT`."""
+        return f"https://{USER}:{PASSWORD}@{self.endpoint}"
+
+
+class EtcdCluster:
+    """Three members."""
+
+    def __init__(self, folder: Path, *, election_ms: int = 500, config: tuple[str, ...] = ()) -> None:
+        self._folder, self._election_ms, self._config = folder, election_ms, config
+        self.members: list[EtcdServer] = []
+
+    @property
+    def endpoint(self) -> str:
+        """`HOST:PORT,HOST:PORT,HOST:PORT`."""
+        return ",".join(member.endpoint for member in self.members)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the running members."""
+        return [member.pid for member in self.members if member.process]
+
+    def start(self) -> "EtcdCluster":
+        """Start all, and return when each of them answers."""
+        for left in reversed(range(_TRIES)):
+            self._make(f"t{left}")
+            try:
+                for member in self.members:
+                    member.launch()
+                for member in self.members:
+                    wait_for(member.answers, within_s=STARTS_WITHIN_S, what=f"an answer of etcd in {member.folder}")
+            except AssertionError:
+                self.stop()
+                if not (left and any("address already in use" in member.log for member in self.members)):
+                    raise
+            else:
+                return self
+        raise AssertionError("unreachable")
+
+    def _make(self, name: str) -> None:
+        ports = free_ports(6)
+        pairs = list(zip(ports[::2], ports[1::2], strict=True))
+        members = ",".join(f"n{at}=http://127.0.0.1:{peer}" for at, (_, peer) in enumerate(pairs))
+        self.members = [
+            EtcdServer(
+                self._folder / name / f"n{at}",
+                name=f"n{at}",
+                ports=pair,
+                members=members,
+                election_ms=self._election_ms,
+                config=self._config,
+            )
+            for at, pair in enumerate(pairs)
+        ]
+
+    def leader(self) -> EtcdServer:
+        """Return who leads; wait for one."""
+        found = wait_for(self._leader, within_s=STARTS_WITHIN_S, what="a leader")
+        assert isinstance(found, EtcdServer)
+        return found
+
+    def _leader(self) -> EtcdServer | None:
+        for member in self.members:
+            if member.process is None:
+                continue
+            with suppress(OSError, AssertionError, http.client.HTTPException):
+                status = member.call("maintenance/status", timeout_s=0.5)
+                if status.get("leader") == status["header"]["member_id"]:
+                    return member
+        return None
+
+    def followers(self) -> list[EtcdServer]:
+        """Return those who run and do not lead."""
+        leader = self.leader()
+        return [member for member in self.members if member.process and member is not leader]
+
+    def kill_leader(self) -> EtcdServer:
+        """Kill who leads, and return it."""
+        leader = self.leader()
+        leader.stop()
+        return leader
+
+    def stop_majority(self) -> list[EtcdServer]:
+        """Kill two members, the leader among them, and return them."""
+        killed = [self.leader(), self.followers()[0]]
+        for member in killed:
+            member.stop()
+        return killed
+
+    def empty(self) -> None:
+        """Stop all, forget their data, and start them again on the same ports."""
+        self.stop()
+        for member in self.members:
+            member.forget()
+            member.launch()
+        for member in self.members:
+            wait_for(member.answers, within_s=STARTS_WITHIN_S)
+
+    def stop(self) -> None:
+        """Kill all."""
+        for member in self.members:
+            member.stop()
+
+
 def b64(text: str) -> str:
     """Return a key or a value as the gateway wants it."""
     return base64.b64encode(text.encode()).decode()
@@ -301,6 +452,28 @@ def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer
         yield server.start()
     finally:
         server.stop()
+
+
+@pytest.fixture
+def tls_etcd(tmp_path: Path) -> Iterator[TlsEtcd]:
+    """A server with TLS, client certificates, users and roles."""
+    server = TlsEtcd(tmp_path / "tls")
+    try:
+        server.start()
+        server.enable_auth()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def etcd_cluster(tmp_path: Path) -> Iterator[EtcdCluster]:
+    """Three members that the test may kill, pause and start."""
+    cluster = EtcdCluster(tmp_path / "cluster")
+    try:
+        yield cluster.start()
+    finally:
+        cluster.stop()
 
 
 @pytest.fixture
