@@ -1,9 +1,10 @@
 """What the pages show is so: their code runs, their output is what comes, and they build without a warning.
 
-A block is run if a comment stands before it: `<!-- file: NAME -->` writes it, `<!-- python -->` runs it, `<!-- run -->`
-types its commands (`<!-- run exit=N -->`: the last ends with N) and expects each line of output, in any order, with `…`
-for anything. A page is one session in one folder. `<!-- torch -->` on a page: its code imports torch;
-`<!-- builds: FOLDER -->`: its files are those of that folder of the sources, letter by letter.
+A block is run if a comment stands before it: `<!-- file: NAME -->` writes it (`<!-- more: NAME -->` goes on with the
+file), `<!-- python -->` runs it, `<!-- run -->` types its commands (`<!-- run exit=N -->`: the last ends with N) and
+expects each line of output, in any order, with `…` for anything. A page is one session in one folder. `<!-- torch -->`
+on a page: its code imports torch; `<!-- builds: FOLDER -->`: its files are those of that folder of the sources, letter
+by letter.
 """
 
 import os
@@ -18,7 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(
-    r"^<!-- (file: (?P<file>\S+)|run(?: exit=(?P<exit>\d+))?|(?P<python>python)) -->\n"
+    r"^<!-- ((?:file|(?P<more>more)): (?P<file>\S+)|run(?: exit=(?P<exit>\d+))?|(?P<python>python)) -->\n"
     r"```\w+\n(?P<text>.*?)^```$",
     re.M | re.S,
 )
@@ -65,15 +66,30 @@ def comes(line, out):
     return re.search(".*".join(re.escape(part) for part in line.rstrip().split("…")), out) is not None
 
 
+def written(blocks):
+    """Yield name and text of each file, as far as it is written, for each block that writes of it; in order."""
+    files = {}
+    for block in blocks:
+        if block["file"]:
+            text = block["text"]
+            if block["more"]:  # as formatters separate them: one line within a class, two between definitions
+                text = files[block["file"]] + ("\n" if text[0] == " " else "\n\n") + text
+            files[block["file"]] = text
+            yield block["file"], text
+
+
 @pytest.mark.parametrize("page", list(pages()))
 def test_code_of_a_page_does_what_the_page_shows(page, tmp_path):
     (tmp_path / "runtime").mkdir(mode=0o700)
-    for block in BLOCK.finditer(page.read_text()):
+    blocks = list(BLOCK.finditer(page.read_text()))
+    files = written(blocks)
+    for block in blocks:
         text = block["text"]
         if block["file"]:
-            path = tmp_path / block["file"]
+            name, text = next(files)
+            path = tmp_path / name
             if path.suffix == ".py":
-                compile(text, block["file"], "exec")
+                compile(text, name, "exec")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         elif block["python"]:
@@ -99,7 +115,7 @@ NOT_SHOWN = {"README.md", "LICENSE", "py.typed"}
 def test_what_a_page_builds_is_what_the_sources_have(page):
     text = page.read_text()
     (folder,) = BUILDS.findall(text)
-    shown = {block["file"]: block["text"] for block in BLOCK.finditer(text) if block["file"]}
+    shown = dict(written(BLOCK.finditer(text)))
     built = {
         str(path.relative_to(ROOT / folder)): path.read_text()
         for path in (ROOT / folder).rglob("*")
