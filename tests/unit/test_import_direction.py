@@ -54,6 +54,9 @@ def test_the_plugins_are_found():
         "elastic_rdzv_redis",
         "elastic_rdzv_static",
         "elastic_example_rendezvous_env",
+        "elastic_example_rendezvous_file",
         "elastic_example_policy_never",
+        "elastic_example_policy_exit_codes",
         "elastic_example_hook_jsonl",
+        "elastic_example_hook_textfile",
     }

@@ -12,11 +12,14 @@ from elastic_core.types import Record
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?", re.IGNORECASE)
 """What the package indexes take for a project's name."""
+_TEMPLATES: Final = Path(__file__).parent / "templates"
+"""Files for every kind (`common`) and for each: `package` in a path, and `$words` in a text, are replaced."""
 
 
 class _Kind(Record, frozen=True, kw_only=True):
     """What is written for one interface. Commands: `{name}` is the plugin's; `trial` needs no script of the user's."""
 
+    word: str
     group: str
     noun: str
     summary: str
@@ -26,8 +29,9 @@ class _Kind(Record, frozen=True, kw_only=True):
     trial: str
 
 
-_KINDS: Final[Mapping[str, _Kind]] = {
-    "rendezvous": _Kind(
+_KINDS: Final = (
+    _Kind(
+        word="rendezvous",
         group="elastic_core.rendezvous",
         noun="rendezvous backend",
         summary="A rendezvous backend for elastic-core",
@@ -36,7 +40,8 @@ _KINDS: Final[Mapping[str, _Kind]] = {
         example="elastic run --rdzv-backend {name} --rdzv-id my-run --nnodes 2 train.py    # twice, on one host",
         trial="elastic run --rdzv-backend {name} --rdzv-id try --nproc-per-node 2 -m platform",
     ),
-    "failure": _Kind(
+    _Kind(
+        word="failure",
         group="elastic_core.failure",
         noun="policy",
         summary="A restart policy for elastic-core",
@@ -45,7 +50,8 @@ _KINDS: Final[Mapping[str, _Kind]] = {
         example="elastic run --max-restarts 3 --policy {name} --policy-conf pause=5 train.py",
         trial="elastic run --max-restarts 3 --policy {name} -m platform",
     ),
-    "hook": _Kind(
+    _Kind(
+        word="hook",
         group="elastic_core.hooks",
         noun="hook",
         summary="A hook for elastic-core",
@@ -54,7 +60,8 @@ _KINDS: Final[Mapping[str, _Kind]] = {
         example="elastic run train.py    # an installed hook is on, in every run; -p no:{name} leaves it out",
         trial="elastic run --run-dir try -m platform && cat try/{name}.txt",
     ),
-}
+)
+_WORDS: Final = tuple(kind.word for kind in _KINDS)
 _MEANT: Final = {
     "backend": "rendezvous",
     "handler": "failure",
@@ -67,24 +74,24 @@ _MEANT: Final = {
 
 
 def _new(name: str, kind: str | None, directory: str | None) -> int:
-    chosen = _kind(kind)
+    chosen = _chosen(kind)
     plugin = re.sub(r"[-_.]+", "-", name).lower()
-    package = _package(name, plugin, kind or "")
-    _refuse_taken(plugin, package, chosen, kind or "")
+    package = _package(name, plugin, chosen)
+    _refuse_taken(plugin, package, chosen)
     folder = Path(directory or plugin)
     _refuse_occupied(folder)
     words = {
         "name": plugin,
         "package": package,
         "constant": package.upper(),
-        "cls": _class_name(plugin, chosen.suffix),
+        "cls": _class_name(plugin, chosen),
         "group": chosen.group,
         "module": chosen.module,
         "summary": chosen.summary,
         "example": chosen.example.format(name=plugin),
         "requires": _requirement(),
     }
-    written = [_write(folder / path, text) for path, text in _files(kind or "", words)]
+    written = [_write(folder / path, text) for path, text in _files(chosen, words)]
     _tell(folder, written, plugin, package, chosen)
     return 0
 
@@ -92,20 +99,20 @@ def _new(name: str, kind: str | None, directory: str | None) -> int:
 # --- what the user wants
 
 
-def _kind(kind: str | None) -> _Kind:
-    known = ", ".join(_KINDS)
-    if not kind:
-        raise ConfigError("the kind of plugin is missing", hint=f"--kind {known.replace(', hook', ' or hook')}")
-    if kind not in _KINDS:
-        from elastic_core.launcher.values import nearest
+def _chosen(word: str | None) -> _Kind:
+    known = ", ".join(_WORDS)
+    if not word:
+        raise ConfigError("the kind of plugin is missing", hint=f"--kind {' or '.join(_WORDS)}")
+    for kind in _KINDS:
+        if kind.word == word:
+            return kind
+    from elastic_core.launcher.values import nearest
 
-        near = nearest(kind.lower(), (*_KINDS, *_MEANT))
-        meant = _MEANT.get(near, near)
-        raise ConfigError(f"--kind {kind!r} is none of {known}", hint=f"--kind {meant or next(iter(_KINDS))}")
-    return _KINDS[kind]
+    near = nearest(word.lower(), (*_WORDS, *_MEANT))
+    raise ConfigError(f"--kind {word!r} is none of {known}", hint=f"--kind {_MEANT.get(near, near) or _WORDS[0]}")
 
 
-def _package(name: str, plugin: str, kind: str) -> str:
+def _package(name: str, plugin: str, kind: _Kind) -> str:
     """Return the name to import, or say why there can be none."""
     if not _NAME.fullmatch(name):
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "my-plugin"
@@ -121,11 +128,11 @@ def _package(name: str, plugin: str, kind: str) -> str:
     return package
 
 
-def _line(name: str, kind: str) -> str:
-    return f"elastic plugins new {name} --kind {kind}"
+def _line(name: str, kind: _Kind) -> str:
+    return f"elastic plugins new {name} --kind {kind.word}"
 
 
-def _refuse_taken(plugin: str, package: str, chosen: _Kind, kind: str) -> None:
+def _refuse_taken(plugin: str, package: str, kind: _Kind) -> None:
     """Refuse what an installed plugin or package has: one of both would hide the other."""
     from importlib.util import find_spec
 
@@ -133,8 +140,8 @@ def _refuse_taken(plugin: str, package: str, chosen: _Kind, kind: str) -> None:
 
     hint = _line(f"my-{plugin}", kind)
     for entry in find_entries():
-        if (entry.group, entry.name) == (chosen.group, plugin):
-            raise ConfigError(f"there is a {chosen.noun} {plugin!r} already, of {entry.label}", hint=hint)
+        if (entry.group, entry.name) == (kind.group, plugin):
+            raise ConfigError(f"there is a {kind.noun} {plugin!r} already, of {entry.label}", hint=hint)
     spec = find_spec(package)
     if spec is not None and spec.origin is not None:  # None: a folder without Python files, which hides nothing
         raise ConfigError(f"there is a package {package!r} already ({spec.origin})", hint=hint)
@@ -148,13 +155,12 @@ def _refuse_occupied(folder: Path) -> None:
         raise ConfigError(f"{str(folder)!r} {what}; nothing is overwritten", hint="--directory DIR, a new one")
 
 
-def _class_name(plugin: str, suffix: str) -> str:
-    """Return `MyBackendStore` for `my-backend`; never a name that the module imports."""
-    from elastic_core import api
-
+def _class_name(plugin: str, kind: _Kind) -> str:
+    """Return `MyBackendStore` for `my-backend`; never a name that the package has for something else."""
     name = "".join(word[:1].upper() + word[1:] for word in plugin.split("-"))
-    full = name if name.endswith(suffix) else name + suffix
-    return f"My{full}" if full in api.__all__ else full
+    full = name if name.endswith(kind.suffix) else name + kind.suffix
+    taken = any(re.search(rf"\b{full}\b", text) for _, text in _templates(kind))
+    return f"My{full}" if taken else full
 
 
 def _requirement() -> str:
@@ -172,16 +178,19 @@ def _requirement() -> str:
 # --- what is written
 
 
-def _files(kind: str, words: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _templates(kind: _Kind) -> Iterator[tuple[str, str]]:
+    """Give the path of each template, relative to the package's folder, and its text."""
+    for folder in (_TEMPLATES / "common", _TEMPLATES / kind.word):
+        for path in sorted(folder.rglob("*.tmpl")):
+            yield str(path.relative_to(folder)).removesuffix(".tmpl"), path.read_text(encoding="utf-8")
+
+
+def _files(kind: _Kind, words: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Give the path of each file within the package's folder, and its text."""
     from string import Template
 
-    folder = Path(__file__).parent / "templates"
-    for part in ("common", kind):
-        for template in sorted((folder / part).rglob("*.tmpl")):
-            path = str(template.relative_to(folder / part)).removesuffix(".tmpl")
-            text = Template(template.read_text(encoding="utf-8")).substitute(words)
-            yield path.replace("package", words["package"]), text
+    for path, text in _templates(kind):
+        yield path.replace("package", words["package"]), Template(text).substitute(words)
 
 
 def _write(path: Path, text: str) -> Path:
@@ -223,7 +232,7 @@ command = click.Command(
         click.Option(
             ["--kind"],
             metavar="KIND",
-            shell_complete=lambda ctx, param, incomplete: [kind for kind in _KINDS if kind.startswith(incomplete)],
+            shell_complete=lambda ctx, param, incomplete: [word for word in _WORDS if word.startswith(incomplete)],
             help="rendezvous (a store: how nodes find each other), failure (a policy: what follows a failure), or hook "
             "(is told what the agent does).",
         ),
