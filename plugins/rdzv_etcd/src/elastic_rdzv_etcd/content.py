@@ -62,8 +62,7 @@ class Keeper:
     ) -> Answer:
         """Return the answer of a transaction."""
         body = {"compare": list(compare), "success": list(then), "failure": list(other)}
-        writes = any("request_range" not in operation for operation in (*then, *other))
-        return Answer(self._call("kv/txn", body, wait=wait, writes=writes))
+        return Answer(self._call("kv/txn", body, wait=wait, writes=say.writes((*then, *other))))
 
     def grant(self, ttl: int, wait: WaitBudget) -> str:
         """Return the number of a new lease."""

@@ -143,6 +143,11 @@ def delete_all(prefix: bytes) -> Json:
     return {"request_delete_range": {"key": b64(prefix), "range_end": b64(prefix_end(prefix))}}
 
 
+def writes(operations: Sequence[Json]) -> bool:
+    """Return whether any of them changes something."""
+    return any("request_range" not in operation for operation in operations)
+
+
 # --- answers
 
 

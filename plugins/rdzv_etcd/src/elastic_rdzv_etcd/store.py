@@ -372,7 +372,7 @@ class EtcdStore(CoordinationStore):
         end_s = SYSTEM_CLOCK.monotonic_s() + timeout_s
         while True:
             self._watcher.listen(frozenset(topics), wait)
-            seen = compare(since, self._watcher.look(wait), topics)
+            seen = compare(since, self._watcher.look(wait, believe=timeout_s > 0), topics)
             left_s = wait.remaining_s(max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()))
             if seen.changed or seen.reset or left_s <= 0:
                 return seen
@@ -397,6 +397,8 @@ class EtcdStore(CoordinationStore):
         return answer
 
     def _transact(self, same: Sequence[Json], then: Sequence[Json], other: Sequence[Json], wait: WaitBudget) -> Answer:
+        if say.writes(then):
+            self._watcher.doubt()  # what we change ourselves is pushed later than we know of it
         return self._keeper.transact(same, then, other, wait)
 
     def _on_a_living_lease(self, once: Callable[[], _T]) -> _T:

@@ -63,11 +63,11 @@ class Watcher:
         self._opened_s = SYSTEM_CLOCK.monotonic_s()
         self._members = members
 
-    def look(self, wait: WaitBudget) -> Revisions:
-        """Return how far each topic is."""
+    def look(self, wait: WaitBudget, *, believe: bool) -> Revisions:
+        """Return how far each topic is; as it was read before, if that may be believed and nothing was pushed since."""
         self.hear(0.0, wait)
         now_s = SYSTEM_CLOCK.monotonic_s()
-        if self._seen is not None and 0 <= now_s - self._looked_s < _LOOK_AGAIN_S:
+        if believe and self._seen is not None and 0 <= now_s - self._looked_s < _LOOK_AGAIN_S:
             return self._seen
         answer = self._transact((), (say.get_all(self._keys.told), say.get(self._keys.busy)), (), wait)
         told = {one.key: one for one in answer.found(0)}
@@ -103,12 +103,16 @@ class Watcher:
             return
         if events:
             self._seen = None
-            self._silence |= any(event.key.startswith(self._keys.alive) for event in events)
+            self._silence |= any(event["key"].startswith(self._keys.alive) for event in events)
 
     def take_silence(self) -> bool:
         """Return whether a lease has ended, or a member has left, since this was asked last."""
         silence, self._silence = self._silence, False
         return silence
+
+    def doubt(self) -> None:
+        """Read anew when asked next."""
+        self._seen = None
 
     def drop(self) -> None:
         """Close the stream; what was read is out of date then."""
