@@ -1,0 +1,295 @@
+"""`--rdzv-conf embedded=true`: an etcd of the run's own, for agents on one machine, beside the first of them."""
+
+import hashlib
+import os
+import socket
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from elastic_core.api import (
+    SYSTEM_CLOCK,
+    BackendRefusedError,
+    BackendUnavailableError,
+    ConfigError,
+    ElasticError,
+    Endpoint,
+    KeptFolder,
+    RendezvousSettings,
+    WaitBudget,
+    is_ip,
+    parse_endpoint,
+)
+from elastic_rdzv_etcd.probe import LOOPBACK, member_names
+from elastic_rdzv_etcd.process import PORT_TRIES, EtcdProcess, PortTakenError, empty_data, free_port, make_folder
+from elastic_rdzv_etcd.program import INSTALL_HINT, Program, examine, find_program
+from elastic_rdzv_etcd.url import PORT
+
+_START_LIMIT_S: Final = 30.0
+_ANSWER_LIMIT_S: Final = 5.0
+_OTHERS_GRACE_S: Final = 5.0
+"""How long the port may be somebody else's before we give up: an earlier run's host may be about to end."""
+_STARTS: Final = 3
+_STARTS_WINDOW_S: Final = 60.0
+_FORGET: Final = ("--auto-compaction-mode=revision", "--auto-compaction-retention=10000")
+"""A run may last for weeks, and nobody asks for what was."""
+
+
+class EmbeddedEtcd:
+    """Runs the run's etcd, or finds the one that another agent on this machine runs.
+
+    Whoever finds nobody at the endpoint's port runs it, until its agent ends. That is settled by the first `ensure`
+    that succeeds, and stays: who has found another one's etcd never begins a second. A single node without an endpoint
+    takes any port. The etcd listens on 127.0.0.1, without users or TLS: every process of this machine may talk to it.
+
+    One that dies under its living agent is started again at its port, with its data; without, if it can't go on.
+
+    Threading: one thread at a time; `pids` any.
+    """
+
+    def __init__(self, settings: RendezvousSettings, *, v2: bool = False) -> None:
+        """Check what this agent was told; nothing is started or reached.
+
+        Args:
+            settings: As of the store that asks for it. The option `is_host`, false, makes it look for one only.
+            v2: Whether the v2 API is needed.
+
+        Raises:
+            ConfigError: the endpoint is not one of this machine.
+        """
+        self._settings = settings
+        self._v2 = v2
+        self._endpoint = local_endpoint(settings)
+        self._port = self._endpoint.port
+        self._mark = f"elastic-{hashlib.sha256(os.fsencode(settings.run_id)).hexdigest()[:16]}-"
+        self._may_host = settings.options.get("is_host") is not False
+        self._guest = False
+        self._folder: KeptFolder | None = None
+        self._process: EtcdProcess | None = None
+        self._program: Program | None = None
+        self._others_since_s: float | None = None
+        self._starts: deque[float] = deque(maxlen=_STARTS)
+        self._notices: list[str] = []
+
+    @property
+    def hosting(self) -> bool:
+        """Whether the etcd is a process of this agent."""
+        return self._process is not None
+
+    def pids(self) -> frozenset[int]:
+        """Return the processes beside this one: sweeps of the agent must spare them, and others must not reap them."""
+        process, folder = self._process, self._folder
+        server = frozenset[int]() if process is None else process.pids()
+        return server if folder is None else server | folder.pids()
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What people should know, oldest first; it only grows."""
+        return self._notices
+
+    def ensure(self, wait: WaitBudget) -> str:
+        """Return `127.0.0.1:PORT`, where the run's etcd answers, or did a moment ago; cheap when that is settled.
+
+        Raises:
+            BackendUnavailableError: it could not be started, or is not there yet; a later call may succeed.
+            BackendRefusedError: the port is somebody else's, and stays so.
+            ConfigError: this agent has to run it and has no etcd that can.
+            WaitCancelledError: the agent asked the call to end.
+            WaitExpiredError: the budget's deadline has passed.
+        """
+        if self._process is None:
+            if not self._guest:
+                self._settle(wait)
+        elif not self._process.alive:
+            self._revive(self._process, wait)
+        return f"{LOOPBACK}:{self._port}"
+
+    # --- whose it is
+
+    def _settle(self, wait: WaitBudget) -> None:
+        if self._may_host and (self._endpoint.port == 0 or is_free(self._port)) and self._host(wait):
+            return
+        answer = self._who_has_it(wait)
+        if answer:
+            raise self._taken(answer)
+        self._guest = True
+
+    def _who_has_it(self, wait: WaitBudget) -> str:
+        """Return who answers at the port, if it is not this run's etcd; empty: it is."""
+        if self._port == 0:
+            raise BackendUnavailableError(f"{self._where} is not there")
+        try:
+            names = member_names(self._port, timeout_s=_ANSWER_LIMIT_S, wait=wait)
+        except BackendUnavailableError:
+            self._others_since_s = None
+            raise
+        if names is None:
+            return "something that is no etcd"
+        if any(name.startswith(self._mark) for name in names):
+            self._others_since_s = None
+            return ""
+        return "an etcd that is not this run's own"
+
+    def _taken(self, answer: str) -> ElasticError:
+        """Return that the port is somebody else's: at first as what may pass, then as what won't."""
+        now_s = SYSTEM_CLOCK.monotonic_s()
+        if self._others_since_s is None:
+            self._others_since_s = now_s
+        text = f"{self._where}: port {self._port} is in use by {answer}"
+        if now_s - self._others_since_s < _OTHERS_GRACE_S:
+            return BackendUnavailableError(text, hint="wait for it to end, or another port in --rdzv-endpoint")
+        hint = "another port in --rdzv-endpoint localhost:PORT"
+        if self._settings.max_nodes == 1:
+            hint = "leave --rdzv-endpoint out for any free port"
+        if "an etcd" in answer:
+            hint += "; or leave embedded=true out to use that etcd"
+        return BackendRefusedError(text, hint=hint)
+
+    @property
+    def _where(self) -> str:
+        return f"the run's own etcd at {LOOPBACK}:{self._port}" if self._port else "the run's own etcd"
+
+    # --- running it
+
+    def _host(self, wait: WaitBudget) -> bool:
+        """Start it; False: somebody else was faster."""
+        program = examine(find_program(), wait=wait)
+        if self._v2 and not program.has_v2:
+            raise ConfigError(
+                f"etcd {program.version[0]}.{program.version[1]} ({program.path!r}) has no v2 API",
+                hint=f"--rdzv-backend etcd, or an etcd of 3.4 or 3.5: {INSTALL_HINT}",
+            )
+        self._program = program
+        self._folder = make_folder()
+        try:
+            if self._begin(program, self._folder, wait):
+                return True
+        except BaseException:
+            self.close()
+            raise
+        self.close()
+        return False
+
+    def _begin(self, program: Program, folder: KeptFolder, wait: WaitBudget) -> bool:
+        any_port = self._endpoint.port == 0
+        for _ in range(PORT_TRIES if any_port else 1):
+            port = free_port() if any_port else self._port
+            try:
+                self._start(program, folder, port, wait)
+            except PortTakenError:
+                continue
+            self._port = port
+            return True
+        if any_port:
+            raise BackendUnavailableError(f"{self._where}: all of {PORT_TRIES} ports were taken as it was to listen")
+        return False
+
+    def _start(self, program: Program, folder: KeptFolder, port: int, wait: WaitBudget) -> None:
+        self._process = EtcdProcess(  # known before it is started: sweeps must spare it from its first moment
+            program,
+            folder,
+            name=f"{self._mark}{folder.path.name.rpartition('-')[2]}",
+            port=port,
+            incarnation=self._settings.incarnation,
+            v2=self._v2,
+            arguments=_FORGET,
+        )
+        self._process.start(timeout_s=_START_LIMIT_S, wait=wait)
+        self._starts.append(SYSTEM_CLOCK.monotonic_s())
+
+    def _revive(self, dead: EtcdProcess, wait: WaitBudget) -> None:
+        """Start it again after its death, with its data. Until that succeeds the dead one stays what we have."""
+        program, folder = self._program, self._folder
+        if program is None or folder is None:
+            raise BackendUnavailableError(f"{self._where} was stopped")
+        if len(self._starts) == _STARTS and SYSTEM_CLOCK.monotonic_s() - self._starts[0] < _STARTS_WINDOW_S:
+            raise BackendUnavailableError(
+                f"{self._where} died {_STARTS} times within {_STARTS_WINDOW_S:g} s",
+                hint="dmesg on this machine for what killed it (out of memory?)",
+            )
+        how = dead.ending() or "ended"
+        dead.stop()
+        kept = "with its data"
+        try:
+            try:
+                self._start(program, folder, dead.port, wait)
+            except BackendUnavailableError:
+                empty_data(folder)
+                kept = "empty, for it could not go on with its data"
+                self._start(program, folder, dead.port, wait)
+        except BaseException as error:
+            self._process = dead
+            if isinstance(error, PortTakenError):
+                raise BackendUnavailableError(f"{self._where} {how}, and {error.what} since") from error
+            raise
+        self._notices.append(f"{self._where} {how}; it was started again {kept}")
+
+    def close(self) -> None:
+        """End the etcd that this agent runs, and remove its data; idempotent, never raises."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+        if self._folder is not None:
+            self._folder.remove()
+            self._folder = None
+
+
+def local_endpoint(settings: RendezvousSettings) -> Endpoint:
+    """Return the endpoint on this machine that an embedded etcd is to be found at; port 0: any.
+
+    Raises:
+        ConfigError: it can't be one of this machine's own.
+    """
+    text = settings.endpoint.strip()
+    alone = settings.max_nodes == 1
+    if not text:
+        return Endpoint(host="localhost", port=0 if alone else PORT)
+    hint = "leave --rdzv-endpoint out" if alone else f"--rdzv-endpoint localhost:{PORT}"
+    scheme, separator, rest = text.partition("://")
+    place = rest.rstrip("/") if separator else text
+    if "@" in place or (separator and scheme.lower() != "http") or settings.options.get("protocol") == "https":
+        raise ConfigError("--rdzv-conf embedded=true: the run's own etcd has neither users nor TLS", hint=hint)
+    if "," in place:
+        raise ConfigError("--rdzv-conf embedded=true: the run's own etcd has one endpoint, not several", hint=hint)
+    endpoint = parse_endpoint(place, default_port=PORT, lowest_port=0)
+    if not _is_here(endpoint.host):
+        raise ConfigError(
+            f"--rdzv-conf embedded=true: the run's own etcd is reached from its machine alone, and {endpoint.host!r} "
+            "is not this one",
+            hint=f"{hint}, or an etcd server that all nodes reach, without embedded=true",
+        )
+    if endpoint.port == 0 and not alone:
+        raise ConfigError(
+            f"--rdzv-endpoint {text!r} has port 0, a free one, which other agents could not know",
+            hint=f"--rdzv-endpoint localhost:{PORT}",
+        )
+    return endpoint
+
+
+def _is_here(host: str) -> bool:
+    """Return whether a host is this machine by its looks: nobody is asked, and no other name of it is known."""
+    plain = host.rstrip(".").lower()
+    if is_ip(plain):
+        return plain == "::1" or plain.startswith("127.")
+    own = socket.gethostname().lower()
+    return plain in ("localhost", own, own.partition(".")[0])
+
+
+def is_free(port: int) -> bool:
+    """Return whether an etcd could listen on a port of 127.0.0.1 now.
+
+    Raises:
+        BackendRefusedError: never: this user may not, say.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((LOOPBACK, port))
+        except PermissionError as error:
+            raise BackendRefusedError(
+                f"port {port} of the run's own etcd can't be bound on {LOOPBACK} ({error.strerror})",
+                hint="another port, from 1024 to 65535, in --rdzv-endpoint",
+            ) from error
+        except OSError:
+            return False
+    return True

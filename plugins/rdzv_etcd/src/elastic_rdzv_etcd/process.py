@@ -1,0 +1,235 @@
+"""One etcd process on this machine: a single member on a loopback port, its data in a folder that goes with us."""
+
+import json
+import os
+import shutil
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from elastic_core.api import (
+    SYSTEM_CLOCK,
+    BackendUnavailableError,
+    ElasticError,
+    HostedProcess,
+    KeptFolder,
+    WaitBudget,
+    hosted_environment,
+)
+from elastic_rdzv_etcd.probe import LOOPBACK, member_names
+from elastic_rdzv_etcd.program import Program
+
+PORT_TRIES: Final = 20
+
+_FOLDER_PREFIX: Final = "elastic-etcd-"
+_LOOK_S: Final = 0.02
+_ANSWER_LIMIT_S: Final = 0.3
+"""How long one question may take: what has the port may be a stranger that never answers."""
+_TAKEN: Final = "address already in use"
+_LOWEST_PORT: Final = 11_000
+_HIGHEST_PORT: Final = 32_000
+"""Below what Linux gives to outgoing connections."""
+_FREE_PORT_LOOKS: Final = 200
+_LOG: Final = "etcd.log"
+_SHOWN: Final = 300
+
+
+class PortTakenError(ElasticError):
+    """Somebody else listens on the port."""
+
+
+class EtcdProcess:
+    """One etcd, from its start to its end; never started again. `HostedProcess` says how it is run.
+
+    Nobody but this host's processes can reach it. Its peers' port, which a single member does not need, is chosen by
+    the kernel as it listens; its data need not outlive the machine.
+
+    Threading: one thread at a time; `pids` any.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        folder: KeptFolder,
+        *,
+        name: str,
+        port: int,
+        incarnation: str = "",
+        v2: bool = False,
+        arguments: Sequence[str] = (),
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            program: The etcd to run.
+            folder: Where its data is, which a later process may go on with, and its log.
+            name: Its member's name, by which it is known.
+            port: The port for clients.
+            incarnation: What marks the agent's processes; empty: it is none of its own.
+            v2: Whether the v2 API is served, where the program has it.
+            arguments: More for its command line.
+        """
+        self.name = name
+        self.port = port
+        self._program = program
+        self._log = folder.path / _LOG
+        self._arguments = [*self._options(folder), *arguments]
+        if v2 and program.has_v2:
+            self._arguments.append("--enable-v2=true")
+        self._process = HostedProcess([program.path], {})
+        self._environment = hosted_environment(incarnation) | folder.mark
+        # One that a worker starts is the worker's, and ends with it. 3.4 wants the other one on arm64.
+        for inherited in ("ELASTIC_INCARNATION", "ETCD_UNSUPPORTED_ARCH"):
+            if inherited in os.environ:
+                self._environment.setdefault(inherited, os.environ[inherited])
+
+    def _options(self, folder: KeptFolder) -> list[str]:
+        client, peer = f"http://{LOOPBACK}:{self.port}", f"http://{LOOPBACK}:0"
+        options = {
+            "name": self.name,
+            "data-dir": str(folder.path / "data"),
+            "listen-client-urls": client,
+            "advertise-client-urls": client,
+            "listen-peer-urls": peer,
+            "initial-advertise-peer-urls": peer,
+            "initial-cluster": f"{self.name}={peer}",
+            "election-timeout": "500",  # it waits for nobody: up sooner, and it grants leases of a second
+            "logger": "zap",
+            "log-level": "error",
+        }
+        fast = ["--unsafe-no-fsync"] if self._program.may_skip_fsync else []
+        return [f"--{key}={value}" for key, value in options.items()] + fast
+
+    def pids(self) -> frozenset[int]:
+        """Return the process, while it has not been reaped: sweeps spare it, and others must not reap it."""
+        return self._process.pids()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process.alive
+
+    def start(self, *, timeout_s: float, wait: WaitBudget, stderr: int | None = None) -> None:
+        """Return once it answers.
+
+        Args:
+            timeout_s: How long that may take.
+            wait: May be cancelled meanwhile.
+            stderr: The descriptor that its words go to, beside its log; None: to its log alone.
+
+        Raises:
+            PortTakenError: somebody else listens there.
+            BackendUnavailableError: it can't be started.
+            WaitCancelledError: the agent asked the call to end.
+            WaitExpiredError: the budget's deadline has passed.
+        """
+        try:
+            self._spawn(stderr)
+            self._until_ready(timeout_s, wait)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _spawn(self, stderr: int | None) -> None:
+        try:
+            log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            outputs = "stderr" if stderr is None else f"stderr,{self._log}"
+            argv = [self._program.path, *self._arguments, f"--log-outputs={outputs}"]
+            self._process = HostedProcess(argv, self._environment)
+            try:
+                self._process.start(output=log if stderr is None else stderr)
+            finally:
+                os.close(log)
+        except OSError as error:
+            raise self._failed(error.strerror or str(error)) from error
+
+    def _until_ready(self, timeout_s: float, wait: WaitBudget) -> None:
+        end_s = SYSTEM_CLOCK.monotonic_s() + timeout_s
+        while True:
+            wait.check()
+            if self._process.ending(within_s=_LOOK_S):
+                raise self._why_ended()
+            if self._answers(wait):
+                return
+            if SYSTEM_CLOCK.monotonic_s() > end_s:
+                raise self._failed(f"it does not answer within {timeout_s:g} s")
+
+    def _answers(self, wait: WaitBudget) -> bool:
+        try:  # its own name, for another etcd may have the port: then ours is about to end
+            return member_names(self.port, timeout_s=_ANSWER_LIMIT_S, wait=wait) == (self.name,)
+        except BackendUnavailableError:
+            return False
+
+    def _why_ended(self) -> ElasticError:
+        words, ending = self.last_words(), self._process.ending()
+        if _TAKEN in words:
+            return PortTakenError(f"port {self.port} is in use on this host")
+        return self._failed(words if words and "killed" not in ending else f"it {ending}")
+
+    def _failed(self, reason: str) -> BackendUnavailableError:
+        return BackendUnavailableError(f"etcd, {self._program.path!r}, can't be started: {reason}")
+
+    def ending(self) -> str:
+        """Return how it ended (`was killed by SIGKILL`); empty: it runs, or was never started."""
+        return self._process.ending(within_s=0)
+
+    def last_words(self) -> str:
+        """Return the last line of its log that says what went wrong, else its first line; empty: there is none."""
+        try:
+            return last_words(self._log.read_text(errors="replace"))
+        except OSError:
+            return ""
+
+    def stop(self) -> None:
+        """End it now; idempotent, never raises. Takes some milliseconds."""
+        self._process.stop()
+
+
+def last_words(log: str) -> str:
+    """Return what etcd's log says of its end, in one line: `listen tcp 127.0.0.1:80: bind: permission denied`, say."""
+    lines = [line.strip() for line in log.split("\n") if line.strip()]
+    for line in reversed(lines):
+        with suppress(ValueError, AttributeError):
+            entry = json.loads(line)
+            told = ": ".join(str(entry[key]) for key in ("msg", "error") if entry.get(key))
+            if told:
+                return " ".join(told.split())[:_SHOWN]
+    # Flags that it does not know are followed by all that it knows; a panic by the stacks of all that ran.
+    return lines[0][:_SHOWN] if lines else ""
+
+
+def free_port() -> int:
+    """Return a loopback port that nobody uses now. Somebody may by the time a server wants it: then another is tried.
+
+    Raises:
+        BackendUnavailableError: there is none.
+    """
+    for _ in range(_FREE_PORT_LOOKS):
+        port = _LOWEST_PORT + int.from_bytes(os.urandom(4), "big") % (_HIGHEST_PORT - _LOWEST_PORT)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock, suppress(OSError):
+            sock.bind((LOOPBACK, port))
+            return port
+    raise BackendUnavailableError(f"no port from {_LOWEST_PORT} to {_HIGHEST_PORT} is free on this host")
+
+
+def make_folder(parent: str | None = None) -> KeptFolder:
+    """Return a folder for an etcd's data, made.
+
+    Raises:
+        BackendUnavailableError: it can't be.
+    """
+    folder = KeptFolder(_FOLDER_PREFIX, parent=parent)
+    try:
+        folder.make()
+    except OSError as error:
+        raise BackendUnavailableError(
+            f"the folder {str(folder.path)!r} for etcd's data can't be made ({error.strerror or error})",
+            hint="TMPDIR=DIRECTORY with room for 130 MB",
+        ) from error
+    return folder
+
+
+def empty_data(folder: KeptFolder) -> None:
+    """Remove the data of an etcd that has ended, for one that can't go on with it."""
+    shutil.rmtree(folder.path / "data", ignore_errors=True)

