@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from torch_kit import WORKER, last_round
 
 from redis_servers import redis_server
 from support import wait_for
@@ -16,26 +17,6 @@ __all__ = ["redis_server"]
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 LEASE_S = 1.5
-
-WORKER = """
-import json, os, sys, threading
-from pathlib import Path
-
-def end_with_agent(parent=os.getppid(), pause=threading.Event()):
-    while os.getppid() == parent:  # torch leaves the workers of a killed agent alive
-        pause.wait(0.05)
-    os._exit(9)
-
-threading.Thread(target=end_with_agent, daemon=True).start()
-names = ("RANK", "WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
-os.write(1, (json.dumps({name: os.environ[name] for name in names} | {"pid": os.getpid()}) + os.linesep).encode())
-folder, pause = Path(sys.argv[1]), threading.Event()
-while not (folder / "finish").exists():
-    if (folder / f"crash{os.environ['RANK']}").exists():
-        (folder / f"crash{os.environ['RANK']}").unlink()
-        sys.exit(3)
-    pause.wait(0.02)
-"""
 
 GLOO = """
 import os
@@ -114,13 +95,6 @@ def torchrun(tmp_path, backend, script):
         agent.close()
 
 
-def both(agents, world):
-    """Whether the last workers of all agents are of one world of this size, and where they meet."""
-    lines = [agent.lines()[-1] if agent.lines() else {} for agent in agents]
-    met = {(line.get("MASTER_ADDR"), line.get("MASTER_PORT"), line.get("WORLD_SIZE")) for line in lines}
-    return len(met) == 1 and lines[0].get("WORLD_SIZE") == str(world) and len({line["RANK"] for line in lines}) == world
-
-
 @pytest.mark.torch
 def test_two_nodes_train_and_leave_no_word_of_trouble(torchrun, script):
     path = script(GLOO, "gloo.py")
@@ -134,11 +108,11 @@ def test_two_nodes_train_and_leave_no_word_of_trouble(torchrun, script):
 @pytest.mark.torch
 def test_crash_of_one_worker_restarts_both_nodes_at_once(torchrun, tmp_path):
     agents = [torchrun("--max-restarts", "1"), torchrun("--max-restarts", "1")]
-    wait_for(lambda: both(agents, 2), within_s=40)
+    wait_for(lambda: last_round(agents, 2), within_s=40)
     first = [agent.lines()[-1] for agent in agents]
     assert {line["TORCHELASTIC_USE_AGENT_STORE"] for line in first} == {"False"}
     (tmp_path / "crash1").touch()
-    wait_for(lambda: [len(agent.lines()) for agent in agents] == [2, 2] and both(agents, 2), within_s=10)
+    wait_for(lambda: [len(agent.lines()) for agent in agents] == [2, 2] and last_round(agents, 2), within_s=10)
     assert agents[0].lines()[-1]["MASTER_PORT"] != first[0]["MASTER_PORT"]
     (tmp_path / "finish").touch()
     assert [agent.wait() for agent in agents] == [0, 0], agents[0].err + agents[1].err
@@ -147,7 +121,7 @@ def test_crash_of_one_worker_restarts_both_nodes_at_once(torchrun, tmp_path):
 @pytest.mark.torch
 def test_last_failure_of_one_node_ends_the_other(torchrun, tmp_path):
     agents = [torchrun(), torchrun()]
-    wait_for(lambda: both(agents, 2), within_s=40)
+    wait_for(lambda: last_round(agents, 2), within_s=40)
     (tmp_path / "crash0").touch()
     assert [agent.wait(20) for agent in agents] == [1, 1]
     survivor = next(agent for agent in agents if agent.lines()[-1]["RANK"] == "1")
@@ -160,7 +134,7 @@ def test_node_joins_and_the_one_of_rank_0_is_killed(torchrun, tmp_path):
     first = torchrun(nnodes="1:2")
     wait_for(lambda: first.world() == 1, within_s=40)
     second = torchrun(nnodes="1:2")
-    wait_for(lambda: both([first, second], 2), within_s=40)
+    wait_for(lambda: last_round([first, second], 2), within_s=40)
     assert first.lines()[-1]["RANK"] == "0"
     os.kill(first.process.pid, signal.SIGKILL)
     wait_for(lambda: second.world() == 1, within_s=LEASE_S + 5)
@@ -172,7 +146,7 @@ def test_node_joins_and_the_one_of_rank_0_is_killed(torchrun, tmp_path):
 @pytest.mark.torch
 def test_node_that_is_told_to_stop_is_missed_at_once(torchrun, tmp_path):
     agents = [torchrun(nnodes="1:2", conf="lease_ttl=30") for _ in range(2)]
-    wait_for(lambda: both(agents, 2), within_s=40)
+    wait_for(lambda: last_round(agents, 2), within_s=40)
     agents[0].process.terminate()
     wait_for(lambda: agents[1].world() == 1, within_s=10)
     (tmp_path / "finish").touch()

@@ -83,6 +83,11 @@ class PluginRegistry:
         maker = in_code.registered(name)
         if maker is not None:
             return self._make_in_code(name, maker, settings, conf)
+        hosted = self._hosted_entry(name)
+        if hosted is not None:
+            from elastic_core.plugins.hosted import host  # only for handlers that were written for torch
+
+            return host(hosted, settings, conf)
         plugin = LoadedPlugin(self._entry(RENDEZVOUS_GROUP, name))
         if plugin.is_store:
             return self._make_coordinated(name, plugin.make_rendezvous, plugin.options, settings, conf)
@@ -184,7 +189,7 @@ class PluginRegistry:
         """Return the distribution and version of a plugin that was chosen, and what helps if it is broken."""
         if group == RENDEZVOUS_GROUP and name in in_code.registered_names():
             return "", ""
-        entry = self._entry(group, name)
+        entry = (self._hosted_entry(name) if group == RENDEZVOUS_GROUP else None) or self._entry(group, name)
         return entry.label, mend(entry)
 
     # --- all of them
@@ -208,6 +213,16 @@ class PluginRegistry:
                 status=self._status(entry, load=load),
             )
             for entry in self._entries()
+        ]
+        infos += [
+            PluginInfo(
+                name=entry.name,
+                kind=KINDS[RENDEZVOUS_GROUP],
+                distribution=entry.distribution,
+                version=entry.version,
+                status="hosted: written for torchrun",
+            )
+            for entry in self._hosted()
         ]
         order = list(KINDS.values())
         return sorted(infos, key=lambda info: (order.index(info.kind), info.name))
@@ -242,14 +257,29 @@ class PluginRegistry:
             if entry.name == name:
                 return entry
         names = in_code.registered_names() if group == RENDEZVOUS_GROUP else ()
-        raise not_installed(group, name, of_group, names)
+        others = self._hosted() if group == RENDEZVOUS_GROUP else []
+        raise not_installed(group, name, [*of_group, *others], names)
+
+    def _hosted_entry(self, name: str) -> PluginEntry | None:
+        """Return a handler for torch, where nothing of ours has the name.
+
+        Raises:
+            PluginError: two distributions claim it.
+        """
+        if any((entry.group, entry.name) == (RENDEZVOUS_GROUP, name) for entry in self._entries()):
+            return None
+        claims = [entry for entry in self._hosted() if entry.name == name]
+        _refuse_claims(RENDEZVOUS_GROUP, name, claims)
+        return claims[0] if claims else None
+
+    def _hosted(self) -> list[PluginEntry]:
+        from elastic_core.plugins.hosted import find_hosted
+
+        return find_hosted(self._entries())
 
     def _refuse_doubles(self, group: str, name: str) -> None:
         claims = [entry for entry in self._entries() if (entry.group, entry.name) == (group, name)]
-        if len(claims) > 1:
-            owners = " and ".join(entry.label for entry in claims)
-            others = " or ".join(entry.distribution for entry in claims if not is_built_in(entry))
-            raise PluginError(f"{KINDS[group]} {name!r} comes from {owners}", hint=f"pip uninstall {others}")
+        _refuse_claims(group, name, claims)
 
     def _hook_entries(self) -> list[PluginEntry]:
         """Return the hooks that are on, by name, each name once."""
@@ -264,6 +294,13 @@ class PluginRegistry:
             meant = f"; did you mean {nearest!r}?" if nearest else ""
             lines.append(f"-p no:{name} has no effect: no hook of that name is installed{meant}")
         return lines
+
+
+def _refuse_claims(group: str, name: str, claims: Sequence[PluginEntry]) -> None:
+    if len(claims) > 1:
+        owners = " and ".join(entry.label for entry in claims)
+        others = " or ".join(entry.distribution for entry in claims if not is_built_in(entry))
+        raise PluginError(f"{KINDS[group]} {name!r} comes from {owners}", hint=f"pip uninstall {others}")
 
 
 def _heavy() -> frozenset[str]:

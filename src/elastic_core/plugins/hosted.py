@@ -1,0 +1,86 @@
+"""Rendezvous handlers that were written for torch, found where stock torchrun finds them: `torchrun.handlers`.
+
+One of them serves where no backend of ours has its name. torch is imported only when one is chosen.
+"""
+
+import importlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, cast
+
+from elastic_core.errors import PluginError
+from elastic_core.plugins.discovery import PluginEntry, find_entries
+from elastic_core.plugins.loading import build
+from elastic_core.plugins.missing import RENDEZVOUS_GROUP
+from elastic_core.plugins.refusal import mend, one_line, refusal
+from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.types import RendezvousSettings
+
+TORCH_GROUP: Final = "torchrun.handlers"
+OUR_NAMES: Final = frozenset({"c10d", "etcd", "etcd-v2", "static", "redis", "etcd-v3"})
+"""What torchrun brings itself, which here is ours, and what we bring for torchrun."""
+
+
+def find_hosted(ours: Sequence[PluginEntry]) -> list[PluginEntry]:
+    """Return the handlers for torch that can serve here, as entries of our group.
+
+    Left out are names that ours have, and what the distributions of ours offer to torchrun: that is the other way.
+    """
+    backends = [entry for entry in ours if entry.group == RENDEZVOUS_GROUP]
+    names = OUR_NAMES | {entry.name for entry in backends}
+    distributions = {entry.distribution for entry in backends}
+    return [
+        PluginEntry(
+            group=RENDEZVOUS_GROUP,
+            name=entry.name,
+            value=entry.value,
+            distribution=entry.distribution,
+            version=entry.version,
+        )
+        for entry in find_entries(TORCH_GROUP)
+        if entry.group == TORCH_GROUP and entry.name not in names and entry.distribution not in distributions
+    ]
+
+
+def host(entry: PluginEntry, settings: RendezvousSettings, conf: Mapping[str, str]) -> RendezvousHandler:
+    """Return a handler of ours around one of torch's; imports torch.
+
+    Args:
+        entry: What was found.
+        settings: All but the options.
+        conf: The options as typed: they are the handler's own business.
+
+    Raises:
+        PluginError: torch can't be imported, or what the entry point names is not what torchrun takes.
+    """
+    _import_torch(entry)
+    create = build(entry, lambda: _creator(entry.value))
+    if not callable(create):
+        what = f"{entry.value} gave {type(create).__name__}; a function that makes a handler is needed"
+        raise refusal(entry, what, hint=mend(entry))
+    hosted = importlib.import_module("elastic_core.compat.hosted")  # above this room, for it knows torch
+    made = hosted.HostedRendezvous(settings, conf=conf, create=cast("Callable[[Any], Any]", create), label=entry.label)
+    return cast("RendezvousHandler", made)
+
+
+def _import_torch(entry: PluginEntry) -> None:
+    # torch loads the handlers of all distributions, and tells of each broken one at length: of those that nobody asked
+    # for, too.
+    registry = logging.getLogger("torch.distributed.elastic.rendezvous.registry")
+    quiet, registry.disabled = registry.disabled, True
+    try:
+        importlib.import_module("torch.distributed.elastic.rendezvous")
+    except Exception as error:
+        what = f"rendezvous backend {entry.name!r} ({entry.label}) was written for torch, which can't be imported here"
+        raise PluginError(f"{what}: {type(error).__name__}: {one_line(error)}", hint="pip install torch") from error
+    finally:
+        registry.disabled = quiet
+
+
+def _creator(value: str) -> object:
+    """Do with an entry point what torch does: load it, and call it with nothing."""
+    module, _, attributes = value.partition(":")
+    target: Any = importlib.import_module(module.strip())
+    for attribute in filter(None, attributes.strip().split(".")):
+        target = getattr(target, attribute)
+    return target()
