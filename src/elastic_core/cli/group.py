@@ -8,7 +8,7 @@ from elastic_core.errors import ConfigError
 
 _COMMANDS = {
     "run": ("elastic_core.cli.run_command", "Run a training script on this node's workers, and keep it alive."),
-    "plugins": ("elastic_core.cli.plugins_command", "List the installed plugins, and what is wrong with them; begin one of your own."),
+    "plugins": ("elastic_core.cli.plugins_command", "List the installed plugins, or begin one of your own."),
     "completion": ("elastic_core.cli.completion_command", "Print the completion script of a shell."),
 }
 """Module (its attribute `command` is the click command) and help line of each subcommand."""
