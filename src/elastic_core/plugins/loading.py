@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 from elastic_core.errors import ElasticError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.handler import AgentHook
+from elastic_core.plugins.api_versions import SERVED
 from elastic_core.plugins.core_name import core_name
 from elastic_core.plugins.discovery import PluginEntry, find_entries
 from elastic_core.plugins.missing import FAILURE_GROUP, HOOKS_GROUP, RENDEZVOUS_GROUP
@@ -18,8 +19,6 @@ from elastic_core.types import API_VERSION, HookSettings, OptionSpec, PolicySett
 
 if TYPE_CHECKING:
     from elastic_core.plugins.hookimpl_module import HookimplModule
-
-SUPPORTED_API: Final = range(1, API_VERSION + 1)
 
 BASES: Final[dict[str, tuple[type, ...]]] = {
     RENDEZVOUS_GROUP: (RendezvousHandler, CoordinationStore),
@@ -42,7 +41,8 @@ class LoadedPlugin:
         self.entry = entry
         self._target: object = _import(entry)
         _check_kind(entry, self._target)
-        _check_api_version(entry, self._target)
+        self.warnings = _check_api_version(entry, self._target)
+        """A line for the user of a plugin that was written for a version of the interfaces that is deprecated."""
         self._maker = _ClassMaker(self._target) if isinstance(self._target, type) else _wired(entry, self._target)
 
     @property
@@ -144,20 +144,20 @@ def _check_kind(entry: PluginEntry, target: object) -> None:
     raise refusal(entry, what, hint=mend(entry))
 
 
-def _check_api_version(entry: PluginEntry, target: object) -> None:
+def _check_api_version(entry: PluginEntry, target: object) -> tuple[str, ...]:
     """Read what the plugin itself states: an inherited number says nothing about what its author had in mind."""
-    needed = str(API_VERSION) if len(SUPPORTED_API) == 1 else f"{SUPPORTED_API[0]} to {SUPPORTED_API[-1]}"
     own = vars(target)
     name = target.__qualname__ if isinstance(target, type) else entry.value
     if "api_version" not in own:
-        what = f"{name} states no api_version of its own; {needed} is needed"
+        what = f"{name} states no api_version of its own; {SERVED} is needed"
         raise refusal(entry, what, hint=f"api_version = {API_VERSION} in {name}")
     version = own["api_version"]
-    if type(version) is not int or version not in SUPPORTED_API:
-        what = f"{name} states api_version {version!r}; {needed} is needed"
-        newer = type(version) is int and version > API_VERSION
-        behind = core_name(find_entries()) if newer else entry.distribution
+    if version not in SERVED:
+        what = f"{name} states api_version {version!r}; {SERVED} is needed"
+        behind = core_name(find_entries()) if SERVED.is_newer(version) else entry.distribution
         raise refusal(entry, what, hint=f"pip install --upgrade {behind}")
     abstract = sorted(getattr(target, "__abstractmethods__", ()))
     if abstract:
         raise refusal(entry, f"{name} does not define {', '.join(abstract)}", hint=mend(entry))
+    farewell = SERVED.farewell(version)
+    return (str(refusal(entry, f"{name} states {farewell}", hint=mend(entry))),) if farewell else ()

@@ -88,7 +88,7 @@ class PluginRegistry:
             from elastic_core.plugins.hosted import host  # only for handlers that were written for torch
 
             return host(hosted, settings, conf)
-        plugin = LoadedPlugin(self._entry(RENDEZVOUS_GROUP, name))
+        plugin = self._loaded(self._entry(RENDEZVOUS_GROUP, name))
         if plugin.is_store:
             return self._make_coordinated(name, plugin.make_rendezvous, plugin.options, settings, conf)
         shared = {} if plugin.is_class else _shared_keys(conf, plugin.options)
@@ -119,7 +119,7 @@ class PluginRegistry:
             PluginError: there is none, two distributions claim the name, or it is broken.
             ConfigError: an option is unknown or malformed, or the policy refuses the settings.
         """
-        plugin = LoadedPlugin(self._entry(FAILURE_GROUP, name))
+        plugin = self._loaded(self._entry(FAILURE_GROUP, name))
         resolved = resolve_options(conf, plugin.options, flag="--policy-conf", owner=f"policy {name!r}")
         return plugin.make_policy(replace(settings, options=resolved.values))
 
@@ -141,7 +141,7 @@ class PluginRegistry:
     def _make_hook(self, entry: PluginEntry, settings: HookSettings) -> NamedHook:
         self._refuse_doubles(HOOKS_GROUP, entry.name)
         before = _heavy()
-        plugin = LoadedPlugin(entry)
+        plugin = self._loaded(entry)
         _refuse_heavy(entry, before)
         resolved = resolve_options({}, plugin.options, flag="options", owner=f"hook {entry.name!r}")
         hook = plugin.make_hook(replace(settings, name=entry.name, options={**resolved.values, **settings.options}))
@@ -184,6 +184,11 @@ class PluginRegistry:
         )
         self._warnings += resolved.warnings
         return resolved.values
+
+    def _loaded(self, entry: PluginEntry) -> LoadedPlugin:
+        plugin = LoadedPlugin(entry)
+        self._warnings += plugin.warnings
+        return plugin
 
     def blame(self, group: str, name: str) -> tuple[str, str]:
         """Return the distribution and version of a plugin that was chosen, and what helps if it is broken."""
@@ -235,12 +240,12 @@ class PluginRegistry:
         try:
             self._refuse_doubles(entry.group, entry.name)
             before = _heavy()
-            LoadedPlugin(entry)
+            farewell = LoadedPlugin(entry).warnings
             if entry.group == HOOKS_GROUP:
                 _refuse_heavy(entry, before)
         except PluginError as err:
             return str(err)
-        return "loaded"
+        return f"loaded; deprecated: {farewell[0]}" if farewell else "loaded"
 
     # --- entry points
 
