@@ -43,7 +43,8 @@ class HostedProcess:
     """One process beside this one, from its start to its end; never started again.
 
     It runs in a session of its own with every signal blocked: who signals the agent's group, or types Ctrl-C, means the
-    workers. Programs in Go unblock signals again, and so may end when all processes of a cgroup are told to. (PR_SET_PDEATHSIG would also fire when the thread that started it ends: the guard is surer.)
+    workers. Programs in Go unblock signals again, and so may end when all processes of a cgroup are told to.
+    (PR_SET_PDEATHSIG would also fire when the thread that started it ends: the guard is surer.)
 
     Threading: one thread at a time; `pids` any.
     """
