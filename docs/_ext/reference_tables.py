@@ -67,8 +67,8 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "XDG_RUNTIME_DIR": "where run directories are made, if it is this user's own; else `TMPDIR`, `TEMP`, `TMP`, `/tmp`",
     "SLURM_RESTART_COUNT": "which attempt at the run this is, where `--rdzv-attempt` is not given; else "
     "`JOBSET_RESTART_ATTEMPT`, `AWS_BATCH_JOB_ATTEMPT`",
-    "TORCHELASTIC_ETCD_BINARY_PATH": "the etcd that `EtcdServer` and `--rdzv-conf embedded=true` run; default that of the "
-    "extra `embedded`, else the one on `PATH`",
+    "TORCHELASTIC_ETCD_BINARY_PATH": "the etcd that `EtcdServer` and `--rdzv-conf embedded=true` run; default that of "
+    "the extra `embedded`, else the one on `PATH`",
     "REDIS_URL": "where the server of backend `redis` is, where `--rdzv-endpoint` is not given",
     "ELASTIC_REDIS_USERNAME": "ACL user of backend `redis`, where neither URL nor `username` in `--rdzv-conf` says it",
     "ELASTIC_REDIS_PASSWORD": "its password, where neither URL nor `password_file` in `--rdzv-conf` says it",
