@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
-from weakref import WeakSet
 
 import msgspec
 from urllib3.exceptions import HTTPError
@@ -39,6 +38,9 @@ _HEADERS: Final = {
 _PROBE: Final = {"key": b64(EVERYTHING), "limit": "1", "keys_only": True}
 """Any key will do: an answer says that there is a gateway, and a leader; that we may not read it is an answer, too."""
 
+_PATIENT_S: Final = 2.0
+"""A write that is not answered for so long met a leader that is gone, where there are other members to ask."""
+
 _T = TypeVar("_T")
 
 
@@ -57,7 +59,7 @@ class Gateway:
         self._connector = Connector(tls if target.tls else None, self._interrupt)
         self._at = 0
         self._line: Connection | None = None
-        self._streams: WeakSet[Stream] = WeakSet()
+        self._streams: list[Stream] = []
         self._known: Login | None = None
         self._token = ""
 
@@ -96,7 +98,7 @@ class Gateway:
         line, self._line = self._line, None
         if line is not None:
             line.end()
-        streams, self._streams = self._streams, WeakSet()
+        streams, self._streams = self._streams, []
         for stream in streams:
             stream.close()
 
@@ -125,7 +127,7 @@ class Gateway:
         Args:
             call: Is given the time by which it must be over.
             wait: Bounds all of it, beside `LIMIT_S`.
-            patient: Whether one call may take all of the time; else there is some left for the other members.
+            patient: Whether one call may take longer than its share of the time that there is for all members.
         """
         wait.check()
         end_s = SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(LIMIT_S)
@@ -135,7 +137,8 @@ class Gateway:
             if failures and now_s >= end_s:
                 break
             try:
-                return call(wait, end_s if patient else now_s + (end_s - now_s) / left)
+                share_s = (end_s - now_s) / left
+                return call(wait, min(end_s, now_s + max(share_s, _PATIENT_S)) if patient else now_s + share_s)
             except CompactedError:
                 raise
             except (BackendUnavailableError, WrongServerError) as error:
@@ -195,25 +198,38 @@ class Gateway:
         )
 
     def _streamed(self, encoded: bytes, watches: int, wait: WaitBudget, end_s: float) -> Stream:
+        """Return the stream of the member whose turn it is; requests go to the same."""
         self._ready(wait, end_s)
-        for _ in range(2):
+        for last in (False, True):
             line = self._reach(wait, end_s)
             try:
-                headers = self._headers(line, wait, end_s)
-                response = self._post(line, "watch", encoded, headers, wait, end_s, writes=False, whole=False)
-                if response.status == 200:
-                    stream = Stream(line, response, self._interrupt, watches=watches, login=self._known or Login())
-                    stream.begin(wait, end_s)
-                    self._streams.add(stream)
-                    return stream
-                if self._judged(line, "watch", response, writes=False) is not Said.TOKEN:
-                    raise BackendUnavailableError(f"{line.place} did not begin the watch")
+                stream = self._begun(line, encoded, watches, wait, end_s)
+            except NotPermittedError:  # so etcd calls a token that has expired, where it is for a watch
+                line.end()
+                if last:
+                    raise
+                stream = None
             except BaseException:
                 line.end()
                 raise
+            if stream is not None:
+                self._streams = [other for other in self._streams if not other.closed] + [stream]
+                return stream
             line.end()
             self._forget_token(line)
         raise BackendRefusedError(f"{line.place} does not accept the token that it gave")
+
+    def _begun(self, line: Connection, encoded: bytes, watches: int, wait: WaitBudget, end_s: float) -> Stream | None:
+        """Return the stream that a member has begun; None: it wants another token."""
+        headers = self._headers(line, wait, end_s)
+        response = self._post(line, "watch", encoded, headers, wait, end_s, writes=False, whole=False)
+        if response.status != 200:
+            if self._judged(line, "watch", response, writes=False) is Said.TOKEN:
+                return None
+            raise BackendUnavailableError(f"{line.place} did not begin the watch")
+        stream = Stream(line, response, self._interrupt, watches=watches, login=self._known or Login())
+        stream.begin(wait, end_s)
+        return stream
 
     def _post(
         self,

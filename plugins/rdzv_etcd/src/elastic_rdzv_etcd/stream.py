@@ -52,7 +52,7 @@ class Stream:
         self._uncreated = watches
         self._rest = b""
         self._events: list[dict[str, Any]] = []
-        self._closed = False
+        self.closed = False
 
     def begin(self, wait: WaitBudget, end_s: float) -> None:
         """Block until the member has begun all watches.
@@ -77,7 +77,7 @@ class Stream:
         """
         end_s = SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(timeout_s)
         while not self._events:
-            if self._closed:
+            if self.closed:
                 raise BackendUnavailableError(f"the watch at {self._peer} is over")
             left_s = max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()) if end_s < inf else inf
             if not self._line.wire.buffered() and not self._interrupt.poll(self._line.wire.sock, left_s, wait):
@@ -88,7 +88,7 @@ class Stream:
 
     def close(self) -> None:
         """End the connection; idempotent."""
-        self._closed = True
+        self.closed = True
         self._line.end()
 
     # --- what arrives
