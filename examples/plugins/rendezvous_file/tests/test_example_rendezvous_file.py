@@ -1,4 +1,4 @@
-"""The example store keeps every promise of the kit, and says what is wrong with its directory."""
+"""The store keeps every promise of the kit, and says what is wrong with its directory."""
 
 import fcntl
 import os
@@ -8,14 +8,13 @@ from contextlib import ExitStack, contextmanager
 import msgspec
 import pytest
 
+from elastic_core.api import BackendRefusedError, BackendUnavailableError, ConfigError, OutcomeUnknownError, WaitBudget
 from elastic_core.testing import CoordinationStoreConformance, rendezvous_settings
 from elastic_example_rendezvous_file import Content, FileStore
 
 
-def store(folder, run_id="r", **options):
-    return FileStore(
-        rendezvous_settings(run_id=run_id, endpoint=str(folder), declared=FileStore.options, options=options)
-    )
+def store(folder, run_id="r"):
+    return FileStore(rendezvous_settings(run_id=run_id, endpoint=str(folder), declared=FileStore.options))
 
 
 class TestFileStore(CoordinationStoreConformance):
@@ -23,6 +22,25 @@ class TestFileStore(CoordinationStoreConformance):
     def connect(self, tmp_path):
         self.folder = tmp_path
         return lambda run_id: store(tmp_path, run_id)
+
+    @pytest.fixture
+    def pause_server(self, tmp_path):
+        @contextmanager
+        def locked():  # by one who stands still
+            with ExitStack() as stack:
+                for path in tmp_path.glob("*/lock"):
+                    fcntl.flock(stack.enter_context(path.open("ab")), fcntl.LOCK_EX)
+                yield
+
+        return locked
+
+    @pytest.fixture
+    def empty_server(self, tmp_path):
+        return lambda: [shutil.rmtree(path) for path in tmp_path.iterdir()]
+
+    @pytest.fixture
+    def connect_nowhere(self, tmp_path):
+        return lambda: store(tmp_path / "not mounted")
 
     def pass_time(self, seconds):  # nobody waits: whatever the files tell was so much earlier
         for lock in self.folder.glob("*/lock"):
@@ -34,25 +52,55 @@ class TestFileStore(CoordinationStoreConformance):
             content.heard_s -= seconds
             path.write_bytes(msgspec.json.encode(content))
 
-    @pytest.fixture
-    def pause_server(self, tmp_path):
-        @contextmanager
-        def locked():  # by somebody who stands still
-            with ExitStack() as stack:
-                for path in tmp_path.glob("*/lock"):
-                    fcntl.flock(stack.enter_context(path.open("ab")), fcntl.LOCK_EX)
-                yield
 
-        return locked
+def connect(folder):
+    store(folder).connect(wait=WaitBudget.lasting(1))
 
-    @pytest.fixture
-    def empty_server(self, tmp_path):
-        def empty():
-            for path in tmp_path.iterdir():
-                shutil.rmtree(path)
 
-        return empty
+def test_a_relative_path_is_refused_before_anything_is_touched():
+    with pytest.raises(ConfigError, match="needs the absolute path of a directory, not 'here'"):
+        store("here")
 
-    @pytest.fixture
-    def connect_nowhere(self, tmp_path):
-        return lambda: store(tmp_path / "not mounted")
+
+def test_a_directory_that_is_not_there_is_not_made(tmp_path):
+    with pytest.raises(BackendUnavailableError, match=r"No such file or directory.*mounted"):
+        connect(tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def test_what_is_no_directory_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(BackendRefusedError, match=r"file at .*/file: Not a directory"):
+        connect(tmp_path / "file")
+
+
+def test_what_others_have_written_there_is_refused(tmp_path):
+    connect(tmp_path)
+    (run,) = tmp_path.iterdir()
+    (run / "content.json").write_text("[]")
+    with pytest.raises(BackendRefusedError, match="Expected `object`, got `array`"):
+        connect(tmp_path)
+
+
+def test_a_replacement_that_fails_has_an_unknown_outcome(tmp_path):
+    connect(tmp_path)
+    (run,) = tmp_path.iterdir()
+    (run / "content.json").mkdir()
+    with pytest.raises(OutcomeUnknownError, match="Is a directory"):
+        store(tmp_path)._replace(b"{}")
+
+
+def test_another_users_run_is_not_read(tmp_path):
+    connect(tmp_path)
+    (run,) = tmp_path.iterdir()
+    assert run.stat().st_mode & 0o777 == 0o700  # the records in it hold the run's secret
+
+
+def test_who_dies_while_writing_leaves_what_was_there(tmp_path):
+    client = store(tmp_path)
+    client.swap("round", b"old", expect=None, keep_s=60, wait=WaitBudget.lasting(1))
+    (run,) = tmp_path.iterdir()
+    (run / "content.new").write_text('{"revisions": {"bir')
+    kept = client.load("round", wait=WaitBudget.lasting(1))
+    assert kept.value == b"old"
+    assert client.swap("round", b"new", expect=kept.version, keep_s=60, wait=WaitBudget.lasting(1)).applied

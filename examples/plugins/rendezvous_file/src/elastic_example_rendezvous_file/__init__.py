@@ -35,13 +35,9 @@ class Content(msgspec.Struct):
         self.members[incarnation] = api.Member(seat=number, incarnation=incarnation, record=record)
         return number
 
-    def hear(self, now_s: float, ttl_s: float) -> None:
-        """Note that a member is alive. If none was for long, or time went back, that was not the members' fault."""
-        if not 0 <= now_s - self.heard_s < ttl_s * 2 / 3:
-            least_s, back = now_s + ttl_s, now_s < self.heard_s
-            self.ends_s = {name: least_s if back else max(end_s, least_s) for name, end_s in self.ends_s.items()}
-        self.heard_s = now_s
-        self.remove(now_s)
+    def has(self, seat: api.Seat) -> bool:
+        """Return whether a seat is taken; number and incarnation must both be right."""
+        return seat.incarnation in self.members and self.members[seat.incarnation].seat == seat.number
 
     def remove(self, now_s: float, *leaving: str) -> None:
         """Remove members: those whose lease has ended, and who leave by themselves."""
@@ -49,9 +45,13 @@ class Content(msgspec.Struct):
             del self.members[name], self.ends_s[name]
             self.move("members", "departures")
 
-    def has(self, seat: api.Seat) -> bool:
-        """Return whether a seat is taken; number and incarnation must both be right."""
-        return seat.incarnation in self.members and self.members[seat.incarnation].seat == seat.number
+    def hear(self, now_s: float, ttl_s: float) -> None:
+        """Note that a member is alive. If none was for long, or time went back, that was not the members' fault."""
+        if not 0 <= now_s - self.heard_s < ttl_s * 2 / 3:
+            least_s, back = now_s + ttl_s, now_s < self.heard_s
+            self.ends_s = {name: least_s if back else max(end_s, least_s) for name, end_s in self.ends_s.items()}
+        self.heard_s = now_s
+        self.remove(now_s)
 
 
 class FileStore(api.CoordinationStore):
