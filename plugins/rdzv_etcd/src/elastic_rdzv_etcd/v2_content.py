@@ -1,0 +1,338 @@
+"""What a run looks like on a server with etcd's v2 API, and what can be read off one look at it.
+
+v2 changes one key atomically, never two. So each promise of the store rests on one key's compare-and-swap, and what
+belongs together is put together by whoever looks:
+
+- `RUN/head`: small, read whole in each look (which is atomic: one recursive read).
+  - `keep`: for how many seconds all this is kept after the last call.
+  - `seat/INCARNATION`: `COUNT NONCE`, or `COUNT NONCE gone`. The seat's number is the key's `createdIndex`: it only
+    rises, and compare-and-swap leaves it as it is. COUNT says how often watchers were told of this seat: 1 when it was
+    made, one more for each update and for its end.
+  - `quiet/alive/NONCE`: the lease, a key with a TTL. Renewed without an event; watchers see it expire.
+  - `quiet/document/KEY`: `COUNT-NONCE`, the document's version.
+  - `quiet/state`: the run's birth, and the counts of the seats that are no longer there.
+- `RUN/record/NONCE`, `RUN/body/VERSION`: the contents of members and documents, written before what names them.
+
+**A member goes** when its seat is swapped for one that is `gone`: that is the one change which counts, by the member
+itself or by who may judge it (below). Clearing up follows, by anybody: the counts of gone seats are added to `state`,
+which lists them as collected, and then their keys are deleted. Revisions are the sums of both, so that nothing is
+counted twice or lost wherever the one who clears up dies.
+
+**An expiry** permits removal; it is none. The server judges the lease by its own clock and deletes `alive`. A client
+that sees a seat without it removes the seat only if it was itself answered all the time (`Streak`): else the silence
+was the server's, and the living get one lease to be heard again. Who finds its own lease gone writes it anew, and then
+its seat (the same value): a removal that was decided before names the older `modifiedIndex`, and fails. Who removes
+has seen the seat in the same look as the missing lease, or in an older one; so no renewal that succeeded is lost.
+
+**Keeping.** Each key has a TTL, which whoever looks extends where less than `keep` is left. (That of a directory would
+do, but servers from 3.5 on can't extend it.) Empty directories stay; who begins a run deletes some that others left.
+
+**Watching** begins at the index of a look, on `head` for topics with `members`, on `head/quiet` without: members that
+update their records wake the leader only.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+from urllib.parse import quote, unquote
+
+from elastic_core.api import BackendRefusedError, Revisions
+
+DEFAULT_KEEP_S: Final = 24 * 3600.0
+
+
+class Leaf(Protocol):
+    """A key as python-etcd gives it."""
+
+    @property
+    def key(self) -> str: ...  # noqa: D102
+    @property
+    def value(self) -> str | None: ...  # noqa: D102
+    @property
+    def ttl(self) -> int | None: ...  # noqa: D102
+    @property
+    def modifiedIndex(self) -> int: ...  # noqa: D102
+    @property
+    def createdIndex(self) -> int: ...  # noqa: D102
+
+
+def name(text: str) -> str:
+    """Return any text as one part of a key, which paths and forms leave as it is.
+
+    etcd hides what begins with `_`, and paths take `.` for themselves.
+    """
+    quoted = quote(text, safe="").replace("%", "=")
+    return f"={ord(quoted[0]):02X}{quoted[1:]}" if quoted[:1] in {"_", "."} else quoted or "="
+
+
+def plain(part: str) -> str:
+    """Return what `name` was given."""
+    return "" if part == "=" else unquote(part.replace("=", "%"))
+
+
+def packed(content: bytes) -> str:
+    """Return bytes as a value."""
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+def unpacked(value: str) -> bytes:
+    """Return the bytes of a value.
+
+    Raises:
+        BackendRefusedError: somebody else wrote it.
+    """
+    try:
+        return base64.b64decode(value + "=" * (-len(value) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise _foreign(value) from error
+
+
+class Paths:
+    """The keys of one run."""
+
+    def __init__(self, prefix: str, run_id: str) -> None:
+        """Put the run's directory under the prefix."""
+        self.prefix = f"/{prefix.strip('/')}".rstrip("/")
+        self.run = f"{self.prefix}/{name(run_id)}"
+        self.head = f"{self.run}/head"
+        self.quiet = f"{self.head}/quiet"
+        self.seats = f"{self.head}/seat"
+        self.documents = f"{self.quiet}/document"
+        self.leases = f"{self.quiet}/alive"
+        self.records = f"{self.run}/record"
+        self.bodies = f"{self.run}/body"
+        self.state = f"{self.quiet}/state"
+        self.keep = f"{self.head}/keep"
+
+    def seat(self, incarnation: str) -> str:
+        """Return where a member's seat is."""
+        return f"{self.seats}/{name(incarnation)}"
+
+    def alive(self, nonce: str) -> str:
+        """Return where a member's lease is."""
+        return f"{self.leases}/{nonce}"
+
+    def record(self, nonce: str) -> str:
+        """Return where a member's record is."""
+        return f"{self.records}/{nonce}"
+
+    def document(self, key: str) -> str:
+        """Return where a document's version is."""
+        return f"{self.documents}/{name(key)}"
+
+    def body(self, version: str) -> str:
+        """Return where a document's content is."""
+        return f"{self.bodies}/{version}"
+
+    @property
+    def folders(self) -> Sequence[str]:
+        """All directories of the run, from the innermost on."""
+        return (
+            *(self.leases, self.documents, self.quiet, self.seats, self.head),
+            *(self.records, self.bodies, self.run),
+        )
+
+
+class SeatKey(NamedTuple):
+    """A member's seat as it was written last. `modified` is what a compare-and-swap must name."""
+
+    number: int
+    modified: int
+    told: int
+    nonce: str
+    gone: bool
+
+    @property
+    def value(self) -> str:
+        """Return it as it is written."""
+        return _seat_value(self.told, self.nonce, gone=self.gone)
+
+    def counted(self, *, gone: bool = False) -> str:
+        """Return its value after a change of which watchers are told."""
+        return _seat_value(self.told + 1, self.nonce, gone=gone)
+
+
+def new_seat(nonce: str) -> str:
+    """Return the value of a seat that is made."""
+    return _seat_value(1, nonce, gone=False)
+
+
+def seat_key(leaf: Leaf) -> SeatKey:
+    """Read a seat.
+
+    Raises:
+        BackendRefusedError: somebody else wrote it.
+    """
+    match (leaf.value or "").split(" "):
+        case [count, nonce, *rest] if count.isdecimal() and rest in ([], ["gone"]):
+            return SeatKey(
+                number=leaf.createdIndex, modified=leaf.modifiedIndex, told=int(count), nonce=nonce, gone=bool(rest)
+            )
+        case _:
+            raise _foreign(leaf.key)
+
+
+def _seat_value(count: int, nonce: str, *, gone: bool) -> str:
+    return f"{count} {nonce}{' gone' * gone}"
+
+
+class State(NamedTuple):
+    """What is known of the run beside its seats: its birth, and what the collected ones had counted."""
+
+    birth: str
+    members: int = 0
+    departures: int = 0
+    collected: tuple[int, ...] = ()
+    modified: int = 0
+
+    @property
+    def value(self) -> str:
+        """Return it as it is written."""
+        return json.dumps([self.birth, self.members, self.departures, self.collected])
+
+
+class Content:
+    """What one look saw. Without a state there is nothing: the rest of what was emptied by hand, at most."""
+
+    def __init__(self, paths: Paths, leaves: Iterable[Leaf], *, index: int) -> None:
+        """Sort the keys. `index` is the server's at the look.
+
+        Raises:
+            BackendRefusedError: somebody else wrote one.
+        """
+        self.index = index
+        self.state: State | None = None
+        self.keep_s = DEFAULT_KEEP_S
+        self.seats: dict[str, SeatKey] = {}
+        """By the last part of their keys: `name(incarnation)`."""
+        self.alive: dict[str, Leaf] = {}
+        self.versions: dict[str, str] = {}
+        """By the last part of their keys: `name(key)`."""
+        self._fading: list[tuple[float, tuple[str, ...]]] = []
+        for leaf in leaves:
+            self._take(paths, leaf)
+        self.leftover = self.state is None and bool(self.seats or self.versions)
+        if self.state is None:
+            self.seats, self.versions = {}, {}
+
+    def _take(self, paths: Paths, leaf: Leaf) -> None:
+        folder, _, last = leaf.key.rpartition("/")
+        names: tuple[str, ...] = ()  # the contents that are kept with it
+        if folder == paths.leases:
+            self.alive[last] = leaf
+            return
+        if leaf.key == paths.state:
+            self.state = _state(leaf)
+        elif leaf.key == paths.keep:
+            self.keep_s = _number(leaf)
+        elif folder == paths.seats:
+            self.seats[last] = seat = seat_key(leaf)
+            names = (paths.record(seat.nonce),)
+        elif folder == paths.documents:
+            self.versions[last] = version = leaf.value or ""
+            names = (paths.body(version),)
+        self._fading.append((float(leaf.ttl or 0), (*names, leaf.key)))
+
+    def fading(self, keep_s: float) -> Sequence[tuple[str, ...]]:
+        """Return the keys that would not be kept for so long, those that end first first, each with what it names."""
+        return [keys for left_s, keys in sorted(self._fading) if left_s < keep_s]
+
+    @property
+    def standing(self) -> Mapping[str, SeatKey]:
+        """The seats of members, in order; those whose lease is over are among them until somebody removes them."""
+        here = ((key, seat) for key, seat in self.seats.items() if not seat.gone)
+        return dict(sorted(here, key=lambda item: item[1].number))
+
+    @property
+    def silent(self) -> Mapping[str, SeatKey]:
+        """The seats of members without a lease."""
+        return {key: seat for key, seat in self.standing.items() if seat.nonce not in self.alive}
+
+    @property
+    def gone(self) -> Mapping[str, SeatKey]:
+        """The seats that wait for being cleared up."""
+        return {key: seat for key, seat in self.seats.items() if seat.gone}
+
+    def ahead(self, number: int) -> int:
+        """Return how many members have a lower seat."""
+        return sum(seat.number < number for seat in self.standing.values())
+
+    def speaking_before(self, number: int) -> int:
+        """Return how many members with a lease have a lower seat."""
+        return sum(seat.number < number and seat.nonce in self.alive for seat in self.standing.values())
+
+    @property
+    def revisions(self) -> Revisions:
+        """How far each topic is."""
+        if self.state is None:
+            return Revisions()
+        collected = frozenset(self.state.collected)
+        counting = [seat for seat in self.seats.values() if seat.number not in collected]
+        return Revisions(
+            birth=self.state.birth,
+            members=self.state.members + sum(seat.told for seat in counting),
+            departures=self.state.departures + sum(seat.gone for seat in counting),
+            round=count_of(self.versions.get("round")),
+            control=count_of(self.versions.get("control")),
+        )
+
+    def collecting(self) -> State | None:
+        """Return the state in which all gone seats are collected; None: it is so already."""
+        assert self.state is not None
+        before, gone = frozenset(self.state.collected), self.gone.values()
+        new = [seat for seat in gone if seat.number not in before]
+        if not new:
+            return None
+        return State(
+            birth=self.state.birth,
+            members=self.state.members + sum(seat.told for seat in new),
+            departures=self.state.departures + len(new),
+            collected=tuple(sorted(seat.number for seat in gone)),  # a key that is deleted never comes back
+            modified=self.state.modified,
+        )
+
+
+def count_of(version: str | None) -> int:
+    """Return how often a document was replaced, by its version; 0 where there is none."""
+    if version is None:
+        return 0
+    count, dash, _ = version.partition("-")
+    if not (dash and count.isdecimal()):
+        raise _foreign(version)
+    return int(count)
+
+
+def _state(leaf: Leaf) -> State:
+    match _json(leaf):
+        case [str(birth), int(members), int(departures), [*collected]]:
+            return State(
+                birth=birth,
+                members=members,
+                departures=departures,
+                collected=tuple(number for number in collected if isinstance(number, int)),
+                modified=leaf.modifiedIndex,
+            )
+        case _:
+            raise _foreign(leaf.key)
+
+
+def _number(leaf: Leaf) -> float:
+    number = _json(leaf)
+    if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0:
+        raise _foreign(leaf.key)
+    return float(number)
+
+
+def _json(leaf: Leaf) -> object:
+    try:
+        return json.loads(leaf.value or "")
+    except ValueError as error:
+        raise _foreign(leaf.key) from error
+
+
+def _foreign(what: str) -> BackendRefusedError:
+    return BackendRefusedError(
+        f"the run's content has something that this version did not write: {what[:80]!r}", hint="another --rdzv-id"
+    )

@@ -1,0 +1,382 @@
+"""The `etcd-v2` backend: what the core's rendezvous needs, on servers that still have etcd's v2 API.
+
+How it is done, and why that is right, stands in `v2_content`.
+"""
+
+import importlib.util
+import math
+import os
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from elastic_core.api import (
+    API_VERSION,
+    SYSTEM_CLOCK,
+    BackendRefusedError,
+    ConfigError,
+    CoordinationStore,
+    Document,
+    ElasticError,
+    Member,
+    Members,
+    OptionSpec,
+    PluginError,
+    RendezvousSettings,
+    Renewal,
+    Revisions,
+    Seat,
+    Swapped,
+    Topic,
+    WaitBudget,
+    Watched,
+    compare,
+)
+from elastic_rdzv_etcd.url import Login, Target, Tls, parse_target
+from elastic_rdzv_etcd.v2_content import Content, Paths, count_of, name, new_seat, packed, plain, unpacked
+from elastic_rdzv_etcd.v2_errors import ConflictError, ForgottenError, MissingError
+from elastic_rdzv_etcd.v2_run import TRIES, Run
+
+if TYPE_CHECKING:
+    from elastic_rdzv_etcd.v2_session import Session
+
+DEFAULT_PREFIX: Final = "/elastic"
+_LIMIT_S: Final = 5.0
+_LOOK_AGAIN_S: Final = 10.0
+"""How long a client that knows of no lease waits for an event before it looks again."""
+_SOON_S: Final = 0.5
+"""A server deletes what has expired twice a second."""
+
+
+class EtcdV2Store(CoordinationStore):
+    """Drives etcd servers up to 3.5 through their v2 API, with python-etcd.
+
+    Threading: as the base class says. `close` ends it for good.
+
+    Raises:
+        ConfigError: the endpoint or an option can't be used.
+        PluginError: python-etcd is not installed.
+    """
+
+    api_version: ClassVar[int] = API_VERSION
+    options: ClassVar[Sequence[OptionSpec]] = (
+        OptionSpec(name="username", help="etcd user; default that of the URL, else $ELASTIC_ETCD_USERNAME"),
+        OptionSpec(name="password_file", help="file with the password, where the URL has none; read anew to connect"),
+        OptionSpec(name="protocol", help="`http` or `https`; default that of the endpoint, else `http`"),
+        OptionSpec(name="ca_cert", help="PEM file with the authorities to trust, with https; default the system's"),
+        OptionSpec(name="ssl_cert", help="PEM file with this client's certificate, with https"),
+        OptionSpec(name="ssl_cert_key", help="PEM file with the certificate's key, where `ssl_cert` does not have it"),
+        OptionSpec(name="read_timeout", type="float", default=_LIMIT_S, unit="seconds", help="limit of one request"),
+        OptionSpec(name="etcd_prefix", help=f"directory of all runs; default {DEFAULT_PREFIX}"),
+        OptionSpec(name="cacert", help="another name of `ca_cert`"),
+        OptionSpec(name="cert", help="another name of `ssl_cert`"),
+        OptionSpec(name="key", help="another name of `ssl_cert_key`"),
+    )
+    min_ttl_s: ClassVar[float] = 2.0
+    """TTLs are whole seconds, and keys go up to half a second late."""
+    announces_expiry: ClassVar[bool] = True
+
+    def __init__(self, settings: RendezvousSettings) -> None:
+        """Check endpoint and options; connect to nothing."""
+        super().__init__(settings)
+        if importlib.util.find_spec("etcd") is None:
+            raise PluginError(
+                "backend 'etcd-v2' (elastic-rdzv-etcd) needs python-etcd, which is not installed",
+                hint="pip install 'elastic-rdzv-etcd[v2]'",
+            )
+        self._target = self._read_target()
+        self._tls = Tls(
+            ca_cert=self._option("ca_cert", "cacert"),
+            cert=self._option("ssl_cert", "cert"),
+            key=self._option("ssl_cert_key", "key"),
+        )
+        if self._tls != Tls() and not self._target.tls:
+            raise ConfigError(
+                f"options for TLS were given, but {self._target} is an endpoint without TLS",
+                hint="--rdzv-conf protocol=https",
+            )
+        self._limit_s = float(settings.options.get("read_timeout") or _LIMIT_S)
+        if self._limit_s <= 0:
+            raise ConfigError(
+                f"--rdzv-conf read_timeout={self._limit_s:g} is no time to wait", hint="--rdzv-conf read_timeout=5"
+            )
+        self._paths = Paths(self._option("etcd_prefix") or DEFAULT_PREFIX, settings.run_id)
+        self._run = Run(self._paths, lambda: self._session)
+        self._nonces: dict[tuple[int, str], str] = {}
+        self._live_session: Session | None = None
+
+    def _option(self, *names: str) -> str:
+        return next((str(value) for name in names if (value := self.settings.options.get(name))), "")
+
+    def _read_target(self) -> Target:
+        protocol, text = self._option("protocol").lower() or "http", self.settings.endpoint.strip()
+        if protocol not in {"http", "https"}:
+            raise ConfigError(
+                f"--rdzv-conf protocol={protocol!r} is neither http nor https", hint="--rdzv-conf protocol=https"
+            )
+        if protocol == "https" and "://" not in text:
+            text = f"https://{text or 'localhost'}"
+        return parse_target(text)
+
+    def _login(self) -> Login:
+        """Return user and password, each of the URL, else of the options, else of the environment."""
+        own, path = self._target.login, self._option("password_file")
+        return Login(
+            username=own.username or self._option("username") or os.environ.get("ELASTIC_ETCD_USERNAME", ""),
+            password=own.password or _secret(path) or os.environ.get("ELASTIC_ETCD_PASSWORD", ""),
+        )
+
+    @property
+    def _session(self) -> "Session":
+        """Return the connections; the first call imports python-etcd."""
+        if self._live_session is None:
+            from elastic_rdzv_etcd.v2_session import Session
+
+            self._live_session = Session(self._target, login=self._login, tls=self._tls, limit_s=self._limit_s)
+        return self._live_session
+
+    @property
+    def where(self) -> str:
+        """Return `etcd-v2 at localhost:2379`."""
+        return f"etcd-v2 at {self._target}" + (" (TLS)" if self._target.tls else "")
+
+    def connect(self, *, wait: WaitBudget) -> str:
+        """Open a connection anew and return this host's address on it."""
+        return self._session.open(self._paths.run, wait)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        session, self._live_session = self._live_session, None
+        if session is not None:
+            session.close()
+
+    # --- members
+
+    def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: WaitBudget) -> Seat:
+        """Add a member, or find it, renewed."""
+        run = self._run
+        run.begin_call(wait)
+        run.ttl_s = ttl_s
+        content = run.swept(run.begun(run.look(wait), wait), wait)
+        for _ in range(TRIES):
+            number = self._put(content, incarnation, record, ttl_s, wait)
+            content = run.collected(run.look(wait), wait)
+            seat = content.standing.get(name(incarnation))
+            if seat is not None and seat.number == number:
+                run.number = number
+                return Seat(number=number, incarnation=incarnation, ahead=content.ahead(number))
+            content = run.begun(content, wait)
+        raise run.crowded()
+
+    def _put(self, content: Content, incarnation: str, record: bytes, ttl_s: float, wait: WaitBudget) -> int | None:
+        """Return the number of a member's seat, made or written again; None: another one was quicker."""
+        run, paths = self._run, self._paths
+        seat = content.standing.get(name(incarnation))
+        nonce = os.urandom(8).hex() if seat is None else seat.nonce
+        # First what the seat names: whoever sees the seat sees them.
+        run.write(paths.record(nonce), packed(record), wait)
+        run.write(paths.alive(nonce), f"{ttl_s:g}", wait, ttl=math.ceil(ttl_s))
+        try:
+            if seat is None:
+                result = run.write(paths.seat(incarnation), new_seat(nonce), wait, prevExist=False)
+            else:
+                result = run.write(paths.seat(incarnation), seat.counted(), wait, prevIndex=seat.modified)
+        except (ConflictError, MissingError):
+            if seat is None:
+                run.delete(paths.record(nonce), wait)
+                run.delete(paths.alive(nonce), wait)
+            return None
+        number = int(result.createdIndex)
+        self._nonces[number, incarnation] = nonce
+        return number
+
+    def update(self, seat: Seat, record: bytes, *, wait: WaitBudget) -> bool:
+        """Replace the record of a live seat."""
+        run = self._run
+        run.begin_call(wait)
+        for _ in range(TRIES):
+            found = run.seat(seat.incarnation, seat.number, wait)
+            if found is None:
+                return False
+            with suppress(MissingError, ConflictError):
+                run.write(self._paths.record(found.nonce), packed(record), wait, prevExist=True)
+                run.write(self._paths.seat(seat.incarnation), found.counted(), wait, prevIndex=found.modified)
+                return True
+        raise run.crowded()
+
+    def renew(self, seat: Seat, *, ttl_s: float, wait: WaitBudget) -> Renewal | None:
+        """Make the lease end `ttl_s` from now."""
+        run = self._run
+        run.begin_call(wait)
+        run.ttl_s, run.number = ttl_s, seat.number
+        if not self._extend(seat, ttl_s, wait) and not self._revive(seat, ttl_s, wait):
+            self._nonces.pop((seat.number, seat.incarnation), None)
+            return None
+        content = run.swept(run.look(wait), wait)
+        found = content.standing.get(name(seat.incarnation))
+        if found is None or found.number != seat.number:
+            return None
+        return Renewal(
+            ahead=content.ahead(seat.number),
+            live=len(content.standing),
+            next_expiry_s=_next_expiry_s(content, seat.number, ttl_s),
+        )
+
+    def _extend(self, seat: Seat, ttl_s: float, wait: WaitBudget) -> bool:
+        """Renew a lease that has not expired; False: it has, or is not known here."""
+        nonce = self._nonces.get((seat.number, seat.incarnation))
+        if nonce is None:
+            return False
+        try:
+            self._run.write(self._paths.alive(nonce), None, wait, ttl=math.ceil(ttl_s), refresh=True, prevExist=True)
+        except MissingError:
+            return False
+        return True
+
+    def _revive(self, seat: Seat, ttl_s: float, wait: WaitBudget) -> bool:
+        """Begin a lease anew, where nobody has removed the seat."""
+        run = self._run
+        for _ in range(TRIES):
+            found = run.seat(seat.incarnation, seat.number, wait)
+            if found is None:
+                return False
+            run.write(self._paths.alive(found.nonce), f"{ttl_s:g}", wait, ttl=math.ceil(ttl_s))
+            with suppress(ConflictError, MissingError):
+                # The same value, another index: a removal that was decided before fails now.
+                run.write(self._paths.seat(seat.incarnation), found.value, wait, prevIndex=found.modified)
+                self._nonces[seat.number, seat.incarnation] = found.nonce
+                return True
+        raise run.crowded()
+
+    def withdraw(self, seat: Seat, *, wait: WaitBudget) -> None:
+        """Remove a member now."""
+        run = self._run
+        run.begin_call(wait)
+        self._nonces.pop((seat.number, seat.incarnation), None)
+        for _ in range(TRIES):
+            found = run.seat(seat.incarnation, seat.number, wait)
+            if found is None:
+                return
+            if run.remove(self._paths.seat(seat.incarnation), found, wait):
+                run.clear_up(wait)
+                return
+        raise run.crowded()
+
+    def members(self, *, wait: WaitBudget) -> Members:
+        """Return all live members."""
+        run = self._run
+        run.begin_call(wait)
+        for _ in range(TRIES):
+            content = run.swept(run.look(wait), wait)
+            standing = content.standing
+            records = self._records(wait) if standing else {}
+            # Read after the seats: what is missing was removed in between.
+            if all(seat.nonce in records for seat in standing.values()):
+                return Members(
+                    revision=content.revisions.members,
+                    members=tuple(
+                        Member(seat=seat.number, incarnation=plain(key), record=unpacked(records[seat.nonce]))
+                        for key, seat in standing.items()
+                    ),
+                )
+        raise run.crowded()
+
+    def _records(self, wait: WaitBudget) -> dict[str, str]:
+        try:
+            result = self._run.read(self._paths.records, wait, recursive=True)
+        except MissingError:
+            return {}
+        return {leaf.key.rpartition("/")[2]: leaf.value or "" for leaf in result.leaves if not leaf.dir}
+
+    # --- documents
+
+    def load(self, key: str, *, wait: WaitBudget) -> Document | None:
+        """Return a document as it stands."""
+        self._run.begin_call(wait)
+        return self._load(key, wait)
+
+    def _load(self, key: str, wait: WaitBudget) -> Document | None:
+        run = self._run
+        for _ in range(TRIES):
+            try:
+                version = str(run.read(self._paths.document(key), wait).value)
+            except MissingError:
+                return None
+            with suppress(MissingError):  # replaced in between
+                value = run.read(self._paths.body(version), wait).value
+                return Document(value=unpacked(value or ""), version=version)
+        raise run.crowded()
+
+    def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: WaitBudget) -> Swapped:
+        """Replace a document if its version is `expect`."""
+        run, paths = self._run, self._paths
+        run.begin_call(wait)
+        content = run.look(wait)
+        if content.versions.get(name(key)) != expect:
+            return Swapped(applied=False, current=self._load(key, wait))
+        content = run.begun(content, wait)
+        run.keep_for(content, keep_s, wait)
+        version = f"{count_of(expect) + 1}-{os.urandom(8).hex()}"
+        run.write(paths.body(version), packed(new), wait)
+        condition: dict[str, Any] = {"prevExist": False} if expect is None else {"prevValue": expect}
+        try:
+            run.write(paths.document(key), version, wait, **condition)
+        except (ConflictError, MissingError):
+            run.delete(paths.body(version), wait)
+            return Swapped(applied=False, current=self._load(key, wait))
+        if expect is not None:
+            with suppress(ElasticError):  # nobody needs it; the run's end clears it up at the latest
+                run.delete(paths.body(expect), wait)
+        return Swapped(applied=True, current=Document(value=new, version=version))
+
+    # --- watching
+
+    def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:
+        """Block until one of the topics has moved beyond `since`."""
+        run, end_s = self._run, SYSTEM_CLOCK.monotonic_s() + timeout_s
+        run.begin_call(wait)
+        while True:
+            content = run.swept(run.look(wait), wait)
+            seen = compare(since, content.revisions, topics)
+            left_s = wait.remaining_s(max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()))
+            if seen.changed or seen.reset or left_s <= 0:
+                return seen
+            self._until_something_happens(content, Topic.MEMBERS in topics, left_s, wait)
+
+    def _until_something_happens(self, content: Content, members: bool, timeout_s: float, wait: WaitBudget) -> None:
+        """Block until there is a reason to look again, or the time is over."""
+        run = self._run
+        key = self._paths.head if members else self._paths.quiet
+        # In between the server is asked something: who hears nothing for long can't tell who is silent.
+        chunk_s = _LOOK_AGAIN_S if run.ttl_s is None else run.ttl_s / 3
+        end_s = SYSTEM_CLOCK.monotonic_s() + min(timeout_s, chunk_s)
+        index = content.index + 1
+        while (left_s := end_s - SYSTEM_CLOCK.monotonic_s()) > 0:
+            try:
+                event = run.event(key, index, left_s, wait)
+            except ForgottenError:
+                return
+            if event is None or event.action == "expire" or not event.key.startswith(self._paths.leases):
+                return
+            index = event.modifiedIndex + 1  # somebody's lease has begun: the seat that it is for counts
+
+
+def _next_expiry_s(content: Content, number: int, ttl_s: float) -> float | None:
+    """Return when the first lease of another member may end."""
+    others = [content.alive.get(seat.nonce) for seat in content.standing.values() if seat.number != number]
+    left_s = [max(_SOON_S, float(leaf.ttl or 0)) if leaf is not None else ttl_s / 3 for leaf in others]
+    return min(*left_s, ttl_s) if left_s else None
+
+
+def _secret(path: str) -> str:
+    """Return a file's text without the line's end; empty where there is no file."""
+    if not path:
+        return ""
+    try:
+        return Path(path).read_text(encoding="utf-8").strip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not text in UTF-8"
+        raise BackendRefusedError(
+            f"cannot read password_file {path!r}: {reason}", hint="--rdzv-conf password_file=PATH"
+        ) from error
