@@ -162,6 +162,44 @@ def test_bad_option_is_said_by_torchrun_itself(torchrun):
     assert "Try: --rdzv-conf lease_ttl=" in agent.err
 
 
+ERRORS = """
+import sys
+import torch.distributed.elastic.rendezvous as torch_rendezvous
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+name, endpoint, run_id = sys.argv[1:]
+
+def join(endpoint, **conf):
+    parameters = torch_rendezvous.RendezvousParameters(name, endpoint, run_id, 2, 2, None, timeout=900, **conf)
+    handler = get_rendezvous_handler(parameters)
+    assert isinstance(handler, torch_rendezvous.RendezvousHandler)
+    try:
+        handler.next_rendezvous()
+    except torch_rendezvous.RendezvousError as error:
+        print(type(error).__name__, error)
+    assert (handler.get_backend(), handler.get_run_id()) == (name, run_id)
+    assert handler.num_nodes_waiting() == 0
+    assert handler.shutdown() and handler.shutdown()
+
+join(endpoint, join_timeout="0.5")
+join("127.0.0.1:1", connect_timeout="0.5")
+"""
+
+
+@pytest.mark.torch
+def test_errors_are_torchs_and_name_options_that_torchrun_has(backend, script):
+    path = script(ERRORS, "errors.py")
+    run_id = f"test-{os.getpid()}-{time.monotonic_ns()}"
+    command = [sys.executable, "-W", "error", path, *backend, run_id]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    late, unreachable = done.stdout.splitlines()
+    assert late.startswith(f"RendezvousTimeoutError run '{run_id}': 1 of at least 2 nodes joined")
+    assert late.endswith("or raise --rdzv-conf join_timeout=SECONDS")
+    assert unreachable.startswith(f"RendezvousConnectionError run '{run_id}': ")
+    assert "127.0.0.1:1 could not be reached within 0.5 s" in unreachable
+
+
 @pytest.mark.torch
 def test_import_of_torchs_rendezvous_warns_of_nothing(backend):
     name, _ = backend

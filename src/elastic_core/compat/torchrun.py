@@ -8,6 +8,7 @@ import atexit
 import importlib
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -86,7 +87,7 @@ def make_handler(parameters: TorchParameters, backend: str) -> "TorchHandler":
         if Capability.CONTROL not in handler.capabilities:
             raise PluginError(f"rendezvous backend {backend!r} can't serve torchrun: it does not decide for a run")
     except ElasticError as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(_for_torchrun(str(error))) from error
     for text in registry.warnings:
         _log.warning("elastic: %s", text)
     importlib.import_module(TORCH_RENDEZVOUS).RendezvousHandler.register(TorchHandler)
@@ -99,10 +100,6 @@ def _conf(config: Mapping[str, object]) -> dict[str, str]:
 
 
 def _settings(parameters: TorchParameters, backend: str, conf: Mapping[str, str]) -> RendezvousSettings:
-    agreed = {
-        spec.name: convert(conf[spec.name], spec, flag="--rdzv-conf") if spec.name in conf else spec.default
-        for spec in COORDINATED_OPTIONS
-    }
     return RendezvousSettings(
         backend=backend,
         run_id=parameters.run_id,
@@ -113,19 +110,29 @@ def _settings(parameters: TorchParameters, backend: str, conf: Mapping[str, str]
         local_addr=parameters.local_addr,
         incarnation=os.urandom(16).hex(),
         attempt=attempt_from_environment(os.environ),
-        fingerprint=fingerprint(
-            min_nodes=parameters.min_nodes,
-            max_nodes=parameters.max_nodes,
-            entrypoint=_ENTRYPOINT,
-            is_module=False,
-            arguments=(),
-            nproc=1,
-            role="",
-            backend_options=agreed,
-            wire_format=FORMAT,
-            torch=torch_version(),
-        ),
+        fingerprint=_fingerprint(parameters, conf),
     )
+
+
+def _fingerprint(parameters: TorchParameters, conf: Mapping[str, str]) -> dict[str, str]:
+    """Return what all nodes must agree on, of that what torch lets us know."""
+    agreed = {
+        spec.name: convert(conf[spec.name], spec, flag="--rdzv-conf") if spec.name in conf else spec.default
+        for spec in COORDINATED_OPTIONS
+    }
+    made = fingerprint(
+        min_nodes=parameters.min_nodes,
+        max_nodes=parameters.max_nodes,
+        entrypoint=_ENTRYPOINT,
+        is_module=False,
+        arguments=(),
+        nproc=1,
+        role="",
+        backend_options=agreed,
+        wire_format=FORMAT,
+        torch=torch_version(),
+    )
+    return {key: text for key, text in made.items() if key not in ("arguments", "nproc", "role")}
 
 
 class TorchHandler:
@@ -271,7 +278,7 @@ class TorchHandler:
             yield
         except ElasticError as error:
             name = next(name for cls, name in _ERRORS if isinstance(error, cls))
-            raise getattr(self._torch, name)(str(error)) from error
+            raise getattr(self._torch, name)(_for_torchrun(str(error))) from error
 
 
 class _Services(NoServices):
@@ -293,6 +300,14 @@ def _ends(change: RoundChange | None) -> bool:
         return False
     done = isinstance(change, Decided) and isinstance(change.decision, Stop) and change.decision.outcome == "done"
     return not done
+
+
+def _for_torchrun(text: str) -> str:
+    """Name options as torchrun takes them, and none that it has not."""
+    text = re.sub(r",? or --allow-mismatch \S+", "", text)
+    for option in ("join_timeout", "connect_timeout"):
+        text = text.replace(f"--{option.replace('_', '-')}", f"--rdzv-conf {option}=SECONDS")
+    return text
 
 
 def _summary(error: BaseException) -> str:
