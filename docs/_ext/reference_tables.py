@@ -72,6 +72,10 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "REDIS_URL": "where the server of backend `redis` is, where `--rdzv-endpoint` is not given",
     "ELASTIC_REDIS_USERNAME": "ACL user of backend `redis`, where neither URL nor `username` in `--rdzv-conf` says it",
     "ELASTIC_REDIS_PASSWORD": "its password, where neither URL nor `password_file` in `--rdzv-conf` says it",
+    "ELASTIC_ETCD_ENDPOINTS": "where backend `etcd` is, where `--rdzv-endpoint` is not given: `HOST:2379,HOST2:2379`",
+    "ETCDCTL_ENDPOINTS": "the same, as etcd's own command reads it",
+    "ELASTIC_ETCD_USERNAME": "user of backend `etcd`, where neither URL nor `username` in `--rdzv-conf` says it",
+    "ELASTIC_ETCD_PASSWORD": "its password, where neither URL nor `password_file` in `--rdzv-conf` says it",
     "ELASTIC_C10D_TOKEN": "token that all nodes of backend `c10d` share, where `token_file` is not given",
     "PATH": "where a program of `--no-python` is looked for, and the server of backend `c10d`",
     "ELASTIC_DEBUG": "`1`: an error of the command line also shows its traceback",
@@ -254,6 +258,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "CONTROL_KEY",
     ),
     "Reaching hosts": ("Endpoint", "Address", "parse_endpoint", "resolve", "dial", "is_ip", "route_source"),
+    "TLS and credentials": ("Tls", "Login", "start_tls", "tls_context", "tls_failure", "waker"),
     "Stock torchrun": ("torch_handler",),
     "Hosting a server": ("HostedProcess", "KeptFolder", "hosted_environment"),
     "Rounds": (

@@ -58,6 +58,7 @@ from elastic_core.rendezvous.store import (
     Watched,
     compare,
 )
+from elastic_core.rendezvous.tls import Login, Tls, start_tls, tls_context, tls_failure, waker
 from elastic_core.types import (
     API_VERSION,
     AddEnvironment,
@@ -128,6 +129,7 @@ __all__ = [
     "Interrupt",
     "Joining",
     "KeptFolder",
+    "Login",
     "Member",
     "MemberLost",
     "Members",
@@ -165,6 +167,7 @@ __all__ = [
     "Suspended",
     "Swapped",
     "SystemClock",
+    "Tls",
     "Topic",
     "WaitBudget",
     "WaitCancelledError",
@@ -184,5 +187,9 @@ __all__ = [
     "parse_endpoint",
     "resolve",
     "route_source",
+    "start_tls",
+    "tls_context",
+    "tls_failure",
     "torch_handler",
+    "waker",
 ]

@@ -107,7 +107,7 @@ def test_a_mistake_in_an_endpoint_does_not_show_its_password(endpoint):
 
 def test_no_text_shows_a_password(make_store):
     store = make_store("redis://me:hunter2@h:1/2")
-    login = Login("me", "hunter2")
+    login = Login(username="me", password="hunter2")
     assert store.where == "redis at h:1/2"
     assert "hunter2" not in f"{store.where} {store!r} {login!r} {login} {target('redis://me:hunter2@h')!r}"
 

@@ -7,8 +7,7 @@ import io
 import select
 import socket
 import ssl
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from urllib3.connection import HTTPConnection
@@ -21,8 +20,9 @@ from elastic_core.api import (
     Interrupt,
     WaitBudget,
     dial,
+    waker,
 )
-from elastic_rdzv_etcd.tls import context_of, tls_failure
+from elastic_rdzv_etcd.tls import begin_tls, tls_failure
 from elastic_rdzv_etcd.url import Tls
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Wire(io.RawIOBase):
         """Take the socket over."""
         self.sock = sock
         self.end_s = 0.0
+        self.wake = waker(sock)
         self._reader: io.BufferedReader | None = None
 
     # --- what http.client and urllib3 ask of a socket
@@ -101,11 +102,6 @@ class Wire(io.RawIOBase):
         poll = select.poll()
         poll.register(self.sock, select.POLLIN)
         return not poll.poll(0)
-
-    def wake(self) -> None:
-        """End whatever is blocked on the socket; called from another thread."""
-        with suppress(OSError):  # it is over already
-            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)  # TLS's own would take part in it
 
     def _left_s(self) -> float:
         # Zero would mean not to block at all.
@@ -197,33 +193,19 @@ class Connector:
             for option, value in _KEEPALIVE:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
             if self._tls is not None:
-                sock = self._wrapped(sock, place, end_s, wait, self._tls)
+                sock = begin_tls(
+                    sock,
+                    self._tls,
+                    host=place.host,
+                    peer=str(place),
+                    timeout_s=end_s - SYSTEM_CLOCK.monotonic_s(),
+                    interrupt=self.interrupt,
+                    wait=wait,
+                )
         except BaseException:
             sock.close()
             raise
         return Connection(Wire(sock), place)
-
-    def _wrapped(self, sock: socket.socket, place: Endpoint, end_s: float, wait: WaitBudget, tls: Tls) -> ssl.SSLSocket:
-        """Return the socket with TLS on it."""
-        sock.settimeout(max(0.001, end_s - SYSTEM_CLOCK.monotonic_s()))
-        wrapped = context_of(tls).wrap_socket(sock, server_hostname=place.host, do_handshake_on_connect=False)
-        failure: OSError
-        with self.interrupt.by(wait, _waker(wrapped)):
-            try:
-                wrapped.do_handshake()
-            except OSError as error:
-                failure = error
-            else:
-                return wrapped
-        wrapped.close()
-        if wait.cancelled:
-            wait.check()
-        if isinstance(failure, ssl.SSLError):
-            raise tls_failure(failure, str(place)) from failure
-        what = "no answer from {} in time" if isinstance(failure, TimeoutError) else "{} closed the connection"
-        raise BackendUnavailableError(
-            f"{what.format(place)} during the TLS handshake", hint="http:// if it does not speak TLS"
-        ) from failure
 
     def hear_alert(self, place: Endpoint, *, wait: WaitBudget) -> None:
         """Raise what a server has against our certificate, if that is why it closed the connection.
@@ -250,13 +232,3 @@ class Connector:
         told = tls_failure(failure, str(place))
         if isinstance(told, BackendRefusedError):
             raise told from failure
-
-
-def _waker(sock: socket.socket) -> Callable[[], None]:
-    """Return what ends whatever is blocked on a socket; TLS's own shutdown would take part in it."""
-
-    def wake() -> None:
-        with suppress(OSError):  # it is over already
-            socket.socket.shutdown(sock, socket.SHUT_RDWR)
-
-    return wake

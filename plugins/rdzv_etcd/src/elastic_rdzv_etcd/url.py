@@ -5,40 +5,15 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from elastic_core.api import ConfigError, Endpoint, parse_endpoint
+from elastic_core.api import ConfigError, Endpoint, Login, Tls, parse_endpoint
+
+__all__ = ["ENVIRONMENT", "PORT", "Login", "Target", "Tls", "parse_target"]
 
 PORT: Final = 2379
 ENVIRONMENT: Final = ("ELASTIC_ETCD_ENDPOINTS", "ETCDCTL_ENDPOINTS")
 """Where endpoints are looked for when none are written; the first that is set counts."""
 _SCHEMES: Final = ("http", "https")
 _FORMS: Final = f"HOST:{PORT}, HOST:{PORT},HOST2:{PORT}, or https://HOST:{PORT} for TLS"
-
-
-class Login(NamedTuple):
-    """A user and a password that no text shows; empty: none."""
-
-    username: str = ""
-    password: str = ""
-
-    def __repr__(self) -> str:
-        """Tell whether there is a password, not which."""
-        return f"Login(username={self.username!r}, password={'***' if self.password else ''!r})"
-
-    def hidden_in(self, text: str) -> str:
-        """Return a text that a server sent, without the password."""
-        return text.replace(self.password, "***") if self.password else text
-
-
-class Tls(NamedTuple):
-    """How to trust a server, and what to show it.
-
-    Paths of PEM files; empty: the system's authorities, no certificate.
-    """
-
-    ca_cert: str = ""
-    cert: str = ""
-    key: str = ""
-    insecure: bool = False
 
 
 class Target(NamedTuple):

@@ -3,7 +3,6 @@
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Final
 
 from elastic_core.api import (
@@ -13,10 +12,11 @@ from elastic_core.api import (
     BackendUnavailableError,
     Interrupt,
     WaitBudget,
+    waker,
 )
 from elastic_rdzv_redis.line import Line
 from elastic_rdzv_redis.network import Endpoint, dial
-from elastic_rdzv_redis.tls import context_of, tls_failure
+from elastic_rdzv_redis.tls import begin_tls, tls_failure
 from elastic_rdzv_redis.url import Login, Tls
 
 DIAL_S: Final = 3.0
@@ -72,7 +72,7 @@ class Connector:
         end_s = SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(_ALERT_S)
         try:
             plain = dial(place.host, place.port, timeout_s=_ALERT_S, wait=wait)
-            with self._prepared(plain, place, peer, end_s, wait) as sock, self.interrupt.by(wait, _waker(sock)):
+            with self._prepared(plain, place, peer, end_s, wait) as sock, self.interrupt.by(wait, waker(sock)):
                 sock.recv(1)
         except ssl.SSLError as error:
             failure = tls_failure(error, peer)
@@ -91,35 +91,15 @@ class Connector:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
         if self._tls is None:
             return sock
-        sock.settimeout(max(0.001, end_s - SYSTEM_CLOCK.monotonic_s()))
-        wrapped = context_of(self._tls).wrap_socket(sock, server_hostname=place.host, do_handshake_on_connect=False)
-        failure: OSError
-        with self.interrupt.by(wait, _waker(wrapped)):
-            try:
-                wrapped.do_handshake()
-            except OSError as error:
-                failure = error
-            else:
-                return wrapped
-        wrapped.close()
-        if wait.cancelled:
-            wait.check()
-        if isinstance(failure, ssl.SSLError):
-            raise tls_failure(failure, peer) from failure
-        what = "no answer from {} in time" if isinstance(failure, TimeoutError) else "{} closed the connection"
-        raise BackendUnavailableError(
-            f"{what.format(peer)} during the TLS handshake", hint="redis:// if it does not speak TLS"
-        ) from failure
-
-
-def _waker(sock: socket.socket) -> Callable[[], None]:
-    """Return what ends whatever is blocked on a socket; TLS's own shutdown would take part in it."""
-
-    def wake() -> None:
-        with suppress(OSError):  # it is over already
-            socket.socket.shutdown(sock, socket.SHUT_RDWR)
-
-    return wake
+        return begin_tls(
+            sock,
+            self._tls,
+            host=place.host,
+            peer=peer,
+            timeout_s=end_s - SYSTEM_CLOCK.monotonic_s(),
+            interrupt=self.interrupt,
+            wait=wait,
+        )
 
 
 def _unix_socket(path: str) -> socket.socket:

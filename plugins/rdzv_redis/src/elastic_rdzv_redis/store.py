@@ -98,15 +98,15 @@ class RedisStore(CoordinationStore):
         """
         own = self._target.login
         return Login(
-            own.username or self._option("username") or os.environ.get("ELASTIC_REDIS_USERNAME", ""),
-            own.password
+            username=own.username or self._option("username") or os.environ.get("ELASTIC_REDIS_USERNAME", ""),
+            password=own.password
             or _secret_of("password_file", self._option("password_file"))
             or os.environ.get("ELASTIC_REDIS_PASSWORD", ""),
         )
 
     def _sentinel_login(self) -> Login:
         option = "sentinel_password_file"
-        return Login(self._option("sentinel_username"), _secret_of(option, self._option(option)))
+        return Login(username=self._option("sentinel_username"), password=_secret_of(option, self._option(option)))
 
     @property
     def _session(self) -> "Session":

@@ -5,42 +5,15 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from elastic_core.api import ConfigError
+from elastic_core.api import ConfigError, Login, Tls
 from elastic_rdzv_redis.network import Endpoint, parse_endpoint
+
+__all__ = ["PORT", "SENTINEL_PORT", "Login", "Target", "Tls", "parse_target"]
 
 PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
 _SCHEMES: Final = ("redis", "rediss", "unix")
 _FORMS: Final = f"HOST:{PORT}, redis://HOST:{PORT}/0, rediss://HOST:{PORT} for TLS, or unix:///PATH"
-
-
-class Login:
-    """A user and a password that no text shows."""
-
-    def __init__(self, username: str = "", password: str = "") -> None:
-        """Keep both; empty: none."""
-        self.username = username
-        self.password = password
-
-    def __repr__(self) -> str:
-        """Tell whether there is a password, not which."""
-        return f"Login(username={self.username!r}, password={'***' if self.password else ''!r})"
-
-    def hidden_in(self, text: str) -> str:
-        """Return a text that a server sent, without the password."""
-        return text.replace(self.password, "***") if self.password else text
-
-
-class Tls(NamedTuple):
-    """How to trust a server, and what to show it.
-
-    Paths of PEM files; empty: the system's authorities, no certificate.
-    """
-
-    ca_cert: str = ""
-    cert: str = ""
-    key: str = ""
-    insecure: bool = False
 
 
 class Target(NamedTuple):
@@ -97,7 +70,7 @@ def _split_login(rest: str) -> tuple[Login, str]:
         return Login(), rest
     user_info, _, place = rest.rpartition("@")
     username, _, password = user_info.partition(":")
-    return Login(unquote(username), unquote(password)), place
+    return Login(username=unquote(username), password=unquote(password)), place
 
 
 def _unix(place: str, query: str, login: Login, option: str) -> Target:
