@@ -226,6 +226,7 @@ def test_modules_with_hookimpls_make_backend_and_policy(install):
     [
         ("redis", ["is not installed", "Try: pip install elastic-rdzv-redis"]),
         ("etcd", ["is not available yet", "Try: --rdzv-backend static, until pip install elastic-rdzv-etcd brings it"]),
+        ("etcd-v2", ["is not installed", "Try: pip install 'elastic-rdzv-etcd[v2]'"]),
         ("static", ["is not installed", "Try: pip install 'elastic-core[torchrun]'"]),
         ("c10d", ["is not installed", "Try: pip install 'elastic-core[torchrun]'"]),
         ("redsi", ["Try: 'redis', after pip install elastic-rdzv-redis"]),
@@ -665,8 +666,8 @@ def test_a_store_with_operations_left_over_is_refused(install):
 
 def test_our_stores_load():
     loaded = {info.name: info for info in PluginRegistry().list_plugins()}
-    for name in ("redis", "c10d"):
-        assert (loaded[name].distribution, loaded[name].status) == ("elastic-rdzv-redis", "loaded")
+    for name, distribution in (("redis", "redis"), ("c10d", "redis"), ("etcd-v2", "etcd")):
+        assert (loaded[name].distribution, loaded[name].status) == (f"elastic-rdzv-{distribution}", "loaded")
 
 
 # --- listed

@@ -23,7 +23,7 @@ _KNOWN: Final = {
         "local": "{core}",
         "redis": "elastic-rdzv-redis",
         "etcd": "elastic-rdzv-etcd",
-        "etcd-v2": "elastic-rdzv-etcd",
+        "etcd-v2": "'elastic-rdzv-etcd[v2]'",
         "static": "'{core}[torchrun]'",
         "c10d": "'{core}[torchrun]'",
     },
@@ -35,7 +35,7 @@ _KNOWN: Final = {
 Others' names are not guessed: anybody may own those.
 """
 
-_PLANNED: Final = frozenset({"etcd", "etcd-v2", "rules"})
+_PLANNED: Final = frozenset({"etcd", "rules"})
 """Announced, with no release yet: each leaves this set with the release that brings it."""
 _MEANWHILE: Final = {RENDEZVOUS_GROUP: "--rdzv-backend static", FAILURE_GROUP: "--policy intensity"}
 
