@@ -69,6 +69,8 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "`JOBSET_RESTART_ATTEMPT`, `AWS_BATCH_JOB_ATTEMPT`",
     "TORCHELASTIC_ETCD_BINARY_PATH": "the etcd that `EtcdServer` and `--rdzv-conf embedded=true` run; default that of "
     "the extra `embedded`, else the one on `PATH`",
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "set to `1` where it is not set, for a handler that was written for torch: each "
+    "round gets a port of its own",
     "REDIS_URL": "where the server of backend `redis` is, where `--rdzv-endpoint` is not given",
     "ELASTIC_REDIS_USERNAME": "ACL user of backend `redis`, where neither URL nor `username` in `--rdzv-conf` says it",
     "ELASTIC_REDIS_PASSWORD": "its password, where neither URL nor `password_file` in `--rdzv-conf` says it",
