@@ -15,6 +15,7 @@ from elastic_rdzv_etcd.errors import CompactedError, LeaseGoneError
 from elastic_rdzv_etcd.tls import tls_failure
 from elastic_rdzv_etcd.url import Login
 
+PREFIX: Final = "/elastic/"
 _SHOWN: Final = 160
 _LOGIN_HINT: Final = (
     "https://USER:PASSWORD@HOST:PORT, ELASTIC_ETCD_USERNAME and ELASTIC_ETCD_PASSWORD in the environment, or "
@@ -95,6 +96,11 @@ def answered(status: int, text: str, *, peer: str, login: Login, writes: bool, p
     return BackendRefusedError(f"{peer} answered: {shown}", hint="etcd 3.4 or later")
 
 
+def nobody(peer: str) -> BackendRefusedError:
+    """Return what a server means that wants to know who we are, where no user is given."""
+    return BackendRefusedError(f"{peer} asks for a user and a password, and none was given", hint=_LOGIN_HINT)
+
+
 def _parsed(text: str) -> tuple[int | None, str]:
     """Return etcd's code and message; None: it is not etcd's JSON."""
     try:
@@ -123,14 +129,14 @@ def _refusal(code: int, said: str, shown: str, peer: str, login: Login, path: st
             f"{peer} has authentication switched off, and {given} was given", hint="an endpoint without a user"
         )
     if "user name is empty" in said:
-        return BackendRefusedError(f"{peer} asks for a user and a password, and none was given", hint=_LOGIN_HINT)
+        return nobody(peer)
     if "authentication failed" in said or "user name not found" in said or "password" in said:
         return BackendRefusedError(f"{peer} refused the password of {given}", hint=_LOGIN_HINT)
     if code == 7 or "permission denied" in said:
         who = given if login.username else "this user"
         return NotPermittedError(
             f"{peer} does not permit {who} what a rendezvous needs ({path})",
-            hint="etcdctl role grant-permission ROLE --prefix=true readwrite /elastic/",
+            hint=f"etcdctl role grant-permission ROLE --prefix=true readwrite {PREFIX}, or what --rdzv-conf prefix says",
         )
     if "too large" in said:
         return BackendRefusedError(f"{peer} takes no request of that size", hint="--max-request-bytes of the server")

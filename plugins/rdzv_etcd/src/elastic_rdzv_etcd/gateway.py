@@ -20,7 +20,7 @@ from elastic_core.api import (
 from elastic_rdzv_etcd.coding import EVERYTHING, b64, prefix_end, unb64
 from elastic_rdzv_etcd.connection import DIAL_S, LIMIT_S, Connection, Connector
 from elastic_rdzv_etcd.errors import CompactedError, LeaseGoneError
-from elastic_rdzv_etcd.failures import NotPermittedError, Said, WrongServerError, answered, lost
+from elastic_rdzv_etcd.failures import NotPermittedError, Said, WrongServerError, answered, lost, nobody
 from elastic_rdzv_etcd.stream import Stream
 from elastic_rdzv_etcd.url import Login, Target, Tls
 
@@ -297,12 +297,19 @@ class Gateway:
         if not self._known.username:
             return _HEADERS
         if not self._token:
-            user = {"name": self._known.username, "password": self._known.password}
-            encoded = msgspec.json.encode(user)
-            response = self._post(line, "auth/authenticate", encoded, _HEADERS, wait, end_s, writes=False)
-            answer = self._judged(line, "auth/authenticate", response, writes=False)
-            self._token = "" if answer is Said.TOKEN else str(answer.get("token", ""))
+            self._token = self._authenticated(line, self._known, wait, end_s)
         return _HEADERS | {"Authorization": self._token}
+
+    def _authenticated(self, line: Connection, login: Login, wait: WaitBudget, end_s: float) -> str:
+        """Return a token; a refused password is asked for anew the next time."""
+        path, encoded = "auth/authenticate", msgspec.json.encode({"name": login.username, "password": login.password})
+        response = self._post(line, path, encoded, _HEADERS, wait, end_s, writes=False)
+        try:
+            answer = self._judged(line, path, response, writes=False)
+        except BackendRefusedError:
+            self._known = None
+            raise
+        return "" if answer is Said.TOKEN else str(answer.get("token", ""))
 
     def _forget_token(self, line: Connection) -> None:
         """Ask for another one with the next request.
@@ -311,7 +318,7 @@ class Gateway:
             BackendRefusedError: there is no user to ask as.
         """
         if self._known is not None and not self._known.username:
-            raise BackendRefusedError(f"{line.place} asks for a user and a password, and none was given")
+            raise nobody(str(line.place))
         self._known, self._token = None, ""
 
 
