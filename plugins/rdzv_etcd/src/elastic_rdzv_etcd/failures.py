@@ -136,7 +136,7 @@ def _refusal(code: int, said: str, shown: str, peer: str, login: Login, path: st
         who = given if login.username else "this user"
         return NotPermittedError(
             f"{peer} does not permit {who} what a rendezvous needs ({path})",
-            hint=f"etcdctl role grant-permission ROLE --prefix=true readwrite {PREFIX}, or what --rdzv-conf prefix says",
+            hint=f"etcdctl role grant-permission ROLE --prefix=true readwrite {PREFIX}, or as --rdzv-conf prefix says",
         )
     if "too large" in said:
         return BackendRefusedError(f"{peer} takes no request of that size", hint="--max-request-bytes of the server")
