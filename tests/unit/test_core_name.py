@@ -33,7 +33,7 @@ def test_the_core_is_known_by_what_its_entry_points_lead_to():
         ("statik", "Try: 'static', after pip install 'acme-elastic[torchrun]'"),
         ("c10d", "Try: pip install 'acme-elastic[torchrun]'"),
         ("redis", "Try: pip install elastic-rdzv-redis"),
-        ("etcd", "until pip install elastic-rdzv-etcd brings it"),
+        ("etcd", "Try: pip install elastic-rdzv-etcd"),
     ],
 )
 def test_hints_name_the_distribution_that_is_installed(name, hint):

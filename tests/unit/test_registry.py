@@ -225,7 +225,7 @@ def test_modules_with_hookimpls_make_backend_and_policy(install):
     ("name", "needles"),
     [
         ("redis", ["is not installed", "Try: pip install elastic-rdzv-redis"]),
-        ("etcd", ["is not available yet", "Try: --rdzv-backend static, until pip install elastic-rdzv-etcd brings it"]),
+        ("etcd", ["is not installed", "Try: pip install elastic-rdzv-etcd"]),
         ("etcd-v2", ["is not installed", "Try: pip install 'elastic-rdzv-etcd[v2]'"]),
         ("static", ["is not installed", "Try: pip install 'elastic-core[torchrun]'"]),
         ("c10d", ["is not installed", "Try: pip install 'elastic-core[torchrun]'"]),
@@ -666,7 +666,7 @@ def test_a_store_with_operations_left_over_is_refused(install):
 
 def test_our_stores_load():
     loaded = {info.name: info for info in PluginRegistry().list_plugins()}
-    for name, distribution in (("redis", "redis"), ("c10d", "redis"), ("etcd-v2", "etcd")):
+    for name, distribution in (("redis", "redis"), ("c10d", "redis"), ("etcd", "etcd"), ("etcd-v2", "etcd")):
         assert (loaded[name].distribution, loaded[name].status) == (f"elastic-rdzv-{distribution}", "loaded")
 
 

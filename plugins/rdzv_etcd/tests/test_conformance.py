@@ -5,13 +5,13 @@ from contextlib import contextmanager
 import pytest
 
 from elastic_core.testing.conformance import CoordinationStoreConformance
-from etcd_servers import EtcdServer, free_ports
+from etcd_servers import EtcdCluster, EtcdServer, TlsEtcd, free_ports
 
 
 class Promises(CoordinationStoreConformance):
     """A server tells of the end of a lease up to half a second late, and its leases are whole seconds."""
 
-    lease_s = 5.0
+    lease_s = 3.0
 
 
 class TestOnOneServer(Promises):
@@ -51,13 +51,33 @@ class TestOnOneServer(Promises):
 
 
 class TestThroughTlsAsAUser(Promises):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def server(cls, tmp_path_factory):
+        server = TlsEtcd(tmp_path_factory.mktemp("etcd"))
+        try:
+            server.start()
+            server.enable_auth()
+            yield server
+        finally:
+            server.stop()
+
     @pytest.fixture
-    def connect(self, make_store, tls_etcd):
-        files = {"ca_cert": str(tls_etcd.ca), "cert": str(tls_etcd.cert), "key": str(tls_etcd.key)}
-        return lambda run_id: make_store(tls_etcd.login_url, run=run_id, **files)
+    def connect(self, make_store, server):
+        files = {"ca_cert": str(server.ca), "cert": str(server.cert), "key": str(server.key)}
+        return lambda run_id: make_store(server.login_url, run=run_id, **files)
 
 
 class TestOnThreeMembers(Promises):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def cluster(cls, tmp_path_factory):
+        cluster = EtcdCluster(tmp_path_factory.mktemp("etcd"))
+        try:
+            yield cluster.start()
+        finally:
+            cluster.stop()
+
     @pytest.fixture
-    def connect(self, make_store, etcd_cluster):
-        return lambda run_id: make_store(etcd_cluster.endpoint, run=run_id)
+    def connect(self, make_store, cluster):
+        return lambda run_id: make_store(cluster.endpoint, run=run_id)

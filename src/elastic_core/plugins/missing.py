@@ -35,7 +35,7 @@ _KNOWN: Final = {
 Others' names are not guessed: anybody may own those.
 """
 
-_PLANNED: Final = frozenset({"etcd", "rules"})
+_PLANNED: Final = frozenset({"rules"})
 """Announced, with no release yet: each leaves this set with the release that brings it."""
 _MEANWHILE: Final = {RENDEZVOUS_GROUP: "--rdzv-backend static", FAILURE_GROUP: "--policy intensity"}
 

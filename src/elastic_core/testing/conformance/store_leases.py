@@ -87,8 +87,8 @@ class LeasePromises(Kit):
 
     def test_members_leaves_out_whose_lease_has_ended(self, run: StoreRun) -> None:
         """`members` looks itself, and watchers hear of what it found."""
-        client, silent, speaking = _two(run, silent_ttl_s=1.2 * run.lease_s)
-        run.pass_time(run.lease_s, renewing=[(client, speaking)])
+        client, silent, speaking = _two(run, silent_ttl_s=4 / 3 * run.lease_s)  # whole seconds, of three
+        run.pass_time(1.2 * run.lease_s, renewing=[(client, speaking)])
         before = client.revisions()
         run.pass_time(0.4 * run.lease_s)
         assert client.numbers() == [speaking.number], f"`members` shows seat {silent.number}, whose lease has ended"
