@@ -20,6 +20,7 @@ from elastic_core.api import (
     RendezvousSettings,
     WaitBudget,
     WaitCancelledError,
+    WaitExpiredError,
 )
 from elastic_rdzv_etcd import EtcdServer, embedded
 from elastic_rdzv_etcd.embedded import EmbeddedEtcd, local_endpoint
@@ -192,6 +193,58 @@ def test_given_up_while_it_starts(make, monkeypatch, tmp_path):
     timer.join()
     assert one.pids() == frozenset()
     assert folders(tmp_path) == []
+
+
+@pytest.fixture
+def slow(tmp_path, etcd):
+    """An etcd that waits for a word, and that word."""
+    path, go = tmp_path / "slow", tmp_path / "go"
+    path.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && exec {etcd} --version\n'
+        f'until [ -e {go} ]; do sleep 0.02; done\nexec {etcd} "$@"\n'
+    )
+    path.chmod(0o755)
+    return str(path), go
+
+
+def test_a_start_may_take_longer_than_a_call(make, monkeypatch, slow):
+    path, go = slow
+    monkeypatch.setenv(PATH_VARIABLE, path)
+    one = make()
+    with pytest.raises(WaitExpiredError):
+        one.ensure(WaitBudget.lasting(0.3))
+    pids = one.pids()
+    assert len(pids) == 2
+    with pytest.raises(WaitExpiredError):
+        one.ensure(WaitBudget.lasting(0.1))
+    go.touch()
+    where = ensure(one)
+    put(where, "YQ==", "Yg==")
+    assert one.pids() == pids
+    go.unlink()
+    kill_server_of(one)
+    for _ in range(2):
+        with pytest.raises(WaitExpiredError):
+            one.ensure(WaitBudget.lasting(0.1))
+    go.touch()
+    assert ensure(one) == where
+    assert get(where, "YQ==") == ["Yg=="]
+    assert [notice.partition("; ")[2] for notice in one.notices] == ["it was started again with its data"]
+
+
+def test_whose_it_is_may_be_settled_while_it_starts(make, monkeypatch, tmp_path, slow):
+    path, go = slow
+    endpoint = f"localhost:{free_port()}"
+    late, early = make(endpoint, nodes=2), make(endpoint, nodes=2)
+    monkeypatch.setenv(PATH_VARIABLE, path)
+    with pytest.raises(WaitExpiredError):
+        late.ensure(WaitBudget.lasting(0.3))
+    monkeypatch.delenv(PATH_VARIABLE)
+    ensure(early)
+    go.touch()
+    ensure(late)
+    assert (early.hosting, late.hosting) == (True, False)
+    assert len(folders(tmp_path)) == 1
 
 
 # --- several agents on one machine

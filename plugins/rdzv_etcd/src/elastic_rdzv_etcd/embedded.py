@@ -17,6 +17,7 @@ from elastic_core.api import (
     KeptFolder,
     RendezvousSettings,
     WaitBudget,
+    WaitExpiredError,
     is_ip,
     parse_endpoint,
 )
@@ -69,6 +70,9 @@ class EmbeddedEtcd:
         self._program: Program | None = None
         self._others_since_s: float | None = None
         self._starts: deque[float] = deque(maxlen=_STARTS)
+        self._death = ""
+        """How the one before ended, while there is no other yet."""
+        self._emptied = False
         self._notices: list[str] = []
 
     @property
@@ -97,12 +101,24 @@ class EmbeddedEtcd:
             WaitCancelledError: the agent asked the call to end.
             WaitExpiredError: the budget's deadline has passed.
         """
-        if self._process is None:
-            if not self._guest:
-                self._settle(wait)
-        elif not self._process.alive:
-            self._revive(self._process, wait)
+        if self._process is not None and not self._process.ready:
+            self._get_ready(self._process, wait)
+        if self._process is None and not self._guest:
+            self._settle(wait)
         return f"{LOOPBACK}:{self._port}"
+
+    def _get_ready(self, process: EtcdProcess, wait: WaitBudget) -> None:
+        """Go on with a start that took longer than the call that began it, or follow a death."""
+        if self._starts:
+            self._revive(process, wait)
+            return
+        try:
+            self._await(process, wait)
+        except PortTakenError:  # by another agent that was faster, perhaps: whose it is, is open again
+            self.close()
+        except BackendUnavailableError:
+            self.close()
+            raise
 
     # --- whose it is
 
@@ -164,6 +180,8 @@ class EmbeddedEtcd:
         try:
             if self._begin(program, self._folder, wait):
                 return True
+        except WaitExpiredError:
+            raise  # the next call goes on
         except BaseException:
             self.close()
             raise
@@ -173,56 +191,61 @@ class EmbeddedEtcd:
     def _begin(self, program: Program, folder: KeptFolder, wait: WaitBudget) -> bool:
         any_port = self._endpoint.port == 0
         for _ in range(PORT_TRIES if any_port else 1):
-            port = free_port() if any_port else self._port
+            self._port = free_port() if any_port else self._port
             try:
-                self._start(program, folder, port, wait)
+                self._await(self._made(program, folder), wait)
             except PortTakenError:
                 continue
-            self._port = port
             return True
         if any_port:
             raise BackendUnavailableError(f"{self._where}: all of {PORT_TRIES} ports were taken as it was to listen")
         return False
 
-    def _start(self, program: Program, folder: KeptFolder, port: int, wait: WaitBudget) -> None:
-        self._process = EtcdProcess(  # known before it is started: sweeps must spare it from its first moment
+    def _made(self, program: Program, folder: KeptFolder) -> EtcdProcess:
+        self._process = EtcdProcess(
             program,
             folder,
             name=f"{self._mark}{folder.path.name.rpartition('-')[2]}",
-            port=port,
+            port=self._port,
             incarnation=self._settings.incarnation,
             v2=self._v2,
             arguments=_FORGET,
         )
-        self._process.start(timeout_s=_START_LIMIT_S, wait=wait)
+        return self._process
+
+    def _await(self, process: EtcdProcess, wait: WaitBudget) -> None:
+        process.start(timeout_s=_START_LIMIT_S, wait=wait)
         self._starts.append(SYSTEM_CLOCK.monotonic_s())
 
-    def _revive(self, dead: EtcdProcess, wait: WaitBudget) -> None:
-        """Start it again after its death, with its data. Until that succeeds the dead one stays what we have."""
+    def _revive(self, process: EtcdProcess, wait: WaitBudget) -> None:
+        """Have it run again after its death, with its data, or without if it can't be started with them."""
         program, folder = self._program, self._folder
         if program is None or folder is None:
             raise BackendUnavailableError(f"{self._where} was stopped")
+        try:
+            if not process.alive:
+                process = self._follow(process, program, folder)
+            try:
+                self._await(process, wait)
+            except BackendUnavailableError:
+                empty_data(folder)
+                self._emptied = True
+                self._await(self._made(program, folder), wait)
+        except PortTakenError as error:
+            raise BackendUnavailableError(f"{self._where} {self._death}, and {error.what} since") from error
+        kept = "empty, for it could not go on with its data" if self._emptied else "with its data"
+        self._notices.append(f"{self._where} {self._death}; it was started again {kept}")
+        self._death, self._emptied = "", False
+
+    def _follow(self, dead: EtcdProcess, program: Program, folder: KeptFolder) -> EtcdProcess:
         if len(self._starts) == _STARTS and SYSTEM_CLOCK.monotonic_s() - self._starts[0] < _STARTS_WINDOW_S:
             raise BackendUnavailableError(
                 f"{self._where} died {_STARTS} times within {_STARTS_WINDOW_S:g} s",
                 hint="dmesg on this machine for what killed it (out of memory?)",
             )
-        how = dead.ending() or "ended"
+        self._death = self._death or dead.ending() or "ended"
         dead.stop()
-        kept = "with its data"
-        try:
-            try:
-                self._start(program, folder, dead.port, wait)
-            except BackendUnavailableError:
-                empty_data(folder)
-                kept = "empty, for it could not go on with its data"
-                self._start(program, folder, dead.port, wait)
-        except BaseException as error:
-            self._process = dead
-            if isinstance(error, PortTakenError):
-                raise BackendUnavailableError(f"{self._where} {how}, and {error.what} since") from error
-            raise
-        self._notices.append(f"{self._where} {how}; it was started again {kept}")
+        return self._made(program, folder)
 
     def close(self) -> None:
         """End the etcd that this agent runs, and remove its data; idempotent, never raises."""

@@ -15,6 +15,7 @@ from elastic_core.api import (
     HostedProcess,
     KeptFolder,
     WaitBudget,
+    WaitExpiredError,
     hosted_environment,
 )
 from elastic_rdzv_etcd.probe import LOOPBACK, member_names
@@ -77,7 +78,9 @@ class EtcdProcess:
         self._arguments = [*self._options(folder), *arguments]
         if v2 and program.has_v2:
             self._arguments.append("--enable-v2=true")
-        self._process = HostedProcess([program.path], {})
+        self._process: HostedProcess | None = None
+        self._began_s = 0.0
+        self._ready = False
         self._environment = hosted_environment(incarnation) | folder.mark
         # One that a worker starts is the worker's, and ends with it. 3.4 wants the other one on arm64.
         for inherited in ("ELASTIC_INCARNATION", "ETCD_UNSUPPORTED_ARCH"):
@@ -103,15 +106,23 @@ class EtcdProcess:
 
     def pids(self) -> frozenset[int]:
         """Return the process, while it has not been reaped: sweeps spare it, and others must not reap it."""
-        return self._process.pids()
+        process = self._process
+        return frozenset() if process is None else process.pids()
 
     @property
     def alive(self) -> bool:
         """Whether it was started and has not ended."""
-        return self._process.alive
+        return self._process is not None and self._process.alive
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has answered, and has not ended since."""
+        return self._ready and self.alive
 
     def start(self, *, timeout_s: float, wait: WaitBudget, stderr: int | None = None) -> None:
         """Return once it answers.
+
+        Where `wait` ends before, it goes on starting: another call goes on waiting for it.
 
         Args:
             timeout_s: How long that may take.
@@ -125,34 +136,39 @@ class EtcdProcess:
             WaitExpiredError: the budget's deadline has passed.
         """
         try:
-            self._spawn(stderr)
-            self._until_ready(timeout_s, wait)
+            process = self._process or self._spawn(stderr)
+            self._until_ready(process, timeout_s, wait)
+        except WaitExpiredError:
+            raise
         except BaseException:
             self.stop()
             raise
+        self._ready = True
 
-    def _spawn(self, stderr: int | None) -> None:
+    def _spawn(self, stderr: int | None) -> HostedProcess:
+        self._began_s = SYSTEM_CLOCK.monotonic_s()
         try:
             log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
             outputs = "stderr" if stderr is None else f"stderr,{self._log}"
             argv = [self._program.path, *self._arguments, f"--log-outputs={outputs}"]
-            self._process = HostedProcess(argv, self._environment)
+            self._process = HostedProcess(argv, self._environment)  # known before it is: sweeps must spare it
             try:
                 self._process.start(output=log if stderr is None else stderr)
             finally:
                 os.close(log)
         except OSError as error:
             raise self._failed(error.strerror or str(error)) from error
+        return self._process
 
-    def _until_ready(self, timeout_s: float, wait: WaitBudget) -> None:
-        end_s = SYSTEM_CLOCK.monotonic_s() + timeout_s
+    def _until_ready(self, process: HostedProcess, timeout_s: float, wait: WaitBudget) -> None:
         while True:
             wait.check()
-            if self._process.ending(within_s=_LOOK_S):
-                raise self._why_ended()
+            ending = process.ending(within_s=_LOOK_S)
+            if ending:
+                raise self._why(ending)
             if self._answers(wait):
                 return
-            if SYSTEM_CLOCK.monotonic_s() > end_s:
+            if SYSTEM_CLOCK.monotonic_s() - self._began_s > timeout_s:
                 raise self._failed(f"it does not answer within {timeout_s:g} s")
 
     def _answers(self, wait: WaitBudget) -> bool:
@@ -161,8 +177,8 @@ class EtcdProcess:
         except BackendUnavailableError:
             return False
 
-    def _why_ended(self) -> ElasticError:
-        words, ending = self.last_words(), self._process.ending()
+    def _why(self, ending: str) -> ElasticError:
+        words = self.last_words()
         if _TAKEN in words:
             return PortTakenError(f"port {self.port} is in use on this host")
         return self._failed(words if words and "killed" not in ending else f"it {ending}")
@@ -172,7 +188,7 @@ class EtcdProcess:
 
     def ending(self) -> str:
         """Return how it ended (`was killed by SIGKILL`); empty: it runs, or was never started."""
-        return self._process.ending(within_s=0)
+        return "" if self._process is None else self._process.ending(within_s=0)
 
     def last_words(self) -> str:
         """Return the last line of its log that says what went wrong, else its first line; empty: there is none."""
@@ -183,7 +199,8 @@ class EtcdProcess:
 
     def stop(self) -> None:
         """End it now; idempotent, never raises. Takes some milliseconds."""
-        self._process.stop()
+        if self._process is not None:
+            self._process.stop()
 
 
 def last_words(log: str) -> str:
