@@ -1,0 +1,1 @@
+"""Plugins of every kind, as they were written for api_version 1."""

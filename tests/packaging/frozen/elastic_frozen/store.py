@@ -1,0 +1,201 @@
+"""A rendezvous through a directory that all nodes see: no server but the one that keeps the files."""
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from elastic_core import api
+
+
+class Content(msgspec.Struct):
+    """What the directory keeps for one run. Members and the ends of their leases: by incarnation, as they came."""
+
+    revisions: api.Revisions = api.Revisions()
+    members: dict[str, api.Member] = {}
+    ends_s: dict[str, float] = {}
+    documents: dict[str, api.Document] = {}
+    heard_s: float = 0.0
+    keep_s: float = 86400.0
+
+    def move(self, *topics: str) -> None:
+        """Raise revisions; the first change of all gives the content its birth."""
+        raised = {topic: getattr(self.revisions, topic) + 1 for topic in topics}
+        birth = self.revisions.birth or os.urandom(8).hex()
+        self.revisions = msgspec.structs.replace(self.revisions, birth=birth, **raised)
+
+    def put(self, incarnation: str, record: bytes) -> int:
+        """Keep a member's record, and return its seat. A newcomer's number is the revision that its coming makes."""
+        self.move("members")
+        number = self.members[incarnation].seat if incarnation in self.members else self.revisions.members
+        self.members[incarnation] = api.Member(seat=number, incarnation=incarnation, record=record)
+        return number
+
+    def has(self, seat: api.Seat) -> bool:
+        """Return whether a seat is taken; number and incarnation must both be right."""
+        return seat.incarnation in self.members and self.members[seat.incarnation].seat == seat.number
+
+    def remove(self, now_s: float, *leaving: str) -> None:
+        """Remove members: those whose lease has ended, and who leave by themselves."""
+        for name in [name for name, end_s in self.ends_s.items() if end_s <= now_s or name in leaving]:
+            del self.members[name], self.ends_s[name]
+            self.move("members", "departures")
+
+    def hear(self, now_s: float, ttl_s: float) -> None:
+        """Note that a member is alive. If none was for long, or time went back, that was not the members' fault."""
+        if not 0 <= now_s - self.heard_s < ttl_s * 2 / 3:
+            least_s, back = now_s + ttl_s, now_s < self.heard_s
+            self.ends_s = {name: least_s if back else max(end_s, least_s) for name, end_s in self.ends_s.items()}
+        self.heard_s = now_s
+        self.remove(now_s)
+
+
+class DirectoryStore(api.CoordinationStore):
+    """Keeps a run's content in one file, which whoever holds the lock beside it replaces as a whole."""
+
+    api_version = 1
+    options = (api.OptionSpec(name="poll", type="float", default=0.1, unit="seconds", help="between two looks"),)
+
+    def __init__(self, settings: api.RendezvousSettings) -> None:
+        """Check what was asked for; touch nothing."""
+        super().__init__(settings)
+        if not settings.endpoint.startswith("/"):
+            what = f"backend 'frozen-store' needs the absolute path of a directory, not {settings.endpoint!r}"
+            raise api.ConfigError(what, hint="--rdzv-endpoint /shared/rendezvous")
+        self._poll_s = max(0.01, float(settings.options["poll"] or 0))
+        self._file = Path(settings.endpoint, hashlib.sha256(os.fsencode(settings.run_id)).hexdigest(), "content.json")
+
+    @property
+    def where(self) -> str:
+        """Return the directory, for people."""
+        return f"directory {self.settings.endpoint}"
+
+    def connect(self, *, wait: api.WaitBudget) -> str:
+        """See that the directory is there, and can be written and locked."""
+        with self._request(wait):
+            return ""  # files have no address: the core finds this host's by itself
+
+    def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: api.WaitBudget) -> api.Seat:
+        """Give a member the next seat, or the one that it has."""
+        with self._request(wait) as (content, now_s):
+            content.hear(now_s, ttl_s)
+            number = content.put(incarnation, record)
+            content.ends_s[incarnation] = now_s + ttl_s
+            return api.Seat(number=number, incarnation=incarnation, ahead=list(content.members).index(incarnation))
+
+    def update(self, seat: api.Seat, record: bytes, *, wait: api.WaitBudget) -> bool:
+        """Replace the record of a member."""
+        with self._request(wait) as (content, now_s):
+            if not content.has(seat) or content.ends_s[seat.incarnation] <= now_s:
+                return False
+            content.put(seat.incarnation, record)
+            return True
+
+    def renew(self, seat: api.Seat, *, ttl_s: float, wait: api.WaitBudget) -> api.Renewal | None:
+        """Extend a lease."""
+        with self._request(wait) as (content, now_s):
+            if content.has(seat):
+                content.hear(now_s, ttl_s)
+            if not content.has(seat):
+                return None
+            content.ends_s[seat.incarnation] = now_s + ttl_s
+            ahead = list(content.members).index(seat.incarnation)
+            others = [end_s - now_s for name, end_s in content.ends_s.items() if name != seat.incarnation]
+            return api.Renewal(ahead=ahead, live=len(others) + 1, next_expiry_s=min(others, default=None))
+
+    def withdraw(self, seat: api.Seat, *, wait: api.WaitBudget) -> None:
+        """Remove a member."""
+        with self._request(wait) as (content, _):
+            if content.has(seat):
+                content.remove(0, seat.incarnation)
+
+    def members(self, *, wait: api.WaitBudget) -> api.Members:
+        """Return who is alive."""
+        with self._request(wait) as (content, now_s):
+            content.remove(now_s)
+            return api.Members(revision=content.revisions.members, members=tuple(content.members.values()))
+
+    def load(self, key: str, *, wait: api.WaitBudget) -> api.Document | None:
+        """Return a document."""
+        with self._request(wait) as (content, _):
+            return content.documents.get(key)
+
+    def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: api.WaitBudget) -> api.Swapped:
+        """Replace a document, if it is the one that the caller knows."""
+        with self._request(wait) as (content, _):
+            standing = content.documents.get(key)
+            applied = (standing.version if standing else None) == expect
+            if applied:
+                content.documents[key] = standing = api.Document(value=new, version=os.urandom(8).hex())
+                content.keep_s = keep_s
+                content.move(*({key} & {api.ROUND_KEY, api.CONTROL_KEY}))
+            return api.Swapped(applied=applied, current=standing)
+
+    def watch(
+        self, since: api.Revisions, topics: Collection[api.Topic], *, timeout_s: float, wait: api.WaitBudget
+    ) -> api.Watched:
+        """Look again and again; that needs no lock, since the file is only ever replaced as a whole."""
+        end = api.WaitBudget.lasting(timeout_s)
+        while True:
+            with self._translated():
+                seen = api.compare(since, self._read().revisions, topics)
+            if seen.changed or seen.reset or end.remaining_s() <= 0:
+                return seen
+            wait.sleep(end.remaining_s(self._poll_s))
+
+    @contextmanager
+    def _request(self, wait: api.WaitBudget) -> Iterator[tuple[Content, float]]:
+        """Hold the lock; give the content and the time, by the clock that stamps files; keep what was changed."""
+        wait.check()
+        with self._translated():
+            self._file.parent.mkdir(mode=0o700, exist_ok=True)
+            with self._file.with_name("lock").open("ab") as lock:
+                while True:
+                    with suppress(BlockingIOError):
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        break
+                    wait.sleep(0.01)
+                called_s = os.fstat(lock.fileno()).st_mtime
+                os.utime(lock.fileno())
+                now_s = os.fstat(lock.fileno()).st_mtime
+                content = self._read()
+                before = msgspec.json.encode(content)
+                if now_s - called_s >= content.keep_s:
+                    content = Content()
+                yield content, now_s
+                if (after := msgspec.json.encode(content)) != before:
+                    self._replace(after)
+
+    def _read(self) -> Content:
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=Content)
+        except FileNotFoundError:
+            Path(self.settings.endpoint).stat()  # raises where it is the whole directory that is missing
+            return Content()
+
+    def _replace(self, raw: bytes) -> None:
+        """Put new content in place of the old; who is killed meanwhile leaves the one or the other."""
+        new = self._file.with_suffix(".new")
+        with new.open("wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            new.replace(self._file)
+        except OSError as err:  # perhaps only the answer was lost
+            raise api.OutcomeUnknownError(f"{self.where}: {err.strerror}") from err
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Say in the contract's words what the file system says."""
+        try:
+            yield
+        except (PermissionError, NotADirectoryError, msgspec.DecodeError) as err:
+            what = f"{self.where}: {getattr(err, 'strerror', err)}"
+            raise api.BackendRefusedError(what, hint="a directory that this user may write on every node") from err
+        except OSError as err:
+            raise api.BackendUnavailableError(f"{self.where}: {err.strerror}", hint="see that it is mounted") from err
