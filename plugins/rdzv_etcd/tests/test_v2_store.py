@@ -3,6 +3,7 @@
 import base64
 import http.client
 import json
+import random
 import socket
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from elastic_core.api import (
     Topic,
     WaitBudget,
 )
+from elastic_core.testing.store_model import StoreModel
 from elastic_rdzv_etcd.v2_errors import ForgottenError
 from elastic_rdzv_etcd.v2_store import EtcdV2Store
 from etcd_servers import EtcdCluster, EtcdServer, TlsEtcd
@@ -501,3 +503,77 @@ def put(server, path, body, user="", password=""):
     text = response.read()
     connection.close()
     assert response.status in (200, 201), text
+
+
+# --- beside the model
+
+
+def test_it_does_what_the_model_does(make_store, etcd_server, wait):
+    seed = random.SystemRandom().randrange(10**9)
+    print("seed", seed)  # shown where it fails
+    draw, model = random.Random(seed), StoreModel("birth")
+    stores = [make_store(etcd_server.endpoint) for _ in range(3)]
+    seats, versions, number_of = {}, {}, {}
+    for _ in range(150):
+        store, name = draw.choice(stores), draw.choice("abcd")
+        record, key = draw.randbytes(4), draw.choice(("round", "control", "other"))
+        ours, theirs = seats.get(name, (None, None))
+        match draw.choice(("enlist", "update", "renew", "withdraw", "swap", "swap late")):
+            case "enlist":
+                ours = enlist(store, WaitBudget.lasting(5), name, record=record)
+                theirs = model.enlist(record, incarnation=name, ttl_s=30, now_s=0)
+                assert ours.ahead == theirs.ahead
+                seats[name], number_of[ours.number] = (ours, theirs), theirs.number
+            case "update" if ours:
+                assert store.update(ours, record, wait=wait) == model.update(theirs, record, now_s=0)
+            case "renew" if ours:
+                got, right = store.renew(ours, ttl_s=30, wait=wait), model.renew(theirs, ttl_s=30, now_s=0)
+                assert (got and (got.ahead, got.live)) == (right and (right.ahead, right.live))
+            case "withdraw" if ours:
+                store.withdraw(ours, wait=wait)
+                model.withdraw(theirs, now_s=0)
+            case "swap" | "swap late" as how:
+                expect = versions.get(key, (None, None)) if how == "swap" else ("9-x", "y")
+                got = store.swap(key, record, expect=expect[0], keep_s=60, wait=wait)
+                right = model.swap(key, record, expect=expect[1], keep_s=60, now_s=0)
+                assert got.applied == right.applied
+                assert (got.current and got.current.value) == (right.current and right.current.value)
+                if got.applied:
+                    versions[key] = (got.current.version, right.current.version)
+        found, right = draw.choice(stores).members(wait=wait), model.members(now_s=0)
+        assert found.revision == right.revision
+        assert [(number_of[m.seat], m.incarnation, m.record) for m in found.members] == [
+            (m.seat, m.incarnation, m.record) for m in right.members
+        ]
+        now, right = revisions(draw.choice(stores), wait), model.revisions(now_s=0)
+        assert [now.of(topic) for topic in ALL] == [right.of(topic) for topic in ALL]
+
+
+def test_many_at_once_lose_no_change(make_store, etcd_server):
+    stores = [make_store(etcd_server.endpoint) for _ in range(6)]
+    changes, departures = [], []
+
+    def live(at):
+        draw, wait = random.Random(at), WaitBudget.lasting(60)
+        for turn in range(4):
+            seat = enlist(stores[at], wait, f"{at}.{turn}")
+            for _ in range(draw.randrange(4)):
+                assert stores[at].update(seat, b"x", wait=wait)
+                changes.append(at)
+            assert stores[at].renew(seat, ttl_s=30, wait=wait)
+            stores[at].withdraw(seat, wait=wait)
+            changes.extend((at, at))
+            departures.append(at)
+
+    threads = [threading.Thread(target=live, args=(at,)) for at in range(6)]
+    for thread in threads:
+        thread.start()
+    watcher, wait, last = make_store(etcd_server.endpoint), WaitBudget.lasting(60), Revisions()
+    while any(thread.is_alive() for thread in threads):
+        seen = watcher.watch(last, ALL, timeout_s=0.2, wait=wait)
+        assert not seen.reset, f"{last} is followed by {seen.revisions}"
+        last = seen.revisions
+    for thread in threads:
+        thread.join()
+    now = revisions(watcher, wait)
+    assert (now.members, now.departures) == (len(changes), len(departures))
