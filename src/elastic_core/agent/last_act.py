@@ -60,7 +60,8 @@ def _act() -> None:
     module, _, name = told["store"].partition(":")
     kind = getattr(importlib.import_module(module), name)
     settings = msgspec.json.decode(told["settings"], type=RendezvousSettings)
-    if getattr(kind, "hosted_by_member", False):  # we look for the run's store, and begin none in place of a dead one
+    may_host = getattr(kind, "hosted_by_member", False) or any(spec.name == "is_host" for spec in kind.options)
+    if may_host:  # we look for the run's store, and begin none in place of a dead one
         settings = msgspec.structs.replace(settings, options={**settings.options, "is_host": False})
     store = kind(settings)
     store.connect(wait=WaitBudget.lasting(_CONNECT_S))

@@ -149,8 +149,9 @@ class CoordinationStore(ABC):
     """The shortest lease that the server can keep."""
     announces_expiry: ClassVar[bool] = False
     """Whether the server itself tells watchers that a lease has ended, so that a watch of departures ends by it."""
-    hosted_by_member: ClassVar[bool] = False
-    """Whether the server belongs to one of the run's nodes, so that its loss ends the run."""
+    hosted_by_member: bool = False
+    """Whether the server belongs to one of the run's nodes, so that its loss ends the run. A store that may be either
+    sets it for itself."""
 
     settings: RendezvousSettings
 

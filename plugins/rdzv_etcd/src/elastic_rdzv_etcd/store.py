@@ -4,7 +4,6 @@ import math
 import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 from urllib.parse import unquote
 
@@ -14,11 +13,10 @@ from elastic_core.api import (
     ROUND_KEY,
     SYSTEM_CLOCK,
     BackendError,
-    BackendRefusedError,
     BackendUnavailableError,
-    ConfigError,
     CoordinationStore,
     Document,
+    ElasticError,
     Member,
     Members,
     OptionSpec,
@@ -37,8 +35,8 @@ from elastic_rdzv_etcd import messages as say
 from elastic_rdzv_etcd.content import Keeper, revision_of
 from elastic_rdzv_etcd.errors import LeaseGoneError
 from elastic_rdzv_etcd.messages import Answer, Found, Json, Keys
+from elastic_rdzv_etcd.reach import OPTIONS, Reach
 from elastic_rdzv_etcd.streak import Streak
-from elastic_rdzv_etcd.url import Login, Target, Tls, parse_target
 from elastic_rdzv_etcd.watching import Watcher
 
 if TYPE_CHECKING:
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PREFIX: Final = "/elastic/"
 _TRIES: Final = 8
+_LINGER_S: Final = 3.0
 _JUDGES: Final = 3
 """How many members, from the first seat on, remove whom the server says to be silent; the others hear of it."""
 
@@ -79,17 +78,8 @@ class EtcdStore(CoordinationStore):
 
     api_version: ClassVar[int] = API_VERSION
     options: ClassVar[Sequence[OptionSpec]] = (
-        OptionSpec(name="username", help="etcd user; default that of the URL, else $ELASTIC_ETCD_USERNAME"),
-        OptionSpec(name="password_file", help="file with the password, where the URL has none; read anew to log in"),
-        OptionSpec(name="ca_cert", help="PEM file with the authorities to trust, for https://; default the system's"),
-        OptionSpec(name="cert", help="PEM file with this client's certificate, for https://"),
-        OptionSpec(name="key", help="PEM file with the certificate's key, where `cert` does not have it"),
-        OptionSpec(name="insecure", type="bool", default=False, help="trust any server, for https://; for tests"),
+        *OPTIONS,
         OptionSpec(name="prefix", help=f"what the keys of all runs begin with; default {DEFAULT_PREFIX}"),
-        OptionSpec(name="protocol", help="torch's: https is https:// in the endpoint; default http"),
-        OptionSpec(name="cacert", help="torch's name of ca_cert"),
-        OptionSpec(name="ssl_cert", help="torch's name of cert"),
-        OptionSpec(name="ssl_cert_key", help="torch's name of key"),
         OptionSpec(name="etcd_prefix", help="torch's name of prefix"),
     )
     min_ttl_s: ClassVar[float] = 2.0
@@ -99,19 +89,9 @@ class EtcdStore(CoordinationStore):
     def __init__(self, settings: RendezvousSettings) -> None:
         """Check endpoint and options; connect to nothing."""
         super().__init__(settings)
-        self._target = self.target()
-        self._tls = Tls(
-            ca_cert=self._option("ca_cert", "cacert"),
-            cert=self._option("cert", "ssl_cert"),
-            key=self._option("key", "ssl_cert_key"),
-            insecure=bool(settings.options.get("insecure")),
-        )
-        if self._tls != Tls() and not self._target.tls:
-            raise ConfigError(
-                f"options for TLS were given, but {self._target} is an endpoint without TLS",
-                hint=f"--rdzv-endpoint https://{self._target}",
-            )
-        self._keys = Keys(_prefix(self._option("prefix", "etcd_prefix")), settings.run_id)
+        self._reach = Reach(settings)
+        self.hosted_by_member = self._reach.embedded is not None
+        self._keys = Keys(_prefix(self._reach.option("prefix", "etcd_prefix")), settings.run_id)
         self._keeper = Keeper(self._keys, self._call)
         self._streak = Streak()
         self._leases: dict[tuple[int, str], _Lease] = {}
@@ -122,60 +102,46 @@ class EtcdStore(CoordinationStore):
             self._keys, self._transact, lambda creates, wait: self._gateway.stream(creates, wait=wait)
         )
 
-    def _option(self, *names: str) -> str:
-        return next((str(value) for name in names if (value := self.settings.options.get(name))), "")
-
-    def target(self) -> Target:
-        """Return the servers to drive: what the endpoint names. A subclass that finds them otherwise overrides this."""
-        text = self.settings.endpoint
-        protocol = self._option("protocol")
-        if protocol not in ("", "http", "https"):
-            raise ConfigError(f"--rdzv-conf protocol={protocol!r} is neither http nor https", hint="protocol=https")
-        if protocol == "https" and text.strip() and "://" not in text:
-            text = f"https://{text.strip()}"
-        return parse_target(text)
-
-    def login(self) -> Login:
-        """Return user and password, each of the URL, else of the options, else of the environment.
-
-        Called: before each log-in.
-
-        Raises:
-            BackendRefusedError: the password's file can't be read.
-        """
-        own = self._target.login
-        return Login(
-            username=own.username or self._option("username") or os.environ.get("ELASTIC_ETCD_USERNAME", ""),
-            password=own.password
-            or _secret_of(self._option("password_file"))
-            or os.environ.get("ELASTIC_ETCD_PASSWORD", ""),
-        )
-
     @property
     def _gateway(self) -> "Gateway":
         """Return the connections; the first call imports the client."""
         if self._live_gateway is None:
             from elastic_rdzv_etcd.gateway import Gateway
 
-            self._live_gateway = Gateway(self._target, login=self.login, tls=self._tls)
+            self._live_gateway = Gateway(self._reach.target, login=self._reach.login, tls=self._reach.tls)
         return self._live_gateway
 
     @property
     def notices(self) -> Sequence[str]:
         """What an agent should tell its user once."""
-        return () if self._live_gateway is None else tuple(self._live_gateway.notices)
+        gateway = self._live_gateway
+        return (*self._reach.notices, *(() if gateway is None else gateway.notices))
 
     @property
     def where(self) -> str:
         """Return `etcd at localhost:2379`."""
-        return f"etcd at {self._target}" + (" (TLS)" if self._target.tls else "")
+        return self._reach.where
+
+    @property
+    def hosting(self) -> bool:
+        """Whether the run's etcd is a process of this agent."""
+        return self._reach.embedded is not None and self._reach.embedded.hosting
+
+    def pids(self) -> frozenset[int]:
+        """Return the processes of an embedded etcd."""
+        return frozenset() if self._reach.embedded is None else self._reach.embedded.pids()
 
     # --- members
 
     def connect(self, *, wait: WaitBudget) -> str:
         """Open a connection anew and return this host's address on it."""
         self._watcher.drop()
+        self._settle(wait)
         return self._gateway.open(wait)
+
+    def _settle(self, wait: WaitBudget) -> None:
+        if self._reach.settle(wait):
+            self._end()
 
     def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: WaitBudget) -> Seat:
         """Add a member, or find it, renewed."""
@@ -257,6 +223,16 @@ class EtcdStore(CoordinationStore):
         """Remove a member now."""
         self._leases.pop((seat.number, seat.incarnation), None)
         self._remove(seat.number, seat.incarnation, (), wait)
+        if self.hosting:
+            with suppress(ElasticError):  # a courtesy: what goes wrong with it is nobody's business any more
+                self._linger(wait)
+
+    def _linger(self, wait: WaitBudget) -> None:
+        """Keep the run's own etcd until the others have left, for a while."""
+        end_s = SYSTEM_CLOCK.monotonic_s() + _LINGER_S
+        seen = Revisions()
+        while (left_s := end_s - SYSTEM_CLOCK.monotonic_s()) > 0 and self.members(wait=wait).members:
+            seen = self.watch(seen, {Topic.DEPARTURES}, timeout_s=left_s, wait=wait).revisions
 
     def members(self, *, wait: WaitBudget) -> Members:
         """Return all live members."""
@@ -382,7 +358,11 @@ class EtcdStore(CoordinationStore):
                 self._counted(0, wait)
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Give the connections back, and end an embedded etcd, which takes the store with it."""
+        self._end()
+        self._reach.close()
+
+    def _end(self) -> None:
         self._watcher.drop()
         gateway, self._live_gateway = self._live_gateway, None
         if gateway is not None:
@@ -391,6 +371,7 @@ class EtcdStore(CoordinationStore):
     # --- requests
 
     def _call(self, path: str, body: Json, *, wait: WaitBudget, writes: bool) -> Json:
+        self._settle(wait)
         sent_s = SYSTEM_CLOCK.monotonic_s()
         answer = self._gateway.ask(path, body, wait=wait, writes=writes)
         self._streak.answered(sent_s=sent_s, now_s=SYSTEM_CLOCK.monotonic_s(), ttl_s=self._ttl_s)
@@ -436,16 +417,3 @@ def _document(found: Sequence[Found], prefix: bytes) -> Document | None:
 def _prefix(text: str) -> str:
     """Return the prefix of all runs, between slashes."""
     return f"/{stripped}/" if (stripped := text.strip("/ ")) else DEFAULT_PREFIX
-
-
-def _secret_of(path: str) -> str:
-    """Return a file's text without the line's end; empty where there is no file."""
-    if not path:
-        return ""
-    try:
-        return Path(path).read_text(encoding="utf-8").strip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not text in UTF-8"
-        raise BackendRefusedError(
-            f"cannot read password_file {path!r}: {reason}", hint="--rdzv-conf password_file=PATH"
-        ) from error

@@ -70,7 +70,7 @@ class EmbeddedStore(CoordinationStore):
     """
 
     api_version: ClassVar[int] = API_VERSION
-    hosted_by_member: ClassVar[bool] = True
+    hosted_by_member = True
     """The store lives on one of the run's nodes: it is lost with that node, and so is the run."""
     options: ClassVar[Sequence[OptionSpec]] = (
         OptionSpec(name="is_host", type="bool", help="whether this node hosts the store; default: found by binding"),

@@ -1,0 +1,131 @@
+"""Where the run's etcd is and how it lets us in: what the endpoint and the options say."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from elastic_core.api import BackendRefusedError, ConfigError, OptionSpec, RendezvousSettings, WaitBudget
+from elastic_rdzv_etcd.url import Login, Target, Tls, parse_target
+
+if TYPE_CHECKING:
+    from elastic_rdzv_etcd.embedded import EmbeddedEtcd
+
+OPTIONS: Final = (
+    OptionSpec(name="username", help="etcd user; default that of the URL, else $ELASTIC_ETCD_USERNAME"),
+    OptionSpec(name="password_file", help="file with the password, where the URL has none; read anew to log in"),
+    OptionSpec(name="ca_cert", help="PEM file with the authorities to trust, for https://; default the system's"),
+    OptionSpec(name="cert", help="PEM file with this client's certificate, for https://"),
+    OptionSpec(name="key", help="PEM file with the certificate's key, where `cert` does not have it"),
+    OptionSpec(name="insecure", type="bool", default=False, help="trust any server, for https://; for tests"),
+    OptionSpec(name="embedded", type="bool", default=False, help="run a private etcd, for agents on one machine"),
+    OptionSpec(
+        name="is_host", type="bool", help="whether this agent may run the etcd of embedded=true; default it may"
+    ),
+    OptionSpec(name="protocol", help="torch's: https is https:// in the endpoint; default http"),
+    OptionSpec(name="cacert", help="torch's name of ca_cert"),
+    OptionSpec(name="ssl_cert", help="torch's name of cert"),
+    OptionSpec(name="ssl_cert_key", help="torch's name of key"),
+)
+
+
+class Reach:
+    """What a store needs to open connections. Reaches nothing itself, but for an embedded etcd, which it starts.
+
+    Raises:
+        ConfigError: the endpoint or an option can't be used.
+    """
+
+    def __init__(self, settings: RendezvousSettings) -> None:
+        """Check endpoint and options."""
+        self.settings = settings
+        self.embedded = _embedded(settings) if settings.options.get("embedded") else None
+        self.target = Target(hosts=()) if self.embedded else self._named()
+        self.tls = Tls(
+            ca_cert=self.option("ca_cert", "cacert"),
+            cert=self.option("cert", "ssl_cert"),
+            key=self.option("key", "ssl_cert_key"),
+            insecure=bool(settings.options.get("insecure")),
+        )
+        if self.tls != Tls() and not self.target.tls:
+            place = "the run's own etcd" if self.embedded else str(self.target)
+            raise ConfigError(
+                f"options for TLS were given, but {place} is without TLS",
+                hint=f"--rdzv-endpoint https://{'HOST:2379' if self.embedded else place}",
+            )
+
+    def option(self, *names: str) -> str:
+        """Return an option by the first of its names that was given; empty: none was."""
+        return next((str(value) for name in names if (value := self.settings.options.get(name))), "")
+
+    def _named(self) -> Target:
+        text = self.settings.endpoint
+        protocol = self.option("protocol")
+        if protocol not in ("", "http", "https"):
+            raise ConfigError(f"--rdzv-conf protocol={protocol!r} is neither http nor https", hint="protocol=https")
+        if protocol == "https" and text.strip() and "://" not in text:
+            text = f"https://{text.strip()}"
+        return parse_target(text)
+
+    @property
+    def where(self) -> str:
+        """Return `etcd at localhost:2379`."""
+        if self.embedded is not None:
+            return f"the run's own etcd at {self.settings.endpoint.strip() or 'localhost'}"
+        return f"{self.settings.backend} at {self.target}" + (" (TLS)" if self.target.tls else "")
+
+    def settle(self, wait: WaitBudget) -> bool:
+        """Have an embedded etcd run; return whether it is elsewhere than it was.
+
+        Raises:
+            BackendError: it could not be started or found.
+        """
+        if self.embedded is None:
+            return False
+        before, self.target = self.target, parse_target(self.embedded.ensure(wait))
+        return before != self.target
+
+    def login(self) -> Login:
+        """Return user and password, each of the URL, else of the options, else of the environment.
+
+        Called: before each log-in.
+
+        Raises:
+            BackendRefusedError: the password's file can't be read.
+        """
+        own = self.target.login
+        return Login(
+            username=own.username or self.option("username") or os.environ.get("ELASTIC_ETCD_USERNAME", ""),
+            password=own.password
+            or _secret_of(self.option("password_file"))
+            or os.environ.get("ELASTIC_ETCD_PASSWORD", ""),
+        )
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What people should know of an embedded etcd."""
+        return () if self.embedded is None else self.embedded.notices
+
+    def close(self) -> None:
+        """End an embedded etcd."""
+        if self.embedded is not None:
+            self.embedded.close()
+
+
+def _embedded(settings: RendezvousSettings) -> "EmbeddedEtcd":
+    from elastic_rdzv_etcd.embedded import EmbeddedEtcd  # brings what starts processes
+
+    return EmbeddedEtcd(settings)
+
+
+def _secret_of(path: str) -> str:
+    """Return a file's text without the line's end; empty where there is no file."""
+    if not path:
+        return ""
+    try:
+        return Path(path).read_text(encoding="utf-8").strip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not text in UTF-8"
+        raise BackendRefusedError(
+            f"cannot read password_file {path!r}: {reason}", hint="--rdzv-conf password_file=PATH"
+        ) from error
