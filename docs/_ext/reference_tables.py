@@ -21,6 +21,7 @@ from elastic_core.plugins.loading import BASES
 from elastic_core.plugins.missing import KINDS
 from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS
 from elastic_core.types import OptionSpec, Round
+from elastic_rdzv_etcd.store import EtcdStore
 from elastic_rdzv_redis.embedded import EmbeddedStore
 from elastic_rdzv_redis.store import RedisStore
 from elastic_rdzv_static.handler import StaticRendezvous
@@ -69,8 +70,8 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "`JOBSET_RESTART_ATTEMPT`, `AWS_BATCH_JOB_ATTEMPT`",
     "TORCHELASTIC_ETCD_BINARY_PATH": "the etcd that `EtcdServer` and `--rdzv-conf embedded=true` run; default that of "
     "the extra `embedded`, else the one on `PATH`",
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "set to `1` where it is not set, for a handler that was written for torch: each "
-    "round gets a port of its own",
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "set to `1`, where it is not set, with a handler that was written for torch: "
+    "each round gets a port of its own",
     "REDIS_URL": "where the server of backend `redis` is, where `--rdzv-endpoint` is not given",
     "ELASTIC_REDIS_USERNAME": "ACL user of backend `redis`, where neither URL nor `username` in `--rdzv-conf` says it",
     "ELASTIC_REDIS_PASSWORD": "its password, where neither URL nor `password_file` in `--rdzv-conf` says it",
@@ -172,6 +173,11 @@ def groups() -> str:
 def coordinated_options() -> str:
     """The keys of every backend on a store."""
     return _specs(COORDINATED_OPTIONS)
+
+
+def etcd_options() -> str:
+    """Return the keys of `etcd`."""
+    return _specs(EtcdStore.options)
 
 
 def redis_options() -> str:
@@ -335,6 +341,7 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "groups": groups,
     "coordinated-options": coordinated_options,
     "redis-options": redis_options,
+    "etcd-options": etcd_options,
     "c10d-options": c10d_options,
     "static-options": static_options,
     "moments": moments,

@@ -1,22 +1,25 @@
 """Stock torchrun on our backends, as users start it: two agents, real servers."""
 
+import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from torch_kit import WORKER, last_round
 
+from etcd_servers import etcd_server
 from redis_servers import redis_server
 from support import wait_for
 
-__all__ = ["redis_server"]
+__all__ = ["etcd_server", "redis_server"]
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-LEASE_S = 1.5
+LEASE_S = 2.0
 
 GLOO = """
 import os
@@ -70,7 +73,7 @@ class Agent:
             self.process.wait()
 
 
-@pytest.fixture(params=["redis"])
+@pytest.fixture(params=["redis", "etcd-v3"])
 def backend(request):
     """The name under which torchrun knows a backend of ours, and its server's endpoint."""
     return request.param, request.getfixturevalue(f"{request.param.partition('-')[0]}_server").endpoint
@@ -95,6 +98,12 @@ def torchrun(tmp_path, backend, script):
         agent.close()
 
 
+def until(condition, *agents, within_s=40):
+    """Wait for what agents do, unless one of them has ended."""
+    wait_for(lambda: condition() or any(agent.process.poll() is not None for agent in agents), within_s=within_s)
+    assert condition(), "".join(agent.err for agent in agents)
+
+
 @pytest.mark.torch
 def test_two_nodes_train_and_leave_no_word_of_trouble(torchrun, script):
     path = script(GLOO, "gloo.py")
@@ -108,11 +117,11 @@ def test_two_nodes_train_and_leave_no_word_of_trouble(torchrun, script):
 @pytest.mark.torch
 def test_crash_of_one_worker_restarts_both_nodes_at_once(torchrun, tmp_path):
     agents = [torchrun("--max-restarts", "1"), torchrun("--max-restarts", "1")]
-    wait_for(lambda: last_round(agents, 2), within_s=40)
+    until(lambda: last_round(agents, 2), *agents)
     first = [agent.lines()[-1] for agent in agents]
     assert {line["TORCHELASTIC_USE_AGENT_STORE"] for line in first} == {"False"}
     (tmp_path / "crash1").touch()
-    wait_for(lambda: [len(agent.lines()) for agent in agents] == [2, 2] and last_round(agents, 2), within_s=10)
+    until(lambda: [len(agent.lines()) for agent in agents] == [2, 2] and last_round(agents, 2), *agents, within_s=20)
     assert agents[0].lines()[-1]["MASTER_PORT"] != first[0]["MASTER_PORT"]
     (tmp_path / "finish").touch()
     assert [agent.wait() for agent in agents] == [0, 0], agents[0].err + agents[1].err
@@ -121,7 +130,7 @@ def test_crash_of_one_worker_restarts_both_nodes_at_once(torchrun, tmp_path):
 @pytest.mark.torch
 def test_last_failure_of_one_node_ends_the_other(torchrun, tmp_path):
     agents = [torchrun(), torchrun()]
-    wait_for(lambda: last_round(agents, 2), within_s=40)
+    until(lambda: last_round(agents, 2), *agents)
     (tmp_path / "crash0").touch()
     assert [agent.wait(20) for agent in agents] == [1, 1]
     survivor = next(agent for agent in agents if agent.lines()[-1]["RANK"] == "1")
@@ -132,12 +141,12 @@ def test_last_failure_of_one_node_ends_the_other(torchrun, tmp_path):
 @pytest.mark.torch
 def test_node_joins_and_the_one_of_rank_0_is_killed(torchrun, tmp_path):
     first = torchrun(nnodes="1:2")
-    wait_for(lambda: first.world() == 1, within_s=40)
+    until(lambda: first.world() == 1, first)
     second = torchrun(nnodes="1:2")
-    wait_for(lambda: last_round([first, second], 2), within_s=40)
+    until(lambda: last_round([first, second], 2), first, second)
     assert first.lines()[-1]["RANK"] == "0"
     os.kill(first.process.pid, signal.SIGKILL)
-    wait_for(lambda: second.world() == 1, within_s=LEASE_S + 5)
+    until(lambda: second.world() == 1, second, within_s=LEASE_S + 8)
     (tmp_path / "finish").touch()
     assert second.wait() == 0, second.err
     assert len(second.lines()) == 2
@@ -146,9 +155,9 @@ def test_node_joins_and_the_one_of_rank_0_is_killed(torchrun, tmp_path):
 @pytest.mark.torch
 def test_node_that_is_told_to_stop_is_missed_at_once(torchrun, tmp_path):
     agents = [torchrun(nnodes="1:2", conf="lease_ttl=30") for _ in range(2)]
-    wait_for(lambda: last_round(agents, 2), within_s=40)
+    until(lambda: last_round(agents, 2), *agents)
     agents[0].process.terminate()
-    wait_for(lambda: agents[1].world() == 1, within_s=10)
+    until(lambda: agents[1].world() == 1, agents[1], within_s=10)
     (tmp_path / "finish").touch()
     assert agents[1].wait() == 0, agents[1].err
 
@@ -210,7 +219,9 @@ def test_import_of_torchs_rendezvous_warns_of_nothing(backend):
     assert done.stdout + done.stderr == ""
 
 
-@pytest.mark.parametrize(("module", "function"), [("elastic_rdzv_redis.torchrun", "redis")])
+@pytest.mark.parametrize(
+    ("module", "function"), [("elastic_rdzv_redis.torchrun", "redis"), ("elastic_rdzv_etcd.torchrun", "etcd_v3")]
+)
 def test_what_every_start_of_torchrun_imports_is_nothing_but_itself(module, function):
     code = (
         f"import sys, {module}\n{module}.{function}()\n"
@@ -224,7 +235,6 @@ def test_what_every_start_of_torchrun_imports_is_nothing_but_itself(module, func
 
 def _path():
     """The environment of an interpreter that finds our packages, and runs no .pth file."""
-    import elastic_rdzv_redis
-
-    folders = [os.path.dirname(os.path.dirname(package.__file__)) for package in (elastic_rdzv_redis,)]
+    packages = [importlib.util.find_spec(name) for name in ("elastic_rdzv_etcd", "elastic_rdzv_redis")]
+    folders = [str(Path(package.origin).parents[1]) for package in packages]
     return os.environ | {"PYTHONPATH": os.pathsep.join(folders)}

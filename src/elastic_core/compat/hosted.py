@@ -6,12 +6,13 @@ torch is named in strings, for the type checker's sake, which would need torch a
 import importlib
 import os
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from elastic_core.clock import WaitBudget
+from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
 from elastic_core.compat.roll_call import Books, RoundTalk, Word, store_lost, unlike_names
 from elastic_core.errors import (
     ElasticError,
@@ -43,6 +44,10 @@ TORCH_TIMEOUT_S = 900
 SHARED_STORE_VARIABLE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 LAST_WORD_S = 1.0
 """How long a node that ends waits for the others to have read how the run ended: it may host their store."""
+BARRIER_S = 300.0
+"""How long a node whose workers are done waits for the others' to be: as long as torch's agent does."""
+AWAY_S = 5.0
+"""How long it waits for a store that is away: its host may have gone with all that was to be said."""
 HISTORY_LIMIT = 64
 
 _KINDS: tuple[tuple[str, type[RendezvousError]], ...] = (
@@ -69,7 +74,13 @@ class HostedRendezvous(RendezvousHandler):
     capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.CONTROL})
 
     def __init__(
-        self, settings: RendezvousSettings, *, conf: Mapping[str, str], create: Callable[[Any], Any], label: str
+        self,
+        settings: RendezvousSettings,
+        *,
+        conf: Mapping[str, str],
+        create: Callable[[Any], Any],
+        label: str,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Make no handler before the first round: making one may connect, and block.
 
@@ -78,18 +89,23 @@ class HostedRendezvous(RendezvousHandler):
             conf: The options as typed.
             create: torch's word for a function from its parameters to a handler.
             label: The distribution that brings it, for messages.
+            clock: For waiting at the end.
         """
         super().__init__(settings)
         self._conf = dict(conf)
         self._create = create
         self._label = label
+        self._clock = clock
         self._rendezvous: Any = importlib.import_module("torch.distributed.elastic.rendezvous")
         self._handler: Any = None
         self._talk: RoundTalk | None = None
         self._count = 0
         self._books = Books()
+        self._lock = threading.Lock()
         self._post: Decided | None = None
-        self._done = self._done_told = False
+        self._done = False
+        self._done_told_s: float | None = None
+        self._away_s: float | None = None
         self._heard: Decided | None = None
         self._regroup = False
         self._stuck = False
@@ -134,8 +150,8 @@ class HostedRendezvous(RendezvousHandler):
         self._publish_quietly()
         if self._heard is None and self._regroup:
             self._books = replace(self._books, changes=self._books.changes + 1)
-        self._talk, self._heard, self._post = None, None, None
-        self._done = self._done_told = self._regroup = False
+        self._talk = self._heard = self._post = self._done_told_s = self._away_s = None
+        self._done = self._regroup = False
 
     def _made(self) -> Any:  # noqa: ANN401  # a handler of torch's
         settings = self.settings
@@ -215,18 +231,44 @@ class HostedRendezvous(RendezvousHandler):
         talk = self._talk
         if talk is None or self._heard is not None:
             return None
-        self._publish(talk)
-        decided = talk.decision()
-        if decided is None and self._done_told and talk.count("done") >= self._count:
-            decided = Decided(decision=Stop(reason="all workers finished", outcome="done"))
+        try:
+            decided = self._ask(talk)
+        except RuntimeError as error:  # of torch's stores
+            self._heard = self._alone_at_the_end(one_line(error))
+            if self._heard is None:
+                raise store_lost(self.settings.backend, error, one_line(error)) from error
+            return self._heard
         if decided is not None:
-            self._hear(talk, decided)
             return decided
         waiting = int(self._handler.num_nodes_waiting())
         if waiting > 0:
             self._regroup = True
             return NodesWaiting(count=waiting)
         return None
+
+    def _ask(self, talk: RoundTalk) -> Decided | None:
+        """Say what there is to say, and return what stands, if anything does."""
+        self._publish(talk)
+        decided = talk.decision()
+        if decided is None and self._done_told_s is not None:
+            late = self._clock.monotonic_s() - self._done_told_s > BARRIER_S
+            if late or talk.count("done") >= self._count:
+                told = f"; others did not within {BARRIER_S:g} s" if late else ""
+                decided = Decided(decision=Stop(reason=f"all workers of this node finished{told}", outcome="done"))
+        if decided is not None:
+            self._hear(talk, decided)
+        return decided
+
+    def _alone_at_the_end(self, why: str) -> Decided | None:
+        """Return the good end of a node whose workers have all ended well, when nobody is left to hear of it."""
+        if not self._done:
+            return None
+        now_s = self._clock.monotonic_s()
+        self._away_s = now_s if self._away_s is None else self._away_s
+        if now_s - self._away_s < AWAY_S:
+            return None
+        reason = f"all workers of this node finished, and the store is away: {why}"
+        return Decided(decision=Stop(reason=reason, outcome="done"))
 
     def _hear(self, talk: RoundTalk, decided: Decided) -> None:
         self._heard = decided
@@ -252,19 +294,21 @@ class HostedRendezvous(RendezvousHandler):
 
     def publish(self, decision: Restart | Stop, failure: Failure) -> None:
         """Keep a decision for the others, until the rendezvous thread comes to publish it."""
-        self._post = Decided(decision=decision, failure=failure)
+        with self._lock:
+            self._post = Decided(decision=decision, failure=failure)
 
     def report_done(self) -> None:
         """Keep that all workers of this node have ended well."""
         self._done = True
 
     def _publish(self, talk: RoundTalk) -> None:
-        post, self._post = self._post, None
+        with self._lock:
+            post, self._post = self._post, None
         if post is not None:
             talk.decide(post)
-        if self._done and not self._done_told:
+        if self._done and self._done_told_s is None:
             talk.count("done", add=1)
-            self._done_told = True
+            self._done_told_s = self._clock.monotonic_s()
 
     def _publish_quietly(self) -> None:
         """Publish what is left, and hear what stands, if there still is somewhere to."""
