@@ -361,24 +361,48 @@ def test_a_watch_goes_on_after_the_server_has_forgotten_events(make_store, priva
     timer.join()
 
 
-def test_updates_do_not_wake_who_waits_for_rounds(make_store, etcd_server, wait):
-    store, other = make_store(etcd_server.endpoint), make_store(etcd_server.endpoint)
-    seat = enlist(other, wait)
+@pytest.mark.parametrize("before", [0, 4])
+def test_updates_and_renewals_do_not_wake_who_waits_for_rounds(make_store, etcd_server, wait, before):
+    other = make_store(etcd_server.endpoint)
+    seats = [enlist(other, wait, f"{at}") for at in range(before + 1)]
+    store = make_store(etcd_server.endpoint)
+    enlist(store, wait, "mine")  # one of the first few, who hear of everything; or one behind them
     since = revisions(store, wait)
     looks, look = [], store._run.look
     store._run.look = lambda wait: looks.append(1) or look(wait)
 
     def act():
-        for _ in range(20):
+        for seat in seats * 4:
             other.update(seat, b"x", wait=wait)
             other.renew(seat, ttl_s=30, wait=wait)
+        enlist(other, wait, "new")
 
     timer = threading.Timer(0.1, act)
     timer.start()
-    seen = store.watch(since, [Topic.ROUND, Topic.CONTROL, Topic.DEPARTURES], timeout_s=1, wait=wait)
+    quiet = [Topic.ROUND, Topic.CONTROL, Topic.DEPARTURES]
+    seen = store.watch(since, quiet, timeout_s=1, wait=wait)
     timer.join()
     assert not seen.changed
     assert len(looks) == 2  # at the beginning and in the end
+    timer = threading.Timer(0.1, lambda: other.withdraw(seats[0], wait=wait))
+    timer.start()
+    assert store.watch(seen.revisions, quiet, timeout_s=9, wait=wait).changed == {Topic.DEPARTURES}
+    timer.join()
+
+
+def test_only_the_first_few_look_when_many_fall_silent(make_store, etcd_server, wait):
+    first = make_store(etcd_server.endpoint)
+    seats = [enlist(first, wait, f"{at}") for at in range(4)]
+    store, dead = make_store(etcd_server.endpoint), make_store(etcd_server.endpoint)
+    enlist(store, wait, "mine")
+    for at in range(10):
+        enlist(dead, wait, f"dead{at}", ttl_s=LEASE_S)
+    since = revisions(store, wait)
+    looks, look = [], store._run.look
+    store._run.look = lambda wait: looks.append(1) or look(wait)
+    seen = store.watch(since, [Topic.DEPARTURES], timeout_s=2 * LEASE_S, wait=wait)
+    assert (seen.changed, len(looks)) == (frozenset(), 2)
+    assert first.renew(seats[0], ttl_s=30, wait=wait).live == 15
 
 
 def test_a_watch_ends_when_its_server_dies_and_goes_on_with_its_data(make_store, private, wait):

@@ -8,7 +8,7 @@ belongs together is put together by whoever looks:
   - `seat/INCARNATION`: `COUNT NONCE`, or `COUNT NONCE gone`. The seat's number is the key's `createdIndex`: it only
     rises, and compare-and-swap leaves it as it is. COUNT says how often watchers were told of this seat: 1 when it was
     made, one more for each update and for its end.
-  - `quiet/alive/NONCE`: the lease, a key with a TTL. Renewed without an event; watchers see it expire.
+  - `alive/NONCE`: the lease, a key with a TTL. Renewed without an event; watchers see it expire.
   - `quiet/document/KEY`: `COUNT-NONCE`, the document's version.
   - `quiet/state`: the run's birth, and the counts of the seats that are no longer there.
 - `RUN/record/NONCE`, `RUN/body/VERSION`: the contents of members and documents, written before what names them.
@@ -27,8 +27,8 @@ has seen the seat in the same look as the missing lease, or in an older one; so 
 **Keeping.** Each key has a TTL, which whoever looks extends where less than `keep` is left. (That of a directory would
 do, but servers from 3.5 on can't extend it.) Empty directories stay; who begins a run deletes some that others left.
 
-**Watching** begins at the index of a look, on `head` for topics with `members`, on `head/quiet` without: members that
-update their records wake the leader only.
+**Watching** begins at the index of a look: on `head` for who reads the members or judges them (the first few do), on
+`head/quiet` for all others, who hear of no update and no expiry, but of every document and every removal.
 """
 
 import base64
@@ -40,6 +40,8 @@ from urllib.parse import quote, unquote
 
 from elastic_core.api import BackendRefusedError, Revisions
 
+_GONE: Final = " gone"
+_WRITES: Final = frozenset({"create", "set", "update", "compareAndSwap"})
 DEFAULT_KEEP_S: Final = 24 * 3600.0
 
 
@@ -56,6 +58,17 @@ class Leaf(Protocol):
     def modifiedIndex(self) -> int: ...  # noqa: D102
     @property
     def createdIndex(self) -> int: ...  # noqa: D102
+
+
+class Event(Protocol):
+    """A change of a key as python-etcd gives it."""
+
+    @property
+    def action(self) -> str: ...  # noqa: D102
+    @property
+    def key(self) -> str: ...  # noqa: D102
+    @property
+    def value(self) -> str | None: ...  # noqa: D102
 
 
 def name(text: str) -> str:
@@ -100,7 +113,7 @@ class Paths:
         self.quiet = f"{self.head}/quiet"
         self.seats = f"{self.head}/seat"
         self.documents = f"{self.quiet}/document"
-        self.leases = f"{self.quiet}/alive"
+        self.leases = f"{self.head}/alive"
         self.records = f"{self.run}/record"
         self.bodies = f"{self.run}/body"
         self.state = f"{self.quiet}/state"
@@ -122,6 +135,15 @@ class Paths:
         """Return where a document's version is."""
         return f"{self.documents}/{name(key)}"
 
+    def tells(self, event: Event, *, members: bool) -> bool:
+        """Return whether an event calls for a look; without `members`, new members and new records don't."""
+        if event.key.startswith(f"{self.leases}/"):
+            return event.action == "expire"
+        if not event.key.startswith(f"{self.seats}/") or event.action == "expire":
+            return True
+        # A seat's end is told by the swap; that its key is deleted then changes no revision.
+        return (event.value or "").endswith(_GONE) or (members and event.action in _WRITES)
+
     def body(self, version: str) -> str:
         """Return where a document's content is."""
         return f"{self.bodies}/{version}"
@@ -130,7 +152,7 @@ class Paths:
     def folders(self) -> Sequence[str]:
         """All directories of the run, from the innermost on."""
         return (
-            *(self.leases, self.documents, self.quiet, self.seats, self.head),
+            *(self.leases, self.seats, self.documents, self.quiet, self.head),
             *(self.records, self.bodies, self.run),
         )
 
@@ -175,7 +197,7 @@ def seat_key(leaf: Leaf) -> SeatKey:
 
 
 def _seat_value(count: int, nonce: str, *, gone: bool) -> str:
-    return f"{count} {nonce}{' gone' * gone}"
+    return f"{count} {nonce}{_GONE * gone}"
 
 
 class State(NamedTuple):

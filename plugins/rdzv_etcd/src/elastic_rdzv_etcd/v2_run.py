@@ -182,7 +182,7 @@ class Run:
 
     def swept(self, content: Content, wait: WaitBudget) -> Content:
         """Return the content without members that are known to be gone; who can't know it leaves them."""
-        if self.number is not None and content.speaking_before(self.number) >= _JUDGES:
+        if not self.is_judge(content):
             return content
         silent, now_s = content.silent, SYSTEM_CLOCK.monotonic_s()
         if silent and self.ttl_s is not None and self._streak.may_judge(now_s=now_s, ttl_s=self.ttl_s):
@@ -190,6 +190,10 @@ class Run:
                 self.remove(f"{self.paths.seats}/{key}", seat, wait)
             content = self.look(wait)
         return self.collected(content, wait)
+
+    def is_judge(self, content: Content) -> bool:
+        """Return whether this client is to look after those that fall silent."""
+        return self.number is None or content.speaking_before(self.number) < _JUDGES
 
     def remove(self, path: str, seat: SeatKey, wait: WaitBudget) -> bool:
         """Make a seat one that is gone, unless it was written since it was read; whether it was made so."""

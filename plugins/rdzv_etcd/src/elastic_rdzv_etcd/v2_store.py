@@ -347,7 +347,7 @@ class EtcdV2Store(CoordinationStore):
     def _until_something_happens(self, content: Content, members: bool, timeout_s: float, wait: WaitBudget) -> None:
         """Block until there is a reason to look again, or the time is over."""
         run = self._run
-        key = self._paths.head if members else self._paths.quiet
+        key = self._paths.head if members or run.is_judge(content) else self._paths.quiet
         # In between the server is asked something: who hears nothing for long can't tell who is silent.
         chunk_s = _LOOK_AGAIN_S if run.ttl_s is None else run.ttl_s / 3
         end_s = SYSTEM_CLOCK.monotonic_s() + min(timeout_s, chunk_s)
@@ -357,9 +357,9 @@ class EtcdV2Store(CoordinationStore):
                 event = run.event(key, index, left_s, wait)
             except ForgottenError:
                 return
-            if event is None or event.action == "expire" or not event.key.startswith(self._paths.leases):
+            if event is None or self._paths.tells(event, members=members):
                 return
-            index = event.modifiedIndex + 1  # somebody's lease has begun: the seat that it is for counts
+            index = event.modifiedIndex + 1
 
 
 def _next_expiry_s(content: Content, number: int, ttl_s: float) -> float | None:
