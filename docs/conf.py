@@ -23,7 +23,7 @@ smartquotes = False  # or the dashes of options would become one
 default_role = "code"  # docstrings write `name`
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:class", r"(collections\.abc|abc|enum|msgspec|socket)\..*"),  # other projects' pages are not to be had offline
+    ("py:class", r"(collections\.abc|abc|enum|msgspec|socket|ssl)\..*"),  # others' pages are not to be had offline
     ("py:class", r"tuple\[.*"),  # autodoc cuts the annotation `tuple[int, ...]` in two
 ]
 

@@ -36,7 +36,10 @@ HEAVY_MODULES: Final = ("torch", "numpy")
 
 
 class PluginInfo(Record, frozen=True, kw_only=True):
-    """One line of `elastic plugins`. `status`: `loaded`, `installed` (unseen), `disabled`, or why it is not loaded."""
+    """One line of `elastic plugins`.
+
+    `status`: `loaded` (and what is deprecated), `installed` (unseen), `disabled`, or why it is not loaded.
+    """
 
     name: str
     kind: str
