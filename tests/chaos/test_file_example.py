@@ -1,9 +1,11 @@
 """The tutorial's backend carries the core's whole rendezvous: agents meet in a directory, come, fail, leave and die."""
 
 import fcntl
+import io
 import os
 import signal
 import time
+import tokenize
 
 import pytest
 
@@ -28,6 +30,22 @@ def run(elastic, tmp_path, monkeypatch):
     run = Run(elastic, tmp_path, endpoint=str(tmp_path / "directory"))
     run.backend = "file"
     return run
+
+
+def lines_of_code(source):
+    """Count lines that are neither blank nor comment nor part of a docstring."""
+    noise = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    lines, begins = set(), True
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in noise and not (begins and token.type == tokenize.STRING):
+            lines.update(range(token.start[0], token.end[0] + 1))
+        begins = token.type in noise
+    return len(lines)
+
+
+def test_it_is_as_short_as_the_tutorial_says():
+    source = "\n".join(path.read_text() for path in SOURCE.rglob("*.py"))
+    assert lines_of_code(source) <= 150
 
 
 def pair(run):
