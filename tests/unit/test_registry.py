@@ -229,6 +229,7 @@ def test_modules_with_hookimpls_make_backend_and_policy(install):
         ("etcd-v2", ["is not installed", "Try: pip install 'elastic-rdzv-etcd[v2]'"]),
         ("static", ["is not installed", "Try: pip install 'elastic-core[torchrun]'"]),
         ("c10d", ["is not installed", "Try: pip install 'elastic-core[torchrun]'"]),
+        ("etcd-v3", ["is not installed", "Try: 'etcd', after pip install elastic-rdzv-etcd"]),
         ("redsi", ["Try: 'redis', after pip install elastic-rdzv-redis"]),
         ("locl", ["Try: 'local'"]),
         ("zookeeper", ["is not installed", "Try: pip install the distribution that provides 'zookeeper'"]),

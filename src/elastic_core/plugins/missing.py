@@ -40,6 +40,10 @@ _PLANNED: Final = frozenset({"rules"})
 _MEANWHILE: Final = {RENDEZVOUS_GROUP: "--rdzv-backend static", FAILURE_GROUP: "--policy intensity"}
 
 
+_ELSEWHERE: Final = {RENDEZVOUS_GROUP: {"etcd-v3": "etcd", "valkey": "redis"}, FAILURE_GROUP: {}, HOOKS_GROUP: {}}
+"""Names under which people look for ours: torchrun has an `etcd` of its own, so that ours is `etcd-v3` there."""
+
+
 def not_installed(group: str, name: str, installed: Sequence[PluginEntry], in_code: Sequence[str] = ()) -> PluginError:
     """Return the error for a name that nothing installed has: what there is, and what would help."""
     known = {plugin: target.format(core=core_name(installed)) for plugin, target in _KNOWN[group].items()}
@@ -51,7 +55,7 @@ def not_installed(group: str, name: str, installed: Sequence[PluginEntry], in_co
         return PluginError(f"{label}; installed: {', '.join(shown) or 'none'}", hint=meanwhile)
     if name in known:
         return PluginError(what, hint=f"pip install {known[name]}")
-    nearest = nearest_name(name, [*in_code, *(entry.name for entry in installed), *known])
+    nearest = _ELSEWHERE[group].get(name) or nearest_name(name, [*in_code, *(e.name for e in installed), *known])
     if nearest is None:
         return PluginError(what, hint=f"pip install the distribution that provides {name!r}, or check the name")
     present = nearest in in_code or nearest in _PLANNED or any(entry.name == nearest for entry in installed)
