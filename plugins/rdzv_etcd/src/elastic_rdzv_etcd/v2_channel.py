@@ -4,15 +4,39 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode, urlsplit
 
+from urllib3.connection import HTTPConnection
 from urllib3.exceptions import ProtocolError, ReadTimeoutError
 
-from elastic_core.api import SYSTEM_CLOCK, Interrupt, WaitBudget
-from elastic_rdzv_etcd.connection import LIMIT_S, Connection
+from elastic_core.api import SYSTEM_CLOCK, Endpoint, Interrupt, WaitBudget
+from elastic_rdzv_etcd.connection import LIMIT_S, Wire
 
 if TYPE_CHECKING:
     from urllib3 import HTTPResponse
 
 _FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+class Line(HTTPConnection):
+    """An HTTP connection of urllib3's on a socket that is connected already; never connects again, repeats nothing."""
+
+    auto_open = 0  # http.client would connect again on its own
+
+    def __init__(self, wire: Wire, place: Endpoint) -> None:
+        """Take the wire over."""
+        super().__init__(place.host, place.port)
+        self.wire = wire
+        self.place = place
+        self.answers = 0
+        self.sock: Any = wire
+
+    def usable(self) -> bool:
+        """Return whether another request may be sent."""
+        return self.sock is not None and self.wire.idle()
+
+    def end(self) -> None:
+        """Close the connection; idempotent."""
+        self.close()
+        self.wire.close()
 
 
 class Channel:
@@ -23,7 +47,7 @@ class Channel:
     Threading: one thread; another one may cancel the wait that it is given.
     """
 
-    def __init__(self, line: Connection, reach: Callable[[], Connection], interrupt: Interrupt) -> None:
+    def __init__(self, line: Line, reach: Callable[[], Line], interrupt: Interrupt) -> None:
         """Take the first connection over; `reach` makes another one to the same member."""
         self.line = line
         self.wait = WaitBudget()
@@ -35,7 +59,7 @@ class Channel:
         """Of the last response."""
         self._reach = reach
         self._interrupt = interrupt
-        self._waiter: Connection | None = None
+        self._waiter: Line | None = None
         self._pending: tuple[str, HTTPResponse] | None = None
 
     # --- what python-etcd asks of a pool
@@ -76,7 +100,7 @@ class Channel:
 
     def _response(
         self,
-        line: Connection,
+        line: Line,
         method: str,
         path: str,
         body: bytes | None,
@@ -115,7 +139,7 @@ class Channel:
             self.end_waiting()
             raise
 
-    def _free_waiter(self) -> Connection:
+    def _free_waiter(self) -> Line:
         if self._waiter is None or not self._waiter.usable():
             self.end_waiting()
             self._waiter = self._reach()

@@ -22,10 +22,10 @@ from elastic_core.api import (
     WaitCancelledError,
     WaitExpiredError,
 )
-from elastic_rdzv_etcd.connection import DIAL_S, Connection, Connector
+from elastic_rdzv_etcd.connection import DIAL_S, Connector
 from elastic_rdzv_etcd.failures import WrongServerError, lost
 from elastic_rdzv_etcd.url import Login, Target, Tls
-from elastic_rdzv_etcd.v2_channel import Channel
+from elastic_rdzv_etcd.v2_channel import Channel, Line
 from elastic_rdzv_etcd.v2_errors import ConflictError, ForgottenError, MissingError
 
 _SHOWN: Final = 160
@@ -80,14 +80,15 @@ class Session:
 
     def _probe(self, key: str, wait: WaitBudget, end_s: float) -> str:
         channel = self._ready(wait, end_s)
-        address = channel.line.local_address
+        address = str(channel.line.wire.sock.getsockname()[0]).partition("%")[0]
         try:
             self._asked(lambda client: client.read(key, quorum=True), wait, end_s, writes=False)
         except MissingError:
             return address
         except BackendUnavailableError:
             if not channel.line.answers:
-                self._connector.hear_alert(channel.line.place, wait=wait)
+                left_s = max(0.0, end_s - SYSTEM_CLOCK.monotonic_s())
+                self._connector.hear_alert(channel.line.place, wait=wait, within_s=left_s)
             raise
         return address
 
@@ -125,12 +126,13 @@ class Session:
         self._channel.wait, self._channel.end_s = wait, end_s
         return self._channel
 
-    def _reach(self, place: Endpoint, wait: WaitBudget, end_s: float) -> Connection:
+    def _reach(self, place: Endpoint, wait: WaitBudget, end_s: float) -> Line:
         within_s = min(DIAL_S, max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()))
         try:
-            return self._connector.reach(place, wait=wait, within_s=within_s)
+            wire = self._connector.reach(place, wait=wait, within_s=within_s).wire
         except BackendRefusedError as error:  # of TLS: another member may have a better certificate
             raise WrongServerError(error.what, hint=error.hint) from error
+        return Line(wire, place)
 
     def _python_etcd(self, place: Endpoint, channel: Channel) -> Any:  # noqa: ANN401  # untyped
         self._known = self._login()
