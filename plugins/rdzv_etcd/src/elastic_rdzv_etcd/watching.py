@@ -94,6 +94,9 @@ class Watcher:
         """
         if self._stream is None:
             return
+        if self._stream.closed:  # by us, with a wait that was cancelled or a request that was lost: no new trouble
+            self.drop()
+            return
         try:
             events = self._stream.events(timeout_s, wait)
         except BackendUnavailableError:
