@@ -8,6 +8,7 @@ import select
 import socket
 import ssl
 from collections.abc import Mapping
+from http.client import BadStatusLine, HTTPException, HTTPResponse, IncompleteRead, LineTooLong, RemoteDisconnected
 from typing import TYPE_CHECKING, Any, Final
 
 from urllib3.connection import HTTPConnection
@@ -32,6 +33,12 @@ LIMIT_S: Final = 5.0
 """No request takes longer, whatever the caller's budget."""
 DIAL_S: Final = 3.0
 """How long one try to connect may last, names and TLS included."""
+_CONTINUE: Final = 100
+_EMPTY: Final = (204, 304)
+_OLD: Final = 10
+"""HTTP/1.0, as http.client counts."""
+_LONGEST_LINE: Final = 65536
+_MOST_FIELDS: Final = 100
 _ALERT_S: Final = 1.0
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
@@ -130,6 +137,69 @@ class _Reader(io.RawIOBase):
             self._patient = True
 
 
+class Response(HTTPResponse):
+    """What http.client reads of a response, with a head that is read here: its own way costs more than all the rest."""
+
+    def begin(self) -> None:
+        """Read status and headers.
+
+        Raises:
+            HTTPException: this is not HTTP.
+        """
+        status, fields = self._head()
+        while status == _CONTINUE:
+            status, fields = self._head()
+        self.code = self.status = status
+        self.chunked = fields.get("transfer-encoding", "").lower() == "chunked"
+        self.chunk_left = None
+        length = fields.get("content-length", "")
+        self.length = None if self.chunked or not length.isdecimal() else int(length)
+        if status in _EMPTY:
+            self.length = 0
+        keeps = "close" not in fields.get("connection", "").lower() if self.version > _OLD else False
+        self.will_close = not keeps or (self.length is None and not self.chunked)
+
+    def _head(self) -> tuple[int, dict[str, str]]:
+        line = self._line()
+        version, _, rest = line.partition(" ")
+        status = rest[:3]
+        if not (version.startswith("HTTP/1.") and status.isascii() and status.isdecimal()):
+            raise BadStatusLine(line[:80]) if line else RemoteDisconnected("no answer")
+        self.version = _OLD if version == "HTTP/1.0" else _OLD + 1
+        fields: dict[str, str] = {}
+        for _ in range(_MOST_FIELDS):
+            line = self._line()
+            if not line:
+                return int(status), fields
+            name, _, value = line.partition(":")
+            fields[name.lower()] = value.strip()
+        raise HTTPException("too many headers")
+
+    def _line(self) -> str:
+        raw = self.fp.readline(_LONGEST_LINE + 1)
+        if len(raw) > _LONGEST_LINE:
+            raise LineTooLong("header")
+        return raw.decode("iso-8859-1").rstrip("\r\n")
+
+    def chunk(self) -> bytes:
+        """Return the next part of an answer that does not end, whole and with all that belongs to it; empty: it ended.
+
+        Raises:
+            HTTPException: the connection is lost, or it is not HTTP.
+        """
+        if not self.chunked:
+            raise HTTPException("not a stream")
+        written = self._line().partition(";")[0].strip()
+        try:
+            size = int(written, 16)
+        except ValueError:
+            raise IncompleteRead(b"") from None
+        whole = self.fp.read(size + 2)
+        if len(whole) < size + 2:
+            raise IncompleteRead(whole)
+        return whole[:size]
+
+
 class Connection(HTTPConnection):
     """Sends requests and reads responses on a wire that is connected already; never connects again, repeats nothing.
 
@@ -137,6 +207,7 @@ class Connection(HTTPConnection):
     """
 
     auto_open = 0  # http.client would connect again on its own
+    response_class = Response
 
     def __init__(self, wire: Wire, place: Endpoint) -> None:
         """Take the wire over."""
@@ -144,15 +215,36 @@ class Connection(HTTPConnection):
         self.wire = wire
         self.place = place
         self.answers = 0
+        self._unsent = bytearray()
         self.sock: Any = wire
 
-    def send_post(self, path: str, body: bytes, headers: Mapping[str, str], *, whole: bool = True) -> None:
-        """Send a request, once; `getresponse` then returns the response, its body read where `whole`.
+    def send_post(self, path: str, body: bytes, headers: Mapping[str, str]) -> None:
+        """Send a request, once; then there is a `response`.
 
         Raises:
-            OSError, HTTPException, HTTPError: of the socket, http.client and urllib3; the request is not complete.
+            OSError, HTTPException: of the socket and http.client; the request is not complete.
         """
-        self.request("POST", path, body, headers, preload_content=whole, decode_content=False)
+        self.putrequest("POST", path, skip_accept_encoding=True)
+        for name, value in headers.items():
+            self.putheader(name, value)
+        self.putheader("Content-Length", str(len(body)))
+        self.endheaders(body)
+        self.wire.sendall(bytes(self._unsent))
+        self._unsent.clear()
+
+    def send(self, data: bytes) -> None:  # type: ignore[override]  # http.client hands over nothing else here
+        """Keep a part of a request: head and body are sent together."""
+        self._unsent += data
+
+    def response(self) -> Response:
+        """Return the head of the response; its body is to be read.
+
+        Raises:
+            OSError, HTTPException: of the socket and http.client.
+        """
+        found = super(HTTPConnection, self).getresponse()  # urllib3's own would decode, count and copy it
+        assert isinstance(found, Response)  # for the type checker
+        return found
 
     def usable(self) -> bool:
         """Return whether another request may be sent."""
@@ -207,17 +299,18 @@ class Connector:
             raise
         return Connection(Wire(sock), place)
 
-    def hear_alert(self, place: Endpoint, *, wait: WaitBudget) -> None:
+    def hear_alert(self, place: Endpoint, *, wait: WaitBudget, within_s: float = _ALERT_S) -> None:
         """Raise what a server has against our certificate, if that is why it closed the connection.
 
         It says so after the handshake, and a client that is sending just then may never read it: so this one reads.
         """
-        if self._tls is None:
+        within_s = min(_ALERT_S, within_s)
+        if self._tls is None or within_s <= 0:
             return
         failure: ssl.SSLError
         try:
-            wire = self.reach(place, wait=wait, within_s=_ALERT_S).wire
-            wire.end_s = SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(_ALERT_S)
+            wire = self.reach(place, wait=wait, within_s=within_s).wire
+            wire.end_s = SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(within_s)
             try:
                 with self.interrupt.by(wait, wire.wake):
                     wire.receive(bytearray(1))

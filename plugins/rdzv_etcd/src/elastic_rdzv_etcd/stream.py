@@ -1,12 +1,10 @@
 """What a member sends of its own accord: the events of watches, on a connection of their own."""
 
-from collections.abc import Iterator
 from http.client import HTTPException
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
-from urllib3.exceptions import HTTPError
 
 from elastic_core.api import (
     SYSTEM_CLOCK,
@@ -18,15 +16,12 @@ from elastic_core.api import (
     WaitCancelledError,
 )
 from elastic_rdzv_etcd.coding import unb64
-from elastic_rdzv_etcd.connection import LIMIT_S, Connection
+from elastic_rdzv_etcd.connection import LIMIT_S, Connection, Response
 from elastic_rdzv_etcd.errors import CompactedError
 from elastic_rdzv_etcd.failures import Said, answered, lost
 from elastic_rdzv_etcd.url import Login
 
-if TYPE_CHECKING:
-    from urllib3 import HTTPResponse
-
-_FAILURES: Final = (OSError, HTTPException, HTTPError)
+_FAILURES: Final = (OSError, HTTPException)
 _PART_S: Final = 0.1
 """What has begun to arrive is given so much time, even at the end of a budget."""
 
@@ -40,13 +35,13 @@ class Stream:
     """
 
     def __init__(
-        self, line: Connection, response: "HTTPResponse", interrupt: Interrupt, *, watches: int, login: Login
+        self, line: Connection, response: Response, interrupt: Interrupt, *, watches: int, login: Login
     ) -> None:
         """Take the connection over; `response` is the one that does not end."""
         self.revision = 0
         self._line = line
         self._peer = str(line.place)
-        self._chunks: Iterator[bytes] = response.read_chunked()
+        self._response = response
         self._interrupt = interrupt
         self._login = login
         self._uncreated = watches
@@ -100,8 +95,8 @@ class Stream:
         self._line.wire.end_s = end_s
         try:
             with self._interrupt.by(wait, self._line.wire.wake):
-                chunk = next(self._chunks, None)
-            if chunk is not None:
+                chunk = self._response.chunk()
+            if chunk:
                 *lines, self._rest = (self._rest + chunk).split(b"\n")
                 for line in filter(None, lines):
                     self._heed(line)
