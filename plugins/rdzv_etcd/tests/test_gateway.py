@@ -21,6 +21,7 @@ from elastic_rdzv_etcd.failures import Said, answered
 from elastic_rdzv_etcd.url import Login
 from etcd_servers import free_ports
 from redis_servers import Proxy
+from support import wait_for
 
 
 @pytest.fixture
@@ -427,6 +428,47 @@ def test_what_answers_is_not_etcd(make_gateway, wait, answer, kind, seen):
     assert "\n" not in str(caught.value)
     if kind is BackendRefusedError:
         assert caught.value.hint
+
+
+CONTENT = b'{"header":{"revision":"7"}}'
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        response(b"200 OK", CONTENT),
+        response(b"200", CONTENT),
+        b"HTTP/1.1 100 Continue\r\n\r\n" + response(b"200 OK", CONTENT),
+        b"HTTP/1.0 200 OK\r\n\r\n" + CONTENT,
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + CONTENT,
+        b"HTTP/1.1 200 OK\nContent-Length:%d\n\n%s" % (len(CONTENT), CONTENT),
+        b"HTTP/1.1 200 OK\r\nTRANSFER-ENCODING: Chunked\r\n\r\n5;x=y\r\n%s\r\n%X\r\n%s\r\n0\r\nX: y\r\n\r\n"
+        % (CONTENT[:5], len(CONTENT) - 5, CONTENT[5:]),
+    ],
+)
+def test_an_answer_in_any_of_the_forms_of_http(make_gateway, wait, answer):
+    with Fake(answer) as server:
+        gateway = make_gateway(server.endpoint)
+        gateway.open(wait)
+        for _ in range(2):  # each connection has one answer: it is over, and another one is made
+            wait_for(lambda: not gateway._line.usable())
+            assert gateway.ask("kv/put", {}, wait=wait, writes=True)["header"] == {"revision": "7"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000,
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}",
+        b"HTTP/1.1 20",
+        b"HTTP/1.1 200 OK\r\nConte",
+    ],
+)
+def test_a_write_whose_answer_is_broken_leaves_a_doubt(make_gateway, wait, answer):
+    with Fake(answer) as server, pytest.raises((OutcomeUnknownError, BackendRefusedError)):
+        make_gateway(server.endpoint).ask("kv/put", {}, wait=wait, writes=True)
 
 
 def test_a_member_that_is_not_etcd_is_passed_by(make_gateway, etcd_server, wait, key):

@@ -80,9 +80,10 @@ class Wire(io.RawIOBase):
         return self.sock.fileno()
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the socket, as soon as the response that is read from it is closed, too."""
         super().close()
-        self.sock.close()
+        if self._reader is None or self._reader.closed:
+            self.sock.close()
 
     # --- what we ask of one
 
@@ -127,6 +128,11 @@ class _Reader(io.RawIOBase):
 
     def readinto(self, buffer: "WriteableBuffer") -> int | None:
         return self._wire.receive(buffer) if self._patient else None
+
+    def close(self) -> None:
+        super().close()
+        if self._wire.closed:
+            self._wire.sock.close()
 
     def ahead(self, reader: io.BufferedReader) -> bytes:
         """Return what the reader above has read ahead, without reading more."""
@@ -254,6 +260,7 @@ class Connection(HTTPConnection):
         """Close the connection; idempotent."""
         self.close()
         self.wire.close()
+        self.wire.sock.close()
 
     @property
     def local_address(self) -> str:
