@@ -39,6 +39,7 @@ from elastic_rdzv_etcd.v2_errors import ConflictError, ForgottenError, MissingEr
 from elastic_rdzv_etcd.v2_run import TRIES, Run
 
 if TYPE_CHECKING:
+    from elastic_rdzv_etcd.embedded import EmbeddedEtcd
     from elastic_rdzv_etcd.v2_session import Session
 
 DEFAULT_PREFIX: Final = "/elastic"
@@ -68,6 +69,10 @@ class EtcdV2Store(CoordinationStore):
         OptionSpec(name="ssl_cert", help="PEM file with this client's certificate, with https"),
         OptionSpec(name="ssl_cert_key", help="PEM file with the certificate's key, where `ssl_cert` does not have it"),
         OptionSpec(name="read_timeout", type="float", default=_LIMIT_S, unit="seconds", help="limit of one request"),
+        OptionSpec(name="embedded", type="bool", default=False, help="run a private etcd, for agents on one machine"),
+        OptionSpec(
+            name="is_host", type="bool", help="whether this agent may run the etcd of embedded=true; default it may"
+        ),
         OptionSpec(name="etcd_prefix", help=f"directory of all runs; default {DEFAULT_PREFIX}"),
         OptionSpec(name="cacert", help="another name of `ca_cert`"),
         OptionSpec(name="cert", help="another name of `ssl_cert`"),
@@ -85,7 +90,9 @@ class EtcdV2Store(CoordinationStore):
                 "backend 'etcd-v2' (elastic-rdzv-etcd) needs python-etcd, which is not installed",
                 hint="pip install 'elastic-rdzv-etcd[v2]'",
             )
-        self._target = self._read_target()
+        self._embedded = _embedded(settings)
+        self.hosted_by_member = self._embedded is not None
+        self._target = Target(hosts=()) if self._embedded else self._read_target()
         self._tls = Tls(
             ca_cert=self._option("ca_cert", "cacert"),
             cert=self._option("ssl_cert", "cert"),
@@ -93,7 +100,7 @@ class EtcdV2Store(CoordinationStore):
         )
         if self._tls != Tls() and not self._target.tls:
             raise ConfigError(
-                f"options for TLS were given, but {self._target} is an endpoint without TLS",
+                f"options for TLS were given, but {str(self._target) or 'that of an embedded etcd'} is an endpoint without TLS",
                 hint="--rdzv-conf protocol=https",
             )
         self._limit_s = float(settings.options.get("read_timeout") or _LIMIT_S)
@@ -139,14 +146,49 @@ class EtcdV2Store(CoordinationStore):
     @property
     def where(self) -> str:
         """Return `etcd-v2 at localhost:2379`."""
+        if self._embedded is not None:
+            return f"the run's own etcd at {self.settings.endpoint.strip() or 'localhost'}"
         return f"etcd-v2 at {self._target}" + (" (TLS)" if self._target.tls else "")
 
     def connect(self, *, wait: WaitBudget) -> str:
         """Open a connection anew and return this host's address on it."""
+        self._settle(wait)
         return self._session.open(self._paths.run, wait)
 
+    def _begin_call(self, wait: WaitBudget) -> None:
+        self._settle(wait)
+        self._run.begin_call(wait)
+
+    def _settle(self, wait: WaitBudget) -> None:
+        """Have an embedded etcd run, and reach it where it is."""
+        if self._embedded is None:
+            return
+        target = parse_target(self._embedded.ensure(wait))
+        if target != self._target:
+            self._target = target
+            self._end()
+
+    @property
+    def hosting(self) -> bool:
+        """Whether the run's etcd is a process of this agent."""
+        return self._embedded is not None and self._embedded.hosting
+
+    def pids(self) -> frozenset[int]:
+        """Return the processes of an embedded etcd."""
+        return frozenset() if self._embedded is None else self._embedded.pids()
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What an agent should tell its user once."""
+        return () if self._embedded is None else tuple(self._embedded.notices)
+
     def close(self) -> None:
-        """Give the connections back."""
+        """Give the connections back, and end an embedded etcd, which takes the store with it."""
+        self._end()
+        if self._embedded is not None:
+            self._embedded.close()
+
+    def _end(self) -> None:
         session, self._live_session = self._live_session, None
         if session is not None:
             session.close()
@@ -156,7 +198,7 @@ class EtcdV2Store(CoordinationStore):
     def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: WaitBudget) -> Seat:
         """Add a member, or find it, renewed."""
         run = self._run
-        run.begin_call(wait)
+        self._begin_call(wait)
         run.ttl_s = ttl_s
         content = run.swept(run.begun(run.look(wait), wait), wait)
         for _ in range(TRIES):
@@ -194,7 +236,7 @@ class EtcdV2Store(CoordinationStore):
     def update(self, seat: Seat, record: bytes, *, wait: WaitBudget) -> bool:
         """Replace the record of a live seat."""
         run = self._run
-        run.begin_call(wait)
+        self._begin_call(wait)
         for _ in range(TRIES):
             found = run.seat(seat.incarnation, seat.number, wait)
             if found is None:
@@ -208,7 +250,7 @@ class EtcdV2Store(CoordinationStore):
     def renew(self, seat: Seat, *, ttl_s: float, wait: WaitBudget) -> Renewal | None:
         """Make the lease end `ttl_s` from now."""
         run = self._run
-        run.begin_call(wait)
+        self._begin_call(wait)
         run.ttl_s, run.number = ttl_s, seat.number
         if not self._extend(seat, ttl_s, wait) and not self._revive(seat, ttl_s, wait):
             self._nonces.pop((seat.number, seat.incarnation), None)
@@ -251,8 +293,14 @@ class EtcdV2Store(CoordinationStore):
 
     def withdraw(self, seat: Seat, *, wait: WaitBudget) -> None:
         """Remove a member now."""
+        self._withdraw(seat, wait)
+        if self._embedded is not None and self._embedded.hosting:
+            with suppress(ElasticError):  # a courtesy: what goes wrong with it is nobody's business any more
+                self._embedded.linger(self, wait)
+
+    def _withdraw(self, seat: Seat, wait: WaitBudget) -> None:
         run = self._run
-        run.begin_call(wait)
+        self._begin_call(wait)
         self._nonces.pop((seat.number, seat.incarnation), None)
         for _ in range(TRIES):
             found = run.seat(seat.incarnation, seat.number, wait)
@@ -266,7 +314,7 @@ class EtcdV2Store(CoordinationStore):
     def members(self, *, wait: WaitBudget) -> Members:
         """Return all live members."""
         run = self._run
-        run.begin_call(wait)
+        self._begin_call(wait)
         for _ in range(TRIES):
             content = run.swept(run.look(wait), wait)
             standing = content.standing
@@ -293,7 +341,7 @@ class EtcdV2Store(CoordinationStore):
 
     def load(self, key: str, *, wait: WaitBudget) -> Document | None:
         """Return a document as it stands."""
-        self._run.begin_call(wait)
+        self._begin_call(wait)
         return self._load(key, wait)
 
     def _load(self, key: str, wait: WaitBudget) -> Document | None:
@@ -311,7 +359,7 @@ class EtcdV2Store(CoordinationStore):
     def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: WaitBudget) -> Swapped:
         """Replace a document if its version is `expect`."""
         run, paths = self._run, self._paths
-        run.begin_call(wait)
+        self._begin_call(wait)
         content = run.look(wait)
         if content.versions.get(name(key)) != expect:
             return Swapped(applied=False, current=self._load(key, wait))
@@ -335,7 +383,7 @@ class EtcdV2Store(CoordinationStore):
     def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:
         """Block until one of the topics has moved beyond `since`."""
         run, end_s = self._run, SYSTEM_CLOCK.monotonic_s() + timeout_s
-        run.begin_call(wait)
+        self._begin_call(wait)
         while True:
             content = run.swept(run.look(wait), wait)
             seen = compare(since, content.revisions, topics)
@@ -367,6 +415,14 @@ def _next_expiry_s(content: Content, number: int, ttl_s: float) -> float | None:
     others = [content.alive.get(seat.nonce) for seat in content.standing.values() if seat.number != number]
     left_s = [max(_SOON_S, float(leaf.ttl or 0)) if leaf is not None else ttl_s / 3 for leaf in others]
     return min(*left_s, ttl_s) if left_s else None
+
+
+def _embedded(settings: RendezvousSettings) -> "EmbeddedEtcd | None":
+    if not settings.options.get("embedded"):
+        return None
+    from elastic_rdzv_etcd.embedded import EmbeddedEtcd
+
+    return EmbeddedEtcd(settings, v2=True)
 
 
 def _secret(path: str) -> str:
