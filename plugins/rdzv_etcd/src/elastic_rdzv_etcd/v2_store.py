@@ -100,7 +100,7 @@ class EtcdV2Store(CoordinationStore):
         )
         if self._tls != Tls() and not self._target.tls:
             raise ConfigError(
-                f"options for TLS were given, but {str(self._target) or 'that of an embedded etcd'} is an endpoint without TLS",
+                f"options for TLS were given, but {str(self._target) or 'an embedded etcd'} is an endpoint without TLS",
                 hint="--rdzv-conf protocol=https",
             )
         self._limit_s = float(settings.options.get("read_timeout") or _LIMIT_S)
