@@ -7,6 +7,7 @@ import time
 import pytest
 
 from chaos.multi_node import LEASE_S, SLACK_S, Run, inside, is_alive
+from etcd_servers import EtcdServer
 from redis_servers import RedisServer
 from support import wait_for
 
@@ -66,11 +67,18 @@ def network():
     made.close()
 
 
-@pytest.fixture
-def cluster(network, elastic, tmp_path):
+def server_at(kind, folder, address):
+    """Return a server that can listen on an address of the namespace where this is called."""
+    if kind == "redis":
+        return RedisServer(folder, host=address, port=6379, config=("--protected-mode", "no"))
+    return EtcdServer(folder, host=address)
+
+
+@pytest.fixture(params=["redis", "etcd"])
+def cluster(network, elastic, tmp_path, request):
     """Three nodes in one round, each on a host of its own, and the store on another one."""
     place, address = network.host()
-    server = RedisServer(tmp_path / "redis", host=address, port=6379, config=("--protected-mode", "no"))
+    server = inside(place, lambda: server_at(request.param, tmp_path / "store", address))
     try:
         inside(place, server.start)
         run = Run(elastic, tmp_path, server=server)
