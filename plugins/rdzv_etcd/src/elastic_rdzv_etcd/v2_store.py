@@ -111,6 +111,8 @@ class EtcdV2Store(CoordinationStore):
         self._paths = Paths(self._option("etcd_prefix") or DEFAULT_PREFIX, settings.run_id)
         self._run = Run(self._paths, lambda: self._session)
         self._nonces: dict[tuple[int, str], str] = {}
+        self._followed: tuple[Content, str, bool, int] | None = None
+        """From which index on events were not seen yet: after which look, under what, and with the members' or not."""
         self._live_session: Session | None = None
 
     def _option(self, *names: str) -> str:
@@ -384,30 +386,43 @@ class EtcdV2Store(CoordinationStore):
         """Block until one of the topics has moved beyond `since`."""
         run, end_s = self._run, SYSTEM_CLOCK.monotonic_s() + timeout_s
         self._begin_call(wait)
+        # What has happened since the last look comes as events.
+        looked = timeout_s <= 0
+        content = run.swept(run.look(wait) if looked else run.seen(wait), wait)
         while True:
-            content = run.swept(run.look(wait), wait)
             seen = compare(since, content.revisions, topics)
+            news = bool(seen.changed) or seen.reset
             left_s = wait.remaining_s(max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()))
-            if seen.changed or seen.reset or left_s <= 0:
+            if (news and looked) or left_s <= 0:
                 return seen
-            self._until_something_happens(content, Topic.MEMBERS in topics, left_s, wait)
+            if not news and not self._something_happens(content, Topic.MEMBERS in topics, left_s, wait):
+                return seen
+            looked = True
+            content = run.swept(run.look(wait), wait)
 
-    def _until_something_happens(self, content: Content, members: bool, timeout_s: float, wait: WaitBudget) -> None:
-        """Block until there is a reason to look again, or the time is over."""
+    def _something_happens(self, content: Content, members: bool, timeout_s: float, wait: WaitBudget) -> bool:
+        """Block until there is a reason to look again; False: the time was over before."""
         run = self._run
         key = self._paths.head if members or run.is_judge(content) else self._paths.quiet
+        if self._followed is None or self._followed[:3] != (content, key, members):
+            self._followed = content, key, members, content.index + 1
+        index = self._followed[3]
         # In between the server is asked something: who hears nothing for long can't tell who is silent.
-        chunk_s = _LOOK_AGAIN_S if run.ttl_s is None else run.ttl_s / 3
+        chunk_s = _LOOK_AGAIN_S if run.ttl_s is None else run.ttl_s / 2
         end_s = SYSTEM_CLOCK.monotonic_s() + min(timeout_s, chunk_s)
-        index = content.index + 1
         while (left_s := end_s - SYSTEM_CLOCK.monotonic_s()) > 0:
             try:
                 event = run.event(key, index, left_s, wait)
             except ForgottenError:
-                return
-            if event is None or self._paths.tells(event, members=members):
-                return
-            index = event.modifiedIndex + 1
+                return True
+            if event is None:
+                break
+            if event.modifiedIndex >= index:
+                if self._paths.tells(event, members=members):
+                    return True
+                index = event.modifiedIndex + 1
+                self._followed = content, key, members, index
+        return chunk_s < timeout_s
 
 
 def _next_expiry_s(content: Content, number: int, ttl_s: float) -> float | None:
