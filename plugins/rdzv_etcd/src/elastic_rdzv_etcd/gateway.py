@@ -272,8 +272,9 @@ class Gateway:
             except msgspec.DecodeError:
                 answer = None
             if isinstance(answer, dict) and "error" not in answer:
-                content: dict[str, Any] = answer.get("result", answer)
-                return content
+                content = answer.get("result", answer)
+                if isinstance(content, dict):
+                    return content
         found = answered(
             reply.status, reply.text, peer=str(line.place), login=self._known or Login(), writes=turn.writes, path=path
         )
