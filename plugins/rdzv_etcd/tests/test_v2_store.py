@@ -120,7 +120,7 @@ def test_where_is_the_endpoint_without_secrets(make_store):
     ("options", "text"),
     [
         ({"protocol": "ftp"}, r"protocol='ftp' is neither http nor https"),
-        ({"ssl_cert": "x"}, r"options for TLS were given, but h:2379 is .*without TLS.*protocol=https"),
+        ({"ssl_cert": "x"}, r"options for TLS were given, but h:2379 is without TLS. Try: --rdzv-endpoint https://h:2379"),
         ({"read_timeout": -1.0}, r"read_timeout=-1 is no time to wait"),
     ],
 )
