@@ -254,7 +254,10 @@ class Connection(HTTPConnection):
 
     def usable(self) -> bool:
         """Return whether another request may be sent."""
-        return self.sock is not None and self.wire.idle()
+        if self.sock is None:
+            return False
+        # Before the first answer TLS may have received tickets, of which nothing can be read.
+        return (not self.answers and isinstance(self.wire.sock, ssl.SSLSocket)) or self.wire.idle()
 
     def end(self) -> None:
         """Close the connection; idempotent."""
