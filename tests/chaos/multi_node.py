@@ -166,6 +166,7 @@ class Run:
         self._start, self.server, self._conf = start, server, conf
         self.backend = "c10d" if server is None else "redis" if isinstance(server, RedisServer) else "etcd"
         self.endpoint = endpoint or (f"127.0.0.1:{free_port()}" if server is None else server.endpoint)
+        self.lease_s = LEASE_S
         self.id = f"run-{os.getpid()}-{time.monotonic_ns()}"
         self.shared = folder / f"shared-{self.id}"
         self.shared.mkdir()
@@ -176,7 +177,7 @@ class Run:
 
     def node(self, name: str, nnodes: str, *options: str, conf: str = "", within: str = "") -> Node:
         """Start an agent; `conf` are further options of the backend, `within` a network namespace."""
-        own = f"lease_ttl={LEASE_S:g},last_call_timeout=1,join_timeout=20"
+        own = f"lease_ttl={self.lease_s:g},last_call_timeout=1,join_timeout=20"
         settings = ",".join(filter(None, (own, self._conf, conf)))
         env = {"TEST_SHARED": str(self.shared)}
         args = [

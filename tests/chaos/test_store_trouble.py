@@ -58,6 +58,21 @@ def test_the_server_is_away_and_comes_back(troubled_run, pair, how):
     nothing_happened(troubled_run, pair, pids)
 
 
+@pytest.mark.chaos_full
+def test_the_server_is_away_for_20_s(troubled_run):
+    troubled_run.lease_s = 10.0
+    nodes = [troubled_run.node(name, "2") for name in "ab"]
+    pids = [node.said(world=2)["pid"] for node in nodes]
+    began_s = time.monotonic()
+    troubled_run.server.stop()
+    wait_for(lambda: time.monotonic() - began_s > 20, within_s=21, what="20 s without the store")
+    troubled_run.server.start()
+    for node in nodes:
+        node.told(BACK)
+    wait_for(lambda: time.monotonic() - began_s > 32, what="more than the lease that all are granted")
+    nothing_happened(troubled_run, nodes, pids)
+
+
 def test_the_server_comes_back_with_its_data(elastic, tmp_path):
     server = RedisServer(tmp_path / "kept", keep_data=True).start()
     try:
