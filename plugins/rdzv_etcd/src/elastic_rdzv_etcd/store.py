@@ -160,33 +160,35 @@ class EtcdStore(CoordinationStore):
         self._ttl_s = ttl_s
 
         def once() -> Seat | None:
-            lease = self._granted(ttl_s, wait)
+            lease, upsets = self._granted(ttl_s, wait), self._watcher.upsets
             made = self._add(incarnation, record, lease, wait)
             if made is None:
                 return None
             number, ahead = made
-            if ahead is None or ahead < _MANY:
+            if ahead < _MANY:
                 counts = self._take(number, incarnation, lease, wait)
                 if counts is None:
                     return None
-                ahead = counts.ahead if ahead is None else ahead
+                ahead = counts.ahead
             else:  # its first renewal does it
                 self._leases[number, incarnation] = lease
+                self._count = self._counted_now(number, incarnation, _Counts(ahead, ahead + 1), upsets=upsets)
             if ahead == 0:
                 self._keeper.keep_now(wait)
+            self._ahead = ahead
             return Seat(number=number, incarnation=incarnation, ahead=ahead)
 
         return self._until_done(once)
 
-    def _add(self, incarnation: str, record: bytes, lease: _Lease, wait: WaitBudget) -> tuple[int, int | None] | None:
-        """Return the number of the member's seat, and how many are ahead, where that is known.
+    def _add(self, incarnation: str, record: bytes, lease: _Lease, wait: WaitBudget) -> tuple[int, int] | None:
+        """Return the number of the member's seat, and how many are ahead at most, or 0 where that is to be counted.
 
         None: the content was another than we knew.
         """
         keys = self._keys
         content, member = self._keeper.begun(wait), keys.member(incarnation)
         alive = say.put(keys.alive_of(incarnation), b"", lease.number)
-        told, reads = say.touch(keys.busy), (say.get(keys.busy), say.count(keys.members), say.count(keys.alive))
+        told, reads = say.touch(keys.busy), (say.get(keys.busy), say.count(keys.members))
         made = self._transact(
             (*content.unchanged, say.made_at(member, 0)),
             (say.put(member, say.pack(record), content.lease), alive, told, *reads),
@@ -194,9 +196,8 @@ class EtcdStore(CoordinationStore):
             wait,
         )
         if made.succeeded:
-            self._watcher.notice_members(made.one(-3))
-            members, living = made.counted(-2), made.counted(-1)
-            return made.revision, members - 1 if members == living else None
+            self._watcher.notice_members(made.one(-2))
+            return made.revision, made.counted(-1) - 1
         found = made.one(0)
         if found is None:
             self._keeper.forget()
@@ -206,16 +207,26 @@ class EtcdStore(CoordinationStore):
         if not answer.succeeded:
             return None
         self._watcher.notice_members(answer.one(-1))
-        return found.made, None
+        return found.made, 0
 
-    def _take(self, number: int, incarnation: str, lease: _Lease, wait: WaitBudget) -> "_Counts | None":
-        """Put a member's keys on a lease and return how many members there are; None: its seat is gone."""
+    def _take(
+        self, number: int, incarnation: str, lease: _Lease, wait: WaitBudget, *, known: "_Counts | None" = None
+    ) -> "_Counts | None":
+        """Put a member's keys on a lease and return how many members there are, if that is not known.
+
+        None: its seat is gone.
+        """
         keys = self._keys
         puts = (
             say.put(keys.alive_of(incarnation), b"", lease.number),
             say.put(keys.seat(number), b"", lease.number),
         )
-        counts = self._counts(number, incarnation, puts, wait)
+        counts: _Counts | None
+        if known is None:
+            counts = self._counts(number, incarnation, puts, wait)
+        else:
+            same = (say.made_at(keys.member(incarnation), number),)
+            counts = known if self._transact(same, puts, (), wait).succeeded else None
         if counts is not None:
             lease.seated = True
             self._leases[number, incarnation] = lease
@@ -247,10 +258,12 @@ class EtcdStore(CoordinationStore):
                 at = self._keeper.keep_alive(held.number, wait)
             if held is None or at is None:
                 counts = self._take(seat.number, seat.incarnation, self._granted(ttl_s, wait), wait)
-            elif not held.seated:
-                counts = self._take(seat.number, seat.incarnation, held, wait)
             else:
-                counts = self._believed(seat, at) or self._counts(seat.number, seat.incarnation, (), wait)
+                counts = self._believed(seat, at)
+                if not held.seated:
+                    counts = self._take(seat.number, seat.incarnation, held, wait, known=counts)
+                elif counts is None:
+                    counts = self._counts(seat.number, seat.incarnation, (), wait)
             if counts is None:
                 return None
             others = counts.live > 1
@@ -309,8 +322,12 @@ class EtcdStore(CoordinationStore):
         counts = _Counts(ahead, members) if same else self._counted(number, wait)
         self._ahead = counts.ahead
         at = answer.revision if members == seats else 0
-        self._count = _Count((number, incarnation), counts, at, upsets, SYSTEM_CLOCK.monotonic_s())
+        self._count = self._counted_now(number, incarnation, counts, upsets=upsets, revision=at)
         return counts
+
+    @staticmethod
+    def _counted_now(number: int, incarnation: str, counts: "_Counts", *, upsets: int, revision: int = 0) -> "_Count":
+        return _Count((number, incarnation), counts, revision, upsets, SYSTEM_CLOCK.monotonic_s())
 
     def _believed(self, seat: Seat, revision: int) -> "_Counts | None":
         """Return what was counted last, if it is so still: nothing was written since.
@@ -413,15 +430,16 @@ class EtcdStore(CoordinationStore):
         """Block until one of the topics has moved beyond `since`."""
         end_s = SYSTEM_CLOCK.monotonic_s() + timeout_s
         while True:
-            self._watcher.listen(frozenset(topics), wait)
+            judges = self._ahead is not None and self._ahead < _JUDGES
+            self._watcher.listen(frozenset(topics), wait, judges=judges)
             seen = compare(since, self._watcher.look(wait, believe=timeout_s > 0), topics)
             left_s = wait.remaining_s(max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()))
             if seen.changed or seen.reset or left_s <= 0:
                 return seen
-            if not self._watcher.take_silence():
-                self._watcher.hear(left_s, wait)
-            elif self._ahead is not None and self._ahead < _JUDGES:
+            if judges and self._watcher.take_silence():
                 self._counted(0, wait)
+            else:
+                self._watcher.hear(left_s, wait)
 
     def close(self) -> None:
         """Give the connections back, and end an embedded etcd, which takes the store with it."""

@@ -26,7 +26,7 @@ Learn = Callable[[Mapping[bytes, Found]], object]
 
 
 class Watcher:
-    """Listens to a run's topics and to the ends of its leases.
+    """Listens to a run's topics and, for those who judge, to the ends of its leases.
 
     A stream that is lost, or whose events the server has forgotten, is only opened anew, and all is read after that:
     nothing is resumed. While there is one, its events say how far the topics have come; how far `members` has, where
@@ -52,6 +52,7 @@ class Watcher:
         self._stream: Stream | None = None
         self._opened_s = -math.inf
         self._members = False
+        self._judges = False
         self._seen: Revisions | None = None
         self._seen_at = 0
         self._looked_s = -math.inf
@@ -59,26 +60,32 @@ class Watcher:
         self.upsets = 0
         """Rises when a member may have gone."""
 
-    def listen(self, topics: frozenset[Topic], wait: WaitBudget) -> None:
+    def listen(self, topics: frozenset[Topic], wait: WaitBudget, *, judges: bool) -> None:
         """Be pushed to from now on; before reading, since what came before it is read.
+
+        Args:
+            topics: What matters to the caller.
+            wait: Bounds it.
+            judges: Whether to hear of the ends of leases. The server looks through all who do with each member that
+                comes; a thousand of them would cost it more than all else.
 
         Raises:
             BackendUnavailableError: the server can't be reached.
         """
         members = Topic.MEMBERS in topics
-        if self._stream is not None and (self._members or not members):
+        if self._stream is not None and (self._members or not members) and (self._judges or not judges):
             return
         self.drop()
         keys = self._keys
-        creates: list[Json] = [
-            {"key": b64(keys.told), "range_end": b64(prefix_end(keys.told))},
-            {"key": b64(keys.alive), "range_end": b64(prefix_end(keys.alive)), "filters": ["NOPUT"]},
-        ]
+        creates: list[Json] = [{"key": b64(keys.told), "range_end": b64(prefix_end(keys.told))}]
+        if judges:
+            creates.append({"key": b64(keys.alive), "range_end": b64(prefix_end(keys.alive)), "filters": ["NOPUT"]})
         if members:
             creates.append({"key": b64(keys.busy)})
         self._stream = self._open(creates, wait)
         self._opened_s = SYSTEM_CLOCK.monotonic_s()
-        self._members = members
+        self._members, self._judges = members, judges
+        self._silence = judges  # perhaps somebody's ended before
 
     def look(self, wait: WaitBudget, *, believe: bool) -> Revisions:
         """Return how far each topic is; `believe`: as it was read before, and pushed since, if that was lately."""
@@ -120,11 +127,11 @@ class Watcher:
             if event["key"].startswith(self._keys.alive):
                 self._silence = True
                 self.upsets += 1
-                continue
-            if event["key"] != self._keys.busy:
-                self.upsets += 1
-            if self._seen is not None and event["mod_revision"] > self._seen_at:
-                self._seen = self._after(self._seen, event)
+            elif self._seen is None:
+                self.upsets += event["key"] != self._keys.busy
+            elif event["mod_revision"] > self._seen_at:
+                before, self._seen = self._seen, self._after(self._seen, event)
+                self.upsets += self._seen is None or self._seen.departures != before.departures
 
     def _after(self, seen: Revisions, event: Mapping[str, Any]) -> Revisions | None:
         """Return how far the topics are after an event; None: that must be read."""
