@@ -11,7 +11,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -277,9 +277,12 @@ def served_run(elastic: Callable[..., Elastic], tmp_path: Path, request: pytest.
 
 
 @pytest.fixture(params=["redis", pytest.param("own etcd", id="etcd")])
-def troubled_run(elastic: Callable[..., Elastic], tmp_path: Path, request: pytest.FixtureRequest) -> Run:
+def troubled_run(elastic: Callable[..., Elastic], tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
     """Return a run in a server that the test may pause, stop and start."""
-    return Run(elastic, tmp_path, server=_server(request.param, request))
+    server = _server(request.param, request)
+    yield Run(elastic, tmp_path, server=server)
+    if isinstance(server, EtcdServer) and server.process and server.process.poll() is not None:
+        print(f"etcd has ended by itself with {server.process.returncode}: {server.log[-3000:]}")
 
 
 @pytest.fixture

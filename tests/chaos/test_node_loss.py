@@ -116,6 +116,7 @@ def test_a_stopped_agent_is_fenced_and_comes_back(run):
 def test_a_stopped_leader_is_fenced_and_comes_back(served_run):
     nodes = three(served_run)
     stopped = min(nodes, key=lambda node: node.said(world=3)["rank"])
+    gen = max(line["gen"] for line in stopped.says())
     others = [node for node in nodes if node is not stopped]
     worker = stopped.says()[-1]["pid"]
     stopped.agent.signal(signal.SIGSTOP)
@@ -123,7 +124,7 @@ def test_a_stopped_leader_is_fenced_and_comes_back(served_run):
     assert stopped.last_alive_s(worker) < min(line["at"] for line in formed)
     stopped.agent.signal(signal.SIGCONT)
     for node in nodes:
-        node.said(world=3, changes=2)
+        node.said(world=3, gen=gen + 2)
     served_run.all_end(*nodes)
 
 

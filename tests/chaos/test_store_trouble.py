@@ -36,13 +36,19 @@ def all_away_for(nodes, server_back, away_s=2 * LEASE_S):
         node.told(BACK, within_s=LEASE_S + SLACK_S)
 
 
+def same_workers(nodes, pids):
+    """Check that the workers are the same as they were."""
+    now = [line["pid"] for node in nodes for line in node.says()]
+    assert now == pids, "\n".join(f"{node.name}: {node.agent.err}" for node in nodes)
+
+
 def nothing_happened(run, nodes, pids):
     """Check that the workers are the same, and that each agent said one line each way, and none besides."""
     began_s = time.monotonic()
     wait_for(lambda: time.monotonic() - began_s > 1.5 * LEASE_S, what="more than the lease that all are granted")
-    assert [line["pid"] for node in nodes for line in node.says()] == pids
+    same_workers(nodes, pids)
     run.all_end(*nodes)
-    assert [line["pid"] for node in nodes for line in node.says()] == pids
+    same_workers(nodes, pids)
     for node in nodes:
         said = node.agent.err.splitlines()
         assert [sum(word in line for line in said) for word in (AWAY, BACK)] == [1, 1], node.agent.err
