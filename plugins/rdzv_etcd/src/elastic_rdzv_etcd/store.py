@@ -149,7 +149,7 @@ class EtcdStore(CoordinationStore):
         """Open a connection anew and return this host's address on it."""
         self._watcher.drop()
         self._settle(wait)
-        return self._gateway.open(wait)
+        return self._watcher.connect(self._gateway.open_and_watch, wait)
 
     def _settle(self, wait: WaitBudget) -> None:
         if self._reach.settle(wait):
@@ -170,7 +170,7 @@ class EtcdStore(CoordinationStore):
                 if counts is None:
                     return None
                 ahead = counts.ahead
-            else:  # its first renewal does it
+            else:  # the renewal that first counts does it
                 self._leases[number, incarnation] = lease
                 self._count = self._counted_now(number, incarnation, _Counts(ahead, ahead + 1), upsets=upsets)
             if ahead == 0:
@@ -209,24 +209,14 @@ class EtcdStore(CoordinationStore):
         self._watcher.notice_members(answer.one(-1))
         return found.made, 0
 
-    def _take(
-        self, number: int, incarnation: str, lease: _Lease, wait: WaitBudget, *, known: "_Counts | None" = None
-    ) -> "_Counts | None":
-        """Put a member's keys on a lease and return how many members there are, if that is not known.
-
-        None: its seat is gone.
-        """
+    def _take(self, number: int, incarnation: str, lease: _Lease, wait: WaitBudget) -> "_Counts | None":
+        """Put a member's keys on a lease and return how many members there are; None: its seat is gone."""
         keys = self._keys
         puts = (
             say.put(keys.alive_of(incarnation), b"", lease.number),
             say.put(keys.seat(number), b"", lease.number),
         )
-        counts: _Counts | None
-        if known is None:
-            counts = self._counts(number, incarnation, puts, wait)
-        else:
-            same = (say.made_at(keys.member(incarnation), number),)
-            counts = known if self._transact(same, puts, (), wait).succeeded else None
+        counts = self._counts(number, incarnation, puts, wait)
         if counts is not None:
             lease.seated = True
             self._leases[number, incarnation] = lease
@@ -260,10 +250,10 @@ class EtcdStore(CoordinationStore):
                 counts = self._take(seat.number, seat.incarnation, self._granted(ttl_s, wait), wait)
             else:
                 counts = self._believed(seat, at)
-                if not held.seated:
-                    counts = self._take(seat.number, seat.incarnation, held, wait, known=counts)
-                elif counts is None:
+                if counts is None and held.seated:
                     counts = self._counts(seat.number, seat.incarnation, (), wait)
+                elif counts is None:
+                    counts = self._take(seat.number, seat.incarnation, held, wait)
             if counts is None:
                 return None
             others = counts.live > 1
