@@ -31,7 +31,7 @@ REDIS, C10D = "redis", "c10d (torch)"
 ETCD, ETCD_FSYNC, ETCD_V2, ETCD_FLOOR = "etcd", "etcd, fsync", "etcd-v2 (torch)", "floor"
 BYTES_A_NODE = 64
 """What a node may move for each node of the round."""
-FIXED_BYTES = {REDIS: 8192, ETCD: 24 * 1024}
+FIXED_BYTES = {REDIS: 8 * 1024, ETCD: 32 * 1024}
 """What it may move beside that, whatever the round's size: a dozen operations, for etcd with the heads of HTTP."""
 WITHIN_S = {REDIS: 2.0, ETCD: 5.0}
 """For a thousand nodes."""
