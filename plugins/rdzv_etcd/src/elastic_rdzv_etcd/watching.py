@@ -154,7 +154,8 @@ class Watcher:
             return None
         field = self._fields.get(key)
         if field is not None:
-            return replace(seen, **{field: puts + int(event["value"] or b"0")})
+            told = puts + int(event["value"] or b"0")  # what was noticed meanwhile may be further
+            return replace(seen, **{field: max(getattr(seen, field), told)})
         if key == self._keys.birth and seen.birth in ("", event["value"].decode()):
             return replace(seen, birth=event["value"].decode())
         return seen if key == self._keys.keep else None
