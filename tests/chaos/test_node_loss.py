@@ -34,7 +34,8 @@ def test_a_dead_node_is_replaced(run, how):
     b.power_off() if how == "power lost" else b.kill_agent()
     c = run.node("c", "2")
     mine, theirs = a.said(world=2, gen=1), c.said(world=2, gen=1)
-    assert time.monotonic() - began_s < (LEASE_S + SLACK_S if how == "power lost" else 1.5)
+    at_once_s = LEASE_S if run.backend == "etcd" else 1.5  # its requests cost the agents and the server more
+    assert time.monotonic() - began_s < (LEASE_S + SLACK_S if how == "power lost" else at_once_s)
     assert mine["rank"] == before["rank"]
     assert {mine["rank"], theirs["rank"]} == {0, 1}
     assert mine["master"] == theirs["master"]
