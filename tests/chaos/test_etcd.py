@@ -186,7 +186,7 @@ def test_leader_then_majority_are_gone_and_a_node_is_lost_afterwards(cluster_run
     for member in (first, second):
         member.launch()
     all_told(cluster_run, nodes, BACK)
-    leases_pass(cluster_run)
+    leases_pass(cluster_run, 1.1)
     untouched(nodes, pids)
     nodes.pop(1).power_off()
     for node in nodes:
