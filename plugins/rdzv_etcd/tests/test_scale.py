@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from elastic_core.api import Revisions, Topic
+from elastic_core.api import Revisions, Topic, WaitBudget
+from support import wait_for
 
 MEMBERS = 200
 RECORD = b"r" * 300
@@ -112,3 +113,26 @@ def test_the_loser_of_the_first_swap_asks_once(make_store, etcd_private, asked, 
     counted = asked(lambda: outcomes.append(second.swap("control", b"late", expect=None, keep_s=600, wait=wait)))
     assert counted == {"Txn": 1}
     assert (outcomes[0].applied, outcomes[0].current) == (False, won.current)
+
+
+def test_the_loss_of_all_who_judge_at_once_is_found_by_the_next(make_store, etcd_private):
+    """The first of many die together: nobody tells the others, of whom the next ones in line count again."""
+    wait = WaitBudget.lasting(60)
+    stores = [make_store(etcd_private.endpoint) for _ in range(40)]
+    ttl_s = 2.0
+    seats = [store.enlist(RECORD, incarnation=f"m{at}", ttl_s=ttl_s, wait=wait) for at, store in enumerate(stores)]
+    topics = (Topic.DEPARTURES,)
+    since = [store.watch(Revisions(), topics, timeout_s=0, wait=wait).revisions for store in stores]  # all listen
+    for store, seat in zip(stores[:5], seats[:5], strict=True):
+        assert store.renew(seat, ttl_s=ttl_s, wait=wait).live == len(stores)  # the last word of these
+    ahead = {}
+
+    def found():
+        for at in range(5, len(stores)):
+            renewal = stores[at].renew(seats[at], ttl_s=ttl_s, wait=wait)
+            ahead[at] = renewal.ahead
+            stores[at].watch(since[at], topics, timeout_s=0.001, wait=wait)
+        return list(ahead.values()) == list(range(len(stores) - 5))
+
+    wait_for(found, within_s=20, what="seats of the others without the first five")
+    assert len(stores[-1].members(wait=wait).members) == len(stores) - 5

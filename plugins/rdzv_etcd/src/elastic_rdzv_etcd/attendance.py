@@ -13,8 +13,10 @@ JUDGES: Final = 3
 """How many members, from the first seat on, remove whom the server says to be silent; the others hear of it."""
 MANY: Final = 32
 """From so many members on, those that are far from leading are not counted as exactly."""
-_COUNT_AGAIN_S: Final = 10.0
-"""How long a member that is far from leading believes how many are ahead, while nobody goes."""
+_FIRST_COUNT_S: Final = 10.0
+"""How long such a member believes how many were there when it came, while it hears of nobody who goes."""
+_COUNT_AGAIN: Final = 2 / 3
+"""How long it believes what it has counted, in leases: should all who judge die at once, it must find out by itself."""
 
 Transact = Callable[[Sequence[Json], Sequence[Json], Sequence[Json], WaitBudget], Answer]
 
@@ -35,6 +37,7 @@ class _Last(NamedTuple):
     """Of the store; 0: not all who were there could be counted."""
     upsets: int
     at_s: float
+    supposed: bool
 
 
 class Attendance:
@@ -70,7 +73,7 @@ class Attendance:
     def suppose(self, number: int, incarnation: str, ahead: int, *, upsets: int) -> None:
         """Take how many were ahead when a member came, as far as is known: all who were there."""
         self._ahead = ahead
-        self._note(number, incarnation, Counts(ahead, ahead + 1), upsets=upsets, revision=0)
+        self._note(number, incarnation, Counts(ahead, ahead + 1), upsets=upsets, revision=0, supposed=True)
 
     def count(self, number: int, incarnation: str, puts: Sequence[Json], wait: WaitBudget) -> Counts | None:
         """Write, and return how many members there are; None: the seat is gone, and nothing was written."""
@@ -90,10 +93,12 @@ class Attendance:
         self._note(number, incarnation, counts, upsets=upsets, revision=answer.revision if members == seats else 0)
         return counts
 
-    def _note(self, number: int, incarnation: str, counts: Counts, *, upsets: int, revision: int) -> None:
-        self._last = _Last((number, incarnation), counts, revision, upsets, SYSTEM_CLOCK.monotonic_s())
+    def _note(
+        self, number: int, incarnation: str, counts: Counts, *, upsets: int, revision: int, supposed: bool = False
+    ) -> None:
+        self._last = _Last((number, incarnation), counts, revision, upsets, SYSTEM_CLOCK.monotonic_s(), supposed)
 
-    def believed(self, seat: Seat, revision: int) -> Counts | None:
+    def believed(self, seat: Seat, revision: int, *, ttl_s: float) -> Counts | None:
         """Return what was counted last, if it is so still: nothing was written since.
 
         Of many, one that is far from leading need not know at once how many have come: to it, nobody must have gone.
@@ -103,7 +108,8 @@ class Attendance:
             return None
         far = last.counts.ahead > JUDGES and last.counts.live > MANY
         calm = self._watcher.listens and last.upsets == self._watcher.upsets
-        lately = 0 <= SYSTEM_CLOCK.monotonic_s() - last.at_s < _COUNT_AGAIN_S
+        patience_s = _FIRST_COUNT_S if last.supposed else _COUNT_AGAIN * ttl_s
+        lately = 0 <= SYSTEM_CLOCK.monotonic_s() - last.at_s < patience_s
         return last.counts if revision == last.revision or (far and calm and lately) else None
 
     def look(self, number: int, wait: WaitBudget) -> Counts:

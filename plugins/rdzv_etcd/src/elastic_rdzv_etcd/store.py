@@ -239,7 +239,7 @@ class EtcdStore(CoordinationStore):
             if held is None or at is None:
                 counts = self._take(seat.number, seat.incarnation, self._granted(ttl_s, wait), wait)
             else:
-                counts = self._attendance.believed(seat, at)
+                counts = self._attendance.believed(seat, at, ttl_s=ttl_s)
                 if counts is None and held.seated:
                     counts = self._attendance.count(seat.number, seat.incarnation, (), wait)
                 elif counts is None:
