@@ -109,7 +109,7 @@ def test_gpus_where_none_is_to_be_seen(refused):
     ("args", "words"),
     [
         (["--rdzv-backend", "sqlite"], ["'sqlite'", "not installed", "'local'"]),
-        (["--rdzv-backend", "etcd", "--rdzv-endpoint", "h:1"], ["'etcd'", "pip install elastic-rdzv-etcd"]),
+        (["--rdzv-backend", "etdc", "--rdzv-endpoint", "h:1"], ["'etdc'", "not installed", "Try: 'etcd'"]),
         (["--policy", "coin-toss"], ["policy 'coin-toss'", "not installed"]),
         (["--rdzv-backend", "broken"], ["'broken'", "broken-dist 1.5", "RuntimeError: half installed"]),
         (["--policy", "quits"], ["'quits'", "broken-dist 1.5", "SystemExit"]),
