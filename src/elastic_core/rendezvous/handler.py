@@ -8,6 +8,7 @@ from elastic_core.clock import WaitBudget
 from elastic_core.types import (
     Capability,
     Failure,
+    NodeReport,
     NodesWaiting,
     OptionSpec,
     RendezvousClosed,
@@ -51,6 +52,13 @@ class AgentServices(Protocol):
         """
         ...
 
+    def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure]) -> None:
+        """Have the failure policy decide for the whole run; the answer comes through the handler's `publish`.
+
+        `history` has the run's failures before, with their decisions.
+        """
+        ...
+
 
 class NoServices:
     """Stands in where there is no agent: in tests, or a handler used by itself."""
@@ -71,6 +79,9 @@ class NoServices:
 
     def set_last_act(self, store: str, seat: bytes) -> None:
         """Leave nothing."""
+
+    def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure]) -> None:
+        """Leave it to others."""
 
 
 class RendezvousHandler(ABC):
@@ -146,12 +157,25 @@ class RendezvousHandler(ABC):
     # What follows is for handlers with `Capability.CONTROL`: one decision, and one end, for the whole run. Every call
     # returns at once, on whatever thread; what came of it is heard through `watch`.
 
-    def publish(self, decision: Restart | Stop, failure: Failure) -> None:
-        """Take what this agent decided about a failure on its node to all others; the first such word stands.
+    def publish(self, decision: Restart | Stop, failure: Failure, evidence: str = "") -> None:
+        """Take what this agent decided to all others; the first such word about a round stands.
 
-        `watch` then tells what stands, as `Decided`.
+        It is about a failure on its node; with `Capability.EVIDENCE`, the answer to `services.decide`, if that was
+        asked. `evidence` is given only with that capability. `watch` then tells what stands, as `Decided`.
         """
         return
+
+    # With `Capability.EVIDENCE`, too.
+
+    def order_stop(self, reason: str, report: NodeReport) -> None:
+        """Have all nodes of the round stop their workers, for a failure on this one; others hear `StopOrdered`."""
+        return
+
+    def report_stopped(self, report: NodeReport) -> None:
+        """Take what this node has seen to whoever decides; `watch` tells what was decided, or that nobody could."""
+        return
+
+    # With `Capability.CONTROL` again.
 
     def report_finishing(self) -> None:
         """Hear that the first worker of this node has ended well: nodes that come now have come too late."""
