@@ -361,12 +361,21 @@ def _is_over(control: ControlDocument, token: int, nonce: str) -> bool:
 def _ordered(state: State, stopping: StopOrder | None, now_s: float) -> Heeded:
     """Pass the order to stop on to the agent."""
     mine = state.mine
-    if stopping is None or mine is None or (stopping.token, stopping.nonce) != (mine.token, mine.nonce):
-        return state, _NOTHING
+    assert mine is not None
+    if stopping is None or (stopping.token, stopping.nonce) != (mine.token, mine.nonce):
+        return _order_again(state), _NOTHING
     if state.want is not Want.RUN or state.stop_told >= stopping.token:
         return state, _NOTHING
-    state = replace(state, want=Want.STOP, stop_told=stopping.token, stopped_s=now_s)
+    state = replace(state, want=Want.STOP, stop_told=stopping.token, stopped_s=now_s, stands=stopping)
     return state, (m.Changed(change=StopOrdered(reason=stopping.reason, by=stopping.by)),)
+
+
+def _order_again(state: State) -> State:
+    """Put back an order that the store has lost: this node has stopped its workers for it."""
+    order, control = state.stands, state.control
+    if not state.awaiting or order is None or control is None or _is_over(control, order.token, order.nonce):
+        return state
+    return replace(state, order=order)
 
 
 def _change(ending: Ending) -> RoundEnded | Decided:
