@@ -218,7 +218,7 @@ def nobody_is_asked_what_it_saw(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(BLAME, **faults(s.FAILURES, nodes=5))
 def whoever_speaks_first_is_blamed(patch: pytest.MonkeyPatch) -> None:
-    def ordered(current, live, order):
+    def ordered(current, live, order, done):
         return {order.incarnation: replace(order.report, final=True)}
 
     patch.setattr(duties, "_reports", ordered)

@@ -17,6 +17,7 @@ from elastic_core.agent.journal import Journal
 from elastic_core.agent.machine import advance
 from elastic_core.agent.rendezvous_thread import RendezvousThread
 from elastic_core.agent.states import AgentState, Created, Deciding, Ended, Ending
+from elastic_core.agent.steps import SETTLE_S
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ElasticError
 from elastic_core.failure.runner import PolicyRunner
@@ -30,6 +31,7 @@ from elastic_core.types import (
     FailureClass,
     Ignore,
     NodeReport,
+    Origin,
     Record,
     Refuse,
     Restart,
@@ -339,7 +341,7 @@ class Agent:
             case m.ForwardSignal(signum=signum):
                 self._workers.forward(signum)
             case m.Examine(exits=exits, round=round_):
-                self.dispatch(m.Examined(failure=self._examine(exits, round_)))
+                self._judge(self._examine(exits, round_), round_)
             case m.AskPolicy(failure=failure, history=history):
                 self._ask_policy(failure, history)
             case m.RecordIncident(failure=failure, decision=decision, evidence=evidence):
@@ -463,6 +465,24 @@ class Agent:
         )
 
     # --- one decision for the whole run
+
+    def _judge(self, failure: Failure, round_: Round) -> None:
+        """Act on a failure: at once if it has a cause of its own.
+
+        Workers that merely lost a peer say nothing of why. The peer may be about to write it down: stopping it within
+        these milliseconds would leave the run without its cause.
+        """
+        origins = {worker.origin for worker in self._reporter.failed_workers()} - {Origin.STOPPED}
+        gathers = isinstance(self._state, Deciding) and self._state.ledger.gathers
+        if not (gathers and round_.node_count > 1 and origins == {Origin.COLLATERAL}):
+            self.dispatch(m.Examined(failure=failure))
+            return
+
+        def judge() -> None:
+            if isinstance(self._state, Deciding) and self._state.round is round_:
+                self.dispatch(m.Examined(failure=failure))
+
+        self._reactor.call_later(SETTLE_S, judge)
 
     def _order_stop(self, failure: Failure) -> None:
         assert self._round is not None

@@ -215,7 +215,7 @@ def _gather(view: View, notes: Notes, current: RoundDocument, order: StopOrder) 
     began_s = view.now_s if notes.stopping_s is None else notes.stopping_s
     noted = frozenset(view.control.done) if view.control.done_of == current.nonce else frozenset()
     notes = _note(replace(notes, stopping_s=began_s, done=notes.done | noted), current, live)
-    reports = _reports(current, live, order)
+    reports = _reports(current, live, order, notes.done)
     asked = [entry for entry in current.roster if entry.incarnation not in notes.done]
     lost = [entry for entry in asked if _gone(entry, live, current)]
     pending = [entry for entry in asked if entry not in lost and not _answered(reports.get(entry.incarnation))]
@@ -235,7 +235,9 @@ def _gather(view: View, notes: Notes, current: RoundDocument, order: StopOrder) 
     )
 
 
-def _reports(current: RoundDocument, live: Mapping[str, MemberRecord], order: StopOrder) -> dict[str, NodeReport]:
+def _reports(
+    current: RoundDocument, live: Mapping[str, MemberRecord], order: StopOrder, done: frozenset[str]
+) -> dict[str, NodeReport]:
     """Return what each node has said, by incarnation; of the one that ordered the stop at least what it said then."""
     found: dict[str, NodeReport] = {}
     for entry in current.roster:
@@ -244,6 +246,8 @@ def _reports(current: RoundDocument, live: Mapping[str, MemberRecord], order: St
             found[entry.incarnation] = record.report
         elif entry.incarnation == order.incarnation:
             found[entry.incarnation] = order.report
+        elif entry.incarnation in done:
+            found[entry.incarnation] = NodeReport(node_id=entry.node, finished_count=entry.nproc, final=True)
     return found
 
 

@@ -118,8 +118,9 @@ class State(Record, frozen=True, kw_only=True):
     confirmed was sent, `evidence_s` when peers were asked who then said that the store is away for all.
     `recorded` is what the store has of it, as far as is known; at `repeat_s` it is told again, come what may.
     `stop_told` is the token of the round of which this node has ordered the stop, or was told it, at `stopped_s`;
-    `stands` that order, `order` one that is still to be published, `report` what this node has seen of that round; `alone`: the agent
-    was told to decide by itself. `asked` is the round about which this node's agent was asked to decide, at `asked_s`.
+    `stands` that order, `order` one that is still to be published, `report` what this node has seen of that round;
+    `alone`: the agent was told to decide by itself. `asked` is the round about which this node's agent was asked to
+    decide, at `asked_s`.
     """
 
     me: Me
