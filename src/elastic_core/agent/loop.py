@@ -513,7 +513,7 @@ class Agent:
                 self._reporter.notice(f"{fallback_reason}; the built-in policy 'intensity' decided in its place")
             if isinstance(decision, Ignore):  # the node where it failed had not: all workers are gone
                 decision = Stop(reason="there is no worker to go on with", rule=decision.rule)
-            self._rendezvous.publish(decision, failure, evidence)
+            self._rendezvous.answer(decision, failure, evidence)
 
         self._policy.decide(failure, history, publish)
 

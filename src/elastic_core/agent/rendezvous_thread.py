@@ -68,12 +68,13 @@ class RendezvousThread:
         """Whether that decision is taken on the evidence of all nodes, when all workers are gone."""
         return Capability.EVIDENCE in self._handler.capabilities
 
-    def publish(self, decision: Restart | Stop, failure: Failure, evidence: str = "") -> None:
+    def publish(self, decision: Restart | Stop, failure: Failure) -> None:
         """Take a decision of this agent to the whole run."""
-        if evidence:
-            self._saying(lambda: self._handler.publish(decision, failure, evidence))
-        else:  # handlers without `Capability.EVIDENCE` may know nothing of it
-            self._saying(lambda: self._handler.publish(decision, failure))
+        self._saying(lambda: self._handler.publish(decision, failure))
+
+    def answer(self, decision: Restart | Stop, failure: Failure, evidence: str) -> None:
+        """Take to the whole run what was decided for it here, with what is known from all nodes."""
+        self._saying(lambda: self._handler.answer(decision, failure, evidence))
 
     def order_stop(self, reason: str, report: NodeReport) -> None:
         """Have all nodes stop their workers."""

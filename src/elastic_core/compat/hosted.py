@@ -292,10 +292,10 @@ class HostedRendezvous(RendezvousHandler):
 
     # --- what the agent says
 
-    def publish(self, decision: Restart | Stop, failure: Failure, evidence: str = "") -> None:
+    def publish(self, decision: Restart | Stop, failure: Failure) -> None:
         """Keep a decision for the others, until the rendezvous thread comes to publish it."""
         with self._lock:
-            self._post = Decided(decision=decision, failure=failure, evidence=evidence)
+            self._post = Decided(decision=decision, failure=failure)
 
     def report_done(self) -> None:
         """Keep that all workers of this node have ended well."""

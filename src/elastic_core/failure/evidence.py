@@ -24,6 +24,7 @@ from elastic_core.types import FailedWorker, Failure, FailureClass, NodeReport, 
 CALLSTACK_CHARS = 8_192
 MESSAGE_CHARS = 2_048
 FRAMES = 16
+LINE_CHARS = 200
 NODE_WORKERS = 8
 """How many workers a node tells more of than their ranks, besides its first."""
 RUN_WORKERS = 16
@@ -51,11 +52,13 @@ def node_evidence(host: str, workers: Iterable[FailedWorker], incident: Incident
         stopped=tuple(_brief(describe_worker(worker)) for worker in stopped[:NODE_WORKERS]),
         stopped_ranks=spans(worker.exit.global_rank for worker in stopped),
     )
-    text = encode_json(told).decode()
-    if len(text.encode()) > NODE_BYTES:  # long paths or summaries; what failed first is what counts
-        shorter = None if told.incident is None else replace(_cut(told.incident, CALLSTACK_CHARS // 4), secondary=())
-        text = encode_json(replace(told, stopped=(), incident=shorter)).decode()
-    return text
+    # Long paths, summaries or lines: what failed first is what counts.
+    for fewer in (0, 12, FRAMES):
+        if len(encode_json(told)) <= NODE_BYTES:
+            break
+        short = None if told.incident is None else _cut(told.incident, CALLSTACK_CHARS // 4, FRAMES - fewer)
+        told = replace(told, stopped=(), incident=None if short is None else replace(short, secondary=()))
+    return encode_json(told).decode()
 
 
 def first_cause(reports: Iterable[NodeReport]) -> NodeReport | None:
@@ -190,18 +193,19 @@ def _in_small(incident: Incident) -> Incident:
     return replace(small, secondary=secondary, stopped=())
 
 
-def _cut(incident: Incident, callstack_chars: int) -> Incident:
+def _cut(incident: Incident, callstack_chars: int, frame_count: int = FRAMES) -> Incident:
     first = incident.first
     if first is None or first.exception is None:
         return incident
     exception = first.exception
     frames = exception.frames
-    if len(frames) > FRAMES:
-        frames = (*frames[:4], *frames[4 - FRAMES :])
+    if len(frames) > frame_count:  # the outermost, and those next to where it was raised
+        outer = frame_count // 4
+        frames = (*frames[:outer], *frames[len(frames) - (frame_count - outer) :])
     told = replace(
         exception,
         message=exception.message[:MESSAGE_CHARS],
-        frames=frames,
+        frames=tuple(replace(frame, text=frame.text[:LINE_CHARS]) for frame in frames),
         callstack=exception.callstack[-callstack_chars:],
     )
     return replace(incident, first=replace(first, exception=told))
@@ -214,4 +218,4 @@ def _bounded(incident: Incident) -> Incident:
     incident = replace(incident, stopped=(), nodes=incident.nodes[: RUN_NODES // 2])
     if len(encode_json(incident)) > RUN_BYTES:
         incident = replace(incident, secondary=incident.secondary[: RUN_WORKERS // 4], nodes=incident.nodes[:4])
-    return incident if len(encode_json(incident)) <= RUN_BYTES else _cut(incident, CALLSTACK_CHARS // 4)
+    return incident if len(encode_json(incident)) <= RUN_BYTES else _cut(incident, CALLSTACK_CHARS // 4, FRAMES // 4)

@@ -94,7 +94,7 @@ class Services:
         self._reactor.post(lambda: self._guardian.last_act(store, seat, encode_json(self._settings)))
 
     def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure]) -> None:
-        """Have the failure policy decide for the whole run; the answer comes through the handler's `publish`."""
+        """Have the failure policy decide for the whole run; what it says comes through the handler's `answer`."""
         self._reactor.post(lambda: self._agent.decide_for_run(reports, history))
 
 

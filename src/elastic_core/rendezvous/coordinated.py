@@ -134,12 +134,15 @@ class CoordinatedRendezvous(RendezvousHandler):
             self._awaits = isinstance(change, StopOrdered)
             return change
 
-    def publish(self, decision: Restart | Stop, failure: Failure, evidence: str = "") -> None:
+    def publish(self, decision: Restart | Stop, failure: Failure) -> None:
         """Take this agent's decision to all others."""
+        self._tell(m.DecisionPosted(post=_post(decision, failure)))
+
+    def answer(self, decision: Restart | Stop, failure: Failure, evidence: str) -> None:
+        """Take what was decided for the whole run to all nodes."""
         post = _post(decision, failure)
-        if len(evidence.encode()) <= RUN_EVIDENCE_BYTES:
-            post = replace(post, evidence=evidence)
-        self._tell(m.DecisionPosted(post=post))
+        fits = len(evidence.encode()) <= RUN_EVIDENCE_BYTES
+        self._tell(m.AnswerGiven(post=replace(post, evidence=evidence) if fits else post))
 
     def order_stop(self, reason: str, report: NodeReport) -> None:
         """Have all nodes stop their workers."""

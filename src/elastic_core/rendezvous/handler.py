@@ -53,7 +53,7 @@ class AgentServices(Protocol):
         ...
 
     def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure]) -> None:
-        """Have the failure policy decide for the whole run; the answer comes through the handler's `publish`.
+        """Have the failure policy decide for the whole run; what it says comes through the handler's `answer`.
 
         `history` has the run's failures before, with their decisions.
         """
@@ -157,11 +157,10 @@ class RendezvousHandler(ABC):
     # What follows is for handlers with `Capability.CONTROL`: one decision, and one end, for the whole run. Every call
     # returns at once, on whatever thread; what came of it is heard through `watch`.
 
-    def publish(self, decision: Restart | Stop, failure: Failure, evidence: str = "") -> None:
-        """Take what this agent decided to all others; the first such word about a round stands.
+    def publish(self, decision: Restart | Stop, failure: Failure) -> None:
+        """Take what this agent decided about a failure on its node to all others; the first such word stands.
 
-        It is about a failure on its node; with `Capability.EVIDENCE`, the answer to `services.decide`, if that was
-        asked. `evidence` is given only with that capability. `watch` then tells what stands, as `Decided`.
+        `watch` then tells what stands, as `Decided`.
         """
         return
 
@@ -173,6 +172,10 @@ class RendezvousHandler(ABC):
 
     def report_stopped(self, report: NodeReport) -> None:
         """Take what this node has seen to whoever decides; `watch` tells what was decided, or that nobody could."""
+        return
+
+    def answer(self, decision: Restart | Stop, failure: Failure, evidence: str) -> None:
+        """Take the answer to `services.decide` to all nodes, with what is known from all of them."""
         return
 
     # With `Capability.CONTROL` again.

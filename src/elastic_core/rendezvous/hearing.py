@@ -22,6 +22,7 @@ _INTENTS = (
     | m.FinishingReported
     | m.DoneReported
     | m.DecisionPosted
+    | m.AnswerGiven
     | m.StopPosted
     | m.ReportPosted
     | m.DepartureAnnounced
@@ -37,6 +38,7 @@ def hear(state: State, event: m.Event, now_s: float) -> State:
             | m.FinishingReported()
             | m.DoneReported()
             | m.DecisionPosted()
+            | m.AnswerGiven()
             | m.StopPosted()
             | m.ReportPosted()
             | m.DepartureAnnounced()
@@ -83,7 +85,13 @@ def _intend(state: State, event: _INTENTS, now_s: float) -> State:
         case m.DoneReported():
             return replace(state, progress=Progress.DONE) if state.want is Want.RUN else state
         case m.DecisionPosted(post=post):
-            return _decided(state, post)
+            if state.mine is None or not (state.want is Want.RUN or state.awaiting):
+                return state
+            return replace(state, post=_about(post, state.mine.token, state.mine.nonce), want=Want.STOP)
+        case m.AnswerGiven(post=post):
+            if state.asked is None:
+                return state
+            return replace(state, post=_about(post, *state.asked), asked=None)
         case m.StopPosted(reason=reason, report=report):
             return _stopped(state, reason, report, now_s)
         case m.ReportPosted(report=report):
@@ -96,15 +104,8 @@ def _intend(state: State, event: _INTENTS, now_s: float) -> State:
             assert_never(event)
 
 
-def _decided(state: State, post: Ending | Verdict) -> State:
-    """Take the answer about the round that the agent was asked about, or its own word about its own round."""
-    stopping = state.control.stopping if state.control is not None else None
-    if state.asked is not None and stopping is not None and state.asked == (stopping.token, stopping.nonce):
-        token, nonce = state.asked
-        return replace(state, post=replace(post, token=token, nonce=nonce), asked=None)
-    if state.mine is None or not (state.want is Want.RUN or state.awaiting):
-        return state
-    return replace(state, post=replace(post, token=state.mine.token, nonce=state.mine.nonce), want=Want.STOP)
+def _about(post: Ending | Verdict, token: int, nonce: str) -> Ending | Verdict:
+    return replace(post, token=token, nonce=nonce)
 
 
 def _stopped(state: State, reason: str, report: NodeReport, now_s: float) -> State:

@@ -227,6 +227,12 @@ class DecisionPosted(Record, frozen=True, kw_only=True):
     post: Ending | Verdict
 
 
+class AnswerGiven(Record, frozen=True, kw_only=True):
+    """The agent decided for the whole run, as it was asked to; token and nonce are filled in."""
+
+    post: Ending | Verdict
+
+
 class StopPosted(Record, frozen=True, kw_only=True):
     """Something failed on this node: all are to stop their workers."""
 
@@ -348,6 +354,7 @@ Event = (
     | FinishingReported
     | DoneReported
     | DecisionPosted
+    | AnswerGiven
     | StopPosted
     | ReportPosted
     | DepartureAnnounced
@@ -435,7 +442,7 @@ class AskPeers(Record, frozen=True, kw_only=True):
 
 
 class Ask(Record, frozen=True, kw_only=True):
-    """Have the agent decide about what the nodes report; answers DecisionPosted, some time."""
+    """Have the agent decide about what the nodes report; answers AnswerGiven, some time."""
 
     reports: tuple[NodeReport, ...]
     history: tuple[Failure, ...]

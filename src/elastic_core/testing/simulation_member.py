@@ -284,7 +284,7 @@ class SimulatedMember:
         name = first.node_id if first is not None else ""
         self.world.checks.said(self.net.now_s, self.incarnation, f"is asked, and blames {name}")
         post = self._word(f"{name} failed", evidence=name)
-        self._soon(self.rng.uniform(0, LONGEST_THOUGHT_S), lambda: self._intend(m.DecisionPosted(post=post)))
+        self._soon(self.rng.uniform(0, LONGEST_THOUGHT_S), lambda: self._intend(m.AnswerGiven(post=post)))
 
     def _word(self, reason: str, *, evidence: str = "", final: bool = False) -> Ending | Verdict:
         if final or self.rng.random() < self.world.scenario.fatal:
