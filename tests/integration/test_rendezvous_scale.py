@@ -1,11 +1,16 @@
 """Sixty-four nodes meet over one server: one round, one roster, and what each of them asks of the server is bounded."""
 
 import threading
+import time
 from collections import Counter
+
+from msgspec.structs import replace
 
 from elastic_core.clock import WaitBudget
 from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
-from elastic_core.types import RendezvousSettings
+from elastic_core.rendezvous.handler import NoServices
+from elastic_core.testing import sample_failure
+from elastic_core.types import Decided, NodeReport, RendezvousSettings, Restart, StopOrdered
 from elastic_rdzv_redis.store import RedisStore
 from redis_servers import redis_server
 from support import wait_for
@@ -74,3 +79,57 @@ def test_64_nodes_form_one_round_and_ask_little(redis_server):
             node.handler.wait.cancel()
         left = [node.handler.shutdown() for node in nodes]
     assert all(left)
+
+
+class Deciding(NoServices):
+    """Decides whenever it is asked to, and counts how often that was."""
+
+    def __init__(self, handler, asked):
+        self.handler, self.asked = handler, asked
+
+    def decide(self, reports, history):
+        self.asked.append(reports)
+        failed = next(report for report in reports if report.failure is not None)
+        self.handler.answer(Restart(rule="test"), failed.failure, evidence="of all")
+
+
+def test_64_nodes_stop_within_a_second_and_hear_one_decision(redis_server):
+    nodes, asked, heard, decided = [Node(redis_server.endpoint, n) for n in range(NODES)], [], {}, {}
+    for node in nodes:
+        node.handler.services = Deciding(node.handler, asked)
+
+    def follow(node):
+        node.handler.wait = WaitBudget.lasting(60)
+        change = node.handler.watch(60)
+        if node is not failing:
+            assert isinstance(change, StopOrdered)
+            heard[node] = time.monotonic()
+            node.handler.report_stopped(NodeReport(node_id=node.handler.settings.node_id, final=True))
+            change = node.handler.watch(60)
+        assert isinstance(change, Decided)
+        decided[node] = (time.monotonic(), change.evidence)
+
+    failing = nodes[NODES // 2]
+    report = NodeReport(node_id=failing.handler.settings.node_id, failure=sample_failure(), age_s=0.1)
+    try:
+        for node in nodes:
+            node.start()
+        wait_for(lambda: all(node.info is not None for node in nodes), within_s=60, what="a round of all")
+        threads = [threading.Thread(target=follow, args=(node,), daemon=True) for node in nodes]
+        for thread in threads:
+            thread.start()
+        began_s = time.monotonic()
+        failing.handler.order_stop("exit code 7", report)
+        failing.handler.report_stopped(replace(report, final=True))
+        wait_for(lambda: len(heard) == NODES - 1, what="all to hear of the stop")
+        wait_for(lambda: len(decided) == NODES, what="all to hear of the decision")
+    finally:
+        for node in nodes:
+            threading.Thread(target=node.handler.shutdown, daemon=True).start()
+    last_s = [max(heard.values()) - began_s, max(at_s for at_s, _ in decided.values()) - began_s]
+    print(f"{NODES} nodes: all heard of the stop within {last_s[0]:.3f} s, of the decision within {last_s[1]:.3f} s")
+    assert last_s[0] < 1.0
+    assert last_s[1] < 2.0
+    assert {evidence for _, evidence in decided.values()} == {"of all"}
+    assert len(asked) == 1
+    assert len(asked[0]) == NODES
