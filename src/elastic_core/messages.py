@@ -423,7 +423,7 @@ class FailureSeen(Record, frozen=True, kw_only=True):
 
 
 class DecisionTaken(Record, frozen=True, kw_only=True):
-    """The policy has answered.
+    """The policy has answered; where it was asked for the whole run, every node is told.
 
     `fallback_reason` is set where it raised or was slow and `intensity` answered in its place.
     """

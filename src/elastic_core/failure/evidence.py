@@ -4,7 +4,7 @@ No clock of another host is compared. Each node says how long before it heard of
 that moment is common to all, to within the time that the word takes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -31,6 +31,8 @@ RUN_WORKERS = 16
 RUN_NODES = 32
 NODE_BYTES = 15_000
 RUN_BYTES = 24_000
+_ROOM = ((NODE_WORKERS, FRAMES), (NODE_WORKERS // 2, FRAMES // 4), (0, 0))
+"""How many workers and frames are left, step by step, where texts are long."""
 _NOTHING_FAILED = "the run was stopped, and no node has said why"
 
 
@@ -49,15 +51,14 @@ def node_evidence(host: str, workers: Iterable[FailedWorker], incident: Incident
     told = NodeEvidence(
         host=host,
         incident=None if incident is None else _in_small(incident),
-        stopped=tuple(_brief(describe_worker(worker)) for worker in stopped[:NODE_WORKERS]),
+        stopped=tuple(describe_worker(worker) for worker in stopped[:NODE_WORKERS]),
         stopped_ranks=spans(worker.exit.global_rank for worker in stopped),
     )
     # Long paths, summaries or lines: what failed first is what counts.
-    for fewer in (0, 12, FRAMES):
+    for room in _ROOM:
         if len(encode_json(told)) <= NODE_BYTES:
             break
-        short = None if told.incident is None else _cut(told.incident, CALLSTACK_CHARS // 4, FRAMES - fewer)
-        told = replace(told, stopped=(), incident=None if short is None else replace(short, secondary=()))
+        told = replace(told, stopped=(), incident=None if told.incident is None else _shrunk(told.incident, room))
     return encode_json(told).decode()
 
 
@@ -184,12 +185,28 @@ def _joined(told: Iterable[NodeEvidence | None]) -> tuple[tuple[int, int], ...]:
 
 
 def _brief(worker: IncidentWorker) -> IncidentWorker:
+    """Leave out the traceback."""
+    exception = worker.exception
+    if exception is None:
+        return worker
+    told = replace(exception, message=exception.message[:LINE_CHARS], frames=(), callstack="")
+    return replace(worker, exception=told)
+
+
+def _bare(worker: IncidentWorker) -> IncidentWorker:
     return replace(worker, exception=None, log_paths=())
+
+
+def _shrunk(incident: Incident, room: tuple[int, int]) -> Incident:
+    """Return it with so many other workers, and so many frames of the first."""
+    workers, frames = room
+    cut = _cut(incident, CALLSTACK_CHARS // 4, frames)
+    return replace(cut, secondary=tuple(map(_bare, cut.secondary[:workers])))
 
 
 def _in_small(incident: Incident) -> Incident:
     small = _cut(incident, CALLSTACK_CHARS)
-    secondary = tuple(_brief(worker) for worker in incident.secondary[:NODE_WORKERS])
+    secondary = tuple(map(_brief, incident.secondary[:NODE_WORKERS]))
     return replace(small, secondary=secondary, stopped=())
 
 
@@ -213,9 +230,14 @@ def _cut(incident: Incident, callstack_chars: int, frame_count: int = FRAMES) ->
 
 def _bounded(incident: Incident) -> Incident:
     """Leave out what counts least until it is small enough to travel with the decision."""
-    if len(encode_json(incident)) <= RUN_BYTES:
-        return incident
-    incident = replace(incident, stopped=(), nodes=incident.nodes[: RUN_NODES // 2])
-    if len(encode_json(incident)) > RUN_BYTES:
-        incident = replace(incident, secondary=incident.secondary[: RUN_WORKERS // 4], nodes=incident.nodes[:4])
-    return incident if len(encode_json(incident)) <= RUN_BYTES else _cut(incident, CALLSTACK_CHARS // 4, FRAMES // 4)
+    stages: tuple[Callable[[Incident], Incident], ...] = (
+        lambda it: replace(it, secondary=tuple(map(_bare, it.secondary)), stopped=tuple(map(_bare, it.stopped))),
+        lambda it: replace(it, stopped=(), nodes=it.nodes[: RUN_NODES // 2]),
+        lambda it: replace(_shrunk(it, _ROOM[0]), nodes=it.nodes[:4]),
+        lambda it: _shrunk(it, _ROOM[-1]),
+    )
+    for shorten in stages:
+        if len(encode_json(incident)) <= RUN_BYTES:
+            break
+        incident = shorten(incident)
+    return incident
