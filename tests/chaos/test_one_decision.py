@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from chaos.multi_node import LEASE_S, SLACK_S, is_alive
+from chaos.multi_node import LEASE_S, SLACK_S, Run, is_alive
 from support import wait_for
 
 WORKER = """
@@ -187,3 +187,15 @@ def test_a_store_that_stays_away_leaves_each_node_to_itself(troubled_job):
     order(job, rank_of(said, nodes, "b"), "7")
     assert nodes[1].agent.wait(10) == 7
     assert "exit code 7" in nodes[1].agent.err
+
+
+def test_a_store_that_dies_with_its_host_before_the_decision_masks_no_failure(elastic, tmp_path):
+    job = Run(elastic, tmp_path)
+    job.script.write_text(WORKER.replace("says = ", "SLOW\nsays = ").replace("SLOW", SLOW.replace('"b"', '"a"')))
+    (a, b), said = start(job, "ab")
+    order(job, rank_of(said, (a, b), "b"), "7")
+    wait_for(lambda: not is_alive(said[1]["pid"]), what="b's worker to fail")
+    a.power_off()
+    assert b.agent.wait(LEASE_S + SLACK_S) == 7
+    assert "exit code 7" in b.agent.err
+    assert "hosts the rendezvous store" in b.agent.err

@@ -49,6 +49,8 @@ FIRST_CALL_S = 30.0
 LAST_CALL_S = 2.0
 _OUTSIDE = "192.0.2.1"
 """An address of nobody, for the kernel to say which way out it would take."""
+MESSAGE_CHARS = 4_096
+"""How much of a failure's message a node tells the others, besides its evidence."""
 _LEAVE_S = 0.7
 _HOST_LEAVE_S = 2.2
 """A node that hosts the store waits for the others to read how the run ended."""
@@ -329,6 +331,9 @@ def _post(decision: Restart | Stop, failure: Failure) -> Ending | Verdict:
 
 def _bounded(report: NodeReport) -> NodeReport:
     """Return a report that fits into a member's record."""
+    failure = report.failure
+    if failure is not None and len(failure.message) > MESSAGE_CHARS:
+        report = replace(report, failure=replace(failure, message=failure.message[:MESSAGE_CHARS]))
     return report if len(report.evidence.encode()) <= EVIDENCE_BYTES else replace(report, evidence="")
 
 

@@ -13,7 +13,7 @@ import msgspec
 from elastic_core.errors import RendezvousStateError
 from elastic_core.types import Failure, NodeReport, Record
 
-FORMAT = 1
+FORMAT = 2
 """The version of everything in this module; a node that finds another one refuses to join."""
 
 DEFAULT_ROLE = "default"
