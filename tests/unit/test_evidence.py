@@ -113,7 +113,7 @@ def test_all_that_nodes_know_is_in_one_incident():
     line = render_attempt(
         replace(incident, decision=describe_decision(Restart())), restart=1, max_restarts=3, width=200
     )
-    assert "rank 4 failed: ValueError: boom (trainx.py:29); 1 other failed after it; restart 1 of 3 now" in line
+    assert "rank 4 failed: ValueError: boom (trainx.py:29 on b); 1 other failed after it; restart 1 of 3 now" in line
 
 
 def test_a_thousand_nodes_and_long_texts_fit():

@@ -16,6 +16,7 @@ from elastic_core import messages as m
 from elastic_core.agent.journal import Journal
 from elastic_core.agent.machine import advance
 from elastic_core.agent.rendezvous_thread import RendezvousThread
+from elastic_core.agent.run_decision import Reader, RunDecision
 from elastic_core.agent.states import AgentState, Created, Deciding, Ended, Ending
 from elastic_core.agent.steps import SETTLE_S
 from elastic_core.clock import SYSTEM_CLOCK, Clock
@@ -26,7 +27,6 @@ from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.reactor import Reactor, Timer
 from elastic_core.types import (
     Decision,
-    FailedWorker,
     Failure,
     FailureClass,
     Ignore,
@@ -77,27 +77,15 @@ class Workers(Protocol):
         ...
 
 
-class Reporter(Protocol):
+class Reporter(Reader, Protocol):
     """Reads what failed workers left, and tells people."""
 
     def examine(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int) -> Failure:
         """Return the first cause."""
         ...
 
-    def failed_workers(self) -> tuple[FailedWorker, ...]:
-        """Return what the last examination found."""
-        ...
-
     def decided(self, failure: Failure, decision: Decision, fallback_reason: str) -> None:
         """Say what happens next."""
-        ...
-
-    def report(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int, *, heard_s: float) -> NodeReport:
-        """Return what this node has seen, for a decision about the whole run."""
-        ...
-
-    def merge(self, reports: Sequence[NodeReport], restarts: int) -> tuple[Failure, str]:
-        """Return the first cause among those of all nodes, and what is known of it, as text."""
         ...
 
     def followed(self, failure: Failure, decision: Restart | Stop, evidence: str) -> None:
@@ -119,10 +107,6 @@ class Reporter(Protocol):
         stop_s: float | None,
     ) -> int:
         """Write the incident, print it if it ends the run, and return the run's exit code."""
-        ...
-
-    def notice(self, text: str) -> None:
-        """Print one line."""
         ...
 
 
@@ -206,10 +190,10 @@ class Agent:
         self._spawned_s = self._began_s
         self._join_s = self._formed_s = self._began_s
         self._stopping_s = self._stopped_by_s = self._began_s
-        self._heard_s: float | None = None
         self._stop_s: float | None = None
-        self._cause: Failure | None = None
-        self._seen = self._taken = False
+        self._run_decision = RunDecision(
+            reader=reporter, rendezvous=rendezvous, policy=policy, hooks=hooks, clock=clock, timed=self._timed
+        )
         self._restarting = False
         self._failed_code: int | None = None
         self._reason = ""
@@ -275,8 +259,8 @@ class Agent:
     def _step(self, event: m.AgentEvent) -> None:
         now_s = self._clock.monotonic_s()
         self._journal.add(event, now_s)
-        if isinstance(event, m.RoundChanged) and isinstance(event.change, StopOrdered) and self._heard_s is None:
-            self._heard_s = now_s
+        if isinstance(event, m.RoundChanged) and isinstance(event.change, StopOrdered):
+            self._run_decision.heard()
         step = advance(self._state, event, now_s=now_s)
         self._state = step.state
         self._reason = step.reason
@@ -324,8 +308,8 @@ class Agent:
                 self._formed_s = self._clock.monotonic_s()
                 # From here on it is the round that failures are about, whether or not its workers ever start.
                 self._round = round_
-                self._heard_s = self._stop_s = self._cause = None
-                self._seen = self._taken = False
+                self._stop_s = None
+                self._run_decision.begin_round()
                 self._hooks.ask_start(m.WorkersStarting(round=round_, restart_count=count), self._on_start_answer)
             case m.SpawnWorkers():
                 self._spawn(command)
@@ -346,7 +330,7 @@ class Agent:
                 self._ask_policy(failure, history)
             case m.RecordIncident(failure=failure, decision=decision, evidence=evidence):
                 if evidence:
-                    self._tell_decision(failure, decision)
+                    self._run_decision.tell_decision(failure, decision)
                 self._failed_code = self._reporter.record(
                     self._round, self._exits, failure, decision, evidence=evidence, stop_s=self._stop_s
                 )
@@ -356,11 +340,12 @@ class Agent:
             case m.TellDecision(failure=failure, decision=decision, evidence=evidence):
                 self._reporter.followed(failure, decision, evidence)
                 if evidence:
-                    self._tell_decision(failure, decision)
+                    self._run_decision.tell_decision(failure, decision)
             case m.OrderStop(failure=failure):
-                self._order_stop(failure)
+                assert self._round is not None
+                self._run_decision.order_stop(self._placed(failure), self._round, self._exits, self._restart_count)
             case m.ReportEvidence(round=round_, final=final):
-                self._rendezvous.report_stopped(self._report(round_, final=final))
+                self._rendezvous.report_stopped(self._seen(round_, final=final))
             case m.DecideAlone():
                 self._decide_alone(command)
             case m.ReportFinishing():
@@ -484,41 +469,15 @@ class Agent:
 
         self._reactor.call_later(SETTLE_S, judge)
 
-    def _order_stop(self, failure: Failure) -> None:
-        assert self._round is not None
-        if self._heard_s is None:
-            self._heard_s = self._clock.monotonic_s()
-        if failure.local_rank is None:
-            self._cause = self._placed(failure)
-        self._rendezvous.order_stop(failure.summary, self._report(self._round, final=False))
-
-    def _report(self, round_: Round, *, final: bool) -> NodeReport:
-        heard_s = self._clock.monotonic_s() if self._heard_s is None else self._heard_s
-        report = self._reporter.report(round_, self._exits, self._restart_count, heard_s=heard_s)
-        if report.failure is not None:
-            failure = self._timed(report.failure, self._exits, round_)
-            report = replace(report, failure=failure)
-            self._tell_failure(failure)
-        elif self._cause is not None:
-            report = replace(report, failure=self._cause)
-        return replace(report, final=final)
+    def _seen(self, round_: Round, *, final: bool) -> NodeReport:
+        return self._run_decision.report(round_, self._exits, self._restart_count, final=final)
 
     def decide_for_run(self, reports: Sequence[NodeReport], history: Sequence[Failure]) -> None:
-        """Have the policy decide for all nodes; this one may have had no part in it."""
-        restarts = sum(isinstance(past.decision, Restart) for past in history)
-        failure, evidence = self._reporter.merge(reports, restarts)
-
-        def publish(decision: Decision, fallback_reason: str) -> None:
-            if fallback_reason:
-                self._reporter.notice(f"{fallback_reason}; the built-in policy 'intensity' decided in its place")
-            if isinstance(decision, Ignore):  # the node where it failed had not: all workers are gone
-                decision = Stop(reason="there is no worker to go on with", rule=decision.rule)
-            self._rendezvous.answer(decision, failure, evidence)
-
-        self._policy.decide(failure, history, publish)
+        """Have the policy decide for all nodes; the answer goes to the rendezvous."""
+        self._run_decision.decide(reports, history)
 
     def _decide_alone(self, command: m.DecideAlone) -> None:
-        failure = self._report(command.round, final=True).failure
+        failure = self._seen(command.round, final=True).failure
         if failure is None:
             failure = Failure(
                 failure_class=FailureClass.STORE,
@@ -534,20 +493,6 @@ class Agent:
             self.dispatch(m.DecisionMade(failure=failure, decision=Stop(reason=command.reason, rule="store")))
         else:
             self._ask_policy(failure, command.history)
-
-    def _tell_failure(self, failure: Failure) -> None:
-        if not self._seen:
-            self._seen = True
-            workers = () if failure.local_rank is None else self._reporter.failed_workers()
-            self._hooks.tell(m.FailureSeen(failure=failure, workers=workers))
-
-    def _tell_decision(self, failure: Failure, decision: Decision, fallback_reason: str = "") -> None:
-        if not self._taken:
-            self._taken = not isinstance(decision, Ignore)
-            name = self._policy.name
-            self._hooks.tell(
-                m.DecisionTaken(failure=failure, decision=decision, policy=name, fallback_reason=fallback_reason)
-            )
 
     @property
     def _hands_over(self) -> bool:
@@ -569,8 +514,8 @@ class Agent:
 
     def _ask_policy(self, failure: Failure, history: tuple[Failure, ...]) -> None:
         stamped = self._placed(failure)
-        self._seen = False
-        self._tell_failure(stamped)
+        self._run_decision.ask_anew()
+        self._run_decision.tell_failure(stamped)
         self._question += 1
         asked = self._question
 
@@ -579,7 +524,7 @@ class Agent:
                 return  # settled meanwhile: by the user, or for the whole run
             if isinstance(decision, Ignore) or not self._hands_over:
                 self._reporter.decided(stamped, decision, fallback_reason)
-                self._tell_decision(stamped, decision, fallback_reason)
+                self._run_decision.tell_decision(stamped, decision, fallback_reason)
             self.dispatch(m.DecisionMade(failure=stamped, decision=decision))
 
         self._policy.decide(stamped, history, decide)

@@ -244,8 +244,9 @@ def _where(incident: Incident) -> str:
         return f" (on {_clean(incident.host)})"
     if incident.first is None:
         return ""
-    innermost = place(_frames(incident.first))
-    return f" ({_clean(innermost)})" if innermost else ""
+    node = f"on {incident.node_id}" if incident.node_count > 1 else ""
+    parts = [part for part in (place(_frames(incident.first)), node) if part]
+    return f" ({_clean(' '.join(parts))})" if parts else ""
 
 
 def _frames(worker: IncidentWorker) -> tuple[IncidentFrame, ...]:
