@@ -227,7 +227,7 @@ def main() -> None:
     for number in range(first, first + count):
         settings = _settings(backend, endpoint, run_id, number, total)
         members.append(Member(STORES[backend](settings), settings, number))
-    gc.freeze()  # no agent has to look for garbage among the objects of five hundred
+    gc.disable()  # as an agent's, until its workers run; here it would look through what hundreds have
     print("ready", flush=True)
     sys.stdin.readline()
     Process(members).run()
