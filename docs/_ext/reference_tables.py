@@ -284,6 +284,8 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "RoundChange",
         "NodesWaiting",
         "MemberLost",
+        "StopOrdered",
+        "Undecided",
         "RoundEnded",
         "Decided",
         "RendezvousClosed",
@@ -292,6 +294,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "Failures and decisions": (
         "Failure",
+        "NodeReport",
         "FailureClass",
         "FailedWorker",
         "WorkerExit",

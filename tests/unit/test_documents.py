@@ -6,21 +6,25 @@ import pytest
 
 from elastic_core.errors import RendezvousStateError
 from elastic_core.rendezvous.documents import (
+    FORMAT,
     ControlDocument,
     Ending,
     MemberRecord,
     RosterEntry,
     RoundDocument,
+    StopOrder,
     Verdict,
     decode,
     encode,
 )
 from elastic_core.testing import sample_failure
+from elastic_core.types import NodeReport
 
 ROUND = RoundDocument(
     epoch="e", token=3, nonce="n.1", index=2, master_addr="10.0.0.1", master_port=4711,
     roster=(RosterEntry("a1b2c3d4e5f6", "n0001@10.0.0.1", "", 40123, 8),), left={"n9": 1}, strikes={"n8": 2},
 )  # fmt: skip
+REPORT = NodeReport(node_id="n", failure=sample_failure(), age_s=0.1, stopped_count=3, evidence="{}", final=True)
 
 
 @pytest.mark.parametrize(
@@ -36,11 +40,16 @@ ROUND = RoundDocument(
             verdict=Verdict(outcome="failed", exit_code=7, reason="r", by="n", failure=sample_failure()),
             history=(sample_failure(),),
         ),
+        MemberRecord(epoch="e", node="n", state="stopped", token=4, nonce="x", report=REPORT),
+        ControlDocument(
+            epoch="e", attempt=0, secret="s",
+            stopping=StopOrder(token=1, nonce="x", by="n", incarnation="i", reason="exit code 7", report=REPORT),
+        ),
     ],
 )  # fmt: skip
 def test_what_is_written_is_read(document):
     raw = encode(document)
-    assert json.loads(raw)["v"] == 1
+    assert json.loads(raw)["v"] == FORMAT
     assert decode(raw, type(document)) == document
 
 
@@ -54,15 +63,15 @@ def test_an_entry_of_a_roster_is_short():
     assert len(encode(many)) <= 64 * 1000
 
 
-@pytest.mark.parametrize("raw", [b"", b"\xff\xfe", b"[]", b"{}", b'"x"', b'{"v":1}', b'{"v":1,"epoch":3}'])
+@pytest.mark.parametrize("raw", [b"", b"\xff\xfe", b"[]", b"{}", b'"x"', b'{"v":2}', b'{"v":2,"epoch":3}'])
 def test_what_is_not_ours_is_refused(raw):
     with pytest.raises(RendezvousStateError):
         decode(raw, ControlDocument)
 
 
 def test_another_version_is_named():
-    with pytest.raises(RendezvousStateError, match=r"format 2; this version of elastic-core reads 1"):
-        decode(encode(ROUND).replace(b'"v":1', b'"v":2'), RoundDocument)
+    with pytest.raises(RendezvousStateError, match=r"format 1; this version of elastic-core reads 2"):
+        decode(encode(ROUND).replace(b'"v":2', b'"v":1'), RoundDocument)
 
 
 def test_a_field_of_a_later_minor_version_is_passed_over():

@@ -1,7 +1,12 @@
 """What counts as a policy's answer, and the built-in one asked without a thread."""
 
-import pytest
+import queue
+import threading
 
+import pytest
+from msgspec.structs import replace
+
+from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
 from elastic_core.failure.runner import PolicyRunner, checked
 from elastic_core.types import Failure, FailureClass, Ignore, PolicySettings, Restart, Stop
@@ -49,3 +54,30 @@ def test_built_in_policy_answers_in_place():
     runner.decide(FAILURE, (), lambda decision, reason: heard.append((decision, reason)))
     assert heard == [(Restart(rule="max-restarts"), "")]
     assert runner.name == "intensity"
+
+
+class Slow(FailureHandler):
+    api_version = 1
+
+    def __init__(self):
+        self.asked, self.gate, self.at_once = [], threading.Semaphore(0), 0
+
+    def decide(self, failure, history):
+        self.at_once += 1
+        self.asked.append((failure.summary, self.at_once))
+        self.gate.acquire(timeout=10)
+        self.at_once -= 1
+        return Restart(rule=failure.summary)
+
+
+def test_questions_wait_for_one_another():
+    """A node asks about its own failure, and the run about the first of all nodes."""
+    posted, slow, heard = queue.SimpleQueue(), Slow(), []
+    runner = PolicyRunner(slow, None, name="slow", post=posted.put, call_later=lambda delay_s, call: None)
+    for summary in ("mine", "the run's"):
+        runner.decide(replace(FAILURE, summary=summary), (), lambda decision, reason: heard.append(decision.rule))
+    for _ in range(2):
+        slow.gate.release()
+        posted.get(timeout=10)()
+    assert heard == ["mine", "the run's"]
+    assert slow.asked == [("mine", 1), ("the run's", 1)]

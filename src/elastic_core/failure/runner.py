@@ -2,6 +2,7 @@
 
 import math
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from elastic_core.failure.handler import FailureHandler
@@ -51,6 +52,8 @@ class PolicyRunner:
         self._call_later = call_later
         self._timeout_s = timeout_s
         self._stuck: threading.Thread | None = None
+        self._open: _Question | None = None
+        self._later: deque[Callable[[], None]] = deque()
 
     def decide(self, failure: Failure, history: Sequence[Failure], on_decision: OnDecision) -> None:
         """Have a failure decided; `on_decision` is called exactly once, perhaps before this returns."""
@@ -61,7 +64,10 @@ class PolicyRunner:
             reason = f"{self._title} still hangs in an earlier decision"
             on_decision(self._fallback.decide(failure, history), reason)
             return
-        question = _Question(self, failure, tuple(history), on_decision)
+        if self._open is not None:  # a run and this node may ask at the same time
+            self._later.append(lambda: self.decide(failure, history, on_decision))
+            return
+        question = self._open = _Question(self, failure, tuple(history), on_decision)
         thread = threading.Thread(target=question.ask, name=f"elastic-policy-{self.name}", daemon=True)
         self._call_later(self._timeout_s, lambda: self._overrun(question, thread))
         thread.start()
@@ -102,7 +108,10 @@ class _Question:
             return
         self.answered = True
         answer = decision if decision is not None else self._runner._fallback.decide(self._failure, self._history)
+        self._runner._open = None
         self._on_decision(answer, reason)
+        if self._runner._later:
+            self._runner._later.popleft()()
 
 
 def checked(answer: object) -> tuple[Decision | None, str]:
