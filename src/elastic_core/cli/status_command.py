@@ -165,7 +165,7 @@ def _watch(source: Source, every_s: float, *, as_json: bool) -> int:
                 else:
                     tell(_page(runs) if runs else Page(above=(source.nothing(),)))
                 sys.stdout.flush()
-                if not isinstance(source, MachineSource) and all(map(_over, runs)):
+                if all(map(_over, runs)):
                     return 0
                 pause.sleep(every_s)
         except KeyboardInterrupt:  # how a watch ends
@@ -192,8 +192,8 @@ def _now() -> str:
 _HELP = """\
 Show what a run is doing: state, nodes and ranks, round, restarts, the last incident, the store.
 
-RUN is a run directory, or the id of a run on this machine; without it, this user's agents that run on this machine. With
-the --rdzv options the run is read from its store, from any host that reaches it. Nothing is changed anywhere.
+RUN is a run directory, or the id of a run on this machine; without it, this user's agents that run on this machine.
+With the --rdzv options the run is read from its store, from any host that reaches it. Nothing is changed anywhere.
 """
 _EPILOG = """\b
 Examples:

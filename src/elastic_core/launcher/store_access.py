@@ -121,6 +121,8 @@ class StoreReader:
 
 
 def _store(choice: StoreChoice) -> CoordinationStore:
+    if choice.backend in _WITHOUT_STORE:
+        raise _no_store(choice.backend)
     settings = RendezvousSettings(
         backend=choice.backend,
         run_id=choice.run_id,
@@ -132,8 +134,12 @@ def _store(choice: StoreChoice) -> CoordinationStore:
     handler = PluginRegistry().make_rendezvous(choice.backend, settings, choice.conf)
     store = store_of_others(handler)
     if store is None:
-        raise ConfigError(
-            f"rendezvous backend {choice.backend!r} keeps no store in which a run could be looked at",
-            hint="elastic status RUN_DIR on a node of the run",
-        )
+        raise _no_store(choice.backend)
     return store
+
+
+def _no_store(backend: str) -> ConfigError:
+    return ConfigError(
+        f"rendezvous backend {backend!r} keeps no store in which a run could be looked at",
+        hint="elastic status RUN_DIR on a node of the run",
+    )
