@@ -23,7 +23,8 @@ from elastic_core.launcher.rundir import runs_folder
 from elastic_core.launcher.store_access import StoreChoice, StoreReader
 from elastic_core.launcher.store_view import StoredRun
 
-_OVER: Final = ("agent dead", "unknown")
+_STORE_GONE: Final = "gone with its store"
+_OVER: Final = ("agent dead", "unknown", _STORE_GONE)
 MIN_WATCH_S: Final = 0.1
 
 
@@ -61,9 +62,11 @@ class StoreSource:
                 where=self._reader.where,
                 reachable=False,
                 unreachable_since=self._away_since,
-                trouble=f"{err.what}; what was known before it",
+                trouble=err.what.removeprefix(f"{self._reader.where}: "),
             )
-            return (replace(self._last, store=store),)
+            # A node of the run kept it, and took it along: it won't come back for this run.
+            state = _STORE_GONE if self._reader.hosted_by_member else self._last.state
+            return (replace(self._last, store=store, state=state),)
         self._away_since = ""
         view = StoredRun(reading, self._reader.choice, self._reader.where).view()
         self._last = replace(

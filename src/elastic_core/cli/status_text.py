@@ -117,6 +117,8 @@ def _above(run: RunView, now_ns: int) -> list[str]:
         lines.append("its agent left no status: it began just now, or ended before it wrote one")
     if run.store is not None:
         lines.append(_store_line(run.store, now_ns))
+        if run.store.reachable is False and run.source == "store":
+            lines.append("what stands here was read before that")
     return lines
 
 

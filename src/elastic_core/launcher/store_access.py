@@ -88,6 +88,11 @@ class StoreReader:
         """The server as people know it, without secrets."""
         return self._store.where
 
+    @property
+    def hosted_by_member(self) -> bool:
+        """Whether the server is one of the run's own, and ends with it."""
+        return self._store.hosted_by_member
+
     def read(self) -> Reading:
         """Return what the store has of the run.
 
