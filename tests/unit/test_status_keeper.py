@@ -6,12 +6,17 @@ from elastic_core.agent.loop import AgentResult
 from elastic_core.agent.states import Created, Ending, Joining, Ledger, Running, Settling, Stopping
 from elastic_core.agent.states import Rejoin as Again
 from elastic_core.launcher import status_file
+from elastic_core.launcher.config import Entrypoint, RunSettings
 from elastic_core.launcher.status_file import AgentIdentity, is_running, own_identity, read_status, write_status
-from elastic_core.launcher.status_keeper import StatusFacts, StatusKeeper
+from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.types import Round
 
-FACTS = StatusFacts(
-    run_id="bert-7", node_id="n0", host="gpu-1", backend="redis", max_restarts=3, max_membership_changes=None
+SETTINGS = RunSettings(
+    entrypoint=Entrypoint(argv=("train.py",), name="train.py"),
+    run_id="bert-7",
+    rdzv_backend="redis",
+    rdzv_endpoint="redis://u:secret@r:6379",
+    max_restarts=3,
 )
 ROUND = Round(
     index=2, token=9, nonce="secret-nonce", node_rank=1, node_count=2, local_world_size=2, base_rank=4, world_size=6,
@@ -42,7 +47,8 @@ class Rig:
         monkeypatch.setattr(status_file, "StatusWriter", Writer)
         self.timers, self.incident, self.where = [], "", lambda: "redis at r:6379"
         self.keeper = StatusKeeper(
-            FACTS,
+            SETTINGS,
+            node_id="n0",
             run_dir=folder,
             call_later=lambda delay_s, callback: self.timers.append(callback),
             post=lambda callback: callback(),

@@ -28,7 +28,7 @@ from elastic_core.launcher.plan import Attempt, worker_plan
 from elastic_core.launcher.reporter import RunReporter
 from elastic_core.launcher.rundir import RunDirectory
 from elastic_core.launcher.services import RoundPort, Services
-from elastic_core.launcher.status_keeper import StatusFacts, StatusKeeper
+from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import SpawnWorkers
 from elastic_core.multiprocessing.console import Console
 from elastic_core.multiprocessing.group import WorkerGroup
@@ -224,18 +224,9 @@ class _Job:
             gc.enable()
 
     def _status_keeper(self, reactor: Reactor, handler: RendezvousHandler, run_dir: RunDirectory) -> StatusKeeper:
-        settings = self._settings
-        facts = StatusFacts(
-            run_id=settings.run_id,
-            node_id=self._node_id,
-            host=socket.gethostname(),
-            backend=settings.rdzv_backend,
-            # Only the built-in policy promises a number of restarts; another's budget is its own.
-            max_restarts=settings.max_restarts if settings.policy == "intensity" else None,
-            max_membership_changes=settings.max_membership_changes,
-        )
         return StatusKeeper(
-            facts,
+            self._settings,
+            node_id=self._node_id,
             run_dir=run_dir.path,
             call_later=reactor.call_later,
             post=reactor.post,

@@ -1,5 +1,6 @@
 """`status.json` in the run directory: what an agent is doing, for `elastic status` and other tools."""
 
+import _thread
 import os
 import threading
 from collections.abc import Callable
@@ -168,24 +169,27 @@ class StatusWriter:
         """Write nothing yet."""
         self._path = path
         self._failed: Callable[[OSError], None] | None = failed
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._next: AgentStatus | None = None
-        self._thread: threading.Thread | None = None
+        self._writing = False
 
     def put(self, status: AgentStatus) -> None:
         """Have it written; one that is still waiting is left out."""
         with self._lock:
             self._next = status
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="elastic-status", daemon=True)
-                self._thread.start()
+            if self._writing:
+                return
+            self._writing = True
+        try:
+            # Not `threading.Thread`, whose `start` waits until the thread runs: milliseconds on a busy node.
+            _thread.start_new_thread(self._work, ())
+        except RuntimeError:  # no thread to be had: the file stays as it is until the next change
+            self._writing = False
 
     def close(self, *, within_s: float) -> None:
         """Wait for what is being written, not for ever."""
         with self._lock:
-            thread = self._thread
-        if thread is not None:
-            thread.join(within_s)
+            self._lock.wait_for(lambda: not self._writing, timeout=within_s)
 
     def _work(self) -> None:
         while (status := self._take()) is not None:
@@ -200,5 +204,6 @@ class StatusWriter:
         with self._lock:
             status, self._next = self._next, None
             if status is None:
-                self._thread = None
+                self._writing = False
+                self._lock.notify_all()
             return status

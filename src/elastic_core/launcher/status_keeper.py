@@ -1,13 +1,15 @@
 """Keeps `status.json` true while the agent runs: written after each change of its state, never by the clock."""
 
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from elastic_core.agent.loop import AgentResult
+from elastic_core.agent.loop import AgentResult, Workers
 from elastic_core.agent.states import AgentState, Created, Deciding, Ended, Running, Settling
 from elastic_core.clock import SYSTEM_CLOCK, Clock
-from elastic_core.types import Record, Round
+from elastic_core.launcher.config import RunSettings
+from elastic_core.types import Round
 
 if TYPE_CHECKING:
     from elastic_core.launcher.status_file import (
@@ -29,31 +31,6 @@ _RESUMED: Final = "resumed"
 _WRITE_LIMIT_S: Final = 1.0
 
 
-class StatusFacts(Record, frozen=True, kw_only=True):
-    """What stays as it is for the whole run. `host`: this node's name for people."""
-
-    run_id: str
-    node_id: str
-    host: str
-    backend: str
-    max_restarts: int | None
-    max_membership_changes: int | None
-
-
-class Workers(Protocol):
-    """The worker group, to be looked at."""
-
-    @property
-    def pids(self) -> Mapping[int, int]:
-        """Return pid by local rank."""
-        ...
-
-    @property
-    def alive(self) -> frozenset[int]:
-        """Return the local ranks that have not ended."""
-        ...
-
-
 class StatusKeeper:
     """Hears of each step of the agent, and leaves the file in the run directory.
 
@@ -65,8 +42,9 @@ class StatusKeeper:
 
     def __init__(
         self,
-        facts: StatusFacts,
+        settings: RunSettings,
         *,
+        node_id: str,
         run_dir: Path,
         call_later: Callable[[float, Callable[[], None]], object],
         post: Callable[[Callable[[], None]], None],
@@ -79,7 +57,8 @@ class StatusKeeper:
 
         `where` and `last_incident` are asked for each file: the store as people know it, and a path (empty: none).
         """
-        self._facts = facts
+        self._settings = settings
+        self._node_id = node_id
         self._run_dir = run_dir
         self._call_later = call_later
         self._post = post
@@ -131,7 +110,8 @@ class StatusKeeper:
     # --- what is written
 
     def warm(self) -> None:
-        """Begin to write."""
+        """Begin to write. Called: once the workers run."""
+        self._load()
         self._warm = True
         self._mark()
 
@@ -147,7 +127,7 @@ class StatusKeeper:
 
     def _load(self) -> "StatusWriter":
         if self._writer is None:
-            from elastic_core.launcher.status_file import STATUS_FILE, StatusWriter  # once the workers run
+            from elastic_core.launcher.status_file import STATUS_FILE, StatusWriter
 
             self._writer = StatusWriter(self._run_dir / STATUS_FILE, failed=self._failed)
         return self._writer
@@ -176,16 +156,16 @@ class StatusKeeper:
     def _status(self, end: "EndStatus | None") -> "AgentStatus":
         from elastic_core.launcher.status_file import AgentStatus, own_identity
 
-        facts, state = self._facts, self._state
+        settings, state = self._settings, self._state
         if self._agent is None:
-            self._agent = own_identity(host=facts.host, started_ns=self._began_ns)
+            self._agent = own_identity(host=socket.gethostname(), started_ns=self._began_ns)
         round_ = self._round
         ledger = state.running.ledger if isinstance(state, Settling) else state.ledger
         return AgentStatus(
-            run_id=facts.run_id,
-            node_id=(round_.node_id if round_ is not None else "") or facts.node_id,
+            run_id=settings.run_id,
+            node_id=(round_.node_id if round_ is not None else "") or self._node_id,
             agent=self._agent,
-            backend=facts.backend,
+            backend=settings.rdzv_backend,
             where=self._asked_where(),
             state=type(state).__name__.lower(),
             since_ns=self._since_ns,
@@ -193,9 +173,10 @@ class StatusKeeper:
             round=None if round_ is None else _placed(round_),
             workers=self._workers_now(),
             restart_count=ledger.restart_count,
-            max_restarts=facts.max_restarts,
+            # Only the built-in policy promises a number of restarts; another's budget is its own.
+            max_restarts=settings.max_restarts if settings.policy == "intensity" else None,
             membership_changes=ledger.membership_changes,
-            max_membership_changes=facts.max_membership_changes,
+            max_membership_changes=settings.max_membership_changes,
             last_incident=self._last_incident(),
             trouble=self._trouble,
             trouble_since_ns=self._trouble_ns,
