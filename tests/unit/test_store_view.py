@@ -124,7 +124,7 @@ def test_the_last_failure_is_the_last_incident():
 
 def test_words_and_fields_of_a_later_version_are_shown_or_passed_over():
     raw = json.loads(encode(control(history=(FAILURE,))))
-    raw |= {"stopping": {"by": "b", "evidence": [1]}, "novelty": {"x": 1}}
+    raw |= {"stopping": {"by": "b", "token": 5, "nonce": "n", "report": [1]}, "novelty": {"x": 1}}
     raw["history"][0]["failure_class"] = "cosmic ray"
     new = json.loads(member("ia").record) | {"state": "stopped", "exits": [1, 2]}
     a = Member(seat=1, incarnation="ia", record=json.dumps(new).encode())

@@ -63,7 +63,7 @@ def _stored(choice: StoreChoice) -> list[ListedIncident]:
         run = StoredRun(reader.read(), choice, reader.where)
     finally:
         reader.close()
-    return incidents_of_store(choice.run_id, run.history)
+    return incidents_of_store(choice.run_id, run.history, run.evidence)
 
 
 def _picked(listed: Sequence[ListedIncident], number: int | None) -> ListedIncident:

@@ -20,12 +20,21 @@ _HELP: Final = {
 }
 
 
+class _StoreOption(click.Option):
+    """An option of `elastic run`: its second spelling works, and need not be read about."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the spelling with dashes, and the help."""
+        record = super().get_help_record(ctx)
+        return None if record is None else (f"{self.opts[0]} {self.metavar}", record[1])
+
+
 def store_params() -> list[click.Parameter]:
     """Return the options that choose a store, spelled as those of `elastic run`."""
     params: list[click.Parameter] = []
     for dest in STORE_OPTIONS:
         row = BY_DEST[dest]
-        params.append(click.Option(list(row.spellings), metavar=row.metavar, help=f"{_HELP[dest]}  [{row.env}]"))
+        params.append(_StoreOption(list(row.spellings), metavar=row.metavar, help=f"{_HELP[dest]}  [{row.env}]"))
     return params
 
 

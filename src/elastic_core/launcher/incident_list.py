@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from elastic_core.failure.incident import Incident, IncidentDecision
-from elastic_core.launcher.incident_files import find_incidents
+from elastic_core.launcher.incident_files import FoundIncident, find_incidents
 from elastic_core.launcher.run_index import FoundRun
 from elastic_core.launcher.store_view import StoredFailure
 from elastic_core.types import FailureClass, Record
@@ -32,18 +33,36 @@ class IncidentDocument(Record, frozen=True, kw_only=True):
 
 def incidents_of_directories(runs: Iterable[FoundRun]) -> list[ListedIncident]:
     """Return all incidents in these run directories, oldest first."""
-    found = sorted((one for run in runs for one in find_incidents(Path(run.path))), key=lambda one: one.incident.at_ns)
+    distinct: dict[tuple[str, int, int, str], FoundIncident] = {}
+    for one in (one for run in runs for one in find_incidents(Path(run.path))):
+        incident = one.incident
+        # Agents on one machine may have written down the same word of the whole run.
+        distinct.setdefault((incident.run_id, incident.at_ns, incident.round_index, incident.summary), one)
+    found = sorted(distinct.values(), key=lambda one: one.incident.at_ns)
     return [
         ListedIncident(number=number, incident=one.incident, path=one.path) for number, one in enumerate(found, start=1)
     ]
 
 
-def incidents_of_store(run_id: str, history: Iterable[StoredFailure]) -> list[ListedIncident]:
-    """Return the failures that a store has of a run, as incidents: their first cause only, and no time of day."""
-    return [
-        ListedIncident(number=number, incident=_incident(run_id, failure, restarts))
-        for number, (failure, restarts) in enumerate(_counted(history), start=1)
-    ]
+def incidents_of_store(run_id: str, history: Iterable[StoredFailure], evidence: str = "") -> list[ListedIncident]:
+    """Return the failures that a store has of a run, as incidents: their first cause only, and no time of day.
+
+    `evidence` may have all of the last one, as JSON.
+    """
+    incidents = [_incident(run_id, failure, restarts) for failure, restarts in _counted(history)]
+    if incidents:
+        incidents[-1] = _with_evidence(incidents[-1], evidence)
+    return [ListedIncident(number=number, incident=incident) for number, incident in enumerate(incidents, start=1)]
+
+
+def _with_evidence(known: Incident, evidence: str) -> Incident:
+    try:
+        full = msgspec.json.decode(evidence, type=Incident)
+    except msgspec.DecodeError:  # there is none, or it is a later version's
+        return known
+    if (full.round_index, full.summary) != (known.round_index, known.summary):
+        return known  # it is about an earlier one
+    return replace(full, decision=full.decision or known.decision)
 
 
 def _counted(history: Iterable[StoredFailure]) -> Iterable[tuple[StoredFailure, int]]:

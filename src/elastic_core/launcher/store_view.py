@@ -1,6 +1,6 @@
 """A run as its store has it: read with an open mind, as the nodes may be of another version than this reader."""
 
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -22,7 +22,9 @@ LOST: Final = "lost"
 SILENT: Final = "silent"
 
 
-class _Decision(msgspec.Struct):
+class StoredDecision(msgspec.Struct):
+    """What was decided about a failure; `type` is its kind."""
+
     type: str = ""
     delay_s: float = 0.0
     rule: str = ""
@@ -32,7 +34,7 @@ class _Decision(msgspec.Struct):
 
 
 class StoredFailure(msgspec.Struct):
-    """A failure in the run's history; `type` of the decision is its kind."""
+    """A failure in the run's history."""
 
     failure_class: str
     summary: str
@@ -44,7 +46,7 @@ class StoredFailure(msgspec.Struct):
     global_rank: int | None = None
     exception_type: str = ""
     message: str = ""
-    decision: _Decision | None = None
+    decision: StoredDecision | None = None
 
 
 class _Ending(msgspec.Struct):
@@ -52,6 +54,12 @@ class _Ending(msgspec.Struct):
     nonce: str = ""
     kind: str = ""
     reason: str = ""
+    evidence: str = ""
+
+
+class _Stopping(msgspec.Struct):
+    token: int = 0
+    nonce: str = ""
 
 
 class _Verdict(msgspec.Struct):
@@ -59,13 +67,14 @@ class _Verdict(msgspec.Struct):
     exit_code: int = 1
     reason: str = ""
     by: str = ""
+    evidence: str = ""
 
 
 class _Control(msgspec.Struct):
     v: int = 0
     epoch: str = ""
     ending: _Ending | None = None
-    stopping: Any = None
+    stopping: _Stopping | None = None
     verdict: _Verdict | None = None
     history: tuple[StoredFailure, ...] = ()
 
@@ -131,6 +140,12 @@ class StoredRun:
         """The run's last failures, oldest first."""
         return () if self._control is None else self._control.history
 
+    @property
+    def evidence(self) -> str:
+        """What all nodes know of the last failure, as the JSON of an incident; empty: they left none."""
+        said = (self._control.verdict, self._control.ending) if self._control is not None else ()
+        return next((one.evidence for one in said if one is not None and one.evidence), "")
+
     def view(self) -> RunView:
         """Return what is to be shown."""
         control, round_ = self._control, self._round
@@ -165,7 +180,8 @@ class StoredRun:
         ending = None if control is None else control.ending
         if ending is not None and (ending.token, ending.nonce) == (round_.token, round_.nonce):
             return {"restart": "restarting", "regroup": "regrouping"}.get(ending.kind, ending.kind)
-        if control is not None and control.stopping:
+        stopping = None if control is None else control.stopping
+        if stopping is not None and (stopping.token, stopping.nonce) == (round_.token, round_.nonce):
             return "stopping"
         placed = [node.state for node in nodes if node.first_rank is not None]
         if placed and all(state in (LOST, SILENT) for state in placed):
