@@ -9,6 +9,9 @@ import pytest
 from chaos.multi_node import Run
 from chaos.test_file_example import ENTRY_POINTS, METADATA, SOURCE
 from elastic_core.cli.main import main
+from elastic_core.cli.status_command import StoreSource
+from elastic_core.errors import ConfigError
+from elastic_core.launcher.store_access import chosen_store
 from support import wait_for
 
 
@@ -182,3 +185,35 @@ def test_a_stranger_s_store_can_be_looked_into(file_run, capsys):
     a.said(world=1)
     assert look.comes(lambda seen: seen["state"] == "running")["store"]["reachable"] is True
     file_run.all_end(a)
+
+
+def test_a_store_that_goes_away_while_it_is_watched_is_a_part_of_the_picture(redis_run):
+    a = redis_run.node("a", "1")
+    a.said(world=1)
+    source = StoreSource(
+        chosen_store({"rdzv_backend": "redis", "rdzv_endpoint": redis_run.endpoint, "rdzv_id": redis_run.id}, {})
+    )
+    try:
+        (seen,) = source.look()
+        assert (seen.state, seen.nodes[0].since) == ("running", "")
+        redis_run.server.stop()
+        for _ in range(2):
+            (gone,) = source.look()
+        assert (gone.nodes, gone.store.reachable) == (seen.nodes, False)
+        assert "refused" in gone.store.trouble
+        assert gone.store.unreachable_since
+        redis_run.server.start()
+        back = wait_for(lambda: _read(source))
+        assert back.store.unreachable_since == ""
+    finally:
+        source.close()
+    redis_run.all_end(a)
+
+
+def _read(source):
+    """Return the run once it is in the store again."""
+    try:
+        (seen,) = source.look()
+    except ConfigError:  # the server forgot it, and its node has not come back yet
+        return None
+    return seen if seen.store.reachable else None
