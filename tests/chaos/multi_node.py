@@ -11,7 +11,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -166,6 +166,7 @@ class Run:
         self._start, self.server, self._conf = start, server, conf
         self.backend = "c10d" if server is None else "redis" if isinstance(server, RedisServer) else "etcd"
         self.endpoint = endpoint or (f"127.0.0.1:{free_port()}" if server is None else server.endpoint)
+        self.lease_s = LEASE_S
         self.id = f"run-{os.getpid()}-{time.monotonic_ns()}"
         self.shared = folder / f"shared-{self.id}"
         self.shared.mkdir()
@@ -176,7 +177,7 @@ class Run:
 
     def node(self, name: str, nnodes: str, *options: str, conf: str = "", within: str = "") -> Node:
         """Start an agent; `conf` are further options of the backend, `within` a network namespace."""
-        own = f"lease_ttl={LEASE_S:g},last_call_timeout=1,join_timeout=20"
+        own = f"lease_ttl={self.lease_s:g},last_call_timeout=1,join_timeout=20"
         settings = ",".join(filter(None, (own, self._conf, conf)))
         env = {"TEST_SHARED": str(self.shared)}
         args = [
@@ -276,9 +277,12 @@ def served_run(elastic: Callable[..., Elastic], tmp_path: Path, request: pytest.
 
 
 @pytest.fixture(params=["redis", pytest.param("own etcd", id="etcd")])
-def troubled_run(elastic: Callable[..., Elastic], tmp_path: Path, request: pytest.FixtureRequest) -> Run:
+def troubled_run(elastic: Callable[..., Elastic], tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
     """Return a run in a server that the test may pause, stop and start."""
-    return Run(elastic, tmp_path, server=_server(request.param, request))
+    server = _server(request.param, request)
+    yield Run(elastic, tmp_path, server=server)
+    if isinstance(server, EtcdServer) and server.process and server.process.poll() is not None:
+        print(f"etcd has ended by itself with {server.process.returncode}: {server.log[-3000:]}")
 
 
 @pytest.fixture

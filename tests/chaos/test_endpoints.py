@@ -3,9 +3,11 @@
 import re
 import signal
 import socket
+import socketserver
 import subprocess
+import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -138,13 +140,35 @@ def test_interrupted_while_a_server_refuses(start, backend, signum):
 
 @pytest.mark.parametrize("backend", SERVERS)
 def test_interrupted_while_a_server_says_nothing(start, backend):
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        agent = start(backend, f"127.0.0.1:{silent.getsockname()[1]}")
-        silent.settimeout(10)
-        connection, _ = silent.accept()
-        with connection:
-            assert connection.recv(16)
-            ends_at_once(agent)
+    asked = threading.Event()
+
+    def listen(connection):
+        while connection.recv(4096):
+            asked.set()
+
+    with served(listen) as port:
+        agent = start(backend, f"127.0.0.1:{port}")
+        assert asked.wait(10)
+        ends_at_once(agent)
+
+
+@contextmanager
+def served(handle):
+    """Give the port of a server that does this with each connection, on threads."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self):
+            with suppress(OSError):
+                handle(self.request)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.mark.parametrize("backend", SERVERS)
@@ -335,13 +359,12 @@ def test_right_password(start, locked, how, tmp_path):
 
 @pytest.mark.parametrize(("backend", "named"), [("redis", "Redis"), ("etcd", "etcd")], ids=SERVERS)
 def test_not_such_a_server(start, backend, named):
-    with socket.create_server(("127.0.0.1", 0)) as web:
-        agent = start(backend, f"127.0.0.1:{web.getsockname()[1]}", "--connect-timeout", "5")
-        web.settimeout(10)
-        connection, _ = web.accept()
-        with connection:
+    def refuse(connection):
+        while connection.recv(4096):
             connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
-            one_line(agent, named)
+
+    with served(refuse) as port:
+        one_line(start(backend, f"127.0.0.1:{port}", "--connect-timeout", "5"), named)
 
 
 def test_two_nodes_over_tls_with_a_user_of_their_own(elastic, tls_redis, tmp_path):

@@ -36,13 +36,19 @@ def all_away_for(nodes, server_back, away_s=2 * LEASE_S):
         node.told(BACK, within_s=LEASE_S + SLACK_S)
 
 
+def same_workers(nodes, pids):
+    """Check that the workers are the same as they were."""
+    now = [line["pid"] for node in nodes for line in node.says()]
+    assert now == pids, "\n".join(f"{node.name}: {node.agent.err}" for node in nodes)
+
+
 def nothing_happened(run, nodes, pids):
     """Check that the workers are the same, and that each agent said one line each way, and none besides."""
     began_s = time.monotonic()
     wait_for(lambda: time.monotonic() - began_s > 1.5 * LEASE_S, what="more than the lease that all are granted")
-    assert [line["pid"] for node in nodes for line in node.says()] == pids
+    same_workers(nodes, pids)
     run.all_end(*nodes)
-    assert [line["pid"] for node in nodes for line in node.says()] == pids
+    same_workers(nodes, pids)
     for node in nodes:
         said = node.agent.err.splitlines()
         assert [sum(word in line for line in said) for word in (AWAY, BACK)] == [1, 1], node.agent.err
@@ -56,6 +62,21 @@ def test_the_server_is_away_and_comes_back(troubled_run, pair, how):
     server.stop() if how == "stopped" else server.pause()
     all_away_for(pair, server.start if how == "stopped" else server.resume)
     nothing_happened(troubled_run, pair, pids)
+
+
+@pytest.mark.chaos_full
+def test_the_server_is_away_for_20_s(troubled_run):
+    troubled_run.lease_s = 10.0
+    nodes = [troubled_run.node(name, "2") for name in "ab"]
+    pids = [node.said(world=2)["pid"] for node in nodes]
+    began_s = time.monotonic()
+    troubled_run.server.stop()
+    wait_for(lambda: time.monotonic() - began_s > 20, within_s=21, what="20 s without the store")
+    troubled_run.server.start()
+    for node in nodes:
+        node.told(BACK)
+    wait_for(lambda: time.monotonic() - began_s > 32, what="more than the lease that all are granted")
+    nothing_happened(troubled_run, nodes, pids)
 
 
 def test_the_server_comes_back_with_its_data(elastic, tmp_path):

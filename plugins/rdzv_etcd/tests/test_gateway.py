@@ -496,6 +496,36 @@ def test_a_watch_whose_message_never_ends(make_gateway, wait, key):
             stream.events(5, wait)
 
 
+@pytest.mark.parametrize("line", [b"no JSON", b"[]", b'{"result":7}', b'{"result":{"header":{},"events":[{}]}}', b"{}"])
+def test_a_watch_of_what_is_not_etcd(make_gateway, wait, key, line):
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with Fake(head, b"%x\r\n%s\n\r\n" % (len(line) + 1, line)) as server:
+        with pytest.raises((BackendUnavailableError, BackendRefusedError)) as caught:
+            watching(make_gateway(server.endpoint), wait, key)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ending", "kind"),
+    [
+        (b'{"result":{"header":{},"canceled":true,"cancel_reason":"permission denied"}}', BackendUnavailableError),
+        (b'{"result":{"header":{},"canceled":true,"compact_revision":"9"}}', CompactedError),
+        (b'{"result":{"header":{},"canceled":true}}', BackendUnavailableError),
+        (b'{"error":{"grpc_code":14,"http_code":503,"message":"etcdserver: no leader"}}', BackendUnavailableError),
+        (b'{"error":{"grpc_code":16,"http_code":401,"message":"invalid auth token"}}', BackendUnavailableError),
+    ],
+)
+def test_a_watch_that_the_server_ends(make_gateway, wait, key, ending, kind):
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    begun = b'{"result":{"header":{"revision":"7"},"created":true}}'
+    chunks = [b"%x\r\n%s\n\r\n" % (len(line) + 1, line) for line in (begun, ending)]
+    with Fake(head, *chunks, pause_s=0.1) as server:
+        stream = watching(make_gateway(server.endpoint), wait, key)
+        with pytest.raises(kind) as caught:
+            stream.events(5, wait)
+        assert type(caught.value) is kind
+
+
 # --- what etcd's errors mean
 
 

@@ -33,6 +33,8 @@ LIMIT_S: Final = 5.0
 """No request takes longer, whatever the caller's budget."""
 DIAL_S: Final = 3.0
 """How long one try to connect may last, names and TLS included."""
+_FIELD_LENGTHS: Final = frozenset(map(len, ("content-length", "transfer-encoding", "connection")))
+"""Of the names of the fields that matter; a gateway sends as many others."""
 _CONTINUE: Final = 100
 _EMPTY: Final = (204, 304)
 _OLD: Final = 10
@@ -166,20 +168,31 @@ class Response(HTTPResponse):
         self.will_close = not keeps or (self.length is None and not self.chunked)
 
     def _head(self) -> tuple[int, dict[str, str]]:
-        line = self._line()
-        version, _, rest = line.partition(" ")
+        lines = self._lines()
+        version, _, rest = lines[0].partition(" ")
         status = rest[:3]
         if not (version.startswith("HTTP/1.") and status.isascii() and status.isdecimal()):
-            raise BadStatusLine(line[:80]) if line else RemoteDisconnected("no answer")
+            raise BadStatusLine(lines[0][:80]) if lines[0] else RemoteDisconnected("no answer")
         self.version = _OLD if version == "HTTP/1.0" else _OLD + 1
-        fields: dict[str, str] = {}
-        for _ in range(_MOST_FIELDS):
-            line = self._line()
-            if not line:
-                return int(status), fields
+        fields = {}
+        for line in lines[1:]:
             name, _, value = line.partition(":")
-            fields[name.lower()] = value.strip()
-        raise HTTPException("too many headers")
+            if len(name) in _FIELD_LENGTHS:
+                fields[name.lower()] = value.strip()
+        return int(status), fields
+
+    def _lines(self) -> list[str]:
+        """Return the lines of a head; of what is none, at least one."""
+        ready = self.fp.peek()  # mostly all of it
+        end = ready.find(b"\r\n\r\n", 0, _LONGEST_LINE)
+        if end >= 0:
+            return self.fp.read(end + 4)[:-4].decode("iso-8859-1").split("\r\n")
+        lines = [self._line()]
+        while line := self._line():
+            lines.append(line)
+            if len(lines) > _MOST_FIELDS:
+                raise HTTPException("too many headers")
+        return lines
 
     def _line(self) -> str:
         raw = self.fp.readline(_LONGEST_LINE + 1)
@@ -221,26 +234,20 @@ class Connection(HTTPConnection):
         self.wire = wire
         self.place = place
         self.answers = 0
-        self._unsent = bytearray()
+        self._host_line = f"Host: [{place.host}]:{place.port}" if ":" in place.host else f"Host: {place}"
         self.sock: Any = wire
 
     def send_post(self, path: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Send a request, once; then there is a `response`.
+        """Send a request, once, head and body together; then there is a `response`.
 
         Raises:
-            OSError, HTTPException: of the socket and http.client; the request is not complete.
+            OSError, HTTPException: of the socket, or a header can't be one; the request is not complete.
         """
-        self.putrequest("POST", path, skip_accept_encoding=True)
-        for name, value in headers.items():
-            self.putheader(name, value)
-        self.putheader("Content-Length", str(len(body)))
-        self.endheaders(body)
-        self.wire.sendall(bytes(self._unsent))
-        self._unsent.clear()
-
-    def send(self, data: bytes) -> None:  # type: ignore[override]  # http.client hands over nothing else here
-        """Keep a part of a request: head and body are sent together."""
-        self._unsent += data
+        head = [f"POST {path} HTTP/1.1", self._host_line, f"Content-Length: {len(body)}"]
+        head += [f"{name}: {value}" for name, value in headers.items()]
+        if any("\r" in line or "\n" in line for line in head):
+            raise HTTPException("a header with a line's end in it")
+        self.wire.sendall("\r\n".join((*head, "\r\n")).encode("iso-8859-1") + body)
 
     def response(self) -> Response:
         """Return the head of the response; its body is to be read.
@@ -248,13 +255,18 @@ class Connection(HTTPConnection):
         Raises:
             OSError, HTTPException: of the socket and http.client.
         """
-        found = super(HTTPConnection, self).getresponse()  # urllib3's own would decode, count and copy it
-        assert isinstance(found, Response)  # for the type checker
+        found = Response(self.wire, method="POST")  # type: ignore[arg-type]  # all of a socket that it asks for
+        found.begin()
+        if found.will_close:
+            self.close()
         return found
 
     def usable(self) -> bool:
         """Return whether another request may be sent."""
-        return self.sock is not None and self.wire.idle()
+        if self.sock is None:
+            return False
+        # Before the first answer TLS may have received tickets, of which nothing can be read.
+        return (not self.answers and isinstance(self.wire.sock, ssl.SSLSocket)) or self.wire.idle()
 
     def end(self) -> None:
         """Close the connection; idempotent."""

@@ -33,9 +33,11 @@ from elastic_core.api import (
     compare,
 )
 from elastic_rdzv_etcd import messages as say
+from elastic_rdzv_etcd.attendance import MANY, Attendance, Counts
+from elastic_rdzv_etcd.coding import prefix_end
 from elastic_rdzv_etcd.content import Keeper, revision_of
 from elastic_rdzv_etcd.errors import LeaseGoneError
-from elastic_rdzv_etcd.messages import Answer, Found, Json, Keys
+from elastic_rdzv_etcd.messages import Found, Json, Keys
 from elastic_rdzv_etcd.reach import OPTIONS, Reach
 from elastic_rdzv_etcd.streak import Streak
 from elastic_rdzv_etcd.watching import Watcher
@@ -46,9 +48,6 @@ if TYPE_CHECKING:
 DEFAULT_PREFIX: Final = "/elastic/"
 _TRIES: Final = 8
 _LINGER_S: Final = 3.0
-_JUDGES: Final = 3
-"""How many members, from the first seat on, remove whom the server says to be silent; the others hear of it."""
-
 _VALUE: Final = b"value"
 _VERSION: Final = b"version"
 _DOCUMENT_TOPICS: Final = (CONTROL_KEY, ROUND_KEY)
@@ -62,6 +61,8 @@ class _Lease:
     def __init__(self, number: str, seconds: int) -> None:
         self.number = number
         self.seconds = seconds
+        self.seated = False
+        """Whether the key by which the member is counted is on it."""
 
 
 class EtcdStore(CoordinationStore):
@@ -97,11 +98,14 @@ class EtcdStore(CoordinationStore):
         self._streak = Streak()
         self._leases: dict[tuple[int, str], _Lease] = {}
         self._ttl_s = self.min_ttl_s
-        self._ahead: int | None = None
         self._live_gateway: Gateway | None = None
         self._watcher = Watcher(
-            self._keys, self._transact, lambda creates, wait: self._gateway.stream(creates, wait=wait)
+            self._keys,
+            self._keeper.read,
+            lambda creates, wait: self._gateway.stream(creates, wait=wait),
+            learn=self._keeper.learn,
         )
+        self._attendance = Attendance(self._keys, self._keeper.transact, self._watcher, may_judge=self._may_judge)
 
     @property
     def _gateway(self) -> "Gateway":
@@ -138,7 +142,7 @@ class EtcdStore(CoordinationStore):
         """Open a connection anew and return this host's address on it."""
         self._watcher.drop()
         self._settle(wait)
-        return self._gateway.open(wait)
+        return self._watcher.connect(self._gateway.open_and_watch, wait)
 
     def _settle(self, wait: WaitBudget) -> None:
         if self._reach.settle(wait):
@@ -149,45 +153,64 @@ class EtcdStore(CoordinationStore):
         self._ttl_s = ttl_s
 
         def once() -> Seat | None:
-            lease = self._granted(ttl_s, wait)
-            number = self._add(incarnation, record, lease, wait)
-            counts = None if number is None else self._take(number, incarnation, lease, wait)
-            if number is None or counts is None:
+            lease, upsets = self._granted(ttl_s, wait), self._watcher.upsets
+            made = self._add(incarnation, record, lease, wait)
+            if made is None:
                 return None
-            return Seat(number=number, incarnation=incarnation, ahead=counts.ahead)
+            number, ahead = made
+            if ahead < MANY:
+                counts = self._take(number, incarnation, lease, wait)
+                if counts is None:
+                    return None
+                ahead = counts.ahead
+            else:  # the renewal that first counts does it
+                self._leases[number, incarnation] = lease
+                self._attendance.suppose(number, incarnation, ahead, upsets=upsets)
+            if ahead == 0:
+                self._keeper.keep_now(wait)
+            return Seat(number=number, incarnation=incarnation, ahead=ahead)
 
         return self._until_done(once)
 
-    def _add(self, incarnation: str, record: bytes, lease: _Lease, wait: WaitBudget) -> int | None:
-        """Return the number of the member's seat; None: the content was another than we knew."""
-        content, member = self._keeper.begun(wait), self._keys.member(incarnation)
-        alive = say.put(self._keys.alive_of(incarnation), b"", lease.number)
-        told = say.touch(self._keys.busy)
-        made = self._transact(
+    def _add(self, incarnation: str, record: bytes, lease: _Lease, wait: WaitBudget) -> tuple[int, int] | None:
+        """Return the number of the member's seat, and how many are ahead at most, or 0 where that is to be counted.
+
+        None: the content was another than we knew.
+        """
+        keys = self._keys
+        content, member = self._keeper.begun(wait), keys.member(incarnation)
+        alive = say.put(keys.alive_of(incarnation), b"", lease.number)
+        told, reads = say.touch(keys.busy), (say.get(keys.busy), say.count(keys.members))
+        made = self._keeper.transact(
             (*content.unchanged, say.made_at(member, 0)),
-            (say.put(member, say.pack(record), content.lease), alive, told),
+            (say.put(member, say.pack(record), content.lease), alive, told, *reads),
             (say.get(member),),
             wait,
         )
         if made.succeeded:
-            return made.revision
+            self._watcher.notice_members(made.one(-2))
+            return made.revision, made.counted(-1) - 1
         found = made.one(0)
         if found is None:
             self._keeper.forget()
             return None
-        again = (say.replace(member, say.pack(record)), alive, told)
-        same = (content.born, say.made_at(member, found.made))
-        return found.made if self._transact(same, again, (), wait).succeeded else None
+        again = (say.replace(member, say.pack(record)), alive, told, say.get(keys.busy))
+        answer = self._keeper.transact((content.born, say.made_at(member, found.made)), again, (), wait)
+        if not answer.succeeded:
+            return None
+        self._watcher.notice_members(answer.one(-1))
+        return found.made, 0
 
-    def _take(self, number: int, incarnation: str, lease: _Lease, wait: WaitBudget) -> "_Counts | None":
+    def _take(self, number: int, incarnation: str, lease: _Lease, wait: WaitBudget) -> Counts | None:
         """Put a member's keys on a lease and return how many members there are; None: its seat is gone."""
         keys = self._keys
         puts = (
             say.put(keys.alive_of(incarnation), b"", lease.number),
             say.put(keys.seat(number), b"", lease.number),
         )
-        counts = self._counts(number, incarnation, puts, wait)
+        counts = self._attendance.count(number, incarnation, puts, wait)
         if counts is not None:
+            lease.seated = True
             self._leases[number, incarnation] = lease
         return counts
 
@@ -199,8 +222,11 @@ class EtcdStore(CoordinationStore):
         """Replace the record of a live seat."""
         member = self._keys.member(seat.incarnation)
         same = (say.made_at(member, seat.number), say.is_there(self._keys.busy))
-        then = (say.replace(member, say.pack(record)), say.touch(self._keys.busy))
-        return self._transact(same, then, (), wait).succeeded
+        then = (say.replace(member, say.pack(record)), say.touch(self._keys.busy), say.get(self._keys.busy))
+        answer = self._keeper.transact(same, then, (), wait)
+        if answer.succeeded:
+            self._watcher.notice_members(answer.one(-1))
+        return answer.succeeded
 
     def renew(self, seat: Seat, *, ttl_s: float, wait: WaitBudget) -> Renewal | None:
         """Make the lease end `ttl_s` from now."""
@@ -209,10 +235,17 @@ class EtcdStore(CoordinationStore):
         def once() -> Renewal | None:
             self._keeper.standing(wait)
             held = self._leases.get((seat.number, seat.incarnation))
-            if held is not None and held.seconds == math.ceil(ttl_s) and self._keeper.keep_alive(held.number, wait):
-                counts = self._counts(seat.number, seat.incarnation, (), wait)
-            else:
+            at: int | None = None
+            if held is not None and held.seconds == math.ceil(ttl_s):
+                at = self._keeper.keep_alive(held.number, wait)
+            if held is None or at is None:
                 counts = self._take(seat.number, seat.incarnation, self._granted(ttl_s, wait), wait)
+            else:
+                counts = self._attendance.believed(seat, at)
+                if counts is None and held.seated:
+                    counts = self._attendance.count(seat.number, seat.incarnation, (), wait)
+                elif counts is None:
+                    counts = self._take(seat.number, seat.incarnation, held, wait)
             if counts is None:
                 return None
             others = counts.live > 1
@@ -223,7 +256,7 @@ class EtcdStore(CoordinationStore):
     def withdraw(self, seat: Seat, *, wait: WaitBudget) -> None:
         """Remove a member now."""
         self._leases.pop((seat.number, seat.incarnation), None)
-        self._remove(seat.number, seat.incarnation, (), wait)
+        self._attendance.remove(seat.number, seat.incarnation, wait)
         if self.hosting:
             with suppress(ElasticError):  # a courtesy: what goes wrong with it is nobody's business any more
                 self._linger(wait)
@@ -240,15 +273,15 @@ class EtcdStore(CoordinationStore):
         keys = self._keys
         while True:
             reads = (say.get_all(keys.members), say.get_all(keys.alive, names_only=True), say.get(keys.busy))
-            answer = self._transact((), reads, (), wait)
+            answer = self._keeper.transact((), reads, (), wait)
             found = answer.found(0)
-            if not self._judge(found, answer.found(1), wait):
+            if not self._attendance.judge(found, answer.found(1), wait):
                 break
         return Members(revision=revision_of(answer.one(2)), members=self._members(found))
 
     def _members(self, found: Sequence[Found]) -> tuple[Member, ...]:
         return tuple(
-            Member(seat=one.made, incarnation=self._incarnation(one), record=say.unpack(one.value))
+            Member(seat=one.made, incarnation=self._attendance.incarnation(one), record=say.unpack(one.value))
             for one in sorted(found, key=lambda one: one.made)
         )
 
@@ -256,7 +289,7 @@ class EtcdStore(CoordinationStore):
         """Return who has a seat, and documents; leaves no trace."""
         names, own = list(keys), self._keys
         reads = (say.get_all(own.members), say.get_all(own.alive, names_only=True))
-        answer = self._transact((), (*reads, *(say.get_all(own.doc(name)) for name in names)), (), wait)
+        answer = self._keeper.transact((), (*reads, *(say.get_all(own.doc(name)) for name in names)), (), wait)
         members = self._members(answer.found(0))
         heard = {unquote(one.name(own.alive).decode()) for one in answer.found(1)}
         documents = {name: _document(answer.found(at), own.doc(name)) for at, name in enumerate(names, start=2)}
@@ -266,65 +299,12 @@ class EtcdStore(CoordinationStore):
             documents={name: document.value for name, document in documents.items() if document is not None},
         )
 
-    # --- who is there
-
-    def _counts(self, number: int, incarnation: str, puts: Sequence[Json], wait: WaitBudget) -> "_Counts | None":
-        """Return how many members there are, and before this one; None: its seat is gone."""
-        keys = self._keys
-        answer = self._transact(
-            (say.made_at(keys.member(incarnation), number),),
-            (*puts, say.count(keys.members), say.count(keys.seats), say.count(keys.seats, end=keys.seat(number))),
-            (),
-            wait,
-        )
-        if not answer.succeeded:
-            return None
-        members, seats, ahead = (answer.counted(at) for at in (-3, -2, -1))
-        # They differ while a member comes, or is silent: then each is looked at.
-        counts = _Counts(ahead, members) if members == seats else self._counted(number, wait)
-        self._ahead = counts.ahead
-        return counts
-
-    def _counted(self, number: int, wait: WaitBudget) -> "_Counts":
-        keys = self._keys
-        reads = (say.get_all(keys.members, names_only=True), say.get_all(keys.alive, names_only=True))
-        answer = self._transact((), reads, (), wait)
-        found = answer.found(0)
-        gone = self._judge(found, answer.found(1), wait)
-        live = [one.made for one in found if one.made not in gone]
-        return _Counts(sum(made < number for made in live), len(live))
-
-    def _judge(self, members: Sequence[Found], alive: Sequence[Found], wait: WaitBudget) -> set[int]:
-        """Remove the members that are silent, if it is known that they are; return the numbers of their seats."""
-        heard = {one.name(self._keys.alive) for one in alive}
-        silent = [one for one in members if one.name(self._keys.members) not in heard]
-        if not silent or not self._streak.may_judge(now_s=SYSTEM_CLOCK.monotonic_s(), ttl_s=self._ttl_s):
-            return set()
-        gone = set()
-        for one in silent:
-            incarnation = self._incarnation(one)
-            still = (say.made_at(self._keys.alive_of(incarnation), 0),)
-            if self._remove(one.made, incarnation, still, wait):
-                gone.add(one.made)
-        return gone
-
-    def _remove(self, number: int, incarnation: str, also: Sequence[Json], wait: WaitBudget) -> bool:
-        """Remove a member and tell of it, if `also` holds; return whether this call did."""
-        keys = self._keys
-        member, told = keys.member(incarnation), (keys.busy, keys.topic(Topic.DEPARTURES))
-        same = (say.made_at(member, number), *(say.is_there(key) for key in told))
-        content = (say.delete(member), say.delete(keys.alive_of(incarnation)), say.delete(keys.seat(number)))
-        return self._transact((*same, *also), (*content, *(say.touch(key) for key in told)), (), wait).succeeded
-
-    def _incarnation(self, found: Found) -> str:
-        return unquote(found.name(self._keys.members).decode())
-
     # --- documents
 
     def load(self, key: str, *, wait: WaitBudget) -> Document | None:
         """Return a document as it stands."""
         prefix = self._keys.doc(key)
-        return _document(self._transact((), (say.get_all(prefix),), (), wait).found(0), prefix)
+        return _document(self._keeper.read(prefix, prefix_end(prefix), wait).found(0), prefix)
 
     def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: WaitBudget) -> Swapped:
         """Replace a document if its version is `expect`."""
@@ -335,13 +315,17 @@ class EtcdStore(CoordinationStore):
             expected = say.has_value(prefix + _VERSION, expect.encode())
 
         def once() -> Swapped | None:
+            if not self._keeper.knows:
+                standing = self._learned(prefix, wait)
+                if expect != (None if standing is None else standing.version):
+                    return Swapped(applied=False, current=standing)
             content = self._keeper.begun(wait, keep_s=keep_s) if expect is None else self._keeper.standing(wait)
             if content is None:
                 return Swapped(applied=False, current=None)
             value = say.put(prefix + _VALUE, say.pack(new), content.lease)
             marked = say.put(prefix + _VERSION, version.encode(), content.lease)
             same = (*content.unchanged, expected)
-            answer = self._transact(same, (value, marked, *told), (say.get_all(prefix),), wait)
+            answer = self._keeper.transact(same, (value, marked, *told), (say.get_all(prefix),), wait)
             if answer.succeeded:
                 return Swapped(applied=True, current=Document(value=new, version=version))
             standing = _document(answer.found(0), prefix)
@@ -356,21 +340,29 @@ class EtcdStore(CoordinationStore):
                 self._keeper.keep_for(keep_s, wait)
         return swapped
 
+    def _learned(self, prefix: bytes, wait: WaitBudget) -> Document | None:
+        """Return a document as it stands, and know the content afterwards, if there is any."""
+        reads = (say.get_all(self._keys.told), say.get_all(prefix))
+        answer = self._keeper.transact((), reads, (), wait)
+        there = self._keeper.learn({found.key: found for found in answer.found(0)})
+        return _document(answer.found(1), prefix) if there else None
+
     # --- watching
 
     def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:
         """Block until one of the topics has moved beyond `since`."""
         end_s = SYSTEM_CLOCK.monotonic_s() + timeout_s
         while True:
-            self._watcher.listen(frozenset(topics), wait)
+            judges = self._attendance.judges
+            self._watcher.listen(frozenset(topics), wait, judges=judges)
             seen = compare(since, self._watcher.look(wait, believe=timeout_s > 0), topics)
             left_s = wait.remaining_s(max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()))
             if seen.changed or seen.reset or left_s <= 0:
                 return seen
-            if not self._watcher.take_silence():
+            if judges and self._watcher.take_silence():
+                self._attendance.look(0, wait)
+            else:
                 self._watcher.hear(left_s, wait)
-            elif self._ahead is not None and self._ahead < _JUDGES:
-                self._counted(0, wait)
 
     def close(self) -> None:
         """Give the connections back, and end an embedded etcd, which takes the store with it."""
@@ -392,10 +384,8 @@ class EtcdStore(CoordinationStore):
         self._streak.answered(sent_s=sent_s, now_s=SYSTEM_CLOCK.monotonic_s(), ttl_s=self._ttl_s)
         return answer
 
-    def _transact(self, same: Sequence[Json], then: Sequence[Json], other: Sequence[Json], wait: WaitBudget) -> Answer:
-        if say.writes(then):
-            self._watcher.doubt()  # what we change ourselves is pushed later than we know of it
-        return self._keeper.transact(same, then, other, wait)
+    def _may_judge(self) -> bool:
+        return self._streak.may_judge(now_s=SYSTEM_CLOCK.monotonic_s(), ttl_s=self._ttl_s)
 
     def _on_a_living_lease(self, once: Callable[[], _T]) -> _T:
         """Return what a call returns; where the server refused it for a lease that is over, call it once more."""
@@ -412,14 +402,6 @@ class EtcdStore(CoordinationStore):
             if done is not None:
                 return done
         raise BackendUnavailableError(f"{self.where}: somebody changes the run's content as fast as it is written")
-
-
-class _Counts:
-    """How many live members there are, and with a lower seat."""
-
-    def __init__(self, ahead: int, live: int) -> None:
-        self.ahead = ahead
-        self.live = live
 
 
 def _document(found: Sequence[Found], prefix: bytes) -> Document | None:
