@@ -262,6 +262,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "Seat",
         "Member",
         "Members",
+        "Survey",
         "Renewal",
         "Document",
         "Swapped",

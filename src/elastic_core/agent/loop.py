@@ -157,12 +157,14 @@ class Agent:
         note_workers: Callable[[Iterable[int]], None],
         adopted: Callable[[], None] | None = None,
         fence_passed: Callable[[float], bool] = lambda _: False,
+        observe: Callable[[AgentState, str], None] = lambda state, reason: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Wire the parts; nothing runs yet.
 
         `note_workers` hears which worker pids exist; `adopted` reaps children that came to us as a subreaper;
-        `fence_passed` tells whether the guard had to end the workers by a time, as this process was stopped.
+        `fence_passed` tells whether the guard had to end the workers by a time, as this process was stopped;
+        `observe` hears of each step: the state that it led to, and why.
         """
         self._options = options
         self._reactor = reactor
@@ -176,6 +178,7 @@ class Agent:
         self._adopted = adopted
         self._note_workers = note_workers
         self._fence_passed = fence_passed
+        self._observe = observe
         self._clock = clock
         self._state: AgentState = Created()
         self._events: deque[m.AgentEvent] = deque()
@@ -264,6 +267,7 @@ class Agent:
         step = advance(self._state, event, now_s=now_s)
         self._state = step.state
         self._reason = step.reason
+        self._observe(step.state, step.reason)
         for command in step.commands:
             self._perform(command)
 

@@ -8,6 +8,8 @@ from elastic_core.errors import ConfigError
 
 _COMMANDS = {
     "run": ("elastic_core.cli.run_command", "Run a training script on this node's workers, and keep it alive."),
+    "status": ("elastic_core.cli.status_command", "Show what a run is doing, on this machine or in its store."),
+    "incidents": ("elastic_core.cli.incidents_command", "List what went wrong in runs, or show one incident in full."),
     "plugins": ("elastic_core.cli.plugins_command", "List the installed plugins, or begin one of your own."),
     "completion": ("elastic_core.cli.completion_command", "Print the completion script of a shell."),
 }

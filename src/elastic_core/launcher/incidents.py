@@ -20,10 +20,10 @@ from elastic_core.failure.incident import (
     build_launcher_incident,
     describe_decision,
     to_failure,
-    write_incident,
 )
 from elastic_core.failure.report import render, render_attempt
 from elastic_core.launcher.config import RunSettings
+from elastic_core.launcher.incident_files import INCIDENT_FILE, IncidentFiles
 from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.multiprocessing.errors.reader import read_error
 from elastic_core.types import (
@@ -42,7 +42,6 @@ from elastic_core.types import (
 )
 
 STDERR_TAIL_BYTES = 16_384
-INCIDENT_FILE = "incident.json"
 
 
 class Evidence(Record, frozen=True, kw_only=True):
@@ -67,6 +66,8 @@ class IncidentReporter:
         """Write incidents below `run_dir`, and lines through `line`."""
         self._settings = settings
         self._run_dir = run_dir
+        self._files = IncidentFiles(run_dir)
+        self.last_path = ""
         self._node_id = node_id
         self._host = socket.gethostname()
         self._line = line
@@ -271,7 +272,8 @@ class IncidentReporter:
         if incident is None:
             return
         self._before_restart = None
-        self._write(replace(incident, phases=replace(incident.phases, rendezvous_s=rendezvous_s, start_s=start_s)))
+        phases = replace(incident.phases, rendezvous_s=rendezvous_s, start_s=start_s)
+        self._write(replace(incident, phases=phases), again=True)
 
     def _final(
         self, round_: Round | None, exits: Iterable[WorkerExit], failure: Failure, decision: Decision
@@ -293,18 +295,14 @@ class IncidentReporter:
         )
         return replace(incident, phases=phases)
 
-    def _write(self, incident: Incident) -> str:
-        path = self._run_dir / INCIDENT_FILE
+    def _write(self, incident: Incident, *, again: bool = False) -> str:
         try:
-            write_incident(path, incident)
-            if incident.round_index >= 0:
-                folder = self._run_dir / f"attempt_{incident.round_index}"
-                folder.mkdir(exist_ok=True)
-                write_incident(folder / INCIDENT_FILE, incident)
+            self.last_path = self._files.write(incident, again=again)
         except OSError as err:
-            self._notice(f"the incident could not be written to {str(path)!r}: {err.strerror}")
+            path = str(self._run_dir / INCIDENT_FILE)
+            self._notice(f"the incident could not be written to {path!r}: {err.strerror}")
             return ""
-        return str(path)
+        return self.last_path
 
 
 def _is_here(failure: Failure, round_: Round | None) -> bool:

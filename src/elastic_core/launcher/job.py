@@ -28,6 +28,7 @@ from elastic_core.launcher.plan import Attempt, worker_plan
 from elastic_core.launcher.reporter import RunReporter
 from elastic_core.launcher.rundir import RunDirectory
 from elastic_core.launcher.services import RoundPort, Services
+from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import SpawnWorkers
 from elastic_core.multiprocessing.console import Console
 from elastic_core.multiprocessing.group import WorkerGroup
@@ -37,6 +38,7 @@ from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.rounds import resolve_round
+from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import Capability, HookSettings, PolicySettings, RendezvousInfo, RendezvousSettings, Round
 
 if TYPE_CHECKING:
@@ -144,6 +146,7 @@ class _Job:
         if settings.agent_store:
             self._sidecar = self._start_sidecar(handler, reactor, run_dir)
         journal = Journal()
+        self._status = self._closing(self._status_keeper(reactor, handler, run_dir))
         agent: Agent
         standby = self._standby_pool(reactor, notice) if settings.standby else None
         workers = self._closing(
@@ -159,6 +162,7 @@ class _Job:
                 standby=standby,
             )
         )
+        self._status.workers = workers
         agent = Agent(
             _agent_options(settings, self._node_id, run_dir),
             reactor=reactor,
@@ -188,6 +192,7 @@ class _Job:
             note_workers=guardian.note_workers,
             adopted=workers.reap_adopted if subreaper else None,
             fence_passed=guardian.fence_passed,
+            observe=self._status.note,
         )
         handler.services = Services(
             reactor,
@@ -196,6 +201,7 @@ class _Job:
             settings=handler.settings,
             reserve_port=lambda: self._reserve_port(handler),
             notice=notice,
+            said=self._status.said,
         )
         reactor.call_later(WARM_AFTER_S, self._settle_in)
         result = agent.run()
@@ -210,9 +216,22 @@ class _Job:
     def _settle_in(self) -> None:
         """Do what can wait until the workers run."""
         self._reporter.warm()
+        self._status.warm()
         if self._own_process:
             gc.freeze()
             gc.enable()
+
+    def _status_keeper(self, reactor: Reactor, handler: RendezvousHandler, run_dir: RunDirectory) -> StatusKeeper:
+        return StatusKeeper(
+            self._settings,
+            node_id=self._node_id,
+            run_dir=run_dir.path,
+            call_later=reactor.call_later,
+            post=reactor.post,
+            notice=self._reporter.notice,
+            where=lambda: _where(handler),
+            last_incident=lambda: self._reporter.last_incident,
+        )
 
     def _standby_pool(self, reactor: Reactor, notice: Callable[[str], None]) -> "StandbyPool":
         from elastic_core.multiprocessing.standby_pool import StandbyPool  # rarely wanted
@@ -303,6 +322,7 @@ class _Job:
         if self._logs.in_run_dir:
             run_dir.keep("logs were asked for")
             self._reporter.notice(f"logs are in {str(run_dir.path)!r}")
+        self._status.end(result, kept=failed or bool(run_dir.kept_because))
         run_dir.finish(success=not failed)
 
 
@@ -352,6 +372,11 @@ def _policy_settings(settings: RunSettings) -> PolicySettings:
         restart_backoff_s=settings.restart_backoff_s,
         fatal_exit_codes=settings.fatal_exit_codes,
     )
+
+
+def _where(handler: RendezvousHandler) -> str:
+    store = getattr(handler, "store", None)
+    return store.where if isinstance(store, CoordinationStore) else ""
 
 
 def _stop_signals(settings: RunSettings) -> tuple[int, ...]:

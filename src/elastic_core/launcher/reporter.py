@@ -39,6 +39,11 @@ class RunReporter:
         self._paths: dict[int, WorkerPaths] = {}
         self._restarts = 0
 
+    @property
+    def last_incident(self) -> str:
+        """The path of the last incident's file; empty: there is none."""
+        return "" if self._made is None else self._made.last_path
+
     def notice(self, text: str) -> None:
         """Print one line of the launcher's own."""
         self._line(f"elastic: {text}")

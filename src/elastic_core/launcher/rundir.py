@@ -67,6 +67,18 @@ class RunDirectory:
         return self.path.exists()
 
 
+def runs_folder() -> Path:
+    """Return where this user's run directories are, if `--run-dir` does not say otherwise; it may not exist.
+
+    Raises:
+        ConfigError: there is no place for it, or somebody else has taken it.
+    """
+    folder = _base_directory() / f"elastic-{os.geteuid()}"
+    with suppress(FileNotFoundError):
+        _check_owner_only(folder)
+    return folder
+
+
 def _prepare_chosen(chosen: str) -> Path:
     if not chosen:
         raise ConfigError("--run-dir is empty", hint=_TRY)

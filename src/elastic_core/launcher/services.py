@@ -62,14 +62,16 @@ class Services:
         settings: RendezvousSettings,
         reserve_port: Callable[[], int],
         notice: Callable[[str], None],
+        said: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """Serve a handler that was built with `settings`."""
+        """Serve a handler that was built with `settings`; `said` hears of its lines, too."""
         self._reactor = reactor
         self._agent = agent
         self._guardian = guardian
         self._settings = settings
         self._reserve_port = reserve_port
         self._notice = notice
+        self._said = said
 
     def reserve_port(self) -> int:
         """Hold a fresh port for the worker of rank 0, in place of the last one, and return it."""
@@ -77,7 +79,12 @@ class Services:
 
     def say(self, text: str) -> None:
         """Show people one line."""
-        self._reactor.post(lambda: self._notice(text))
+
+        def show() -> None:
+            self._notice(text)
+            self._said(text)
+
+        self._reactor.post(show)
 
     def ticked_s(self) -> float:
         """Return when the agent's loop last turned, and have it turn again."""

@@ -41,3 +41,16 @@ def coordinate(store: CoordinationStore, settings: RendezvousSettings, shared: M
     from elastic_core.rendezvous.coordinated import CoordinatedRendezvous  # the algorithm: for those who meet others
 
     return CoordinatedRendezvous(store, full)
+
+
+def store_of_others(handler: RendezvousHandler) -> CoordinationStore | None:
+    """Return a store for somebody who only looks: it never begins a server of its own; None: the handler has none."""
+    from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
+
+    if not isinstance(handler, CoordinatedRendezvous):
+        return None
+    store = handler.store
+    kind = type(store)
+    if not (store.hosted_by_member or any(spec.name == "is_host" for spec in kind.options)):
+        return store
+    return kind(replace(store.settings, options={**store.settings.options, "is_host": False}))

@@ -81,6 +81,11 @@ class CoordinatedRendezvous(RendezvousHandler):
         self._ended = False
         self._failure: Exception | None = None
 
+    @property
+    def store(self) -> CoordinationStore:
+        """Return what it meets others in. While this object is in use, nobody else may call it."""
+        return self._store
+
     # --- what the agent calls
 
     def next_rendezvous(self) -> RendezvousInfo:

@@ -8,7 +8,7 @@ there is something new. The algorithm is the core's (`machine`); a store only ke
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 from elastic_core.clock import WaitBudget
@@ -55,6 +55,17 @@ class Members(Record, frozen=True, kw_only=True):
 
     revision: int
     members: tuple[Member, ...]
+
+
+class Survey(Record, frozen=True, kw_only=True):
+    """What somebody sees who takes no part: everybody who has a seat, and documents by key.
+
+    `silent` are the incarnations among the members whose leases have ended.
+    """
+
+    members: tuple[Member, ...]
+    silent: frozenset[str] = frozenset()
+    documents: Mapping[str, bytes] = {}
 
 
 class Renewal(Record, frozen=True, kw_only=True):
@@ -223,6 +234,16 @@ class CoordinationStore(ABC):
         answer. A push from the server is only a hint; what counts is what is read after it. An expiry that no other
         call has noticed need not end the wait, unless the store `announces_expiry`.
         """
+
+    def survey(self, keys: Collection[str], *, wait: WaitBudget) -> Survey:
+        """Return who has a seat, and those of these documents that there are. Called: by those who only look.
+
+        This one reads by `members` and `load`. Override it where the server can be read without a trace: nobody is
+        removed, no watcher hears of it, and the content is kept for no longer.
+        """
+        found = {key: self.load(key, wait=wait) for key in keys}
+        documents = {key: document.value for key, document in found.items() if document is not None}
+        return Survey(members=self.members(wait=wait).members, documents=documents)
 
     @property
     def hosting(self) -> bool:

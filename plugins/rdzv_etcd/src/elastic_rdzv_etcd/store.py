@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
+from urllib.parse import unquote
 
 from elastic_core.api import (
     API_VERSION,
@@ -23,6 +24,7 @@ from elastic_core.api import (
     Renewal,
     Revisions,
     Seat,
+    Survey,
     Swapped,
     Topic,
     WaitBudget,
@@ -275,12 +277,26 @@ class EtcdStore(CoordinationStore):
             found = answer.found(0)
             if not self._attendance.judge(found, answer.found(1), wait):
                 break
-        return Members(
-            revision=revision_of(answer.one(2)),
-            members=tuple(
-                Member(seat=one.made, incarnation=self._attendance.incarnation(one), record=say.unpack(one.value))
-                for one in sorted(found, key=lambda one: one.made)
-            ),
+        return Members(revision=revision_of(answer.one(2)), members=self._members(found))
+
+    def _members(self, found: Sequence[Found]) -> tuple[Member, ...]:
+        return tuple(
+            Member(seat=one.made, incarnation=self._attendance.incarnation(one), record=say.unpack(one.value))
+            for one in sorted(found, key=lambda one: one.made)
+        )
+
+    def survey(self, keys: Collection[str], *, wait: WaitBudget) -> Survey:
+        """Return who has a seat, and documents; leaves no trace."""
+        names, own = list(keys), self._keys
+        reads = (say.get_all(own.members), say.get_all(own.alive, names_only=True))
+        answer = self._keeper.transact((), (*reads, *(say.get_all(own.doc(name)) for name in names)), (), wait)
+        members = self._members(answer.found(0))
+        heard = {unquote(one.name(own.alive).decode()) for one in answer.found(1)}
+        documents = {name: _document(answer.found(at), own.doc(name)) for at, name in enumerate(names, start=2)}
+        return Survey(
+            members=members,
+            silent=frozenset(one.incarnation for one in members) - heard,
+            documents={name: document.value for name, document in documents.items() if document is not None},
         )
 
     # --- documents

@@ -29,6 +29,7 @@ from elastic_core.api import (
     Renewal,
     Revisions,
     Seat,
+    Survey,
     Swapped,
     Topic,
     WaitBudget,
@@ -303,6 +304,10 @@ class EmbeddedStore(CoordinationStore):
         """Return all live members."""
         self._revive(wait)
         return self._inner.members(wait=wait)
+
+    def survey(self, keys: Collection[str], *, wait: WaitBudget) -> Survey:
+        """Return who has a seat, and documents."""
+        return self._inner.survey(keys, wait=wait)
 
     def load(self, key: str, *, wait: WaitBudget) -> Document | None:
         """Return a document."""

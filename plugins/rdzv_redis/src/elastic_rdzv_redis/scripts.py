@@ -173,6 +173,18 @@ return {
 }
 """)
 
+# For those who only look: writes nothing, and keeps nothing for longer.
+SURVEY: Final = Script("""
+local found = {}
+for at, key in ipairs(ARGV) do found[at] = redis.call('HGET', state, 'value:' .. key) end
+return {
+  redis.call('ZRANGE', seats, 0, -1, 'WITHSCORES'),
+  redis.call('HGETALL', records),
+  redis.call('ZRANGEBYSCORE', leases, '-inf', now),
+  found,
+}
+""")
+
 LOAD: Final = Script("""
 local key = ARGV[1]
 keep()

@@ -20,6 +20,7 @@ from elastic_core.api import (
     Renewal,
     Revisions,
     Seat,
+    Survey,
     Swapped,
     Topic,
     WaitBudget,
@@ -166,13 +167,16 @@ class RedisStore(CoordinationStore):
     def members(self, *, wait: WaitBudget) -> Members:
         """Return all live members."""
         revision, seats, pairs = self._run(scripts.MEMBERS, wait=wait, writes=False)
-        records = dict(zip(pairs[::2], pairs[1::2], strict=True))
-        return Members(
-            revision=int(revision),
-            members=tuple(
-                Member(seat=int(number), incarnation=incarnation.decode(), record=records.get(incarnation, b""))
-                for incarnation, number in zip(seats[::2], seats[1::2], strict=True)
-            ),
+        return Members(revision=int(revision), members=_members(seats, pairs))
+
+    def survey(self, keys: Collection[str], *, wait: WaitBudget) -> Survey:
+        """Return who has a seat, and documents; leaves no trace."""
+        names = list(keys)
+        seats, pairs, silent, values = self._run(scripts.SURVEY, *names, wait=wait, writes=False)
+        return Survey(
+            members=_members(seats, pairs),
+            silent=frozenset(incarnation.decode() for incarnation in silent),
+            documents={name: value for name, value in zip(names, values, strict=True) if value is not None},
         )
 
     def load(self, key: str, *, wait: WaitBudget) -> Document | None:
@@ -239,6 +243,15 @@ def _random() -> str:
 
 def _ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
+
+
+def _members(seats: Sequence[bytes], pairs: Sequence[bytes]) -> tuple[Member, ...]:
+    """Return the members of a reply: incarnations with their seats, in order, and with their records."""
+    records = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    return tuple(
+        Member(seat=int(number), incarnation=incarnation.decode(), record=records.get(incarnation, b""))
+        for incarnation, number in zip(seats[::2], seats[1::2], strict=True)
+    )
 
 
 def _document(value: bytes | None, version: bytes | None) -> Document | None:

@@ -1,0 +1,139 @@
+"""`elastic incidents`: lists what went wrong in runs, and shows one incident in full."""
+
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from elastic_core.cli.run_target import complete_run, store_asked, store_params
+from elastic_core.cli.status_text import Table, aligned, clean
+from elastic_core.encoding import encode_json
+from elastic_core.errors import ConfigError
+from elastic_core.failure.report import render
+from elastic_core.launcher.incident_list import (
+    IncidentDocument,
+    ListedIncident,
+    incidents_of_directories,
+    incidents_of_store,
+)
+from elastic_core.launcher.run_index import find_runs, runs_named
+from elastic_core.launcher.run_view import decision_words
+from elastic_core.launcher.store_access import StoreChoice, StoreReader
+from elastic_core.launcher.store_view import StoredRun
+
+_HEADS: Final = ("N", "TIME", "RUN", "CLASS", "RANK", "NODE", "RESTARTS", "DECISION", "SUMMARY")
+
+
+def _incidents(words: tuple[str, ...], last: bool, as_json: bool, **options: str | None) -> int:
+    target, number = _read_words(words, last=last)
+    choice = store_asked(options, target)
+    if choice is not None:
+        listed = _stored(choice)
+    else:
+        listed = incidents_of_directories(find_runs() if target is None else runs_named(target))
+    if number is not None or last:
+        listed = [_picked(listed, number)]
+    if as_json:
+        click.echo(encode_json(IncidentDocument(incidents=tuple(listed))).decode())
+    elif number is not None or last:
+        click.echo(_block(listed[0]))
+    else:
+        click.echo(_table(listed))
+    return 0
+
+
+def _read_words(words: tuple[str, ...], *, last: bool) -> tuple[str | None, int | None]:
+    """Return which run and which incident are meant: a last word of digits is a number, a run of that name `./3`."""
+    rest = list(words)
+    number = int(rest.pop()) if rest and rest[-1].isdecimal() else None
+    if len(rest) > 1:
+        raise click.UsageError(
+            f"{rest[1]!r} is neither the number of an incident nor an option", click.get_current_context()
+        )
+    if last and number is not None:
+        raise click.UsageError(f"--last, or incident {number}?", click.get_current_context())
+    return (rest[0] if rest else None), number
+
+
+def _stored(choice: StoreChoice) -> list[ListedIncident]:
+    reader = StoreReader(choice)
+    try:
+        run = StoredRun(reader.read(), choice, reader.where)
+    finally:
+        reader.close()
+    return incidents_of_store(choice.run_id, run.history, run.evidence)
+
+
+def _picked(listed: Sequence[ListedIncident], number: int | None) -> ListedIncident:
+    if not listed:
+        raise ConfigError("there is no incident to show: nothing has failed", hint="elastic incidents, to see the list")
+    if number is None:
+        return listed[-1]
+    if not 1 <= number <= len(listed):
+        raise ConfigError(
+            f"there is no incident {number}: the list has 1 to {len(listed)}", hint="elastic incidents --last"
+        )
+    return listed[number - 1]
+
+
+def _block(listed: ListedIncident) -> str:
+    width = max(80, min(120, shutil.get_terminal_size((100, 24)).columns))
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return render(listed.incident, width=width, encoding=encoding, incident_path=listed.path)
+
+
+def _table(listed: Sequence[ListedIncident]) -> str:
+    if not listed:
+        return "no incidents"
+    return aligned(Table(heads=_HEADS, rows=tuple(map(_row, listed))))
+
+
+def _row(listed: ListedIncident) -> tuple[str, ...]:
+    incident, decision = listed.incident, listed.incident.decision
+    rank = incident.elsewhere_rank if incident.first is None else incident.first.global_rank
+    return (
+        str(listed.number),
+        clean(incident.at.partition(".")[0] + "Z" if incident.at_ns else incident.at),
+        clean(incident.run_id),
+        incident.failure_class.value,
+        "-" if rank is None else str(rank),
+        clean(incident.host if incident.elsewhere_rank is not None else incident.node_id),
+        str(incident.restart_count),
+        "-" if decision is None else clean(decision_words(decision.kind, decision.delay_s, decision.rule)),
+        clean(incident.summary),
+    )
+
+
+_HELP = """\
+List the incidents of runs, the oldest first, or show one of them in full.
+
+RUN is a run directory, or the id of a run on this machine; without it, all run directories of this user that are here:
+of running agents, and of runs that failed. With the --rdzv options the run's failures are read from its store. N is an
+incident's number in the list.
+"""
+_EPILOG = """\b
+Examples:
+  elastic incidents                    # all on this machine
+  elastic incidents --last             # the last one in full
+  elastic incidents bert-7 3
+  elastic incidents --rdzv-backend redis --rdzv-endpoint redis.example:6379 --rdzv-id bert-7
+
+Exit codes: 0; 2 usage, or there is no such run or incident; 3 plugin; 4 the store can't be reached or read.
+"""
+
+command = click.Command(
+    "incidents",
+    callback=_incidents,
+    params=[
+        click.Argument(["words"], metavar="[RUN] [N]", nargs=-1, shell_complete=complete_run),
+        *store_params(),
+        click.Option(["--last"], is_flag=True, help="Show the last incident in full."),
+        click.Option(
+            ["--json", "as_json"], is_flag=True, help="Write JSON, for programs; each incident as in its file."
+        ),
+    ],
+    help=_HELP,
+    epilog=_EPILOG,
+)

@@ -1,0 +1,227 @@
+"""`elastic status`: what a run is doing, from its store or from a run directory."""
+
+import gc
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, Protocol
+
+import click
+from msgspec.structs import replace
+
+from elastic_core.cli.run_target import complete_run, store_asked, store_params
+from elastic_core.cli.status_live import live, show, wanted
+from elastic_core.cli.status_text import Page, page_of_run, page_of_runs, plain
+from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
+from elastic_core.encoding import encode_json
+from elastic_core.errors import RendezvousConnectionError
+from elastic_core.failure.incident import iso_time
+from elastic_core.launcher.run_index import FoundRun, find_runs, look_at, runs_named
+from elastic_core.launcher.run_view import RunView, StatusDocument, StoreView, view_of_directory
+from elastic_core.launcher.rundir import runs_folder
+from elastic_core.launcher.store_access import StoreChoice, StoreReader
+from elastic_core.launcher.store_view import StoredRun
+
+_STORE_GONE: Final = "gone with its store"
+_OVER: Final = ("agent dead", "unknown", _STORE_GONE)
+MIN_WATCH_S: Final = 0.1
+
+
+class Source(Protocol):
+    """Where runs are looked at."""
+
+    def look(self) -> tuple[RunView, ...]:
+        """Return the runs as they are now."""
+        ...
+
+    def nothing(self) -> str:
+        """Return what is to be said where there is no run."""
+        ...
+
+
+class StoreSource:
+    """One run in a store. Once it was read, a server that goes away is a part of the picture."""
+
+    def __init__(self, choice: StoreChoice) -> None:
+        """Choose the plugin; connect to nothing."""
+        self._reader = StoreReader(choice)
+        self._last: RunView | None = None
+        self._away_since = ""
+        self._since: dict[str, tuple[str, str]] = {}
+
+    def look(self) -> tuple[RunView, ...]:
+        """Read the store."""
+        try:
+            reading = self._reader.read()
+        except RendezvousConnectionError as err:
+            if self._last is None:
+                raise
+            self._away_since = self._away_since or _now()
+            store = StoreView(
+                where=self._reader.where,
+                reachable=False,
+                unreachable_since=self._away_since,
+                trouble=err.what.removeprefix(f"{self._reader.where}: "),
+            )
+            # A node of the run kept it, and took it along: it won't come back for this run.
+            state = _STORE_GONE if self._reader.hosted_by_member else self._last.state
+            return (replace(self._last, store=store, state=state),)
+        self._away_since = ""
+        view = StoredRun(reading, self._reader.choice, self._reader.where).view()
+        self._last = replace(
+            view, nodes=tuple(replace(node, since=self._seen(node.node_id, node.state)) for node in view.nodes)
+        )
+        return (self._last,)
+
+    def _seen(self, node: str, state: str) -> str:
+        """Return since when a node is seen in a state: a store tells no time. Empty: it was so from the first."""
+        known = self._since.get(node)
+        if known is None or known[0] != state:
+            self._since[node] = known = (state, _now() if self._last is not None else "")
+        return known[1]
+
+    def nothing(self) -> str:
+        """Return nothing: a store without the run is an error."""
+        return ""
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._reader.close()
+
+
+class NamedSource:
+    """Run directories that were named, by path or by the run's id."""
+
+    def __init__(self, target: str) -> None:
+        """Find them."""
+        runs = runs_named(target)
+        alive = [run for run in runs if run.running]
+        self._paths = [Path(run.path) for run in alive or runs[-1:]]
+
+    def look(self) -> tuple[RunView, ...]:
+        """Read them anew; one that is gone has ended well."""
+        return tuple(view_of_directory(look_at(path)) for path in self._paths if path.is_dir())
+
+    def nothing(self) -> str:
+        """Say that it is gone."""
+        return "its run directory is gone: the run has ended, without a failure that would have kept it"
+
+
+class MachineSource:
+    """The running agents of this user on this machine."""
+
+    def look(self) -> tuple[RunView, ...]:
+        """Find them anew."""
+        return tuple(view_of_directory(run) for run in find_runs() if run.running)
+
+    def nothing(self) -> str:
+        """Say where they were looked for, and what else is there."""
+        folder = str(runs_folder())
+        kept: list[FoundRun] = find_runs()
+        more = ""
+        if kept:
+            count = "1 run directory is" if len(kept) == 1 else f"{len(kept)} run directories are"
+            more = f"; {count} kept there: elastic incidents"
+        return f"no agent of this user runs here (looked in {folder!r}){more}"
+
+
+def _status(target: str | None, as_json: bool, watch: float | None, **options: str | None) -> int:
+    choice = store_asked(options, target)
+    with ExitStack() as cleanup:
+        source: Source
+        if choice is not None:
+            stored = StoreSource(choice)
+            cleanup.callback(stored.close)
+            source = stored
+        else:
+            source = MachineSource() if target is None else NamedSource(target)
+        if watch is not None:
+            return _watch(source, watch, as_json=as_json)
+        runs = source.look()
+        if as_json:
+            _write_json(runs)
+        elif not runs:
+            click.echo(source.nothing())
+        else:
+            page = _page(runs)
+            if wanted():
+                show(page)
+            else:
+                click.echo(plain(page))
+        return 0
+
+
+def _watch(source: Source, every_s: float, *, as_json: bool) -> int:
+    """Look again and again until the run is over, or Ctrl-C."""
+    gc.enable()
+    pause = WaitBudget()
+    with ExitStack() as cleanup:
+        tell: Callable[[Page], None] = lambda page: click.echo(plain(page) + "\n")  # noqa: E731
+        if not as_json and wanted():
+            tell = cleanup.enter_context(live())
+        try:
+            while True:
+                runs = source.look()
+                if as_json:
+                    _write_json(runs)
+                else:
+                    tell(_page(runs) if runs else Page(above=(source.nothing(),)))
+                sys.stdout.flush()
+                if all(map(_over, runs)):
+                    return 0
+                pause.sleep(every_s)
+        except KeyboardInterrupt:  # how a watch ends
+            return 0
+
+
+def _over(run: RunView) -> bool:
+    return run.verdict is not None or run.state in _OVER
+
+
+def _page(runs: Sequence[RunView]) -> Page:
+    now_ns = SYSTEM_CLOCK.wall_ns()
+    return page_of_run(runs[0], now_ns=now_ns) if len(runs) == 1 else page_of_runs(runs, now_ns=now_ns)
+
+
+def _write_json(runs: Sequence[RunView]) -> None:
+    click.echo(encode_json(StatusDocument(runs=tuple(runs))).decode())
+
+
+def _now() -> str:
+    return iso_time(SYSTEM_CLOCK.wall_ns())
+
+
+_HELP = """\
+Show what a run is doing: state, nodes and ranks, round, restarts, the last incident, the store.
+
+RUN is a run directory, or the id of a run on this machine; without it, this user's agents that run on this machine.
+With the --rdzv options the run is read from its store, from any host that reaches it. Nothing is changed anywhere.
+"""
+_EPILOG = """\b
+Examples:
+  elastic status
+  elastic status --watch 2 bert-7
+  elastic status --rdzv-backend redis --rdzv-endpoint redis.example:6379 --rdzv-id bert-7
+  elastic status --json /run/user/1000/elastic-1000/bert-7-6364b286
+
+Exit codes: 0; 2 usage, or there is no such run; 3 plugin; 4 the store can't be reached or read.
+"""
+
+command = click.Command(
+    "status",
+    callback=_status,
+    params=[
+        click.Argument(["target"], metavar="[RUN]", required=False, shell_complete=complete_run),
+        *store_params(),
+        click.Option(
+            ["-w", "--watch"],
+            metavar="SECONDS",
+            type=click.FloatRange(min=MIN_WATCH_S),
+            help="Look again every so many seconds, until the run is over.",
+        ),
+        click.Option(["--json", "as_json"], is_flag=True, help="Write JSON for programs; with --watch, many lines."),
+    ],
+    help=_HELP,
+    epilog=_EPILOG,
+)

@@ -1,0 +1,189 @@
+"""A run's status in words and columns. Pure: `status_live` puts the same into a table on a terminal."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from elastic_core.launcher.run_view import IncidentView, NodeView, RunView, StoreView
+from elastic_core.types import Record
+
+NODE_HEADS: Final = ("NODE", "ADDRESS", "STATE", "RANKS", "WORKERS", "SINCE")
+WORKER_HEADS: Final = ("LOCAL RANK", "RANK", "PID", "STATE")
+RUN_HEADS: Final = ("RUN", "STATE", "ROUND", "RESTARTS", "NODE", "PID", "SINCE", "RUN DIRECTORY")
+MOST_NAMED: Final = 8
+_NOTHING: Final = "-"
+
+
+class Table(Record, frozen=True, kw_only=True):
+    """Heads and rows of equal length, ready to be shown."""
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+class Page(Record, frozen=True, kw_only=True):
+    """Lines above, tables, lines below."""
+
+    above: tuple[str, ...]
+    tables: tuple[Table, ...] = ()
+    below: tuple[str, ...] = ()
+
+
+def page_of_run(run: RunView, *, now_ns: int) -> Page:
+    """Return one run in full; `now_ns` is this host's wall clock, by which ages are told."""
+    tables = [Table(heads=NODE_HEADS, rows=tuple(_node_row(node, now_ns) for node in run.nodes))] if run.nodes else []
+    if run.workers:
+        rows = tuple((str(w.local_rank), str(w.global_rank), str(w.pid), clean(w.state)) for w in run.workers)
+        tables.append(Table(heads=WORKER_HEADS, rows=rows))
+    return Page(above=tuple(_above(run, now_ns)), tables=tuple(tables), below=tuple(_below(run, now_ns)))
+
+
+def page_of_runs(runs: Sequence[RunView], *, now_ns: int) -> Page:
+    """Return several runs, a line each."""
+    rows = tuple(_run_row(run, now_ns) for run in runs)
+    return Page(above=(), tables=(Table(heads=RUN_HEADS, rows=rows),), below=("One in full: elastic status RUN",))
+
+
+def plain(page: Page) -> str:
+    """Return a page as text with aligned columns."""
+    blocks = ["\n".join(page.above), *map(aligned, page.tables), "\n".join(page.below)]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def aligned(table: Table) -> str:
+    """Return a table as text; the last column is as wide as it is."""
+    widths = [max(map(len, column)) for column in zip(table.heads, *table.rows, strict=True)]
+    lines = []
+    for row in (table.heads, *table.rows):
+        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
+        lines.append("  ".join((*cells, row[-1])).rstrip())
+    return "\n".join(lines)
+
+
+def duration(seconds: float) -> str:
+    """Return `8 s`, `3 min 5 s`, `2 h 7 min`, `3 d 4 h`."""
+    whole = max(0, round(seconds))
+    for size, name, below, part in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // below
+            return f"{whole // size} {name} {rest} {part}" if rest else f"{whole // size} {name}"
+    return f"{whole} s"
+
+
+def age(iso: str, now_ns: int) -> str:
+    """Return how long ago it was, `-` where nobody knows."""
+    if not iso:
+        return _NOTHING
+    import datetime
+
+    then = datetime.datetime.fromisoformat(iso.replace("Z", "+00:00")).timestamp()
+    return duration(now_ns / 1e9 - then)
+
+
+def clean(text: str) -> str:
+    """Return `text` on one line and without control characters: what others wrote must not steer a terminal."""
+    flat = " ".join(text.split())
+    return "".join(character if character.isprintable() else "?" for character in flat)
+
+
+def incident_line(incident: IncidentView) -> str:
+    """Return an incident on one line: `rank 3 on n1 failed: ValueError: boom (user exception, round 2); restart`."""
+    subject = f"rank {incident.rank}" if incident.rank is not None else incident.failure_class
+    node = f" on {clean(incident.node_id)}" if incident.node_id else ""
+    where = f", round {incident.round_index}" if incident.round_index >= 0 else ""
+    decision = f"; {clean(incident.decision)}" if incident.decision else ""
+    return f"{clean(subject)}{node} failed: {clean(incident.summary)} ({incident.failure_class}{where}){decision}"
+
+
+# --- the parts of a page
+
+
+def _above(run: RunView, now_ns: int) -> list[str]:
+    lines = [f"run {clean(run.run_id)!r}: {clean(run.state)}"]
+    if run.round is not None:
+        token = f" (token {run.round.token})" if run.round.token else ""
+        lines[0] += f", round {run.round.index}{token}"
+        master = f"; master {clean(run.round.master_addr)}:{run.round.master_port}" if run.round.master_addr else ""
+        lines.append(f"{_count(run.round.node_count, 'node')}, {_count(run.round.world_size, 'worker')}{master}")
+    restarts = f"{_count(run.restart_count, 'restart')}{_limit(run.max_restarts)}"
+    changes = f"{_count(run.membership_changes, 'membership change')}{_limit(run.max_membership_changes)}"
+    lines.append(f"{restarts}, {changes}")
+    agent = run.agent
+    if agent is not None:
+        life = {True: "", False: "; it is dead", None: "; it can't be seen from here"}[agent.alive]
+        ended = run.verdict is not None and agent.alive is False
+        started = age(agent.started, now_ns)
+        lines.append(f"agent {agent.pid} on {clean(agent.host)}, started {started} ago{'' if ended else life}")
+    elif run.source == "directory":
+        lines.append("its agent left no status: it began just now, or ended before it wrote one")
+    if run.store is not None:
+        lines.append(_store_line(run.store, now_ns))
+        if run.store.reachable is False and run.source == "store":
+            lines.append("what stands here was read before that")
+    return lines
+
+
+def _store_line(store: StoreView, now_ns: int) -> str:
+    where = f"store: {clean(store.where)}"
+    if store.reachable is False:
+        since = f" for {age(store.unreachable_since, now_ns)}" if store.unreachable_since else ""
+        trouble = f" ({clean(store.trouble)})" if store.trouble else ""
+        return f"{where}, unreachable{since}{trouble}"
+    return where if store.latency_s is None else f"{where}, read in {store.latency_s * 1000:.1f} ms"
+
+
+def _below(run: RunView, now_ns: int) -> list[str]:
+    lines = []
+    if run.waiting:
+        named = ", ".join(clean(node) for node in run.waiting[:MOST_NAMED])
+        more = f" and {len(run.waiting) - MOST_NAMED} more" if len(run.waiting) > MOST_NAMED else ""
+        lines.append(f"waiting for a place: {named}{more}")
+    if run.last_incident is not None:
+        when = f", {age(run.last_incident.at, now_ns)} ago" if run.last_incident.at else ""
+        lines.append(f"last incident (of {run.incident_count}{when}): {incident_line(run.last_incident)}")
+        if run.last_incident.path:
+            lines.append(f"  {clean(run.last_incident.path)}")
+    if run.verdict is not None:
+        verdict = run.verdict
+        reason = f": {clean(verdict.reason)}" if verdict.reason else ""
+        lines.append(f"verdict: {clean(verdict.outcome)}, exit code {verdict.exit_code}{reason}")
+    if run.run_dir:
+        lines.append(f"run directory: {clean(run.run_dir)}")
+    return lines
+
+
+def _node_row(node: NodeView, now_ns: int) -> tuple[str, ...]:
+    first, count = node.first_rank, node.worker_count
+    ranks = _NOTHING
+    if first is not None and count > 0:
+        ranks = str(first) if count == 1 else f"{first}-{first + count - 1}"
+    role = f" ({clean(node.role)})" if node.role not in ("", "default") else ""
+    return (
+        clean(node.node_id) or _NOTHING,
+        clean(node.address) or _NOTHING,
+        clean(node.state) or _NOTHING,
+        f"{ranks}{role}",
+        str(count) if count else _NOTHING,
+        age(node.since, now_ns),
+    )
+
+
+def _run_row(run: RunView, now_ns: int) -> tuple[str, ...]:
+    agent, node = run.agent, run.nodes[0] if run.nodes else None
+    return (
+        clean(run.run_id),
+        clean(run.state),
+        _NOTHING if run.round is None else str(run.round.index),
+        f"{run.restart_count}{_limit(run.max_restarts)}",
+        _NOTHING if node is None else clean(node.node_id),
+        _NOTHING if agent is None else str(agent.pid),
+        _NOTHING if node is None else age(node.since, now_ns),
+        clean(run.run_dir) or _NOTHING,
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _limit(most: int | None) -> str:
+    return "" if most is None else f" of {most}"

@@ -1,0 +1,100 @@
+"""A run's incidents in its run directory: each one kept, the last one as `incident.json`."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from elastic_core.failure.incident import Incident, read_incident, write_incident
+from elastic_core.types import Record
+
+INCIDENT_FILE: Final = "incident.json"
+MOST_KEPT: Final = 64
+"""The first incident of a run and the last ones; a run that fails for days must not fill a disk with them."""
+_NUMBERED: Final = re.compile(r"incident-(\d+)\.json")
+
+
+class FoundIncident(Record, frozen=True, kw_only=True):
+    """An incident and its file."""
+
+    incident: Incident
+    path: str
+
+
+class IncidentFiles:
+    """Writes them. Threading: the supervisor's thread only."""
+
+    def __init__(self, run_dir: Path) -> None:
+        """Look at nothing yet."""
+        self._run_dir = run_dir
+        self._number: int | None = None
+
+    def write(self, incident: Incident, *, again: bool = False) -> str:
+        """Write an incident and return its path, that of `incident.json`.
+
+        `again`: it is the last one, of which more is known now.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        path = self._run_dir / INCIDENT_FILE
+        write_incident(path, incident)
+        if incident.round_index >= 0:
+            folder = self._run_dir / f"attempt_{incident.round_index}"
+            folder.mkdir(exist_ok=True)
+            _also(path, folder / INCIDENT_FILE, incident)
+        if self._number is None:
+            # A directory that the user chose may hold those of an earlier run.
+            self._number = max(_numbers(self._run_dir), default=-1) + 1
+        elif not again:
+            self._number += 1
+        _also(path, self._run_dir / _name(self._number), incident)
+        if self._number >= MOST_KEPT:
+            with suppress(OSError):
+                (self._run_dir / _name(self._number - MOST_KEPT + 1)).unlink()
+        return str(path)
+
+
+def _name(number: int) -> str:
+    return f"incident-{number}.json"
+
+
+def _numbers(run_dir: Path) -> list[int]:
+    with os.scandir(run_dir) as entries:
+        return [int(match[1]) for entry in entries if (match := _NUMBERED.fullmatch(entry.name))]
+
+
+def _also(path: Path, other: Path, incident: Incident) -> None:
+    """Give what was just written another name: a file is never changed in place, so that a link is a copy."""
+    temporary = other.with_name(f"{other.name}.{os.getpid()}.tmp")
+    try:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+        temporary.hardlink_to(path)
+        temporary.replace(other)
+        with suppress(FileNotFoundError):  # two names of one file are left as they are by a rename
+            temporary.unlink()
+    except OSError:  # no links here
+        write_incident(other, incident)
+
+
+def find_incidents(run_dir: Path) -> list[FoundIncident]:
+    """Return the incidents in a run directory, oldest first, each once; files that are none of ours are passed over."""
+    found: dict[tuple[int, int, str], FoundIncident] = {}
+    for path in _files(run_dir):
+        with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+            incident = read_incident(path)
+            key = (incident.at_ns, incident.round_index, incident.summary)
+            found.setdefault(key, FoundIncident(incident=incident, path=str(path)))
+    return sorted(found.values(), key=lambda one: one.incident.at_ns)
+
+
+def _files(run_dir: Path) -> Iterator[Path]:
+    """Give the files that may hold one, those first that are best to name."""
+    yield from (run_dir / _name(number) for number in sorted(_numbers(run_dir)))
+    yield run_dir / INCIDENT_FILE
+    yield from sorted(run_dir.glob(f"attempt_*/{INCIDENT_FILE}"))

@@ -1,0 +1,111 @@
+"""Incidents as `elastic incidents` lists them: of run directories, or of a store."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from elastic_core.failure.incident import Incident, IncidentDecision
+from elastic_core.launcher.incident_files import FoundIncident, find_incidents
+from elastic_core.launcher.run_index import FoundRun
+from elastic_core.launcher.store_view import StoredFailure
+from elastic_core.types import FailureClass, Record
+
+SCHEMA_VERSION: Final = 1
+
+
+class ListedIncident(Record, frozen=True, kw_only=True):
+    """One incident, with its number in the list, from 1. `path` is empty where it is from a store."""
+
+    number: int
+    incident: Incident
+    path: str = ""
+
+
+class IncidentDocument(Record, frozen=True, kw_only=True):
+    """What `elastic incidents --json` writes."""
+
+    schema_version: int = SCHEMA_VERSION
+    incidents: tuple[ListedIncident, ...]
+
+
+def incidents_of_directories(runs: Iterable[FoundRun]) -> list[ListedIncident]:
+    """Return all incidents in these run directories, oldest first."""
+    distinct: dict[tuple[str, int, int, str], FoundIncident] = {}
+    for one in (one for run in runs for one in find_incidents(Path(run.path))):
+        incident = one.incident
+        # Agents on one machine may have written down the same word of the whole run.
+        distinct.setdefault((incident.run_id, incident.at_ns, incident.round_index, incident.summary), one)
+    found = sorted(distinct.values(), key=lambda one: one.incident.at_ns)
+    return [
+        ListedIncident(number=number, incident=one.incident, path=one.path) for number, one in enumerate(found, start=1)
+    ]
+
+
+def incidents_of_store(run_id: str, history: Iterable[StoredFailure], evidence: str = "") -> list[ListedIncident]:
+    """Return the failures that a store has of a run, as incidents: their first cause only, and no time of day.
+
+    `evidence` may have all of the last one, as JSON.
+    """
+    incidents = [_incident(run_id, failure, restarts) for failure, restarts in _counted(history)]
+    if incidents:
+        incidents[-1] = _with_evidence(incidents[-1], evidence)
+    return [ListedIncident(number=number, incident=incident) for number, incident in enumerate(incidents, start=1)]
+
+
+def _with_evidence(known: Incident, evidence: str) -> Incident:
+    try:
+        full = msgspec.json.decode(evidence, type=Incident)
+    except msgspec.DecodeError:  # there is none, or it is a later version's
+        return known
+    if (full.round_index, full.summary) != (known.round_index, known.summary):
+        return known  # it is about an earlier one
+    return replace(full, decision=full.decision or known.decision)
+
+
+def _counted(history: Iterable[StoredFailure]) -> Iterable[tuple[StoredFailure, int]]:
+    restarts = 0
+    for failure in history:
+        yield failure, restarts
+        restarts += failure.decision is not None and failure.decision.type == "restart"
+
+
+def _incident(run_id: str, failure: StoredFailure, restarts: int) -> Incident:
+    kind = _class(failure.failure_class)
+    decision = failure.decision
+    incident = Incident(
+        run_id=run_id,
+        node_id=failure.node_id,
+        host=failure.node_id,
+        round_index=failure.round_index,
+        restart_count=restarts,
+        at_ns=0,
+        at=f"{failure.at_s:.1f} s into the run",
+        source="launcher" if failure.global_rank is None else "worker",
+        failure_class=kind,
+        summary=failure.summary,
+        exit_code=failure.exit_code,
+        elsewhere_rank=failure.global_rank,
+    )
+    if decision is None:
+        return incident
+    return replace(
+        incident,
+        decision=IncidentDecision(
+            kind=decision.type,
+            rule=decision.rule,
+            reason=decision.reason,
+            outcome=decision.outcome,
+            delay_s=decision.delay_s,
+            exclude_nodes=decision.exclude_nodes,
+        ),
+    )
+
+
+def _class(text: str) -> FailureClass:
+    try:
+        return FailureClass(text)
+    except ValueError:  # of a later version
+        return FailureClass.EXIT

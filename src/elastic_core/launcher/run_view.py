@@ -1,0 +1,264 @@
+"""What `elastic status` shows of a run, wherever it was read: the form of its `--json`, too."""
+
+from pathlib import Path
+from typing import Final
+
+from elastic_core.failure.incident import iso_time
+from elastic_core.launcher.incident_files import FoundIncident, find_incidents
+from elastic_core.launcher.run_index import FoundRun
+from elastic_core.launcher.status_file import AgentStatus
+from elastic_core.types import Record
+
+SCHEMA_VERSION: Final = 1
+
+_STATES: Final = {
+    "created": "starting",
+    "gating": "starting",
+    "joining": "waiting for a round",
+    "preparing": "starting",
+    "settling": "failing",
+    "deciding": "failing",
+    "waiting": "restarting",
+}
+"""The agent's states in words for people; the others are words already."""
+
+
+class NodeView(Record, frozen=True, kw_only=True):
+    """One node. `first_rank` is that of its first worker; None: it has no place in the round.
+
+    `since` is ISO 8601 in UTC, empty where nobody knows.
+    """
+
+    node_id: str
+    address: str = ""
+    state: str
+    node_rank: int | None = None
+    first_rank: int | None = None
+    worker_count: int = 0
+    role: str = ""
+    since: str = ""
+
+
+class WorkerView(Record, frozen=True, kw_only=True):
+    """One worker of the node whose run directory was read."""
+
+    local_rank: int
+    global_rank: int
+    pid: int
+    state: str
+
+
+class RoundView(Record, frozen=True, kw_only=True):
+    """The round that is, or was last."""
+
+    index: int
+    token: int = 0
+    node_count: int = 0
+    world_size: int = 0
+    master_addr: str = ""
+    master_port: int = 0
+
+
+class IncidentView(Record, frozen=True, kw_only=True):
+    """The last incident in short. `at` is ISO 8601 in UTC, empty where nobody knows."""
+
+    failure_class: str
+    summary: str
+    node_id: str
+    rank: int | None = None
+    round_index: int = -1
+    decision: str = ""
+    at: str = ""
+    path: str = ""
+
+
+class StoreView(Record, frozen=True, kw_only=True):
+    """The rendezvous store. `latency_s`: of the read that all this is from; `trouble`: what the agents say of it."""
+
+    where: str
+    reachable: bool | None = None
+    latency_s: float | None = None
+    unreachable_since: str = ""
+    trouble: str = ""
+
+
+class VerdictView(Record, frozen=True, kw_only=True):
+    """How the run ended: `done`, `failed` or `stopped`."""
+
+    outcome: str
+    exit_code: int
+    reason: str = ""
+    by: str = ""
+
+
+class AgentView(Record, frozen=True, kw_only=True):
+    """The agent of the run directory. `alive` None: it can't be seen from here."""
+
+    pid: int
+    host: str
+    alive: bool | None
+    started: str
+
+
+class RunView(Record, frozen=True, kw_only=True):
+    """One run. `source`: `directory` or `store`; `run_dir` is empty with the latter.
+
+    `waiting`: ids of nodes that have no place in the round.
+    """
+
+    run_id: str
+    source: str
+    state: str
+    backend: str = ""
+    run_dir: str = ""
+    agent: AgentView | None = None
+    round: RoundView | None = None
+    restart_count: int = 0
+    max_restarts: int | None = None
+    membership_changes: int = 0
+    max_membership_changes: int | None = None
+    nodes: tuple[NodeView, ...] = ()
+    waiting: tuple[str, ...] = ()
+    workers: tuple[WorkerView, ...] = ()
+    incident_count: int = 0
+    last_incident: IncidentView | None = None
+    store: StoreView | None = None
+    verdict: VerdictView | None = None
+
+
+class StatusDocument(Record, frozen=True, kw_only=True):
+    """What `elastic status --json` writes."""
+
+    schema_version: int = SCHEMA_VERSION
+    runs: tuple[RunView, ...]
+
+
+def view_of_directory(found: FoundRun) -> RunView:
+    """Return what a run directory tells: of its node, and of the run as far as this node knows."""
+    incidents = find_incidents(Path(found.path))
+    last = short_incident(incidents[-1]) if incidents else None
+    status = found.status
+    if status is None:
+        run_id = incidents[-1].incident.run_id if incidents else Path(found.path).name
+        return RunView(
+            run_id=run_id,
+            source="directory",
+            state="unknown",
+            run_dir=found.path,
+            incident_count=len(incidents),
+            last_incident=last,
+        )
+    return RunView(
+        run_id=status.run_id,
+        source="directory",
+        state=_state(found, status),
+        backend=status.backend,
+        run_dir=found.path,
+        agent=AgentView(
+            pid=status.agent.pid,
+            host=status.agent.host,
+            alive=found.running,
+            started=_iso(status.agent.started_ns),
+        ),
+        round=_round(status),
+        restart_count=status.restart_count,
+        max_restarts=status.max_restarts,
+        membership_changes=status.membership_changes,
+        max_membership_changes=status.max_membership_changes,
+        nodes=(_node(found, status),),
+        workers=tuple(
+            WorkerView(
+                local_rank=worker.local_rank,
+                global_rank=worker.global_rank,
+                pid=worker.pid,
+                state=worker.state if found.running is not False else "unknown",
+            )
+            for worker in status.workers
+        ),
+        incident_count=len(incidents),
+        last_incident=last,
+        store=_store(status),
+        verdict=_verdict(status),
+    )
+
+
+def _state(found: FoundRun, status: AgentStatus) -> str:
+    if status.end is not None:
+        return "done" if status.end.outcome == "succeeded" else status.end.outcome
+    if found.running is False:
+        return "agent dead"
+    return _STATES.get(status.state, status.state)
+
+
+def _round(status: AgentStatus) -> RoundView | None:
+    place = status.round
+    if place is None:
+        return None
+    return RoundView(
+        index=place.index,
+        token=place.token,
+        node_count=place.node_count,
+        world_size=place.world_size,
+        master_addr=place.master_addr,
+        master_port=place.master_port,
+    )
+
+
+def _node(found: FoundRun, status: AgentStatus) -> NodeView:
+    place = status.round
+    return NodeView(
+        node_id=status.node_id,
+        address=status.agent.host,
+        state=_state(found, status),
+        node_rank=None if place is None else place.node_rank,
+        first_rank=None if place is None else place.base_rank,
+        worker_count=0 if place is None else place.local_world_size,
+        role="" if place is None else place.role,
+        since=_iso(status.since_ns),
+    )
+
+
+def _store(status: AgentStatus) -> StoreView | None:
+    if not (status.where or status.trouble):
+        return None
+    return StoreView(
+        where=status.where or status.backend,
+        reachable=False if status.trouble else None,
+        unreachable_since=_iso(status.trouble_since_ns),
+        trouble=status.trouble,
+    )
+
+
+def _verdict(status: AgentStatus) -> VerdictView | None:
+    end = status.end
+    if end is None:
+        return None
+    outcome = "done" if end.outcome == "succeeded" else end.outcome
+    return VerdictView(outcome=outcome, exit_code=end.exit_code, reason=end.reason, by=status.node_id)
+
+
+def short_incident(found: FoundIncident) -> IncidentView:
+    """Return an incident in short."""
+    incident = found.incident
+    first = incident.first
+    decision = incident.decision
+    return IncidentView(
+        failure_class=incident.failure_class.value,
+        summary=incident.summary,
+        node_id=incident.node_id,
+        rank=incident.elsewhere_rank if first is None else first.global_rank,
+        round_index=incident.round_index,
+        decision="" if decision is None else decision_words(decision.kind, decision.delay_s, decision.rule),
+        at=incident.at,
+        path=found.path,
+    )
+
+
+def decision_words(kind: str, delay_s: float, rule: str) -> str:
+    """Return `restart in 2 s (intensity)`."""
+    delay = f" in {delay_s:g} s" if delay_s > 0 else ""
+    return f"{kind}{delay}" + (f" ({rule})" if rule else "")
+
+
+def _iso(at_ns: int) -> str:
+    return iso_time(at_ns // 10**6 * 10**6).replace("000000Z", "Z") if at_ns else ""

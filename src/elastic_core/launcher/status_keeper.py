@@ -1,0 +1,213 @@
+"""Keeps `status.json` true while the agent runs: written after each change of its state, never by the clock."""
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from elastic_core.agent.loop import AgentResult, Workers
+from elastic_core.agent.states import AgentState, Created, Deciding, Ended, Running, Settling
+from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.launcher.config import RunSettings
+from elastic_core.types import Round
+
+if TYPE_CHECKING:
+    from elastic_core.launcher.status_file import (
+        AgentIdentity,
+        AgentStatus,
+        EndStatus,
+        RoundStatus,
+        StatusWriter,
+        WorkerStatus,
+    )
+
+GATHER_S: Final = 0.05
+"""Changes come in bursts (a round forms, workers start): one file tells of all of them."""
+AWAY: Final = "store unreachable"
+BACK: Final = "store back"
+"""How the rendezvous begins the lines about its store."""
+_SUSPENDED: Final = "suspended: "
+_RESUMED: Final = "resumed"
+_WRITE_LIMIT_S: Final = 1.0
+
+
+class StatusKeeper:
+    """Hears of each step of the agent, and leaves the file in the run directory.
+
+    Nothing is loaded or written before `warm`: a start does not wait for it, and a run that is over at once leaves no
+    file unless its directory is kept.
+
+    Threading: the supervisor's thread only.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        *,
+        node_id: str,
+        run_dir: Path,
+        call_later: Callable[[float, Callable[[], None]], object],
+        post: Callable[[Callable[[], None]], None],
+        notice: Callable[[str], None],
+        where: Callable[[], str],
+        last_incident: Callable[[], str],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Write nothing yet.
+
+        `where` and `last_incident` are asked for each file: the store as people know it, and a path (empty: none).
+        """
+        self._settings = settings
+        self._node_id = node_id
+        self._run_dir = run_dir
+        self._call_later = call_later
+        self._post = post
+        self._notice = notice
+        self._where = where
+        self._last_incident = last_incident
+        self._clock = clock
+        self._state: AgentState = Created()
+        self._reason = ""
+        self._round: Round | None = None
+        self._done: frozenset[int] = frozenset()
+        self._began_ns = self._since_ns = clock.wall_ns()
+        self._trouble, self._trouble_ns = "", 0
+        self._writer: StatusWriter | None = None
+        self._agent: AgentIdentity | None = None
+        self._pending = self._warm = self._closed = False
+        self.workers: Workers | None = None
+        """Set once they can be asked."""
+
+    # --- what is heard
+
+    def note(self, state: AgentState, reason: str) -> None:
+        """Take what the machine has come to, and why."""
+        if type(state) is not type(self._state):
+            self._since_ns = self._clock.wall_ns()
+        self._state, self._reason = state, reason
+        self._round = getattr(state, "round", None) or self._round
+        running = state if isinstance(state, Running) else None
+        if isinstance(state, (Settling, Deciding)):
+            running = state.running
+        if running is not None:
+            self._round, self._done = running.round, running.done
+        if reason.startswith(_SUSPENDED):
+            self._set_trouble(reason.removeprefix(_SUSPENDED))
+        elif reason == _RESUMED:
+            self._set_trouble("")
+        self._mark()
+
+    def said(self, text: str) -> None:
+        """Take a line of the rendezvous: it may be about trouble with the store."""
+        if text.startswith((AWAY, BACK)):
+            self._set_trouble(text if text.startswith(AWAY) else "")
+            self._mark()
+
+    def _set_trouble(self, text: str) -> None:
+        if text != self._trouble:
+            self._trouble, self._trouble_ns = text, self._clock.wall_ns() if text else 0
+
+    # --- what is written
+
+    def warm(self) -> None:
+        """Begin to write. Called: once the workers run."""
+        self._load()
+        self._warm = True
+        self._mark()
+
+    def _mark(self) -> None:
+        if self._warm and not self._pending and not self._closed:
+            self._pending = True
+            self._call_later(GATHER_S, self._write)
+
+    def _write(self) -> None:
+        self._pending = False
+        if not self._closed:
+            self._load().put(self._status(None))
+
+    def _load(self) -> "StatusWriter":
+        if self._writer is None:
+            from elastic_core.launcher.status_file import STATUS_FILE, StatusWriter
+
+            self._writer = StatusWriter(self._run_dir / STATUS_FILE, failed=self._failed)
+        return self._writer
+
+    def _failed(self, err: OSError) -> None:
+        text = f"the agent's status could not be written to {str(self._run_dir)!r}: {err.strerror}"
+        self._post(lambda: self._notice(text))
+
+    def end(self, result: AgentResult, *, kept: bool) -> None:
+        """Leave the last word if the directory is kept; nothing is written after it."""
+        if self._closed:
+            return
+        if kept:
+            from elastic_core.launcher.status_file import EndStatus
+
+            end = EndStatus(outcome=result.ending.value, exit_code=result.exit_code, reason=result.reason)
+            self._load().put(self._status(end))
+        self.close()
+
+    def close(self) -> None:
+        """Write nothing any more; what is being written is waited for, a moment. Idempotent."""
+        self._closed = True
+        if self._writer is not None:
+            self._writer.close(within_s=_WRITE_LIMIT_S)
+
+    def _status(self, end: "EndStatus | None") -> "AgentStatus":
+        from elastic_core.launcher.status_file import AgentStatus, own_identity
+
+        settings, state = self._settings, self._state
+        if self._agent is None:
+            self._agent = own_identity(host=socket.gethostname(), started_ns=self._began_ns)
+        round_ = self._round
+        ledger = state.running.ledger if isinstance(state, Settling) else state.ledger
+        return AgentStatus(
+            run_id=settings.run_id,
+            node_id=(round_.node_id if round_ is not None else "") or self._node_id,
+            agent=self._agent,
+            backend=settings.rdzv_backend,
+            where=self._asked_where(),
+            state=type(state).__name__.lower(),
+            since_ns=self._since_ns,
+            reason=self._reason,
+            round=None if round_ is None else _placed(round_),
+            workers=self._workers_now(),
+            restart_count=ledger.restart_count,
+            # Only the built-in policy promises a number of restarts; another's budget is its own.
+            max_restarts=settings.max_restarts if settings.policy == "intensity" else None,
+            membership_changes=ledger.membership_changes,
+            max_membership_changes=settings.max_membership_changes,
+            last_incident=self._last_incident(),
+            trouble=self._trouble,
+            trouble_since_ns=self._trouble_ns,
+            end=end,
+            written_ns=self._clock.wall_ns(),
+        )
+
+    def _asked_where(self) -> str:
+        try:
+            return self._where()
+        except Exception:  # noqa: BLE001  # a plugin's code: the supervisor goes on without its word
+            return ""
+
+    def _workers_now(self) -> "tuple[WorkerStatus, ...]":
+        from elastic_core.launcher.status_file import WorkerStatus
+
+        if self.workers is None or self._round is None or isinstance(self._state, Ended):
+            return ()
+        alive, base = self.workers.alive, self._round.base_rank
+        return tuple(
+            WorkerStatus(
+                local_rank=rank,
+                global_rank=base + rank,
+                pid=pid,
+                state="alive" if rank in alive else "done" if rank in self._done else "ended",
+            )
+            for rank, pid in sorted(self.workers.pids.items())
+        )
+
+
+def _placed(round_: Round) -> "RoundStatus":
+    from elastic_core.launcher.status_file import RoundStatus
+
+    return RoundStatus(**{field: getattr(round_, field) for field in RoundStatus.__struct_fields__})

@@ -1,0 +1,63 @@
+"""Incidents of a store: what is known of each, and all of the last one where the nodes left it."""
+
+import pytest
+from msgspec.structs import replace
+
+from elastic_core.encoding import encode_json
+from elastic_core.failure.incident import IncidentWorker, build_launcher_incident
+from elastic_core.failure.report import render
+from elastic_core.launcher.incident_list import incidents_of_store
+from elastic_core.launcher.store_view import StoredDecision, StoredFailure
+from elastic_core.types import Failure, FailureClass, Origin
+
+RESTART = StoredDecision(type="restart", delay_s=2.0, rule="max-restarts")
+STOP = StoredDecision(type="stop", reason="budget used up", outcome="failed", rule="max-restarts")
+HISTORY = (
+    StoredFailure(
+        failure_class="signal", summary="killed by SIGKILL (9)", node_id="b", round_index=0, at_s=2.0, global_rank=3,
+        decision=RESTART,
+    ),
+    StoredFailure(failure_class="hang", summary="no step", node_id="a", round_index=1, at_s=9.25, decision=STOP),
+)  # fmt: skip
+
+
+def full(**changes):
+    failure = Failure(
+        failure_class=FailureClass.HANG, summary="no step", node_id="a", round_index=1, at_s=9.0, uptime_s=1.0
+    )
+    incident = build_launcher_incident(failure, run_id="x", host="gpu-1", at_ns=10**18)
+    first = IncidentWorker(
+        global_rank=0, local_rank=0, pid=7, exit_code=1, signal=None, origin=Origin.INTRINSIC,
+        failure_class=FailureClass.HANG, summary="no step", at_ns=10**18, exited_ns=10**18, runtime_s=1.0,
+    )  # fmt: skip
+    return replace(incident, first=first, **changes)
+
+
+def test_each_failure_is_an_incident_with_its_decision_and_the_restarts_before_it():
+    first, second = (one.incident for one in incidents_of_store("x", HISTORY))
+    assert (first.failure_class, first.elsewhere_rank, first.source) == (FailureClass.SIGNAL, 3, "worker")
+    assert (first.decision.kind, first.decision.delay_s, first.restart_count) == ("restart", 2.0, 0)
+    assert (second.source, second.decision.reason, second.restart_count) == ("launcher", "budget used up", 1)
+    assert "rank 3 on b" in render(first)
+    assert "9.2 s into the run" in render(second)
+
+
+def test_the_last_one_is_whole_where_the_nodes_left_it():
+    first, second = (one.incident for one in incidents_of_store("x", HISTORY, encode_json(full()).decode()))
+    assert first.first is None
+    assert (second.first.pid, second.at_ns) == (7, 10**18)
+    assert second.decision.reason == "budget used up"
+
+
+@pytest.mark.parametrize("evidence", ["", "{}", "nonsense", encode_json(full(round_index=0)).decode()])
+def test_other_evidence_is_left_alone(evidence):
+    assert incidents_of_store("x", HISTORY, evidence)[-1].incident.first is None
+
+
+def test_a_class_of_a_later_version_does_no_harm():
+    (one,) = incidents_of_store("x", (StoredFailure(failure_class="cosmic ray", summary="bit 3"),))
+    assert one.incident.summary == "bit 3"
+
+
+def test_nothing_failed():
+    assert incidents_of_store("x", (), encode_json(full()).decode()) == []

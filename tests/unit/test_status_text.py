@@ -1,0 +1,182 @@
+"""What `elastic status` writes, as text: columns, ages, what nobody knows, and nothing that steers a terminal."""
+
+import pytest
+
+from elastic_core.cli.status_text import age, clean, duration, incident_line, page_of_run, page_of_runs, plain
+from elastic_core.failure.incident import iso_time
+from elastic_core.launcher.run_view import (
+    AgentView,
+    IncidentView,
+    NodeView,
+    RoundView,
+    RunView,
+    StoreView,
+    VerdictView,
+    WorkerView,
+)
+
+NOW_NS = 1_800_000_000 * 10**9
+BOOM = IncidentView(
+    failure_class="user exception",
+    summary="ValueError: boom",
+    node_id="n1",
+    rank=9,
+    round_index=2,
+    decision="restart in 0.5 s (max-restarts)",
+    at=iso_time(NOW_NS - 60 * 10**9),
+    path="/r/incident-0.json",
+)
+NODES = (
+    NodeView(node_id="n0", address="10.0.0.1", state="running", node_rank=0, first_rank=0, worker_count=8),
+    NodeView(
+        node_id="n1",
+        address="10.0.0.2",
+        state="lost",
+        node_rank=1,
+        first_rank=8,
+        worker_count=1,
+        role="trainer",
+        since=iso_time(NOW_NS - 125 * 10**9),
+    ),
+    NodeView(node_id="n2", state="ready", worker_count=8),
+)
+RUN = RunView(
+    run_id="bert-7",
+    source="store",
+    state="running",
+    backend="redis",
+    round=RoundView(index=3, token=7, node_count=2, world_size=9, master_addr="10.0.0.1", master_port=29500),
+    restart_count=1,
+    membership_changes=2,
+    nodes=NODES,
+    waiting=("n2",),
+    incident_count=1,
+    last_incident=BOOM,
+    store=StoreView(where="redis at r:6379", reachable=True, latency_s=0.0012),
+)
+
+
+def text(run):
+    return plain(page_of_run(run, now_ns=NOW_NS))
+
+
+def test_a_run_from_its_store():
+    assert text(RUN) == (
+        "run 'bert-7': running, round 3 (token 7)\n"
+        "2 nodes, 9 workers; master 10.0.0.1:29500\n"
+        "1 restart, 2 membership changes\n"
+        "store: redis at r:6379, read in 1.2 ms\n"
+        "\n"
+        "NODE  ADDRESS   STATE    RANKS        WORKERS  SINCE\n"
+        "n0    10.0.0.1  running  0-7          8        -\n"
+        "n1    10.0.0.2  lost     8 (trainer)  1        2 min 5 s\n"
+        "n2    -         ready    -            8        -\n"
+        "\n"
+        "waiting for a place: n2\n"
+        "last incident (of 1, 1 min ago): rank 9 on n1 failed: ValueError: boom (user exception, round 2); "
+        "restart in 0.5 s (max-restarts)\n"
+        "  /r/incident-0.json"
+    )
+
+
+def of_directory(**changes):
+    fields = {
+        "run_id": "bert-7",
+        "source": "directory",
+        "state": "running",
+        "run_dir": "/r",
+        "agent": AgentView(pid=77, host="n0", alive=True, started=iso_time(NOW_NS - 10**10)),
+        "max_restarts": 3,
+        "workers": (WorkerView(local_rank=0, global_rank=8, pid=80, state="alive"),),
+    }
+    return RunView(**(fields | changes))
+
+
+def test_a_run_from_its_directory_says_what_is_allowed_and_who_works():
+    shown = text(of_directory())
+    assert "0 restarts of 3, 0 membership changes\nagent 77 on n0, started 10 s ago\n" in shown
+    assert "LOCAL RANK  RANK  PID  STATE\n0           8     80   alive" in shown
+    assert shown.endswith("run directory: /r")
+
+
+@pytest.mark.parametrize(("alive", "said"), [(False, "; it is dead"), (None, "; it can't be seen from here")])
+def test_an_agent_that_does_not_live_is_said_to_be_dead(alive, said):
+    agent = AgentView(pid=77, host="n0", alive=alive, started=iso_time(NOW_NS))
+    assert f"agent 77 on n0, started 0 s ago{said}" in text(of_directory(agent=agent))
+
+
+def test_an_agent_that_is_dead_because_its_run_ended_is_no_news():
+    agent = AgentView(pid=77, host="n0", alive=False, started=iso_time(NOW_NS))
+    shown = text(of_directory(agent=agent, verdict=VerdictView(outcome="failed", exit_code=3, reason="exit code 3")))
+    assert "dead" not in shown
+    assert "verdict: failed, exit code 3: exit code 3" in shown
+
+
+def test_a_directory_without_a_status_says_so():
+    assert "left no status" in text(of_directory(agent=None))
+
+
+def test_a_store_that_is_away_is_told_with_the_time():
+    store = StoreView(
+        where="redis at r:6379",
+        reachable=False,
+        unreachable_since=iso_time(NOW_NS - 90 * 10**9),
+        trouble="connection refused",
+    )
+    shown = text(RunView(run_id="x", source="store", state="running", store=store))
+    assert "store: redis at r:6379, unreachable for 1 min 30 s (connection refused)\n" in shown
+    assert "what stands here was read before that" in shown
+
+
+def test_several_runs_are_a_line_each():
+    node = NodeView(node_id="n0", state="running", since=iso_time(NOW_NS - 4 * 10**9))
+    runs = [of_directory(run_id=name, nodes=(node,)) for name in ("a", "long-name")]
+    assert plain(page_of_runs(runs, now_ns=NOW_NS)) == (
+        "RUN        STATE    ROUND  RESTARTS  NODE  PID  SINCE  RUN DIRECTORY\n"
+        "a          running  -      0 of 3    n0    77   4 s    /r\n"
+        "long-name  running  -      0 of 3    n0    77   4 s    /r\n"
+        "\n"
+        "One in full: elastic status RUN"
+    )
+
+
+def test_many_waiting_nodes_are_counted():
+    run = RunView(run_id="x", source="store", state="running", waiting=tuple(f"n{i}" for i in range(11)))
+    assert "waiting for a place: n0, n1, n2, n3, n4, n5, n6, n7 and 3 more" in text(run)
+
+
+def test_an_incident_without_a_rank_is_named_by_its_class():
+    incident = IncidentView(failure_class="node lost", summary="no word", node_id="n1")
+    assert incident_line(incident) == "node lost on n1 failed: no word (node lost)"
+
+
+def test_what_others_wrote_can_not_steer_a_terminal():
+    evil = "a\x1b[2Jb\nc\u202ed"
+    run = RunView(
+        run_id=evil, source="store", state=evil, nodes=(NodeView(node_id=evil, address=evil, state=evil, role=evil),)
+    )
+    shown = text(run)
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+    assert clean(evil) == "a?[2Jb c?d"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (-5, "0 s"),
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (60, "1 min"),
+        (61, "1 min 1 s"),
+        (7260, "2 h 1 min"),
+        (7200, "2 h"),
+        (273_600, "3 d 4 h"),
+    ],
+)
+def test_durations(seconds, shown):
+    assert duration(seconds) == shown
+
+
+def test_an_age_that_nobody_knows():
+    assert age("", NOW_NS) == "-"
