@@ -9,11 +9,14 @@ interpreter find a pid that isn't theirs, a worker that executes itself again is
 inherit the hook in memory, are told apart by their pid.
 """
 
+import _signal  # what the interpreter has loaded; `signal` around it is a training script's to pay for
 import atexit
 import faulthandler
 import os
 import sys
 import time
+
+from elastic_core.multiprocessing import beat_layout
 
 # Not from typing: importing it would cost a script more than all the rest of this module.
 TYPE_CHECKING = False
@@ -84,8 +87,33 @@ def arm() -> None:
         if fault_file and not faulthandler.is_enabled():
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             faulthandler.enable(file=os.open(fault_file, flags, 0o600), all_threads=True)
+        beat_file = os.environ.get(beat_layout.FILE_VARIABLE, "")
+        if beat_file:
+            _offer_stacks(beat_file)
     except Exception as reason:  # noqa: BLE001  # a script must run whether or not its failure can be recorded
         _note(error_file, reason)
+
+
+def _offer_stacks(beat_file: str) -> None:
+    """Have the interpreter write its stacks whenever the agent asks with a signal, and tell the agent that it may ask.
+
+    The file is memory, so that a disk which hangs can't keep a stack from being told.
+    """
+    signum = _signal.SIGRTMAX - beat_layout.STACKS_BELOW_RTMAX
+    if _signal.getsignal(signum) != _signal.SIG_DFL:
+        return  # somebody's choice, which stands
+    faulthandler.register(
+        signum, file=os.open(beat_file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), all_threads=True, chain=False
+    )
+    page = os.open(beat_file, os.O_WRONLY | os.O_CLOEXEC)  # one that appends can't write in front
+    try:
+        word = os.getpid() | signum << 32
+        os.pwrite(page, word.to_bytes(beat_layout.WORD_BYTES, sys.byteorder), beat_layout.HOOK * beat_layout.WORD_BYTES)
+    finally:
+        os.close(page)
+    beats = sys.modules.get("elastic_core.worker.beats")
+    if beats is not None:  # a standby interpreter imported it before it was a worker
+        beats.attach()
 
 
 def _remember_interrupt() -> None:
