@@ -8,7 +8,6 @@ from elastic_core.failure.report import ranges
 from elastic_core.multiprocessing.errors.frames import Frame
 from elastic_core.types import Record
 
-
 RECOVERED = "no rank stands still any more"
 
 

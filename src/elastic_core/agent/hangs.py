@@ -14,7 +14,7 @@ from elastic_core.types import Record
 SHORTEST_LOOK_S = 0.1
 LOOKS_A_LIMIT = 10
 LONGEST_GAP_LOOKS = 2
-"""A look that comes later than this many intervals after the last: the agent was stopped, and that time is not counted."""
+"""A look that comes later than so many intervals after the last: the agent was stopped, and the rest is not counted."""
 PATIENCE = 0.5
 """How much of a limit longer ranks are waited for when another node has a slower one."""
 
@@ -180,7 +180,7 @@ def told(watch: Watch) -> NodeSteps:
     slowest = min(steps, key=lambda rank: (steps[rank] or 0, rank), default=None)
     signs = [each.sign_s for each in watch.workers.values()]
     return NodeSteps(
-        max_step=max(steps.values(), default=None),  # type: ignore[type-var]  # None was left out above
+        max_step=max(steps.values(), default=None),
         min_step=None if slowest is None else steps[slowest],
         slowest_rank=slowest,
         protected_s=max(0.0, _protected_until(watch) - watch.lived_s),
@@ -261,7 +261,7 @@ def _due_by_output(watch: Watch, elsewhere: Elsewhere) -> dict[int, tuple[float,
         sign_s = max(each.sign_s for each in visible.values())
         if elsewhere.quiet_s is not None:
             sign_s = max(sign_s, watch.lived_s - elsewhere.quiet_s)
-        return {rank: (sign_s + limits.hang_s, limits.hang_s) for rank in visible} if limits.hang_s else {}
+        return dict.fromkeys(visible, (sign_s + limits.hang_s, limits.hang_s)) if limits.hang_s else {}
     if not limits.startup_s:
         return {}
     return {rank: (_held_until(each) + limits.startup_s, limits.startup_s) for rank, each in visible.items()}

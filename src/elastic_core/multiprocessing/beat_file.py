@@ -102,9 +102,8 @@ class BeatFile:
             since_s=words[at + layout.SINCE_NS] / 1e9,
             limit_s=max(0, words[at + layout.LIMIT_NS]) / 1e9,
         )
-        return (
-            found if words[at + layout.SERIAL] == serial else None
-        )  # else it was left, and the place taken, meanwhile
+        # Else it was left, and its place taken by another, meanwhile.
+        return found if words[at + layout.SERIAL] == serial else None
 
     # --- stacks
 

@@ -34,10 +34,10 @@ def heartbeat(*, step: "SupportsIndex | None" = None) -> None:
     Call it once a step, and never where no progress is made. Threading: any; costs a fraction of a microsecond.
     """
     if step is not None:
-        try:
+        try:  # noqa: SIM105  # contextlib costs more than the beat
             _words[_STEP] = step  # type: ignore[call-overload]  # it takes whatever is an index
         except (TypeError, ValueError):
-            pass  # noqa: SIM105  # contextlib costs more than the beat; a wrong step must not end a training
+            pass  # a wrong step must not end a training, least of all only where somebody looks at it
     _words[_BEAT_NS] = monotonic_ns()
 
 

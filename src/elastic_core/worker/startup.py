@@ -9,7 +9,7 @@ interpreter find a pid that isn't theirs, a worker that executes itself again is
 inherit the hook in memory, are told apart by their pid.
 """
 
-import _signal  # what the interpreter has loaded; `signal` around it is a training script's to pay for
+import _signal  # type: ignore[import-not-found]  # what the interpreter has loaded; `signal` around it is a training script's to pay for
 import atexit
 import faulthandler
 import os
