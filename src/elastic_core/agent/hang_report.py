@@ -68,8 +68,9 @@ def blame(stall: Stall, ranks: Iterable[RankReport]) -> tuple[int, ...]:
 
 def warning(report: HangReport) -> str:
     """Return the line for the console at half the limit."""
+    others = "; the others have" if report.stall.behind else ""
     stacks = f"; stacks: {report.folder}" if report.folder else ""
-    return f"{_told(report)}{stacks}"
+    return f"{_told(report)}{others}{stacks}"
 
 
 def summary(report: HangReport) -> str:
@@ -102,7 +103,7 @@ def _told(report: HangReport) -> str:
     where = f", in {place}" if place else ""
     if stall.behind:
         have = "have" if several else "has"
-        text = f"{who} {have} not reached step {stall.top_step} (at {_steps(late)} for {quiet}{where}); the others have"
+        text = f"{who} {have} not reached step {stall.top_step} (at {_steps(late)} for {quiet}{where})"
     elif not all(each.begun for each in late):
         what = "first heartbeat" if stall.by_beats else "output"
         text = f"{who}: no {what} {quiet} after the start{where}"
@@ -132,7 +133,4 @@ def _states(ranks: Sequence[RankReport]) -> str:
             in_kernel = f" ({', '.join(waits)})" if waits else ""
             which = "it is" if len(ranks) == 1 else f"rank {ranges(each.global_rank for each in found)}:"
             said.append(f"; {which} {words}{in_kernel}")
-    shares = [each.cpu_share for each in ranks if each.cpu_share is not None]
-    if shares and not said:
-        said.append(f"; using {max(shares):.1f} processors" if max(shares) >= 0.05 else "; using no processor time")
     return "".join(said)

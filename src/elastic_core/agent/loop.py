@@ -16,7 +16,7 @@ from elastic_core import messages as m
 from elastic_core.agent.journal import Journal
 from elastic_core.agent.machine import advance
 from elastic_core.agent.rendezvous_thread import RendezvousThread
-from elastic_core.agent.states import AgentState, Created, Deciding, Ended, Ending
+from elastic_core.agent.states import AgentState, Created, Deciding, Ended, Ending, Running
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ElasticError
 from elastic_core.failure.runner import PolicyRunner
@@ -274,6 +274,11 @@ class Agent:
     def _note_alive(self) -> None:
         pids, alive = self._workers.pids, self._workers.alive
         self._note_workers([pids[rank] for rank in alive if rank in pids])
+
+    def on_hang(self, examine: Callable[[], Failure]) -> None:
+        """Take a hang, unless something else is being decided, or the workers are being stopped."""
+        if isinstance(self._state, Running):
+            self.dispatch(m.HangFound(failure=examine()))
 
     def on_workers_stopped(self) -> None:
         """Take the end of the stop ladder from the group."""

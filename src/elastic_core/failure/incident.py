@@ -97,6 +97,35 @@ class IncidentPhases(Record, frozen=True, kw_only=True):
     start_s: float | None = None
 
 
+class IncidentHungRank(Record, frozen=True, kw_only=True):
+    """One rank of this node during a hang.
+
+    `quiet_s`: seconds without a sign of life, None where that was no longer than usual. `state` is the kernel's letter
+    for the process, `wait` where in the kernel it sleeps, `cpu_share` how many processors it used. `place` is its
+    innermost line of the user's code, `stacks` the file with all its threads.
+    """
+
+    global_rank: int
+    blamed: bool
+    step: int | None = None
+    quiet_s: float | None = None
+    state: str = ""
+    wait: str = ""
+    cpu_share: float | None = None
+    place: str = ""
+    stacks: str = ""
+
+
+class IncidentHang(Record, frozen=True, kw_only=True):
+    """What is known of a hang: `step` is the furthest that any rank had come, `section` one that was over its limit."""
+
+    ranks: tuple[IncidentHungRank, ...]
+    step: int | None = None
+    section: str = ""
+    stacks: str = ""
+    """The folder with the stacks."""
+
+
 class Incident(Record, frozen=True, kw_only=True):
     """One failure of a run, as seen from one node.
 
@@ -128,6 +157,8 @@ class Incident(Record, frozen=True, kw_only=True):
     """Workers of this node that had ended with 0 by themselves."""
     decision: IncidentDecision | None = None
     phases: IncidentPhases = IncidentPhases()
+    hang: IncidentHang | None = None
+    """Set where workers of this node were taken for hung."""
 
 
 def build_incident(

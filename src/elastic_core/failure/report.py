@@ -105,6 +105,8 @@ def _block(incident: Incident, width: int, incident_path: str, frame_count: int)
         yield from frame_lines(_frames(incident.first), count=frame_count, width=width, clean=_clean)
     yield from _others(incident, width)
     yield from _logs(incident)
+    if incident.hang is not None and incident.hang.stacks:
+        yield f"Stacks: {_clean(incident.hang.stacks)}"
     if incident.decision is not None:
         yield _cut(f"Decision: {_decision(incident.decision)}", width)
     if incident_path:
@@ -227,7 +229,7 @@ def _where(incident: Incident) -> str:
     if incident.first is None:
         return ""
     innermost = place(_frames(incident.first))
-    return f" ({_clean(innermost)})" if innermost else ""
+    return f" ({_clean(innermost)})" if innermost and innermost not in incident.summary else ""
 
 
 def _frames(worker: IncidentWorker) -> tuple[IncidentFrame, ...]:

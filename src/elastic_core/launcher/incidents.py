@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from elastic_core.agent.hang_report import HangReport
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.failure.classify import judge
 from elastic_core.failure.incident import (
@@ -22,6 +23,7 @@ from elastic_core.failure.incident import (
 )
 from elastic_core.failure.report import render, render_attempt
 from elastic_core.launcher.config import RunSettings
+from elastic_core.launcher.hang import Hang
 from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.multiprocessing.errors.reader import read_error
 from elastic_core.types import (
@@ -73,12 +75,14 @@ class IncidentReporter:
         self._examined: Incident | None = None
         self._decided_s = 0.0
         self._before_restart: Incident | None = None
+        self._hang: Hang | None = None
         self.failed_workers: tuple[FailedWorker, ...] = ()
 
     def begin_round(self, paths: dict[int, WorkerPaths], restart_count: int) -> None:
         """Take the files that the round's workers will leave, and how often the run was restarted before."""
         self._paths = paths
         self._restarts = self._restarts_before = restart_count
+        self._hang = None
 
     def _notice(self, text: str) -> None:
         self._line(f"elastic: {text}")
@@ -92,9 +96,21 @@ class IncidentReporter:
         self._examined, self.failed_workers = incident, evidence.failed
         return to_failure(incident, at_s=0.0, uptime_s=0.0)
 
-    def _gather(self, exits: Iterable[WorkerExit]) -> Evidence:
+    def hung(self, round_: Round, report: HangReport) -> Failure:
+        """Take a hang for the first cause, and return it as a failure that is not yet placed in time."""
+        hang = Hang(report, now_ns=self._clock.wall_ns())
+        workers = tuple(hang.worker(rank, hang.exit_of(rank), self._logs_of(rank)) for rank in report.blamed)
+        evidence = Evidence(failed=workers, finished_count=0)
+        incident = replace(self._incident(round_, evidence, self._restarts, None), hang=hang.record)
+        self._hang, self._examined, self.failed_workers = hang, incident, workers
+        return replace(to_failure(incident, at_s=0.0, uptime_s=report.uptime_s), node_id="")
+
+    def _gather(self, exits: Iterable[WorkerExit], hang: Hang | None = None) -> Evidence:
         failed, finished = [], 0
         for exit in exits:
+            if hang is not None and exit.local_rank in hang.blamed:
+                failed.append(hang.worker(exit.local_rank, exit, self._logs_of(exit.local_rank)))
+                continue
             if exit.code == 0 and exit.stop_signal is None:
                 finished += 1
                 continue
@@ -113,12 +129,16 @@ class IncidentReporter:
             _tail(paths.stderr.file),
             exit=exit,
         )
-        logs = tuple(path for path in (paths.stderr.file, paths.stdout.file) if path and Path(path).exists())
-        worker = judge(exit, error, log_paths=logs, script_missing=self._script_missing(exit))
+        worker = judge(exit, error, log_paths=self._logs_of(exit.local_rank), script_missing=self._script_missing(exit))
         if worker.failure_class is FailureClass.EXIT and worker.origin is not Origin.STOPPED and _on_full_disk(paths):
             # A worker that can't write its own log can't write down what went wrong either.
             return replace(worker, summary=f"{worker.summary}; the disk of its log and error files is full")
         return worker
+
+    def _logs_of(self, local_rank: int) -> tuple[str, ...]:
+        paths = self._paths.get(local_rank)
+        files = () if paths is None else (paths.stderr.file, paths.stdout.file)
+        return tuple(path for path in files if path and Path(path).exists())
 
     def _script_missing(self, exit: WorkerExit) -> bool:
         script = self._settings.entrypoint.script
@@ -218,7 +238,8 @@ class IncidentReporter:
         self, round_: Round | None, exits: Iterable[WorkerExit], failure: Failure, decision: Decision
     ) -> Incident:
         restarts = self._restarts - isinstance(decision, Restart)
-        evidence = self._gather(exits)
+        hang = self._hang if failure.failure_class is FailureClass.HANG and _is_here(failure, round_) else None
+        evidence = self._gather(exits, hang)
         by_themselves = any(worker.origin is not Origin.STOPPED for worker in evidence.failed)
         here = _is_here(failure, round_)
         if not here or round_ is None or not by_themselves:
@@ -229,10 +250,10 @@ class IncidentReporter:
         if first is None:
             return incident
         phases = IncidentPhases(
-            detect_s=max(0.0, (first.exited_ns - first.at_ns) / 1e9),
+            detect_s=max(0.0, (first.exited_ns - first.at_ns) / 1e9) if hang is None else hang.detect_s,
             stop_s=self._clock.monotonic_s() - self._decided_s,
         )
-        return replace(incident, phases=phases)
+        return replace(incident, phases=phases, hang=None if hang is None else hang.record)
 
     def _write(self, incident: Incident) -> str:
         path = self._run_dir / INCIDENT_FILE
