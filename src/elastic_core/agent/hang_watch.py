@@ -62,6 +62,7 @@ class HangWatch:
         self._episode = 0
         self._cpu: dict[int, tuple[float, float]] = {}
         self._told_blind = False
+        self._elsewhere: hangs.Elsewhere | None = None
 
     # --- a round
 
@@ -89,6 +90,7 @@ class HangWatch:
         self._began_s = self._clock.monotonic_s()
         self._watch = hangs.begin(self._limits, self._pids, now_s=self._began_s)
         self._cpu = {}
+        self._elsewhere = None
         self._episode = 1
         self._look_later()
 
@@ -126,6 +128,10 @@ class HangWatch:
         """What other nodes need to know in order to judge theirs; None: nothing is watched."""
         return None if self._watch is None else hangs.told(self._watch)
 
+    def hear(self, elsewhere: hangs.Elsewhere) -> None:
+        """Take what other nodes tell of their ranks; it stands until they tell something else."""
+        self._elsewhere = elsewhere
+
     # --- looks
 
     def _look_later(self) -> None:
@@ -136,7 +142,8 @@ class HangWatch:
         if self._watch is None or not self._watch.workers:
             return
         now_s = self._clock.monotonic_s()
-        self._watch, verdict = hangs.look(self._watch, self._sightings(self._watch), now_s=now_s)
+        sightings = self._sightings(self._watch)
+        self._watch, verdict = hangs.look(self._watch, sightings, now_s=now_s, elsewhere=self._elsewhere)
         match verdict:
             case hangs.Stall():
                 self._ask_for_stacks(verdict)
@@ -158,6 +165,8 @@ class HangWatch:
             before = watched.sighting
             still = (seen is None or seen.beat_s == before.beat_s) and own.mark == before.traffic
             stat = read_stat(self._pids[rank]) if still else None
+            if still and seen is not None and seen.owner and not _lives(seen.owner):
+                seen = None  # what beat was a process that the worker had started, and has ended
             found[rank] = hangs.Sighting(
                 will_beat=seen is not None and seen.owner != 0,
                 beat_s=None if seen is None else seen.beat_s,
@@ -269,3 +278,8 @@ class HangWatch:
             self._notice(f"stacks can't be written to {str(folder)!r}: {error.strerror}")
             return "", ranks
         return str(folder), tuple(written)
+
+
+def _lives(pid: int) -> bool:
+    stat = read_stat(pid)
+    return stat is not None and stat.alive

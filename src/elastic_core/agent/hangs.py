@@ -2,7 +2,7 @@
 
 A worker that beats is judged by its beats. On a node where none does, all are judged together, by what any of them
 writes or reads: a rank that waits for the others is silent, too. Ages count on a clock that only runs while the agent
-does: nobody is late because the agent was stopped.
+does, and nobody debugs a worker: no rank is late because the agent was stopped.
 """
 
 from collections.abc import Iterable, Mapping
@@ -162,7 +162,9 @@ def look(
         elsewhere: What the other nodes say.
     """
     gap_s = max(0.0, now_s - watch.looked_s)
-    counted_s = min(gap_s, LONGEST_GAP_LOOKS * watch.limits.look_s)
+    # While somebody debugs a rank, the others wait for it.
+    held = any(sighting.held for sighting in sightings.values())
+    counted_s = 0.0 if held else min(gap_s, LONGEST_GAP_LOOKS * watch.limits.look_s)
     lived_s = watch.lived_s + counted_s
     workers = {
         rank: _seen(watched, sightings[rank], now_s=now_s, lived_s=lived_s, counted_s=counted_s)
@@ -198,11 +200,9 @@ def _seen(watched: Watched, now: Sighting, *, now_s: float, lived_s: float, coun
         # Its clock is ours; but it has beaten since the last look, whatever it says.
         sign_s, begun = lived_s - min(max(0.0, now_s - now.beat_s), counted_s), True
     elif now.beat_s is None and (now.written, now.traffic) != (before.written, before.traffic):
-        sign_s = lived_s
-        # The first output does not stand for the first beat of one that will beat.
-        begun = not now.will_beat and (begun or bool(now.written))
-    if now.held:
-        sign_s = lived_s
+        sign_s, begun = lived_s, begun or bool(now.written)
+    if now.will_beat and now.beat_s is None:
+        begun = False  # the first output does not stand for the first beat
     since = {
         section.serial: watched.since.get(section.serial, lived_s - min(max(0.0, now_s - section.since_s), counted_s))
         for section in now.sections
@@ -246,12 +246,8 @@ def _due_by_beats(watch: Watch) -> dict[int, tuple[float, float]]:
             if limits.hang_s:
                 due[rank] = (each.sign_s + limits.hang_s, limits.hang_s)
         elif limits.startup_s and not each.begun:
-            due[rank] = (_held_until(each) + limits.startup_s, limits.startup_s)
+            due[rank] = (limits.startup_s, limits.startup_s)
     return due
-
-
-def _held_until(each: Watched) -> float:
-    return each.sign_s if each.sighting.held else 0.0
 
 
 def _due_by_output(watch: Watch, elsewhere: Elsewhere) -> dict[int, tuple[float, float]]:
@@ -264,7 +260,7 @@ def _due_by_output(watch: Watch, elsewhere: Elsewhere) -> dict[int, tuple[float,
         return dict.fromkeys(visible, (sign_s + limits.hang_s, limits.hang_s)) if limits.hang_s else {}
     if not limits.startup_s:
         return {}
-    return {rank: (_held_until(each) + limits.startup_s, limits.startup_s) for rank, each in visible.items()}
+    return dict.fromkeys(visible, (limits.startup_s, limits.startup_s))
 
 
 def _visible(sighting: Sighting) -> bool:
