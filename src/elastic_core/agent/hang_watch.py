@@ -86,13 +86,17 @@ class HangWatch:
             rank: [stream.file for stream in (launch.stdout, launch.stderr) if stream.file is not None]
             for rank, launch in self._launches.items()
         }
-        self._meter = ActivityMeter(self._pids, files)
+        self._meter = ActivityMeter(self._pids, files, self._written_for_us)
         self._began_s = self._clock.monotonic_s()
         self._watch = hangs.begin(self._limits, self._pids, now_s=self._began_s)
         self._cpu = {}
         self._elsewhere = None
         self._episode = 1
         self._look_later()
+
+    def _written_for_us(self, rank: int) -> int:
+        file = self._files.get(rank)
+        return 0 if file is None else file.written_for_us
 
     def ended(self, local_rank: int) -> None:
         """Forget a worker that has ended."""

@@ -112,6 +112,11 @@ class BeatFile:
         """Where the next stack will begin."""
         return os.fstat(self._fd).st_size
 
+    @property
+    def written_for_us(self) -> int:
+        """How many bytes the worker has written here so far."""
+        return self.stacks_end - layout.PAGE_BYTES + (layout.WORD_BYTES if self._words[layout.HOOK] else 0)
+
     def stacks(self, begin: int) -> str:
         """Return what was written from `begin` on, a bounded part of it."""
         return os.pread(self._fd, MAX_STACKS_BYTES, begin).decode("utf-8", "replace")

@@ -22,7 +22,7 @@ class Vitals(Record, frozen=True, kw_only=True):
 
 
 class Traffic(Record, frozen=True, kw_only=True):
-    """Bytes that processes have read and written so far, by whatever way."""
+    """Bytes that processes have read so far, by calls or through mapped files, and written by calls."""
 
     read: int = 0
     written: int = 0
@@ -73,7 +73,7 @@ def traffic_of(pid: int) -> Traffic | None:
     pairs = dict(line.split(b": ") for line in content.splitlines() if b": " in line)
     return Traffic(
         read=int(pairs.get(b"rchar", 0)) + int(pairs.get(b"read_bytes", 0)),
-        written=int(pairs.get(b"wchar", 0)) + int(pairs.get(b"write_bytes", 0)),
+        written=int(pairs.get(b"wchar", 0)),
     )
 
 

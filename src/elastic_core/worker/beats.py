@@ -121,7 +121,24 @@ def attach() -> None:
         return
     words = page.cast("q")
     if words[layout.MAGIC] == layout.MAGIC_VALUE and _claim(words):
+        _keep_signal(words)
         _use(page)
+
+
+def attached() -> bool:
+    """Return whether anybody reads what this process says."""
+    return _words[layout.MAGIC] == layout.MAGIC_VALUE
+
+
+def _keep_signal(words: memoryview) -> None:
+    """Let the agent ask for no stacks any more where the script has given our signal a meaning of its own."""
+    signum = words[layout.HOOK] >> 32
+    if signum > 0:
+        import _signal  # type: ignore[import-not-found]  # `signal` around it is the script's to pay for
+
+        # faulthandler's handler does not show here.
+        if _signal.getsignal(signum) != _signal.SIG_DFL:
+            words[layout.HOOK] = 0
 
 
 def _map(path: str) -> memoryview:
