@@ -197,7 +197,7 @@ def moves(node, rank, **changes):
 def test_silent_node_is_judged_by_output_as_a_whole():
     node = Node()
     for rank in (0, 1):
-        moves(node, rank, written=100)
+        moves(node, rank, written=100 * (1 - rank))
     node.look()
     for _ in range(50):
         moves(node, 0, written=100)
@@ -207,6 +207,7 @@ def test_silent_node_is_judged_by_output_as_a_whole():
     assert [at_s for at_s, _ in node.stalls] == [55.0, 60.0]
     assert not node.stalls[-1][1].by_beats
     assert node.stalls[-1][1].suspects == (0, 1)
+    assert [(each.quiet_s, each.begun) for each in node.stalls[-1][1].late] == [(10.0, True), (10.0, True)]
 
 
 def test_reading_is_a_sign_of_life_but_not_the_first_one():

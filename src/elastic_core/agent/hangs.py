@@ -283,7 +283,12 @@ def _slower_elsewhere(watch: Watch, elsewhere: Elsewhere) -> bool:
 
 
 def _stall(watch: Watch, late: Iterable[int], elsewhere: Elsewhere, *, by_beats: bool, hung: bool) -> Stall:
-    workers = watch.workers
+    workers = signs = watch.workers
+    if not by_beats:  # a sign of one is a sign of all
+        last = Watched(
+            sign_s=max(each.sign_s for each in workers.values()), begun=any(each.begun for each in workers.values())
+        )
+        signs = dict.fromkeys(workers, last)
     steps = [each.sighting.step for each in workers.values() if each.sighting.step is not None]
     if elsewhere.max_step is not None:
         steps.append(elsewhere.max_step)
@@ -292,9 +297,9 @@ def _stall(watch: Watch, late: Iterable[int], elsewhere: Elsewhere, *, by_beats:
         (
             Late(
                 local_rank=rank,
-                quiet_s=watch.lived_s - (workers[rank].sign_s if workers[rank].begun else 0.0),
+                quiet_s=watch.lived_s - (signs[rank].sign_s if signs[rank].begun else 0.0),
                 step=workers[rank].sighting.step,
-                begun=workers[rank].begun,
+                begun=signs[rank].begun,
             )
             for rank in late
         ),
