@@ -269,3 +269,42 @@ def test_py_spy_is_asked_where_the_interpreter_can_not_be(elastic, script, tmp_p
     incident = hung(agent)
     assert incident["first"]["exception"]["source"] == "py-spy"
     assert "in train.py:7" in incident["summary"]
+
+
+# --- uninterruptible sleep
+
+FREEZER = Path("/sys/fs/cgroup/freezer")
+
+
+@pytest.fixture
+def freeze():
+    """Put a process into uninterruptible sleep, out of which not even SIGKILL gets it, until the test is over."""
+    if not os.access(FREEZER / "cgroup.procs", os.W_OK):
+        pytest.skip("no freezer of our own here")
+    folder = FREEZER / f"elastic-test-{os.getpid()}"
+    folder.mkdir()
+
+    def into(pid):
+        (folder / "cgroup.procs").write_text(str(pid))
+        (folder / "freezer.state").write_text("FROZEN")
+        wait_for(lambda: (folder / "freezer.state").read_text() == "FROZEN\n")
+
+    yield into
+    (folder / "freezer.state").write_text("THAWED")
+    for pid in (folder / "cgroup.procs").read_text().split():
+        os.kill(int(pid), signal.SIGKILL)
+    wait_for(lambda: (folder / "cgroup.procs").read_text() == "")
+    folder.rmdir()
+
+
+def test_worker_in_uninterruptible_sleep_is_told_and_not_waited_for_and_the_run_fails(elastic, script, freeze):
+    text = BEATS + "while True:\n    heartbeat(step=5)\n    time.sleep(0.05)\n"
+    agent = elastic("--hang-timeout", "1", "--shutdown-timeout", "0.3", "--max-restarts", "0", script(text))
+    (pid,) = wait_for(lambda: [p for p in agent.survivors() if "elastic-beats" in maps_of(p)])
+    freeze(pid)
+    assert agent.wait(40) == 1
+    assert "it is in uninterruptible sleep" in agent.err
+    assert f"(pid {pid}) does not end after SIGKILL" in agent.err
+    incident = hung(agent)
+    assert incident["hang"]["ranks"][0]["state"] == "D"
+    assert incident["first"]["exit_code"] == -9
