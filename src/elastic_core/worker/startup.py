@@ -9,14 +9,11 @@ interpreter find a pid that isn't theirs, a worker that executes itself again is
 inherit the hook in memory, are told apart by their pid.
 """
 
-import _signal  # type: ignore[import-not-found]  # what the interpreter has loaded; `signal` around it is a training script's to pay for
 import atexit
 import faulthandler
 import os
 import sys
 import time
-
-from elastic_core.multiprocessing import beat_layout
 
 # Not from typing: importing it would cost a script more than all the rest of this module.
 TYPE_CHECKING = False
@@ -27,6 +24,7 @@ if TYPE_CHECKING:
 HOOKS_VARIABLE = "ELASTIC_WORKER_HOOKS"
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 FAULT_FILE_VARIABLE = "ELASTIC_FAULT_FILE"
+BEAT_FILE_VARIABLE = "ELASTIC_BEAT_FILE"
 
 
 class _Armed:
@@ -87,7 +85,7 @@ def arm() -> None:
         if fault_file and not faulthandler.is_enabled():
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             faulthandler.enable(file=os.open(fault_file, flags, 0o600), all_threads=True)
-        beat_file = os.environ.get(beat_layout.FILE_VARIABLE, "")
+        beat_file = os.environ.get(BEAT_FILE_VARIABLE, "")
         if beat_file:
             _offer_stacks(beat_file)
     except Exception as reason:  # noqa: BLE001  # a script must run whether or not its failure can be recorded
@@ -99,6 +97,11 @@ def _offer_stacks(beat_file: str) -> None:
 
     The file is memory, so that a disk which hangs can't keep a stack from being told.
     """
+    # Here, not at the top: only `--hang-timeout` wants them. `signal` around `_signal` is a training script's to pay for.
+    import _signal  # type: ignore[import-not-found]
+
+    from elastic_core.multiprocessing import beat_layout
+
     signum = _signal.SIGRTMAX - beat_layout.STACKS_BELOW_RTMAX
     if _signal.getsignal(signum) != _signal.SIG_DFL:
         return  # somebody's choice, which stands
