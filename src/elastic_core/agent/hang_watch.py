@@ -16,6 +16,10 @@ from elastic_core.multiprocessing.procfs import read_stat
 from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.reactor import Reactor, Timer
 
+MAX_WARNINGS = 5
+"""Workers that are slow again and again are slow by nature: more words and stacks in a round would help nobody."""
+NO_MORE = "this round's later warnings are left out. Try: a longer --hang-timeout"
+
 _SHORTEST_CPU_S = 0.2
 """The kernel counts processor time in hundredths of a second."""
 
@@ -149,13 +153,14 @@ class HangWatch:
         sightings = self._sightings(self._watch)
         self._watch, verdict = hangs.look(self._watch, sightings, now_s=now_s, elsewhere=self._elsewhere)
         match verdict:
-            case hangs.Stall():
+            case hangs.Stall() if verdict.hung or self._episode <= MAX_WARNINGS:
                 self._ask_for_stacks(verdict)
                 return
             case hangs.Recovered():
+                if self._episode <= MAX_WARNINGS:
+                    self._notice(RECOVERED if self._episode < MAX_WARNINGS else f"{RECOVERED}; {NO_MORE}")
                 self._episode += 1
                 self._cpu = {}
-                self._notice(RECOVERED)
         self._look_later()
 
     def _sightings(self, watch: hangs.Watch) -> dict[int, hangs.Sighting]:

@@ -97,7 +97,7 @@ def _offer_stacks(beat_file: str) -> None:
 
     The file is memory, so that a disk which hangs can't keep a stack from being told.
     """
-    # Here, not at the top: only `--hang-timeout` wants them. `signal` around `_signal` is a training script's to pay for.
+    # Here, not at the top: only `--hang-timeout` wants them. `signal` around `_signal` is the script's to pay for.
     import _signal  # type: ignore[import-not-found]
 
     from elastic_core.multiprocessing import beat_layout

@@ -1,0 +1,29 @@
+"""A hang on one node is one failure for all of them."""
+
+import re
+
+from chaos.multi_node import WORKER
+
+HANGS = WORKER.replace(
+    "while not",
+    "from elastic_core.worker import heartbeat\n"
+    "heartbeat(step=1)\n"
+    "if env['ELASTIC_NODE_ID'] == 'b' and says['restarts'] == 0:\n"
+    "    time.sleep(60)\n"
+    "while not",
+).replace("    time.sleep(0.02)", "    heartbeat(step=2)\n    time.sleep(0.02)")
+
+
+def test_all_nodes_start_again_when_a_rank_of_one_hangs(redis_run):
+    redis_run.script.write_text(HANGS)
+    nodes = [redis_run.node(name, "2", "--hang-timeout", "1.5", "--max-restarts", "1") for name in ("a", "b")]
+    for node in nodes:
+        node.said(gen=0, world=2)
+        node.said(gen=1, world=2, restarts=1)
+    a, b = nodes
+    rank = b.says()[0]["rank"]
+    told = rf"elastic: rank {rank} failed: rank {rank}: no heartbeat for 1\.\d+ s \(at step 1, in train\.py:\d+\)"
+    for node in nodes:
+        assert re.search(told, node.agent.err), node.agent.err
+    assert "(on b" in a.agent.err
+    redis_run.all_end(*nodes)
