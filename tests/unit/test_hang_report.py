@@ -30,9 +30,14 @@ def test_last_of_several_dumps_counts():
     assert innermost(faulthandler_frames(DUMP + DUMP.replace("line 40", "line 41"))) == "train.py:41"
 
 
-def test_dump_by_a_main_thread_that_did_not_take_the_signal_has_it_last():
-    text = DUMP.replace("Current thread", "Thread")
+def test_main_thread_is_the_last_one_whoever_took_the_signal():
+    text = DUMP.replace("Current thread", "Thread").replace("Thread 0x00007f1", "Current thread 0x00007f1")
     assert innermost(faulthandler_frames(text)) == "train.py:40"
+
+
+def test_of_too_many_threads_it_is_the_one_that_took_the_signal():
+    other = 'Thread 0x00007f3333333333 (most recent call first):\n  File "/u/other.py", line 1 in run\n'
+    assert innermost(faulthandler_frames(f"{DUMP}\n{other}\n...\n")) == "train.py:40"
 
 
 @pytest.mark.parametrize(

@@ -34,14 +34,14 @@ class StackRequest:
 
     Args:
         reactor: The loop.
-        workers: By local rank: the pid, and the memory that it writes to, if there is any.
+        workers: By local rank: its pid, that of the process to look at, and the memory that it writes to, if any.
         on_done: Called once, later, with what each answered.
     """
 
     def __init__(
         self,
         reactor: Reactor,
-        workers: Mapping[int, tuple[int, BeatFile | None]],
+        workers: Mapping[int, tuple[int, int, BeatFile | None]],
         *,
         on_done: Callable[[dict[int, Stacks]], None],
     ) -> None:
@@ -50,7 +50,7 @@ class StackRequest:
         self._workers = dict(workers)
         self._on_done = on_done
         self._asked: dict[int, tuple[BeatFile, int, int]] = {}
-        for rank, (pid, file) in self._workers.items():
+        for rank, (pid, _, file) in self._workers.items():
             if file is not None:
                 begin = file.stacks_end
                 if file.ask_for_stacks(pid):
@@ -94,7 +94,7 @@ class StackRequest:
         if program is not None:
             for rank in missing:
                 with suppress(OSError):
-                    self._spies[rank] = _start_spy(program, self._workers[rank][0])
+                    self._spies[rank] = _start_spy(program, self._workers[rank][1])
         self._until_s = self._reactor.now_s() + _PY_SPY_S
         self._look_at_spies()
 

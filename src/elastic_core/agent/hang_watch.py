@@ -66,6 +66,7 @@ class HangWatch:
         self._episode = 0
         self._cpu: dict[int, tuple[float, float]] = {}
         self._told_blind = False
+        self._meter = ActivityMeter({}, {})
         self._elsewhere: hangs.Elsewhere | None = None
 
     # --- a round
@@ -213,9 +214,14 @@ class HangWatch:
                 self._cpu.setdefault(rank, (self._clock.monotonic_s(), seen.cpu_s))
         self._request = StackRequest(
             self._reactor,
-            {rank: (self._pids[rank], self._files.get(rank)) for rank in watch.workers},
+            {rank: (self._pids[rank], self._beating(rank), self._files.get(rank)) for rank in watch.workers},
             on_done=lambda stacks: self._have_stacks(stall, stacks),
         )
+
+    def _beating(self, rank: int) -> int:
+        """Return the process whose stack matters most: the worker may be a shell around it."""
+        owner = self._files[rank].read().owner if rank in self._files else 0
+        return owner if owner and _lives(owner) else self._pids[rank]
 
     def _have_stacks(self, stall: hangs.Stall, stacks: Mapping[int, Stacks]) -> None:
         self._request = None

@@ -14,14 +14,16 @@ _SPY_FRAME = re.compile(r"^ +(?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)$")
 def faulthandler_frames(text: str) -> tuple[Frame, ...]:
     """Return the main thread's frames in the last of the dumps in `text`, outermost first; empty: there is none.
 
-    The kernel lets the main thread take the signal unless that blocks it; it is the interpreter's last thread, too.
+    An interpreter tells its threads from the youngest to the oldest, a hundred of them. Beyond that it is the thread
+    that took the signal: the main one, unless that blocks it.
     """
     lines = text.splitlines()
     heads = [(index, match[1]) for index, line in enumerate(lines) if (match := _THREAD.match(line))]
     current = [index for index, kind in heads if kind == "Current thread"]
     if not heads:
         return ()
-    begin = current[-1] if current else heads[-1][0]
+    cut = "..." in lines[heads[-1][0] :]
+    begin = current[-1] if current and cut else heads[-1][0]
     return without_launcher(parse_fault_frames(lines[begin + 1 :]))
 
 

@@ -90,6 +90,7 @@ def _open(name: bytes, limit_ns: int) -> int:
     global _serial
     end = layout.SECTIONS_AT + layout.SECTION_COUNT * layout.SECTION_WORDS
     with _lock:
+        _keep_signal(_words)
         for at in range(layout.SECTIONS_AT, end, layout.SECTION_WORDS):
             if not _words[at + layout.SERIAL]:
                 _serial += 1
