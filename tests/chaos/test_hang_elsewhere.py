@@ -27,3 +27,35 @@ def test_all_nodes_start_again_when_a_rank_of_one_hangs(redis_run):
         assert re.search(told, node.agent.err), node.agent.err
     assert "(on b" in a.agent.err
     redis_run.all_end(*nodes)
+
+
+WAITS = WORKER.replace(
+    "while not",
+    """from elastic_core.worker import heartbeat
+collective = compile("import time; time.sleep(60)", "/site-packages/torch/distributed/collective.py", "exec")
+def load():
+    time.sleep(60)  # here
+heartbeat(step=1)
+if says["restarts"] == 0:
+    if says["node"] == "a":
+        exec(collective)
+    time.sleep(0.5)
+    heartbeat(step=1)
+    load()
+while not""",
+    1,
+).replace("    time.sleep(0.02)", "    heartbeat(step=2)\n    time.sleep(0.02)")
+
+
+def test_node_whose_ranks_wait_leaves_the_word_to_the_one_that_they_wait_for(redis_run):
+    """Though it is silent for longer."""
+    redis_run.script.write_text(WAITS)
+    nodes = [redis_run.node(name, "2", "--hang-timeout", "1.5", "--max-restarts", "1") for name in ("a", "b")]
+    for node in nodes:
+        node.said(gen=1, world=2, restarts=1)
+    a, b = nodes
+    assert "(at step 1, in train.py:" in a.agent.err
+    assert "; waiting for other ranks; stacks: " in a.agent.err
+    for node in nodes:
+        assert f"elastic: rank {b.says()[0]['rank']} failed: " in node.agent.err
+    redis_run.all_end(*nodes)

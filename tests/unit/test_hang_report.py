@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastic_core.agent.hang_report import HangReport, RankReport, blame, headline, summary, warning
+from elastic_core.agent.hang_report import HangReport, RankReport, blame, headline, summary, waits_elsewhere, warning
 from elastic_core.agent.hangs import Late, Stall
 from elastic_core.agent.stacks import faulthandler_frames, innermost, py_spy_frames
 
@@ -116,6 +116,24 @@ def report(stall, *ranks, folder="/r/hang/round_0_1"):
 )
 def test_hang_in_one_line(stall, ranks, text):
     assert summary(report(stall, *ranks)) == text
+
+
+COLLECTIVE = (STEP, ("/v/site-packages/torch/distributed/distributed_c10d.py", 2806, "all_reduce", ""))
+
+
+def test_rank_that_does_not_wait_for_its_peers_is_to_blame_where_others_do():
+    stall = Stall(late=(late(0, step=7), late(1, step=7)), top_step=7)
+    ranks = [rank(0, frames=COLLECTIVE), rank(1, frames=(("/u/data.py", 5, "load", ""),))]
+    assert summary(report(stall, *ranks)) == "rank 9: no heartbeat for 31.2 s (at step 7, in data.py:5)"
+    assert summary(report(stall, ranks[0], rank(1, state="D"))).startswith("rank 9: no heartbeat")
+
+
+def test_ranks_that_all_wait_have_no_one_to_blame_here():
+    stall = Stall(late=(late(0, step=7), late(1, step=7)), top_step=7)
+    told = report(stall, rank(0, frames=COLLECTIVE), rank(1, frames=COLLECTIVE))
+    assert summary(told) == ("ranks 8, 9: no heartbeat for 31.2 s (at step 7, in train.py:40); waiting for other ranks")
+    assert waits_elsewhere(told)
+    assert not waits_elsewhere(report(stall, rank(0, frames=COLLECTIVE), rank(1)))
 
 
 def test_warning_names_where_the_stacks_are():

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from elastic_core.agent.hangs import Late, Stall, odd_ones_out
-from elastic_core.agent.stacks import innermost
+from elastic_core.agent.stacks import innermost, waits_for_peers
 from elastic_core.failure.report import ranges
 from elastic_core.multiprocessing.errors.frames import Frame
 from elastic_core.types import Record
@@ -36,6 +36,11 @@ class RankReport(Record, frozen=True, kw_only=True):
         """Where it is, in the user's own code."""
         return innermost(self.frames)
 
+    @property
+    def waits(self) -> bool:
+        """Whether it is in a collective, or another call that needs its peers."""
+        return waits_for_peers(self.frames)
+
 
 class HangReport(Record, frozen=True, kw_only=True):
     """A hang: what is seen of each rank of this node, and which of them are to blame, by local rank."""
@@ -56,14 +61,24 @@ class HangReport(Record, frozen=True, kw_only=True):
 def blame(stall: Stall, ranks: Iterable[RankReport]) -> tuple[int, ...]:
     """Return the local ranks to blame, the one to name first in front.
 
-    Those that are behind the others; else those that stand elsewhere than most; else all that are late.
+    Those that are behind the others; else those that don't wait for their peers, where others do; else those that stand
+    elsewhere than most; else all that are late.
     """
     suspects = stall.suspects
     if not stall.behind:
-        late = {each.local_rank for each in stall.late}
-        suspects = odd_ones_out({each.local_rank: each.place for each in ranks if each.local_rank in late}) or suspects
+        seen = [each for each in ranks if each.local_rank in suspects]
+        alone = tuple(each.local_rank for each in seen if not each.waits)
+        if not 0 < len(alone) < len(seen):
+            alone = odd_ones_out({each.local_rank: each.place for each in seen})
+        suspects = alone or suspects
     quiet_s = {each.local_rank: each.quiet_s for each in stall.late}
     return tuple(sorted(suspects, key=lambda rank: (-quiet_s[rank], rank)))
+
+
+def waits_elsewhere(report: HangReport) -> bool:
+    """Return whether all that are late wait for their peers: the reason is on another node."""
+    late = {each.local_rank for each in report.stall.late}
+    return not report.stall.behind and all(each.waits for each in report.ranks if each.local_rank in late)
 
 
 def warning(report: HangReport) -> str:
@@ -112,7 +127,8 @@ def _told(report: HangReport) -> str:
         text = f"{who}: no heartbeat for {quiet}{at}"
     else:
         text = f"{who}: nothing written or read for {quiet}{where}"
-    return text + _section(stall) + _states(ranks)
+    waiting = "; waiting for other ranks" if waits_elsewhere(report) else ""
+    return text + waiting + _section(stall) + _states(ranks)
 
 
 def _steps(late: Sequence[Late]) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from elastic_core.agent import hangs
-from elastic_core.agent.hang_report import RECOVERED, HangReport, RankReport, blame, headline, warning
+from elastic_core.agent.hang_report import RECOVERED, HangReport, RankReport, blame, headline, waits_elsewhere, warning
 from elastic_core.agent.hang_stacks import StackRequest, Stacks
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.multiprocessing import vitals
@@ -15,6 +15,7 @@ from elastic_core.multiprocessing.beat_file import BeatFile
 from elastic_core.multiprocessing.procfs import read_stat
 from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.reactor import Reactor, Timer
+from elastic_core.types import Round
 
 MAX_WARNINGS = 5
 """Workers that are slow again and again are slow by nature: more words and stacks in a round would help nobody."""
@@ -58,7 +59,7 @@ class HangWatch:
         self._files: dict[int, BeatFile] = {}
         self._launches: dict[int, WorkerLaunch] = {}
         self._pids: dict[int, int] = {}
-        self._round_index = 0
+        self._round: Round | None = None
         self._watch: hangs.Watch | None = None
         self._began_s = 0.0
         self._timer: Timer | None = None
@@ -68,13 +69,14 @@ class HangWatch:
         self._told_blind = False
         self._meter = ActivityMeter({}, {})
         self._elsewhere: hangs.Elsewhere | None = None
+        self._deferred = False
 
     # --- a round
 
-    def open(self, ranks: Iterable[int], round_index: int) -> dict[int, str]:
+    def open(self, ranks: Iterable[int], round_: Round) -> dict[int, str]:
         """Return for each local rank the file that its worker is to beat into; those of an earlier round are closed."""
         self.close()
-        self._round_index = round_index
+        self._round = round_
         try:
             for rank in ranks:
                 self._files[rank] = BeatFile()
@@ -96,6 +98,7 @@ class HangWatch:
         self._watch = hangs.begin(self._limits, self._pids, now_s=self._began_s)
         self._cpu = {}
         self._elsewhere = None
+        self._deferred = False
         self._episode = 1
         self._look_later()
 
@@ -127,6 +130,10 @@ class HangWatch:
         for file in self._files.values():
             file.close()
         self._files = {}
+
+    @property
+    def _index(self) -> int:
+        return 0 if self._round is None else self._round.index
 
     def helpers(self) -> frozenset[int]:
         """Return the pids of this process's children that are no workers."""
@@ -245,16 +252,24 @@ class HangWatch:
         folder, ranks = self._write(ranks, stacks)
         report = HangReport(
             stall=stall,
-            round_index=self._round_index,
+            round_index=self._index,
             uptime_s=self._clock.monotonic_s() - self._began_s,
             ranks=ranks,
             blamed=blame(stall, ranks),
             folder=folder,
         )
         if stall.hung:
-            self._on_hang(report)
+            self._report(report)
         else:
             self._notice(warning(report))
+
+    def _report(self, report: HangReport) -> None:
+        """Tell of a hang, later where its reason is on another node: that one knows more, and tells of it itself."""
+        several = self._round is not None and self._round.node_count > 1
+        if several and not self._deferred and waits_elsewhere(report):
+            self._deferred = True
+            return
+        self._on_hang(report)
 
     def _seen(self, rank: int, watched: hangs.Watched, stacks: Stacks, quiet_s: float | None) -> RankReport:
         pid = self._pids[rank]
@@ -279,7 +294,7 @@ class HangWatch:
         """Write a file for each rank that said anything; return their folder, and the ranks with their files."""
         if not any(stacks.values()):
             return "", ranks
-        folder = self._folder / f"round_{self._round_index}_{self._episode}"
+        folder = self._folder / f"round_{self._index}_{self._episode}"
         written = []
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

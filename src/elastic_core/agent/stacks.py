@@ -3,9 +3,10 @@
 import re
 
 from elastic_core.failure.incident import IncidentFrame
-from elastic_core.failure.traceback_text import place
+from elastic_core.failure.traceback_text import is_user_frame, place
 from elastic_core.multiprocessing.errors.frames import Frame, parse_fault_frames, without_launcher
 
+_PEERS = "/torch/distributed/"
 _THREAD = re.compile(r"^(Thread|Current thread) 0x[0-9a-f]+ .*\(most recent call first\):$")
 _SPY_THREAD = re.compile(r"^Thread \S+ \(.*\)(?:: \"(?P<name>.*)\")?$")
 _SPY_FRAME = re.compile(r"^ +(?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)$")
@@ -41,6 +42,16 @@ def py_spy_frames(text: str) -> tuple[Frame, ...]:
         return ()
     frames = next((frames for name, frames in threads if name == "MainThread"), threads[0][1])
     return without_launcher(reversed(frames))
+
+
+def waits_for_peers(frames: tuple[Frame, ...]) -> bool:
+    """Return whether the innermost line of the user's own code has called torch.distributed."""
+    for file, *_ in reversed(frames):
+        if _PEERS in file:
+            return True
+        if is_user_frame(IncidentFrame(file=file, line=0, function="")):
+            return False
+    return False
 
 
 def innermost(frames: tuple[Frame, ...]) -> str:

@@ -68,7 +68,7 @@ class HangWatching:
         if self._watch is None:
             return paths
         self._round = round_
-        files = self._watch.open(paths, round_.index)
+        files = self._watch.open(paths, round_)
         return {rank: replace(own, beat_file=files.get(rank, "")) for rank, own in paths.items()}
 
     def ended(self, local_rank: int) -> None:
