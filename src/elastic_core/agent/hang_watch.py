@@ -169,13 +169,14 @@ class HangWatch:
                     self._notice(RECOVERED if self._episode < MAX_WARNINGS else f"{RECOVERED}; {NO_MORE}")
                 self._episode += 1
                 self._cpu = {}
+                self._deferred = False
         self._look_later()
 
     def _sightings(self, watch: hangs.Watch) -> dict[int, hangs.Sighting]:
         beats = {rank: self._files[rank].read() for rank in watch.workers if rank in self._files}
         silent = [rank for rank in watch.workers if rank not in beats or beats[rank].beat_s is None]
         activity = self._meter.look(silent) if silent else {}
-        self._tell_blind(watch, beats=any(each.owner for each in beats.values()), activity=activity)
+        self._tell_blind(beats=any(each.owner for each in beats.values()), activity=activity)
         found = {}
         for rank, watched in watch.workers.items():
             own, seen = activity.get(rank, Activity()), beats.get(rank)
@@ -200,8 +201,8 @@ class HangWatch:
             )
         return found
 
-    def _tell_blind(self, watch: hangs.Watch, *, beats: bool, activity: Mapping[int, Activity]) -> None:
-        blind = [rank for rank in activity if activity[rank].mark is None and rank in watch.workers]
+    def _tell_blind(self, *, beats: bool, activity: Mapping[int, Activity]) -> None:
+        blind = [rank for rank in activity if activity[rank].mark is None and _lives(self._pids[rank])]
         if blind and not beats and not self._told_blind:
             self._told_blind = True
             self._notice(
@@ -235,13 +236,22 @@ class HangWatch:
         watch = self._watch
         if watch is None:
             return
-        # A worker that has ended meanwhile is not to blame for a hang any more.
-        late = tuple(each for each in stall.late if each.local_rank in watch.workers)
+        # Who has ended or goes on meanwhile is not to blame for a hang any more.
+        still = watch.workers.keys() - self._moved(watch)
+        late = tuple(each for each in stall.late if each.local_rank in still)
         if late:
-            behind = tuple(rank for rank in stall.behind if rank in watch.workers)
+            behind = tuple(rank for rank in stall.behind if rank in still)
             self._tell(watch, replace(stall, late=late, behind=behind), stacks)
         if self._watch is not None:
             self._look_later()
+
+    def _moved(self, watch: hangs.Watch) -> set[int]:
+        """Return the ranks that have given a sign of life since the last look; where none beats, all of them."""
+        now = self._sightings(watch)
+        if any(each.beat_s is not None for each in now.values()):
+            return {rank for rank, own in watch.workers.items() if now[rank].beat_s != own.sighting.beat_s}
+        traffic = any(now[rank].traffic != own.sighting.traffic for rank, own in watch.workers.items())
+        return set(watch.workers) if traffic else set()
 
     def _tell(self, watch: hangs.Watch, stall: hangs.Stall, stacks: Mapping[int, Stacks]) -> None:
         quiet_s = {each.local_rank: each.quiet_s for each in stall.late}

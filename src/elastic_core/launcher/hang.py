@@ -1,13 +1,9 @@
 """What a hang becomes in an incident."""
 
 from collections.abc import Iterable
-from contextlib import suppress
-from itertools import islice
-from pathlib import Path
 
 from elastic_core.agent.hang_report import HangReport, RankReport, summary
 from elastic_core.failure.incident import IncidentHang, IncidentHungRank
-from elastic_core.multiprocessing.errors.frames import Frame
 from elastic_core.types import ErrorRecord, FailedWorker, FailureClass, Origin, WorkerExit
 
 EXCEPTION_TYPE = "Hang"
@@ -56,17 +52,17 @@ class Hang:
         """Return the part of a worker that is to blame: it failed when it gave its last sign of life."""
         rank = self._report.rank(local_rank)
         at_ns = self._now_ns - int((rank.quiet_s or 0.0) * 1e9)
-        frames = tuple(map(_with_text, rank.frames))
         return FailedWorker(
             exit=exit,
             origin=Origin.INTRINSIC,
             failure_class=FailureClass.HANG,
             summary=self._summary,
             at_ns=at_ns,
+            # Without the source's lines: reading them may hang as the worker does, if its file server is what is gone.
             error=ErrorRecord(
-                source=rank.source, type=EXCEPTION_TYPE, message=self._summary, timestamp_ns=at_ns, frames=frames
+                source=rank.source, type=EXCEPTION_TYPE, message=self._summary, timestamp_ns=at_ns, frames=rank.frames
             )
-            if frames
+            if rank.frames
             else None,
             log_paths=tuple(log_paths),
         )
@@ -84,14 +80,3 @@ def _hung_rank(rank: RankReport, *, blamed: bool) -> IncidentHungRank:
         place=rank.place,
         stacks=rank.stacks,
     )
-
-
-def _with_text(frame: Frame) -> Frame:
-    """Return a frame with its source line, which an interpreter that is asked by a signal does not tell."""
-    file, line, function, text = frame
-    path = Path(file)
-    with suppress(OSError, ValueError):
-        if not text and path.suffix == ".py" and path.is_file():
-            with path.open(encoding="utf-8", errors="replace") as lines:
-                text = next(islice(lines, line - 1, line), "").strip()
-    return file, line, function, text
