@@ -35,8 +35,11 @@ WAITS = WORKER.replace(
 collective = compile("import time; time.sleep(60)", "/site-packages/torch/distributed/collective.py", "exec")
 def load():
     time.sleep(60)  # here
-heartbeat(step=1)
 if says["restarts"] == 0:
+    while says["node"] == "a" and not (shared / "b-there").exists():
+        time.sleep(0.01)
+    (shared / "b-there").touch()
+    heartbeat(step=1)
     if says["node"] == "a":
         exec(collective)
     time.sleep(0.5)

@@ -11,7 +11,7 @@ from elastic_core.agent.hang_stacks import StackRequest, Stacks
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.multiprocessing import vitals
 from elastic_core.multiprocessing.activity import Activity, ActivityMeter
-from elastic_core.multiprocessing.beat_file import BeatFile
+from elastic_core.multiprocessing.beat_file import BeatFile, Beats
 from elastic_core.multiprocessing.procfs import read_stat
 from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.reactor import Reactor, Timer
@@ -173,25 +173,20 @@ class HangWatch:
         self._look_later()
 
     def _sightings(self, watch: hangs.Watch) -> dict[int, hangs.Sighting]:
-        beats = {rank: self._files[rank].read() for rank in watch.workers if rank in self._files}
-        silent = [rank for rank in watch.workers if rank not in beats or beats[rank].beat_s is None]
+        beats = {rank: self._beats_of(rank) for rank in watch.workers}
+        silent = [rank for rank, seen in beats.items() if seen.beat_s is None]
         activity = self._meter.look(silent) if silent else {}
         self._tell_blind(beats=any(each.owner for each in beats.values()), activity=activity)
         found = {}
         for rank, watched in watch.workers.items():
-            own, seen = activity.get(rank, Activity()), beats.get(rank)
-            before = watched.sighting
-            still = (seen is None or seen.beat_s == before.beat_s) and own.mark == before.traffic
+            own, seen, before = activity.get(rank, Activity()), beats[rank], watched.sighting
+            still = (seen.beat_s, own.mark) == (before.beat_s, before.traffic)
             stat = read_stat(self._pids[rank]) if still else None
-            if still and seen is not None and seen.owner and not _lives(seen.owner):
-                seen = None  # what beat was a process that the worker had started, and has ended
             found[rank] = hangs.Sighting(
-                will_beat=seen is not None and seen.owner != 0,
-                beat_s=None if seen is None else seen.beat_s,
-                step=None if seen is None else seen.step,
-                sections=()
-                if seen is None
-                else tuple(
+                will_beat=seen.owner != 0,
+                beat_s=seen.beat_s,
+                step=seen.step,
+                sections=tuple(
                     hangs.SectionSeen(serial=each.serial, name=each.name, since_s=each.since_s, limit_s=each.limit_s)
                     for each in seen.sections
                 ),
@@ -200,6 +195,12 @@ class HangWatch:
                 held=stat is not None and stat.state == "t",
             )
         return found
+
+    def _beats_of(self, rank: int) -> Beats:
+        """Return what a worker has said of itself; nothing, if whoever said it was started by it and has ended."""
+        file = self._files.get(rank)
+        beats = Beats() if file is None else file.read()
+        return beats if not beats.owner or _lives(beats.owner) else Beats()
 
     def _tell_blind(self, *, beats: bool, activity: Mapping[int, Activity]) -> None:
         blind = [rank for rank in activity if activity[rank].mark is None and _lives(self._pids[rank])]
@@ -228,8 +229,7 @@ class HangWatch:
 
     def _beating(self, rank: int) -> int:
         """Return the process whose stack matters most: the worker may be a shell around it."""
-        owner = self._files[rank].read().owner if rank in self._files else 0
-        return owner if owner and _lives(owner) else self._pids[rank]
+        return self._beats_of(rank).owner or self._pids[rank]
 
     def _have_stacks(self, stall: hangs.Stall, stacks: Mapping[int, Stacks]) -> None:
         self._request = None
