@@ -98,19 +98,18 @@ class IncidentReporter:
 
     def hung(self, round_: Round, report: HangReport) -> Failure:
         """Take a hang for the first cause, and return it as a failure that is not yet placed in time."""
-        hang = Hang(report, now_ns=self._clock.wall_ns())
-        workers = tuple(hang.worker(rank, hang.exit_of(rank), self._logs_of(rank)) for rank in report.blamed)
-        evidence = Evidence(failed=workers, finished_count=0)
-        incident = replace(self._incident(round_, evidence, self._restarts, None), hang=hang.record)
-        self._hang, self._examined, self.failed_workers = hang, incident, workers
-        return replace(to_failure(incident, at_s=0.0, uptime_s=report.uptime_s), node_id="")
+        self._hang = Hang(report, now_ns=self._clock.wall_ns())
+        failure = self.examine(round_, (), self._restarts)
+        return replace(failure, node_id="", uptime_s=report.uptime_s)
 
-    def _gather(self, exits: Iterable[WorkerExit], hang: Hang | None = None) -> Evidence:
+    def _gather(self, exits: Iterable[WorkerExit]) -> Evidence:
         failed, finished = [], 0
-        for exit in exits:
-            if hang is not None and exit.local_rank in hang.blamed:
-                failed.append(hang.worker(exit.local_rank, exit, self._logs_of(exit.local_rank)))
-                continue
+        ends = {exit.local_rank: exit for exit in exits}
+        if self._hang is not None:
+            for rank in self._hang.blamed:  # whether or not they have ended since
+                exit = ends.pop(rank, None) or self._hang.exit_of(rank)
+                failed.append(self._hang.worker(rank, exit, self._logs_of(rank)))
+        for exit in ends.values():
             if exit.code == 0 and exit.stop_signal is None:
                 finished += 1
                 continue
@@ -145,7 +144,7 @@ class IncidentReporter:
         return exit.code == 2 and script is not None and not os.access(script, os.R_OK)
 
     def _incident(self, round_: Round, evidence: Evidence, restart_count: int, decision: Decision | None) -> Incident:
-        return build_incident(
+        incident = build_incident(
             run_id=self._settings.run_id,
             node_id=round_.node_id or self._node_id,
             host=self._host,
@@ -156,6 +155,7 @@ class IncidentReporter:
             finished_count=evidence.finished_count,
             decision=decision,
         )
+        return incident if self._hang is None else replace(incident, hang=self._hang.record)
 
     # --- decisions
 
@@ -168,7 +168,7 @@ class IncidentReporter:
             return
         incident = self._examined_or_launcher(failure)
         if isinstance(decision, Ignore):
-            rank = failure.global_rank
+            rank, self._hang = failure.global_rank, None
             self._notice(f"rank {rank} failed: {failure.summary}; the others go on without it")
             return
         self._restarts += 1
@@ -238,8 +238,7 @@ class IncidentReporter:
         self, round_: Round | None, exits: Iterable[WorkerExit], failure: Failure, decision: Decision
     ) -> Incident:
         restarts = self._restarts - isinstance(decision, Restart)
-        hang = self._hang if failure.failure_class is FailureClass.HANG and _is_here(failure, round_) else None
-        evidence = self._gather(exits, hang)
+        evidence = self._gather(exits)
         by_themselves = any(worker.origin is not Origin.STOPPED for worker in evidence.failed)
         here = _is_here(failure, round_)
         if not here or round_ is None or not by_themselves:
@@ -250,10 +249,10 @@ class IncidentReporter:
         if first is None:
             return incident
         phases = IncidentPhases(
-            detect_s=max(0.0, (first.exited_ns - first.at_ns) / 1e9) if hang is None else hang.detect_s,
+            detect_s=max(0.0, (first.exited_ns - first.at_ns) / 1e9) if self._hang is None else self._hang.detect_s,
             stop_s=self._clock.monotonic_s() - self._decided_s,
         )
-        return replace(incident, phases=phases, hang=None if hang is None else hang.record)
+        return replace(incident, phases=phases)
 
     def _write(self, incident: Incident) -> str:
         path = self._run_dir / INCIDENT_FILE
