@@ -80,8 +80,8 @@ def test_block_and_incident_of_a_hang_tell_where_each_rank_was(elastic, script):
     assert incident["first"]["exception"]["frames"][-1]["line"] == line_of(STUCK, "# here")
     assert [worker["global_rank"] for worker in incident["stopped"]] == [0]
     ranks = incident["hang"]["ranks"]
-    assert [(each["global_rank"], each["blamed"], each["step"]) for each in ranks] == [(0, False, 4), (1, True, 3)]
-    assert all(Path(each["stacks"]).read_text() for each in ranks)
+    assert [(each["global_rank"], each["blamed"], each["step"]) for each in ranks] == [(1, True, 3), (0, False, 4)]
+    assert all((Path(incident["hang"]["stacks"]) / each["stacks"]).read_text() for each in ranks)
     assert 1 <= incident["phases"]["detect_s"] < 2
     block = agent.err[agent.err.index("── run") :]
     assert "hang: rank 1 has not reached step 4" in block

@@ -102,7 +102,7 @@ class IncidentHungRank(Record, frozen=True, kw_only=True):
 
     `quiet_s`: seconds without a sign of life, None where that was no longer than usual. `state` is the kernel's letter
     for the process, `wait` where in the kernel it sleeps, `cpu_share` how many processors it used. `place` is its
-    innermost line of the user's code, `stacks` the file with all its threads.
+    innermost line of the user's code, `stacks` the file with all its threads, in the hang's folder.
     """
 
     global_rank: int
@@ -117,7 +117,10 @@ class IncidentHungRank(Record, frozen=True, kw_only=True):
 
 
 class IncidentHang(Record, frozen=True, kw_only=True):
-    """What is known of a hang: `step` is the furthest that any rank had come, `section` one that was over its limit."""
+    """What is known of a hang: `step` is the furthest that any rank had come, `section` one that was over its limit.
+
+    `ranks` are at most 16, those to blame first.
+    """
 
     ranks: tuple[IncidentHungRank, ...]
     step: int | None = None

@@ -7,6 +7,8 @@ from elastic_core.failure.incident import IncidentHang, IncidentHungRank
 from elastic_core.types import ErrorRecord, FailedWorker, FailureClass, Origin, WorkerExit
 
 EXCEPTION_TYPE = "Hang"
+MAX_RANKS = 16
+"""How many ranks are told of, those to blame first: incidents travel through the store."""
 
 
 class Hang:
@@ -15,16 +17,21 @@ class Hang:
     Args:
         report: What was seen.
         now_ns: When, in nanoseconds since the Unix epoch.
+        now_s: The same in monotonic seconds.
     """
 
-    def __init__(self, report: HangReport, *, now_ns: int) -> None:
+    def __init__(self, report: HangReport, *, now_ns: int, now_s: float) -> None:
         """Take it."""
+        self._now_s = now_s
         self.blamed = report.blamed
         self._report = report
         self._now_ns = now_ns
         self._summary = summary(report)
+        told = sorted(report.ranks, key=lambda each: (each.local_rank not in report.blamed, each.local_rank))[
+            :MAX_RANKS
+        ]
         self.record = IncidentHang(
-            ranks=tuple(_hung_rank(each, blamed=each.local_rank in report.blamed) for each in report.ranks),
+            ranks=tuple(_hung_rank(each, blamed=each.local_rank in report.blamed) for each in blamed_first[:MAX_RANKS]),
             step=report.stall.top_step,
             section=report.stall.section,
             stacks=report.folder,
@@ -43,7 +50,7 @@ class Hang:
             global_rank=rank.global_rank,
             pid=rank.pid,
             code=0,
-            at_s=0.0,
+            at_s=self._now_s,
             at_ns=self._now_ns,
             runtime_s=self._report.uptime_s,
         )
@@ -78,5 +85,5 @@ def _hung_rank(rank: RankReport, *, blamed: bool) -> IncidentHungRank:
         wait=rank.wait,
         cpu_share=rank.cpu_share,
         place=rank.place,
-        stacks=rank.stacks,
+        stacks=rank.stacks.rpartition("/")[2],
     )

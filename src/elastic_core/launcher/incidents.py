@@ -98,7 +98,7 @@ class IncidentReporter:
 
     def hung(self, round_: Round, report: HangReport) -> Failure:
         """Take a hang for the first cause, and return it as a failure that is not yet placed in time."""
-        self._hang = Hang(report, now_ns=self._clock.wall_ns())
+        self._hang = Hang(report, now_ns=self._clock.wall_ns(), now_s=self._clock.monotonic_s())
         failure = self.examine(round_, (), self._restarts)
         return replace(failure, node_id="", uptime_s=report.uptime_s)
 
