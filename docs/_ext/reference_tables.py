@@ -22,6 +22,7 @@ from elastic_core.plugins.missing import KINDS
 from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS
 from elastic_core.types import OptionSpec, Round
 from elastic_rdzv_etcd.store import EtcdStore
+from elastic_rdzv_etcd.v2_store import EtcdV2Store
 from elastic_rdzv_redis.embedded import EmbeddedStore
 from elastic_rdzv_redis.store import RedisStore
 from elastic_rdzv_static.handler import StaticRendezvous
@@ -182,6 +183,11 @@ def etcd_options() -> str:
     return _specs(EtcdStore.options)
 
 
+def etcd_v2_options() -> str:
+    """Return the keys of `etcd-v2`."""
+    return _specs(EtcdV2Store.options)
+
+
 def redis_options() -> str:
     """The keys of `redis` alone."""
     return _specs(RedisStore.options)
@@ -280,6 +286,8 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "RoundChange",
         "NodesWaiting",
         "MemberLost",
+        "StopOrdered",
+        "Undecided",
         "RoundEnded",
         "Decided",
         "RendezvousClosed",
@@ -288,6 +296,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "Failures and decisions": (
         "Failure",
+        "NodeReport",
         "FailureClass",
         "FailedWorker",
         "WorkerExit",
@@ -344,6 +353,7 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "coordinated-options": coordinated_options,
     "redis-options": redis_options,
     "etcd-options": etcd_options,
+    "etcd-v2-options": etcd_v2_options,
     "c10d-options": c10d_options,
     "static-options": static_options,
     "moments": moments,

@@ -16,9 +16,13 @@ from elastic_core.types import (
 
 
 class StartRequested(Record, frozen=True, kw_only=True):
-    """The agent was told to run; `control`: its rendezvous takes one decision for the whole run."""
+    """The agent was told to run; `control`: its rendezvous takes one decision for the whole run.
+
+    `gathers`: it does so on the evidence of all nodes, when all workers are gone.
+    """
 
     control: bool = False
+    gathers: bool = False
 
 
 class JoinAllowed(Record, frozen=True, kw_only=True):
@@ -238,10 +242,14 @@ class AskPolicy(Record, frozen=True, kw_only=True):
 
 
 class RecordIncident(Record, frozen=True, kw_only=True):
-    """Write the incident with its decision; nothing that goes wrong from here on replaces it."""
+    """Write the incident with its decision; nothing that goes wrong from here on replaces it.
+
+    `evidence` is what was known of all nodes where it was decided; empty: this node's own is all there is.
+    """
 
     failure: Failure
     decision: Decision
+    evidence: str = ""
 
 
 class PublishDecision(Record, frozen=True, kw_only=True):
@@ -252,10 +260,36 @@ class PublishDecision(Record, frozen=True, kw_only=True):
 
 
 class TellDecision(Record, frozen=True, kw_only=True):
-    """Tell people what was decided elsewhere for the whole run."""
+    """Tell people what was decided elsewhere for the whole run; `evidence` as in RecordIncident."""
 
     failure: Failure
     decision: Restart | Stop
+    evidence: str = ""
+
+
+class OrderStop(Record, frozen=True, kw_only=True):
+    """Have all nodes stop their workers, and tell what failed here; what follows arrives as RoundChanged."""
+
+    failure: Failure
+
+
+class ReportEvidence(Record, frozen=True, kw_only=True):
+    """Tell the run what has ended here, and how; `final`: no worker of this node lives."""
+
+    round: Round
+    final: bool
+
+
+class DecideAlone(Record, frozen=True, kw_only=True):
+    """Decide on this node's own evidence, as nobody decides for the run; answers with DecisionMade.
+
+    `final`: without a policy, as there is no further round.
+    """
+
+    round: Round
+    reason: str
+    final: bool
+    history: tuple[Failure, ...] = ()
 
 
 class ReportFinishing(Record, frozen=True, kw_only=True):
@@ -325,6 +359,9 @@ AgentCommand = (
     | RecordIncident
     | PublishDecision
     | TellDecision
+    | OrderStop
+    | ReportEvidence
+    | DecideAlone
     | ReportFinishing
     | ReportDone
     | AnnounceDeparture
@@ -393,7 +430,7 @@ class FailureSeen(Record, frozen=True, kw_only=True):
 
 
 class DecisionTaken(Record, frozen=True, kw_only=True):
-    """The policy has answered.
+    """The policy has answered; where it was asked for the whole run, every node is told.
 
     `fallback_reason` is set where it raised or was slow and `intensity` answered in its place.
     """

@@ -25,6 +25,8 @@ class Capability(enum.StrEnum):
     """Publishes one decision for the whole run, and its end."""
     MEMBERSHIP = "membership"
     """Tells when a node arrives or is lost, without being polled."""
+    EVIDENCE = "evidence"
+    """With `control`: stops all nodes at a failure, gathers what each of them has seen, then has one of them decide."""
 
 
 # --- rendezvous ---
@@ -130,6 +132,26 @@ class Decided(Record, frozen=True, kw_only=True, tag="decided"):
 
     decision: "Restart | Stop"
     failure: "Failure | None" = None
+    evidence: str = ""
+    """What is known of it from all nodes, as the agent that decided wrote it down; empty: no more than `failure`."""
+
+
+class StopOrdered(Record, frozen=True, kw_only=True, tag="stop_ordered"):
+    """A node has failed: every node stops its workers, then tells what it has seen, and waits for what is decided."""
+
+    reason: str
+    by: str = ""
+    """The node."""
+
+
+class Undecided(Record, frozen=True, kw_only=True, tag="undecided"):
+    """Nobody can decide for the run, or can be told: this node must, alone.
+
+    `final`: there will be no further round, so that all it can decide is how the run ends.
+    """
+
+    reason: str
+    final: bool = False
 
 
 class RendezvousClosed(Record, frozen=True, kw_only=True, tag="closed"):
@@ -146,7 +168,9 @@ class Resumed(Record, frozen=True, kw_only=True, tag="resumed"):
     """The backend can tell again."""
 
 
-RoundChange = NodesWaiting | MemberLost | RoundEnded | Decided | RendezvousClosed | Suspended | Resumed
+RoundChange = (
+    NodesWaiting | MemberLost | RoundEnded | Decided | RendezvousClosed | Suspended | Resumed | StopOrdered | Undecided
+)
 """What `RendezvousHandler.watch` may return."""
 
 
@@ -327,6 +351,25 @@ class Failure(Record, frozen=True, kw_only=True):
     retryable: bool = True
     """False: trying again can't help (a missing script, a SyntaxError, an import that fails in the first attempt)."""
     decision: "Restart | Stop | Ignore | None" = None
+
+
+class NodeReport(Record, frozen=True, kw_only=True):
+    """What one node has seen of a round that was stopped, for one decision about the whole run.
+
+    `failure` is the first of its workers' that happened by itself, None where there was none; it happened `age_s`
+    before this node ordered the stop, or heard of it (below 0: after). `collateral`: it says no more than that a peer
+    was lost. `evidence` is text for whoever decides; the rendezvous only carries it. Not `final`: workers live.
+    """
+
+    node_id: str
+    failure: Failure | None = None
+    age_s: float = 0.0
+    collateral: bool = False
+    failed_count: int = 0
+    stopped_count: int = 0
+    finished_count: int = 0
+    evidence: str = ""
+    final: bool = False
 
 
 class Restart(Record, frozen=True, kw_only=True, tag="restart"):

@@ -20,6 +20,7 @@ class Rendezvous:
     """Has control; notes what it is told."""
 
     control = True
+    gathers = False
 
     def __init__(self):
         self.calls = []
@@ -77,7 +78,7 @@ class Reporter:
     def decided(self, failure, decision, fallback_reason):
         self.told.append(("decided", failure.global_rank))
 
-    def followed(self, failure, decision):
+    def followed(self, failure, decision, evidence):
         self.told.append(("followed", failure.global_rank))
 
     def notice(self, text):

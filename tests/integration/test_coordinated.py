@@ -19,7 +19,7 @@ from elastic_core.errors import (
 )
 from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
 from elastic_core.testing import MemoryServer, MemoryStore, rendezvous_settings, sample_failure
-from elastic_core.types import Decided, Restart, RoundEnded, Stop
+from elastic_core.types import Decided, NodeReport, Restart, RoundEnded, Stop, StopOrdered, Undecided
 from support import wait_for
 
 
@@ -27,7 +27,7 @@ class Services:
     """What an agent would do, written down."""
 
     def __init__(self):
-        self.lines, self.fences, self.acts = [], [], []
+        self.lines, self.fences, self.acts, self.questions = [], [], [], []
         self.turns = True
         self._stuck_s = 0.0
 
@@ -45,6 +45,9 @@ class Services:
 
     def set_last_act(self, store, seat):
         self.acts.append((store, seat))
+
+    def decide(self, reports, history):
+        self.questions.append((reports, history))
 
 
 class Node:
@@ -319,3 +322,100 @@ def test_the_guard_is_told_of_the_seat(node):
     assert b'"number"' in seat
     a.handler.shutdown()
     assert a.services.acts[-1] == ("", b"")
+
+
+# --- one decision on the evidence of all
+
+
+def report(node_id, failure=None, **more):
+    return NodeReport(node_id=node_id, failure=failure, **more)
+
+
+@pytest.fixture
+def stopped(node):
+    """Return two nodes that have stopped for a failure of b's worker, a leading, and told what they saw."""
+    a, b = node("a", nnodes=(2, 2), store_outage_grace_s=0.5), node("b", nnodes=(2, 2), store_outage_grace_s=0.5)
+    a.handler.wait = WaitBudget.lasting(15.0)
+    joining = threading.Thread(target=lambda: a.join())
+    joining.start()
+    wait_for(lambda: a.services.acts, what="a to have the first seat")
+    b.join()
+    joining.join(10)
+    b.handler.order_stop("exit code 7", report("b", sample_failure(), age_s=0.1))
+    assert a.watch() == StopOrdered(reason="exit code 7", by="b")
+    return a, b
+
+
+def all_said(a, b):
+    b.handler.report_stopped(report("b", sample_failure(), age_s=0.1, final=True))
+    a.handler.report_stopped(report("a", final=True))
+
+
+def test_the_leader_is_asked_once_and_all_hear_what_it_decides(stopped):
+    a, b = stopped
+    all_said(a, b)
+    wait_for(lambda: a.services.questions, what="the question")
+    reports, history = a.services.questions[0]
+    assert {one.node_id: one.failure is not None for one in reports} == {"a": False, "b": True}
+    assert history == ()
+    a.handler.answer(Restart(rule="r"), sample_failure(), "all that is known")
+    for one in (a, b):
+        change = one.watch()
+        assert (change.decision, change.evidence) == (Restart(rule="r"), "all that is known")
+    places = together(a, b)
+    assert {info.restart_count for info in places.values()} == {1}
+    assert (len(a.services.questions), b.services.questions) == (1, [])
+
+
+def test_a_leader_that_does_not_answer_is_replaced(stopped):
+    a, b = stopped
+    all_said(a, b)
+    wait_for(lambda: b.services.questions, what="the next one to be asked")
+    b.handler.answer(Stop(reason="no budget"), replace(sample_failure(), exit_code=7), "evidence of b's")
+    assert b.watch().evidence == "evidence of b's"
+    a.handler.answer(Restart(), sample_failure(), "evidence of a's, too late")
+    assert a.watch().evidence == "evidence of b's"
+
+
+def test_a_node_that_leaves_after_the_stop_is_no_failure_of_those_that_lost_it(stopped):
+    a, b = stopped
+    a.handler.shutdown()
+    b.handler.report_stopped(report("b", sample_failure(), collateral=True, final=True))
+    # The order had it that b failed by itself, and what b says now counts.
+    change = b.watch()
+    assert isinstance(change, RoundEnded)
+    assert change.lost == ("a",)
+
+
+def test_nobody_waits_for_a_store_that_stays_away(stopped, server):
+    a, b = stopped
+    server.stop()
+    all_said(a, b)
+    for one in (a, b):
+        change = one.watch()
+        assert isinstance(change, Undecided)
+        assert not change.final
+
+
+def test_a_store_that_is_back_in_time_has_it_decided(stopped, server):
+    a, b = stopped
+    server.stop()
+    all_said(a, b)
+    server.start()
+    wait_for(lambda: a.services.questions or b.services.questions, what="the question")
+
+
+def test_a_verdict_that_a_node_came_to_alone_is_told_when_the_store_is_back_before_it_is_gone(stopped, server):
+    a, b = stopped
+    server.stop()
+    all_said(a, b)
+    assert isinstance(b.watch(), Undecided)
+    b.handler.publish(Stop(reason="decided alone"), replace(sample_failure(), exit_code=7))
+    leaving = threading.Thread(target=b.handler.shutdown)
+    leaving.start()
+    server.start()
+    leaving.join(10)
+    changes = [a.watch()]
+    if isinstance(changes[0], Undecided):
+        changes.append(a.watch())
+    assert changes[-1].decision.reason == "decided alone"

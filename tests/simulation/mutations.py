@@ -43,6 +43,7 @@ END = "every member hears the verdict"
     "the roster is one",
     "tokens rise",
     "a verdict stays",
+    "one decision a round",
     **faults(s.PARTITION, s.MESSAGES, s.FAILURE, count=5, noise=0.1),
 )
 def a_swap_ignores_what_it_expects(patch: pytest.MonkeyPatch) -> None:
@@ -205,6 +206,38 @@ def _stuck_ahead(answer):
         return after
 
     return stuck
+
+
+BLAME = "the first cause is blamed"
+
+
+@mutation(BLAME, **faults(s.FAILURES, nodes=5))
+def nobody_is_asked_what_it_saw(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(duties, "GATHER_S", 0.0)
+
+
+@mutation(BLAME, **faults(s.FAILURES, nodes=5))
+def whoever_speaks_first_is_blamed(patch: pytest.MonkeyPatch) -> None:
+    def ordered(current, live, order, done):
+        return {order.incarnation: replace(order.report, final=True)}
+
+    patch.setattr(duties, "_reports", ordered)
+    patch.setattr(duties, "GATHER_S", 0.0)
+
+
+@mutation(PLACE, END, **faults(s.FAILURES, s.LEADER, count=5))
+def nobody_is_asked_to_decide(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(machine, "_ask", lambda state, duty, now_s: (state, None))
+
+
+@mutation("one decision a round", PLACE, **faults(s.FAILURES, s.LEADER, s.SIGSTOP, count=5))
+def a_word_that_comes_too_late_is_published(patch: pytest.MonkeyPatch) -> None:
+    unsay = heeding._unsay
+
+    def stubborn(state, control):
+        return replace(unsay(state, control), post=None if control.verdict is not None else state.post)
+
+    patch.setattr(heeding, "_unsay", stubborn)
 
 
 @mutation("counters rise", **faults(s.FAILURE, s.CRASH, count=5))

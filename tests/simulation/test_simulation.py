@@ -7,7 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_core.testing.simulation import simulate
-from elastic_core.testing.simulation_scenario import ALL_FAULTS, STORE_DOWN, STORE_PAUSE, Scenario
+from elastic_core.testing.simulation_scenario import (
+    ALL_FAULTS,
+    CRASH,
+    FAILURES,
+    LEADER,
+    MESSAGES,
+    STORE_DOWN,
+    STORE_PAUSE,
+    Scenario,
+)
 
 SEEDS = int(os.environ.get("SIMULATE_SEEDS", "400"))
 SHARES = 4
@@ -55,6 +64,29 @@ def test_a_store_that_is_away_ends_no_round(fault, ttl_s):
             nodes=2 + seed % 4, faults=frozenset({fault}), count=2, steady=True, ttl_s=ttl_s, latency_s=ttl_s / 500
         )
         assert simulate(seed, scenario).rounds == 1
+
+
+def several(seed, faults, **more):
+    return Scenario(nodes=2 + seed % 4, min_nodes=2, max_nodes=6, faults=frozenset(faults), count=4, **more)
+
+
+def test_of_failures_on_several_nodes_the_first_is_blamed():
+    assert sum(simulate(seed, several(seed, {FAILURES})).decided for seed in range(60)) > 100
+
+
+def test_a_leader_that_dies_between_stop_and_decision_changes_nothing():
+    assert sum(simulate(seed, several(seed, {FAILURES, LEADER, CRASH})).decided for seed in range(60)) > 60
+
+
+@pytest.mark.parametrize("grace_s", [1.0, 120.0])
+def test_a_store_in_trouble_while_a_decision_is_awaited_holds_nobody_up_for_ever(grace_s):
+    for seed in range(40):
+        simulate(seed, several(seed, {FAILURES, STORE_DOWN, STORE_PAUSE, MESSAGES}, outage_grace_s=grace_s))
+
+
+def test_a_failure_that_ends_the_run_ends_it_for_all():
+    for seed in range(20):
+        assert set(simulate(seed, several(seed, {FAILURES}, fatal=1.0)).outcomes) == {"failed"}
 
 
 def test_the_same_seed_tells_the_same_story():

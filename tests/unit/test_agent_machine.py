@@ -12,6 +12,8 @@ from elastic_core.agent import diagram
 from elastic_core.agent.journal import Journal, read, replay
 from elastic_core.agent.machine import EVENTS, STATES, TABLE, Handled, Ignored, advance
 from elastic_core.agent.states import (
+    Await,
+    Awaiting,
     Created,
     Deciding,
     Ended,
@@ -40,7 +42,9 @@ from elastic_core.types import (
     Round,
     RoundEnded,
     Stop,
+    StopOrdered,
     Suspended,
+    Undecided,
     WorkerExit,
 )
 
@@ -315,7 +319,7 @@ def test_journal_replays_to_the_same_steps(tmp_path):
 class Histories(RuleBasedStateMachine):
     """Plays a loop that answers commands honestly, in random order, with failures, signals and membership changes."""
 
-    control = False
+    control = gathers = False
     changes = (NodesWaiting(count=1), MemberLost(node_id="x"), Suspended(reason="s"), Resumed())
 
     def __init__(self):
@@ -330,7 +334,7 @@ class Histories(RuleBasedStateMachine):
         self.stops = 0
         self.stop_ladder = False
         self.spawned_after_stop = False
-        self.give(m.StartRequested(control=self.control))
+        self.give(m.StartRequested(control=self.control, gathers=self.gathers))
 
     def give(self, event):
         before = self.state
@@ -369,8 +373,13 @@ class Histories(RuleBasedStateMachine):
                 self.stop_ladder = True
             case m.ShortenGrace():
                 assert self.stop_ladder, "nothing to hurry"
-            case m.PublishDecision():
+            case m.PublishDecision() | m.OrderStop():
                 assert not self.stop_ladder, "the run is told first"
+            case m.ReportEvidence(final=final):
+                assert not (final and self.alive), "not all has been seen"
+            case m.DecideAlone():
+                assert not self.alive
+                self.owed.append(make_failure(0))
             case m.ReportDone():
                 assert not self.alive
                 self.reported_done = True
@@ -472,6 +481,7 @@ class RunHistories(Histories):
     @invariant()
     def what_the_run_decides_can_be_heard(self):
         states = (Preparing, Starting, Running, Settling, Stopping)
+        states = (*states, Awaiting)
         if isinstance(self.state, states) and self.state_ledger().control:
             assert self.watching, self.state
 
@@ -484,7 +494,27 @@ class RunHistories(Histories):
         return self.state.running.ledger if isinstance(self.state, Settling) else self.state.ledger
 
 
+class GatheringHistories(RunHistories):
+    """The same where nodes are stopped first, and it is decided then."""
+
+    gathers = True
+    changes = (
+        *RunHistories.changes,
+        StopOrdered(reason="exit code 7", by="b"),
+        StopOrdered(reason="exit code 7", by="b"),
+        Undecided(reason="the store is away"),
+        Undecided(reason="the store is gone", final=True),
+    )
+
+    @invariant()
+    def nobody_acts_on_what_it_would_have_decided(self):
+        if isinstance(self.state, Stopping) and isinstance(self.state.then, Await):
+            assert self.state.incident is None
+
+
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
 TestRunHistories = RunHistories.TestCase
 TestRunHistories.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestGatheringHistories = GatheringHistories.TestCase
+TestGatheringHistories.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)

@@ -1,8 +1,29 @@
 """What the leader does about nodes that come and go while the first workers end."""
 
-from elastic_core.rendezvous.documents import ControlDocument, MemberRecord, RosterEntry, RoundDocument
-from elastic_core.rendezvous.duties import EndRound, GiveVerdict, NoteDone, Notes, View, judge
+import pytest
+from msgspec.structs import replace
+
+from elastic_core.rendezvous.documents import (
+    ControlDocument,
+    Ending,
+    MemberRecord,
+    RosterEntry,
+    RoundDocument,
+    StopOrder,
+)
+from elastic_core.rendezvous.duties import (
+    GATHER_S,
+    LOSS_MARGIN_S,
+    AskDecision,
+    EndRound,
+    GiveVerdict,
+    NoteDone,
+    Notes,
+    View,
+    judge,
+)
 from elastic_core.rendezvous.roster import Candidate
+from elastic_core.types import Failure, FailureClass, NodeReport
 
 ROUND = RoundDocument(
     epoch="e",
@@ -17,14 +38,14 @@ ROUND = RoundDocument(
 CONTROL = ControlDocument(epoch="e", attempt=0, secret="s")
 
 
-def member(seat, node, state, token=1, nonce="x"):
-    record = MemberRecord(epoch="e", node=node, state=state, seen=1, token=token, nonce=nonce)
+def member(seat, node, state, token=1, nonce="x", report=None):
+    record = MemberRecord(epoch="e", node=node, state=state, seen=1, token=token, nonce=nonce, report=report)
     return Candidate(seat=seat, incarnation=f"{node}#", record=record)
 
 
-def view(*members, control=CONTROL, incarnation=""):
+def view(*members, control=CONTROL, incarnation="", now_s=0.0):
     return View(
-        now_s=0.0,
+        now_s=now_s,
         node="a",
         nonce="y",
         min_nodes=1,
@@ -68,3 +89,86 @@ def test_a_leader_that_is_done_writes_it_down_for_its_successor():
 def test_what_was_noted_of_another_round_says_nothing():
     noted = ControlDocument(epoch="e", attempt=0, secret="s", done_of="earlier", done=("a#",))
     assert isinstance(judge(view(member(2, "b", "running"), control=noted), Notes()).duty, EndRound)
+
+
+# --- while a round is stopped
+
+FAILURE = Failure(
+    failure_class=FailureClass.EXIT, summary="exit code 7", node_id="b", round_index=0, at_s=0.0, uptime_s=0.0
+)
+
+
+def report(node, failure=FAILURE, **more):
+    return NodeReport(node_id=node, failure=failure, **more)
+
+
+def stopped_by(node, **more):
+    order = StopOrder(
+        token=1, nonce="x", by=node, incarnation=f"{node}#", reason="exit code 7", report=report(node, **more)
+    )
+    return replace(CONTROL, stopping=order)
+
+
+def said(node, failure=None, **more):
+    return member(1 + "ab".index(node), node, "stopped", report=report(node, failure, final=True, **more))
+
+
+RUNS_A, RUNS_B = member(1, "a", "running"), member(2, "b", "running")
+OWN, PEERS = stopped_by("b"), stopped_by("b", collateral=True)
+
+
+def test_what_all_nodes_have_seen_is_asked_about_once_all_have_said_it():
+    waits = judge(view(RUNS_A, said("b", FAILURE), control=OWN), Notes())
+    assert (waits.duty, waits.look_s) == (None, GATHER_S)
+    duty = judge(view(said("a"), said("b", FAILURE), control=OWN), waits.notes).duty
+    assert isinstance(duty, AskDecision)
+    assert [(one.node_id, one.failure, one.final) for one in duty.reports] == [("a", None, True), ("b", FAILURE, True)]
+
+
+def test_nobody_is_waited_for_longer_than_two_seconds_if_the_reason_is_known():
+    waits = judge(view(RUNS_A, RUNS_B, control=OWN), Notes())
+    duty = judge(view(RUNS_A, RUNS_B, control=OWN, now_s=GATHER_S), waits.notes).duty
+    assert [one.node_id for one in duty.reports] == ["b"]
+
+
+def test_a_node_whose_workers_are_done_is_not_waited_for_and_counted():
+    duty = judge(view(member(1, "a", "done"), said("b", FAILURE), control=OWN), Notes()).duty
+    assert [(one.node_id, one.finished_count) for one in duty.reports] == [("a", 1), ("b", 0)]
+
+
+def test_the_order_speaks_for_a_node_that_has_gone_since():
+    duty = judge(view(said("a"), control=OWN), Notes()).duty
+    assert [(one.node_id, one.failure) for one in duty.reports] == [("a", None), ("b", FAILURE)]
+
+
+def test_a_lost_node_is_why_the_others_lost_a_peer():
+    duty = judge(view(said("b", FAILURE, collateral=True), control=PEERS), Notes()).duty
+    assert isinstance(duty, EndRound)
+    assert duty.ending.kind == "regroup"
+    assert duty.ending.lost == ("a",)
+
+
+def test_a_node_that_says_nothing_at_all_is_waited_for_until_its_lease_is_over():
+    victim = said("b", FAILURE, collateral=True)
+    waits = judge(view(RUNS_A, victim, control=PEERS), Notes())
+    later = judge(view(RUNS_A, victim, control=PEERS, now_s=GATHER_S), waits.notes)
+    assert (later.duty, later.look_s) == (None, 5.0 + LOSS_MARGIN_S)
+    assert isinstance(judge(view(victim, control=PEERS, now_s=4.0), later.notes).duty, EndRound)
+    assert isinstance(judge(view(RUNS_A, victim, control=PEERS, now_s=6.5), later.notes).duty, AskDecision)
+
+
+def test_a_node_that_is_slow_but_speaks_is_not_taken_for_lost():
+    slow = member(1, "a", "running", report=report("a", None))
+    waits = judge(view(slow, said("b", FAILURE, collateral=True), control=PEERS), Notes())
+    later = judge(view(slow, said("b", FAILURE, collateral=True), control=PEERS, now_s=GATHER_S), waits.notes)
+    assert isinstance(later.duty, AskDecision)
+
+
+@pytest.mark.parametrize("change", ["ended", "other round"])
+def test_an_order_about_another_round_or_one_that_has_ended_asks_for_nothing(change):
+    control = OWN
+    if change == "ended":
+        control = replace(OWN, ending=Ending(token=1, nonce="x", kind="restart", reason="r", by="a"))
+    else:
+        control = replace(OWN, stopping=replace(OWN.stopping, nonce="other"))
+    assert not isinstance(judge(view(RUNS_A, RUNS_B, control=control), Notes()).duty, AskDecision)

@@ -7,7 +7,7 @@ reactor.
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, assert_never
 
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from elastic_core.agent.journal import Journal
 from elastic_core.agent.machine import advance
 from elastic_core.agent.rendezvous_thread import RendezvousThread
 from elastic_core.agent.states import AgentState, Created, Deciding, Ended, Ending, Running
+from elastic_core.agent.steps import SETTLE_S
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ElasticError
 from elastic_core.failure.runner import PolicyRunner
@@ -28,6 +29,8 @@ from elastic_core.types import (
     FailedWorker,
     Failure,
     FailureClass,
+    Ignore,
+    NodeReport,
     Origin,
     Record,
     Refuse,
@@ -35,6 +38,7 @@ from elastic_core.types import (
     Round,
     RoundEnded,
     Stop,
+    StopOrdered,
     WorkerExit,
 )
 
@@ -88,15 +92,32 @@ class Reporter(Protocol):
         """Say what happens next."""
         ...
 
-    def followed(self, failure: Failure, decision: Restart | Stop) -> None:
-        """Say what was decided elsewhere for the whole run."""
+    def report(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int, *, heard_s: float) -> NodeReport:
+        """Return what this node has seen, for a decision about the whole run."""
+        ...
+
+    def merge(self, reports: Sequence[NodeReport], restarts: int) -> tuple[Failure, str]:
+        """Return the first cause among those of all nodes, and what is known of it, as text."""
+        ...
+
+    def followed(self, failure: Failure, decision: Restart | Stop, evidence: str) -> None:
+        """Say what was decided for the whole run."""
         ...
 
     def restarted(self, *, rendezvous_s: float, start_s: float) -> None:
         """Add to the last incident what the restart after it took."""
         ...
 
-    def record(self, round_: Round | None, exits: Iterable[WorkerExit], failure: Failure, decision: Decision) -> int:
+    def record(
+        self,
+        round_: Round | None,
+        exits: Iterable[WorkerExit],
+        failure: Failure,
+        decision: Decision,
+        *,
+        evidence: str,
+        stop_s: float | None,
+    ) -> int:
         """Write the incident, print it if it ends the run, and return the run's exit code."""
         ...
 
@@ -116,8 +137,6 @@ class AgentOptions(Record, frozen=True, kw_only=True):
     stop_signals: tuple[int, ...] = ()
     forwarded_signals: tuple[int, ...] = (signal.SIGUSR1, signal.SIGUSR2)
     """For the workers; they never stop the job."""
-    loss_told_s: float = 0.0
-    """How long after a node's loss the others know of it, at the longest; 0: nobody tells."""
     keep_interrupt: bool = False
     """SIGINT belongs to a worker that has the terminal (`--debug-rank`): the agent lets it pass."""
 
@@ -130,6 +149,7 @@ class AgentResult(Record, frozen=True, kw_only=True):
     ending: Ending
 
 
+NO_STORE_CODE = 4
 FENCED = "this agent was stopped for longer than its lease"
 
 Plan = Callable[[m.SpawnWorkers], list[WorkerLaunch]]
@@ -185,7 +205,11 @@ class Agent:
         self._turned_s = self._began_s
         self._spawned_s = self._began_s
         self._join_s = self._formed_s = self._began_s
-        self._stopped_by_s = self._began_s
+        self._stopping_s = self._stopped_by_s = self._began_s
+        self._heard_s: float | None = None
+        self._stop_s: float | None = None
+        self._cause: Failure | None = None
+        self._seen = self._taken = False
         self._restarting = False
         self._failed_code: int | None = None
         self._reason = ""
@@ -199,7 +223,7 @@ class Agent:
         self._hooks.tell(
             m.AgentStarted(run_id=options.run_id, node_id=options.node_id, run_dir=options.run_dir, pid=options.pid)
         )
-        self.dispatch(m.StartRequested(control=self._rendezvous.control))
+        self.dispatch(m.StartRequested(control=self._rendezvous.control, gathers=self._rendezvous.gathers))
         while not isinstance(self._state, Ended):
             self._reactor.turn()
             self._turned_s = self._clock.monotonic_s()
@@ -251,6 +275,8 @@ class Agent:
     def _step(self, event: m.AgentEvent) -> None:
         now_s = self._clock.monotonic_s()
         self._journal.add(event, now_s)
+        if isinstance(event, m.RoundChanged) and isinstance(event.change, StopOrdered) and self._heard_s is None:
+            self._heard_s = now_s
         step = advance(self._state, event, now_s=now_s)
         self._state = step.state
         self._reason = step.reason
@@ -282,6 +308,7 @@ class Agent:
 
     def on_workers_stopped(self) -> None:
         """Take the end of the stop ladder from the group."""
+        self._stop_s = self._clock.monotonic_s() - self._stopping_s
         self.dispatch(m.WorkersStopped())
 
     # --- commands
@@ -302,6 +329,8 @@ class Agent:
                 self._formed_s = self._clock.monotonic_s()
                 # From here on it is the round that failures are about, whether or not its workers ever start.
                 self._round = round_
+                self._heard_s = self._stop_s = self._cause = None
+                self._seen = self._taken = False
                 self._hooks.ask_start(m.WorkersStarting(round=round_, restart_count=count), self._on_start_answer)
             case m.SpawnWorkers():
                 self._spawn(command)
@@ -317,16 +346,28 @@ class Agent:
             case m.ForwardSignal(signum=signum):
                 self._workers.forward(signum)
             case m.Examine(exits=exits, round=round_):
-                self._hear_others(self._examine(exits, round_), round_)
+                self._judge(self._examine(exits, round_), round_)
             case m.AskPolicy(failure=failure, history=history):
                 self._ask_policy(failure, history)
-            case m.RecordIncident(failure=failure, decision=decision):
-                self._failed_code = self._reporter.record(self._round, self._exits, failure, decision)
+            case m.RecordIncident(failure=failure, decision=decision, evidence=evidence):
+                if evidence:
+                    self._tell_decision(failure, decision)
+                self._failed_code = self._reporter.record(
+                    self._round, self._exits, failure, decision, evidence=evidence, stop_s=self._stop_s
+                )
                 self._restarting = isinstance(decision, Restart)
             case m.PublishDecision(failure=failure, decision=decision):
                 self._rendezvous.publish(decision, self._placed(failure))
-            case m.TellDecision(failure=failure, decision=decision):
-                self._reporter.followed(failure, decision)
+            case m.TellDecision(failure=failure, decision=decision, evidence=evidence):
+                self._reporter.followed(failure, decision, evidence)
+                if evidence:
+                    self._tell_decision(failure, decision)
+            case m.OrderStop(failure=failure):
+                self._order_stop(failure)
+            case m.ReportEvidence(round=round_, final=final):
+                self._rendezvous.report_stopped(self._report(round_, final=final))
+            case m.DecideAlone():
+                self._decide_alone(command)
             case m.ReportFinishing():
                 self._rendezvous.report_finishing()
             case m.ReportDone():
@@ -391,7 +432,8 @@ class Agent:
 
     def _stop(self, command: m.StopWorkers) -> None:
         grace_s = self._grace_s(command.grace_s)
-        self._stopped_by_s = self._clock.monotonic_s() + grace_s
+        self._stopping_s = self._clock.monotonic_s()
+        self._stopped_by_s = self._stopping_s + grace_s
         if command.drain:
             self._announce_drain(command.signum, grace_s)
         index = -1 if self._round is None else self._round.index
@@ -415,9 +457,13 @@ class Agent:
             self._reporter.notice(f"{name}: stopping {workers}, at most {round(grace_s, 1):g} s; a second signal kills")
 
     def _examine(self, exits: tuple[WorkerExit, ...], round_: Round) -> Failure:
-        failure = self._reporter.examine(round_, exits, self._restart_count)
+        return self._timed(self._reporter.examine(round_, exits, self._restart_count), exits, round_)
+
+    def _timed(self, failure: Failure, exits: Sequence[WorkerExit], round_: Round) -> Failure:
         # When that worker ended, not when its evidence had settled and was read.
-        at_s = next((exit.at_s for exit in exits if exit.local_rank == failure.local_rank), exits[0].at_s)
+        at_s = next((exit.at_s for exit in exits if exit.local_rank == failure.local_rank), None)
+        if at_s is None:  # it hangs, and has not ended
+            at_s = exits[0].at_s if exits else self._clock.monotonic_s()
         return replace(
             failure,
             node_id=round_.node_id or failure.node_id or self._options.node_id,
@@ -425,18 +471,17 @@ class Agent:
             uptime_s=at_s - self._spawned_s,
         )
 
-    def _hear_others(self, failure: Failure, round_: Round) -> None:
-        """Judge a failure, at once if it has a cause of its own.
+    # --- one decision for the whole run
 
-        Workers that merely lost a peer say nothing of why. In a run that knows, the peer's node tells what failed on
-        it, or its lease runs out and the round is over; either is heard while this one is still undecided, and counts
-        in its place. Restarts that a lost node brings about must cost no restart budget.
+    def _judge(self, failure: Failure, round_: Round) -> None:
+        """Act on a failure: at once if it has a cause of its own.
+
+        Workers that merely lost a peer say nothing of why. The peer may be about to write it down: stopping it within
+        these milliseconds would leave the run without its cause.
         """
-        workers = self._reporter.failed_workers()
-        lost_a_peer = any(w.origin is Origin.COLLATERAL for w in workers) and all(
-            w.origin in (Origin.COLLATERAL, Origin.STOPPED) for w in workers
-        )
-        if not (lost_a_peer and round_.node_count > 1 and round_.counts is not None and self._options.loss_told_s):
+        origins = {worker.origin for worker in self._reporter.failed_workers()} - {Origin.STOPPED}
+        gathers = isinstance(self._state, Deciding) and self._state.ledger.gathers
+        if not (gathers and round_.node_count > 1 and origins == {Origin.COLLATERAL}):
             self.dispatch(m.Examined(failure=failure))
             return
 
@@ -444,7 +489,79 @@ class Agent:
             if isinstance(self._state, Deciding) and self._state.round is round_:
                 self.dispatch(m.Examined(failure=failure))
 
-        self._reactor.call_later(self._options.loss_told_s, judge)
+        self._reactor.call_later(SETTLE_S, judge)
+
+    def _order_stop(self, failure: Failure) -> None:
+        assert self._round is not None
+        if self._heard_s is None:
+            self._heard_s = self._clock.monotonic_s()
+        if failure.local_rank is None:
+            self._cause = self._placed(failure)
+        self._rendezvous.order_stop(failure.summary, self._report(self._round, final=False))
+
+    def _report(self, round_: Round, *, final: bool) -> NodeReport:
+        heard_s = self._clock.monotonic_s() if self._heard_s is None else self._heard_s
+        report = self._reporter.report(round_, self._exits, self._restart_count, heard_s=heard_s)
+        if report.failure is not None:
+            failure = self._timed(report.failure, self._exits, round_)
+            report = replace(report, failure=failure)
+            self._tell_failure(failure)
+        elif self._cause is not None:
+            report = replace(report, failure=self._cause)
+        return replace(report, final=final)
+
+    def decide_for_run(self, reports: Sequence[NodeReport], history: Sequence[Failure]) -> None:
+        """Have the policy decide for all nodes; this one may have had no part in it."""
+        restarts = sum(isinstance(past.decision, Restart) for past in history)
+        failure, evidence = self._reporter.merge(reports, restarts)
+
+        def publish(decision: Decision, fallback_reason: str) -> None:
+            if fallback_reason:
+                self._reporter.notice(f"{fallback_reason}; the built-in policy 'intensity' decided in its place")
+            if isinstance(decision, Ignore):  # the node where it failed had not: all workers are gone
+                decision = Stop(reason="there is no worker to go on with", rule=decision.rule)
+            self._rendezvous.answer(decision, failure, evidence)
+
+        self._policy.decide(failure, history, publish)
+
+    def _decide_alone(self, command: m.DecideAlone) -> None:
+        failure = self._report(command.round, final=True).failure
+        if failure is None:
+            failure = Failure(
+                failure_class=FailureClass.STORE,
+                summary=command.reason,
+                node_id=self._node_id,
+                round_index=command.round.index,
+                at_s=self._clock.monotonic_s() - self._began_s,
+                uptime_s=0.0,
+                exit_code=NO_STORE_CODE,
+                message=command.reason,
+            )
+        if command.final:
+            self.dispatch(m.DecisionMade(failure=failure, decision=Stop(reason=command.reason, rule="store")))
+        else:
+            self._ask_policy(failure, command.history)
+
+    def _tell_failure(self, failure: Failure) -> None:
+        if not self._seen:
+            self._seen = True
+            workers = () if failure.local_rank is None else self._reporter.failed_workers()
+            self._hooks.tell(m.FailureSeen(failure=failure, workers=workers))
+
+    def _tell_decision(self, failure: Failure, decision: Decision, fallback_reason: str = "") -> None:
+        if not self._taken:
+            self._taken = not isinstance(decision, Ignore)
+            name = self._policy.name
+            self._hooks.tell(
+                m.DecisionTaken(failure=failure, decision=decision, policy=name, fallback_reason=fallback_reason)
+            )
+
+    @property
+    def _hands_over(self) -> bool:
+        """Whether what is asked here is only whether the run goes on without a worker: the rest is the run's."""
+        state = self._state
+        gathers = isinstance(state, Deciding) and state.ledger.gathers
+        return gathers and isinstance(state, Deciding) and state.round is not None and not state.alone
 
     @property
     def _node_id(self) -> str:
@@ -459,20 +576,17 @@ class Agent:
 
     def _ask_policy(self, failure: Failure, history: tuple[Failure, ...]) -> None:
         stamped = self._placed(failure)
-        workers = () if stamped.local_rank is None else self._reporter.failed_workers()
-        self._hooks.tell(m.FailureSeen(failure=stamped, workers=workers))
+        self._seen = False
+        self._tell_failure(stamped)
         self._question += 1
         asked = self._question
 
         def decide(decision: Decision, fallback_reason: str) -> None:
             if asked != self._question or not isinstance(self._state, Deciding):
                 return  # settled meanwhile: by the user, or for the whole run
-            self._reporter.decided(stamped, decision, fallback_reason)
-            self._hooks.tell(
-                m.DecisionTaken(
-                    failure=stamped, decision=decision, policy=self._policy.name, fallback_reason=fallback_reason
-                )
-            )
+            if isinstance(decision, Ignore) or not self._hands_over:
+                self._reporter.decided(stamped, decision, fallback_reason)
+                self._tell_decision(stamped, decision, fallback_reason)
             self.dispatch(m.DecisionMade(failure=stamped, decision=decision))
 
         self._policy.decide(stamped, history, decide)

@@ -13,6 +13,7 @@ from elastic_core.agent import news
 from elastic_core.agent import transitions as t
 from elastic_core.agent.states import (
     AgentState,
+    Awaiting,
     Created,
     Deciding,
     Ended,
@@ -99,8 +100,8 @@ TABLE: dict[type, dict[type, Rule]] = {
     ),
     Preparing: _row(
         {
-            m.StartAllowed: _to(t.start, Starting, Gating, Waiting),
-            m.StartRefused: _to(t.start_refused, Deciding, Gating, Waiting),
+            m.StartAllowed: _to(t.start, Starting, Awaiting, Gating, Waiting),
+            m.StartRefused: _to(t.start_refused, Deciding, Awaiting, Gating, Waiting),
             m.RoundChanged: _to(news.preparing_heard, Preparing, Leaving),
             m.StopRequested: _to(t.stop_before_start, Leaving),
         },
@@ -138,8 +139,8 @@ TABLE: dict[type, dict[type, Rule]] = {
         {
             m.WorkerExited: _to(t.ended_while_deciding, Deciding),
             m.Examined: _to(t.examined, Deciding),
-            m.DecisionMade: _to(t.decided, Running, Deciding, Stopping, Waiting, Gating, Leaving),
-            m.RoundChanged: _to(news.deciding_heard, Deciding, Stopping, Gating, Waiting, Leaving),
+            m.DecisionMade: _to(t.decided, Running, Deciding, Stopping, Awaiting, Waiting, Gating, Leaving),
+            m.RoundChanged: _to(news.deciding_heard, Deciding, Stopping, Awaiting, Gating, Waiting, Leaving),
             m.StopRequested: _to(t.stop_deciding, Stopping, Leaving),
         },
         {
@@ -150,16 +151,24 @@ TABLE: dict[type, dict[type, Rule]] = {
     ),
     Stopping: _row(
         {
-            m.WorkersStopped: _to(t.workers_gone, Gating, Waiting, Leaving),
+            m.WorkersStopped: _to(t.workers_gone, Awaiting, Gating, Waiting, Leaving),
             m.RoundChanged: _to(news.stopping_heard, Stopping),
+            m.TimerFired: _to(t.report_due, Stopping),
             m.StopRequested: _to(t.stop_again, Stopping),
         },
         {
             (m.WorkerExited,): "the ladder counts them; the incident reads them",
-            (*_POLICY, m.WorkersSpawned, m.SpawnFailed, m.TimerFired): _LATE,
+            (*_POLICY, m.WorkersSpawned, m.SpawnFailed): _LATE,
             (m.SignalForwarded,): "the workers are being stopped",
             (m.HangFound,): "the workers are being stopped",
         },
+    ),
+    Awaiting: _row(
+        {
+            m.RoundChanged: _to(news.awaiting_heard, Awaiting, Deciding, Gating, Waiting, Leaving),
+            m.StopRequested: _to(t.stop_awaiting, Leaving),
+        },
+        {(m.SignalForwarded,): _NO_WORKER, (*_POLICY, m.TimerFired): _LATE},
     ),
     Waiting: _row(
         {

@@ -11,6 +11,8 @@ from msgspec.structs import replace
 
 from elastic_core import messages as m
 from elastic_core.agent.states import (
+    Await,
+    Awaiting,
     Deciding,
     End,
     Ending,
@@ -33,10 +35,11 @@ from elastic_core.agent.steps import (
     Incident,
     Step,
     after_stop,
-    leave,
     listen,
     noted,
     stop,
+    stop_and_wait,
+    wait_for_run,
     without_workers,
 )
 from elastic_core.types import (
@@ -52,7 +55,9 @@ from elastic_core.types import (
     RoundChange,
     RoundEnded,
     Stop,
+    StopOrdered,
     Suspended,
+    Undecided,
 )
 
 NO_ROUND_CODE = 4
@@ -70,7 +75,7 @@ def round_changed(state: Running, event: m.RoundChanged, now_s: float) -> Step:
         case NodesWaiting() | MemberLost():
             ledger, told = _regrouped(state.ledger, state.round, event.change)
             return stop(ledger, state.round, Rejoin(), "nodes came or went", first=told)
-        case RoundEnded() | Decided():
+        case RoundEnded() | Decided() | StopOrdered():
             return heed(state, event.change)
         case RendezvousClosed():
             return _closed(state)
@@ -78,6 +83,8 @@ def round_changed(state: Running, event: m.RoundChanged, now_s: float) -> Step:
             return Step(state=state, commands=(m.WatchRound(),), reason=f"suspended: {reason}")
         case Resumed():
             return Step(state=state, commands=(m.WatchRound(),), reason="resumed")
+        case Undecided():
+            return Step(state=state, commands=(m.WatchRound(),), reason="there is nothing to decide")
 
 
 def _closed(state: Running) -> Step:
@@ -95,16 +102,18 @@ def _closed(state: Running) -> Step:
 def heed(running: Running, news: News, first: Iterable[m.AgentCommand] = ()) -> Step:
     """Stop the workers because the round is over for all nodes."""
     ledger, round_ = running.ledger, running.round
+    if isinstance(news, StopOrdered):
+        return stop_and_wait(ledger, round_, news.reason, first)
     if isinstance(news, RoundEnded):
         ledger, told = _regrouped(ledger, round_, news)
         return stop(ledger, round_, Rejoin(), news.reason, first=(*first, *told), grace_s=news.stop_within_s)
     decision, failure = news.decision, news.failure
     if isinstance(decision, Restart):
-        ledger, incident, told = _restarted(ledger, decision, failure)
+        ledger, incident, told = _restarted(ledger, news)
         reason = "the run decided to restart" if failure is None else f"restart: {failure.summary}"
         then = Rejoin(delay_s=decision.delay_s)
         return stop(ledger, round_, then, reason, first=(*first, *told), incident=incident)
-    ledger, outcome, incident = _ended(ledger, decision, failure, round_.index)
+    ledger, outcome, incident = _ended(ledger, decision, news, round_.index)
     return stop(ledger, round_, End(outcome=outcome), outcome.reason, first=first, incident=incident)
 
 
@@ -115,29 +124,29 @@ def _regrouped(ledger: Ledger, round_: Round, change: RoundChange) -> tuple[Ledg
     return replace(ledger, membership_changes=ledger.membership_changes + 1), told
 
 
-def _restarted(
-    ledger: Ledger, decision: Restart, failure: Failure | None
-) -> tuple[Ledger, Incident | None, tuple[m.AgentCommand, ...]]:
+def _restarted(ledger: Ledger, decided: Decided) -> tuple[Ledger, Incident | None, tuple[m.AgentCommand, ...]]:
+    decision, failure = decided.decision, decided.failure
     if failure is None:
         return ledger, None, ()
-    told = m.TellDecision(failure=failure, decision=decision)
-    return noted(ledger, failure, decision, restarts=1), (failure, decision), (told,)
+    told = m.TellDecision(failure=failure, decision=decision, evidence=decided.evidence)
+    return noted(ledger, failure, decision, restarts=1), (failure, decision, decided.evidence), (told,)
 
 
 def _ended(
-    ledger: Ledger, decision: Stop, failure: Failure | None, round_index: int
+    ledger: Ledger, decision: Stop, decided: Decided, round_index: int
 ) -> tuple[Ledger, Outcome, Incident | None]:
     """Return how the run ends by this verdict, and what is told of it."""
+    failure = decided.failure
     if decision.outcome == "done":
         outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason=decision.reason)
         if failure is None:
             return ledger, outcome, None
-        return noted(ledger, failure, decision, restarts=0), outcome, (failure, decision)
+        return noted(ledger, failure, decision, restarts=0), outcome, (failure, decision, decided.evidence)
     if failure is None:
         made_up = without_workers(decision.reason, FailureClass.RENDEZVOUS, round_index)
         failure = replace(made_up, exit_code=NO_ROUND_CODE)
     outcome = Outcome(ending=Ending.FAILED, exit_code=failure.exit_code, reason=failure.summary)
-    return noted(ledger, failure, decision, restarts=0), outcome, (failure, decision)
+    return noted(ledger, failure, decision, restarts=0), outcome, (failure, decision, decided.evidence)
 
 
 # --- before workers run
@@ -158,7 +167,9 @@ def starting_heard(state: Starting, event: m.RoundChanged, now_s: float) -> Step
 def _remember(state: Preparing | Starting, change: RoundChange) -> Step:
     if not state.ledger.control:
         return Step(state=state, reason="of the round before")
-    if isinstance(change, Decided) or (isinstance(change, RoundEnded) and state.news is None):
+    undecided = state.news is None or isinstance(state.news, StopOrdered)
+    new = isinstance(change, StopOrdered) and state.news is None
+    if isinstance(change, Decided) or (isinstance(change, RoundEnded) and undecided) or new:
         told = replace(state, news=change)
         return Step(state=told, commands=listen(state.ledger), reason="the round is over before it has begun")
     return Step(state=state, commands=_listen_on(state.ledger, change), reason="nothing to do about it yet")
@@ -167,14 +178,16 @@ def _remember(state: Preparing | Starting, change: RoundChange) -> Step:
 def without_start(ledger: Ledger, round_: Round, news: News) -> Step:
     """Rejoin or leave: the round was over before a worker of it was started."""
     told: tuple[m.AgentCommand, ...]
+    if isinstance(news, StopOrdered):
+        return wait_for_run(ledger, round_, news.reason)
     if isinstance(news, RoundEnded):
         ledger, told = _regrouped(ledger, round_, news)
         step = after_stop(ledger, Rejoin(), None, None)
     elif isinstance(news.decision, Restart):
-        ledger, incident, told = _restarted(ledger, news.decision, news.failure)
+        ledger, incident, told = _restarted(ledger, news)
         step = after_stop(ledger, Rejoin(delay_s=news.decision.delay_s), incident, None)
     else:
-        ledger, outcome, incident = _ended(ledger, news.decision, news.failure, round_.index)
+        ledger, outcome, incident = _ended(ledger, news.decision, news, round_.index)
         told, step = (), after_stop(ledger, End(outcome=outcome), incident, None)
     return replace(step, commands=(*told, *step.commands))
 
@@ -192,19 +205,23 @@ def _listen_on(ledger: Ledger, change: RoundChange) -> tuple[m.AgentCommand, ...
 def settling_heard(state: Settling, event: m.RoundChanged, now_s: float) -> Step:
     """Follow what the run has decided, whatever failed here; else the failure comes first."""
     ledger = state.running.ledger
-    if ledger.control and isinstance(event.change, RoundEnded | Decided):
+    if ledger.control and isinstance(event.change, News):
         return heed(state.running, event.change, (m.CancelTimer(name=SETTLE),))
     return Step(state=state, commands=_listen_on(ledger, event.change), reason="the failure comes first")
 
 
 def deciding_heard(state: Deciding, event: m.RoundChanged, now_s: float) -> Step:
     """Follow what the run has decided, whatever is being decided here; else the failure comes first."""
-    if state.ledger.control and isinstance(event.change, RoundEnded | Decided):
+    if state.ledger.control and isinstance(event.change, News) and not _known(state, event.change):
         if state.running is not None:
             return heed(state.running, event.change)
         if state.round is not None:
             return without_start(state.ledger, state.round, event.change)
     return Step(state=state, commands=_listen_on(state.ledger, event.change), reason="the failure comes first")
+
+
+def _known(state: Deciding, change: RoundChange) -> bool:
+    return state.alone and isinstance(change, StopOrdered)
 
 
 # --- while workers are stopped, and after
@@ -217,6 +234,8 @@ def stopping_heard(state: Stopping, event: m.RoundChanged, now_s: float) -> Step
         return Step(state=state, reason="the next round sees it")
     step = Step(state=state, commands=_listen_on(ledger, change), reason="the workers are being stopped anyway")
     match change:
+        case RoundEnded() if isinstance(state.then, Await):
+            return _regroup_instead(state, change)
         case RoundEnded(reason=reason, stop_within_s=float() | int() as within_s):
             hurry = m.ShortenGrace(grace_s=within_s)
             return replace(step, commands=(hurry, *step.commands), reason=reason)
@@ -228,6 +247,8 @@ def stopping_heard(state: Stopping, event: m.RoundChanged, now_s: float) -> Step
 
 def _does(state: Stopping, decided: Decided) -> bool:
     """Return whether this is what is being done already: what we had published, most often."""
+    if isinstance(state.then, Await):
+        return False
     goes_on = isinstance(state.then, Rejoin)
     if isinstance(decided.decision, Restart) != goes_on:
         return False
@@ -245,15 +266,25 @@ def _same(ours: Failure, theirs: Failure) -> bool:
     )
 
 
+def _regroup_instead(state: Stopping, change: RoundEnded) -> Step:
+    """Go on with the next round: nothing is left to decide about this one."""
+    ledger, told = _regrouped(state.ledger, state.round, change)
+    within_s = change.stop_within_s
+    hurry = () if within_s is None else (m.ShortenGrace(grace_s=within_s),)
+    then: Then = Rejoin() if state.stop_asked_s is None else state.then
+    changed = replace(state, ledger=ledger, then=then)
+    return Step(state=changed, commands=(*hurry, *told, *listen(ledger)), reason=change.reason)
+
+
 def _overrule(state: Stopping, decided: Decided) -> Step:
     ledger, decision = _struck(state), decided.decision
     told: tuple[m.AgentCommand, ...] = ()
     then: Then
     if isinstance(decision, Restart):
-        ledger, incident, told = _restarted(ledger, decision, decided.failure)
+        ledger, incident, told = _restarted(ledger, decided)
         then, reason = Rejoin(delay_s=decision.delay_s), "the run restarts"
     else:
-        ledger, outcome, incident = _ended(ledger, decision, decided.failure, state.round.index)
+        ledger, outcome, incident = _ended(ledger, decision, decided, state.round.index)
         then, reason = End(outcome=outcome), f"the run ends: {outcome.reason}"
     changed = replace(state, ledger=ledger, then=then, incident=incident)
     return Step(state=changed, commands=(*told, *listen(ledger)), reason=reason)
@@ -271,7 +302,21 @@ def waiting_heard(state: Waiting, event: m.RoundChanged, now_s: float) -> Step:
     """Leave if the run is over; the next round sees the rest."""
     change = event.change
     if state.ledger.control and isinstance(change, Decided) and isinstance(change.decision, Stop):
-        ledger, outcome, incident = _ended(state.ledger, change.decision, change.failure, state.ledger.rounds - 1)
-        recorded = (m.RecordIncident(failure=incident[0], decision=incident[1]),) if incident is not None else ()
-        return leave(ledger, outcome, (m.CancelTimer(name=BACKOFF), *recorded))
+        ledger, outcome, incident = _ended(state.ledger, change.decision, change, state.ledger.rounds - 1)
+        step = after_stop(ledger, End(outcome=outcome), incident, None)
+        return replace(step, commands=(m.CancelTimer(name=BACKOFF), *step.commands))
     return Step(state=state, commands=_listen_on(state.ledger, change), reason="the next round sees it")
+
+
+def awaiting_heard(state: Awaiting, event: m.RoundChanged, now_s: float) -> Step:
+    """Do what the run has decided; decide here where nobody can."""
+    ledger, change = state.ledger, event.change
+    match change:
+        case Decided() | RoundEnded():
+            return without_start(ledger, state.round, change)
+        case Undecided(reason=reason, final=final):
+            ask = m.DecideAlone(round=state.round, reason=reason, final=final, history=ledger.history)
+            deciding = Deciding(ledger=ledger, running=None, round=state.round, alone=True)
+            return Step(state=deciding, commands=(ask, *listen(ledger)), reason=reason)
+        case _:
+            return Step(state=state, commands=_listen_on(ledger, change), reason="still to be decided")

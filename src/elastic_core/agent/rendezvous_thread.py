@@ -9,7 +9,7 @@ from elastic_core.errors import ElasticError, RendezvousError, WaitCancelledErro
 from elastic_core.messages import RendezvousFailed, RendezvousLeft, RoundChanged, RoundFormed
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
-from elastic_core.types import Capability, Failure, RendezvousInfo, Restart, Round, RoundChange, Stop
+from elastic_core.types import Capability, Failure, NodeReport, RendezvousInfo, Restart, Round, RoundChange, Stop
 
 CANCEL_GRACE_S = 0.1
 """A cancelled call that blocks for longer is left behind: some handlers block where nobody can wake them."""
@@ -63,9 +63,26 @@ class RendezvousThread:
         """Whether the handler takes one decision, and one end, for the whole run."""
         return Capability.CONTROL in self._handler.capabilities
 
+    @property
+    def gathers(self) -> bool:
+        """Whether that decision is taken on the evidence of all nodes, when all workers are gone."""
+        return Capability.EVIDENCE in self._handler.capabilities
+
     def publish(self, decision: Restart | Stop, failure: Failure) -> None:
         """Take a decision of this agent to the whole run."""
         self._saying(lambda: self._handler.publish(decision, failure))
+
+    def answer(self, decision: Restart | Stop, failure: Failure, evidence: str) -> None:
+        """Take to the whole run what was decided for it here, with what is known from all nodes."""
+        self._saying(lambda: self._handler.answer(decision, failure, evidence))
+
+    def order_stop(self, reason: str, report: NodeReport) -> None:
+        """Have all nodes stop their workers."""
+        self._saying(lambda: self._handler.order_stop(reason, report))
+
+    def report_stopped(self, report: NodeReport) -> None:
+        """Take what this node has seen to whoever decides for the run."""
+        self._saying(lambda: self._handler.report_stopped(report))
 
     def report_finishing(self) -> None:
         """Say that the first worker of this node has ended well."""

@@ -2,9 +2,9 @@
 
 import enum
 
-from elastic_core.types import Decided, Decision, Failure, Record, Round, RoundEnded, WorkerExit
+from elastic_core.types import Decided, Decision, Failure, Record, Round, RoundEnded, StopOrdered, WorkerExit
 
-News = RoundEnded | Decided
+News = RoundEnded | Decided | StopOrdered
 """What ends a round for all its nodes."""
 
 
@@ -21,6 +21,8 @@ class Ledger(Record, frozen=True, kw_only=True):
     """Failures so far, oldest first, each with its decision."""
     control: bool = False
     """The rendezvous takes one decision for the whole run: it is told ours, and what it tells stands."""
+    gathers: bool = False
+    """It does so on the evidence of all nodes: a failure here stops them all, and we wait for what is decided."""
 
 
 class Ending(enum.StrEnum):
@@ -51,7 +53,11 @@ class End(Record, frozen=True, kw_only=True):
     outcome: Outcome
 
 
-Then = Rejoin | End
+class Await(Record, frozen=True, kw_only=True):
+    """After the workers are gone: say what was seen, and wait for what the run decides."""
+
+
+Then = Rejoin | End | Await
 
 
 class Created(Record, frozen=True, kw_only=True):
@@ -119,6 +125,8 @@ class Deciding(Record, frozen=True, kw_only=True):
     running: Running | None
     round: Round | None = None
     exits: tuple[WorkerExit, ...] = ()
+    alone: bool = False
+    """Nobody else decides for the run."""
 
 
 class Stopping(Record, frozen=True, kw_only=True):
@@ -127,8 +135,15 @@ class Stopping(Record, frozen=True, kw_only=True):
     ledger: Ledger
     round: Round
     then: Then
-    incident: tuple[Failure, Decision] | None = None
+    incident: tuple[Failure, Decision, str] | None = None
     stop_asked_s: float | None = None
+
+
+class Awaiting(Record, frozen=True, kw_only=True):
+    """No worker exists; the run was stopped for a failure, and what follows is being decided for all nodes."""
+
+    ledger: Ledger
+    round: Round
 
 
 class Waiting(Record, frozen=True, kw_only=True):
@@ -162,6 +177,7 @@ AgentState = (
     | Settling
     | Deciding
     | Stopping
+    | Awaiting
     | Waiting
     | Leaving
     | Ended

@@ -7,6 +7,8 @@ from msgspec.structs import replace
 from elastic_core import messages as m
 from elastic_core.agent.states import (
     AgentState,
+    Await,
+    Awaiting,
     End,
     Ended,
     Ending,
@@ -30,10 +32,14 @@ LEAVE_S = 3.0
 PARKED_WATCH_S = 1.0
 """While newcomers have to wait, the round is looked at this often."""
 
-SETTLE, BACKOFF, LEAVE = "settle", "backoff", "leave"
+REPORT_S = 1.0
+"""Workers that take longer to stop do not hold up what this node has seen so far."""
+
+SETTLE, BACKOFF, LEAVE, REPORT = "settle", "backoff", "leave", "report"
 SIGTERM = 15
 
-Incident = tuple[Failure, Decision]
+Incident = tuple[Failure, Decision, str]
+"""What failed, what was decided, and what was known of all nodes then (empty: no more than this node knows)."""
 
 
 class Step(Record, frozen=True, kw_only=True):
@@ -89,6 +95,18 @@ def stop(
     return Step(state=stopping, commands=(*first, halt, *listen(ledger)), reason=reason)
 
 
+def stop_and_wait(ledger: Ledger, round: Round, reason: str, first: Iterable[m.AgentCommand] = ()) -> Step:
+    """Stop the workers because the run was stopped; then wait for what it decides."""
+    timer = m.SetTimer(name=REPORT, delay_s=REPORT_S)
+    return stop(ledger, round, Await(), reason, first=(*first, timer))
+
+
+def wait_for_run(ledger: Ledger, round: Round, reason: str, first: Iterable[m.AgentCommand] = ()) -> Step:
+    """Say what was seen here, and wait for what the run decides: no worker exists."""
+    report = m.ReportEvidence(round=round, final=True)
+    return Step(state=Awaiting(ledger=ledger, round=round), commands=(*first, report, *listen(ledger)), reason=reason)
+
+
 def drain(
     ledger: Ledger,
     round: Round,
@@ -138,11 +156,11 @@ def noted(ledger: Ledger, failure: Failure, decision: Decision, *, restarts: int
     return replace(ledger, restart_count=ledger.restart_count + restarts, history=(*ledger.history, entry))
 
 
-def after_stop(ledger: Ledger, then: Then, incident: Incident | None, asked_s: float | None) -> Step:
+def after_stop(ledger: Ledger, then: Rejoin | End, incident: Incident | None, asked_s: float | None) -> Step:
     """Record the incident, then do what was to follow: no worker exists any more."""
     recorded: tuple[m.AgentCommand, ...] = ()
     if incident is not None:
-        recorded = (m.RecordIncident(failure=incident[0], decision=incident[1]),)
+        recorded = (m.RecordIncident(failure=incident[0], decision=incident[1], evidence=incident[2]),)
     match then:
         case End(outcome=outcome):
             return leave(ledger, outcome, recorded, asked_s)

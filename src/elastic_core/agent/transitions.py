@@ -11,6 +11,8 @@ from msgspec.structs import replace
 from elastic_core import messages as m
 from elastic_core.agent import news
 from elastic_core.agent.states import (
+    Await,
+    Awaiting,
     Created,
     Deciding,
     End,
@@ -32,6 +34,7 @@ from elastic_core.agent.states import (
 from elastic_core.agent.steps import (
     BACKOFF,
     LEAVE,
+    REPORT,
     SETTLE,
     SETTLE_S,
     URGE_S,
@@ -45,7 +48,9 @@ from elastic_core.agent.steps import (
     listen,
     noted,
     stop,
+    stop_and_wait,
     stopped_by,
+    wait_for_run,
     without_workers,
 )
 from elastic_core.errors import IllegalEventError
@@ -54,6 +59,7 @@ from elastic_core.types import (
     FailureClass,
     Ignore,
     Restart,
+    Round,
     Stop,
     WorkerExit,
 )
@@ -63,7 +69,8 @@ from elastic_core.types import (
 
 def begin(state: Created, event: m.StartRequested, now_s: float) -> Step:
     """Ask the hooks, then join."""
-    return gate(replace(state.ledger, control=event.control), "the agent was started")
+    ledger = replace(state.ledger, control=event.control, gathers=event.control and event.gathers)
+    return gate(ledger, "the agent was started")
 
 
 def never_began(state: Created, event: m.StopRequested, now_s: float) -> Step:
@@ -271,13 +278,24 @@ def examined(state: Deciding, event: m.Examined, now_s: float) -> Step:
 
 def decided(state: Deciding, event: m.DecisionMade, now_s: float) -> Step:
     """Do what the policy decided."""
+    gathers = state.ledger.gathers and not state.alone
     match event.decision:
+        case Restart() | Stop() if gathers and state.round is not None:
+            return _order_stop(state, state.round, event.failure)
         case Restart():
             return _restart(state, event.failure, event.decision)
         case Stop():
             return _give_up(state, event.failure, event.decision)
         case Ignore():
             return _ignore(state, event.failure, event.decision)
+
+
+def _order_stop(state: Deciding, round_: Round, failure: Failure) -> Step:
+    """Stop all nodes, the others first: what follows is decided for the run, when it is known what all have seen."""
+    order = (m.OrderStop(failure=failure),)
+    if state.running is not None:
+        return stop_and_wait(state.ledger, round_, failure.summary, order)
+    return wait_for_run(state.ledger, round_, failure.summary, order)
 
 
 def _publish(state: Deciding, failure: Failure, decision: Restart | Stop) -> tuple[m.AgentCommand, ...]:
@@ -313,9 +331,9 @@ def _give_up(state: Deciding, failure: Failure, decision: Stop) -> Step:
 
 
 def _carry_out(
-    state: Deciding, ledger: Ledger, then: Then, failure: Failure, decision: Restart | Stop, reason: str
+    state: Deciding, ledger: Ledger, then: Rejoin | End, failure: Failure, decision: Restart | Stop, reason: str
 ) -> Step:
-    first, incident = _publish(state, failure, decision), (failure, decision)
+    first, incident = _publish(state, failure, decision), (failure, decision, "")
     if state.running is not None:
         return stop(ledger, state.running.round, then, reason, first=first, incident=incident)
     step = after_stop(ledger, then, incident, None)
@@ -325,6 +343,8 @@ def _carry_out(
 def _ignore(state: Deciding, failure: Failure, decision: Ignore) -> Step:
     if state.running is None or failure.local_rank is None:
         # Nothing runs on without it: a refused join or a failed start can't be ignored.
+        if state.ledger.gathers and not state.alone and state.round is not None:
+            return _order_stop(state, state.round, failure)
         return _give_up(state, failure, Stop(reason="there is no worker to go on with", rule=decision.rule))
     ledger = noted(state.ledger, failure, decision, restarts=0)
     running = replace(state.running, ledger=ledger, ignored=state.running.ignored | {failure.local_rank})
@@ -359,8 +379,24 @@ def forward(state: Running, event: m.SignalForwarded, now_s: float) -> Step:
 
 
 def workers_gone(state: Stopping, event: m.WorkersStopped, now_s: float) -> Step:
-    """Record the incident, then begin the next round, wait, or leave."""
+    """Record the incident, then begin the next round, wait, or leave; or wait for what the run decides."""
+    if isinstance(state.then, Await):
+        forget = (m.CancelTimer(name=REPORT),)
+        return wait_for_run(state.ledger, state.round, "the workers are gone: what follows is decided", forget)
     return after_stop(state.ledger, state.then, state.incident, state.stop_asked_s)
+
+
+def report_due(state: Stopping, event: m.TimerFired, now_s: float) -> Step:
+    """Say what was seen so far, where workers take long to stop and the run is still to decide."""
+    if not isinstance(state.then, Await):
+        return Step(state=state, reason="it is decided already")
+    report = m.ReportEvidence(round=state.round, final=False)
+    return Step(state=state, commands=(report,), reason="the workers take long to stop")
+
+
+def stop_awaiting(state: Awaiting, event: m.StopRequested, now_s: float) -> Step:
+    """Leave without waiting for what the run decides."""
+    return leave(state.ledger, stopped_by(event.signum), depart(state.ledger), asked_s=now_s)
 
 
 def stop_again(state: Stopping, event: m.StopRequested, now_s: float) -> Step:
@@ -371,7 +407,7 @@ def stop_again(state: Stopping, event: m.StopRequested, now_s: float) -> Step:
     if urged:
         return Step(state=stopping, commands=(m.KillWorkers(),), reason="second stop signal: killing the workers")
     if state.stop_asked_s is None and not _succeeds(state.then):
-        gone = depart(state.ledger) if isinstance(state.then, Rejoin) else ()
+        gone = () if isinstance(state.then, End) else depart(state.ledger)
         announce = m.AnnounceDrain(signum=event.signum)
         return Step(state=stopping, commands=(*gone, announce), reason="already stopping; told to end")
     return Step(state=stopping, reason="already stopping")

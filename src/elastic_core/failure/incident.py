@@ -129,8 +129,24 @@ class IncidentHang(Record, frozen=True, kw_only=True):
     """The folder with the stacks."""
 
 
+class IncidentNode(Record, frozen=True, kw_only=True):
+    """One node's part in an incident of the whole run.
+
+    `age_s`: how long before it ordered the stop, or heard of it, its first worker failed by itself; None: none did.
+    Not `complete`: its workers took so long to stop that it was decided without knowing how they ended.
+    """
+
+    node_id: str
+    host: str = ""
+    failed_count: int = 0
+    stopped_count: int = 0
+    finished_count: int = 0
+    age_s: float | None = None
+    complete: bool = True
+
+
 class Incident(Record, frozen=True, kw_only=True):
-    """One failure of a run, as seen from one node.
+    """One failure of a run: as seen from one node, or of all nodes where `node_count` is not 0.
 
     `source` is `worker`, or `launcher` where no worker was to blame (rendezvous, a health check, start-up); `first` is
     None then. `secondary` failed because of it or after it, in order; `stopped` were ended by us, by rank.
@@ -157,7 +173,15 @@ class Incident(Record, frozen=True, kw_only=True):
     secondary: tuple[IncidentWorker, ...] = ()
     stopped: tuple[IncidentWorker, ...] = ()
     finished_count: int = 0
-    """Workers of this node that had ended with 0 by themselves."""
+    """Workers of this node (of all nodes) that had ended with 0 by themselves."""
+    node_count: int = 0
+    """How many nodes have said what they saw; 0: it is one node's view. What follows is empty then."""
+    nodes: tuple[IncidentNode, ...] = ()
+    failed_count: int = 0
+    """Workers of all nodes that failed by themselves after the first; `secondary` has some of them."""
+    stopped_count: int = 0
+    stopped_ranks: tuple[tuple[int, int], ...] = ()
+    """Workers of all nodes that the launcher ended, as first and last ranks of rows; `stopped` has some of them."""
     decision: IncidentDecision | None = None
     phases: IncidentPhases = IncidentPhases()
     hang: IncidentHang | None = None
@@ -367,6 +391,11 @@ def read_incident(path: Path) -> Incident:
         msgspec.DecodeError: it is no incident, or one of another version.
     """
     return msgspec.json.decode(path.read_bytes(), type=Incident)
+
+
+def describe_worker(worker: FailedWorker) -> IncidentWorker:
+    """Return the record's form of a worker, without frames."""
+    return _worker(worker, 0)
 
 
 def _worker(worker: FailedWorker, callstack_chars: int) -> IncidentWorker:

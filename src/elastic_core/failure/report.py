@@ -13,6 +13,7 @@ MIN_SUMMARY = 60
 MAX_MESSAGE_LINES = 3
 MAX_LOG_PATHS = 2
 MAX_GROUPS = 3
+MAX_NODES = 4
 MAX_SUMMARY_LINES = 5
 
 _PLAIN = {"…": "...", "─": "-", "·": "-"}
@@ -58,7 +59,7 @@ def render_attempt(
         consequence += f" without {', '.join(decision.exclude_nodes)}"
     subject = _subject(incident)
     where = _where(incident)
-    others = len(incident.secondary)
+    others = incident.failed_count if incident.node_count else len(incident.secondary)
     if others:
         consequence = f"; {_count(others, 'other')} failed after it{consequence}"
     room = width - len(subject) - len(where) - len(consequence) - 2
@@ -178,9 +179,11 @@ def _others(incident: Incident, width: int) -> Iterator[str]:
     secondary, stopped = incident.secondary, incident.stopped
     if incident.finished_count:
         yield f"{_count(incident.finished_count, 'worker')} had finished before"
-    if not secondary and not stopped:
+    failed_count = incident.failed_count if incident.node_count else len(secondary)
+    stopped_count = incident.stopped_count if incident.node_count else len(stopped)
+    if not failed_count and not stopped_count:
         return
-    yield f"{_count(len(secondary) + len(stopped), 'other')} stopped because of it"
+    yield _cut(f"{_count(failed_count + stopped_count, 'other')} stopped because of it{_on_nodes(incident)}", width)
     groups = _grouped(secondary)
     shown = groups if len(groups) <= MAX_GROUPS else groups[: MAX_GROUPS - 1]
     for group in shown:
@@ -188,8 +191,22 @@ def _others(incident: Incident, width: int) -> Iterator[str]:
     if len(groups) > len(shown):
         rest = [worker for group in groups[len(shown) :] for worker in group]
         yield _listing("secondary failures", rest, f"{len(groups) - len(shown)} other kinds of failure", width)
-    if stopped:
+    if failed_count > len(secondary):
+        yield f"  secondary failures: {_count(failed_count - len(secondary), 'more rank')}"
+    if incident.stopped_ranks:
+        rows = (rank for low, high in incident.stopped_ranks for rank in range(low, high + 1))
+        yield _cut(f"  stopped by the launcher: {'ranks' if stopped_count > 1 else 'rank'} {ranges(rows)}", width)
+    elif stopped:
         yield _listing("stopped by the launcher", stopped, "", width)
+
+
+def _on_nodes(incident: Incident) -> str:
+    """Name the nodes where there are several."""
+    if incident.node_count < 2:
+        return ""
+    names = [_clean(node.node_id) for node in incident.nodes[:MAX_NODES]]
+    more = incident.node_count - len(names)
+    return f", on {incident.node_count} nodes: {', '.join(names)}{f' and {more} more' if more else ''}"
 
 
 def _grouped(workers: Sequence[IncidentWorker]) -> list[list[IncidentWorker]]:
@@ -211,8 +228,9 @@ def _listing(what: str, workers: Sequence[IncidentWorker], story: str, width: in
 def _logs(incident: Incident) -> Iterator[str]:
     """Give the first worker's log files, uncut: they are there to be copied."""
     paths = () if incident.first is None else incident.first.log_paths
+    title = f"Logs on {_clean(incident.node_id)}:" if incident.node_count > 1 else "Logs:"
     for index, path in enumerate(paths[:MAX_LOG_PATHS]):
-        yield f"{'Logs:' if index == 0 else '     '} {_clean(path)}"
+        yield f"{title if index == 0 else ' ' * len(title)} {_clean(path)}"
 
 
 def _decision(decision: IncidentDecision) -> str:

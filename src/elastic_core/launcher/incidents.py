@@ -3,7 +3,7 @@
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +11,9 @@ from msgspec.structs import replace
 
 from elastic_core.agent.hang_report import HangReport
 from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.encoding import encode_json
 from elastic_core.failure.classify import judge
+from elastic_core.failure.evidence import node_evidence, read_run, run_incident
 from elastic_core.failure.incident import (
     Incident,
     IncidentPhases,
@@ -32,6 +34,7 @@ from elastic_core.types import (
     Failure,
     FailureClass,
     Ignore,
+    NodeReport,
     Origin,
     Record,
     Restart,
@@ -101,6 +104,41 @@ class IncidentReporter:
         self._hang = Hang(report, now_ns=self._clock.wall_ns(), now_s=self._clock.monotonic_s())
         failure = self.examine(round_, (), self._restarts)
         return replace(failure, node_id="", uptime_s=report.uptime_s)
+
+    def report(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int, *, heard_s: float) -> NodeReport:
+        """Return what the exits left, for a decision about the whole run.
+
+        `heard_s`: when this node ordered the stop, or heard of it, in monotonic seconds.
+        """
+        everyone = tuple(exits)
+        evidence = self._gather(everyone)
+        failed = [worker for worker in evidence.failed if worker.origin is not Origin.STOPPED]
+        told = NodeReport(
+            node_id=round_.node_id or self._node_id,
+            failed_count=len(failed),
+            stopped_count=len(evidence.failed) - len(failed),
+            finished_count=evidence.finished_count,
+        )
+        incident = self._incident(round_, evidence, restart_count, None) if failed else None
+        told = replace(told, evidence=node_evidence(self._host, evidence.failed, incident))
+        if incident is None or incident.first is None:
+            return told
+        self._examined, self.failed_workers = incident, evidence.failed
+        first = incident.first
+        ended_s = next(w.exit.at_s for w in evidence.failed if w.exit.local_rank == first.local_rank)
+        return replace(
+            told,
+            failure=to_failure(incident, at_s=0.0, uptime_s=0.0),
+            age_s=heard_s - ended_s + (first.exited_ns - first.at_ns) / 1e9,
+            collateral=first.origin is Origin.COLLATERAL,
+        )
+
+    def merge(self, reports: Sequence[NodeReport], restarts: int) -> tuple[Failure, str]:
+        """Return the first cause among those of all nodes, and what is known of it, as text for every node."""
+        failure, incident = run_incident(
+            reports, run_id=self._settings.run_id, at_ns=self._clock.wall_ns(), restarts=restarts
+        )
+        return failure, encode_json(incident).decode()
 
     def _gather(self, exits: Iterable[WorkerExit]) -> Evidence:
         failed, finished = [], 0
@@ -174,11 +212,15 @@ class IncidentReporter:
         self._restarts += 1
         self._say_restart(incident, decision)
 
-    def followed(self, failure: Failure, decision: Restart | Stop) -> None:
-        """Say what was decided elsewhere for the whole run, in place of what was decided here."""
+    def followed(self, failure: Failure, decision: Restart | Stop, evidence: str = "") -> None:
+        """Say what was decided for the whole run, in place of what was decided here."""
         self._decided_s = self._clock.monotonic_s()
         self._restarts = self._restarts_before + isinstance(decision, Restart)
         if isinstance(decision, Restart):
+            known = read_run(evidence) if evidence else None
+            if known is not None:
+                self._say_restart(known, decision)
+                return
             elsewhere = failure.global_rank is not None
             self._say_restart(self._launcher_incident(failure, None, (), elsewhere=elsewhere), decision)
 
@@ -215,9 +257,26 @@ class IncidentReporter:
 
     # --- the record
 
-    def record(self, round_: Round | None, exits: Iterable[WorkerExit], failure: Failure, decision: Decision) -> int:
-        """Write the incident with all evidence, print it if it ends the run, and return the run's exit code."""
-        incident = self._final(round_, exits, failure, decision)
+    def record(
+        self,
+        round_: Round | None,
+        exits: Iterable[WorkerExit],
+        failure: Failure,
+        decision: Decision,
+        *,
+        evidence: str = "",
+        stop_s: float | None = None,
+    ) -> int:
+        """Write the incident with all evidence, print it if it ends the run, and return the run's exit code.
+
+        `evidence` is that of all nodes, where one of them has decided on it; `stop_s`: what stopping took here.
+        """
+        known = read_run(evidence) if evidence else None
+        if known is not None:
+            phases = replace(known.phases, stop_s=stop_s)
+            incident = replace(known, decision=describe_decision(decision), phases=phases)
+        else:
+            incident = self._final(round_, exits, failure, decision)
         path = self._write(incident)
         self._before_restart = incident if isinstance(decision, Restart) else None
         if isinstance(decision, Stop) and decision.outcome == "failed":

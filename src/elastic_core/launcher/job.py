@@ -57,8 +57,6 @@ LOOPBACK = "127.0.0.1"
 WARM_AFTER_S = 0.5
 STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 FORWARDED_SIGNALS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
-LOSS_MARGIN_S = 1.5
-"""How much later than its lease ends a lost node is missed by all, at the longest."""
 
 _WITHOUT_STORE = ("local", "static")
 
@@ -181,7 +179,7 @@ class _Job:
             )
         )
         agent = Agent(
-            _agent_options(settings, self._node_id, run_dir, handler),
+            _agent_options(settings, self._node_id, run_dir),
             reactor=reactor,
             rendezvous=self._closing(
                 RendezvousThread(
@@ -383,11 +381,8 @@ def _stop_signals(settings: RunSettings) -> tuple[int, ...]:
     return tuple(sorted({signal.Signals[name] for name in settings.signals_to_handle} & STOP_SIGNALS))
 
 
-def _agent_options(
-    settings: RunSettings, node_id: str, run_dir: RunDirectory, handler: RendezvousHandler
-) -> AgentOptions:
+def _agent_options(settings: RunSettings, node_id: str, run_dir: RunDirectory) -> AgentOptions:
     listed = {signal.Signals[name] for name in settings.signals_to_handle}
-    lease_s = handler.settings.options.get("lease_ttl")
     return AgentOptions(
         run_id=settings.run_id,
         node_id=node_id,
@@ -396,6 +391,5 @@ def _agent_options(
         shutdown_timeout_s=settings.shutdown_timeout_s,
         stop_signals=_stop_signals(settings),
         forwarded_signals=tuple(sorted((listed | FORWARDED_SIGNALS) - STOP_SIGNALS)),
-        loss_told_s=lease_s + LOSS_MARGIN_S if isinstance(lease_s, (int, float)) else 0.0,
         keep_interrupt=settings.debug_rank is not None,
     )

@@ -1,12 +1,22 @@
 """The voice of a run. What it takes to speak of failures is loaded once the workers run."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.plan import WorkerPaths
-from elastic_core.types import Decision, FailedWorker, Failure, FailureClass, Restart, Round, Stop, WorkerExit
+from elastic_core.types import (
+    Decision,
+    FailedWorker,
+    Failure,
+    FailureClass,
+    NodeReport,
+    Restart,
+    Round,
+    Stop,
+    WorkerExit,
+)
 
 if TYPE_CHECKING:
     from elastic_core.agent.hang_report import HangReport
@@ -60,6 +70,14 @@ class RunReporter:
         """Take a hang for the first cause, and return it as a failure that is not yet placed in time."""
         return self._incidents().hung(round_, report)
 
+    def report(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int, *, heard_s: float) -> NodeReport:
+        """Return what the exits left, for a decision about the whole run."""
+        return self._incidents().report(round_, exits, restart_count, heard_s=heard_s)
+
+    def merge(self, reports: Sequence[NodeReport], restarts: int) -> tuple[Failure, str]:
+        """Return the first cause among those of all nodes, and what is known of it, as text for every node."""
+        return self._incidents().merge(reports, restarts)
+
     def failed_workers(self) -> tuple[FailedWorker, ...]:
         """Return what the last examination found."""
         return self._incidents().failed_workers
@@ -68,15 +86,24 @@ class RunReporter:
         """Say what happens next; the end of the run is told by `record`, when all evidence is in."""
         self._incidents().decided(failure, decision, fallback_reason)
 
-    def followed(self, failure: Failure, decision: Restart | Stop) -> None:
-        """Say what was decided elsewhere for the whole run, in place of what was decided here."""
-        self._incidents().followed(failure, decision)
+    def followed(self, failure: Failure, decision: Restart | Stop, evidence: str = "") -> None:
+        """Say what was decided for the whole run, in place of what was decided here."""
+        self._incidents().followed(failure, decision, evidence)
 
     def restarted(self, *, rendezvous_s: float, start_s: float) -> None:
         """Add to the last incident what the restart after it took, in seconds."""
         self._incidents().restarted(rendezvous_s=rendezvous_s, start_s=start_s)
 
-    def record(self, round_: Round | None, exits: Iterable[WorkerExit], failure: Failure, decision: Decision) -> int:
+    def record(
+        self,
+        round_: Round | None,
+        exits: Iterable[WorkerExit],
+        failure: Failure,
+        decision: Decision,
+        *,
+        evidence: str = "",
+        stop_s: float | None = None,
+    ) -> int:
         """Write the incident with all evidence, print it if it ends the run, and return the run's exit code.
 
         A run that never began (no round was formed) is told in one line, and leaves nothing to keep.
@@ -85,4 +112,4 @@ class RunReporter:
             self.notice(f"error: {failure.summary}")
             self.began = False
             return failure.exit_code
-        return self._incidents().record(round_, exits, failure, decision)
+        return self._incidents().record(round_, exits, failure, decision, evidence=evidence, stop_s=stop_s)

@@ -1,14 +1,14 @@
 """What the agent does for its rendezvous handler, whatever thread asks; and the port of rank 0's worker."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from elastic_core.agent.guardian import Guardian
 from elastic_core.agent.port import HeldPort
 from elastic_core.encoding import encode_json
 from elastic_core.reactor import Reactor
-from elastic_core.types import RendezvousSettings
+from elastic_core.types import Failure, NodeReport, RendezvousSettings
 
 
 class RoundPort:
@@ -43,9 +43,11 @@ class RoundPort:
             self._held = None
 
 
-class _Turning(Protocol):
+class _Agent(Protocol):
     @property
     def turned_s(self) -> float: ...
+
+    def decide_for_run(self, reports: Sequence[NodeReport], history: Sequence[Failure]) -> None: ...
 
 
 class Services:
@@ -55,7 +57,7 @@ class Services:
         self,
         reactor: Reactor,
         *,
-        agent: _Turning,
+        agent: _Agent,
         guardian: Guardian,
         settings: RendezvousSettings,
         reserve_port: Callable[[], int],
@@ -90,6 +92,10 @@ class Services:
     def set_last_act(self, store: str, seat: bytes) -> None:
         """Leave with the guard how to give the seat back when the agent has died."""
         self._reactor.post(lambda: self._guardian.last_act(store, seat, encode_json(self._settings)))
+
+    def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure]) -> None:
+        """Have the failure policy decide for the whole run; what it says comes through the handler's `answer`."""
+        self._reactor.post(lambda: self._agent.decide_for_run(reports, history))
 
 
 def _nothing() -> None:

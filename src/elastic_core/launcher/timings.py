@@ -21,6 +21,7 @@ _ENDS: dict[type, str] = {
     m.Examined: "evidence read",
     m.DecisionMade: "decision",
     m.WorkersStopped: "stop",
+    m.RoundChanged: "the run's word",
     m.RendezvousLeft: "rendezvous left",
 }
 """What has just ended when the agent's machine is told of this."""

@@ -25,7 +25,7 @@ from elastic_core.rendezvous.coordinated_options import (
     DEFAULT_JOIN_TIMEOUT_S,
     DEFAULT_LEASE_TTL_S,
 )
-from elastic_core.rendezvous.documents import Ending, Verdict
+from elastic_core.rendezvous.documents import EVIDENCE_BYTES, RUN_EVIDENCE_BYTES, Ending, Verdict
 from elastic_core.rendezvous.driver import Driver
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.identity import default_node_id
@@ -34,12 +34,15 @@ from elastic_core.types import (
     API_VERSION,
     Capability,
     Failure,
+    NodeReport,
     RendezvousInfo,
     RendezvousSettings,
     Restart,
     RosterMember,
     RoundChange,
     Stop,
+    StopOrdered,
+    Undecided,
 )
 
 FIRST_CALL_S = 30.0
@@ -59,7 +62,9 @@ class CoordinatedRendezvous(RendezvousHandler):
     """
 
     api_version: ClassVar[int] = API_VERSION
-    capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.CONTROL, Capability.MEMBERSHIP})
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(
+        {Capability.CONTROL, Capability.MEMBERSHIP, Capability.EVIDENCE}
+    )
 
     def __init__(self, store: CoordinationStore, settings: RendezvousSettings, *, clock: Clock = SYSTEM_CLOCK) -> None:
         """Keep the store; no connection is made before the first `next_rendezvous`."""
@@ -70,6 +75,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         self._lock = threading.Condition()
         self._places: deque[m.Formed | m.JoinFailed] = deque()
         self._changes: deque[RoundChange] = deque()
+        self._awaits = False
         self._ended = False
         self._failure: Exception | None = None
 
@@ -91,6 +97,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         with self._lock:
             self._places.clear()
             self._changes.clear()
+            self._awaits = False
         port = self.services.reserve_port()
         self._tell(m.JoinAsked(master_port=port))
         with self._lock:
@@ -115,16 +122,36 @@ class CoordinatedRendezvous(RendezvousHandler):
             while not self._changes:
                 if wait.cancelled:
                     raise WaitCancelledError
+                if self._ended and self._awaits:
+                    self._awaits = False
+                    return Undecided(reason=f"this node no longer hears of run {self.settings.run_id!r}", final=True)
                 self._check_driver()
                 left_s = wait.remaining_s(end_s - self._clock.monotonic_s())
                 if left_s <= 0:
                     return None
                 self._lock.wait(left_s)
-            return self._changes.popleft()
+            change = self._changes.popleft()
+            self._awaits = isinstance(change, StopOrdered)
+            return change
 
     def publish(self, decision: Restart | Stop, failure: Failure) -> None:
         """Take this agent's decision to all others."""
         self._tell(m.DecisionPosted(post=_post(decision, failure)))
+
+    def answer(self, decision: Restart | Stop, failure: Failure, evidence: str) -> None:
+        """Take what was decided for the whole run to all nodes."""
+        post = _post(decision, failure)
+        fits = len(evidence.encode()) <= RUN_EVIDENCE_BYTES
+        self._tell(m.AnswerGiven(post=replace(post, evidence=evidence) if fits else post))
+
+    def order_stop(self, reason: str, report: NodeReport) -> None:
+        """Have all nodes stop their workers."""
+        self._awaits = True
+        self._tell(m.StopPosted(reason=reason, report=_bounded(report)))
+
+    def report_stopped(self, report: NodeReport) -> None:
+        """Put what this node has seen where the leader reads it."""
+        self._tell(m.ReportPosted(report=_bounded(report)))
 
     def report_finishing(self) -> None:
         """Park whoever comes from now on."""
@@ -166,7 +193,7 @@ class CoordinatedRendezvous(RendezvousHandler):
             self._store.close()
             return True
         driver.post(m.LeaveAsked())
-        if driver.join(_HOST_LEAVE_S if self._store.hosting else _LEAVE_S):
+        if driver.join(_HOST_LEAVE_S if self._store.hosting or driver.has_word else _LEAVE_S):
             return True
         driver.urge()
         return driver.join(_LEAVE_S)
@@ -298,6 +325,11 @@ def _post(decision: Restart | Stop, failure: Failure) -> Ending | Verdict:
         rule=decision.rule,
         failure=noted,
     )
+
+
+def _bounded(report: NodeReport) -> NodeReport:
+    """Return a report that fits into a member's record."""
+    return report if len(report.evidence.encode()) <= EVIDENCE_BYTES else replace(report, evidence="")
 
 
 def _info(formed: m.Formed) -> RendezvousInfo:

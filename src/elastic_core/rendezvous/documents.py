@@ -11,19 +11,24 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from elastic_core.errors import RendezvousStateError
-from elastic_core.types import Failure, Record
+from elastic_core.types import Failure, NodeReport, Record
 
 FORMAT = 1
 """The version of everything in this module; a node that finds another one refuses to join."""
 
 DEFAULT_ROLE = "default"
 
-MemberState = Literal["ready", "running", "finishing", "done", "leaving"]
+MemberState = Literal["ready", "running", "finishing", "done", "stopped", "leaving"]
 """What a member says of itself.
 
 `ready`: no worker of it exists, it waits for a round. `running`: workers of a round exist or may exist. `finishing`:
-so, and the first has ended well. `done`: all have ended well, it waits for the verdict. `leaving`: it was told to stop.
+so, and the first has ended well. `done`: all have ended well, it waits for the verdict. `stopped`: none is left after
+the run was stopped, it waits for what is decided. `leaving`: it was told to stop.
 """
+EVIDENCE_BYTES = 16_384
+"""The longest evidence of one node."""
+RUN_EVIDENCE_BYTES = 24_576
+"""The longest evidence that a decision has with it."""
 
 
 class MemberRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -51,6 +56,8 @@ class MemberRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     role: str = DEFAULT_ROLE
     rank_hint: int | None = None
     boot: str = ""
+    report: NodeReport | None = None
+    """What it has seen of that round, once it was stopped."""
 
 
 class RosterEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -125,18 +132,35 @@ class Ending(Record, frozen=True, kw_only=True, omit_defaults=True):
     unclean: tuple[str, ...] = ()
     arrived: int = 0
     failure: Failure | None = None
+    evidence: str = ""
 
 
 class Verdict(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """How the run ended; it stands."""
+    """How the run ended; it stands. `token` and `nonce` say after which round."""
 
     outcome: Literal["done", "failed"]
     exit_code: int
     reason: str
     by: str
     token: int = 0
+    nonce: str = ""
     rule: str = ""
     failure: Failure | None = None
+    evidence: str = ""
+
+
+class StopOrder(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """All nodes of this round stop their workers, and say what they saw: `by` has failed, and that is its report.
+
+    The report is here, too, because that node may be gone before anybody decides.
+    """
+
+    token: int
+    nonce: str
+    by: str
+    incarnation: str
+    reason: str
+    report: NodeReport
 
 
 class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -152,6 +176,7 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     attempt: int
     secret: str
     fingerprint: Mapping[str, str] = {}
+    stopping: StopOrder | None = None
     ending: Ending | None = None
     verdict: Verdict | None = None
     history: tuple[Failure, ...] = ()

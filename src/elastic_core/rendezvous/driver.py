@@ -105,7 +105,13 @@ class Driver:
     @property
     def in_round(self) -> bool:
         """Return whether this node takes part in a round that goes on, as far as is known here."""
-        return self._state.want is Want.RUN
+        state = self._state
+        return state.want is Want.RUN or state.awaiting
+
+    @property
+    def has_word(self) -> bool:
+        """Return whether something is still to be published."""
+        return self._state.post is not None
 
     def urge(self) -> None:
         """End whatever operation is under way."""
@@ -173,6 +179,9 @@ class Driver:
         if isinstance(operation, m.Pause):
             self._pause(operation.until_s)
             return None
+        if isinstance(operation, m.Ask):
+            self._services.decide(operation.reports, operation.history)
+            return m.WatchEnded(watched=None)
         if isinstance(operation, m.AskPeers):
             asked_s = self._clock.monotonic_s()
             answered, reaching = ask_peers(
@@ -285,7 +294,7 @@ class Driver:
             case m.Watch(since=since, topics=topics, until_s=until_s):
                 watched = store.watch(since or _NOTHING, topics, timeout_s=max(0.0, until_s - sent_s), wait=wait)
                 return m.WatchEnded(watched=watched)
-            case m.AskPeers() | m.Pause() | m.Gone():
+            case m.AskPeers() | m.Ask() | m.Pause() | m.Gone():
                 raise AssertionError("not the store's")
             case _:
                 assert_never(operation)

@@ -11,12 +11,24 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.documents import ControlDocument, Ending, MemberRecord, RosterEntry, RoundDocument, Verdict
+from elastic_core.rendezvous.documents import (
+    ControlDocument,
+    Ending,
+    MemberRecord,
+    RosterEntry,
+    RoundDocument,
+    StopOrder,
+    Verdict,
+)
 from elastic_core.rendezvous.roster import Candidate, assign, choose, entries
-from elastic_core.types import Record
+from elastic_core.types import NodeReport, Record
 
 PARK_S = (0.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """How long a node that left without a word waits as a spare when it is back, by how often it did so."""
+GATHER_S = 2.0
+"""How long nodes that stop their workers are waited for before it is decided without their word."""
+LOSS_MARGIN_S = 1.5
+"""How much later than its lease ends a lost node is missed by all, at the longest."""
 MEMORY_LIMIT = 64
 """How many nodes that are gone a round document remembers."""
 
@@ -36,6 +48,7 @@ class View(Record, frozen=True, kw_only=True):
     control: ControlDocument
     round: RoundDocument | None
     members: Sequence[Candidate]
+    ttl_s: float = 5.0
 
     @property
     def current(self) -> RoundDocument | None:
@@ -47,10 +60,11 @@ class Notes(Record, frozen=True, kw_only=True):
     """What a member remembers from one look to the next. Times are of its own clock.
 
     `hold_until_s`: after trouble with the store nobody is taken for lost, and no round formed, before all who were
-    alive can have been heard again.
+    alive can have been heard again. `stopping_s`: when it first saw that the round was stopped.
     """
 
     token: int = -1
+    stopping_s: float | None = None
     enough_s: float | None = None
     back_s: Mapping[str, float] = {}
     done: frozenset[str] = frozenset()
@@ -83,7 +97,15 @@ class NoteDone(Record, frozen=True, kw_only=True):
     done: tuple[str, ...]
 
 
-Duty = FormRound | EndRound | GiveVerdict | NoteDone
+class AskDecision(Record, frozen=True, kw_only=True):
+    """Have the failure policy decide about a stopped round."""
+
+    token: int
+    nonce: str
+    reports: tuple[NodeReport, ...]
+
+
+Duty = FormRound | EndRound | GiveVerdict | NoteDone | AskDecision
 
 
 class Judgement(Record, frozen=True, kw_only=True):
@@ -102,9 +124,12 @@ def judge(view: View, notes: Notes) -> Judgement:
     current = view.current
     token = current.token if current else 0
     if notes.token != token:
-        notes = replace(notes, token=token, enough_s=None, done=frozenset(), clean=frozenset())
+        notes = replace(notes, token=token, stopping_s=None, enough_s=None, done=frozenset(), clean=frozenset())
     if current is None or ended(view.control, current):
         return _form(view, notes)
+    order = view.control.stopping
+    if order is not None and (order.token, order.nonce) == (current.token, current.nonce):
+        return _gather(view, notes, current, order)
     return _keep(view, notes, current)
 
 
@@ -173,6 +198,61 @@ def _all_done(view: View, current: RoundDocument) -> GiveVerdict:
     return GiveVerdict(
         verdict=Verdict(outcome="done", exit_code=0, reason="all workers finished", by=view.node, token=current.token)
     )
+
+
+# --- while a round is stopped
+
+
+def _gather(view: View, notes: Notes, current: RoundDocument, order: StopOrder) -> Judgement:
+    """Wait for what the nodes have seen, then have it decided; a lost node alone is no failure of the run's.
+
+    Workers that merely lost a peer say nothing of why: then a node that says nothing at all is waited for until its
+    lease is over, and it is known that it was the reason.
+    """
+    live = {member.incarnation: member.record for member in view.members if member.record.epoch == current.epoch}
+    if any(record.seen > current.token for record in live.values()):
+        return Judgement(notes=notes, why="somebody has seen a later round: the store lost a write")
+    began_s = view.now_s if notes.stopping_s is None else notes.stopping_s
+    noted = frozenset(view.control.done) if view.control.done_of == current.nonce else frozenset()
+    notes = _note(replace(notes, stopping_s=began_s, done=notes.done | noted), current, live)
+    reports = _reports(current, live, order, notes.done)
+    asked = [entry for entry in current.roster if entry.incarnation not in notes.done]
+    lost = [entry for entry in asked if _gone(entry, live, current)]
+    pending = [entry for entry in asked if entry not in lost and not _answered(reports.get(entry.incarnation))]
+    if pending and view.now_s < began_s + GATHER_S:
+        return Judgement(notes=notes, look_s=began_s + GATHER_S, why="nodes are stopping their workers")
+    if not any(report.failure is not None and not report.collateral for report in reports.values()):
+        if lost:
+            silent = all(entry.incarnation not in live for entry in lost)
+            if silent and view.now_s < notes.hold_until_s:
+                return Judgement(notes=notes, look_s=notes.hold_until_s, why="waiting for members to be heard again")
+            return Judgement(notes=notes, duty=_change(view, notes, current, lost, 0))
+        end_s = began_s + view.ttl_s + LOSS_MARGIN_S
+        if any(entry.incarnation not in reports for entry in pending) and view.now_s < end_s:
+            return Judgement(notes=notes, look_s=end_s, why="a node that says nothing may be why the others failed")
+    return Judgement(
+        notes=notes, duty=AskDecision(token=current.token, nonce=current.nonce, reports=tuple(reports.values()))
+    )
+
+
+def _reports(
+    current: RoundDocument, live: Mapping[str, MemberRecord], order: StopOrder, done: frozenset[str]
+) -> dict[str, NodeReport]:
+    """Return what each node has said, by incarnation; of the one that ordered the stop at least what it said then."""
+    found: dict[str, NodeReport] = {}
+    for entry in current.roster:
+        record = live.get(entry.incarnation)
+        if record is not None and record.report is not None and _of(record, current):
+            found[entry.incarnation] = record.report
+        elif entry.incarnation == order.incarnation:
+            found[entry.incarnation] = order.report
+        elif entry.incarnation in done:
+            found[entry.incarnation] = NodeReport(node_id=entry.node, finished_count=entry.nproc, final=True)
+    return found
+
+
+def _answered(report: NodeReport | None) -> bool:
+    return report is not None and report.final
 
 
 def _newcomers(view: View, notes: Notes, current: RoundDocument, live: Mapping[str, MemberRecord]) -> Judgement:

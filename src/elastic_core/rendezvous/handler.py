@@ -8,6 +8,7 @@ from elastic_core.clock import WaitBudget
 from elastic_core.types import (
     Capability,
     Failure,
+    NodeReport,
     NodesWaiting,
     OptionSpec,
     RendezvousClosed,
@@ -51,6 +52,13 @@ class AgentServices(Protocol):
         """
         ...
 
+    def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure]) -> None:
+        """Have the failure policy decide for the whole run; what it says comes through the handler's `answer`.
+
+        `history` has the run's failures before, with their decisions.
+        """
+        ...
+
 
 class NoServices:
     """Stands in where there is no agent: in tests, or a handler used by itself."""
@@ -71,6 +79,9 @@ class NoServices:
 
     def set_last_act(self, store: str, seat: bytes) -> None:
         """Leave nothing."""
+
+    def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure]) -> None:
+        """Leave it to others."""
 
 
 class RendezvousHandler(ABC):
@@ -152,6 +163,22 @@ class RendezvousHandler(ABC):
         `watch` then tells what stands, as `Decided`.
         """
         return
+
+    # With `Capability.EVIDENCE`, too.
+
+    def order_stop(self, reason: str, report: NodeReport) -> None:
+        """Have all nodes of the round stop their workers, for a failure on this one; others hear `StopOrdered`."""
+        return
+
+    def report_stopped(self, report: NodeReport) -> None:
+        """Take what this node has seen to whoever decides; `watch` tells what was decided, or that nobody could."""
+        return
+
+    def answer(self, decision: Restart | Stop, failure: Failure, evidence: str) -> None:
+        """Take the answer to `services.decide` to all nodes, with what is known from all of them."""
+        return
+
+    # With `Capability.CONTROL` again.
 
     def report_finishing(self) -> None:
         """Hear that the first worker of this node has ended well: nodes that come now have come too late."""

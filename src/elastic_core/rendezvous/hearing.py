@@ -6,9 +6,10 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from elastic_core.rendezvous import membership as m
-from elastic_core.rendezvous.documents import ControlDocument, Ending, RoundDocument
+from elastic_core.rendezvous.documents import ControlDocument, Ending, RoundDocument, StopOrder, Verdict
 from elastic_core.rendezvous.membership import Progress, State, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic, Watched
+from elastic_core.types import NodeReport
 
 SAY_EVERY_S = 10.0
 """How often a waiting member says who has come."""
@@ -16,7 +17,17 @@ RETRY_S = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
 """From one try of a store that is away to the next, less up to a third of it; at most a sixth of the lease."""
 MEMBERS = Topic.MEMBERS.value
 
-_INTENTS = m.JoinAsked | m.FinishingReported | m.DoneReported | m.DecisionPosted | m.DepartureAnnounced | m.LeaveAsked
+_INTENTS = (
+    m.JoinAsked
+    | m.FinishingReported
+    | m.DoneReported
+    | m.DecisionPosted
+    | m.AnswerGiven
+    | m.StopPosted
+    | m.ReportPosted
+    | m.DepartureAnnounced
+    | m.LeaveAsked
+)
 
 
 def hear(state: State, event: m.Event, now_s: float) -> State:
@@ -27,6 +38,9 @@ def hear(state: State, event: m.Event, now_s: float) -> State:
             | m.FinishingReported()
             | m.DoneReported()
             | m.DecisionPosted()
+            | m.AnswerGiven()
+            | m.StopPosted()
+            | m.ReportPosted()
             | m.DepartureAnnounced()
             | m.LeaveAsked()
         ):
@@ -61,6 +75,9 @@ def _intend(state: State, event: _INTENTS, now_s: float) -> State:
                 spare_said=False,
                 most=0,
                 verdict_told=False,
+                order=None,
+                report=None,
+                alone=False,
             )
         case m.FinishingReported():
             running = state.want is Want.RUN and state.progress is Progress.RUNNING
@@ -68,17 +85,45 @@ def _intend(state: State, event: _INTENTS, now_s: float) -> State:
         case m.DoneReported():
             return replace(state, progress=Progress.DONE) if state.want is Want.RUN else state
         case m.DecisionPosted(post=post):
-            if state.want is not Want.RUN or state.mine is None:
+            if state.mine is None or not (state.want is Want.RUN or state.awaiting):
                 return state
-            token, nonce = state.mine.token, state.mine.nonce
-            mine = replace(post, token=token, nonce=nonce) if isinstance(post, Ending) else replace(post, token=token)
-            return replace(state, post=mine, want=Want.STOP)
+            return replace(state, post=_about(post, state.mine.token, state.mine.nonce), want=Want.STOP)
+        case m.AnswerGiven(post=post):
+            if state.asked is None:
+                return state
+            return replace(state, post=_about(post, *state.asked), asked=None)
+        case m.StopPosted(reason=reason, report=report):
+            return _stopped(state, reason, report, now_s)
+        case m.ReportPosted(report=report):
+            return replace(state, report=report) if state.awaiting else state
         case m.DepartureAnnounced():
             return replace(state, leaving=True)
         case m.LeaveAsked():
-            return replace(state, want=Want.LEAVE)
+            return replace(state, want=Want.LEAVE, leave_s=now_s)
         case _:
             assert_never(event)
+
+
+def _about(post: Ending | Verdict, token: int, nonce: str) -> Ending | Verdict:
+    return replace(post, token=token, nonce=nonce)
+
+
+def _stopped(state: State, reason: str, report: NodeReport, now_s: float) -> State:
+    """Order the stop of this node's round, unless it is known to be stopped already."""
+    if state.awaiting:
+        return replace(state, report=report)
+    if state.want is not Want.RUN or state.mine is None:
+        return state
+    mine, me = state.mine, state.me
+    order = StopOrder(
+        token=mine.token,
+        nonce=mine.nonce,
+        by=me.node,
+        incarnation=me.incarnation,
+        reason=reason,
+        report=report,
+    )
+    return replace(state, order=order, stands=order, want=Want.STOP, stop_told=mine.token, stopped_s=now_s)
 
 
 # --- trouble

@@ -9,7 +9,14 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from elastic_core.rendezvous import membership as m
-from elastic_core.rendezvous.documents import ControlDocument, Ending, MemberRecord, RoundDocument, Verdict
+from elastic_core.rendezvous.documents import (
+    ControlDocument,
+    Ending,
+    MemberRecord,
+    RoundDocument,
+    StopOrder,
+    Verdict,
+)
 from elastic_core.rendezvous.duties import ended
 from elastic_core.rendezvous.hearing import MEMBERS, SAY_EVERY_S
 from elastic_core.rendezvous.identity import compare_fingerprints, mismatch_error, mismatch_warning
@@ -17,7 +24,7 @@ from elastic_core.rendezvous.membership import Announcement, State, Want
 from elastic_core.rendezvous.roster import given_id
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
 from elastic_core.rendezvous.texts import missing, nodes, timed_out, waiting
-from elastic_core.types import Decided, Failure, FailureClass, Restart, RoundEnded, Stop
+from elastic_core.types import Decided, Failure, FailureClass, Restart, RoundEnded, Stop, StopOrdered, Undecided
 
 SAY_AFTER_S = 1.0
 """A store that is away for less is not worth a line."""
@@ -43,7 +50,7 @@ def record_of(state: State) -> MemberRecord:
     mine = state.mine
     said: str = "ready"
     if state.want in (Want.RUN, Want.STOP):
-        said = state.progress.value if state.want is Want.RUN else "running"
+        said = state.progress.value if state.want is Want.RUN else _stopping(state)
         if state.leaving and said != "done":
             said = "leaving"
     return MemberRecord(
@@ -62,7 +69,15 @@ def record_of(state: State) -> MemberRecord:
         role=me.role,
         rank_hint=me.rank_hint,
         boot=me.boot,
+        report=state.report if state.want is Want.STOP else None,
     )
+
+
+def _stopping(state: State) -> str:
+    """Return what a member says of itself whose workers are being stopped, or have been."""
+    if state.report is None or not state.report.final:
+        return "running"
+    return "done" if state.progress is m.Progress.DONE else "stopped"
 
 
 def own_round(state: State) -> RoundDocument | None:
@@ -133,7 +148,28 @@ def _alone_at_the_end(state: State, now_s: float) -> Heeded:
 
 
 def _stop(state: State, change: RoundEnded | Decided) -> Heeded:
-    return replace(state, want=Want.STOP), (m.Changed(change=change),)
+    return replace(state, want=Want.STOP, stop_told=0, order=None), (m.Changed(change=change),)
+
+
+def undecided_s(state: State) -> float:
+    """Return when a node whose round was stopped no longer waits for a store that is away."""
+    trouble, mine, me = state.trouble, state.mine, state.me
+    gone = state.report is not None and state.report.final
+    if not state.awaiting or state.alone or not gone or trouble is None or mine is None:
+        return m.NEVER_S
+    if me.hosted:
+        return state.lease_s + me.cut_s
+    alone = len(mine.roster) == 1
+    return max(trouble.since_s + (SAY_AFTER_S if alone else me.outage_grace_s), state.stopped_s + SAY_AFTER_S)
+
+
+def _undecided(state: State, now_s: float) -> Heeded:
+    """Have this node decide for itself, where nobody can say what the run has decided."""
+    if now_s < undecided_s(state):
+        return state, _NOTHING
+    hosted = state.me.hosted
+    why = _host_lost(state) if hosted else f"{state.me.where} is away, so that the run can't decide"
+    return replace(state, alone=True), (m.Changed(change=Undecided(reason=why, final=hosted)),)
 
 
 def _host_lost(state: State) -> str:
@@ -230,7 +266,7 @@ def _closed(state: State, verdict: Verdict) -> Heeded:
 def _superseded(state: State, control: ControlDocument) -> Heeded:
     what = f"attempt {control.attempt} of run {state.me.run_id!r} has begun, and this node is of attempt"
     what = f"{what} {state.me.attempt}"
-    if state.want is Want.RUN:
+    if state.want is Want.RUN or state.awaiting:
         failure = replace(_store_failure(state, what), failure_class=FailureClass.RENDEZVOUS)
         return _stop(state, Decided(decision=Stop(reason=what, rule="attempt"), failure=failure))
     if state.want is not Want.JOIN:
@@ -263,7 +299,7 @@ def _meet_other(state: State, control: ControlDocument) -> Heeded:
     if puts_back(state) and not theirs:
         return state, _NOTHING
     told: tuple[Announcement, ...] = ()
-    if state.want is Want.RUN:
+    if state.want is Want.RUN or state.awaiting:
         change = RoundEnded(reason="the store lost this run, and another has begun", stop_within_s=0.0)
         state, told = _stop(state, change)
     return replace(state, epoch="", kept=None, kept_round=None), told
@@ -287,26 +323,69 @@ def _control(state: State, now_s: float) -> Heeded:
     control = state.control
     if CONTROL_KEY not in state.fresh or control is None or not state.epoch or control.epoch != state.epoch:
         return state, _NOTHING
+    state = _unsay(state, control)
     if control.verdict is not None:
         return _verdict(state, control.verdict)
     ending, mine = control.ending, state.mine
-    if ending is None or mine is None or (ending.token, ending.nonce) != (mine.token, mine.nonce):
+    if mine is None:
         return state, _NOTHING
-    state = replace(state, post=None)
+    if ending is None or (ending.token, ending.nonce) != (mine.token, mine.nonce):
+        return _ordered(state, control.stopping, now_s)
     if state.told >= ending.token or state.want not in (Want.RUN, Want.STOP):
         return state, _NOTHING
     return replace(state, told=ending.token, want=Want.STOP), (m.Changed(change=_change(ending)),)
 
 
+def _unsay(state: State, control: ControlDocument) -> State:
+    """Forget what this node was about to publish and others have said already: the first word stands."""
+    post, order = state.post, state.order
+    if post is not None and (control.verdict is not None or _is_over(control, post.token, post.nonce)):
+        state = replace(state, post=None)
+    if order is None:
+        return state
+    if control.verdict is not None or _is_over(control, order.token, order.nonce):
+        return replace(state, order=None)
+    stands = control.stopping
+    if stands is None or (stands.token, stands.nonce) != (order.token, order.nonce):
+        return state
+    # Another node was first: what failed here is in that order's place nowhere, so this node's record has it.
+    report = state.report if stands.incarnation == order.incarnation else state.report or order.report
+    return replace(state, order=None, report=report)
+
+
+def _is_over(control: ControlDocument, token: int, nonce: str) -> bool:
+    ending = control.ending
+    return ending is not None and (ending.token > token or (ending.token, ending.nonce) == (token, nonce))
+
+
+def _ordered(state: State, stopping: StopOrder | None, now_s: float) -> Heeded:
+    """Pass the order to stop on to the agent."""
+    mine = state.mine
+    assert mine is not None
+    if stopping is None or (stopping.token, stopping.nonce) != (mine.token, mine.nonce):
+        return _order_again(state), _NOTHING
+    if state.want is not Want.RUN or state.stop_told >= stopping.token:
+        return state, _NOTHING
+    state = replace(state, want=Want.STOP, stop_told=stopping.token, stopped_s=now_s, stands=stopping)
+    return state, (m.Changed(change=StopOrdered(reason=stopping.reason, by=stopping.by)),)
+
+
+def _order_again(state: State) -> State:
+    """Put back an order that the store has lost: this node has stopped its workers for it."""
+    order, control = state.stands, state.control
+    if not state.awaiting or order is None or control is None or _is_over(control, order.token, order.nonce):
+        return state
+    return replace(state, order=order)
+
+
 def _change(ending: Ending) -> RoundEnded | Decided:
     if ending.kind == "restart":
         decision = Restart(delay_s=ending.delay_s, exclude_nodes=ending.exclude, rule=ending.rule)
-        return Decided(decision=decision, failure=ending.failure)
+        return Decided(decision=decision, failure=ending.failure, evidence=ending.evidence)
     return RoundEnded(reason=ending.reason, lost=ending.lost, arrived=ending.arrived)
 
 
 def _verdict(state: State, verdict: Verdict) -> Heeded:
-    state = replace(state, post=None)
     if state.verdict_told:
         return state, _NOTHING
     if state.want is Want.JOIN:
@@ -319,7 +398,7 @@ def _verdict(state: State, verdict: Verdict) -> Heeded:
         failure = replace(_store_failure(state, verdict.reason), failure_class=FailureClass.NODE_LOST)
         failure = replace(failure, node_id=verdict.by, exit_code=verdict.exit_code)
     state = replace(state, want=Want.STOP, verdict_told=True)
-    return state, (m.Changed(change=Decided(decision=decision, failure=failure)),)
+    return state, (m.Changed(change=Decided(decision=decision, failure=failure, evidence=verdict.evidence)),)
 
 
 # --- the round
@@ -338,7 +417,7 @@ def _round(state: State, now_s: float) -> Heeded:
         if state.want is Want.STOP:
             reason = "the others have formed a round without this node"
             return _stop(state, RoundEnded(reason=reason, lost=(state.me.node,), stop_within_s=0.0))
-    if state.want is Want.RUN:
+    if state.want is Want.RUN or state.awaiting:
         return _evicted(state, round_)
     if state.want is not Want.JOIN or control.verdict is not None:
         return state, _NOTHING
@@ -448,4 +527,5 @@ _RULES: tuple[Callable[[State, float], Heeded], ...] = (
     _wait,  # before `_away`: whoever gives up says why
     _away,
     _alone_at_the_end,
+    _undecided,
 )

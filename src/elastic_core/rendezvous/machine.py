@@ -14,8 +14,9 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from elastic_core.rendezvous import membership as m
-from elastic_core.rendezvous.documents import ControlDocument, Ending, RosterEntry, encode
+from elastic_core.rendezvous.documents import ControlDocument, Ending, RosterEntry, Verdict, encode
 from elastic_core.rendezvous.duties import (
+    AskDecision,
     Duty,
     EndRound,
     FormRound,
@@ -37,6 +38,7 @@ from elastic_core.rendezvous.heeding import (
     puts_back,
     record_of,
     says_away_s,
+    undecided_s,
 )
 from elastic_core.rendezvous.membership import NEVER_S, Operation, State, Step, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic
@@ -49,6 +51,10 @@ DEPUTIES = 2
 """How many members behind the leader look after its duties."""
 DUTY_PERIODS = 2
 """A duty that stays undone for so many renewal periods is the next one's."""
+ANSWER_S = 5.0
+"""How long the agent may take to decide before it is asked again."""
+LAST_WORD_S = 2.0
+"""How long a node that leaves with the run's verdict waits for a store that is away, to give it."""
 ASK_EVERY_S = 0.25
 PEERS_LIMIT = 8
 HISTORY_LIMIT = 64
@@ -86,12 +92,20 @@ def _leave(state: State, now_s: float) -> Planned:
     """Go, unless a word of this node is to be published first."""
     if state.want is not Want.LEAVE:
         return state, None
+    if state.trouble is not None and now_s < _last_word_s(state):
+        return state, None
     if state.trouble is not None or not state.connected or (state.seat is None and state.post is None):
         return state, m.Gone()
     if state.post is not None:
         return state, None
     assert state.seat is not None
     return state, m.Withdraw(seat=state.seat)
+
+
+def _last_word_s(state: State) -> float:
+    """Return until when a node that leaves tries to say how the run has ended: others may wait for it."""
+    waits = state.want is Want.LEAVE and isinstance(state.post, Verdict) and state.ever_connected
+    return state.leave_s + LAST_WORD_S if waits else NEVER_S * -1
 
 
 def _trouble(state: State, now_s: float) -> Planned:
@@ -120,7 +134,9 @@ def _peers(state: State) -> tuple[RosterEntry, ...]:
 
 def _deadline_s(state: State, now_s: float) -> float:
     """Return when this member must look at itself again, whatever happens."""
-    due = [gives_up_s(state), misses_host_s(state), says_away_s(state, now_s)]
+    due = [gives_up_s(state), misses_host_s(state), says_away_s(state, now_s), undecided_s(state)]
+    if state.want is Want.LEAVE:
+        due.append(_last_word_s(state))
     if needs_lease(state):
         due.append(state.lease_s + state.me.cut_s if state.trouble is not None else state.fence_s)
     if state.want is Want.JOIN:
@@ -222,6 +238,14 @@ def _update(state: State, now_s: float) -> Planned:
     return state, m.Update(seat=state.seat, record=record)
 
 
+def _order(state: State, now_s: float) -> Planned:
+    """Publish that all nodes stop, before anything else is said; `heeding` forgets it once such an order stands."""
+    order, control = state.order, state.control
+    if order is None or control is None or control.epoch != state.epoch:
+        return state, None
+    return _swap_control(state, replace(control, stopping=order))
+
+
 def _post(state: State, now_s: float) -> Planned:
     """Publish what was decided here; `heeding` forgets it once something stands."""
     post, control = state.post, state.control
@@ -229,8 +253,8 @@ def _post(state: State, now_s: float) -> Planned:
         return state, None
     history = _with(control.history, post.failure, post)
     if isinstance(post, Ending):
-        return _swap_control(state, replace(control, ending=post, history=history))
-    return _swap_control(state, replace(control, verdict=post, history=history))
+        return _swap_control(state, replace(control, ending=post, history=history, stopping=None))
+    return _swap_control(state, replace(control, verdict=post, history=history, stopping=None))
 
 
 def _with(history: tuple[Failure, ...], failure: Failure | None, post: object) -> tuple[Failure, ...]:
@@ -297,6 +321,8 @@ def _duty(state: State, now_s: float) -> Planned:
         return replace(state, look_s=min(state.look_s, due_s)), None
     if behind and state.members_read_s < due_s - state.me.period_s:
         return state, None  # a deputy acts on what it has read lately; it reads again within a period
+    if isinstance(judgement.duty, AskDecision):
+        return _ask(state, judgement.duty, now_s)
     return _do(replace(state, serial=state.serial + 1), judgement.duty)
 
 
@@ -317,7 +343,18 @@ def _view(state: State, now_s: float) -> View | None:
         control=state.control,
         round=state.round,
         members=state.members,
+        ttl_s=me.ttl_s,
     )
+
+
+def _ask(state: State, duty: AskDecision, now_s: float) -> Planned:
+    """Ask the agent once; it may be busy, or on its way out."""
+    asked = (duty.token, duty.nonce)
+    again_s = state.asked_s + ANSWER_S
+    if state.asked == asked and now_s < again_s:
+        return replace(state, look_s=min(state.look_s, again_s)), None
+    assert state.control is not None
+    return replace(state, asked=asked, asked_s=now_s), m.Ask(reports=duty.reports, history=state.control.history)
 
 
 def _name(duty: Duty) -> str:
@@ -330,9 +367,11 @@ def _name(duty: Duty) -> str:
             return f"done {nonce} {len(done)}"
         case GiveVerdict(verdict=verdict):
             return f"verdict {verdict.token} {verdict.outcome}"
+        case AskDecision(token=token, nonce=nonce):
+            return f"decide {token} {nonce}"
 
 
-def _do(state: State, duty: Duty) -> Planned:
+def _do(state: State, duty: FormRound | EndRound | NoteDone | GiveVerdict) -> Planned:
     control = state.control
     assert control is not None
     match duty:
@@ -340,11 +379,11 @@ def _do(state: State, duty: Duty) -> Planned:
             swap = m.Swap(key=ROUND_KEY, document=document, expect=state.round_version, keep_s=KEEP_S)
             return state, swap
         case EndRound(ending=ending):
-            return _swap_control(state, replace(control, ending=ending))
+            return _swap_control(state, replace(control, ending=ending, stopping=None))
         case NoteDone(nonce=nonce, done=done):
             return _swap_control(state, replace(control, done_of=nonce, done=done))
         case GiveVerdict(verdict=verdict):
-            return _swap_control(state, replace(control, verdict=verdict))
+            return _swap_control(state, replace(control, verdict=verdict, stopping=None))
 
 
 # --- waiting
@@ -374,6 +413,7 @@ _RULES: tuple[Rule, ...] = (
     _enlist,
     _read_round,
     _write_round,
+    _order,
     _update,
     _post,
     _leave_at_last,

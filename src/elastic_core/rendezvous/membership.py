@@ -6,11 +6,18 @@ Times `_s` are seconds of this host's monotonic clock.
 import enum
 from collections.abc import Mapping
 
-from elastic_core.rendezvous.documents import ControlDocument, Ending, RosterEntry, RoundDocument, Verdict
+from elastic_core.rendezvous.documents import (
+    ControlDocument,
+    Ending,
+    RosterEntry,
+    RoundDocument,
+    StopOrder,
+    Verdict,
+)
 from elastic_core.rendezvous.duties import Notes
 from elastic_core.rendezvous.roster import Candidate
 from elastic_core.rendezvous.store import Document, Renewal, Revisions, Seat, Swapped, Topic, Watched
-from elastic_core.types import Failure, Record, RoundChange
+from elastic_core.types import Failure, NodeReport, Record, RoundChange
 
 NEVER_S = float("inf")
 LONG_AGO_S = float("-inf")
@@ -110,6 +117,10 @@ class State(Record, frozen=True, kw_only=True):
     `mine` is the round that this member runs or ran last. `confirmed_s` is when the last lease operation that the store
     confirmed was sent, `evidence_s` when peers were asked who then said that the store is away for all.
     `recorded` is what the store has of it, as far as is known; at `repeat_s` it is told again, come what may.
+    `stop_told` is the token of the round of which this node has ordered the stop, or was told it, at `stopped_s`;
+    `stands` that order, `order` one that is still to be published, `report` what this node has seen of that round;
+    `alone`: the agent was told to decide by itself. `asked` is the round about which this node's agent was asked to
+    decide, at `asked_s`.
     """
 
     me: Me
@@ -121,6 +132,15 @@ class State(Record, frozen=True, kw_only=True):
     told: int = 0
     verdict_told: bool = False
     post: Ending | Verdict | None = None
+    order: StopOrder | None = None
+    stands: StopOrder | None = None
+    report: NodeReport | None = None
+    stop_told: int = 0
+    stopped_s: float = 0.0
+    alone: bool = False
+    asked: tuple[int, str] | None = None
+    asked_s: float = LONG_AGO_S
+    leave_s: float = 0.0
 
     connected: bool = False
     ever_connected: bool = False
@@ -176,6 +196,13 @@ class State(Record, frozen=True, kw_only=True):
         """Return by when this node's workers must be dead unless there is a newer word."""
         return self.lease_s + self.me.fence_s
 
+    @property
+    def awaiting(self) -> bool:
+        """Return whether the round of this node was stopped, and it waits for what is decided about it."""
+        mine = self.mine
+        stopped = self.want is Want.STOP and mine is not None and self.stop_told == mine.token
+        return stopped and mine is not None and self.told < mine.token and not self.verdict_told
+
 
 # --- what a member hears
 
@@ -198,6 +225,25 @@ class DecisionPosted(Record, frozen=True, kw_only=True):
     """The agent decided for the run, because of what happened on this node; token and nonce are filled in."""
 
     post: Ending | Verdict
+
+
+class AnswerGiven(Record, frozen=True, kw_only=True):
+    """The agent decided for the whole run, as it was asked to; token and nonce are filled in."""
+
+    post: Ending | Verdict
+
+
+class StopPosted(Record, frozen=True, kw_only=True):
+    """Something failed on this node: all are to stop their workers."""
+
+    reason: str
+    report: NodeReport
+
+
+class ReportPosted(Record, frozen=True, kw_only=True):
+    """What this node has seen of its stopped round, so far or in all."""
+
+    report: NodeReport
 
 
 class DepartureAnnounced(Record, frozen=True, kw_only=True):
@@ -308,6 +354,9 @@ Event = (
     | FinishingReported
     | DoneReported
     | DecisionPosted
+    | AnswerGiven
+    | StopPosted
+    | ReportPosted
     | DepartureAnnounced
     | LeaveAsked
     | Connected
@@ -392,6 +441,13 @@ class AskPeers(Record, frozen=True, kw_only=True):
     until_s: float
 
 
+class Ask(Record, frozen=True, kw_only=True):
+    """Have the agent decide about what the nodes report; answers AnswerGiven, some time."""
+
+    reports: tuple[NodeReport, ...]
+    history: tuple[Failure, ...]
+
+
 class Pause(Record, frozen=True, kw_only=True):
     """Wait without the store until then; answers WatchEnded(None)."""
 
@@ -402,7 +458,9 @@ class Gone(Record, frozen=True, kw_only=True):
     """Nothing more: the member has left."""
 
 
-Operation = Connect | Enlist | Update | Renew | Withdraw | ReadMembers | Load | Swap | Watch | AskPeers | Pause | Gone
+Operation = (
+    Connect | Enlist | Update | Renew | Withdraw | ReadMembers | Load | Swap | Watch | AskPeers | Ask | Pause | Gone
+)
 
 
 # --- what a member tells its agent

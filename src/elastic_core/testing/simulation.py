@@ -161,4 +161,5 @@ class Simulation:
             outcomes=dict(self.checks.outcomes),
             seconds=self.net.now_s,
             steps=self.steps,
+            decided=self.checks.decided,
         )

@@ -3,12 +3,13 @@
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 
-from elastic_core.rendezvous.documents import ControlDocument, RoundDocument, Verdict, decode
+from elastic_core.rendezvous.documents import ControlDocument, Ending, RoundDocument, Verdict, decode
 from elastic_core.rendezvous.store import CONTROL_KEY
 from elastic_core.testing.simulation_scenario import Scenario
 from elastic_core.types import Record
 
 TRACE_LENGTH = 80
+COLLATERAL_S = 0.1
 
 
 class Violation(AssertionError):
@@ -22,8 +23,8 @@ class Violation(AssertionError):
 class Report(Record, frozen=True, kw_only=True):
     """What happened in a run that went well.
 
-    `rounds`: how many had workers. `operations`: requests to the store by node, and `forming` those of them until the
-    first round stood. `outcomes`: how many members ended how.
+    `rounds`: how many had workers; `decided`: how many ended by a decision on evidence. `operations`: requests to the
+    store by node, and `forming` those of them until the first round stood. `outcomes`: how many members ended how.
     """
 
     seed: int
@@ -35,6 +36,7 @@ class Report(Record, frozen=True, kw_only=True):
     outcomes: Mapping[str, int]
     seconds: float
     steps: int
+    decided: int = 0
 
 
 class Checks:
@@ -53,6 +55,9 @@ class Checks:
         self.forgotten = False
         self.alive: Callable[[str], bool] = lambda _: True
         self.verdict: Verdict | None = None
+        self.decisions: dict[tuple[int, str], Ending | Verdict] = {}
+        self.causes: dict[tuple[int, str], dict[str, tuple[float, bool]]] = {}
+        self.decided = 0
         self.trace: deque[tuple[float, str, str]] = deque(maxlen=trace_length)
         self.outcomes: Counter[str] = Counter()
 
@@ -117,6 +122,28 @@ class Checks:
         self.done.setdefault((document.token, document.nonce), set()).add(incarnation)
         self.ended(incarnation)
 
+    def failed(self, incarnation: str, document: RoundDocument, now_s: float, *, collateral: bool) -> None:
+        """Take note that workers of a node have failed, and when they truly did."""
+        self.causes.setdefault((document.token, document.nonce), {}).setdefault(incarnation, (now_s, collateral))
+
+    def _decided(self, word: Ending | Verdict) -> None:
+        """Judge a decision about a round that stands from now on."""
+        key = (word.token, word.nonce)
+        stands = self.decisions.setdefault(key, word)
+        if stands != word and not self.forgotten:
+            raise Violation("one decision a round", f"{word} in the place of {stands}")
+        if stands is word and word.evidence:
+            self.decided += 1
+            if self.scenario.exact:
+                self._blamed(key, word.evidence)
+
+    def _blamed(self, key: tuple[int, str], name: str) -> None:
+        causes = {who: at_s + COLLATERAL_S * collateral for who, (at_s, collateral) in self.causes[key].items()}
+        first_s = min(causes.values())
+        # The order to stop takes four messages: so much may two nodes differ about when they heard of it.
+        if name not in causes or causes[name] - first_s > 5 * self.scenario.latency_s:
+            raise Violation("the first cause is blamed", f"{name} for {key}, of {self.causes[key]}")
+
     def heard(self, incarnation: str, verdict: tuple[str, str]) -> None:
         """Judge a verdict that a node was told."""
         stands = self.verdict
@@ -131,6 +158,10 @@ class Checks:
         before = decode(old, ControlDocument) if old is not None else None
         if before is not None and before.epoch == after.epoch and before.verdict not in (None, after.verdict):
             raise Violation("a verdict stays", f"{before.verdict} was replaced by {after.verdict}")
+        if after.ending is not None:
+            self._decided(after.ending)
+        if after.verdict is not None and after.verdict.nonce:
+            self._decided(after.verdict)
         if after.verdict is not None and self.verdict != after.verdict:
             self._verdict(after, after.verdict)
 

@@ -47,6 +47,8 @@ class Faults:
             s.ARRIVAL: self._world.arrive,
             s.DEPARTURE: self._departure,
             s.FAILURE: self._failure,
+            s.FAILURES: self._failures,
+            s.LEADER: self._leader,
             s.FINISH: self._finish,
         }
         strikes[kind]()
@@ -156,6 +158,31 @@ class Faults:
         if victim is not None:
             self._note(f"workers of {victim.incarnation} fail")
             victim.fail()
+
+    def _failures(self) -> None:
+        members = [member for member in self._world.members if member.live]
+        for victim in self._rng.sample(members, min(len(members), self._rng.randint(2, 4))):
+            collateral = self._rng.random() < 0.5
+            self._net.after(self._rng.uniform(0, 0.4), partial(self._fail, victim, collateral=collateral))
+
+    def _fail(self, victim: "SimulatedMember", *, collateral: bool) -> None:
+        self._note(f"workers of {victim.incarnation} {'lose a peer' if collateral else 'fail'}")
+        victim.fail(collateral=collateral)
+
+    def _leader(self) -> None:
+        members = [member for member in self._world.members if member.live and member.state.seat is not None]
+        if len(members) < 2:
+            return
+        first = min(members, key=lambda member: member.state.seat.number if member.state.seat is not None else 0)
+        self._fail(self._rng.choice(members), collateral=self._rng.random() < 0.3)
+        guarded = self._rng.random() < 0.7
+
+        def crash() -> None:
+            if first.live:
+                first.crash(guarded=guarded)
+                self._net.after(self._rng.uniform(0.1, 8), partial(self._world.arrive, first.name))
+
+        self._net.after(self._rng.uniform(0.1, 2.5), crash)
 
     def _finish(self) -> None:
         victim = self._someone()

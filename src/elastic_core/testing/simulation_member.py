@@ -5,12 +5,14 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
+from elastic_core.failure.evidence import first_cause
 from elastic_core.rendezvous import membership as m
 from elastic_core.rendezvous.documents import (
     ControlDocument,
     Ending,
     MemberRecord,
     RoundDocument,
+    Verdict,
     decode,
     encode,
 )
@@ -19,7 +21,17 @@ from elastic_core.rendezvous.membership import Me, State, Want
 from elastic_core.rendezvous.roster import Candidate
 from elastic_core.rendezvous.store import CONTROL_KEY, Document, Members, Renewal, Revisions, Seat, Swapped, Watched
 from elastic_core.testing.simulation_network import Call, Line, Refused
-from elastic_core.types import Decided, Restart, RoundEnded, Stop
+from elastic_core.types import (
+    Decided,
+    Failure,
+    FailureClass,
+    NodeReport,
+    Restart,
+    RoundEnded,
+    Stop,
+    StopOrdered,
+    Undecided,
+)
 
 if TYPE_CHECKING:
     from elastic_core.testing.simulation import Simulation
@@ -29,6 +41,11 @@ _round = lru_cache(maxsize=512)(partial(decode, kind=RoundDocument))
 _control = lru_cache(maxsize=512)(partial(decode, kind=ControlDocument))
 LONGEST_GRACE_S = 3.0
 PEERS_AGAIN_S = 0.05
+LONGEST_SETTLING_S = 0.5
+"""How long after a worker's failure its agent may notice: interpreters take their time to end."""
+LONGEST_THOUGHT_S = 0.3
+Next = tuple[bool, float]
+"""Whether the run is over, and how long to wait before the next round."""
 
 
 class SimulatedMember:
@@ -56,6 +73,7 @@ class SimulatedMember:
                 first_call_s=scenario.first_call_s,
                 last_call_s=scenario.last_call_s,
                 spares=scenario.spares,
+                outage_grace_s=scenario.outage_grace_s,
                 boot=name,
             )
         )
@@ -73,6 +91,10 @@ class SimulatedMember:
         self._round_turn = 0
         self._verdict = False
         self._stopping = False
+        self._failed: tuple[float, bool] | None = None
+        self._heard_s: float | None = None
+        self._gone = False
+        self._next: Next | None = None
         self._departing = False
         self._reached_s = float("-inf")
         self._intend(m.JoinAsked(master_port=29500))
@@ -168,6 +190,8 @@ class SimulatedMember:
             checks.fail("nobody trains after the verdict", self.incarnation)
         checks.started(self.incarnation, document, rank)
         self.workers = document
+        self._failed = self._heard_s = self._next = None
+        self._gone = False
         self._round_turn += 1
         self._stopping = False
         self._guard()
@@ -190,8 +214,17 @@ class SimulatedMember:
             self._end(change.decision.outcome)
             if change.decision.rule != "store":  # that one it gave itself, for want of anybody to ask
                 self.world.checks.heard(self.incarnation, (change.decision.outcome, change.decision.reason))
-        grace_s = self.rng.uniform(0, within_s)
-        self._soon(grace_s, lambda: self._stopped(over, delay_s))
+        if isinstance(change, StopOrdered):
+            self._halt(self.rng.uniform(0, LONGEST_GRACE_S))
+        elif isinstance(change, Undecided):
+            self._alone(final=change.final)
+        elif self._heard_s is None:
+            grace_s = self.rng.uniform(0, within_s)
+            self._soon(grace_s, lambda: self._stopped(over, delay_s))
+        elif self._gone:
+            self._soon(0.0, lambda: self._stopped(over, delay_s))
+        else:
+            self._next = (over, delay_s)
 
     def _stopped(self, over: bool, delay_s: float) -> None:
         self._kill()
@@ -200,6 +233,71 @@ class SimulatedMember:
             self._intend(m.LeaveAsked())
         else:
             self._soon(delay_s, lambda: self._intend(m.JoinAsked(master_port=29500)))
+
+    # --- one decision for the run
+
+    def _halt(self, grace_s: float) -> None:
+        """Stop the workers, then say what was seen."""
+        if self._heard_s is not None:
+            return
+        self._heard_s = self.local_s
+        turn = self._round_turn
+
+        def slow() -> None:
+            if turn == self._round_turn and not self._gone and self._next is None:
+                self._intend(m.ReportPosted(report=self._report(final=False)))
+
+        def gone() -> None:
+            if turn != self._round_turn:
+                return
+            self._kill()
+            self._gone = True
+            if self._next is not None:
+                self._stopped(*self._next)
+            elif self._departing:
+                self._depart_at_last()
+            else:
+                self._intend(m.ReportPosted(report=self._report(final=True)))
+
+        self._soon(1.0, slow)
+        self._soon(grace_s, gone)
+
+    def _report(self, *, final: bool) -> NodeReport:
+        if self._failed is None or self._heard_s is None:
+            return NodeReport(node_id=self.incarnation, final=final)
+        failed_s, collateral = self._failed
+        failure = Failure(
+            failure_class=FailureClass.EXIT,
+            summary="worker failed",
+            node_id=self.incarnation,
+            round_index=0,
+            at_s=0.0,
+            uptime_s=0.0,
+            exit_code=7,
+        )
+        age_s = self._heard_s - failed_s
+        return NodeReport(node_id=self.incarnation, failure=failure, age_s=age_s, collateral=collateral, final=final)
+
+    def _ask_agent(self, operation: m.Ask) -> None:
+        """Let the agent think about it for a while."""
+        first = first_cause(operation.reports)
+        name = first.node_id if first is not None else ""
+        self.world.checks.said(self.net.now_s, self.incarnation, f"is asked, and blames {name}")
+        post = self._word(f"{name} failed", evidence=name)
+        self._soon(self.rng.uniform(0, LONGEST_THOUGHT_S), lambda: self._intend(m.AnswerGiven(post=post)))
+
+    def _word(self, reason: str, *, evidence: str = "", final: bool = False) -> Ending | Verdict:
+        if final or self.rng.random() < self.world.scenario.fatal:
+            return Verdict(outcome="failed", exit_code=7, reason=reason, by=self.incarnation, evidence=evidence)
+        return Ending(token=0, nonce="", kind="restart", reason=reason, by=self.name, delay_s=0.5, evidence=evidence)
+
+    def _alone(self, *, final: bool) -> None:
+        word = self._word(f"{self.incarnation} decided alone", final=final)
+        self._intend(m.DecisionPosted(post=word))
+        over = isinstance(word, Verdict)
+        if over:
+            self._end("failed")
+        self._soon(0.1, lambda: self._stopped(over, 0.5))
 
     def _end(self, how: str) -> None:
         if not self.ending:
@@ -235,15 +333,29 @@ class SimulatedMember:
 
     # --- what happens to it
 
-    def fail(self) -> None:
-        """Let its workers fail."""
-        if self.workers is None or self.state.want is not Want.RUN:
+    def fail(self, *, collateral: bool = False) -> None:
+        """Let its workers fail, if they have not been told to stop; the agent sees it a little later."""
+        if self.workers is None or self._failed is not None or self.state.want is not Want.RUN:
             return
-        self._soon(0.0, self._decide)
+        turn = self._round_turn
+        self._failed = (self.local_s, collateral)
+        self.world.checks.failed(self.incarnation, self.workers, self.net.now_s, collateral=collateral)
+
+        def settled() -> None:
+            if turn == self._round_turn and self.state.want is Want.RUN:
+                self._decide()
+
+        self._soon(self.rng.uniform(0, LONGEST_SETTLING_S), settled)
 
     def _decide(self) -> None:
-        ending = Ending(token=0, nonce="", kind="restart", reason="worker failed", by=self.name, delay_s=0.5)
-        self._intend(m.DecisionPosted(post=ending))
+        if self._heard_s is not None:
+            return
+        if self._failed is None:
+            self._failed = (self.local_s, False)
+        heard_s = self.local_s
+        self._halt(self.rng.uniform(0, LONGEST_GRACE_S))
+        self._heard_s = heard_s
+        self._intend(m.StopPosted(reason="worker failed", report=self._report(final=False)))
 
     def finish(self, within_s: float) -> None:
         """Let its workers end well."""
@@ -307,6 +419,10 @@ class SimulatedMember:
                 self._wait(until_s)
             case m.AskPeers():
                 self._ask(operation)
+            case m.Ask():
+                turn = self._turn
+                self._soon(0.0, lambda: self._answer(turn, m.WatchEnded(watched=None)))
+                self._ask_agent(operation)
             case m.Watch():
                 self._watch(operation)
             case m.Gone():

@@ -23,13 +23,18 @@ ARRIVAL = "arrival"
 DEPARTURE = "departure"
 """An agent is told to stop, and stops its workers in its own time."""
 FAILURE = "failure"
-"""Workers of one node fail; the agent decides that all start again."""
+"""Workers of one node fail."""
+FAILURES = "failures"
+"""Workers of several nodes fail within moments, some of them only because they lost a peer."""
+LEADER = "leader"
+"""Workers of a node fail, and whoever leads is gone before it has decided about it."""
 FINISH = "finish"
 """The workers of one node end well long before the others."""
 
 LOST_WRITES_S = 1.0
 STORE_FAULTS = frozenset({STORE_PAUSE, STORE_DOWN, STORE_EMPTIED, STORE_BACK})
 ALL_FAULTS = STORE_FAULTS | {MESSAGES, PARTITION, SIGSTOP, CRASH, POWER, ARRIVAL, DEPARTURE, FAILURE, FINISH}
+ALL_FAULTS |= {FAILURES, LEADER}
 
 
 class Scenario(Record, frozen=True, kw_only=True):
@@ -37,7 +42,7 @@ class Scenario(Record, frozen=True, kw_only=True):
 
     `count` faults of the kinds in `faults` are spread over `fault_s`, the first after `calm_s`. `steady`: nothing in it
     is a reason to end a round, and none may end. `forming_only`: it is over after `calm_s`, all workers
-    running. `latency_s`: the longest of a message that is not late.
+    running. `latency_s`: the longest of a message that is not late. `fatal`: how likely a failure ends the run.
     """
 
     nodes: int = 4
@@ -55,6 +60,13 @@ class Scenario(Record, frozen=True, kw_only=True):
     noise: float = 0.03
     steady: bool = False
     forming_only: bool = False
+    fatal: float = 0.0
+    outage_grace_s: float = 120.0
+
+    @property
+    def exact(self) -> bool:
+        """Return whether nothing can come between a failure and the word of it."""
+        return self.faults <= {FAILURE, FAILURES, ARRIVAL, FINISH}
 
 
 def scenario_of(seed: int) -> Scenario:

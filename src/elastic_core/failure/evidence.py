@@ -1,0 +1,243 @@
+"""What nodes tell each other of a failure, and one incident of it all: the first cause among those of every node. Pure.
+
+No clock of another host is compared. Each node says how long before it heard of the stop its first failure happened;
+that moment is common to all, to within the time that the word takes.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from elastic_core.encoding import encode_json
+from elastic_core.failure.classify import COLLATERAL_WINDOW_NS, rank_causes
+from elastic_core.failure.incident import (
+    Incident,
+    IncidentNode,
+    IncidentPhases,
+    IncidentWorker,
+    build_launcher_incident,
+    describe_worker,
+)
+from elastic_core.types import FailedWorker, Failure, FailureClass, NodeReport, Origin, Record
+
+CALLSTACK_CHARS = 8_192
+MESSAGE_CHARS = 2_048
+FRAMES = 16
+LINE_CHARS = 200
+NODE_WORKERS = 8
+"""How many workers a node tells more of than their ranks, besides its first."""
+RUN_WORKERS = 16
+RUN_NODES = 32
+NODE_BYTES = 15_000
+RUN_BYTES = 24_000
+_ROOM = ((NODE_WORKERS, FRAMES), (NODE_WORKERS // 2, FRAMES // 4), (0, 0))
+"""How many workers and frames are left, step by step, where texts are long."""
+_NOTHING_FAILED = "the run was stopped, and no node has said why"
+
+
+class NodeEvidence(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node knows: `incident` where workers of its own failed by themselves; `stopped_ranks` are spans."""
+
+    host: str
+    incident: Incident | None = None
+    stopped: tuple[IncidentWorker, ...] = ()
+    stopped_ranks: tuple[tuple[int, int], ...] = ()
+
+
+def node_evidence(host: str, workers: Iterable[FailedWorker], incident: Incident | None) -> str:
+    """Return a node's evidence as text; `workers` are those that failed or were stopped."""
+    stopped = [worker for worker in rank_causes(workers) if worker.origin is Origin.STOPPED]
+    told = NodeEvidence(
+        host=host,
+        incident=None if incident is None else _in_small(incident),
+        stopped=tuple(describe_worker(worker) for worker in stopped[:NODE_WORKERS]),
+        stopped_ranks=spans(worker.exit.global_rank for worker in stopped),
+    )
+    # Long paths, summaries or lines: what failed first is what counts.
+    for room in _ROOM:
+        if len(encode_json(told)) <= NODE_BYTES:
+            break
+        told = replace(told, stopped=(), incident=None if told.incident is None else _shrunk(told.incident, room))
+    return encode_json(told).decode()
+
+
+def first_cause(reports: Iterable[NodeReport]) -> NodeReport | None:
+    """Return the report of the node where it began; None: no worker of any failed by itself.
+
+    What only tells of a lost peer goes behind every other failure that is at most 100 ms younger, as within a node.
+    """
+    failed = [report for report in reports if report.failure is not None]
+    return min(failed, key=_order) if failed else None
+
+
+def _order(report: NodeReport) -> tuple[float, bool, int, str]:
+    allowance_s = COLLATERAL_WINDOW_NS / 1e9 if report.collateral else 0.0
+    rank = report.failure.global_rank if report.failure is not None else None
+    return allowance_s - report.age_s, report.collateral, -1 if rank is None else rank, report.node_id
+
+
+def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, restarts: int) -> tuple[Failure, Incident]:
+    """Return what a policy decides about, and the incident of the whole run, without a decision.
+
+    Args:
+        reports: Of all nodes that have said something, in any order.
+        run_id: The run.
+        at_ns: When, where no worker is to blame.
+        restarts: Failure restarts of the run before this.
+    """
+    first = first_cause(reports)
+    if first is None or first.failure is None:
+        failure = Failure(
+            failure_class=FailureClass.NODE_LOST, summary=_NOTHING_FAILED, node_id="", round_index=-1, at_s=0.0,
+            uptime_s=0.0, message=_NOTHING_FAILED,
+        )  # fmt: skip
+        first = NodeReport(node_id="", failure=failure)
+    else:
+        failure = first.failure
+    told = {report.node_id: _read(report.evidence) for report in reports}
+    mine = told.get(first.node_id)
+    incident = mine.incident if mine is not None else None
+    if incident is None:
+        host = mine.host if mine is not None else first.node_id
+        incident = build_launcher_incident(failure, run_id=run_id, host=host, at_ns=at_ns, restart_count=restarts)
+    failed = sum(report.failed_count for report in reports) - (incident.first is not None)
+    merged = replace(
+        incident,
+        secondary=(*incident.secondary, *_others_failed(first, reports, told))[:RUN_WORKERS],
+        stopped=tuple(worker for known in told.values() if known is not None for worker in known.stopped)[:RUN_WORKERS],
+        finished_count=sum(report.finished_count for report in reports),
+        nodes=tuple(_node(report, told[report.node_id]) for report in reports[:RUN_NODES]),
+        node_count=len(reports),
+        failed_count=max(0, failed),
+        stopped_count=sum(report.stopped_count for report in reports),
+        stopped_ranks=_joined(told.values()),
+        phases=IncidentPhases(detect_s=max(0.0, first.age_s)),
+    )
+    return failure, _bounded(merged)
+
+
+def read_run(text: str) -> Incident | None:
+    """Return an incident that `run_incident` made on another node; None: it can't be read."""
+    try:
+        return msgspec.json.decode(text, type=Incident)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def spans(ranks: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Return first and last of each row of ranks without a hole."""
+    found: list[tuple[int, int]] = []
+    for rank in sorted(set(ranks)):
+        if found and rank == found[-1][1] + 1:
+            found[-1] = (found[-1][0], rank)
+        else:
+            found.append((rank, rank))
+    return tuple(found)
+
+
+# --- parts
+
+
+def _read(text: str) -> NodeEvidence | None:
+    try:
+        return msgspec.json.decode(text, type=NodeEvidence) if text else None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _node(report: NodeReport, known: NodeEvidence | None) -> IncidentNode:
+    return IncidentNode(
+        node_id=report.node_id,
+        host=known.host if known is not None else "",
+        failed_count=report.failed_count,
+        stopped_count=report.stopped_count,
+        finished_count=report.finished_count,
+        age_s=report.age_s if report.failure is not None else None,
+        complete=report.final,
+    )
+
+
+def _others_failed(
+    first: NodeReport, reports: Sequence[NodeReport], told: dict[str, NodeEvidence | None]
+) -> list[IncidentWorker]:
+    """Return the failed workers of the other nodes, by which node's failed first."""
+    found: list[IncidentWorker] = []
+    others = [report for report in reports if report.failure is not None and report.node_id != first.node_id]
+    for report in sorted(others, key=_order):
+        known = told[report.node_id]
+        incident = known.incident if known is not None else None
+        if incident is not None:
+            workers = (incident.first, *incident.secondary)
+            found += [_brief(worker) for worker in workers if worker is not None]
+    return found
+
+
+def _joined(told: Iterable[NodeEvidence | None]) -> tuple[tuple[int, int], ...]:
+    ranks = (span for known in told if known is not None for span in known.stopped_ranks)
+    found: list[tuple[int, int]] = []
+    for low, high in sorted(ranks):
+        if found and low <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(high, found[-1][1]))
+        else:
+            found.append((low, high))
+    return tuple(found[:64])
+
+
+def _brief(worker: IncidentWorker) -> IncidentWorker:
+    """Leave out the traceback."""
+    exception = worker.exception
+    if exception is None:
+        return worker
+    told = replace(exception, message=exception.message[:LINE_CHARS], frames=(), callstack="")
+    return replace(worker, exception=told)
+
+
+def _bare(worker: IncidentWorker) -> IncidentWorker:
+    return replace(worker, exception=None, log_paths=())
+
+
+def _shrunk(incident: Incident, room: tuple[int, int]) -> Incident:
+    """Return it with so many other workers, and so many frames of the first."""
+    workers, frames = room
+    cut = _cut(incident, CALLSTACK_CHARS // 4, frames)
+    return replace(cut, secondary=tuple(map(_bare, cut.secondary[:workers])))
+
+
+def _in_small(incident: Incident) -> Incident:
+    small = _cut(incident, CALLSTACK_CHARS)
+    secondary = tuple(map(_brief, incident.secondary[:NODE_WORKERS]))
+    return replace(small, secondary=secondary, stopped=())
+
+
+def _cut(incident: Incident, callstack_chars: int, frame_count: int = FRAMES) -> Incident:
+    first = incident.first
+    if first is None or first.exception is None:
+        return incident
+    exception = first.exception
+    frames = exception.frames
+    if len(frames) > frame_count:  # the outermost, and those next to where it was raised
+        outer = frame_count // 4
+        frames = (*frames[:outer], *frames[len(frames) - (frame_count - outer) :])
+    told = replace(
+        exception,
+        message=exception.message[:MESSAGE_CHARS],
+        frames=tuple(replace(frame, text=frame.text[:LINE_CHARS]) for frame in frames),
+        callstack=exception.callstack[-callstack_chars:],
+    )
+    return replace(incident, first=replace(first, exception=told))
+
+
+def _bounded(incident: Incident) -> Incident:
+    """Leave out what counts least until it is small enough to travel with the decision."""
+    stages: tuple[Callable[[Incident], Incident], ...] = (
+        lambda it: replace(it, secondary=tuple(map(_bare, it.secondary)), stopped=tuple(map(_bare, it.stopped))),
+        lambda it: replace(it, stopped=(), nodes=it.nodes[: RUN_NODES // 2]),
+        lambda it: replace(_shrunk(it, _ROOM[0]), nodes=it.nodes[:4]),
+        lambda it: _shrunk(it, _ROOM[-1]),
+    )
+    for shorten in stages:
+        if len(encode_json(incident)) <= RUN_BYTES:
+            break
+        incident = shorten(incident)
+    return incident

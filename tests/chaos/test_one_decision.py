@@ -1,0 +1,189 @@
+"""Any worker's failure anywhere stops all workers everywhere at once; one decision, one report, one exit code."""
+
+import time
+
+import pytest
+
+from chaos.multi_node import LEASE_S, SLACK_S, is_alive
+from support import wait_for
+
+WORKER = """
+import json, os, pathlib, sys, time
+env, shared = os.environ, pathlib.Path(os.environ["TEST_SHARED"])
+rank = int(env["RANK"])
+says = dict(node=env["ELASTIC_NODE_ID"], rank=rank, world=int(env["WORLD_SIZE"]), gen=int(env["ELASTIC_ROUND"]),
+            restarts=int(env["TORCHELASTIC_RESTART_COUNT"]), pid=os.getpid())
+mark = os.open(shared / f"alive-{os.getpid()}", os.O_CREAT | os.O_WRONLY, 0o600)
+os.pwrite(mark, b"%020.6f" % time.monotonic(), 0)
+os.write(1, (json.dumps(says) + os.linesep).encode())
+def reset():
+    while not (shared / "raised").exists():
+        time.sleep(0.001)
+    raise ConnectionResetError("Connection reset by peer")
+def boom():
+    (shared / "raised").touch()
+    raise ValueError(f"label {rank} is not a digit")
+while not (shared / "finish").exists():
+    order = shared / f"order-{rank}-{says['gen']}"
+    if order.exists():
+        what, _, at = order.read_text().partition(" ")
+        time.sleep(max(0.0, float(at or 0) - time.monotonic()))
+        print(f"failed {time.monotonic()}", flush=True)
+        if what == "done": sys.exit(0)
+        if what == "kill": os.kill(os.getpid(), 9)
+        {"boom": boom, "reset": reset}.get(what, lambda: sys.exit(int(what)))()
+    os.pwrite(mark, b"%020.6f" % time.monotonic(), 0)
+    time.sleep(0.002)
+"""
+
+
+@pytest.fixture
+def job(served_run):
+    """Return a run whose workers do as they are told."""
+    served_run.script.write_text(WORKER)
+    return served_run
+
+
+@pytest.fixture
+def any_job(run):
+    """Return the same, also where the first node brings the store."""
+    run.script.write_text(WORKER)
+    return run
+
+
+@pytest.fixture
+def troubled_job(troubled_run):
+    """Return the same in a store that may be paused and stopped."""
+    troubled_run.script.write_text(WORKER)
+    return troubled_run
+
+
+def start(job, names, *options):
+    nodes = [job.node(name, str(len(names)), *options) for name in names]
+    return nodes, [node.said(world=len(names), gen=0) for node in nodes]
+
+
+def order(job, rank, what, gen=0):
+    file = job.shared / "new-order"
+    file.write_text(what)
+    file.rename(job.shared / f"order-{rank}-{gen}")
+
+
+def failed_s(node):
+    return float(node.agent.out.partition("failed ")[2].split()[0])
+
+
+def block(node):
+    """Return the report, without the line that names this node's own copy."""
+    lines = node.agent.err[node.agent.err.index("── run") :].splitlines()
+    return [line for line in lines if not line.startswith("Incident:")]
+
+
+def rank_of(said, nodes, name):
+    return next(line["rank"] for line, node in zip(said, nodes, strict=True) if node.name == name)
+
+
+def all_end_with(nodes, code, within_s=10):
+    """Wait until all have ended with this code, and return the one report that all have printed."""
+    assert [node.agent.wait(within_s) for node in nodes] == [code] * len(nodes), [node.agent.err for node in nodes]
+    blocks = [block(node) for node in nodes]
+    assert all(one == blocks[0] for one in blocks), blocks
+    assert len(blocks[0]) < 25
+    return "\n".join(blocks[0])
+
+
+@pytest.mark.parametrize("failing", ["a", "c"])
+def test_any_failure_stops_four_nodes_within_a_second_and_all_tell_the_same(job, failing):
+    nodes, said = start(job, "abcd")
+    order(job, rank_of(said, nodes, failing), "boom")
+    text = all_end_with(nodes, 1)
+    at_s = failed_s(next(node for node in nodes if node.name == failing))
+    late = {node.name: node.last_alive_s(line["pid"]) - at_s for node, line in zip(nodes, said, strict=True)}
+    assert max(late.values()) < 1.0, late
+    assert "is not a digit" in text
+    assert "in boom" in text
+    assert f"on {failing}" in text
+    assert "3 others stopped because of it, on 4 nodes" in text
+    incidents = [node.agent.incident() for node in nodes]
+    for incident in incidents:
+        assert incident.pop("phases")["stop_s"] < 1.0
+        assert incident["node_count"] == 4
+        assert incident["decision"]["kind"] == "stop"
+    assert all(incident == incidents[0] for incident in incidents)
+
+
+def test_of_two_nodes_that_fail_within_milliseconds_all_name_the_same(job):
+    nodes, said = start(job, "abcd")
+    at_s = time.monotonic() + 0.5
+    order(job, rank_of(said, nodes, "b"), f"7 {at_s + 0.003}")
+    order(job, rank_of(said, nodes, "d"), f"9 {at_s}")
+    codes = {node.agent.wait(10) for node in nodes}
+    assert codes in ({7}, {9}), codes
+    (code,) = codes
+    text = all_end_with(nodes, code)
+    first = "d" if code == 9 else "b"
+    assert f"rank {rank_of(said, nodes, first)} (local rank 0) on {first}" in text
+    assert "3 others stopped because of it" in text
+
+
+def test_the_exception_comes_before_the_connections_that_it_broke(job):
+    nodes, said = start(job, "ab")
+    order(job, rank_of(said, nodes, "a"), "reset")
+    order(job, rank_of(said, nodes, "b"), "boom")
+    text = all_end_with(nodes, 1)
+    assert "is not a digit" in text.partition("stopped because")[0], nodes[0].agent.incident()["nodes"]
+    assert "ConnectionResetError" in text.partition("stopped because")[2]
+
+
+def test_a_restart_is_told_and_counted_the_same_on_all_nodes(job):
+    nodes, said = start(job, "ab", "--max-restarts", "1")
+    order(job, rank_of(said, nodes, "b"), "kill")
+    assert {node.said(gen=1)["restarts"] for node in nodes} == {1}
+    lines = [next(line for line in node.agent.err.splitlines() if "restart 1 of 1" in line) for node in nodes]
+    assert lines[0] == lines[1]
+    order(job, rank_of(said, nodes, "a"), "9", gen=1)
+    assert "restart budget of 1 used up" in all_end_with(nodes, 9)
+
+
+def test_a_node_that_has_finished_does_not_end_well_when_another_fails(any_job):
+    job = any_job
+    nodes, said = start(job, "ab")
+    order(job, rank_of(said, nodes, "a"), "done")
+    wait_for(lambda: not is_alive(said[0]["pid"]), what="a's worker to finish")
+    order(job, rank_of(said, nodes, "b"), "7")
+    assert "1 worker had finished before" in all_end_with(nodes, 7)
+
+
+def test_a_leader_that_is_killed_between_stop_and_decision_changes_nothing(job):
+    job.script.write_text(WORKER.replace("says = ", "SLOW\nsays = ").replace("SLOW", SLOW))
+    nodes, said = start(job, "abcd", "--shutdown-timeout", "3")
+    order(job, rank_of(said, nodes, "c"), "7")
+    wait_for(lambda: not is_alive(said[0]["pid"]), within_s=3, what="the leader's worker to be stopped")
+    nodes[0].kill_agent()
+    text = all_end_with(nodes[1:], 7, within_s=LEASE_S + SLACK_S + 5)
+    assert "on c" in text
+
+
+SLOW = """if env["ELASTIC_NODE_ID"] == "b":
+    import signal
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+"""
+
+
+def test_a_store_that_comes_back_while_a_decision_is_awaited(troubled_job):
+    job = troubled_job
+    nodes, said = start(job, "ab")
+    job.server.pause()
+    order(job, rank_of(said, nodes, "b"), "7")
+    wait_for(lambda: not is_alive(said[1]["pid"]), what="b's worker to fail")
+    job.server.resume()
+    all_end_with(nodes, 7)
+
+
+def test_a_store_that_stays_away_leaves_each_node_to_itself(troubled_job):
+    job = troubled_job
+    nodes, said = start(job, "ab", "--store-outage-grace", "2")
+    job.server.stop()
+    order(job, rank_of(said, nodes, "b"), "7")
+    assert nodes[1].agent.wait(10) == 7
+    assert "exit code 7" in nodes[1].agent.err

@@ -1,0 +1,155 @@
+"""One incident of what all nodes have seen: the first cause among them, and who was stopped because of it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from elastic_core.encoding import encode_json
+from elastic_core.failure.classify import judge, rank_causes
+from elastic_core.failure.evidence import RUN_BYTES, first_cause, node_evidence, read_run, run_incident, spans
+from elastic_core.failure.incident import build_incident, describe_decision, to_failure
+from elastic_core.failure.report import MAX_LINES, render, render_attempt
+from elastic_core.rendezvous.documents import EVIDENCE_BYTES, RUN_EVIDENCE_BYTES
+from elastic_core.types import ErrorRecord, Failure, FailureClass, NodeReport, Origin, Restart, Stop, WorkerExit
+
+RESET = "ConnectionResetError"
+
+
+def worker(rank, kind="ValueError", *, at_ns=1_000, stopped=False, long=1):
+    error = None
+    if not stopped:
+        frames = tuple((f"/code/train{'x' * long}.py", line, "main", "step()" * long) for line in range(30))
+        error = ErrorRecord(
+            source="hook", type=kind, message="boom" * long, timestamp_ns=at_ns, frames=frames, callstack="x" * 30_000
+        )
+    exit = WorkerExit(
+        local_rank=rank % 4, global_rank=rank, pid=100 + rank, code=-15 if stopped else 1, at_s=1.0, at_ns=2_000,
+        runtime_s=1.0, stop_signal=15 if stopped else None, stop_sent_ns=1_500 if stopped else None,
+    )  # fmt: skip
+    return judge(exit, error, log_paths=("/logs/" + "y" * long,))
+
+
+def report(node, *workers, age_s=0.0, finished=0, final=True):
+    failed = [one for one in workers if one.origin is not Origin.STOPPED]
+    incident = None
+    if failed:
+        incident = build_incident(run_id="r", node_id=node, host=f"host-{node}", round_index=0, workers=workers)
+    return NodeReport(
+        node_id=node,
+        failure=to_failure(incident, at_s=0.0, uptime_s=0.0) if incident else None,
+        age_s=age_s,
+        collateral=bool(incident) and rank_causes(failed)[0].origin is Origin.COLLATERAL,
+        failed_count=len(failed),
+        stopped_count=len(workers) - len(failed),
+        finished_count=finished,
+        evidence=node_evidence(f"host-{node}", workers, incident),
+        final=final,
+    )
+
+
+def merged(*reports):
+    return run_incident(reports, run_id="r", at_ns=5, restarts=2)
+
+
+# --- the first cause
+
+
+@pytest.mark.parametrize(
+    ("reset_age_s", "first"), [(0.50, "b"), (0.59, "b"), (0.61, "a")], ids=["together", "within 100 ms", "long before"]
+)
+def test_what_only_lost_a_peer_goes_behind_what_failed_by_itself_within_100_ms(reset_age_s, first):
+    reports = [report("a", worker(0, RESET), age_s=reset_age_s), report("b", worker(4), age_s=0.5)]
+    assert first_cause(reports).node_id == first
+    assert first_cause(reversed(reports)).node_id == first
+
+
+def test_the_older_failure_is_first_and_of_equals_the_lower_rank():
+    assert first_cause([report("a", worker(0), age_s=0.1), report("b", worker(4), age_s=0.2)]).node_id == "b"
+    assert first_cause([report("b", worker(4), age_s=0.1), report("a", worker(0), age_s=0.1)]).node_id == "a"
+    assert first_cause([report("a", worker(0, stopped=True))]) is None
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from("abcdef"), st.tuples(st.floats(0, 1), st.booleans(), st.floats(-50, 50)), min_size=1
+    )
+)
+def test_the_order_is_the_same_as_on_one_node_whatever_the_clocks(nodes):
+    """Each node's clock is off by seconds; all hear of the stop at the same moment."""
+    stop_s, reports, workers = 2.0, [], []
+    for rank, (name, (at_s, collateral, _)) in enumerate(sorted(nodes.items())):
+        kind = RESET if collateral else "ValueError"
+        at_ns = round(at_s * 1e9)
+        reports.append(report(name, worker(rank, kind), age_s=stop_s - at_ns / 1e9))
+        workers.append(worker(rank, kind, at_ns=at_ns))
+    first = rank_causes(workers)[0]
+    blamed = first_cause(reports).failure.global_rank
+    times = [one.at_ns + 100_000_000 * (one.origin is Origin.COLLATERAL) for one in workers]
+    assert blamed == first.exit.global_rank or abs(times[blamed] - times[first.exit.global_rank]) < 1_000
+
+
+# --- the incident
+
+
+def test_all_that_nodes_know_is_in_one_incident():
+    b = report("b", worker(4), worker(5, stopped=True), age_s=0.5)
+    a = report("a", worker(0, RESET), worker(1, stopped=True), worker(2, stopped=True), age_s=0.3)
+    failure, incident = merged(a, b, report("c", finished=4))
+    assert (failure.global_rank, failure.node_id) == (4, "b")
+    assert (incident.first.global_rank, incident.node_id, incident.host) == (4, "b", "host-b")
+    assert [one.global_rank for one in incident.secondary] == [0]
+    assert (incident.failed_count, incident.stopped_count, incident.finished_count) == (1, 3, 4)
+    assert incident.stopped_ranks == ((1, 2), (5, 5))
+    assert (incident.node_count, [node.node_id for node in incident.nodes]) == (3, ["a", "b", "c"])
+    assert incident.phases.detect_s == 0.5
+    assert read_run(encode_json(incident).decode()) == incident
+    text = render(replace(incident, decision=describe_decision(Stop(reason="no budget"))))
+    assert "4 others stopped because of it, on 3 nodes: a, b, c" in text
+    assert "secondary failures: rank 0: ConnectionResetError: boom" in text
+    assert "stopped by the launcher: ranks 1, 2, 5" in text
+    assert "4 workers had finished before" in text
+    assert "Logs on b:" in text
+    line = render_attempt(
+        replace(incident, decision=describe_decision(Restart())), restart=1, max_restarts=3, width=200
+    )
+    assert "rank 4 failed: ValueError: boom (trainx.py:29); 1 other failed after it; restart 1 of 3 now" in line
+
+
+def test_a_thousand_nodes_and_long_texts_fit():
+    reports = [report(f"n{i:04}", worker(4 * i, stopped=True)) for i in range(1000)]
+    reports[7] = report("n0007", *(worker(28 + i, long=300) for i in range(4)), age_s=1.0)
+    reports[9] = report("n0009", *(worker(36 + i, RESET, long=300) for i in range(4)), age_s=1.0)
+    assert max(len(one.evidence.encode()) for one in reports) <= EVIDENCE_BYTES
+    _, incident = merged(*reports)
+    assert len(encode_json(incident)) <= RUN_BYTES <= RUN_EVIDENCE_BYTES
+    assert (incident.node_count, incident.failed_count, incident.stopped_count) == (1000, 7, 998)
+    assert incident.first.exception.callstack
+    assert len(render(incident).splitlines()) <= MAX_LINES
+
+
+def test_a_failure_without_a_worker_is_the_launchers():
+    refused = Failure(
+        failure_class=FailureClass.HEALTH_CHECK, summary="hot", node_id="b", round_index=0, at_s=0.0, uptime_s=0.0
+    )
+    told = replace(report("b"), failure=refused)
+    failure, incident = merged(report("a", worker(0, stopped=True)), told)
+    assert failure is refused
+    assert (incident.source, incident.first, incident.host, incident.restart_count) == ("launcher", None, "host-b", 2)
+    assert "1 other stopped because of it" in render(incident)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"host":1}', "[]"])
+def test_evidence_that_cannot_be_read_leaves_what_the_report_itself_says(text):
+    failure, incident = merged(replace(report("b", worker(4)), evidence=text))
+    assert (failure.global_rank, incident.summary) == (4, "ValueError: boom")
+    assert read_run(text) is None
+
+
+def test_no_reason_at_all_is_said_to_be_none():
+    failure, incident = merged(report("a", worker(0, stopped=True)))
+    assert failure.summary == incident.summary == "the run was stopped, and no node has said why"
+
+
+def test_spans():
+    assert spans([3, 1, 2, 7, 2]) == ((1, 3), (7, 7))
