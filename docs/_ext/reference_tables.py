@@ -56,6 +56,8 @@ WORKER_VARIABLES: Final[Mapping[str, str]] = {
     "ELASTIC_WORKER_HOOKS": "`1`: the worker's interpreter records its uncaught exception; absent with "
     "`--no-worker-hooks` and `--no-python`",
     "ELASTIC_FAULT_FILE": "where the stack of a fault signal (SIGSEGV and the like) is written",
+    "ELASTIC_BEAT_FILE": "memory for [heartbeats](../howto/hangs.md) and stacks; absent without `--hang-timeout` and "
+    "`--startup-timeout`",
 }
 """What a worker's environment holds beside what it inherits."""
 
@@ -132,7 +134,7 @@ def worker_variable_names() -> list[str]:
     bare = RunSettings(entrypoint=entrypoint, run_id="run")
     names: dict[str, None] = {}
     for settings in (bare, replace(bare, omp_threads=1, devices=("0",))):
-        paths = WorkerPaths(error_file="error.json", fault_file="fault.log")
+        paths = WorkerPaths(error_file="error.json", fault_file="fault.log", beat_file="/proc/1/fd/9")
         names |= dict.fromkeys(worker_environment(settings, _attempt(), 0, paths, {}))
     return sorted(names, key=list(WORKER_VARIABLES).index)
 

@@ -79,6 +79,12 @@ class SpawnFailed(Record, frozen=True, kw_only=True):
     alive: frozenset[int] = frozenset()
 
 
+class HangFound(Record, frozen=True, kw_only=True):
+    """Workers give no sign of life any more; they still run."""
+
+    failure: Failure
+
+
 class WorkerExited(Record, frozen=True, kw_only=True):
     """A worker ended."""
 
@@ -135,6 +141,7 @@ AgentEvent = (
     | StartRefused
     | WorkersSpawned
     | SpawnFailed
+    | HangFound
     | WorkerExited
     | Examined
     | DecisionMade

@@ -140,6 +140,20 @@ def test_other_deaths_are_failures_whatever_the_fence(play, exit):
     assert not [event for _, event in it.journal.events if isinstance(event, m.RoundChanged)]
 
 
+def test_a_hang_is_examined_only_where_nothing_else_is_being_decided(play):
+    it, examined = play(), []
+
+    def examine():
+        examined.append(1)
+        return make_failure(3)
+
+    it.agent.on_hang(examine)
+    assert [failure.global_rank for failure, _ in it.policy.answers] == [3]
+    assert it.policy.answers[0][0].node_id == "b/10.0.0.2"
+    it.agent.on_hang(examine)
+    assert examined == [1]
+
+
 def test_a_decision_is_published_with_the_id_that_the_others_know(play):
     it = play()
     it.agent.on_worker_exit(killed(0))

@@ -181,6 +181,27 @@ def test_stop_decision_as_done_ends_with_zero():
     assert (step.state.outcome.ending, step.state.outcome.exit_code) == (Ending.SUCCEEDED, 0)
 
 
+def test_hang_is_decided_about_while_the_workers_run_on():
+    failure = make_failure(1, failure_class=FailureClass.HANG, exit_code=1)
+    step = drive(*TO_RUNNING, m.HangFound(failure=failure))
+    assert step.commands == (m.AskPolicy(failure=failure, history=()),)
+    assert step.state.running.alive == {0, 1, 2}
+    restart = drive(m.DecisionMade(failure=failure, decision=Restart()), state=step.state)
+    assert names(restart) == ["StopWorkers"]
+    assert restart.state.ledger.restart_count == 1
+    going_on = drive(m.DecisionMade(failure=failure, decision=Ignore()), state=step.state)
+    assert isinstance(going_on.state, Running)
+    assert going_on.state.alive == {0, 1, 2}
+
+
+def test_hang_that_is_found_while_another_failure_is_looked_at_changes_nothing():
+    for events in ([m.WorkerExited(exit=make_exit(1, 7))], [m.WorkerExited(exit=make_exit(1, -9))]):
+        before = drive(*TO_RUNNING, *events).state
+        step = drive(m.HangFound(failure=make_failure(0)), state=before)
+        assert step.state is before
+        assert step.commands == ()
+
+
 def test_ignore_lets_the_others_run_on_and_finish():
     state = failed_with(Ignore()).state
     assert isinstance(state, Running)
@@ -393,6 +414,12 @@ class Histories(RuleBasedStateMachine):
         rank = data.draw(st.sampled_from(sorted(self.alive)))
         self.alive.discard(rank)
         self.give(m.WorkerExited(exit=make_exit(rank, code)))
+
+    @precondition(lambda self: self.alive and isinstance(self.state, (Running, Settling, Deciding, Stopping)))
+    @rule(data=st.data())
+    def worker_hangs(self, data):
+        rank = data.draw(st.sampled_from(sorted(self.alive)))
+        self.give(m.HangFound(failure=make_failure(rank, failure_class=FailureClass.HANG)))
 
     @precondition(lambda self: self.stop_ladder)
     @rule()

@@ -9,6 +9,8 @@ from elastic_core.failure.classify import judge
 from elastic_core.failure.incident import (
     MAX_CALLSTACK_CHARS,
     Incident,
+    IncidentHang,
+    IncidentHungRank,
     IncidentPhases,
     build_incident,
     build_launcher_incident,
@@ -197,6 +199,11 @@ def test_the_reference_page_documents_every_field(heading, key):
     content = msgspec.to_builtins(build(four_ranks(), decision=Stop(reason="x")))
     part = {None: content, "exception": content["first"]["exception"]}.get(key) or content[key]
     assert documented_fields(heading) == set(part)
+
+
+@pytest.mark.parametrize(("heading", "record"), [("A hang", IncidentHang), ("A rank of a hang", IncidentHungRank)])
+def test_the_reference_page_documents_every_field_of_a_hang(heading, record):
+    assert documented_fields(heading) == set(record.__struct_fields__)
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):

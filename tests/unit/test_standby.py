@@ -96,7 +96,9 @@ def environment(**different):
         node_id="n",
         use_agent_store=bool(index),
     )
-    paths = WorkerPaths(error_file=f"{index}/error.json", fault_file=f"{index}/fault.log")
+    paths = WorkerPaths(
+        error_file=f"{index}/error.json", fault_file=f"{index}/fault.log", beat_file=f"/proc/1/fd/{index}"
+    )
     return worker_environment(settings, attempt, 1, paths, {"HOME": "/home/x"})
 
 

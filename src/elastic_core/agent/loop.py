@@ -17,7 +17,7 @@ from elastic_core.agent.journal import Journal
 from elastic_core.agent.machine import advance
 from elastic_core.agent.rendezvous_thread import RendezvousThread
 from elastic_core.agent.run_decision import Reader, RunDecision
-from elastic_core.agent.states import AgentState, Created, Deciding, Ended, Ending
+from elastic_core.agent.states import AgentState, Created, Deciding, Ended, Ending, Running
 from elastic_core.agent.steps import SETTLE_S
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ElasticError
@@ -289,6 +289,11 @@ class Agent:
         pids, alive = self._workers.pids, self._workers.alive
         self._note_workers([pids[rank] for rank in alive if rank in pids])
 
+    def on_hang(self, examine: Callable[[], Failure]) -> None:
+        """Take a hang, unless something else is being decided, or the workers are being stopped."""
+        if isinstance(self._state, Running):
+            self.dispatch(m.HangFound(failure=examine()))
+
     def on_workers_stopped(self) -> None:
         """Take the end of the stop ladder from the group."""
         self._stop_s = self._clock.monotonic_s() - self._stopping_s
@@ -445,7 +450,9 @@ class Agent:
 
     def _timed(self, failure: Failure, exits: Sequence[WorkerExit], round_: Round) -> Failure:
         # When that worker ended, not when its evidence had settled and was read.
-        at_s = next((exit.at_s for exit in exits if exit.local_rank == failure.local_rank), exits[0].at_s)
+        at_s = next((exit.at_s for exit in exits if exit.local_rank == failure.local_rank), None)
+        if at_s is None:  # it hangs, and has not ended
+            at_s = exits[0].at_s if exits else self._clock.monotonic_s()
         return replace(
             failure,
             node_id=round_.node_id or failure.node_id or self._options.node_id,

@@ -57,6 +57,7 @@ STATES: tuple[type, ...] = get_args(AgentState)
 
 _LATE = "an answer to a question of an earlier state"
 _NO_WORKER = "no worker exists that could get it"
+_FAILED = "another failure comes first; a hang is found again if that changes nothing"
 _OVER = "the run is ending anyway"
 _HOOKS = (m.JoinAllowed, m.JoinRefused, m.StartAllowed, m.StartRefused)
 _ANSWERS = (m.RoundFormed, m.RendezvousFailed)
@@ -117,6 +118,7 @@ TABLE: dict[type, dict[type, Rule]] = {
     ),
     Running: _row(
         {
+            m.HangFound: _to(t.hang_found, Deciding),
             m.WorkerExited: _to(t.worker_ended, Running, Settling, Deciding, Stopping),
             m.RoundChanged: _to(news.round_changed, Running, Stopping),
             m.StopRequested: _to(t.stop_running, Stopping),
@@ -131,7 +133,7 @@ TABLE: dict[type, dict[type, Rule]] = {
             m.RoundChanged: _to(news.settling_heard, Settling, Stopping),
             m.StopRequested: _to(t.stop_settling, Stopping),
         },
-        {(m.SignalForwarded,): "the workers are about to be stopped"},
+        {(m.SignalForwarded,): "the workers are about to be stopped", (m.HangFound,): _FAILED},
     ),
     Deciding: _row(
         {
@@ -143,6 +145,7 @@ TABLE: dict[type, dict[type, Rule]] = {
         },
         {
             (m.SignalForwarded,): "the workers may be about to be stopped",
+            (m.HangFound,): _FAILED,
             (m.TimerFired,): _LATE,
         },
     ),
@@ -157,6 +160,7 @@ TABLE: dict[type, dict[type, Rule]] = {
             (m.WorkerExited,): "the ladder counts them; the incident reads them",
             (*_POLICY, m.WorkersSpawned, m.SpawnFailed): _LATE,
             (m.SignalForwarded,): "the workers are being stopped",
+            (m.HangFound,): "the workers are being stopped",
         },
     ),
     Awaiting: _row(

@@ -198,6 +198,13 @@ def worker_ended(state: Running, event: m.WorkerExited, now_s: float) -> Step:
     return _finished(running)
 
 
+def hang_found(state: Running, event: m.HangFound, now_s: float) -> Step:
+    """Let the policy decide what a hang means; the workers run on until it has."""
+    ask = m.AskPolicy(failure=event.failure, history=state.ledger.history)
+    deciding = Deciding(ledger=state.ledger, running=state, round=state.round)
+    return Step(state=deciding, commands=(ask,), reason=event.failure.summary)
+
+
 def _finishing(before: Running, running: Running) -> tuple[m.AgentCommand, ...]:
     """Return what tells the run that the first worker has finished, if that has just happened."""
     first = running.ledger.control and running.done and not before.done

@@ -97,6 +97,38 @@ class IncidentPhases(Record, frozen=True, kw_only=True):
     start_s: float | None = None
 
 
+class IncidentHungRank(Record, frozen=True, kw_only=True):
+    """One rank of this node during a hang.
+
+    `quiet_s`: seconds without a sign of life, None where that was no longer than usual. `state` is the kernel's letter
+    for the process, `wait` where in the kernel it sleeps, `cpu_share` how many processors it used. `place` is its
+    innermost line of the user's code, `stacks` the file with all its threads, in the hang's folder.
+    """
+
+    global_rank: int
+    blamed: bool
+    step: int | None = None
+    quiet_s: float | None = None
+    state: str = ""
+    wait: str = ""
+    cpu_share: float | None = None
+    place: str = ""
+    stacks: str = ""
+
+
+class IncidentHang(Record, frozen=True, kw_only=True):
+    """What is known of a hang: `step` is the furthest that any rank had come, `section` one that was over its limit.
+
+    `ranks` are at most 16, those to blame first.
+    """
+
+    ranks: tuple[IncidentHungRank, ...]
+    step: int | None = None
+    section: str = ""
+    stacks: str = ""
+    """The folder with the stacks."""
+
+
 class IncidentNode(Record, frozen=True, kw_only=True):
     """One node's part in an incident of the whole run.
 
@@ -152,6 +184,8 @@ class Incident(Record, frozen=True, kw_only=True):
     """Workers of all nodes that the launcher ended, as first and last ranks of rows; `stopped` has some of them."""
     decision: IncidentDecision | None = None
     phases: IncidentPhases = IncidentPhases()
+    hang: IncidentHang | None = None
+    """Set where workers of this node were taken for hung."""
 
 
 def build_incident(

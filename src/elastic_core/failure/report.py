@@ -106,6 +106,8 @@ def _block(incident: Incident, width: int, incident_path: str, frame_count: int)
         yield from frame_lines(_frames(incident.first), count=frame_count, width=width, clean=_clean)
     yield from _others(incident, width)
     yield from _logs(incident)
+    if incident.hang is not None and incident.hang.stacks:
+        yield f"Stacks: {_clean(incident.hang.stacks)}"
     if incident.decision is not None:
         yield _cut(f"Decision: {_decision(incident.decision)}", width)
     if incident_path:
@@ -244,8 +246,9 @@ def _where(incident: Incident) -> str:
         return f" (on {_clean(incident.host)})"
     if incident.first is None:
         return ""
+    innermost = place(_frames(incident.first))
     node = f"on {incident.node_id}" if incident.node_count > 1 else ""
-    parts = [part for part in (place(_frames(incident.first)), node) if part]
+    parts = [part for part in (innermost if innermost not in incident.summary else "", node) if part]
     return f" ({_clean(' '.join(parts))})" if parts else ""
 
 

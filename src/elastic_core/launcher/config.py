@@ -62,6 +62,10 @@ class RunSettings(Record, frozen=True, kw_only=True):
     fatal_exit_codes: tuple[int, ...] = ()
     policy: str = "intensity"
     policy_conf: Mapping[str, str] = {}
+    hang_timeout_s: float = 0.0
+    """How long workers may give no sign of life; 0: for ever."""
+    startup_timeout_s: float = 0.0
+    """How long they may take to the first one; 0: for ever."""
     monitor_interval_s: float = 0.1
     log_dir: str | None = None
     """None: none asked for; `os.devnull`: no log files."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from elastic_core.agent.hang_report import HangReport
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.encoding import encode_json
 from elastic_core.failure.classify import judge
@@ -23,6 +24,7 @@ from elastic_core.failure.incident import (
 )
 from elastic_core.failure.report import render, render_attempt
 from elastic_core.launcher.config import RunSettings
+from elastic_core.launcher.hang import Hang
 from elastic_core.launcher.incident_files import INCIDENT_FILE, IncidentFiles
 from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.multiprocessing.errors.reader import read_error
@@ -77,12 +79,14 @@ class IncidentReporter:
         self._examined: Incident | None = None
         self._decided_s = 0.0
         self._before_restart: Incident | None = None
+        self._hang: Hang | None = None
         self.failed_workers: tuple[FailedWorker, ...] = ()
 
     def begin_round(self, paths: dict[int, WorkerPaths], restart_count: int) -> None:
         """Take the files that the round's workers will leave, and how often the run was restarted before."""
         self._paths = paths
         self._restarts = self._restarts_before = restart_count
+        self._hang = None
 
     def _notice(self, text: str) -> None:
         self._line(f"elastic: {text}")
@@ -95,6 +99,12 @@ class IncidentReporter:
         incident = self._incident(round_, evidence, restart_count, None)
         self._examined, self.failed_workers = incident, evidence.failed
         return to_failure(incident, at_s=0.0, uptime_s=0.0)
+
+    def hung(self, round_: Round, report: HangReport) -> Failure:
+        """Take a hang for the first cause, and return it as a failure that is not yet placed in time."""
+        self._hang = Hang(report, now_ns=self._clock.wall_ns(), now_s=self._clock.monotonic_s())
+        failure = self.examine(round_, (), self._restarts)
+        return replace(failure, node_id="", uptime_s=report.uptime_s)
 
     def report(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int, *, heard_s: float) -> NodeReport:
         """Return what the exits left, for a decision about the whole run.
@@ -116,7 +126,7 @@ class IncidentReporter:
             return told
         self._examined, self.failed_workers = incident, evidence.failed
         first = incident.first
-        ended_s = next(exit.at_s for exit in everyone if exit.local_rank == first.local_rank)
+        ended_s = next(w.exit.at_s for w in evidence.failed if w.exit.local_rank == first.local_rank)
         return replace(
             told,
             failure=to_failure(incident, at_s=0.0, uptime_s=0.0),
@@ -133,7 +143,12 @@ class IncidentReporter:
 
     def _gather(self, exits: Iterable[WorkerExit]) -> Evidence:
         failed, finished = [], 0
-        for exit in exits:
+        ends = {exit.local_rank: exit for exit in exits}
+        if self._hang is not None:
+            for rank in self._hang.blamed:  # whether or not they have ended since
+                exit = ends.pop(rank, None) or self._hang.exit_of(rank)
+                failed.append(self._hang.worker(rank, exit, self._logs_of(rank)))
+        for exit in ends.values():
             if exit.code == 0 and exit.stop_signal is None:
                 finished += 1
                 continue
@@ -152,19 +167,23 @@ class IncidentReporter:
             _tail(paths.stderr.file),
             exit=exit,
         )
-        logs = tuple(path for path in (paths.stderr.file, paths.stdout.file) if path and Path(path).exists())
-        worker = judge(exit, error, log_paths=logs, script_missing=self._script_missing(exit))
+        worker = judge(exit, error, log_paths=self._logs_of(exit.local_rank), script_missing=self._script_missing(exit))
         if worker.failure_class is FailureClass.EXIT and worker.origin is not Origin.STOPPED and _on_full_disk(paths):
             # A worker that can't write its own log can't write down what went wrong either.
             return replace(worker, summary=f"{worker.summary}; the disk of its log and error files is full")
         return worker
+
+    def _logs_of(self, local_rank: int) -> tuple[str, ...]:
+        paths = self._paths.get(local_rank)
+        files = () if paths is None else (paths.stderr.file, paths.stdout.file)
+        return tuple(path for path in files if path and Path(path).exists())
 
     def _script_missing(self, exit: WorkerExit) -> bool:
         script = self._settings.entrypoint.script
         return exit.code == 2 and script is not None and not os.access(script, os.R_OK)
 
     def _incident(self, round_: Round, evidence: Evidence, restart_count: int, decision: Decision | None) -> Incident:
-        return build_incident(
+        incident = build_incident(
             run_id=self._settings.run_id,
             node_id=round_.node_id or self._node_id,
             host=self._host,
@@ -175,6 +194,7 @@ class IncidentReporter:
             finished_count=evidence.finished_count,
             decision=decision,
         )
+        return incident if self._hang is None else replace(incident, hang=self._hang.record)
 
     # --- decisions
 
@@ -187,7 +207,7 @@ class IncidentReporter:
             return
         incident = self._examined_or_launcher(failure)
         if isinstance(decision, Ignore):
-            rank = failure.global_rank
+            rank, self._hang = failure.global_rank, None
             self._notice(f"rank {rank} failed: {failure.summary}; the others go on without it")
             return
         self._restarts += 1
@@ -290,7 +310,7 @@ class IncidentReporter:
         if first is None:
             return incident
         phases = IncidentPhases(
-            detect_s=max(0.0, (first.exited_ns - first.at_ns) / 1e9),
+            detect_s=max(0.0, (first.exited_ns - first.at_ns) / 1e9) if self._hang is None else self._hang.detect_s,
             stop_s=self._clock.monotonic_s() - self._decided_s,
         )
         return replace(incident, phases=phases)

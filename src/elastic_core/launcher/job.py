@@ -23,6 +23,7 @@ from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.runner import HookRunner, NamedHook
 from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
+from elastic_core.launcher.hang_watching import HangWatching
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.plan import Attempt, worker_plan
 from elastic_core.launcher.reporter import RunReporter
@@ -39,7 +40,15 @@ from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.rounds import resolve_round
 from elastic_core.rendezvous.store import CoordinationStore
-from elastic_core.types import Capability, HookSettings, PolicySettings, RendezvousInfo, RendezvousSettings, Round
+from elastic_core.types import (
+    Capability,
+    HookSettings,
+    PolicySettings,
+    RendezvousInfo,
+    RendezvousSettings,
+    Round,
+    WorkerExit,
+)
 
 if TYPE_CHECKING:
     from elastic_core.agent.sidecar import StoreSidecar
@@ -91,6 +100,7 @@ class _Job:
         cleanup.callback(self._port.close)
         self._planned = False
         self._sidecar: StoreSidecar | None = None
+        self._hangs: HangWatching
         self._rdzv = _rendezvous_settings(settings, self._node_id, self._incarnation)
         self._registry = PluginRegistry(disabled=settings.disabled_plugins)
 
@@ -149,11 +159,20 @@ class _Job:
         self._status = self._closing(self._status_keeper(reactor, handler, run_dir))
         agent: Agent
         standby = self._standby_pool(reactor, notice) if settings.standby else None
+        self._hangs = self._closing(
+            HangWatching(
+                settings,
+                reactor=reactor,
+                run_dir=run_dir.path,
+                reporter=self._reporter,
+                on_hang=lambda examine: agent.on_hang(examine),
+            )
+        )
         workers = self._closing(
             WorkerGroup(
                 reactor,
                 console=console,
-                on_exit=lambda exit: agent.on_worker_exit(exit),
+                on_exit=lambda exit: self._on_exit(exit, agent),
                 on_stopped=lambda: agent.on_workers_stopped(),
                 incarnation=self._incarnation,
                 subreaper=subreaper,
@@ -185,7 +204,7 @@ class _Job:
                 call_later=reactor.call_later,
             ),
             hooks=HookRunner(hooks, post=reactor.post, call_later=reactor.call_later, log=notice),
-            workers=workers,
+            workers=self._hangs.over(workers),
             reporter=self._reporter,
             plan=lambda command: self._plan(command, handler),
             journal=journal,
@@ -233,6 +252,10 @@ class _Job:
             last_incident=lambda: self._reporter.last_incident,
         )
 
+    def _on_exit(self, exit: WorkerExit, agent: Agent) -> None:
+        self._hangs.ended(exit.local_rank)
+        agent.on_worker_exit(exit)
+
     def _standby_pool(self, reactor: Reactor, notice: Callable[[str], None]) -> "StandbyPool":
         from elastic_core.multiprocessing.standby_pool import StandbyPool  # rarely wanted
 
@@ -266,7 +289,7 @@ class _Job:
 
     def _own_children(self, guardian: Guardian, handler: RendezvousHandler) -> frozenset[int]:
         """Return the children of this process that belong to no worker."""
-        ours = guardian.pids() | handler.pids()
+        ours = guardian.pids() | handler.pids() | self._hangs.helpers()
         return ours if self._sidecar is None else ours | self._sidecar.pids()
 
     # --- what the agent asks for
@@ -304,7 +327,7 @@ class _Job:
             variables=dict(command.variables),
             use_agent_store=self._settings.agent_store or handler.use_agent_store,
         )
-        paths = self._logs.round_paths(command.round)
+        paths = self._hangs.with_files(self._logs.round_paths(command.round), command.round)
         launches, paths = self._logs.asked(worker_plan(self._settings, attempt, paths), paths)
         self._reporter.begin_round(paths, command.restart_count)
         return launches

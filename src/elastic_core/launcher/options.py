@@ -333,6 +333,22 @@ OPTIONS: tuple[OptionRow, ...] = (
     ),
     _row(
         Section.RESTARTS,
+        "hang-timeout",
+        "SECONDS",
+        "Workers that give no sign of life for so long hang, which is a failure: no heartbeat "
+        "(elastic_core.worker.heartbeat), or, where the script sends none, nothing written or read. Stacks are kept at "
+        "half of it. 0: never.",
+        default="0",
+    ),
+    _row(
+        Section.RESTARTS,
+        "startup-timeout",
+        "SECONDS",
+        "How long it may take from a worker's start to its first heartbeat, or first output. 0: any time.",
+        default="0",
+    ),
+    _row(
+        Section.RESTARTS,
         "standby",
         None,
         "Keep a spare interpreter beside each worker, with torch imported, that takes its place at a restart: workers "

@@ -16,6 +16,8 @@ class WorkerPaths(Record, frozen=True, kw_only=True):
 
     error_file: str
     fault_file: str
+    beat_file: str = ""
+    """What it beats into; empty: it is not asked to."""
     stdout: StreamPlan = StreamPlan()
     stderr: StreamPlan = StreamPlan()
 
@@ -93,6 +95,9 @@ def worker_environment(
     }
     env.pop("ELASTIC_WORKER_HOOKS", None)
     env.pop("ELASTIC_FAULT_FILE", None)
+    env.pop("ELASTIC_BEAT_FILE", None)
+    if paths.beat_file:
+        env["ELASTIC_BEAT_FILE"] = paths.beat_file
     if settings.worker_hooks and settings.entrypoint.python:
         env |= {"ELASTIC_WORKER_HOOKS": "1", "ELASTIC_FAULT_FILE": paths.fault_file}
     return env

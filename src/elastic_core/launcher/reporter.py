@@ -19,6 +19,7 @@ from elastic_core.types import (
 )
 
 if TYPE_CHECKING:
+    from elastic_core.agent.hang_report import HangReport
     from elastic_core.launcher.incidents import IncidentReporter
 
 
@@ -69,6 +70,10 @@ class RunReporter:
     def examine(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int) -> Failure:
         """Read what the exits left, and return the first cause."""
         return self._incidents().examine(round_, exits, restart_count)
+
+    def hung(self, round_: Round, report: "HangReport") -> Failure:
+        """Take a hang for the first cause, and return it as a failure that is not yet placed in time."""
+        return self._incidents().hung(round_, report)
 
     def report(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int, *, heard_s: float) -> NodeReport:
         """Return what the exits left, for a decision about the whole run."""

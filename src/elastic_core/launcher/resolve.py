@@ -72,6 +72,7 @@ def resolve(
     nproc = place_workers(draft, node or Node(environ, python=environ.get("PYTHON_EXEC") or sys.executable))
     resolve_logs(draft, nproc)
     _debugging(draft, nproc)
+    _hangs(draft)
     _standby(draft, entrypoint)
     _not_available_yet(draft)
     return draft.finish()
@@ -133,6 +134,16 @@ def _debugging(draft: Draft, nproc: int) -> None:
     draft.take("debug_rank", None if rank is None else integer(choices, "debug_rank", at_least=0, at_most=nproc - 1))
     draft.take("worker_hooks", not choices.flag("no_worker_hooks"), "no_worker_hooks")
     draft.take("disabled_plugins", disabled_plugins(choices), "plugin")
+
+
+def _hangs(draft: Draft) -> None:
+    choices = draft.choices
+    held = choices.text("debug_rank") is not None
+    for dest in ("hang_timeout", "startup_timeout"):
+        limit_s = seconds(choices, dest)
+        draft.take(f"{dest}_s", 0.0 if held else limit_s, dest)
+        if held and limit_s:
+            draft.tell(f"{choices.label(dest)} has no effect: --debug-rank turns time limits off")
 
 
 def _standby(draft: Draft, entrypoint: Entrypoint) -> None:

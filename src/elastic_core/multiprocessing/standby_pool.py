@@ -37,6 +37,7 @@ ROUND_VARIABLES = frozenset(
         "ELASTIC_ROUND",
         "ELASTIC_MEMBERSHIP_CHANGES",
         "ELASTIC_FAULT_FILE",
+        "ELASTIC_BEAT_FILE",
         "ELASTIC_WORKER_HOOKS",
     }
 )

@@ -7,8 +7,9 @@ Importing it loads nothing: each name is fetched when it is first used.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from elastic_core.multiprocessing.errors.record import record
+    from elastic_core.worker.beats import heartbeat, section
 
-__all__ = ["record"]
+__all__ = ["heartbeat", "record", "section"]
 
 
 def __getattr__(name: str) -> object:
@@ -16,4 +17,8 @@ def __getattr__(name: str) -> object:
         from elastic_core.multiprocessing.errors.record import record
 
         return record
+    if name in ("heartbeat", "section"):
+        from elastic_core.worker import beats
+
+        return getattr(beats, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

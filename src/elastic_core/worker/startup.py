@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 HOOKS_VARIABLE = "ELASTIC_WORKER_HOOKS"
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 FAULT_FILE_VARIABLE = "ELASTIC_FAULT_FILE"
+BEAT_FILE_VARIABLE = "ELASTIC_BEAT_FILE"
 
 
 class _Armed:
@@ -84,8 +85,38 @@ def arm() -> None:
         if fault_file and not faulthandler.is_enabled():
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             faulthandler.enable(file=os.open(fault_file, flags, 0o600), all_threads=True)
+        beat_file = os.environ.get(BEAT_FILE_VARIABLE, "")
+        if beat_file:
+            _offer_stacks(beat_file)
     except Exception as reason:  # noqa: BLE001  # a script must run whether or not its failure can be recorded
         _note(error_file, reason)
+
+
+def _offer_stacks(beat_file: str) -> None:
+    """Have the interpreter write its stacks whenever the agent asks with a signal, and tell the agent that it may ask.
+
+    The file is memory, so that a disk which hangs can't keep a stack from being told.
+    """
+    # Here, not at the top: only `--hang-timeout` wants them. `signal` around `_signal` is the script's to pay for.
+    import _signal  # type: ignore[import-not-found]
+
+    from elastic_core.multiprocessing import beat_layout
+
+    signum = _signal.SIGRTMAX - beat_layout.STACKS_BELOW_RTMAX
+    if _signal.getsignal(signum) != _signal.SIG_DFL:
+        return  # somebody's choice, which stands
+    faulthandler.register(
+        signum, file=os.open(beat_file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), all_threads=True, chain=False
+    )
+    page = os.open(beat_file, os.O_WRONLY | os.O_CLOEXEC)  # one that appends can't write in front
+    try:
+        word = os.getpid() | signum << 32
+        os.pwrite(page, word.to_bytes(beat_layout.WORD_BYTES, sys.byteorder), beat_layout.HOOK * beat_layout.WORD_BYTES)
+    finally:
+        os.close(page)
+    beats = sys.modules.get("elastic_core.worker.beats")
+    if beats is not None:  # a standby interpreter imported it before it was a worker
+        beats.attach()
 
 
 def _remember_interrupt() -> None:

@@ -1,0 +1,91 @@
+"""`--hang-timeout` and `--startup-timeout` of one run: nothing at all where neither is given."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from elastic_core.agent.loop import Workers
+from elastic_core.launcher.config import RunSettings
+from elastic_core.launcher.plan import WorkerPaths
+from elastic_core.launcher.reporter import RunReporter
+from elastic_core.reactor import Reactor
+from elastic_core.types import Failure, Round
+
+if TYPE_CHECKING:
+    from elastic_core.agent.hang_report import HangReport
+    from elastic_core.agent.hang_watch import HangWatch
+
+
+class HangWatching:
+    """The watch over each round's workers.
+
+    Args:
+        settings: The run's.
+        reactor: The loop.
+        run_dir: Where stacks go, into a folder of their own.
+        reporter: The voice of the run.
+        on_hang: Called with what makes a failure of a hang, to be called if that is wanted.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        *,
+        reactor: Reactor,
+        run_dir: Path,
+        reporter: RunReporter,
+        on_hang: Callable[[Callable[[], Failure]], None],
+    ) -> None:
+        """Watch nothing yet."""
+        self._reporter = reporter
+        self._on_hang = on_hang
+        self._round: Round | None = None
+        self._watch: HangWatch | None = None
+        if settings.hang_timeout_s or settings.startup_timeout_s:
+            from elastic_core.agent import hang_watch  # milliseconds that other runs save
+            from elastic_core.agent.hangs import Limits
+
+            self._watch = hang_watch.HangWatch(
+                reactor,
+                limits=Limits(hang_s=settings.hang_timeout_s, startup_s=settings.startup_timeout_s),
+                folder=run_dir / "hang",
+                notice=reporter.notice,
+                on_hang=self._hung,
+            )
+
+    def over(self, workers: Workers) -> Workers:
+        """Return the workers as the agent is to have them."""
+        if self._watch is None:
+            return workers
+        from elastic_core.agent.watched_workers import WatchedWorkers
+
+        return WatchedWorkers(workers, self._watch)
+
+    def with_files(self, paths: dict[int, WorkerPaths], round_: Round) -> dict[int, WorkerPaths]:
+        """Return the files of a round's workers with those that they are to beat into."""
+        if self._watch is None:
+            return paths
+        self._round = round_
+        files = self._watch.open(paths, round_)
+        return {rank: replace(own, beat_file=files.get(rank, "")) for rank, own in paths.items()}
+
+    def ended(self, local_rank: int) -> None:
+        """Take a worker's end."""
+        if self._watch is not None:
+            self._watch.ended(local_rank)
+
+    def helpers(self) -> frozenset[int]:
+        """Return the pids of this process's children that are no workers."""
+        return frozenset() if self._watch is None else self._watch.helpers()
+
+    def close(self) -> None:
+        """Give everything back."""
+        if self._watch is not None:
+            self._watch.close()
+
+    def _hung(self, report: "HangReport") -> None:
+        round_ = self._round
+        if round_ is not None:
+            self._on_hang(lambda: self._reporter.hung(round_, report))

@@ -1,0 +1,62 @@
+"""A hang on one node is one failure for all of them."""
+
+import re
+
+from chaos.multi_node import WORKER
+
+HANGS = WORKER.replace(
+    "while not",
+    "from elastic_core.worker import heartbeat\n"
+    "heartbeat(step=1)\n"
+    "if env['ELASTIC_NODE_ID'] == 'b' and says['restarts'] == 0:\n"
+    "    time.sleep(60)\n"
+    "while not",
+).replace("    time.sleep(0.02)", "    heartbeat(step=2)\n    time.sleep(0.02)")
+
+
+def test_all_nodes_start_again_when_a_rank_of_one_hangs(redis_run):
+    redis_run.script.write_text(HANGS)
+    nodes = [redis_run.node(name, "2", "--hang-timeout", "1.5", "--max-restarts", "1") for name in ("a", "b")]
+    for node in nodes:
+        node.said(gen=0, world=2)
+        node.said(gen=1, world=2, restarts=1)
+    rank = nodes[1].says()[0]["rank"]
+    told = rf"elastic: rank {rank} failed: rank {rank}: no heartbeat for 1\.\d+ s \(at step 1, in train\.py:\d+\)"
+    for node in nodes:
+        assert re.search(told, node.agent.err), node.agent.err
+    redis_run.all_end(*nodes)
+
+
+WAITS = WORKER.replace(
+    "while not",
+    """from elastic_core.worker import heartbeat
+collective = compile("import time; time.sleep(60)", "/site-packages/torch/distributed/collective.py", "exec")
+def load():
+    time.sleep(60)  # here
+if says["restarts"] == 0:
+    while says["node"] == "a" and not (shared / "b-there").exists():
+        time.sleep(0.01)
+    (shared / "b-there").touch()
+    heartbeat(step=1)
+    if says["node"] == "a":
+        exec(collective)
+    time.sleep(0.5)
+    heartbeat(step=1)
+    load()
+while not""",
+    1,
+).replace("    time.sleep(0.02)", "    heartbeat(step=2)\n    time.sleep(0.02)")
+
+
+def test_node_whose_ranks_wait_leaves_the_word_to_the_one_that_they_wait_for(redis_run):
+    """Though it is silent for longer."""
+    redis_run.script.write_text(WAITS)
+    nodes = [redis_run.node(name, "2", "--hang-timeout", "1.5", "--max-restarts", "1") for name in ("a", "b")]
+    for node in nodes:
+        node.said(gen=1, world=2, restarts=1)
+    a, b = nodes
+    assert "(at step 1, in train.py:" in a.agent.err
+    assert "; waiting for other ranks; stacks: " in a.agent.err
+    for node in nodes:
+        assert f"elastic: rank {b.says()[0]['rank']} failed: " in node.agent.err
+    redis_run.all_end(*nodes)

@@ -1,0 +1,149 @@
+"""Stacks as they are read, and what is told of a hang."""
+
+import pytest
+
+from elastic_core.agent.hang_report import HangReport, RankReport, blame, headline, summary, waits_elsewhere, warning
+from elastic_core.agent.hangs import Late, Stall
+from elastic_core.agent.stacks import faulthandler_frames, innermost, py_spy_frames
+
+DUMP = """\
+Thread 0x00007f1111111111 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+  File "/u/loader.py", line 5 in prefetch
+
+Current thread 0x00007f2222222222 (most recent call first):
+  File "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 2806 in all_reduce
+  File "/u/train.py", line 40 in step
+  File "/u/train.py", line 60 in <module>
+  File "<frozen runpy>", line 88 in _run_code
+"""
+STEP = ("/u/train.py", 40, "step", "")
+
+
+def test_main_thread_of_a_dump_is_read_outermost_first_without_the_launcher():
+    frames = faulthandler_frames(DUMP)
+    assert [frame[2] for frame in frames] == ["<module>", "step", "all_reduce"]
+    assert innermost(frames) == "train.py:40"
+
+
+def test_last_of_several_dumps_counts():
+    assert innermost(faulthandler_frames(DUMP + DUMP.replace("line 40", "line 41"))) == "train.py:41"
+
+
+def test_main_thread_is_the_last_one_whoever_took_the_signal():
+    text = DUMP.replace("Current thread", "Thread").replace("Thread 0x00007f1", "Current thread 0x00007f1")
+    assert innermost(faulthandler_frames(text)) == "train.py:40"
+
+
+def test_of_too_many_threads_it_is_the_one_that_took_the_signal():
+    other = 'Thread 0x00007f3333333333 (most recent call first):\n  File "/u/other.py", line 1 in run\n'
+    assert innermost(faulthandler_frames(f"{DUMP}\n{other}\n...\n")) == "train.py:40"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no stack", "Current thread 0x1 (most recent call first):\n  <no Python frame>\n"]
+)
+def test_nothing_to_read_is_no_frame(text):
+    assert faulthandler_frames(text) == ()
+    assert innermost(faulthandler_frames(text)) == ""
+
+
+def test_py_spy_is_read_likewise():
+    text = (
+        "Process 7: python train.py\nPython v3.11.7\n\n"
+        'Thread 9 (idle): "Thread-1"\n    wait (threading.py:324)\n'
+        'Thread 7 (active+gil): "MainThread"\n    all_reduce (torch/distributed/x.py:9)\n    step (/u/train.py:40)\n'
+        "    <module> (/u/train.py:60)\n"
+    )
+    assert py_spy_frames(text)[-2:] == (STEP, ("torch/distributed/x.py", 9, "all_reduce", ""))
+    assert py_spy_frames("Error: permission denied") == ()
+
+
+# --- words
+
+
+def late(rank, quiet_s=31.2, step=119, *, begun=True):
+    return Late(local_rank=rank, quiet_s=quiet_s, step=step, begun=begun)
+
+
+def rank(number, **fields):
+    return RankReport(local_rank=number, global_rank=number + 8, pid=100 + number, **fields)
+
+
+def report(stall, *ranks, folder="/r/hang/round_0_1"):
+    return HangReport(stall=stall, round_index=0, uptime_s=5.0, ranks=ranks, blamed=blame(stall, ranks), folder=folder)
+
+
+@pytest.mark.parametrize(
+    ("stall", "ranks", "text"),
+    [
+        (
+            Stall(late=(late(3),), behind=(3,), top_step=120),
+            [rank(3, frames=(STEP,)), rank(0)],
+            "rank 11 has not reached step 120 (at 119 for 31.2 s, in train.py:40)",
+        ),
+        (
+            Stall(late=(late(0, step=117), late(1), late(2, step=120)), behind=(0, 1), top_step=120),
+            [rank(0), rank(1), rank(2)],
+            "ranks 8, 9 have not reached step 120 (at 117 to 119 for 31.2 s)",
+        ),
+        (
+            Stall(late=(late(0, step=7), late(1, step=7), late(2, step=7)), top_step=7),
+            [rank(0), rank(1), rank(2)],
+            "ranks 8-10: no heartbeat for 31.2 s (at step 7)",
+        ),
+        (
+            Stall(late=(late(0, step=7), late(1, step=7), late(2, step=7)), top_step=7),
+            [rank(0, frames=(STEP,)), rank(1, frames=(("/u/data.py", 5, "load", ""),)), rank(2, frames=(STEP,))],
+            "rank 9: no heartbeat for 31.2 s (at step 7, in data.py:5)",
+        ),
+        (
+            Stall(late=(late(0, step=None, begun=False),), section="compile"),
+            [rank(0, state="S")],
+            "rank 8: no first heartbeat 31.2 s after the start; section 'compile' is over its limit",
+        ),
+        (
+            Stall(late=(late(0, step=None), late(1, step=None)), by_beats=False),
+            [rank(0, state="D", wait="nfs_wait"), rank(1)],
+            "ranks 8, 9: nothing written or read for 31.2 s; rank 8: in uninterruptible sleep (nfs_wait)",
+        ),
+        (
+            Stall(late=(late(0, step=None),)),
+            [rank(0, state="T")],
+            "rank 8: no heartbeat for 31.2 s; it is stopped by a signal",
+        ),
+    ],
+)
+def test_hang_in_one_line(stall, ranks, text):
+    assert summary(report(stall, *ranks)) == text
+
+
+COLLECTIVE = (STEP, ("/v/site-packages/torch/distributed/distributed_c10d.py", 2806, "all_reduce", ""))
+
+
+def test_rank_that_does_not_wait_for_its_peers_is_to_blame_where_others_do():
+    stall = Stall(late=(late(0, step=7), late(1, step=7)), top_step=7)
+    ranks = [rank(0, frames=COLLECTIVE), rank(1, frames=(("/u/data.py", 5, "load", ""),))]
+    assert summary(report(stall, *ranks)) == "rank 9: no heartbeat for 31.2 s (at step 7, in data.py:5)"
+    assert summary(report(stall, ranks[0], rank(1, state="D"))).startswith("rank 9: no heartbeat")
+
+
+def test_ranks_that_all_wait_have_no_one_to_blame_here():
+    stall = Stall(late=(late(0, step=7), late(1, step=7)), top_step=7)
+    told = report(stall, rank(0, frames=COLLECTIVE), rank(1, frames=COLLECTIVE))
+    assert summary(told) == ("ranks 8, 9: no heartbeat for 31.2 s (at step 7, in train.py:40); waiting for other ranks")
+    assert waits_elsewhere(told)
+    assert not waits_elsewhere(report(stall, rank(0, frames=COLLECTIVE), rank(1)))
+
+
+def test_warning_names_where_the_stacks_are():
+    stall = Stall(late=(late(3),), behind=(3,), top_step=120)
+    assert warning(report(stall, rank(3))) == (
+        "rank 11 has not reached step 120 (at 119 for 31.2 s); the others have; stacks: /r/hang/round_0_1"
+    )
+    assert warning(report(stall, rank(3), folder="")).endswith("; the others have")
+
+
+def test_head_of_a_stack_says_what_the_rank_is_doing():
+    text = headline(rank(0, step=7, quiet_s=5.0, state="R", cpu_share=0.98))
+    assert text == "rank 8 (local rank 0), pid 100, step 7, no sign of life for 5 s, state R, 1.0 processors"
