@@ -27,9 +27,7 @@ class Hang:
         self._report = report
         self._now_ns = now_ns
         self._summary = summary(report)
-        told = sorted(report.ranks, key=lambda each: (each.local_rank not in report.blamed, each.local_rank))[
-            :MAX_RANKS
-        ]
+        blamed_first = sorted(report.ranks, key=lambda each: (each.local_rank not in report.blamed, each.local_rank))
         self.record = IncidentHang(
             ranks=tuple(_hung_rank(each, blamed=each.local_rank in report.blamed) for each in blamed_first[:MAX_RANKS]),
             step=report.stall.top_step,
