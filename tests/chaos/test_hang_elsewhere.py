@@ -20,12 +20,10 @@ def test_all_nodes_start_again_when_a_rank_of_one_hangs(redis_run):
     for node in nodes:
         node.said(gen=0, world=2)
         node.said(gen=1, world=2, restarts=1)
-    a, b = nodes
-    rank = b.says()[0]["rank"]
+    rank = nodes[1].says()[0]["rank"]
     told = rf"elastic: rank {rank} failed: rank {rank}: no heartbeat for 1\.\d+ s \(at step 1, in train\.py:\d+\)"
     for node in nodes:
         assert re.search(told, node.agent.err), node.agent.err
-    assert "(on b" in a.agent.err
     redis_run.all_end(*nodes)
 
 
