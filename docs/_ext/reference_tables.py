@@ -244,6 +244,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "RendezvousHandler",
         "CoordinationStore",
         "FailureHandler",
+        "Intensity",
         "AgentHook",
         "hookimpl",
         "API_VERSION",

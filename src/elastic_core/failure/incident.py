@@ -10,6 +10,7 @@ import msgspec
 
 from elastic_core.encoding import encode_json
 from elastic_core.failure.classify import rank_causes
+from elastic_core.failure.fingerprint import fingerprint
 from elastic_core.types import (
     Decision,
     FailedWorker,
@@ -28,6 +29,7 @@ SCHEMA_VERSION = 1
 MAX_CALLSTACK_CHARS = 32_768
 MAX_SECONDARY_CALLSTACK_CHARS = 2_048
 MAX_MESSAGE_CHARS = 8_192
+MAX_LOG_TAIL_CHARS = 4_096
 
 
 class IncidentFrame(Record, frozen=True, kw_only=True):
@@ -75,6 +77,8 @@ class IncidentWorker(Record, frozen=True, kw_only=True):
     stop_sent_ns: int | None = None
     exception: IncidentException | None = None
     log_paths: tuple[str, ...] = ()
+    log_tail: str = ""
+    """The end of its stderr, where that is kept; of the first worker only."""
 
 
 class IncidentDecision(Record, frozen=True, kw_only=True):
@@ -126,6 +130,8 @@ class Incident(Record, frozen=True, kw_only=True):
     stopped: tuple[IncidentWorker, ...] = ()
     finished_count: int = 0
     """Workers of this node that had ended with 0 by themselves."""
+    node_count: int | None = None
+    """How many nodes the round had; None: there was none."""
     decision: IncidentDecision | None = None
     phases: IncidentPhases = IncidentPhases()
 
@@ -140,6 +146,7 @@ def build_incident(
     round_token: int = 0,
     restart_count: int = 0,
     finished_count: int = 0,
+    node_count: int | None = None,
     first_attempt: bool | None = None,
     decision: Decision | None = None,
     phases: IncidentPhases | None = None,
@@ -155,6 +162,7 @@ def build_incident(
         round_token: The round's fencing token.
         restart_count: Failure restarts of the run before this.
         finished_count: How many workers had ended well.
+        node_count: How many nodes the round had.
         first_attempt: Whether usage errors are beyond hope; None: yes in round 0.
         decision: The policy's answer, None as long as there is none.
         phases: How long what took.
@@ -183,7 +191,7 @@ def build_incident(
         summary=first.summary,
         exit_code=1 if _ended_by_us(first.exit) else exit_code_for(first.exit.code),
         retryable=not hopeless,
-        first=_worker(first, MAX_CALLSTACK_CHARS),
+        first=_worker(first, MAX_CALLSTACK_CHARS, log_tail=first.log_tail[-MAX_LOG_TAIL_CHARS:]),
         secondary=tuple(
             _worker(worker, MAX_SECONDARY_CALLSTACK_CHARS)
             for worker in ranked[1:]
@@ -191,6 +199,7 @@ def build_incident(
         ),
         stopped=tuple(_worker(worker, 0) for worker in ranked if worker.origin is Origin.STOPPED),
         finished_count=finished_count,
+        node_count=node_count,
         decision=None if decision is None else describe_decision(decision),
         phases=phases or IncidentPhases(),
     )
@@ -243,6 +252,7 @@ def build_launcher_incident(
         ),
         stopped=tuple(_worker(worker, 0) for worker in ranked if worker.origin is Origin.STOPPED),
         finished_count=finished_count,
+        node_count=failure.node_count,
         decision=None if decision is None else describe_decision(decision),
         phases=phases or IncidentPhases(),
     )
@@ -271,7 +281,31 @@ def to_failure(incident: Incident, *, at_s: float, uptime_s: float) -> Failure:
         exception_type="" if exception is None else exception.type,
         message="" if exception is None else exception.message,
         retryable=incident.retryable,
+        signal=None if first is None else _own_signal(first),
+        log_tail="" if first is None else first.log_tail,
+        fingerprint=_fingerprint(incident),
+        node_count=incident.node_count,
     )
+
+
+def _fingerprint(incident: Incident) -> str:
+    from elastic_core.failure.traceback_text import place  # which is made of our frames
+
+    exception = None if incident.first is None else incident.first.exception
+    if exception is None or not exception.type:
+        # Loose last lines of stderr are other ones each time; how the worker ended is not.
+        kind, where, message = "", "", incident.summary
+    else:
+        kind, where, message = exception.type, place(exception.frames), exception.message
+    return fingerprint(
+        failure_class=incident.failure_class.value, exception_type=kind, place=where, message=message
+    )
+
+
+def _own_signal(worker: IncidentWorker) -> int | None:
+    """Return what killed a worker, unless it was we who sent it."""
+    ours = worker.stop_signal is not None and worker.signal in (worker.stop_signal, signal.SIGKILL)
+    return None if ours else worker.signal
 
 
 def describe_decision(decision: Decision) -> IncidentDecision:
@@ -335,7 +369,7 @@ def read_incident(path: Path) -> Incident:
     return msgspec.json.decode(path.read_bytes(), type=Incident)
 
 
-def _worker(worker: FailedWorker, callstack_chars: int) -> IncidentWorker:
+def _worker(worker: FailedWorker, callstack_chars: int, *, log_tail: str = "") -> IncidentWorker:
     exit = worker.exit
     return IncidentWorker(
         global_rank=exit.global_rank,
@@ -354,6 +388,7 @@ def _worker(worker: FailedWorker, callstack_chars: int) -> IncidentWorker:
         stop_sent_ns=exit.stop_sent_ns,
         exception=_exception(worker, callstack_chars),
         log_paths=worker.log_paths,
+        log_tail=log_tail,
     )
 
 

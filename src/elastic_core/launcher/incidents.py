@@ -39,6 +39,7 @@ from elastic_core.types import (
 )
 
 STDERR_TAIL_BYTES = 16_384
+LOG_TAIL_BYTES = 4_096
 INCIDENT_FILE = "incident.json"
 
 
@@ -107,14 +108,17 @@ class IncidentReporter:
         paths = self._paths.get(exit.local_rank)
         if paths is None:
             return judge(exit, None)
+        tail = _tail(paths.stderr.file)
         error = read_error(
             Path(paths.error_file) if paths.error_file else None,
             Path(paths.fault_file),
-            _tail(paths.stderr.file),
+            tail,
             exit=exit,
         )
         logs = tuple(path for path in (paths.stderr.file, paths.stdout.file) if path and Path(path).exists())
         worker = judge(exit, error, log_paths=logs, script_missing=self._script_missing(exit))
+        if tail:
+            worker = replace(worker, log_tail=tail[-LOG_TAIL_BYTES:].decode(errors="replace"))
         if worker.failure_class is FailureClass.EXIT and worker.origin is not Origin.STOPPED and _on_full_disk(paths):
             # A worker that can't write its own log can't write down what went wrong either.
             return replace(worker, summary=f"{worker.summary}; the disk of its log and error files is full")
@@ -134,6 +138,7 @@ class IncidentReporter:
             round_token=round_.token,
             restart_count=restart_count,
             finished_count=evidence.finished_count,
+            node_count=round_.node_count,
             decision=decision,
         )
 
