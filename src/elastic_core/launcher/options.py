@@ -320,8 +320,9 @@ OPTIONS: tuple[OptionRow, ...] = (
     _row(
         Section.RESTARTS,
         "policy",
-        "NAME",
-        "Failure handler that decides between restart and stop; 'elastic plugins' lists what is installed.",
+        "NAME|FILE",
+        "Failure handler that decides between restart and stop ('elastic plugins' lists what is installed), or a rule "
+        "file, such as rules.yaml, for elastic-policy-rules.",
         default="intensity",
     ),
     _row(
