@@ -9,6 +9,7 @@ from elastic_core.errors import ConfigError
 _COMMANDS = {
     "run": ("elastic_core.cli.run_command", "Run a training script on this node's workers, and keep it alive."),
     "plugins": ("elastic_core.cli.plugins_command", "List the installed plugins, or begin one of your own."),
+    "policy": ("elastic_core.cli.policy_command", "Check a rule file, or see what a policy would decide."),
     "completion": ("elastic_core.cli.completion_command", "Print the completion script of a shell."),
 }
 """Module (its attribute `command` is the click command) and help line of each subcommand."""

@@ -297,9 +297,7 @@ def _fingerprint(incident: Incident) -> str:
         kind, where, message = "", "", incident.summary
     else:
         kind, where, message = exception.type, place(exception.frames), exception.message
-    return fingerprint(
-        failure_class=incident.failure_class.value, exception_type=kind, place=where, message=message
-    )
+    return fingerprint(failure_class=incident.failure_class.value, exception_type=kind, place=where, message=message)
 
 
 def _own_signal(worker: IncidentWorker) -> int | None:

@@ -2,8 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from elastic_policy_rules.problems import Problem, RuleFileError
+
+if TYPE_CHECKING:
+    import yaml
 
 MAX_BYTES = 262_144
 MAX_NODES = 20_000
@@ -105,10 +109,10 @@ class _Converter:
     def __init__(self) -> None:
         self._count = 0
 
-    def convert(self, node: object, depth: int) -> Node:
+    def convert(self, node: "yaml.Node", depth: int) -> Node:
+        """Return a node with all below it."""
         import yaml
 
-        assert isinstance(node, yaml.Node)
         line, column = node.start_mark.line + 1, node.start_mark.column + 1
         self._count += 1
         if self._count > MAX_NODES or depth > MAX_DEPTH:
@@ -118,10 +122,9 @@ class _Converter:
             return Scalar(node.value, line, column, node.style is None)
         if isinstance(node, yaml.SequenceNode):
             return Items(tuple(self.convert(item, depth + 1) for item in node.value), line, column)
-        assert isinstance(node, yaml.MappingNode)
         return Mapping(tuple(self._entries(node.value, depth + 1)), line, column)
 
-    def _entries(self, pairs: list[tuple[object, object]], depth: int) -> Iterator[tuple[Scalar, Node]]:
+    def _entries(self, pairs: "list[tuple[yaml.Node, yaml.Node]]", depth: int) -> Iterator[tuple[Scalar, Node]]:
         for key_node, value_node in pairs:
             key = self.convert(key_node, depth)
             if not isinstance(key, Scalar):

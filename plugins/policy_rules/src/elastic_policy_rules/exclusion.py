@@ -99,7 +99,9 @@ class Exclusions:
     def length_s(self, times_before: int) -> float:
         """Return how long a node is left out that was so often before."""
         terms = self._terms
-        return min(terms.exclude_for_s * terms.factor ** min(times_before, _MANY), max(terms.cap_s, terms.exclude_for_s))
+        return min(
+            terms.exclude_for_s * terms.factor ** min(times_before, _MANY), max(terms.cap_s, terms.exclude_for_s)
+        )
 
 
 def _excluded_itself(past: Failure) -> bool:

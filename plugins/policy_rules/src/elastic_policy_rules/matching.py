@@ -59,7 +59,7 @@ def _too_rare(match: Match, failure: Failure, history: Sequence[Failure]) -> str
     if match.repeats is None:
         return ""
     count = repeats(failure, history)
-    return f"it came {count} times without progress" if count < match.repeats else ""
+    return f"{count} of {match.repeats} without progress" if count < match.repeats else ""
 
 
 def repeats(failure: Failure, history: Sequence[Failure]) -> int:
@@ -89,5 +89,3 @@ def _any(patterns: Sequence[Pattern], text: str) -> bool:
 
 def _within(spans: Sequence[tuple[int, int]], number: int) -> bool:
     return any(first <= number <= last for first, last in spans)
-
-

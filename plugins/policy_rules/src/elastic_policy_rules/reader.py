@@ -45,6 +45,8 @@ def read_file(path: str) -> RuleBook:
         ConfigError: it can't be read.
         RuleFileError: it has problems.
     """
+    if path.lower().endswith(".toml"):
+        raise ConfigError(f"rule file {path!r} is TOML; YAML is needed", hint=f"{path[:-5]}.yaml")
     try:
         with Path(path).open("rb") as file:
             raw = file.read(MAX_BYTES + 1)

@@ -29,7 +29,12 @@ EXHAUSTED: Final = {
 
 FILE_KEYS: Final = (
     Key("version", "`1`", "`1`", "the version of this format"),
-    Key("defaults", "mapping", "none", "`max`, `per`, `backoff`, `reset_after` and `exhausted` of rules without their own"),
+    Key(
+        "defaults",
+        "mapping",
+        "none",
+        "`max`, `per`, `backoff`, `reset_after` and `exhausted` of rules without their own",
+    ),
     Key("rules", "list of rules", "required", "tried from the top; the first that matches decides"),
     Key(
         "otherwise",
@@ -61,7 +66,9 @@ RULE_KEYS: Final = (
     ),
     Key("delay", "duration", "required with `wait`", "the pause of `wait`; it does not grow, and no backoff counts it"),
     Key("exhausted", "a word", "`fail`", "what follows once `max` is used up"),
-    Key("exclude", "`node`", "nothing", "the restart is without the node on which it failed, if enough others are left"),
+    Key(
+        "exclude", "`node`", "nothing", "the restart is without the node on which it failed, if enough others are left"
+    ),
     Key("blame", "`yes` or `no`", "by class", "whether the failure counts against its node"),
     Key("reason", "text", "the rule's name", "what the report says where the rule ends the run"),
 )
