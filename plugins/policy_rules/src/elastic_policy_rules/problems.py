@@ -21,7 +21,7 @@ class RuleFileError(ConfigError):
 
     def __init__(self, name: str, problems: Sequence[Problem]) -> None:
         """Say how many there are; a single one is the message."""
-        ordered = sorted(problems)
+        ordered = sorted(set(problems))  # what rules share is looked at for each of them
         lines = [told(name, problem) for problem in ordered]
         if len(lines) == 1:
             super().__init__(f"rule file {lines[0].what}", hint=lines[0].hint)

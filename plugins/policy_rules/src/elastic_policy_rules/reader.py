@@ -91,7 +91,10 @@ class _Reader:
     def _defaults(self, given: Given) -> Given:
         if "defaults" not in given:
             return {}
-        return self._mapping(given["defaults"][1], schema.DEFAULTS_KEYS, "'defaults'")
+        found = self._mapping(given["defaults"][1], schema.DEFAULTS_KEYS, "'defaults'")
+        self._count_terms(found)  # whether any rule needs them or not
+        self._backoff(found)
+        return found
 
     def _rules(self, node: Node, defaults: Given) -> list[tuple[Rule, Tree]]:
         if not isinstance(node, Items) or not node.items:
@@ -137,22 +140,29 @@ class _Reader:
         action = self._action(given, node, index)
         self._fit(given, node, action, defaults)
         counted: Given = {**defaults, **given} if action in ("restart", "wait", "ignore") else given
-        max_count = self._take(counted, "max", _count, None)
-        delay_s = self._take(given, "delay", values.positive, 0.0)
+        max_count, per_s, reset_after_s, exhausted = self._count_terms(counted)
         return Rule(
             name=name,
             line=node.line,
-            action=action or "fail",
+            action=action or "restart",
             match=self._match(given),
             max_count=max_count,
-            per_s=self._take(counted, "per", values.positive, None) if max_count is not None else None,
+            per_s=per_s if max_count is not None else None,
             backoff=self._backoff(counted) if action == "restart" else None,
-            reset_after_s=self._take(counted, "reset_after", values.positive, None),
-            delay_s=delay_s,
-            exhausted=cast("Exhausted", self._take(counted, "exhausted", _exhausted, "fail")),
+            reset_after_s=reset_after_s,
+            delay_s=self._take(given, "delay", values.positive, 0.0),
+            exhausted=exhausted,
             exclude=self._take(given, "exclude", lambda v: values.word(v, ("node",)), "") == "node",
             blame=self._take(given, "blame", values.yes, None),
             reason=self._take(given, "reason", _line, ""),
+        )
+
+    def _count_terms(self, given: Given) -> tuple[int | None, float | None, float | None, Exhausted]:
+        return (
+            self._take(given, "max", _count, None),
+            self._take(given, "per", values.positive, None),
+            self._take(given, "reset_after", values.positive, None),
+            cast("Exhausted", self._take(given, "exhausted", _exhausted, "fail")),
         )
 
     def _name(self, value: Scalar) -> str:
@@ -279,7 +289,7 @@ class _Reader:
             if key.text not in names:
                 near = nearest(key.text.replace("-", "_"), names)
                 what_else = f"one of {values.listed(names)}"
-                self._note(key, f"{what} has no key {key.text!r}", near or _elsewhere(key.text) or what_else)
+                self._note(key, f"{what} has no key {key.text!r}", _elsewhere(key.text) or near or what_else)
             elif key.text in given:
                 self._note(key, f"{key.text!r} stands there twice", f"one {key.text}, with a list behind it")
             else:
