@@ -165,7 +165,7 @@ def played(engine, run):
         history.append(msgspec.structs.replace(failure, decision=verdict.decision))
 
 
-runs = st.lists(failures(st.floats(0, 1e4)), min_size=1, max_size=12)
+runs = st.lists(failures(st.floats(0, 1e4)), min_size=1, max_size=8)
 
 
 def in_time(run):
@@ -174,7 +174,7 @@ def in_time(run):
 
 
 @given(books, policies, st.lists(failures(st.floats()), min_size=1, max_size=6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_any_failure_is_decided_in_a_way_that_can_be_followed(book, given_settings, run):
     for _, _, verdict in played(Engine(book, given_settings), run):
         match verdict.decision:
@@ -193,7 +193,7 @@ def test_any_failure_is_decided_in_a_way_that_can_be_followed(book, given_settin
 
 
 @given(books, policies, runs)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_the_first_rule_that_matches_and_has_budget_decides(book, given_settings, run):
     by_name = {rule.name: index for index, rule in enumerate(book.rules)}
     for failure, history, verdict in played(Engine(book, given_settings), in_time(run)):
@@ -206,7 +206,7 @@ def test_the_first_rule_that_matches_and_has_budget_decides(book, given_settings
 
 
 @given(books, policies, runs)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=70, deadline=None)
 def test_no_rule_restarts_more_often_than_it_may_within_its_window(book, given_settings, run):
     # What heals resets the count on purpose: see the table of the engine's tests.
     unforgiving = tuple(dataclasses.replace(rule, reset_after_s=None) for rule in book.rules)
@@ -223,14 +223,14 @@ def test_no_rule_restarts_more_often_than_it_may_within_its_window(book, given_s
 
 
 @given(books, policies, runs)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_same_question_has_the_same_answer(book, given_settings, run):
     first = [verdict for _, _, verdict in played(Engine(book, given_settings), run)]
     assert [verdict for _, _, verdict in played(Engine(book, given_settings), run)] == first
 
 
 @given(books, policies, st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=70, deadline=None)
 def test_excluded_nodes_never_bring_the_run_below_its_fewest(book, given_settings, data):
     """A run of as many nodes as are there: each round has all that are neither gone nor left out."""
     everybody = {f"n{number}" for number in range(data.draw(st.integers(given_settings.min_nodes, 6), label="nodes"))}
