@@ -36,7 +36,7 @@ class Patient(FailureHandler):
 class Broken(Patient):
     def decide(self, failure, history):
         if self.settings.max_restarts:
-            return None
+            return
         raise KeyError("no\nsuch")
 
 

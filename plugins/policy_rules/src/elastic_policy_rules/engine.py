@@ -65,7 +65,7 @@ class Engine:
         # Its budget is spent by its own restarts: a rule's have the rule's.
         own = [past for past in history if past.decision is not None and past.decision.rule in RESERVED]
         decision = self._intensity.decide(failure, own)
-        why = (*why, "no rule matches: the built-in policy decides")
+        why = (*why, "no rule matches: the built-in policy decides", *self._intensity.explain(failure, own))
         if isinstance(decision, Restart):
             return self._restart(decision.rule, decision.delay_s, failure, history, None, why)
         return Verdict(decision, why)
