@@ -345,10 +345,15 @@ class Failure(Record, frozen=True, kw_only=True):
 
 
 class Restart(Record, frozen=True, kw_only=True, tag="restart"):
-    """Start all workers again, after `delay_s`, without the nodes named; `rule` says which rule decided."""
+    """Start all workers again, after `delay_s`, without the nodes named; `rule` says which rule decided.
+
+    `exclude_s`: for how many seconds each of `exclude_nodes` stays out, in the same order; those behind its end stay so
+    until the next decision. A node that the run needs to have enough comes back before.
+    """
 
     delay_s: float = 0.0
     exclude_nodes: tuple[str, ...] = ()
+    exclude_s: tuple[float, ...] = ()
     rule: str = ""
 
 

@@ -320,6 +320,12 @@ def test_a_node_that_is_blamed_twice_in_a_window_is_left_out_for_longer_each_tim
     ) == [(), ("a",), ("a",), (), (), ("a",), ("a",), ("d",)]  # fmt: skip
 
 
+def test_the_decision_says_for_how_long():
+    policy = engine(BLAME + ALWAYS, min_nodes=2, max_nodes=4)
+    decisions = play(policy, killed(0), killed(60), killed(100, "b", 3), killed(120), killed(130))
+    assert [d.exclude_s for d in decisions] == [(), (50.0,), (10.0,), (), (150.0,)]
+
+
 def test_blames_that_lie_apart_or_say_nothing_of_the_node_leave_it_in():
     policy = engine(BLAME + ALWAYS, min_nodes=1, max_nodes=4)
     assert excluded(policy, killed(0), killed(100)) == [(), ()]

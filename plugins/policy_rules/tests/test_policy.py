@@ -178,9 +178,9 @@ def in_time(run):
 def test_any_failure_is_decided_in_a_way_that_can_be_followed(book, given_settings, run):
     for _, _, verdict in played(Engine(book, given_settings), run):
         match verdict.decision:
-            case Restart(delay_s=delay_s, exclude_nodes=nodes):
-                assert math.isfinite(delay_s)
-                assert delay_s >= 0
+            case Restart(delay_s=delay_s, exclude_nodes=nodes, exclude_s=times):
+                assert all(math.isfinite(time_s) and time_s >= 0 for time_s in (delay_s, *times))
+                assert len(times) == len(nodes)
                 assert len(set(nodes)) == len(nodes)
                 assert "" not in nodes
             case Stop(reason=reason, outcome=outcome):

@@ -90,6 +90,7 @@ class IncidentDecision(Record, frozen=True, kw_only=True):
     outcome: str = ""
     delay_s: float = 0.0
     exclude_nodes: tuple[str, ...] = ()
+    exclude_s: tuple[float, ...] = ()
 
 
 class IncidentPhases(Record, frozen=True, kw_only=True):
@@ -310,7 +311,11 @@ def describe_decision(decision: Decision) -> IncidentDecision:
     """Return the record's form of a policy's answer."""
     if isinstance(decision, Restart):
         return IncidentDecision(
-            kind="restart", rule=decision.rule, delay_s=decision.delay_s, exclude_nodes=decision.exclude_nodes
+            kind="restart",
+            rule=decision.rule,
+            delay_s=decision.delay_s,
+            exclude_nodes=decision.exclude_nodes,
+            exclude_s=decision.exclude_s,
         )
     if isinstance(decision, Ignore):
         return IncidentDecision(kind="ignore", rule=decision.rule)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from elastic_core.rendezvous.documents import ControlDocument, Ending, MemberRecord, RosterEntry, RoundDocument, Verdict
+from elastic_core.rendezvous.left_out import carried, needed, out_until, still_out
 from elastic_core.rendezvous.roster import Candidate, assign, choose, entries
 from elastic_core.types import Record
 
@@ -47,10 +48,12 @@ class Notes(Record, frozen=True, kw_only=True):
     """What a member remembers from one look to the next. Times are of its own clock.
 
     `hold_until_s`: after trouble with the store nobody is taken for lost, and no round formed, before all who were
-    alive can have been heard again.
+    alive can have been heard again. `ending_s`: when it first saw the ending `ending`.
     """
 
     token: int = -1
+    ending: tuple[int, str] = (-1, "")
+    ending_s: float = 0.0
     enough_s: float | None = None
     back_s: Mapping[str, float] = {}
     done: frozenset[str] = frozenset()
@@ -103,6 +106,9 @@ def judge(view: View, notes: Notes) -> Judgement:
     token = current.token if current else 0
     if notes.token != token:
         notes = replace(notes, token=token, enough_s=None, done=frozenset(), clean=frozenset())
+    ending = view.control.ending
+    if ending is not None and notes.ending != (ending.token, ending.nonce):
+        notes = replace(notes, ending=(ending.token, ending.nonce), ending_s=view.now_s)
     if current is None or ended(view.control, current):
         return _form(view, notes)
     return _keep(view, notes, current)
@@ -182,14 +188,19 @@ def _newcomers(view: View, notes: Notes, current: RoundDocument, live: Mapping[s
         return Judgement(notes=notes, why="workers have begun to finish")
     if len(current.roster) >= view.max_nodes:
         return Judgement(notes=notes, why="the round is full")
+    out, back_s = still_out(view.control.ending, current, notes.ending_s, view.now_s)
     ready = [
         member
         for member in view.members
-        if member.incarnation not in roster and member.record.epoch == current.epoch and member.record.state == "ready"
+        if member.incarnation not in roster
+        and member.record.epoch == current.epoch
+        and member.record.state == "ready"
+        and member.record.node not in out
     ]
     notes, free, look_s = _unpark(view, notes, ready, current)
     if free:
         return Judgement(notes=notes, duty=_change(view, notes, current, [], len(free)))
+    look_s = min((s for s in (look_s, back_s) if s is not None), default=None)
     return Judgement(notes=notes, look_s=look_s, why="the round runs")
 
 
@@ -209,10 +220,13 @@ def _change(
             rule="max-membership-changes",
         )
         return GiveVerdict(verdict=verdict)
+    exclude, exclude_s = carried(view.control.ending, current, notes.ending_s, view.now_s)
     ending = Ending(
         token=current.token,
         nonce=current.nonce,
         kind="regroup",
+        exclude=exclude,
+        exclude_s=exclude_s,
         reason=reason,
         by=view.node,
         lost=names,
@@ -238,12 +252,18 @@ def _told(lost: Sequence[RosterEntry], unclean: Sequence[str], arrived: int) -> 
 
 
 def excluded(view: View) -> frozenset[str]:
-    """Return the nodes that the decision which ended the round leaves out of the next."""
-    ending = view.control.ending
-    current = view.current
-    if ending is None or current is None or not ended(view.control, current):
+    """Return the nodes that the last decision leaves out, if there are enough others."""
+    if view.current is None:
         return frozenset()
-    return frozenset(ending.exclude)
+    names = out_until(view.control.ending, view.current, view.now_s)
+    others = sum(
+        1
+        for member in view.members
+        if member.record.epoch == view.control.epoch
+        and member.record.state != "leaving"
+        and member.record.node not in names
+    )
+    return needed(names, others, view.min_nodes)
 
 
 def _form(view: View, notes: Notes) -> Judgement:

@@ -300,7 +300,9 @@ def _control(state: State, now_s: float) -> Heeded:
 
 def _change(ending: Ending) -> RoundEnded | Decided:
     if ending.kind == "restart":
-        decision = Restart(delay_s=ending.delay_s, exclude_nodes=ending.exclude, rule=ending.rule)
+        decision = Restart(
+            delay_s=ending.delay_s, exclude_nodes=ending.exclude, exclude_s=ending.exclude_s, rule=ending.rule
+        )
         return Decided(decision=decision, failure=ending.failure)
     return RoundEnded(reason=ending.reason, lost=ending.lost, arrived=ending.arrived)
 

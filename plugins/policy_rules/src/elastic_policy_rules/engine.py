@@ -81,7 +81,8 @@ class Engine:
     ) -> Verdict:
         exclusion = self._exclusions.after(failure, history, rule)
         told = (*why, exclusion.why) if exclusion.why else why
-        return Verdict(Restart(delay_s=delay_s, exclude_nodes=exclusion.nodes, rule=name), told)
+        decision = Restart(delay_s=delay_s, exclude_nodes=exclusion.nodes, exclude_s=exclusion.for_s, rule=name)
+        return Verdict(decision, told)
 
 
 def _end(rule: Rule, how: str, reason: str) -> Decision:

@@ -14,9 +14,10 @@ _MANY: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """The nodes to leave out, and why (or why not) the failing one is among them."""
+    """The nodes to leave out and for how long, and why (or why not) the failing one is among them."""
 
     nodes: tuple[str, ...] = ()
+    for_s: tuple[float, ...] = ()
     why: str = ""
 
 
@@ -44,17 +45,23 @@ class Exclusions:
                 there = rest
             else:
                 why = f"{node!r} stays, although {why}: {rest} of at least {self._min_nodes} nodes would be left"
-                return Exclusion(self._kept(left_out, there), why)
+                return self._without(self._kept(left_out, there), failure.at_s, why)
         kept = self._kept(left_out, there)
         if not why:
-            return Exclusion(kept, f"still without {', '.join(map(repr, kept))}" if kept else "")
+            still = f"still without {', '.join(map(repr, kept))}" if kept else ""
+            return self._without(kept, failure.at_s, still)
         for_s = self.length_s(self._starts(history, node))
-        return Exclusion((node, *kept), f"without {node!r} for {for_s:g} s: {why}")
+        others = self._without(kept, failure.at_s, f"without {node!r} for {for_s:g} s: {why}")
+        return Exclusion((node, *others.nodes), (for_s, *others.for_s), others.why)
 
-    def _kept(self, left_out: Mapping[str, float], there: int) -> tuple[str, ...]:
+    def _without(self, kept: Mapping[str, float], at_s: float, why: str) -> Exclusion:
+        longest_s = self.length_s(_MANY)
+        return Exclusion(tuple(kept), tuple(min(end_s - at_s, longest_s) for end_s in kept.values()), why)
+
+    def _kept(self, left_out: Mapping[str, float], there: int) -> Mapping[str, float]:
         """Let as many nodes back in as the run needs, those first whose time ends first."""
         by_end = sorted(left_out, key=lambda name: (left_out[name], name))
-        return tuple(sorted(by_end[max(0, self._min_nodes - there) :]))
+        return {name: left_out[name] for name in sorted(by_end[max(0, self._min_nodes - there) :])}
 
     def _reason(self, failure: Failure, history: Sequence[Failure], rule: Rule | None) -> str:
         """Return why the failing node should be left out, empty: it should not."""
