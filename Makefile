@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-elastic install test simulate lint format docs wheels changelog bench clean
+.PHONY: help demo demo-elastic install test chaos simulate lint format docs wheels changelog bench clean
 
 # The one place that says which torch is installed here; the packages themselves accept a range.
 TORCH ?= torch==2.13.0
@@ -46,6 +46,9 @@ test: $(VENV)/.for-development ## run all tests (PYTEST_ARGS='-k word' for some,
 		verdict "FAILED, pytest's exit code is $$status"
 		exit $$status
 	fi
+
+chaos: $(VENV)/.for-development ## run the scenarios with real nodes and servers at full length, outages of 20 s included
+	@CHAOS_FULL=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/chaos $(PYTEST_ARGS)
 
 simulate: $(VENV)/.for-development ## run the rendezvous against a simulated store for long (SIMULATE_SEEDS=100000)
 	@SIMULATE_SEEDS="$(SIMULATE_SEEDS)" $(BIN)/python -m pytest tests/simulation -q --timeout 0

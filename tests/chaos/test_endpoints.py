@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from chaos.multi_node import Run
+from etcd_servers import EtcdServer
 from redis_servers import PASSWORD, USER, RedisServer, free_port
 from support import ELASTIC, wait_for
 
@@ -27,64 +28,80 @@ def one_line(agent, *parts, code=4, within_s=8):
     return line
 
 
-def redis(elastic, script, endpoint, *options, **popen):
+SERVERS = ["redis", "etcd"]
+
+
+@pytest.fixture
+def start(elastic, script):
     """Start one agent on an endpoint."""
-    args = ("--rdzv-backend", "redis", *(("--rdzv-endpoint", endpoint) if endpoint else ()))
-    return elastic(*args, *options, script("print('up')"), **popen)
+
+    def start_on(backend, endpoint, *options, **popen):
+        args = ("--rdzv-backend", backend, *(("--rdzv-endpoint", endpoint) if endpoint else ()))
+        return elastic(*args, *options, script("print('up')"), **popen)
+
+    return start_on
 
 
 # --- K10 (a), (b): not there
 
 
-def test_host_that_no_dns_knows(elastic, script):
+@pytest.mark.parametrize("backend", SERVERS)
+def test_host_that_no_dns_knows(start, backend):
     began_s = time.monotonic()
-    agent = redis(elastic, script, "no-such-host.invalid:6379", "--connect-timeout", "1")
+    agent = start(backend, "no-such-host.invalid:6379", "--connect-timeout", "1")
     line = one_line(agent, "no-such-host.invalid", "--rdzv-endpoint")
     assert re.search(r"can ?not (be )?resolve", line), line
     assert time.monotonic() - began_s < 2.5
 
 
-def test_no_server_on_the_port(elastic, script):
+@pytest.mark.parametrize("backend", SERVERS)
+def test_no_server_on_the_port(start, backend):
     endpoint = f"127.0.0.1:{free_port()}"
-    agent = redis(elastic, script, endpoint, "--connect-timeout", "1")
+    agent = start(backend, endpoint, "--connect-timeout", "1")
     one_line(agent, endpoint, "--rdzv-endpoint", "refused", "within 1 s")
 
 
-def test_no_server_where_nothing_was_said(elastic, script):
+@pytest.mark.parametrize(
+    ("backend", "variable", "url"),
+    [("redis", "REDIS_URL", "redis://127.0.0.1:{}"), ("etcd", "ELASTIC_ETCD_ENDPOINTS", "127.0.0.1:{}")],
+    ids=SERVERS,
+)
+def test_no_server_where_nothing_was_said(start, backend, variable, url):
     port = free_port()
-    agent = redis(elastic, script, "", "--connect-timeout", "1", env={"REDIS_URL": f"redis://127.0.0.1:{port}"})
+    agent = start(backend, "", "--connect-timeout", "1", env={variable: url.format(port)})
     one_line(agent, f"127.0.0.1:{port}", "--rdzv-endpoint")
 
 
-@pytest.mark.parametrize("backend", ["redis", "c10d"])
-def test_no_server_on_an_ipv6_address(elastic, script, backend):
+@pytest.mark.parametrize("backend", [*SERVERS, "c10d"])
+def test_no_server_on_an_ipv6_address(start, backend):
     conf = ("--rdzv-conf", "is_host=0") if backend == "c10d" else ()
     endpoint = f"[::1]:{free_port('::1')}"
-    args = ("--rdzv-backend", backend, "--rdzv-endpoint", endpoint, "--connect-timeout", "1")
-    agent = elastic(*args, *conf, script("print('up')"))
-    one_line(agent, endpoint)
+    one_line(start(backend, endpoint, "--connect-timeout", "1", *conf), endpoint)
 
 
-def test_a_server_on_an_ipv6_address(elastic, script, tmp_path):
-    server = RedisServer(tmp_path / "six", host="::1").start()
+@pytest.mark.parametrize(("backend", "kind"), [("redis", RedisServer), ("etcd", EtcdServer)], ids=SERVERS)
+def test_a_server_on_an_ipv6_address(start, backend, kind, tmp_path):
+    server = kind(tmp_path / "six", host="::1")
     try:
-        agent = redis(elastic, script, server.endpoint)
+        agent = start(backend, server.start().endpoint)
         assert agent.wait(10) == 0, agent.err
         assert "up" in agent.out
     finally:
         server.stop()
 
 
-def test_address_that_nobody_answers_at(elastic, script):
-    agent = redis(elastic, script, f"{NOBODY}:6379", "--connect-timeout", "1")
+@pytest.mark.parametrize("backend", SERVERS)
+def test_address_that_nobody_answers_at(start, backend):
+    agent = start(backend, f"{NOBODY}:6379", "--connect-timeout", "1")
     line = one_line(agent, f"{NOBODY}:6379", "--rdzv-endpoint")
     assert "within 1 s" in line
 
 
-def test_an_address_that_is_silent_is_given_up_in_time(elastic, script):
+@pytest.mark.parametrize("backend", SERVERS)
+def test_an_address_that_is_silent_is_given_up_in_time(start, backend):
     with full_queue() as port:
         began_s = time.monotonic()
-        agent = redis(elastic, script, f"127.0.0.1:{port}", "--connect-timeout", "1")
+        agent = start(backend, f"127.0.0.1:{port}", "--connect-timeout", "1")
         one_line(agent, f"127.0.0.1:{port}", "within 1 s")
         assert time.monotonic() - began_s < 2.5
 
@@ -111,16 +128,18 @@ def ends_at_once(agent, signum=signal.SIGINT):
     assert "Traceback" not in agent.err
 
 
+@pytest.mark.parametrize("backend", SERVERS)
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_while_a_server_refuses(elastic, script, signum):
-    agent = redis(elastic, script, f"127.0.0.1:{free_port()}")
+def test_interrupted_while_a_server_refuses(start, backend, signum):
+    agent = start(backend, f"127.0.0.1:{free_port()}")
     wait_for(lambda: "store unreachable" in agent.err, what="the first line about it")
     ends_at_once(agent, signum)
 
 
-def test_interrupted_while_a_server_says_nothing(elastic, script):
+@pytest.mark.parametrize("backend", SERVERS)
+def test_interrupted_while_a_server_says_nothing(start, backend):
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        agent = redis(elastic, script, f"127.0.0.1:{silent.getsockname()[1]}")
+        agent = start(backend, f"127.0.0.1:{silent.getsockname()[1]}")
         silent.settimeout(10)
         connection, _ = silent.accept()
         with connection:
@@ -128,9 +147,10 @@ def test_interrupted_while_a_server_says_nothing(elastic, script):
             ends_at_once(agent)
 
 
-def test_interrupted_while_an_address_is_silent(elastic, script):
+@pytest.mark.parametrize("backend", SERVERS)
+def test_interrupted_while_an_address_is_silent(start, backend):
     with full_queue() as port:
-        agent = redis(elastic, script, f"127.0.0.1:{port}")
+        agent = start(backend, f"127.0.0.1:{port}")
         wait_for(lambda: syn_sent(port), what="an attempt to connect")
         ends_at_once(agent)
 
@@ -148,9 +168,9 @@ def test_interrupted_while_nodes_are_missing(run):
     ends_at_once(a.agent)
 
 
-def test_interrupted_in_the_last_call(redis_run):
-    a = redis_run.node("a", "1:2", conf="last_call_timeout=60")
-    redis_run.has_seats(1)
+def test_interrupted_in_the_last_call(served_run):
+    a = served_run.node("a", "1:2", conf="last_call_timeout=60")
+    served_run.has_seats(1)
     ends_at_once(a.agent)
 
 
@@ -160,10 +180,10 @@ def test_interrupted_while_workers_run(run):
     ends_at_once(a.agent)
 
 
-def test_interrupted_while_the_server_is_away(redis_run):
-    a = redis_run.node("a", "1:2")
+def test_interrupted_while_the_server_is_away(troubled_run):
+    a = troubled_run.node("a", "1:2")
     a.said()
-    redis_run.server.pause()
+    troubled_run.server.pause()
     a.told("store unreachable")
     began_s = time.monotonic()
     a.agent.signal(signal.SIGINT)
@@ -174,10 +194,10 @@ def test_interrupted_while_the_server_is_away(redis_run):
 # --- K10 (c): too few
 
 
-def test_too_few_nodes_says_who_came(redis_run):
-    a = redis_run.node("a", "3", conf="join_timeout=1.5")
-    redis_run.has_seats(1)
-    b = redis_run.node("b", "3", conf="join_timeout=1.5")
+def test_too_few_nodes_says_who_came(served_run):
+    a = served_run.node("a", "3", conf="join_timeout=1.5")
+    served_run.has_seats(1)
+    b = served_run.node("b", "3", conf="join_timeout=1.5")
     for node in (a, b):
         node.ends(4)
         one_line(node.agent, "--join-timeout")
@@ -188,13 +208,13 @@ def test_too_few_nodes_says_who_came(redis_run):
 # --- K10 (d), (e): shared
 
 
-def test_two_runs_in_one_server_have_nothing_to_do_with_each_other(elastic, redis_run, tmp_path):
-    other = Run(elastic, tmp_path, server=redis_run.server)
-    first = [redis_run.node(name, "2") for name in "ab"]
+def test_two_runs_in_one_server_have_nothing_to_do_with_each_other(elastic, served_run, tmp_path):
+    other = Run(elastic, tmp_path, server=served_run.server)
+    first = [served_run.node(name, "2") for name in "ab"]
     second = [other.node(name, "2") for name in "ab"]
     for node in (*first, *second):
         node.said(world=2)
-    redis_run.all_end(*first)
+    served_run.all_end(*first)
     other.has_seats(2)
     other.all_end(*second)
     assert all(len(node.says()) == 1 for node in (*first, *second))
@@ -205,79 +225,79 @@ def test_two_runs_in_one_server_have_nothing_to_do_with_each_other(elastic, redi
     [(("--nproc-per-node", "2"), "nproc"), (("--role", "x"), "role"), ((), "nnodes")],
     ids=["nproc", "role", "nnodes"],
 )
-def test_other_settings_are_refused(redis_run, options, named):
-    a = redis_run.node("a", "1:2")
+def test_other_settings_are_refused(served_run, options, named):
+    a = served_run.node("a", "1:2")
     a.said()
-    other = redis_run.node("b", "1:3" if named == "nnodes" else "1:2", *options)
+    other = served_run.node("b", "1:3" if named == "nnodes" else "1:2", *options)
     other.ends(4)
     assert named in other.agent.err
     assert "--allow-mismatch" in other.agent.err
-    redis_run.all_end(a)
+    served_run.all_end(a)
     assert len(a.says()) == 1
 
 
-def test_another_script_is_refused_and_other_arguments_are_told(redis_run):
-    a = redis_run.node("a", "1:2")
+def test_another_script_is_refused_and_other_arguments_are_told(served_run):
+    a = served_run.node("a", "1:2")
     a.said()
-    script = redis_run.script
-    redis_run.script = script.with_name("other.py")
-    redis_run.script.write_text(script.read_text())
-    other = redis_run.node("b", "1:2")
+    script = served_run.script
+    served_run.script = script.with_name("other.py")
+    served_run.script.write_text(script.read_text())
+    other = served_run.node("b", "1:2")
     other.ends(4)
     assert "train.py" in other.agent.err
     assert "other.py" in other.agent.err
-    redis_run.all_end(a)
+    served_run.all_end(a)
 
 
 # --- verdicts for those who come late
 
 
-def test_a_late_joiner_gets_the_verdict(redis_run):
-    nodes = [redis_run.node(name, "2") for name in "ab"]
+def test_a_late_joiner_gets_the_verdict(served_run):
+    nodes = [served_run.node(name, "2") for name in "ab"]
     for node in nodes:
         node.said(world=2)
-    redis_run.exit_rank(0, 0, 6)
+    served_run.exit_rank(0, 0, 6)
     for node in nodes:
         node.ends(6)
-    late = redis_run.node("c", "2")
+    late = served_run.node("c", "2")
     late.ends(6)
     assert late.says() == []
     assert "has failed" in late.agent.err
 
 
-def test_a_late_joiner_after_success_ends_well(redis_run):
-    nodes = [redis_run.node(name, "2") for name in "ab"]
+def test_a_late_joiner_after_success_ends_well(served_run):
+    nodes = [served_run.node(name, "2") for name in "ab"]
     for node in nodes:
         node.said(world=2)
-    redis_run.all_end(*nodes)
-    late = redis_run.node("c", "2")
+    served_run.all_end(*nodes)
+    late = served_run.node("c", "2")
     late.ends(0)
     assert late.says() == []
 
 
-def test_the_same_nodes_begin_a_new_run(redis_run):
-    nodes = [redis_run.node(name, "2") for name in "ab"]
+def test_the_same_nodes_begin_a_new_run(served_run):
+    nodes = [served_run.node(name, "2") for name in "ab"]
     for node in nodes:
         node.said(world=2)
-    redis_run.exit_rank(0, 0, 6)
+    served_run.exit_rank(0, 0, 6)
     for node in nodes:
         node.ends(6)
-    (redis_run.shared / "exit-0-0").unlink()
-    again = [redis_run.node(name, "2") for name in "ab"]
+    (served_run.shared / "exit-0-0").unlink()
+    again = [served_run.node(name, "2") for name in "ab"]
     for node in again:
         assert node.said(world=2)["gen"] == 0
-    redis_run.all_end(*again)
+    served_run.all_end(*again)
 
 
-def test_another_attempt_begins_a_new_run(redis_run):
-    a = redis_run.node("a", "1")
+def test_another_attempt_begins_a_new_run(served_run):
+    a = served_run.node("a", "1")
     a.said()
-    redis_run.exit_rank(0, 0, 6)
+    served_run.exit_rank(0, 0, 6)
     a.ends(6)
-    (redis_run.shared / "exit-0-0").unlink()
-    b = redis_run.node("b", "1", "--rdzv-attempt", "1")
+    (served_run.shared / "exit-0-0").unlink()
+    b = served_run.node("b", "1", "--rdzv-attempt", "1")
     b.said()
-    redis_run.all_end(b)
+    served_run.all_end(b)
 
 
 # --- passwords
@@ -291,36 +311,37 @@ def locked(tmp_path):
     server.stop()
 
 
-def test_wrong_password(elastic, script, locked):
-    agent = redis(elastic, script, f"redis://:wrong-one@{locked.endpoint}")
+def test_wrong_password(start, locked):
+    agent = start("redis", f"redis://:wrong-one@{locked.endpoint}")
     line = one_line(agent, locked.endpoint, "password")
     assert "wrong-one" not in line
 
 
-def test_no_password(elastic, script, locked):
-    one_line(redis(elastic, script, locked.endpoint), locked.endpoint, "password")
+def test_no_password(start, locked):
+    one_line(start("redis", locked.endpoint), locked.endpoint, "password")
 
 
 @pytest.mark.parametrize("how", ["url", "environment", "file"])
-def test_right_password(elastic, script, locked, how, tmp_path):
+def test_right_password(start, locked, how, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("right-one\n")
     endpoint = f"redis://:right-one@{locked.endpoint}" if how == "url" else locked.endpoint
     env = {"ELASTIC_REDIS_PASSWORD": "right-one"} if how == "environment" else {}
     conf = ("--rdzv-conf", f"password_file={secret}") if how == "file" else ()
-    agent = redis(elastic, script, endpoint, *conf, env=env)
+    agent = start("redis", endpoint, *conf, env=env)
     assert agent.wait(10) == 0, agent.err
     assert "right-one" not in agent.err + agent.out
 
 
-def test_not_a_redis_server(elastic, script):
+@pytest.mark.parametrize(("backend", "named"), [("redis", "Redis"), ("etcd", "etcd")], ids=SERVERS)
+def test_not_such_a_server(start, backend, named):
     with socket.create_server(("127.0.0.1", 0)) as web:
-        agent = redis(elastic, script, f"127.0.0.1:{web.getsockname()[1]}", "--connect-timeout", "5")
+        agent = start(backend, f"127.0.0.1:{web.getsockname()[1]}", "--connect-timeout", "5")
         web.settimeout(10)
         connection, _ = web.accept()
         with connection:
-            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            one_line(agent, "Redis")
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+            one_line(agent, named)
 
 
 def test_two_nodes_over_tls_with_a_user_of_their_own(elastic, tls_redis, tmp_path):
@@ -350,8 +371,8 @@ def test_the_master_is_where_node_0_says_that_it_is(redis_run):
 # --- usage
 
 
-def test_count_of_nodes_that_is_none(elastic, script):
-    agent = redis(elastic, script, "", "--nnodes", "two")
+def test_count_of_nodes_that_is_none(start):
+    agent = start("redis", "", "--nnodes", "two")
     one_line(agent, "two", code=2)
 
 

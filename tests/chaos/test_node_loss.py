@@ -42,29 +42,29 @@ def test_a_dead_node_is_replaced(run, how):
     run.all_end(a, c)
 
 
-def test_the_guard_of_a_killed_agent_gives_its_seat_back(redis_run):
-    a, b = pair(redis_run, "1:2")
+def test_the_guard_of_a_killed_agent_gives_its_seat_back(served_run):
+    a, b = pair(served_run, "1:2")
     worker = b.says()[-1]["pid"]
     began_s = time.monotonic()
     b.kill_agent()
     a.said(world=1, gen=2, within_s=1.5)
     assert time.monotonic() - began_s < 1.2
     assert not is_alive(worker)
-    redis_run.all_end(a)
+    served_run.all_end(a)
 
 
 # --- K3 (a)
 
 
-def test_the_first_node_is_lost(redis_run):
-    a, b = pair(redis_run, "1:2")
+def test_the_first_node_is_lost(served_run):
+    a, b = pair(served_run, "1:2")
     began_s = time.monotonic()
     a.power_off()
     alone = b.said(world=1, within_s=LEASE_S + SLACK_S)
     assert time.monotonic() - began_s < LEASE_S + SLACK_S
     assert (alone["rank"], alone["restarts"]) == (0, 0)
     assert alone["master"] != b.said(world=2)["master"]
-    redis_run.all_end(b)
+    served_run.all_end(b)
 
 
 # --- K4
@@ -79,8 +79,8 @@ def three(run, nnodes="2:3"):
 
 
 @pytest.mark.parametrize("how", ["power lost", "agent killed"])
-def test_three_go_on_as_two(redis_run, how):
-    nodes = three(redis_run)
+def test_three_go_on_as_two(served_run, how):
+    nodes = three(served_run)
     lost = nodes.pop(1)
     rank = lost.said(world=3)["rank"]
     before = {node.name: node.said(world=3)["rank"] for node in nodes}
@@ -92,7 +92,7 @@ def test_three_go_on_as_two(redis_run, how):
     assert sorted(before, key=before.get) == sorted(after, key=after.get), rank  # the survivors keep their order
     assert all(node.said(world=2)["restarts"] == 0 for node in nodes)
     assert all("failed" not in node.agent.err for node in nodes), [node.agent.err for node in nodes]
-    redis_run.all_end(*nodes)
+    served_run.all_end(*nodes)
 
 
 def test_a_stopped_agent_is_fenced_and_comes_back(run):
@@ -113,9 +113,10 @@ def test_a_stopped_agent_is_fenced_and_comes_back(run):
     run.all_end(*nodes)
 
 
-def test_a_stopped_leader_is_fenced_and_comes_back(redis_run):
-    nodes = three(redis_run)
+def test_a_stopped_leader_is_fenced_and_comes_back(served_run):
+    nodes = three(served_run)
     stopped = min(nodes, key=lambda node: node.said(world=3)["rank"])
+    gen = max(line["gen"] for line in stopped.says())
     others = [node for node in nodes if node is not stopped]
     worker = stopped.says()[-1]["pid"]
     stopped.agent.signal(signal.SIGSTOP)
@@ -123,18 +124,18 @@ def test_a_stopped_leader_is_fenced_and_comes_back(redis_run):
     assert stopped.last_alive_s(worker) < min(line["at"] for line in formed)
     stopped.agent.signal(signal.SIGCONT)
     for node in nodes:
-        node.said(world=3, changes=2)
-    redis_run.all_end(*nodes)
+        node.said(world=3, gen=gen + 2)
+    served_run.all_end(*nodes)
 
 
-def test_a_short_standstill_is_nothing(redis_run):
-    a, b = pair(redis_run)
+def test_a_short_standstill_is_nothing(served_run):
+    a, b = pair(served_run)
     b.agent.signal(signal.SIGSTOP)
     stopped_s = time.monotonic()
     wait_for(lambda: time.monotonic() - stopped_s > LEASE_S / 4, what="a quarter of the lease")
     b.agent.signal(signal.SIGCONT)
     wait_for(lambda: time.monotonic() - stopped_s > 2 * LEASE_S, what="two leases")
-    redis_run.all_end(a, b)
+    served_run.all_end(a, b)
     assert len(a.says()) == len(b.says()) == 1
 
 
@@ -160,9 +161,9 @@ if os.environ["ELASTIC_NODE_ID"] == "b":
 """
 
 
-def test_the_others_regroup_while_a_node_drains(redis_run):
-    redis_run.script.write_text(STUBBORN + redis_run.script.read_text())
-    a, b = pair(redis_run, "1:2")
+def test_the_others_regroup_while_a_node_drains(served_run):
+    served_run.script.write_text(STUBBORN + served_run.script.read_text())
+    a, b = pair(served_run, "1:2")
     worker = b.says()[-1]["pid"]
     b.agent.signal(signal.SIGTERM)
     wait_for(lambda: not is_alive(a.says()[-1]["pid"]), within_s=2, what="the end of the others' old workers")
@@ -170,7 +171,7 @@ def test_the_others_regroup_while_a_node_drains(redis_run):
     b.ends(143)
     alone = a.said(world=1, gen=2)
     assert b.last_alive_s(worker) < alone["at"]  # two rounds never train at once
-    redis_run.all_end(a)
+    served_run.all_end(a)
 
 
 # --- workers that fail
@@ -205,8 +206,8 @@ def test_the_budget_is_the_runs_and_the_code_is_everybodys(run):
     assert [pid for node in (a, b) for pid in [line["pid"] for line in node.says()] if is_alive(pid)] == []
 
 
-def test_a_worker_killed_by_a_signal_ends_all_with_its_code(redis_run):
-    a, b = pair(redis_run)
+def test_a_worker_killed_by_a_signal_ends_all_with_its_code(served_run):
+    a, b = pair(served_run)
     os.kill(b.says()[0]["pid"], signal.SIGKILL)
     a.ends(137)
     b.ends(137)

@@ -31,10 +31,10 @@ def test_two_nodes_come_one_after_another(run):
     run.all_end(a, b, c)
 
 
-def test_a_fixed_number_forms_at_once(redis_run):
-    nodes = [redis_run.node(name, "2", conf="last_call_timeout=60") for name in "ab"]
+def test_a_fixed_number_forms_at_once(served_run):
+    nodes = [served_run.node(name, "2", conf="last_call_timeout=60") for name in "ab"]
     assert {node.said(world=2, within_s=5)["gen"] for node in nodes} == {0}
-    redis_run.all_end(*nodes)
+    served_run.all_end(*nodes)
 
 
 def test_nodes_come_when_the_first_workers_have_finished_and_are_not_taken_in(redis_run):

@@ -17,9 +17,9 @@ BACK = "store back"
 
 
 @pytest.fixture
-def pair(redis_run):
+def pair(troubled_run):
     """Start two nodes; return them when their workers run."""
-    nodes = [redis_run.node(name, "2") for name in "ab"]
+    nodes = [troubled_run.node(name, "2") for name in "ab"]
     for node in nodes:
         node.said(world=2)
     return nodes
@@ -36,13 +36,19 @@ def all_away_for(nodes, server_back, away_s=2 * LEASE_S):
         node.told(BACK, within_s=LEASE_S + SLACK_S)
 
 
+def same_workers(nodes, pids):
+    """Check that the workers are the same as they were."""
+    now = [line["pid"] for node in nodes for line in node.says()]
+    assert now == pids, "\n".join(f"{node.name}: {node.agent.err}" for node in nodes)
+
+
 def nothing_happened(run, nodes, pids):
     """Check that the workers are the same, and that each agent said one line each way, and none besides."""
     began_s = time.monotonic()
     wait_for(lambda: time.monotonic() - began_s > 1.5 * LEASE_S, what="more than the lease that all are granted")
-    assert [line["pid"] for node in nodes for line in node.says()] == pids
+    same_workers(nodes, pids)
     run.all_end(*nodes)
-    assert [line["pid"] for node in nodes for line in node.says()] == pids
+    same_workers(nodes, pids)
     for node in nodes:
         said = node.agent.err.splitlines()
         assert [sum(word in line for line in said) for word in (AWAY, BACK)] == [1, 1], node.agent.err
@@ -50,12 +56,27 @@ def nothing_happened(run, nodes, pids):
 
 
 @pytest.mark.parametrize("how", ["stopped", "paused"])
-def test_the_server_is_away_and_comes_back(redis_run, pair, how):
-    server = redis_run.server
+def test_the_server_is_away_and_comes_back(troubled_run, pair, how):
+    server = troubled_run.server
     pids = [line["pid"] for node in pair for line in node.says()]
     server.stop() if how == "stopped" else server.pause()
     all_away_for(pair, server.start if how == "stopped" else server.resume)
-    nothing_happened(redis_run, pair, pids)
+    nothing_happened(troubled_run, pair, pids)
+
+
+@pytest.mark.chaos_full
+def test_the_server_is_away_for_20_s(troubled_run):
+    troubled_run.lease_s = 10.0
+    nodes = [troubled_run.node(name, "2") for name in "ab"]
+    pids = [node.said(world=2)["pid"] for node in nodes]
+    began_s = time.monotonic()
+    troubled_run.server.stop()
+    wait_for(lambda: time.monotonic() - began_s > 20, within_s=21, what="20 s without the store")
+    troubled_run.server.start()
+    for node in nodes:
+        node.told(BACK)
+    wait_for(lambda: time.monotonic() - began_s > 32, what="more than the lease that all are granted")
+    nothing_happened(troubled_run, nodes, pids)
 
 
 def test_the_server_comes_back_with_its_data(elastic, tmp_path):
@@ -81,92 +102,92 @@ def test_a_replica_takes_the_place_of_the_server(elastic, tmp_path, sentinel):
     nothing_happened(run, nodes, pids)
 
 
-def test_the_server_is_emptied(redis_run, pair):
+def test_the_server_is_emptied(troubled_run, pair):
     pids = [line["pid"] for node in pair for line in node.says()]
-    redis_run.server.call("FLUSHALL")
+    troubled_run.forget()
     began_s = time.monotonic()
-    redis_run.has_seats(2)
+    troubled_run.has_seats(2)
     wait_for(lambda: time.monotonic() - began_s > 1.5 * LEASE_S, what="more than the lease that all are granted")
     assert [line["pid"] for node in pair for line in node.says()] == pids
-    redis_run.all_end(*pair)
+    troubled_run.all_end(*pair)
 
 
-def test_an_emptied_server_takes_in_newcomers(redis_run):
-    a = redis_run.node("a", "1:2")
+def test_an_emptied_server_takes_in_newcomers(troubled_run):
+    a = troubled_run.node("a", "1:2")
     a.said(world=1)
-    redis_run.server.call("FLUSHALL")
-    redis_run.has_seats(1)
-    b = redis_run.node("b", "1:2")
+    troubled_run.forget()
+    troubled_run.has_seats(1)
+    b = troubled_run.node("b", "1:2")
     mine, theirs = a.said(world=2), b.said(world=2)
     assert mine["gen"] == theirs["gen"] == 1
-    redis_run.all_end(a, b)
+    troubled_run.all_end(a, b)
 
 
-def test_a_node_dies_while_the_server_is_away(redis_run):
-    nodes = [redis_run.node(name, "2:3") for name in "abc"]
+def test_a_node_dies_while_the_server_is_away(troubled_run):
+    nodes = [troubled_run.node(name, "2:3") for name in "abc"]
     for node in nodes:
         node.said(world=3)
-    redis_run.server.pause()
+    troubled_run.server.pause()
     for node in nodes:
         node.told(AWAY)
     lost = nodes.pop()
     lost.power_off()
-    redis_run.server.resume()
+    troubled_run.server.resume()
     for node in nodes:
         node.said(world=2, within_s=2 * LEASE_S + SLACK_S)
-    redis_run.all_end(*nodes)
+    troubled_run.all_end(*nodes)
 
 
-def test_one_node_alone_trains_on(redis_run):
-    a = redis_run.node("a", "1")
+def test_one_node_alone_trains_on(troubled_run):
+    a = troubled_run.node("a", "1")
     pids = [a.said()["pid"]]
-    redis_run.server.stop()
-    all_away_for([a], redis_run.server.start)
-    nothing_happened(redis_run, [a], pids)
+    troubled_run.server.stop()
+    all_away_for([a], troubled_run.server.start)
+    nothing_happened(troubled_run, [a], pids)
 
 
-def test_a_run_can_end_without_its_server(redis_run):
-    a = redis_run.node("a", "1")
+def test_a_run_can_end_without_its_server(troubled_run):
+    a = troubled_run.node("a", "1")
     a.said()
-    redis_run.server.stop()
+    troubled_run.server.stop()
     a.told(AWAY)
-    redis_run.finish()
+    troubled_run.finish()
     a.ends(0, within_s=5)
 
 
-def test_several_nodes_can_end_without_their_server(redis_run):
-    nodes = [redis_run.node(name, "2", "--store-outage-grace", "3") for name in "ab"]
+def test_several_nodes_can_end_without_their_server(troubled_run):
+    nodes = [troubled_run.node(name, "2", "--store-outage-grace", "3") for name in "ab"]
     for node in nodes:
         node.said(world=2)
-    redis_run.server.stop()
+    troubled_run.server.stop()
     for node in nodes:
         node.told(AWAY)
-    redis_run.all_end(*nodes, within_s=8)
+    troubled_run.all_end(*nodes, within_s=8)
 
 
-def test_the_loss_of_the_server_can_end_the_run(redis_run):
-    nodes = [redis_run.node(name, "2", "--on-store-loss", "fail", "--store-outage-grace", "1.5") for name in "ab"]
+def test_the_loss_of_the_server_can_end_the_run(troubled_run):
+    nodes = [troubled_run.node(name, "2", "--on-store-loss", "fail", "--store-outage-grace", "1.5") for name in "ab"]
     pids = [node.said(world=2)["pid"] for node in nodes]
-    redis_run.server.stop()
+    troubled_run.server.stop()
     for node in nodes:
         node.ends(4, within_s=8)
         assert "stayed away for 1.5 s" in node.agent.err
     assert not any(is_alive(pid) for pid in pids)
 
 
-def test_a_worker_fails_while_the_server_is_away(redis_run):
-    nodes = [redis_run.node(name, "2", "--max-restarts", "1") for name in "ab"]
+def test_a_worker_fails_while_the_server_is_away(troubled_run):
+    nodes = [troubled_run.node(name, "2", "--max-restarts", "1") for name in "ab"]
     for node in nodes:
         node.said(world=2)
-    redis_run.server.pause()
+    troubled_run.server.pause()
     for node in nodes:
         node.told(AWAY)
-    redis_run.exit_rank(1, 0, 9)
+    troubled_run.exit_rank(1, 0, 9)
     wait_for(lambda: not is_alive(next(n for n in nodes if n.says()[0]["rank"] == 1).says()[0]["pid"]))
-    redis_run.server.resume()
+    troubled_run.server.resume()
     for node in nodes:
         assert node.said(world=2, gen=1)["restarts"] == 1
-    redis_run.all_end(*nodes)
+    troubled_run.all_end(*nodes)
 
 
 # --- the embedded store

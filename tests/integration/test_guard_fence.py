@@ -1,5 +1,6 @@
 """The guard's duties while its agent lives, stopped or stuck, and its last act when the agent has died."""
 
+import importlib
 import json
 import os
 import secrets
@@ -19,10 +20,11 @@ from elastic_core.api import RendezvousSettings, WaitBudget
 from elastic_core.multiprocessing.sweep import is_alive
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.store import Seat
+from etcd_servers import etcd_server
 from redis_servers import binary, free_port, redis_server
 from support import wait_for
 
-__all__ = ["redis_server"]
+__all__ = ["etcd_server", "redis_server"]
 
 AGENT = """
 import json, os, subprocess, sys
@@ -279,6 +281,7 @@ def test_a_fence_missed_without_workers_is_nobodys_business(guardian):
 
 
 REDIS_STORE = "elastic_rdzv_redis.store:RedisStore"
+ETCD_STORE = "elastic_rdzv_etcd.store:EtcdStore"
 WATCHING_STORE = """
 import os
 from pathlib import Path
@@ -293,9 +296,9 @@ class Store(RedisStore):
 """
 
 
-def settings_for(endpoint):
+def settings_for(endpoint, backend="redis"):
     return RendezvousSettings(
-        backend="redis",
+        backend=backend,
         run_id=f"test-{secrets.token_hex(8)}",
         endpoint=endpoint,
         min_nodes=1,
@@ -307,17 +310,19 @@ def settings_for(endpoint):
 class Place:
     """A seat in a real store."""
 
-    def __init__(self, server, endpoint=""):
-        from elastic_rdzv_redis.store import RedisStore
-
-        self.settings = settings_for(endpoint or server.endpoint)
-        self.store = RedisStore(msgspec.structs.replace(self.settings, endpoint=server.endpoint))
+    def __init__(self, server, endpoint="", store=REDIS_STORE):
+        self.settings = settings_for(endpoint or server.endpoint, "etcd" if store == ETCD_STORE else "redis")
+        self._named = store
+        module, _, name = store.partition(":")
+        cls = getattr(importlib.import_module(module), name)
+        self.store = cls(msgspec.structs.replace(self.settings, endpoint=server.endpoint))
         wait = WaitBudget.lasting(10)
         self.store.connect(wait=wait)
         self.seat = self.store.enlist(b"me", incarnation="abc", ttl_s=60, wait=wait)
 
-    def leave_with(self, agent, store=REDIS_STORE):
-        agent.do("last", store, msgspec.json.encode(self.seat).decode(), msgspec.json.encode(self.settings).decode())
+    def leave_with(self, agent, store=""):
+        told = (msgspec.json.encode(each).decode() for each in (self.seat, self.settings))
+        agent.do("last", store or self._named, *told)
 
     def taken(self):
         return bool(self.store.members(wait=WaitBudget.lasting(10)).members)
@@ -330,7 +335,18 @@ def place(redis_server):
     place.store.close()
 
 
-def test_a_killed_agents_seat_is_given_back_within_a_second(agent, place):
+@pytest.fixture(params=["redis", "etcd"])
+def any_place(request):
+    if request.param == "redis":
+        place = Place(request.getfixturevalue("redis_server"))
+    else:
+        place = Place(request.getfixturevalue("etcd_server"), store=ETCD_STORE)
+    yield place
+    place.store.close()
+
+
+def test_a_killed_agents_seat_is_given_back_within_a_second(agent, any_place):
+    place = any_place
     start_worker(agent)
     place.leave_with(agent)
     assert place.taken()

@@ -160,9 +160,9 @@ folder.make()
 (folder.path / "link").symlink_to(sys.argv[2])
 process = HostedProcess(["/bin/sleep", "300"], dict(folder.mark))
 process.start()
-print(*process.pids(), *folder.pids(), flush=True)
 if sys.argv[3] == "fork" and not os.fork():
     signal.pause()
+print(*process.pids(), *folder.pids(), flush=True)
 if sys.argv[3] != "end":
     signal.pause()
 """

@@ -21,6 +21,7 @@ from elastic_rdzv_etcd.failures import Said, answered
 from elastic_rdzv_etcd.url import Login
 from etcd_servers import free_ports
 from redis_servers import Proxy
+from support import wait_for
 
 
 @pytest.fixture
@@ -429,6 +430,47 @@ def test_what_answers_is_not_etcd(make_gateway, wait, answer, kind, seen):
         assert caught.value.hint
 
 
+CONTENT = b'{"header":{"revision":"7"}}'
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        response(b"200 OK", CONTENT),
+        response(b"200", CONTENT),
+        b"HTTP/1.1 100 Continue\r\n\r\n" + response(b"200 OK", CONTENT),
+        b"HTTP/1.0 200 OK\r\n\r\n" + CONTENT,
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + CONTENT,
+        b"HTTP/1.1 200 OK\nContent-Length:%d\n\n%s" % (len(CONTENT), CONTENT),
+        b"HTTP/1.1 200 OK\r\nTRANSFER-ENCODING: Chunked\r\n\r\n5;x=y\r\n%s\r\n%X\r\n%s\r\n0\r\nX: y\r\n\r\n"
+        % (CONTENT[:5], len(CONTENT) - 5, CONTENT[5:]),
+    ],
+)
+def test_an_answer_in_any_of_the_forms_of_http(make_gateway, wait, answer):
+    with Fake(answer) as server:
+        gateway = make_gateway(server.endpoint)
+        gateway.open(wait)
+        for _ in range(2):  # each connection has one answer: it is over, and another one is made
+            wait_for(lambda: not gateway._line.usable())
+            assert gateway.ask("kv/put", {}, wait=wait, writes=True)["header"] == {"revision": "7"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000,
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}",
+        b"HTTP/1.1 20",
+        b"HTTP/1.1 200 OK\r\nConte",
+    ],
+)
+def test_a_write_whose_answer_is_broken_leaves_a_doubt(make_gateway, wait, answer):
+    with Fake(answer) as server, pytest.raises((OutcomeUnknownError, BackendRefusedError)):
+        make_gateway(server.endpoint).ask("kv/put", {}, wait=wait, writes=True)
+
+
 def test_a_member_that_is_not_etcd_is_passed_by(make_gateway, etcd_server, wait, key):
     with Fake(b"-ERR\r\n") as server:
         gateway = make_gateway(f"{server.endpoint},{etcd_server.endpoint}")
@@ -452,6 +494,36 @@ def test_a_watch_whose_message_never_ends(make_gateway, wait, key):
         assert stream.revision == 7
         with within(2), pytest.raises(BackendUnavailableError):
             stream.events(5, wait)
+
+
+@pytest.mark.parametrize("line", [b"no JSON", b"[]", b'{"result":7}', b'{"result":{"header":{},"events":[{}]}}', b"{}"])
+def test_a_watch_of_what_is_not_etcd(make_gateway, wait, key, line):
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with Fake(head, b"%x\r\n%s\n\r\n" % (len(line) + 1, line)) as server:
+        with pytest.raises((BackendUnavailableError, BackendRefusedError)) as caught:
+            watching(make_gateway(server.endpoint), wait, key)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ending", "kind"),
+    [
+        (b'{"result":{"header":{},"canceled":true,"cancel_reason":"permission denied"}}', BackendUnavailableError),
+        (b'{"result":{"header":{},"canceled":true,"compact_revision":"9"}}', CompactedError),
+        (b'{"result":{"header":{},"canceled":true}}', BackendUnavailableError),
+        (b'{"error":{"grpc_code":14,"http_code":503,"message":"etcdserver: no leader"}}', BackendUnavailableError),
+        (b'{"error":{"grpc_code":16,"http_code":401,"message":"invalid auth token"}}', BackendUnavailableError),
+    ],
+)
+def test_a_watch_that_the_server_ends(make_gateway, wait, key, ending, kind):
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    begun = b'{"result":{"header":{"revision":"7"},"created":true}}'
+    chunks = [b"%x\r\n%s\n\r\n" % (len(line) + 1, line) for line in (begun, ending)]
+    with Fake(head, *chunks, pause_s=0.1) as server:
+        stream = watching(make_gateway(server.endpoint), wait, key)
+        with pytest.raises(kind) as caught:
+            stream.events(5, wait)
+        assert type(caught.value) is kind
 
 
 # --- what etcd's errors mean

@@ -111,16 +111,19 @@ def start_tls(
     import ssl
 
     sock.settimeout(max(0.001, timeout_s))
-    wrapped = tls_context(tls).wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+    context = tls_context(tls)
     failure: OSError
-    with interrupt.by(wait, waker(wrapped)):
-        try:
+    try:
+        # A server that has died since it was reached: wrapping would raise that, too, and leave a socket open.
+        sock.getpeername()
+        sock = wrapped = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+        with interrupt.by(wait, waker(wrapped)):
             wrapped.do_handshake()
-        except OSError as error:
-            failure = error
-        else:
-            return wrapped
-    wrapped.close()
+    except OSError as error:
+        failure = error
+    else:
+        return wrapped
+    sock.close()
     if wait.cancelled:
         wait.check()
     if isinstance(failure, ssl.SSLError):

@@ -8,6 +8,7 @@ import select
 import socket
 import ssl
 from collections.abc import Mapping
+from http.client import BadStatusLine, HTTPException, HTTPResponse, IncompleteRead, LineTooLong, RemoteDisconnected
 from typing import TYPE_CHECKING, Any, Final
 
 from urllib3.connection import HTTPConnection
@@ -32,6 +33,12 @@ LIMIT_S: Final = 5.0
 """No request takes longer, whatever the caller's budget."""
 DIAL_S: Final = 3.0
 """How long one try to connect may last, names and TLS included."""
+_CONTINUE: Final = 100
+_EMPTY: Final = (204, 304)
+_OLD: Final = 10
+"""HTTP/1.0, as http.client counts."""
+_LONGEST_LINE: Final = 65536
+_MOST_FIELDS: Final = 100
 _ALERT_S: Final = 1.0
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
@@ -73,9 +80,10 @@ class Wire(io.RawIOBase):
         return self.sock.fileno()
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the socket, as soon as the response that is read from it is closed, too."""
         super().close()
-        self.sock.close()
+        if self._reader is None or self._reader.closed:
+            self.sock.close()
 
     # --- what we ask of one
 
@@ -121,6 +129,11 @@ class _Reader(io.RawIOBase):
     def readinto(self, buffer: "WriteableBuffer") -> int | None:
         return self._wire.receive(buffer) if self._patient else None
 
+    def close(self) -> None:
+        super().close()
+        if self._wire.closed:
+            self._wire.sock.close()
+
     def ahead(self, reader: io.BufferedReader) -> bytes:
         """Return what the reader above has read ahead, without reading more."""
         self._patient = False
@@ -130,6 +143,76 @@ class _Reader(io.RawIOBase):
             self._patient = True
 
 
+class Response(HTTPResponse):
+    """What http.client reads of a response, with a head that is read here: its own way costs more than all the rest."""
+
+    def begin(self) -> None:
+        """Read status and headers.
+
+        Raises:
+            HTTPException: this is not HTTP.
+        """
+        status, fields = self._head()
+        while status == _CONTINUE:
+            status, fields = self._head()
+        self.code = self.status = status
+        self.chunked = fields.get("transfer-encoding", "").lower() == "chunked"
+        self.chunk_left = None
+        length = fields.get("content-length", "")
+        self.length = None if self.chunked or not length.isdecimal() else int(length)
+        if status in _EMPTY:
+            self.length = 0
+        keeps = "close" not in fields.get("connection", "").lower() if self.version > _OLD else False
+        self.will_close = not keeps or (self.length is None and not self.chunked)
+
+    def _head(self) -> tuple[int, dict[str, str]]:
+        lines = self._lines()
+        version, _, rest = lines[0].partition(" ")
+        status = rest[:3]
+        if not (version.startswith("HTTP/1.") and status.isascii() and status.isdecimal()):
+            raise BadStatusLine(lines[0][:80]) if lines[0] else RemoteDisconnected("no answer")
+        self.version = _OLD if version == "HTTP/1.0" else _OLD + 1
+        split = (line.partition(":") for line in lines[1:])
+        return int(status), {name.lower(): value.strip() for name, _, value in split}
+
+    def _lines(self) -> list[str]:
+        """Return the lines of a head; of what is none, at least one."""
+        ready = self.fp.peek()  # mostly all of it
+        end = ready.find(b"\r\n\r\n", 0, _LONGEST_LINE)
+        if end >= 0:
+            return self.fp.read(end + 4)[:-4].decode("iso-8859-1").split("\r\n")
+        lines = [self._line()]
+        while line := self._line():
+            lines.append(line)
+            if len(lines) > _MOST_FIELDS:
+                raise HTTPException("too many headers")
+        return lines
+
+    def _line(self) -> str:
+        raw = self.fp.readline(_LONGEST_LINE + 1)
+        if len(raw) > _LONGEST_LINE:
+            raise LineTooLong("header")
+        return raw.decode("iso-8859-1").rstrip("\r\n")
+
+    def chunk(self) -> bytes:
+        """Return the next part of an answer that does not end, whole and with all that belongs to it; empty: it ended.
+
+        Raises:
+            HTTPException: the connection is lost, or it is not HTTP.
+        """
+        if not self.chunked:
+            raise HTTPException("not a stream")
+        written = self._line().partition(";")[0].strip()
+        try:
+            size = int(written, 16)
+        except ValueError:
+            raise IncompleteRead(b"") from None
+        whole = self.fp.read(size + 2)
+        if len(whole) < size + 2:
+            raise IncompleteRead(whole)
+        return whole[:size]
+
+
 class Connection(HTTPConnection):
     """Sends requests and reads responses on a wire that is connected already; never connects again, repeats nothing.
 
@@ -137,6 +220,7 @@ class Connection(HTTPConnection):
     """
 
     auto_open = 0  # http.client would connect again on its own
+    response_class = Response
 
     def __init__(self, wire: Wire, place: Endpoint) -> None:
         """Take the wire over."""
@@ -144,24 +228,45 @@ class Connection(HTTPConnection):
         self.wire = wire
         self.place = place
         self.answers = 0
+        self._host_line = f"Host: [{place.host}]:{place.port}" if ":" in place.host else f"Host: {place}"
         self.sock: Any = wire
 
-    def send_post(self, path: str, body: bytes, headers: Mapping[str, str], *, whole: bool = True) -> None:
-        """Send a request, once; `getresponse` then returns the response, its body read where `whole`.
+    def send_post(self, path: str, body: bytes, headers: Mapping[str, str]) -> None:
+        """Send a request, once, head and body together; then there is a `response`.
 
         Raises:
-            OSError, HTTPException, HTTPError: of the socket, http.client and urllib3; the request is not complete.
+            OSError, HTTPException: of the socket, or a header can't be one; the request is not complete.
         """
-        self.request("POST", path, body, headers, preload_content=whole, decode_content=False)
+        head = [f"POST {path} HTTP/1.1", self._host_line, f"Content-Length: {len(body)}"]
+        head += [f"{name}: {value}" for name, value in headers.items()]
+        if any("\r" in line or "\n" in line for line in head):
+            raise HTTPException("a header with a line's end in it")
+        self.wire.sendall("\r\n".join((*head, "\r\n")).encode("iso-8859-1") + body)
+
+    def response(self) -> Response:
+        """Return the head of the response; its body is to be read.
+
+        Raises:
+            OSError, HTTPException: of the socket and http.client.
+        """
+        found = Response(self.wire, method="POST")  # type: ignore[arg-type]  # all of a socket that it asks for
+        found.begin()
+        if found.will_close:
+            self.close()
+        return found
 
     def usable(self) -> bool:
         """Return whether another request may be sent."""
-        return self.sock is not None and self.wire.idle()
+        if self.sock is None:
+            return False
+        # Before the first answer TLS may have received tickets, of which nothing can be read.
+        return (not self.answers and isinstance(self.wire.sock, ssl.SSLSocket)) or self.wire.idle()
 
     def end(self) -> None:
         """Close the connection; idempotent."""
         self.close()
         self.wire.close()
+        self.wire.sock.close()
 
     @property
     def local_address(self) -> str:
@@ -207,17 +312,18 @@ class Connector:
             raise
         return Connection(Wire(sock), place)
 
-    def hear_alert(self, place: Endpoint, *, wait: WaitBudget) -> None:
+    def hear_alert(self, place: Endpoint, *, wait: WaitBudget, within_s: float = _ALERT_S) -> None:
         """Raise what a server has against our certificate, if that is why it closed the connection.
 
         It says so after the handshake, and a client that is sending just then may never read it: so this one reads.
         """
-        if self._tls is None:
+        within_s = min(_ALERT_S, within_s)
+        if self._tls is None or within_s <= 0:
             return
         failure: ssl.SSLError
         try:
-            wire = self.reach(place, wait=wait, within_s=_ALERT_S).wire
-            wire.end_s = SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(_ALERT_S)
+            wire = self.reach(place, wait=wait, within_s=within_s).wire
+            wire.end_s = SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(within_s)
             try:
                 with self.interrupt.by(wait, wire.wake):
                     wire.receive(bytearray(1))

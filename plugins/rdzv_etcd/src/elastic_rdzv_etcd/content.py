@@ -3,11 +3,12 @@
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from elastic_core.api import SYSTEM_CLOCK, BackendUnavailableError, WaitBudget
 from elastic_rdzv_etcd import messages as say
+from elastic_rdzv_etcd.coding import b64, prefix_end
 from elastic_rdzv_etcd.messages import Answer, Found, Json, Keys
 
 DEFAULT_KEEP_S: Final = 24 * 3600.0
@@ -15,6 +16,8 @@ _TOPICS: Final = ("control", "departures", "round", "members")
 _TRIES: Final = 5
 _OPERATIONS: Final = 100
 """In one transaction; a server takes 128, if nothing else was set."""
+_FIRST_S: Final = 30.0
+"""When a client first renews the lease that it has found: most of a thousand that come at once need not."""
 
 
 class Call(Protocol):
@@ -57,6 +60,24 @@ class Keeper:
         """Look anew at the next call: the content is another, or its lease is over."""
         self._content = None
 
+    @property
+    def knows(self) -> bool:
+        """Whether the content need not be asked for."""
+        return self._content is not None
+
+    def learn(self, told: Mapping[bytes, Found]) -> bool:
+        """Take what was read of the keys that every member watches; return whether there is content."""
+        birth, keep = told.get(self._keys.birth), told.get(self._keys.keep)
+        if self._content is None and birth is not None and keep is not None:
+            self._content = content = Content(self._keys, birth.value, keep.value)
+            self._kept_s = self._now_s() - max(0.0, content.ttl / 4 - _FIRST_S)
+        return birth is not None and keep is not None
+
+    def keep_now(self, wait: WaitBudget) -> None:
+        """Renew the content's lease: nobody else may have done so for long."""
+        self._kept_s = -math.inf
+        self._refresh(wait)
+
     def transact(
         self, compare: Sequence[Json], then: Sequence[Json], other: Sequence[Json], wait: WaitBudget
     ) -> Answer:
@@ -64,23 +85,25 @@ class Keeper:
         body = {"compare": list(compare), "success": list(then), "failure": list(other)}
         return Answer(self._call("kv/txn", body, wait=wait, writes=say.writes((*then, *other))))
 
+    def read(self, first: bytes, end: bytes, wait: WaitBudget) -> Answer:
+        """Return all keys from the first one up to the end; costs the server less than a transaction does."""
+        body = {"key": b64(first), "range_end": b64(end)}
+        return Answer.of_range(self._call("kv/range", body, wait=wait, writes=False))
+
     def grant(self, ttl: int, wait: WaitBudget) -> str:
         """Return the number of a new lease."""
         return str(self._call("lease/grant", {"TTL": str(ttl)}, wait=wait, writes=False)["ID"])
 
-    def keep_alive(self, lease: str, wait: WaitBudget) -> bool:
-        """Renew a lease; False: it is over."""
+    def keep_alive(self, lease: str, wait: WaitBudget) -> int | None:
+        """Renew a lease; return the revision that the server had just before. None: the lease is over."""
         answer = self._call("lease/keepalive", {"ID": lease}, wait=wait, writes=False)
-        return int(answer.get("TTL", 0)) > 0
+        return int(answer["header"]["revision"]) if int(answer.get("TTL", 0)) > 0 else None
 
     def standing(self, wait: WaitBudget) -> Content | None:
         """Return the content as it stands; None: there is none. What is known already is not asked for again."""
         if self._content is None:
-            answer = self.transact((), (say.get(self._keys.birth), say.get(self._keys.keep)), (), wait)
-            birth, keep = answer.one(0), answer.one(1)
-            if birth is not None and keep is not None:
-                self._content = Content(self._keys, birth.value, keep.value)
-            self._kept_s = -math.inf
+            answer = self.read(self._keys.told, prefix_end(self._keys.told), wait)
+            self.learn({found.key: found for found in answer.found(0)})
         self._refresh(wait)
         return self._content
 
@@ -114,7 +137,7 @@ class Keeper:
         content, now_s = self._content, self._now_s()
         if content is None or 0 <= now_s - self._kept_s < content.ttl / 4:
             return
-        if self.keep_alive(content.lease, wait):
+        if self.keep_alive(content.lease, wait) is not None:
             self._kept_s = now_s
         else:
             self._content = None
@@ -140,6 +163,7 @@ class Keeper:
             (found, say.put(found.key, _same_revision(found, keys.birth), lease))
             for at in (0, 1)
             for found in answer.found(at)
+            if found.key != keys.keep  # it is the last
         ]
         moves += [(found, say.move(found.key, lease)) for at in (2, 3) for found in answer.found(at)]
         for at in range(0, len(moves), _OPERATIONS):

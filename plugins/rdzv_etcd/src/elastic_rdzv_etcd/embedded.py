@@ -12,10 +12,13 @@ from elastic_core.api import (
     BackendRefusedError,
     BackendUnavailableError,
     ConfigError,
+    CoordinationStore,
     ElasticError,
     Endpoint,
     KeptFolder,
     RendezvousSettings,
+    Revisions,
+    Topic,
     WaitBudget,
     WaitExpiredError,
     is_ip,
@@ -30,6 +33,7 @@ _START_LIMIT_S: Final = 30.0
 _ANSWER_LIMIT_S: Final = 5.0
 _OTHERS_GRACE_S: Final = 5.0
 """How long the port may be somebody else's before we give up: an earlier run's host may be about to end."""
+_LINGER_S: Final = 3.0
 _STARTS: Final = 3
 _STARTS_WINDOW_S: Final = 60.0
 _FORGET: Final = ("--auto-compaction-mode=revision", "--auto-compaction-retention=10000")
@@ -246,6 +250,13 @@ class EmbeddedEtcd:
         self._death = self._death or dead.ending() or "ended"
         dead.stop()
         return self._made(program, folder)
+
+    def linger(self, store: CoordinationStore, wait: WaitBudget) -> None:
+        """Wait until no member is left in the store on this etcd, 3 s at most; raises what the store does."""
+        end_s = SYSTEM_CLOCK.monotonic_s() + _LINGER_S
+        seen = Revisions()
+        while (left_s := end_s - SYSTEM_CLOCK.monotonic_s()) > 0 and store.members(wait=wait).members:
+            seen = store.watch(seen, {Topic.DEPARTURES}, timeout_s=left_s, wait=wait).revisions
 
     def close(self) -> None:
         """End the etcd that this agent runs, and remove its data; idempotent, never raises."""

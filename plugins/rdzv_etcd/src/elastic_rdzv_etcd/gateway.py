@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
-from urllib3.exceptions import HTTPError
 
 from elastic_core.api import (
     SYSTEM_CLOCK,
@@ -18,7 +17,7 @@ from elastic_core.api import (
     WaitCancelledError,
 )
 from elastic_rdzv_etcd.coding import EVERYTHING, b64, prefix_end, unb64
-from elastic_rdzv_etcd.connection import DIAL_S, LIMIT_S, Connection, Connector
+from elastic_rdzv_etcd.connection import DIAL_S, LIMIT_S, Connection, Connector, Response
 from elastic_rdzv_etcd.errors import CompactedError, LeaseGoneError
 from elastic_rdzv_etcd.failures import NotPermittedError, Said, WrongServerError, answered, lost, nobody
 from elastic_rdzv_etcd.stream import Stream
@@ -26,22 +25,36 @@ from elastic_rdzv_etcd.url import Login, Target, Tls
 
 __all__ = ["CompactedError", "Gateway", "LeaseGoneError", "Stream", "b64", "prefix_end", "unb64"]
 
-if TYPE_CHECKING:
-    from urllib3 import HTTPResponse
-
-_FAILURES: Final = (OSError, HTTPException, HTTPError)
+_FAILURES: Final = (OSError, HTTPException)
 _HEADERS: Final = {
-    "Content-Type": "application/json",
     "User-Agent": "elastic-rdzv-etcd",
     "Grpc-Metadata-hasleader": "true",  # a member that is cut off says so at once, and ends its watches
 }
 _PROBE: Final = {"key": b64(EVERYTHING), "limit": "1", "keys_only": True}
 """Any key will do: an answer says that there is a gateway, and a leader; that we may not read it is an answer, too."""
-
+_AUTHENTICATE: Final = "auth/authenticate"
+_WATCH: Final = "watch"
 _PATIENT_S: Final = 2.0
 """A write that is not answered for so long met a leader that is gone, where there are other members to ask."""
 
 _T = TypeVar("_T")
+
+
+class _Turn(NamedTuple):
+    """One member's turn to answer: what ends it, by when it must be over, and whether a lost answer leaves a doubt."""
+
+    wait: WaitBudget
+    end_s: float
+    writes: bool = False
+
+    def left_s(self) -> float:
+        return max(0.0, self.end_s - SYSTEM_CLOCK.monotonic_s())
+
+
+class _Reply(NamedTuple):
+    status: int
+    text: str
+    rest: Response
 
 
 class Gateway:
@@ -74,18 +87,18 @@ class Gateway:
         """
         self._end()
         self._known, self._token = None, ""
-        return self._on_a_member(self._probe, wait, patient=False)
+        return self._on_a_member(self._probed, wait)
 
-    def _probe(self, wait: WaitBudget, end_s: float) -> str:
+    def _probed(self, turn: _Turn) -> str:
         """Return this host's address on a connection to a member that serves us."""
-        line = self._ready(wait, end_s)
+        line = self._ready(turn)
         address = line.local_address
         try:
-            self._asked("kv/range", _PROBE, wait, end_s, writes=False)
+            self._asked("kv/range", _PROBE, turn)
         except NotPermittedError:
             return address
         except BackendUnavailableError:
-            self._connector.hear_alert(line.place, wait=wait)
+            self._connector.hear_alert(line.place, wait=turn.wait, within_s=turn.left_s())
             raise
         return address
 
@@ -107,28 +120,21 @@ class Gateway:
         self._end()
         self._interrupt.close()
 
-    def _ready(self, wait: WaitBudget, end_s: float) -> Connection:
+    def _ready(self, turn: _Turn) -> Connection:
         """Return a connection to the member whose turn it is, which the member has not closed."""
         if self._line is None or not self._line.usable():
             self._end()
-            self._line = self._reach(wait, end_s)
+            self._line = self._reach(turn)
         return self._line
 
-    def _reach(self, wait: WaitBudget, end_s: float) -> Connection:
-        within_s = min(DIAL_S, max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()))
+    def _reach(self, turn: _Turn) -> Connection:
         try:
-            return self._connector.reach(self._hosts[self._at], wait=wait, within_s=within_s)
+            return self._connector.reach(self._hosts[self._at], wait=turn.wait, within_s=min(DIAL_S, turn.left_s()))
         except BackendRefusedError as error:  # of TLS: another member may have a better certificate
             raise WrongServerError(error.what, hint=error.hint) from error
 
-    def _on_a_member(self, call: Callable[[WaitBudget, float], _T], wait: WaitBudget, *, patient: bool) -> _T:
-        """Return what a call returns at the first member that it does not fail at before anything is written.
-
-        Args:
-            call: Is given the time by which it must be over.
-            wait: Bounds all of it, beside `LIMIT_S`.
-            patient: Whether one call may take longer than its share of the time that there is for all members.
-        """
+    def _on_a_member(self, call: Callable[[_Turn], _T], wait: WaitBudget, *, writes: bool = False) -> _T:
+        """Return what a call returns at the first member where it does not fail before anything is written."""
         wait.check()
         end_s = SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(LIMIT_S)
         failures: list[BackendError] = []
@@ -136,9 +142,11 @@ class Gateway:
             now_s = SYSTEM_CLOCK.monotonic_s()
             if failures and now_s >= end_s:
                 break
+            share_s = (end_s - now_s) / left
+            if writes:
+                share_s = max(share_s, _PATIENT_S)
             try:
-                share_s = (end_s - now_s) / left
-                return call(wait, min(end_s, now_s + max(share_s, _PATIENT_S)) if patient else now_s + share_s)
+                return call(_Turn(wait, min(end_s, now_s + share_s), writes))
             except CompactedError:
                 raise
             except (BackendUnavailableError, WrongServerError) as error:
@@ -164,20 +172,15 @@ class Gateway:
             BackendRefusedError: it is not permitted, or not understood.
             WaitCancelledError, WaitExpiredError: from `wait`.
         """
-        return self._on_a_member(
-            lambda wait, end_s: self._asked(path, body, wait, end_s, writes=writes), wait, patient=writes
-        )
+        return self._on_a_member(lambda turn: self._asked(path, body, turn), wait, writes=writes)
 
-    def _asked(
-        self, path: str, body: dict[str, Any], wait: WaitBudget, end_s: float, *, writes: bool
-    ) -> dict[str, Any]:
+    def _asked(self, path: str, body: dict[str, Any], turn: _Turn) -> dict[str, Any]:
         """Return the answer of the member whose turn it is."""
-        line, encoded = self._ready(wait, end_s), msgspec.json.encode(body)
+        line, encoded = self._ready(turn), msgspec.json.encode(body)
         for _ in range(2):
-            headers = self._headers(line, wait, end_s)
-            response = self._post(line, path, encoded, headers, wait, end_s, writes=writes)
-            answer = self._judged(line, path, response, writes)
-            if answer is not Said.TOKEN:
+            reply = self._post(line, path, encoded, self._headers(line, turn), turn)
+            answer = self._content(line, path, reply, turn)
+            if answer is not None:
                 return answer
             self._forget_token(line)  # it was refused: nothing was done
         raise BackendRefusedError(f"{line.place} does not accept the token that it gave")
@@ -193,17 +196,15 @@ class Gateway:
             WaitCancelledError, WaitExpiredError: from `wait`.
         """
         encoded = b"\n".join(msgspec.json.encode({"create_request": create}) for create in creates)
-        return self._on_a_member(
-            lambda wait, end_s: self._streamed(encoded, len(creates), wait, end_s), wait, patient=False
-        )
+        return self._on_a_member(lambda turn: self._streamed(encoded, len(creates), turn), wait)
 
-    def _streamed(self, encoded: bytes, watches: int, wait: WaitBudget, end_s: float) -> Stream:
+    def _streamed(self, encoded: bytes, watches: int, turn: _Turn) -> Stream:
         """Return the stream of the member whose turn it is; requests go to the same."""
-        self._ready(wait, end_s)
+        self._ready(turn)
         for last in (False, True):
-            line = self._reach(wait, end_s)
+            line = self._reach(turn)
             try:
-                stream = self._begun(line, encoded, watches, wait, end_s)
+                stream = self._begun(line, encoded, watches, turn)
             except NotPermittedError:  # so etcd calls a token that has expired, where it is for a watch
                 line.end()
                 if last:
@@ -213,103 +214,96 @@ class Gateway:
                 line.end()
                 raise
             if stream is not None:
-                self._streams = [other for other in self._streams if not other.closed] + [stream]
+                self._streams = [*(other for other in self._streams if not other.closed), stream]
                 return stream
             line.end()
             self._forget_token(line)
         raise BackendRefusedError(f"{line.place} does not accept the token that it gave")
 
-    def _begun(self, line: Connection, encoded: bytes, watches: int, wait: WaitBudget, end_s: float) -> Stream | None:
+    def _begun(self, line: Connection, encoded: bytes, watches: int, turn: _Turn) -> Stream | None:
         """Return the stream that a member has begun; None: it wants another token."""
-        headers = self._headers(line, wait, end_s)
-        response = self._post(line, "watch", encoded, headers, wait, end_s, writes=False, whole=False)
-        if response.status != 200:
-            if self._judged(line, "watch", response, writes=False) is Said.TOKEN:
+        reply = self._post(line, _WATCH, encoded, self._headers(line, turn), turn, whole=False)
+        if reply.status != 200:
+            if self._content(line, _WATCH, reply, turn) is None:
                 return None
             raise BackendUnavailableError(f"{line.place} did not begin the watch")
-        stream = Stream(line, response, self._interrupt, watches=watches, login=self._known or Login())
-        stream.begin(wait, end_s)
+        stream = Stream(line, reply.rest, self._interrupt, watches=watches, login=self._known or Login())
+        stream.begin(turn.wait, turn.end_s)
         return stream
 
     def _post(
-        self,
-        line: Connection,
-        path: str,
-        encoded: bytes,
-        headers: dict[str, str],
-        wait: WaitBudget,
-        end_s: float,
-        *,
-        writes: bool,
-        whole: bool = True,
-    ) -> "HTTPResponse":
-        """Return the response to a request, sent once. The connection is over, unless there is one."""
-        wait.check()
+        self, line: Connection, path: str, encoded: bytes, headers: dict[str, str], turn: _Turn, *, whole: bool = True
+    ) -> _Reply:
+        """Return the reply to a request, sent once. The connection is over, unless there is one.
+
+        Without `whole` the text of a success is left to be read.
+        """
+        turn.wait.check()
         sent = False
         failure: Exception
-        line.wire.end_s = end_s
+        line.wire.end_s = turn.end_s
         try:
-            with self._interrupt.by(wait, line.wire.wake):
-                line.send_post(f"/v3/{path}", encoded, headers, whole=whole)
+            with self._interrupt.by(turn.wait, line.wire.wake):
+                line.send_post(f"/v3/{path}", encoded, headers)
                 sent = True
-                response = line.getresponse()
+                response = line.response()
+                text = "" if response.status == 200 and not whole else response.read().decode(errors="replace")
                 line.answers += 1
-                return response
+                return _Reply(response.status, text, response)
         except _FAILURES as error:
             failure = error
         except BaseException:
             line.end()
             raise
         line.end()
-        if wait.cancelled:
+        if turn.wait.cancelled:
             raise WaitCancelledError
-        raise lost(failure, peer=str(line.place), sent=sent, writes=writes, first=not line.answers) from failure
+        raise lost(failure, peer=str(line.place), sent=sent, writes=turn.writes, first=not line.answers) from failure
 
-    def _judged(
-        self, line: Connection, path: str, response: "HTTPResponse", writes: bool
-    ) -> dict[str, Any] | Literal[Said.TOKEN]:
-        """Return the content of a response, or that it calls for a new token.
+    def _content(self, line: Connection, path: str, reply: _Reply, turn: _Turn) -> dict[str, Any] | None:
+        """Return the content of a reply; None: it calls for a new token.
 
         Raises:
             BackendError: it is an error.
         """
-        text = response.data.decode(errors="replace")
-        if response.status == 200:
+        if reply.status == 200:
             try:
-                answer = msgspec.json.decode(text.partition("\n")[0])
+                answer = msgspec.json.decode(reply.text.partition("\n")[0])
             except msgspec.DecodeError:
                 answer = None
             if isinstance(answer, dict) and "error" not in answer:
-                content: dict[str, Any] = answer.get("result", answer)
-                return content
-        login = self._known or Login()
-        found = answered(response.status, text, peer=str(line.place), login=login, writes=writes, path=path)
-        if isinstance(found, BackendError):
-            raise found
-        return found
+                content = answer.get("result", answer)
+                if isinstance(content, dict):
+                    return content
+        found = answered(
+            reply.status, reply.text, peer=str(line.place), login=self._known or Login(), writes=turn.writes, path=path
+        )
+        if found is Said.TOKEN:
+            return None
+        raise found
 
     # --- who we are
 
-    def _headers(self, line: Connection, wait: WaitBudget, end_s: float) -> dict[str, str]:
+    def _headers(self, line: Connection, turn: _Turn) -> dict[str, str]:
         """Return what goes with a request: the token, which is asked for where there is a user and none yet."""
         if self._known is None:
             self._known = self._login()
         if not self._known.username:
             return _HEADERS
         if not self._token:
-            self._token = self._authenticated(line, self._known, wait, end_s)
+            self._token = self._authenticated(line, self._known, turn._replace(writes=False))
         return _HEADERS | {"Authorization": self._token}
 
-    def _authenticated(self, line: Connection, login: Login, wait: WaitBudget, end_s: float) -> str:
+    def _authenticated(self, line: Connection, login: Login, turn: _Turn) -> str:
         """Return a token; a refused password is asked for anew the next time."""
-        path, encoded = "auth/authenticate", msgspec.json.encode({"name": login.username, "password": login.password})
-        response = self._post(line, path, encoded, _HEADERS, wait, end_s, writes=False)
+        encoded = msgspec.json.encode({"name": login.username, "password": login.password})
+        reply = self._post(line, _AUTHENTICATE, encoded, _HEADERS, turn)
         try:
-            answer = self._judged(line, path, response, writes=False)
+            answer = self._content(line, _AUTHENTICATE, reply, turn)
         except BackendRefusedError:
             self._known = None
             raise
-        return "" if answer is Said.TOKEN else str(answer.get("token", ""))
+        return str((answer or {}).get("token", ""))
 
     def _forget_token(self, line: Connection) -> None:
         """Ask for another one with the next request.

@@ -19,11 +19,12 @@ class Keys:
     """Where the content of a run lies.
 
     - `told/birth` and `told/{control,departures,round}`: what every member watches;
-    - `busy/members`: the topic that changes often, and matters to the one who leads;
+    - `told/keep`: the lease on all that has none of its own, so that nothing stays for ever;
+    - `told0members`: the topic that changes often, and matters to the one who leads. It lies right behind the others:
+      one range reads them all, and a watch of `told/` hears nothing of it;
     - `member/INCARNATION`: a member's record. The revision that made it is its seat's number;
     - `alive/INCARNATION` and `seat/NUMBER`: there as long as the member's lease;
-    - `doc/KEY/value` and `doc/KEY/version`;
-    - `keep`: the lease on all that has none of its own, so that nothing stays for ever.
+    - `doc/KEY/value` and `doc/KEY/version`.
 
     A topic's revision is how often its key was put, plus the number that is its value.
     """
@@ -33,12 +34,12 @@ class Keys:
         self.base = f"{prefix}{quote(run_id, safe='')}/".encode()
         self.told = self.base + b"told/"
         self.birth = self.told + b"birth"
-        self.busy = self.base + b"busy/members"
+        self.keep = self.told + b"keep"
+        self.busy = prefix_end(self.told) + b"members"
         self.members = self.base + b"member/"
         self.alive = self.base + b"alive/"
         self.seats = self.base + b"seat/"
         self.docs = self.base + b"doc/"
-        self.keep = self.base + b"keep"
 
     def topic(self, name: str) -> bytes:
         """Return the key whose puts are a topic's revision."""
@@ -175,6 +176,11 @@ class Answer:
         self.succeeded = bool(raw.get("succeeded", False))
         self.revision = int(raw["header"]["revision"])
         self._parts: Sequence[Mapping[str, Any]] = raw.get("responses", ())
+
+    @classmethod
+    def of_range(cls, raw: Mapping[str, Any]) -> "Answer":
+        """Take the answer to a read that was no transaction."""
+        return cls({"header": raw["header"], "responses": ({"response_range": raw},)})
 
     def found(self, at: int) -> tuple[Found, ...]:
         """Return the keys that the operation with this place read."""

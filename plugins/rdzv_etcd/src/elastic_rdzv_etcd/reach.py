@@ -36,10 +36,10 @@ class Reach:
         ConfigError: the endpoint or an option can't be used.
     """
 
-    def __init__(self, settings: RendezvousSettings) -> None:
-        """Check endpoint and options."""
+    def __init__(self, settings: RendezvousSettings, *, v2: bool = False) -> None:
+        """Check endpoint and options; `v2`: an embedded etcd must serve the v2 API."""
         self.settings = settings
-        self.embedded = _embedded(settings) if settings.options.get("embedded") else None
+        self.embedded = _embedded(settings, v2=v2) if settings.options.get("embedded") else None
         self.target = Target(hosts=()) if self.embedded else self._named()
         self.tls = Tls(
             ca_cert=self.option("ca_cert", "cacert"),
@@ -65,7 +65,8 @@ class Reach:
             raise ConfigError(f"--rdzv-conf protocol={protocol!r} is neither http nor https", hint="protocol=https")
         if protocol == "https" and text.strip() and "://" not in text:
             text = f"https://{text.strip()}"
-        return parse_target(text)
+        target = parse_target(text)
+        return target._replace(tls=True) if protocol == "https" and not text.strip() else target
 
     @property
     def where(self) -> str:
@@ -112,10 +113,10 @@ class Reach:
             self.embedded.close()
 
 
-def _embedded(settings: RendezvousSettings) -> "EmbeddedEtcd":
+def _embedded(settings: RendezvousSettings, *, v2: bool) -> "EmbeddedEtcd":
     from elastic_rdzv_etcd.embedded import EmbeddedEtcd  # brings what starts processes
 
-    return EmbeddedEtcd(settings)
+    return EmbeddedEtcd(settings, v2=v2)
 
 
 def _secret_of(path: str) -> str:

@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 from elastic_core.api import (
@@ -32,6 +32,7 @@ from elastic_core.api import (
     compare,
 )
 from elastic_rdzv_etcd import messages as say
+from elastic_rdzv_etcd.coding import prefix_end
 from elastic_rdzv_etcd.content import Keeper, revision_of
 from elastic_rdzv_etcd.errors import LeaseGoneError
 from elastic_rdzv_etcd.messages import Answer, Found, Json, Keys
@@ -48,6 +49,11 @@ _LINGER_S: Final = 3.0
 _JUDGES: Final = 3
 """How many members, from the first seat on, remove whom the server says to be silent; the others hear of it."""
 
+_MANY: Final = 32
+"""From so many members on, those that are far from leading are not counted as exactly."""
+_COUNT_AGAIN_S: Final = 10.0
+"""How long a member that is far from leading believes how many are ahead, while nobody goes."""
+
 _VALUE: Final = b"value"
 _VERSION: Final = b"version"
 _DOCUMENT_TOPICS: Final = (CONTROL_KEY, ROUND_KEY)
@@ -61,6 +67,8 @@ class _Lease:
     def __init__(self, number: str, seconds: int) -> None:
         self.number = number
         self.seconds = seconds
+        self.seated = False
+        """Whether the key by which the member is counted is on it."""
 
 
 class EtcdStore(CoordinationStore):
@@ -97,9 +105,13 @@ class EtcdStore(CoordinationStore):
         self._leases: dict[tuple[int, str], _Lease] = {}
         self._ttl_s = self.min_ttl_s
         self._ahead: int | None = None
+        self._count: _Count | None = None
         self._live_gateway: Gateway | None = None
         self._watcher = Watcher(
-            self._keys, self._transact, lambda creates, wait: self._gateway.stream(creates, wait=wait)
+            self._keys,
+            self._keeper.read,
+            lambda creates, wait: self._gateway.stream(creates, wait=wait),
+            learn=self._keeper.learn,
         )
 
     @property
@@ -148,45 +160,75 @@ class EtcdStore(CoordinationStore):
         self._ttl_s = ttl_s
 
         def once() -> Seat | None:
-            lease = self._granted(ttl_s, wait)
-            number = self._add(incarnation, record, lease, wait)
-            counts = None if number is None else self._take(number, incarnation, lease, wait)
-            if number is None or counts is None:
+            lease, upsets = self._granted(ttl_s, wait), self._watcher.upsets
+            made = self._add(incarnation, record, lease, wait)
+            if made is None:
                 return None
-            return Seat(number=number, incarnation=incarnation, ahead=counts.ahead)
+            number, ahead = made
+            if ahead < _MANY:
+                counts = self._take(number, incarnation, lease, wait)
+                if counts is None:
+                    return None
+                ahead = counts.ahead
+            else:  # its first renewal does it
+                self._leases[number, incarnation] = lease
+                self._count = self._counted_now(number, incarnation, _Counts(ahead, ahead + 1), upsets=upsets)
+            if ahead == 0:
+                self._keeper.keep_now(wait)
+            self._ahead = ahead
+            return Seat(number=number, incarnation=incarnation, ahead=ahead)
 
         return self._until_done(once)
 
-    def _add(self, incarnation: str, record: bytes, lease: _Lease, wait: WaitBudget) -> int | None:
-        """Return the number of the member's seat; None: the content was another than we knew."""
-        content, member = self._keeper.begun(wait), self._keys.member(incarnation)
-        alive = say.put(self._keys.alive_of(incarnation), b"", lease.number)
-        told = say.touch(self._keys.busy)
+    def _add(self, incarnation: str, record: bytes, lease: _Lease, wait: WaitBudget) -> tuple[int, int] | None:
+        """Return the number of the member's seat, and how many are ahead at most, or 0 where that is to be counted.
+
+        None: the content was another than we knew.
+        """
+        keys = self._keys
+        content, member = self._keeper.begun(wait), keys.member(incarnation)
+        alive = say.put(keys.alive_of(incarnation), b"", lease.number)
+        told, reads = say.touch(keys.busy), (say.get(keys.busy), say.count(keys.members))
         made = self._transact(
             (*content.unchanged, say.made_at(member, 0)),
-            (say.put(member, say.pack(record), content.lease), alive, told),
+            (say.put(member, say.pack(record), content.lease), alive, told, *reads),
             (say.get(member),),
             wait,
         )
         if made.succeeded:
-            return made.revision
+            self._watcher.notice_members(made.one(-2))
+            return made.revision, made.counted(-1) - 1
         found = made.one(0)
         if found is None:
             self._keeper.forget()
             return None
-        again = (say.replace(member, say.pack(record)), alive, told)
-        same = (content.born, say.made_at(member, found.made))
-        return found.made if self._transact(same, again, (), wait).succeeded else None
+        again = (say.replace(member, say.pack(record)), alive, told, say.get(keys.busy))
+        answer = self._transact((content.born, say.made_at(member, found.made)), again, (), wait)
+        if not answer.succeeded:
+            return None
+        self._watcher.notice_members(answer.one(-1))
+        return found.made, 0
 
-    def _take(self, number: int, incarnation: str, lease: _Lease, wait: WaitBudget) -> "_Counts | None":
-        """Put a member's keys on a lease and return how many members there are; None: its seat is gone."""
+    def _take(
+        self, number: int, incarnation: str, lease: _Lease, wait: WaitBudget, *, known: "_Counts | None" = None
+    ) -> "_Counts | None":
+        """Put a member's keys on a lease and return how many members there are, if that is not known.
+
+        None: its seat is gone.
+        """
         keys = self._keys
         puts = (
             say.put(keys.alive_of(incarnation), b"", lease.number),
             say.put(keys.seat(number), b"", lease.number),
         )
-        counts = self._counts(number, incarnation, puts, wait)
+        counts: _Counts | None
+        if known is None:
+            counts = self._counts(number, incarnation, puts, wait)
+        else:
+            same = (say.made_at(keys.member(incarnation), number),)
+            counts = known if self._transact(same, puts, (), wait).succeeded else None
         if counts is not None:
+            lease.seated = True
             self._leases[number, incarnation] = lease
         return counts
 
@@ -198,8 +240,11 @@ class EtcdStore(CoordinationStore):
         """Replace the record of a live seat."""
         member = self._keys.member(seat.incarnation)
         same = (say.made_at(member, seat.number), say.is_there(self._keys.busy))
-        then = (say.replace(member, say.pack(record)), say.touch(self._keys.busy))
-        return self._transact(same, then, (), wait).succeeded
+        then = (say.replace(member, say.pack(record)), say.touch(self._keys.busy), say.get(self._keys.busy))
+        answer = self._transact(same, then, (), wait)
+        if answer.succeeded:
+            self._watcher.notice_members(answer.one(-1))
+        return answer.succeeded
 
     def renew(self, seat: Seat, *, ttl_s: float, wait: WaitBudget) -> Renewal | None:
         """Make the lease end `ttl_s` from now."""
@@ -208,10 +253,17 @@ class EtcdStore(CoordinationStore):
         def once() -> Renewal | None:
             self._keeper.standing(wait)
             held = self._leases.get((seat.number, seat.incarnation))
-            if held is not None and held.seconds == math.ceil(ttl_s) and self._keeper.keep_alive(held.number, wait):
-                counts = self._counts(seat.number, seat.incarnation, (), wait)
-            else:
+            at: int | None = None
+            if held is not None and held.seconds == math.ceil(ttl_s):
+                at = self._keeper.keep_alive(held.number, wait)
+            if held is None or at is None:
                 counts = self._take(seat.number, seat.incarnation, self._granted(ttl_s, wait), wait)
+            else:
+                counts = self._believed(seat, at)
+                if not held.seated:
+                    counts = self._take(seat.number, seat.incarnation, held, wait, known=counts)
+                elif counts is None:
+                    counts = self._counts(seat.number, seat.incarnation, (), wait)
             if counts is None:
                 return None
             others = counts.live > 1
@@ -255,7 +307,7 @@ class EtcdStore(CoordinationStore):
 
     def _counts(self, number: int, incarnation: str, puts: Sequence[Json], wait: WaitBudget) -> "_Counts | None":
         """Return how many members there are, and before this one; None: its seat is gone."""
-        keys = self._keys
+        keys, upsets = self._keys, self._watcher.upsets
         answer = self._transact(
             (say.made_at(keys.member(incarnation), number),),
             (*puts, say.count(keys.members), say.count(keys.seats), say.count(keys.seats, end=keys.seat(number))),
@@ -265,10 +317,30 @@ class EtcdStore(CoordinationStore):
         if not answer.succeeded:
             return None
         members, seats, ahead = (answer.counted(at) for at in (-3, -2, -1))
-        # They differ while a member comes, or is silent: then each is looked at.
-        counts = _Counts(ahead, members) if members == seats else self._counted(number, wait)
+        # They differ while a member comes, or is silent: then each is looked at, by those to whom it matters.
+        same = members == seats or (ahead > _JUDGES and members > _MANY)
+        counts = _Counts(ahead, members) if same else self._counted(number, wait)
         self._ahead = counts.ahead
+        at = answer.revision if members == seats else 0
+        self._count = self._counted_now(number, incarnation, counts, upsets=upsets, revision=at)
         return counts
+
+    @staticmethod
+    def _counted_now(number: int, incarnation: str, counts: "_Counts", *, upsets: int, revision: int = 0) -> "_Count":
+        return _Count((number, incarnation), counts, revision, upsets, SYSTEM_CLOCK.monotonic_s())
+
+    def _believed(self, seat: Seat, revision: int) -> "_Counts | None":
+        """Return what was counted last, if it is so still: nothing was written since.
+
+        Of many, one that is far from leading need not know at once how many have come: to it, nobody must have gone.
+        """
+        last = self._count
+        if last is None or last.seat != (seat.number, seat.incarnation):
+            return None
+        now_s = SYSTEM_CLOCK.monotonic_s()
+        far = last.counts.ahead > _JUDGES and last.counts.live > _MANY
+        calm = self._watcher.listens and last.upsets == self._watcher.upsets and 0 <= now_s - last.at_s < _COUNT_AGAIN_S
+        return last.counts if revision == last.revision or (far and calm) else None
 
     def _counted(self, number: int, wait: WaitBudget) -> "_Counts":
         keys = self._keys
@@ -309,7 +381,7 @@ class EtcdStore(CoordinationStore):
     def load(self, key: str, *, wait: WaitBudget) -> Document | None:
         """Return a document as it stands."""
         prefix = self._keys.doc(key)
-        return _document(self._transact((), (say.get_all(prefix),), (), wait).found(0), prefix)
+        return _document(self._keeper.read(prefix, prefix_end(prefix), wait).found(0), prefix)
 
     def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: WaitBudget) -> Swapped:
         """Replace a document if its version is `expect`."""
@@ -320,6 +392,10 @@ class EtcdStore(CoordinationStore):
             expected = say.has_value(prefix + _VERSION, expect.encode())
 
         def once() -> Swapped | None:
+            if not self._keeper.knows:
+                standing = self._learned(prefix, wait)
+                if expect != (None if standing is None else standing.version):
+                    return Swapped(applied=False, current=standing)
             content = self._keeper.begun(wait, keep_s=keep_s) if expect is None else self._keeper.standing(wait)
             if content is None:
                 return Swapped(applied=False, current=None)
@@ -341,21 +417,29 @@ class EtcdStore(CoordinationStore):
                 self._keeper.keep_for(keep_s, wait)
         return swapped
 
+    def _learned(self, prefix: bytes, wait: WaitBudget) -> Document | None:
+        """Return a document as it stands, and know the content afterwards, if there is any."""
+        reads = (say.get_all(self._keys.told), say.get_all(prefix))
+        answer = self._transact((), reads, (), wait)
+        there = self._keeper.learn({found.key: found for found in answer.found(0)})
+        return _document(answer.found(1), prefix) if there else None
+
     # --- watching
 
     def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:
         """Block until one of the topics has moved beyond `since`."""
         end_s = SYSTEM_CLOCK.monotonic_s() + timeout_s
         while True:
-            self._watcher.listen(frozenset(topics), wait)
+            judges = self._ahead is not None and self._ahead < _JUDGES
+            self._watcher.listen(frozenset(topics), wait, judges=judges)
             seen = compare(since, self._watcher.look(wait, believe=timeout_s > 0), topics)
             left_s = wait.remaining_s(max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()))
             if seen.changed or seen.reset or left_s <= 0:
                 return seen
-            if not self._watcher.take_silence():
-                self._watcher.hear(left_s, wait)
-            elif self._ahead is not None and self._ahead < _JUDGES:
+            if judges and self._watcher.take_silence():
                 self._counted(0, wait)
+            else:
+                self._watcher.hear(left_s, wait)
 
     def close(self) -> None:
         """Give the connections back, and end an embedded etcd, which takes the store with it."""
@@ -378,8 +462,6 @@ class EtcdStore(CoordinationStore):
         return answer
 
     def _transact(self, same: Sequence[Json], then: Sequence[Json], other: Sequence[Json], wait: WaitBudget) -> Answer:
-        if say.writes(then):
-            self._watcher.doubt()  # what we change ourselves is pushed later than we know of it
         return self._keeper.transact(same, then, other, wait)
 
     def _on_a_living_lease(self, once: Callable[[], _T]) -> _T:
@@ -397,6 +479,17 @@ class EtcdStore(CoordinationStore):
             if done is not None:
                 return done
         raise BackendUnavailableError(f"{self.where}: somebody changes the run's content as fast as it is written")
+
+
+class _Count(NamedTuple):
+    """What was counted for a seat, when, and of what."""
+
+    seat: tuple[int, str]
+    counts: "_Counts"
+    revision: int
+    """Of the store; 0: not all who were there could be counted."""
+    upsets: int
+    at_s: float
 
 
 class _Counts:

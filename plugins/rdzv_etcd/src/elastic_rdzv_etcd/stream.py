@@ -1,34 +1,64 @@
 """What a member sends of its own accord: the events of watches, on a connection of their own."""
 
-from collections.abc import Iterator
 from http.client import HTTPException
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
-from urllib3.exceptions import HTTPError
 
 from elastic_core.api import (
     SYSTEM_CLOCK,
     BackendError,
+    BackendRefusedError,
     BackendUnavailableError,
     ElasticError,
     Interrupt,
     WaitBudget,
     WaitCancelledError,
 )
-from elastic_rdzv_etcd.coding import unb64
-from elastic_rdzv_etcd.connection import LIMIT_S, Connection
+from elastic_rdzv_etcd.connection import LIMIT_S, Connection, Response
 from elastic_rdzv_etcd.errors import CompactedError
-from elastic_rdzv_etcd.failures import Said, answered, lost
+from elastic_rdzv_etcd.failures import NotPermittedError, Said, answered, lost
 from elastic_rdzv_etcd.url import Login
 
-if TYPE_CHECKING:
-    from urllib3 import HTTPResponse
-
-_FAILURES: Final = (OSError, HTTPException, HTTPError)
+_FAILURES: Final = (OSError, HTTPException)
 _PART_S: Final = 0.1
 """What has begun to arrive is given so much time, even at the end of a budget."""
+
+
+# What is in the JSON of a watch: 64-bit numbers are strings there, bytes are base64.
+
+
+class _KeyValue(msgspec.Struct, frozen=True):
+    key: bytes
+    value: bytes = b""
+    create_revision: int = 0
+    mod_revision: int = 0
+    version: int = 0
+    lease: str = "0"
+
+
+class _Event(msgspec.Struct, frozen=True):
+    kv: _KeyValue
+    type: str = "PUT"
+    prev_kv: _KeyValue | None = None
+
+
+class _Header(msgspec.Struct, frozen=True):
+    revision: int = 0
+
+
+class _Result(msgspec.Struct, frozen=True):
+    header: _Header
+    created: bool = False
+    canceled: bool = False
+    cancel_reason: str = ""
+    compact_revision: int = 0
+    events: tuple[_Event, ...] = ()
+
+
+class _Message(msgspec.Struct, frozen=True):
+    result: _Result | None = None
 
 
 class Stream:
@@ -40,13 +70,13 @@ class Stream:
     """
 
     def __init__(
-        self, line: Connection, response: "HTTPResponse", interrupt: Interrupt, *, watches: int, login: Login
+        self, line: Connection, response: Response, interrupt: Interrupt, *, watches: int, login: Login
     ) -> None:
         """Take the connection over; `response` is the one that does not end."""
         self.revision = 0
         self._line = line
         self._peer = str(line.place)
-        self._chunks: Iterator[bytes] = response.read_chunked()
+        self._response = response
         self._interrupt = interrupt
         self._login = login
         self._uncreated = watches
@@ -68,7 +98,8 @@ class Stream:
         """Return what has come, oldest first; block until something has, at most `timeout_s`: then nothing.
 
         Each has `type` (`PUT` or `DELETE`), `key`, `value` (of a deletion: empty), `mod_revision`, `create_revision`,
-        `lease`, and `prev_value` (None where it was not asked for, or there was none).
+        `version` (how often it was put; of a deletion: 0), `lease`, and `prev_value` (None where it was not asked for,
+        or there was none).
 
         Raises:
             CompactedError: the revision to start at is forgotten.
@@ -100,8 +131,8 @@ class Stream:
         self._line.wire.end_s = end_s
         try:
             with self._interrupt.by(wait, self._line.wire.wake):
-                chunk = next(self._chunks, None)
-            if chunk is not None:
+                chunk = self._response.chunk()
+            if chunk:
                 *lines, self._rest = (self._rest + chunk).split(b"\n")
                 for line in filter(None, lines):
                     self._heed(line)
@@ -115,6 +146,8 @@ class Stream:
             self.close()
             raise
         self.close()
+        if isinstance(failure, BackendRefusedError) and not self._uncreated:  # not for ever: rights may have changed
+            failure = BackendUnavailableError(f"the watch was ended: {failure.what}", hint=failure.hint)
         raise (WaitCancelledError() if wait.cancelled else failure) from cause
 
     def _heed(self, line: bytes) -> None:
@@ -124,47 +157,39 @@ class Stream:
             BackendError: that a watch is over.
         """
         try:
-            message = msgspec.json.decode(line)
+            result = msgspec.json.decode(line, type=_Message, strict=False).result
         except msgspec.DecodeError as error:
-            raise BackendUnavailableError(f"{self._peer} sent what is no JSON in a watch") from error
-        result = message.get("result")
+            raise BackendUnavailableError(f"{self._peer} sent what is no event of a watch") from error
         if result is None:
             raise self._ended(line.decode(errors="replace"))
-        self.revision = max(self.revision, int(result.get("header", {}).get("revision", 0)))
-        if result.get("canceled"):
+        self.revision = max(self.revision, result.header.revision)
+        if result.canceled:
             raise self._cancelled(result)
-        self._uncreated -= bool(result.get("created"))
-        self._events += map(_event, result.get("events", ()))
+        self._uncreated -= result.created
+        self._events += map(_event, result.events)
 
     def _ended(self, text: str) -> BackendError:
         found = answered(503, text, peer=self._peer, login=self._login, writes=False, path="watch")
-        return BackendUnavailableError(f"{self._peer} wants a new token") if found is Said.TOKEN else found
+        return NotPermittedError(f"{self._peer} wants a new token") if found is Said.TOKEN else found
 
-    def _cancelled(self, result: dict[str, Any]) -> BackendError:
+    def _cancelled(self, result: _Result) -> BackendError:
         """Return why the member has cancelled a watch."""
-        if "compact_revision" in result:
+        if result.compact_revision:
             return CompactedError(f"{self._peer} has forgotten the revisions to watch from")
-        reason = str(result.get("cancel_reason", "")) or "no reason was given"
+        reason = result.cancel_reason or "no reason was given"
         code = 7 if "permission denied" in reason else 14
-        found = answered(
-            503,
-            msgspec.json.encode({"code": code, "message": reason}).decode(),
-            peer=self._peer,
-            login=self._login,
-            writes=False,
-            path="watch",
-        )
-        return found if isinstance(found, BackendError) else BackendUnavailableError(f"{self._peer}: {reason}")
+        return self._ended(msgspec.json.encode({"code": code, "message": reason}).decode())
 
 
-def _event(raw: dict[str, Any]) -> dict[str, Any]:
-    kv, previous = raw["kv"], raw.get("prev_kv")
+def _event(event: _Event) -> dict[str, Any]:
+    kv, previous = event.kv, event.prev_kv
     return {
-        "type": raw.get("type", "PUT"),
-        "key": unb64(kv["key"]),
-        "value": unb64(kv.get("value", "")),
-        "mod_revision": int(kv["mod_revision"]),
-        "create_revision": int(kv.get("create_revision", 0)),
-        "lease": kv.get("lease", "0"),
-        "prev_value": None if previous is None else unb64(previous.get("value", "")),
+        "type": event.type,
+        "key": kv.key,
+        "value": kv.value,
+        "mod_revision": kv.mod_revision,
+        "create_revision": kv.create_revision,
+        "version": kv.version,
+        "lease": kv.lease,
+        "prev_value": None if previous is None else previous.value,
     }

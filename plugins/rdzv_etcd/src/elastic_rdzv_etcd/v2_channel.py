@@ -42,7 +42,8 @@ class Line(HTTPConnection):
 class Channel:
     """The connections to one member: one for requests, and one on which an event is waited for.
 
-    A wait that has timed out stays under way: asking for the same event again goes on with it.
+    A wait that has timed out stays under way: asking for the same event again, or a later one, goes on with it. So an
+    event may come that is older than the one asked for.
 
     Threading: one thread; another one may cancel the wait that it is given.
     """
@@ -60,7 +61,8 @@ class Channel:
         self._reach = reach
         self._interrupt = interrupt
         self._waiter: Line | None = None
-        self._pending: tuple[str, HTTPResponse] | None = None
+        self._pending: tuple[str, int, HTTPResponse] | None = None
+        """Under what, from which index on, and what will bring it."""
 
     # --- what python-etcd asks of a pool
 
@@ -77,7 +79,7 @@ class Channel:
         """Return the response to a request whose fields are in its path."""
         path = urlsplit(url).path + (f"?{urlencode(fields)}" if fields else "")
         if fields and fields.get("wait") == "true":
-            return self._event(path, headers or {}, timeout or 0.0)
+            return self._event(urlsplit(url).path, int(fields["waitIndex"]), path, headers or {}, timeout or 0.0)
         return self._response(self.line, method, path, None, headers or {})
 
     def request_encode_body(
@@ -118,20 +120,20 @@ class Channel:
         self.status = response.status
         return response
 
-    def _event(self, path: str, headers: Mapping[str, str], timeout_s: float) -> "HTTPResponse":
-        """Return the response to a request for an event, once there is one.
+    def _event(self, key: str, index: int, path: str, headers: Mapping[str, str], timeout_s: float) -> "HTTPResponse":
+        """Return the response to a request for an event under a key, once there is one.
 
         Raises:
             ReadTimeoutError: there was none in time.
         """
-        if self._pending is not None and self._pending[0] != path:
+        if self._pending is not None and (self._pending[0] != key or self._pending[1] > index):
             self.end_waiting()
         if self._pending is None:
             waiter = self._free_waiter()
             response = self._response(waiter, "GET", path, None, headers, whole=False)
             if response.status != 200:
                 return response
-            self._pending = path, response
+            self._pending = key, index, response
         self._until_there_is_one(path, timeout_s)
         try:
             return self._read()
@@ -158,7 +160,7 @@ class Channel:
     def _read(self) -> "HTTPResponse":
         assert self._waiter is not None
         assert self._pending is not None
-        (_, response), self._pending = self._pending, None
+        (_, _, response), self._pending = self._pending, None
         self._waiter.wire.end_s = SYSTEM_CLOCK.monotonic_s() + LIMIT_S
         with self._interrupt.by(self.wait, self._waiter.wire.wake):
             if not response.data:

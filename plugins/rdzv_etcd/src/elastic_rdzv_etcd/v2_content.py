@@ -29,6 +29,9 @@ do, but servers from 3.5 on can't extend it.) Empty directories stay; who begins
 
 **Watching** begins at the index of a look: on `head` for who reads the members or judges them (the first few do), on
 `head/quiet` for all others, who hear of no update and no expiry, but of every document and every removal.
+
+**Several members** of a cluster may be behind each other. Each client reads from one, which forgets nothing that it has
+said, and with a quorum when it comes to one; and whatever it decides to write names what it has read.
 """
 
 import base64

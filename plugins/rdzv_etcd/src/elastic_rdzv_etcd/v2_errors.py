@@ -4,7 +4,12 @@ from elastic_core.api import BackendError, BackendUnavailableError
 
 
 class MissingError(BackendError):
-    """There is no such key."""
+    """There is no such key; `index` is how far the server was when it looked."""
+
+    def __init__(self, what: str, *, hint: str = "", index: int = 0) -> None:
+        """Keep the parts."""
+        super().__init__(what, hint=hint)
+        self.index = index
 
 
 class ConflictError(BackendError):

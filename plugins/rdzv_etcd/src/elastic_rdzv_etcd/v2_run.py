@@ -50,6 +50,7 @@ class Run:
         self._session = session
         self._streak = Streak()
         self._wrote = False
+        self._last: tuple[Content, object] | None = None
         self._keep_s = DEFAULT_KEEP_S
         """As the last look has seen it."""
 
@@ -116,16 +117,23 @@ class Run:
         """Return the content as it stands."""
         try:
             result = self.read(self.paths.head, wait, recursive=True)
-        except MissingError:
-            return Content(self.paths, (), index=0)
+        except MissingError as missing:
+            return Content(self.paths, (), index=missing.index)
         leaves = [leaf for leaf in result.leaves if not leaf.dir]
         content = Content(self.paths, leaves, index=result.etcd_index)
         self._keep_s = content.keep_s
         if content.state is not None:
             self._extend(content.fading(content.keep_s)[:_EXTENDED], wait)
+        self._last = content, self._session().place
         if self.ttl_s is None:  # a client of no member: the others know how long a lease is
             self.ttl_s = max((float(leaf.value or 0) for leaf in content.alive.values()), default=None)
         return content
+
+    def seen(self, wait: WaitBudget) -> Content:
+        """Return the content as it was when it was looked at last on this connection, if that is not over."""
+        if self._last is not None and self._last[1] is not None and self._last[1] is self._session().place:
+            return self._last[0]
+        return self.look(wait)
 
     def _extend(self, fading: Sequence[tuple[str, ...]], wait: WaitBudget) -> None:
         """Keep some keys for some time from now on."""

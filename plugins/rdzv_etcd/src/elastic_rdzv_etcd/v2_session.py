@@ -112,6 +112,11 @@ class Session:
         """Whether the member has not answered yet: another one may have been further."""
         return self._channel is None or self._channel.line.answers == 0 or not self._channel.line.usable()
 
+    @property
+    def place(self) -> object:
+        """What stands for the connection; another one is another, and so is none."""
+        return None if self._channel is None or not self._channel.line.usable() else self._channel
+
     def _ready(self, wait: WaitBudget, end_s: float) -> Channel:
         """Return the connections to the member whose turn it is, which it has not closed."""
         if self._channel is None or not self._channel.line.usable():
@@ -190,7 +195,9 @@ class Session:
         return self._on_a_member(lambda end_s: self._asked(request, wait, end_s, writes=writes), wait, patient=writes)
 
     def event(self, key: str, index: int, *, timeout_s: float, wait: WaitBudget) -> Any:  # noqa: ANN401
-        """Return the first event under a key from an index of the server on; None: there was none in time.
+        """Return the next event under a key; None: there was none in time.
+
+        None from `index` of the server on is missed; one from before it may come again.
 
         Raises:
             ForgottenError: the server has forgotten events since then.
@@ -246,7 +253,7 @@ class Session:
                 first = not channel.line.answers
                 return lost(cause, peer=peer, sent=channel.sent, writes=writes, first=first)
             case etcd.EtcdKeyNotFound() if code is not None:
-                return MissingError(f"{peer} has no such key")
+                return MissingError(f"{peer} has no such key", index=int(payload.get("index") or 0))
             case etcd.EtcdCompareFailed() | etcd.EtcdAlreadyExist() | etcd.EtcdDirNotEmpty():
                 return ConflictError(f"{peer} has another value of that key")
             case etcd.EtcdEventIndexCleared() | etcd.EtcdWatcherCleared():

@@ -8,13 +8,11 @@ import math
 import os
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from elastic_core.api import (
     API_VERSION,
     SYSTEM_CLOCK,
-    BackendRefusedError,
     ConfigError,
     CoordinationStore,
     Document,
@@ -33,7 +31,7 @@ from elastic_core.api import (
     Watched,
     compare,
 )
-from elastic_rdzv_etcd.url import Login, Target, Tls, parse_target
+from elastic_rdzv_etcd.reach import OPTIONS, Reach
 from elastic_rdzv_etcd.v2_content import Content, Paths, count_of, name, new_seat, packed, plain, unpacked
 from elastic_rdzv_etcd.v2_errors import ConflictError, ForgottenError, MissingError
 from elastic_rdzv_etcd.v2_run import TRIES, Run
@@ -61,17 +59,9 @@ class EtcdV2Store(CoordinationStore):
 
     api_version: ClassVar[int] = API_VERSION
     options: ClassVar[Sequence[OptionSpec]] = (
-        OptionSpec(name="username", help="etcd user; default that of the URL, else $ELASTIC_ETCD_USERNAME"),
-        OptionSpec(name="password_file", help="file with the password, where the URL has none; read anew to connect"),
-        OptionSpec(name="protocol", help="`http` or `https`; default that of the endpoint, else `http`"),
-        OptionSpec(name="ca_cert", help="PEM file with the authorities to trust, with https; default the system's"),
-        OptionSpec(name="ssl_cert", help="PEM file with this client's certificate, with https"),
-        OptionSpec(name="ssl_cert_key", help="PEM file with the certificate's key, where `ssl_cert` does not have it"),
+        *OPTIONS,
         OptionSpec(name="read_timeout", type="float", default=_LIMIT_S, unit="seconds", help="limit of one request"),
         OptionSpec(name="etcd_prefix", help=f"directory of all runs; default {DEFAULT_PREFIX}"),
-        OptionSpec(name="cacert", help="another name of `ca_cert`"),
-        OptionSpec(name="cert", help="another name of `ssl_cert`"),
-        OptionSpec(name="key", help="another name of `ssl_cert_key`"),
     )
     min_ttl_s: ClassVar[float] = 2.0
     """TTLs are whole seconds, and keys go up to half a second late."""
@@ -80,52 +70,25 @@ class EtcdV2Store(CoordinationStore):
     def __init__(self, settings: RendezvousSettings) -> None:
         """Check endpoint and options; connect to nothing."""
         super().__init__(settings)
-        if importlib.util.find_spec("etcd") is None:
+        spec = importlib.util.find_spec("etcd")
+        if spec is None or spec.origin is None:  # a folder of that name is no package
             raise PluginError(
                 "backend 'etcd-v2' (elastic-rdzv-etcd) needs python-etcd, which is not installed",
                 hint="pip install 'elastic-rdzv-etcd[v2]'",
             )
-        self._target = self._read_target()
-        self._tls = Tls(
-            ca_cert=self._option("ca_cert", "cacert"),
-            cert=self._option("ssl_cert", "cert"),
-            key=self._option("ssl_cert_key", "key"),
-        )
-        if self._tls != Tls() and not self._target.tls:
-            raise ConfigError(
-                f"options for TLS were given, but {self._target} is an endpoint without TLS",
-                hint="--rdzv-conf protocol=https",
-            )
+        self._reach = Reach(settings, v2=True)
+        self.hosted_by_member = self._reach.embedded is not None
         self._limit_s = float(settings.options.get("read_timeout") or _LIMIT_S)
         if self._limit_s <= 0:
             raise ConfigError(
                 f"--rdzv-conf read_timeout={self._limit_s:g} is no time to wait", hint="--rdzv-conf read_timeout=5"
             )
-        self._paths = Paths(self._option("etcd_prefix") or DEFAULT_PREFIX, settings.run_id)
+        self._paths = Paths(self._reach.option("etcd_prefix") or DEFAULT_PREFIX, settings.run_id)
         self._run = Run(self._paths, lambda: self._session)
         self._nonces: dict[tuple[int, str], str] = {}
+        self._followed: tuple[Content, str, bool, int] | None = None
+        """From which index on events were not seen yet: after which look, under what, and with the members' or not."""
         self._live_session: Session | None = None
-
-    def _option(self, *names: str) -> str:
-        return next((str(value) for name in names if (value := self.settings.options.get(name))), "")
-
-    def _read_target(self) -> Target:
-        protocol, text = self._option("protocol").lower() or "http", self.settings.endpoint.strip()
-        if protocol not in {"http", "https"}:
-            raise ConfigError(
-                f"--rdzv-conf protocol={protocol!r} is neither http nor https", hint="--rdzv-conf protocol=https"
-            )
-        if protocol == "https" and "://" not in text:
-            text = f"https://{text or 'localhost'}"
-        return parse_target(text)
-
-    def _login(self) -> Login:
-        """Return user and password, each of the URL, else of the options, else of the environment."""
-        own, path = self._target.login, self._option("password_file")
-        return Login(
-            username=own.username or self._option("username") or os.environ.get("ELASTIC_ETCD_USERNAME", ""),
-            password=own.password or _secret(path) or os.environ.get("ELASTIC_ETCD_PASSWORD", ""),
-        )
 
     @property
     def _session(self) -> "Session":
@@ -133,20 +96,48 @@ class EtcdV2Store(CoordinationStore):
         if self._live_session is None:
             from elastic_rdzv_etcd.v2_session import Session
 
-            self._live_session = Session(self._target, login=self._login, tls=self._tls, limit_s=self._limit_s)
+            reach = self._reach
+            self._live_session = Session(reach.target, login=reach.login, tls=reach.tls, limit_s=self._limit_s)
         return self._live_session
 
     @property
     def where(self) -> str:
         """Return `etcd-v2 at localhost:2379`."""
-        return f"etcd-v2 at {self._target}" + (" (TLS)" if self._target.tls else "")
+        return self._reach.where
 
     def connect(self, *, wait: WaitBudget) -> str:
         """Open a connection anew and return this host's address on it."""
+        self._settle(wait)
         return self._session.open(self._paths.run, wait)
 
+    def _begin_call(self, wait: WaitBudget) -> None:
+        self._settle(wait)
+        self._run.begin_call(wait)
+
+    def _settle(self, wait: WaitBudget) -> None:
+        if self._reach.settle(wait):
+            self._end()
+
+    @property
+    def hosting(self) -> bool:
+        """Whether the run's etcd is a process of this agent."""
+        return self._reach.embedded is not None and self._reach.embedded.hosting
+
+    def pids(self) -> frozenset[int]:
+        """Return the processes of an embedded etcd."""
+        return frozenset() if self._reach.embedded is None else self._reach.embedded.pids()
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What an agent should tell its user once."""
+        return tuple(self._reach.notices)
+
     def close(self) -> None:
-        """Give the connections back."""
+        """Give the connections back, and end an embedded etcd, which takes the store with it."""
+        self._end()
+        self._reach.close()
+
+    def _end(self) -> None:
         session, self._live_session = self._live_session, None
         if session is not None:
             session.close()
@@ -156,7 +147,7 @@ class EtcdV2Store(CoordinationStore):
     def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: WaitBudget) -> Seat:
         """Add a member, or find it, renewed."""
         run = self._run
-        run.begin_call(wait)
+        self._begin_call(wait)
         run.ttl_s = ttl_s
         content = run.swept(run.begun(run.look(wait), wait), wait)
         for _ in range(TRIES):
@@ -194,7 +185,7 @@ class EtcdV2Store(CoordinationStore):
     def update(self, seat: Seat, record: bytes, *, wait: WaitBudget) -> bool:
         """Replace the record of a live seat."""
         run = self._run
-        run.begin_call(wait)
+        self._begin_call(wait)
         for _ in range(TRIES):
             found = run.seat(seat.incarnation, seat.number, wait)
             if found is None:
@@ -208,7 +199,7 @@ class EtcdV2Store(CoordinationStore):
     def renew(self, seat: Seat, *, ttl_s: float, wait: WaitBudget) -> Renewal | None:
         """Make the lease end `ttl_s` from now."""
         run = self._run
-        run.begin_call(wait)
+        self._begin_call(wait)
         run.ttl_s, run.number = ttl_s, seat.number
         if not self._extend(seat, ttl_s, wait) and not self._revive(seat, ttl_s, wait):
             self._nonces.pop((seat.number, seat.incarnation), None)
@@ -251,8 +242,14 @@ class EtcdV2Store(CoordinationStore):
 
     def withdraw(self, seat: Seat, *, wait: WaitBudget) -> None:
         """Remove a member now."""
+        self._withdraw(seat, wait)
+        if self._reach.embedded is not None and self._reach.embedded.hosting:
+            with suppress(ElasticError):  # a courtesy: what goes wrong with it is nobody's business any more
+                self._reach.embedded.linger(self, wait)
+
+    def _withdraw(self, seat: Seat, wait: WaitBudget) -> None:
         run = self._run
-        run.begin_call(wait)
+        self._begin_call(wait)
         self._nonces.pop((seat.number, seat.incarnation), None)
         for _ in range(TRIES):
             found = run.seat(seat.incarnation, seat.number, wait)
@@ -266,7 +263,7 @@ class EtcdV2Store(CoordinationStore):
     def members(self, *, wait: WaitBudget) -> Members:
         """Return all live members."""
         run = self._run
-        run.begin_call(wait)
+        self._begin_call(wait)
         for _ in range(TRIES):
             content = run.swept(run.look(wait), wait)
             standing = content.standing
@@ -293,7 +290,7 @@ class EtcdV2Store(CoordinationStore):
 
     def load(self, key: str, *, wait: WaitBudget) -> Document | None:
         """Return a document as it stands."""
-        self._run.begin_call(wait)
+        self._begin_call(wait)
         return self._load(key, wait)
 
     def _load(self, key: str, wait: WaitBudget) -> Document | None:
@@ -311,7 +308,7 @@ class EtcdV2Store(CoordinationStore):
     def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: WaitBudget) -> Swapped:
         """Replace a document if its version is `expect`."""
         run, paths = self._run, self._paths
-        run.begin_call(wait)
+        self._begin_call(wait)
         content = run.look(wait)
         if content.versions.get(name(key)) != expect:
             return Swapped(applied=False, current=self._load(key, wait))
@@ -335,31 +332,44 @@ class EtcdV2Store(CoordinationStore):
     def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:
         """Block until one of the topics has moved beyond `since`."""
         run, end_s = self._run, SYSTEM_CLOCK.monotonic_s() + timeout_s
-        run.begin_call(wait)
+        self._begin_call(wait)
+        # What has happened since the last look comes as events.
+        looked = timeout_s <= 0
+        content = run.swept(run.look(wait) if looked else run.seen(wait), wait)
         while True:
-            content = run.swept(run.look(wait), wait)
             seen = compare(since, content.revisions, topics)
+            news = bool(seen.changed) or seen.reset
             left_s = wait.remaining_s(max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()))
-            if seen.changed or seen.reset or left_s <= 0:
+            if (news and looked) or left_s <= 0:
                 return seen
-            self._until_something_happens(content, Topic.MEMBERS in topics, left_s, wait)
+            if not news and not self._something_happens(content, Topic.MEMBERS in topics, left_s, wait):
+                return seen
+            looked = True
+            content = run.swept(run.look(wait), wait)
 
-    def _until_something_happens(self, content: Content, members: bool, timeout_s: float, wait: WaitBudget) -> None:
-        """Block until there is a reason to look again, or the time is over."""
+    def _something_happens(self, content: Content, members: bool, timeout_s: float, wait: WaitBudget) -> bool:
+        """Block until there is a reason to look again; False: the time was over before."""
         run = self._run
         key = self._paths.head if members or run.is_judge(content) else self._paths.quiet
+        if self._followed is None or self._followed[:3] != (content, key, members):
+            self._followed = content, key, members, content.index + 1
+        index = self._followed[3]
         # In between the server is asked something: who hears nothing for long can't tell who is silent.
-        chunk_s = _LOOK_AGAIN_S if run.ttl_s is None else run.ttl_s / 3
+        chunk_s = _LOOK_AGAIN_S if run.ttl_s is None else run.ttl_s / 2
         end_s = SYSTEM_CLOCK.monotonic_s() + min(timeout_s, chunk_s)
-        index = content.index + 1
         while (left_s := end_s - SYSTEM_CLOCK.monotonic_s()) > 0:
             try:
                 event = run.event(key, index, left_s, wait)
             except ForgottenError:
-                return
-            if event is None or self._paths.tells(event, members=members):
-                return
-            index = event.modifiedIndex + 1
+                return True
+            if event is None:
+                break
+            if event.modifiedIndex >= index:
+                if self._paths.tells(event, members=members):
+                    return True
+                index = event.modifiedIndex + 1
+                self._followed = content, key, members, index
+        return chunk_s < timeout_s
 
 
 def _next_expiry_s(content: Content, number: int, ttl_s: float) -> float | None:
@@ -367,16 +377,3 @@ def _next_expiry_s(content: Content, number: int, ttl_s: float) -> float | None:
     others = [content.alive.get(seat.nonce) for seat in content.standing.values() if seat.number != number]
     left_s = [max(_SOON_S, float(leaf.ttl or 0)) if leaf is not None else ttl_s / 3 for leaf in others]
     return min(*left_s, ttl_s) if left_s else None
-
-
-def _secret(path: str) -> str:
-    """Return a file's text without the line's end; empty where there is no file."""
-    if not path:
-        return ""
-    try:
-        return Path(path).read_text(encoding="utf-8").strip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not text in UTF-8"
-        raise BackendRefusedError(
-            f"cannot read password_file {path!r}: {reason}", hint="--rdzv-conf password_file=PATH"
-        ) from error

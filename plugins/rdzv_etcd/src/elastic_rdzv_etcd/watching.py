@@ -1,98 +1,120 @@
-"""How far each topic of a run is: read when something was pushed, believed while nothing was."""
+"""How far each topic of a run is: read once, then as the server's pushes tell."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from elastic_core.api import SYSTEM_CLOCK, BackendUnavailableError, Revisions, Topic, WaitBudget
-from elastic_rdzv_etcd import messages as say
 from elastic_rdzv_etcd.coding import b64, prefix_end
 from elastic_rdzv_etcd.content import revision_of
-from elastic_rdzv_etcd.messages import Answer, Json, Keys
+from elastic_rdzv_etcd.messages import Answer, Found, Json, Keys
 
 if TYPE_CHECKING:
     from elastic_rdzv_etcd.gateway import Stream
 
 _LOOK_AGAIN_S: Final = 10.0
-"""How long what was read last is believed while nothing is pushed."""
+"""How long what was read last, and pushed since, is believed."""
 _SHORT_S: Final = 1.0
 """A stream that ends sooner is trouble with the server, and not to be opened again and again."""
 
-Transact = Callable[[Sequence[Json], Sequence[Json], Sequence[Json], WaitBudget], Answer]
+Read = Callable[[bytes, bytes, WaitBudget], Answer]
+"""Reads the keys from the first one up to an end."""
+Learn = Callable[[Mapping[bytes, Found]], object]
+"""Takes what was read of the keys that every member watches."""
 
 
 class Watcher:
-    """Listens to a run's topics and to the ends of its leases.
+    """Listens to a run's topics and, for those who judge, to the ends of its leases.
 
-    A stream that is lost, or whose events the server has forgotten, is only opened anew: what counts is what is read
-    after it was opened.
+    A stream that is lost, or whose events the server has forgotten, is only opened anew, and all is read after that:
+    nothing is resumed. While there is one, its events say how far the topics have come; how far `members` has, where
+    nobody asked for it, is told as it was read last.
 
     Threading: one thread at a time.
     """
 
-    def __init__(self, keys: Keys, transact: Transact, stream: "Callable[[list[Json], WaitBudget], Stream]") -> None:
+    def __init__(
+        self,
+        keys: Keys,
+        read: Read,
+        stream: "Callable[[list[Json], WaitBudget], Stream]",
+        *,
+        learn: Learn = lambda told: None,
+    ) -> None:
         """Open nothing."""
         self._keys = keys
-        self._transact = transact
+        self._fields = {keys.topic(topic): topic.value for topic in Topic}
+        self._read = read
+        self._learn = learn
         self._open = stream
         self._stream: Stream | None = None
         self._opened_s = -math.inf
         self._members = False
+        self._judges = False
         self._seen: Revisions | None = None
+        self._seen_at = 0
         self._looked_s = -math.inf
         self._silence = False
+        self.upsets = 0
+        """Rises when a member may have gone."""
 
-    def listen(self, topics: frozenset[Topic], wait: WaitBudget) -> None:
+    def listen(self, topics: frozenset[Topic], wait: WaitBudget, *, judges: bool) -> None:
         """Be pushed to from now on; before reading, since what came before it is read.
+
+        Args:
+            topics: What matters to the caller.
+            wait: Bounds it.
+            judges: Whether to hear of the ends of leases. The server looks through all who do with each member that
+                comes; a thousand of them would cost it more than all else.
 
         Raises:
             BackendUnavailableError: the server can't be reached.
         """
         members = Topic.MEMBERS in topics
-        if self._stream is not None and (self._members or not members):
+        if self._stream is not None and (self._members or not members) and (self._judges or not judges):
             return
         self.drop()
         keys = self._keys
-        creates: list[Json] = [
-            {"key": b64(keys.told), "range_end": b64(prefix_end(keys.told))},
-            {"key": b64(keys.alive), "range_end": b64(prefix_end(keys.alive)), "filters": ["NOPUT"]},
-        ]
+        creates: list[Json] = [{"key": b64(keys.told), "range_end": b64(prefix_end(keys.told))}]
+        if judges:
+            creates.append({"key": b64(keys.alive), "range_end": b64(prefix_end(keys.alive)), "filters": ["NOPUT"]})
         if members:
             creates.append({"key": b64(keys.busy)})
         self._stream = self._open(creates, wait)
         self._opened_s = SYSTEM_CLOCK.monotonic_s()
-        self._members = members
+        self._members, self._judges = members, judges
+        self._silence = judges  # perhaps somebody's ended before
 
     def look(self, wait: WaitBudget, *, believe: bool) -> Revisions:
-        """Return how far each topic is; as it was read before, if that may be believed and nothing was pushed since."""
+        """Return how far each topic is; `believe`: as it was read before, and pushed since, if that was lately."""
         self.hear(0.0, wait)
         now_s = SYSTEM_CLOCK.monotonic_s()
         if believe and self._seen is not None and 0 <= now_s - self._looked_s < _LOOK_AGAIN_S:
             return self._seen
-        answer = self._transact((), (say.get_all(self._keys.told), say.get(self._keys.busy)), (), wait)
+        answer = self._read(self._keys.told, self._keys.busy + b"\0", wait)
         told = {one.key: one for one in answer.found(0)}
+        self._learn(told)
         birth = told.get(self._keys.birth)
-        departures, round_, control = (
-            revision_of(told.get(self._keys.topic(topic))) for topic in (Topic.DEPARTURES, Topic.ROUND, Topic.CONTROL)
-        )
         seen = Revisions(
             birth="" if birth is None else birth.value.decode(),
-            members=revision_of(answer.one(1)),
-            departures=departures,
-            round=round_,
-            control=control,
+            **{field: revision_of(told.get(key)) for key, field in self._fields.items()},
         )
         if self._stream is not None:
-            self._seen, self._looked_s = seen, now_s
+            self._seen, self._seen_at, self._looked_s = seen, answer.revision, now_s
         return seen
 
     def hear(self, timeout_s: float, wait: WaitBudget) -> None:
-        """Block until something was pushed, at most `timeout_s`: what was read is out of date then.
+        """Block until something was pushed, at most `timeout_s`.
 
         Raises:
             BackendUnavailableError: the stream ended as soon as it was opened.
         """
         if self._stream is None:
+            return
+        if self._stream.closed:  # by us, with a wait that was cancelled or a request that was lost: no new trouble
+            self.drop()
             return
         try:
             events = self._stream.events(timeout_s, wait)
@@ -101,21 +123,46 @@ class Watcher:
             if SYSTEM_CLOCK.monotonic_s() - self._opened_s < _SHORT_S:
                 raise
             return
-        if events:
-            self._seen = None
-            self._silence |= any(event["key"].startswith(self._keys.alive) for event in events)
+        for event in events:
+            if event["key"].startswith(self._keys.alive):
+                self._silence = True
+                self.upsets += 1
+            elif self._seen is None:
+                self.upsets += event["key"] != self._keys.busy
+            elif event["mod_revision"] > self._seen_at:
+                before, self._seen = self._seen, self._after(self._seen, event)
+                self.upsets += self._seen is None or self._seen.departures != before.departures
+
+    def _after(self, seen: Revisions, event: Mapping[str, Any]) -> Revisions | None:
+        """Return how far the topics are after an event; None: that must be read."""
+        key, puts = event["key"], event.get("version")
+        if event["type"] != "PUT" or not puts:
+            return None
+        field = self._fields.get(key)
+        if field is not None:
+            return replace(seen, **{field: puts + int(event["value"] or b"0")})
+        if key == self._keys.birth and seen.birth in ("", event["value"].decode()):
+            return replace(seen, birth=event["value"].decode())
+        return seen if key == self._keys.keep else None
+
+    def notice_members(self, found: Found | None) -> None:
+        """Take what a request of ours has read of the topic that is not pushed to everybody."""
+        if self._seen is not None and found is not None:
+            self._seen = replace(self._seen, members=max(self._seen.members, revision_of(found)))
+
+    @property
+    def listens(self) -> bool:
+        """Whether there is a stream, as far as is known."""
+        return self._stream is not None and not self._stream.closed
 
     def take_silence(self) -> bool:
         """Return whether a lease has ended, or a member has left, since this was asked last."""
         silence, self._silence = self._silence, False
         return silence
 
-    def doubt(self) -> None:
-        """Read anew when asked next."""
-        self._seen = None
-
     def drop(self) -> None:
         """Close the stream; what was read is out of date then."""
+        self.upsets += 1
         if self._stream is not None:
             self._stream.close()
         self._stream, self._seen = None, None
