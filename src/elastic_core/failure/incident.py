@@ -131,7 +131,7 @@ class Incident(Record, frozen=True, kw_only=True):
     stopped: tuple[IncidentWorker, ...] = ()
     finished_count: int = 0
     """Workers of this node that had ended with 0 by themselves."""
-    node_count: int | None = None
+    round_node_count: int | None = None
     """How many nodes the round had; None: there was none."""
     decision: IncidentDecision | None = None
     phases: IncidentPhases = IncidentPhases()
@@ -147,7 +147,7 @@ def build_incident(
     round_token: int = 0,
     restart_count: int = 0,
     finished_count: int = 0,
-    node_count: int | None = None,
+    round_node_count: int | None = None,
     first_attempt: bool | None = None,
     decision: Decision | None = None,
     phases: IncidentPhases | None = None,
@@ -163,7 +163,7 @@ def build_incident(
         round_token: The round's fencing token.
         restart_count: Failure restarts of the run before this.
         finished_count: How many workers had ended well.
-        node_count: How many nodes the round had.
+        round_node_count: How many nodes the round had.
         first_attempt: Whether usage errors are beyond hope; None: yes in round 0.
         decision: The policy's answer, None as long as there is none.
         phases: How long what took.
@@ -200,7 +200,7 @@ def build_incident(
         ),
         stopped=tuple(_worker(worker, 0) for worker in ranked if worker.origin is Origin.STOPPED),
         finished_count=finished_count,
-        node_count=node_count,
+        round_node_count=round_node_count,
         decision=None if decision is None else describe_decision(decision),
         phases=phases or IncidentPhases(),
     )
@@ -253,7 +253,7 @@ def build_launcher_incident(
         ),
         stopped=tuple(_worker(worker, 0) for worker in ranked if worker.origin is Origin.STOPPED),
         finished_count=finished_count,
-        node_count=failure.node_count,
+        round_node_count=failure.node_count,
         decision=None if decision is None else describe_decision(decision),
         phases=phases or IncidentPhases(),
     )
@@ -285,7 +285,7 @@ def to_failure(incident: Incident, *, at_s: float, uptime_s: float) -> Failure:
         signal=None if first is None else _own_signal(first),
         log_tail="" if first is None else first.log_tail,
         fingerprint=_fingerprint(incident),
-        node_count=incident.node_count,
+        node_count=incident.round_node_count,
     )
 
 

@@ -138,7 +138,7 @@ class IncidentReporter:
             round_token=round_.token,
             restart_count=restart_count,
             finished_count=evidence.finished_count,
-            node_count=round_.node_count,
+            round_node_count=round_.node_count,
             decision=decision,
         )
 
