@@ -247,7 +247,7 @@ OPTIONS: tuple[OptionRow, ...] = (
         "allow-mismatch",
         "KEY,KEY",
         "In what this node may differ from the run that it joins (repeatable): nproc, role, nnodes, entrypoint, "
-        "arguments, backend_options, torch, python.",
+        "arguments, backend_options, torch, python, policy.",
         many=True,
     ),
     _row(
