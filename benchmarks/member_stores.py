@@ -53,10 +53,6 @@ class OnRedis(Watching):
         self._redis._session.pushed(0.0, wait, polled=False)
 
 
-_JUDGES = 3
-"""As the store has it."""
-
-
 class OnEtcd(Watching):
     """Over etcd's v3 API: two connections for each member, one for requests, one for the watch."""
 
@@ -68,9 +64,9 @@ class OnEtcd(Watching):
 
     def look(self, since: Revisions, topics: Collection[Topic], wait: WaitBudget) -> Watched:
         """Listen, then read, until nothing more has come."""
-        watcher, ahead = self._etcd._watcher, self._etcd._ahead
+        watcher, attendance = self._etcd._watcher, self._etcd._attendance
         while True:
-            watcher.listen(frozenset(topics), wait, judges=ahead is not None and ahead < _JUDGES)
+            watcher.listen(frozenset(topics), wait, judges=attendance.judges)
             seen = compare(since, watcher.look(wait, believe=True), topics)
             if seen.changed or seen.reset or not (watcher.take_silence() or self._buffered()):
                 return seen

@@ -17,6 +17,8 @@ from benchmarks import workers
 from benchmarks.launchers import RUN_MODULE, free_port
 from benchmarks.stats import OURS, TORCHRUN
 
+ON_ETCD = f"{OURS}, etcd"
+"""Ours without a word more is over Redis."""
 LIMIT_S = 60.0
 _END_S = 10.0
 _BIN = Path(sys.executable).parent
@@ -52,10 +54,10 @@ class Said:
     at_ns: int
 
 
-def ours(endpoint: str) -> "Command":
-    """Return how `elastic run` is started, over Redis."""
+def ours(backend: str, endpoint: str) -> "Command":
+    """Return how `elastic run` is started, over a backend."""
     program = [str(_BIN / "elastic"), "run"] if (_BIN / "elastic").exists() else [sys.executable, "-m", RUN_MODULE]
-    return lambda node, run: [*program, *_shared("redis", endpoint, run), "--node-id", node]
+    return lambda node, run: [*program, *_shared(backend, endpoint, run), "--node-id", node]
 
 
 def torchrun() -> "Command":
@@ -171,6 +173,7 @@ class Nodes:
         return False
 
 
-def commands(endpoint: str, *, torch: bool) -> dict[str, Command]:
+def commands(redis: str, etcd: str, *, torch: bool) -> dict[str, Command]:
     """Return who takes part."""
-    return {OURS: ours(endpoint)} | ({TORCHRUN: torchrun()} if torch else {})
+    own = {OURS: ours("redis", redis), ON_ETCD: ours("etcd", etcd)}
+    return own | ({TORCHRUN: torchrun()} if torch else {})

@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,13 +31,16 @@ REDIS, C10D = "redis", "c10d (torch)"
 ETCD, ETCD_FSYNC, ETCD_V2, ETCD_FLOOR = "etcd", "etcd, fsync", "etcd-v2 (torch)", "floor"
 BYTES_A_NODE = 64
 """What a node may move for each node of the round."""
-FIXED_BYTES = {REDIS: 8192, ETCD: 24 * 1024}
+FIXED_BYTES = {REDIS: 8 * 1024, ETCD: 32 * 1024}
 """What it may move beside that, whatever the round's size: a dozen operations, for etcd with the heads of HTTP."""
 WITHIN_S = {REDIS: 2.0, ETCD: 5.0}
 """For a thousand nodes."""
 OPERATIONS_A_NODE = 20
 CONSTANT = 0.1
 """A slope in a double logarithmic plot that is no growth: 2 to 1,024 nodes would make 1.9 times as many."""
+AT_ONCE = 4
+"""So many members for each core ask etcd at once; it answers several with less than it needs for one after another."""
+TRIES = 5
 TORCH_LIMIT_S = 60.0
 """When torch's have taken so long over a server, they take part no further."""
 
@@ -110,7 +114,7 @@ class Crowd:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
-            raise SystemExit(f"{process.args!r} ended with {process.wait()}")
+            raise RoundLostError(f"{process.args!r} ended with {process.wait()}")
         return line
 
     def __enter__(self) -> Self:
@@ -128,22 +132,26 @@ class Crowd:
                 pipe.close()
 
 
-def _shares(nodes: int) -> list[int]:
-    """Spread nodes over processes, one for each core."""
-    parts = min(nodes, len(os.sched_getaffinity(0)))
+class RoundLostError(Exception):
+    """A process of the crowd ended before all had a place."""
+
+
+def _shares(nodes: int, *, each_core: int = 1) -> list[int]:
+    """Spread nodes over processes, so many for each core."""
+    parts = min(nodes, each_core * len(os.sched_getaffinity(0)))
     return [nodes * (part + 1) // parts - nodes * part // parts for part in range(parts)]
 
 
 def _took(reports: Sequence[Mapping[str, Any]], nodes: int) -> float:
     ranks = sorted(rank for report in reports for rank in report["ranks"])
     if ranks != list(range(nodes)):
-        raise SystemExit(f"{nodes} nodes did not get {nodes} ranks: {ranks}")
+        raise RoundLostError(f"{nodes} nodes did not get {nodes} ranks: {ranks}")
     return float(max(report["formed_s"] for report in reports) - min(report["joined_s"] for report in reports))
 
 
-def _ours(crowd: Crowd, backend: str, endpoint: str, run_id: str, nodes: int) -> None:
+def _ours(crowd: Crowd, backend: str, endpoint: str, run_id: str, nodes: int, *, each_core: int = 1) -> None:
     first = 0
-    for share in _shares(nodes):
+    for share in _shares(nodes, each_core=each_core):
         crowd.add("benchmarks.members", backend, endpoint, run_id, first, share, nodes)
         first += share
 
@@ -168,10 +176,10 @@ def over_etcd(server: EtcdServer, nodes: int, *, module: str = "benchmarks.membe
     """Form one round over etcd's v3 API: of our members, or of others that speak as they do."""
     with Crowd() as crowd:
         if module == "benchmarks.members":
-            _ours(crowd, "etcd", server.endpoint, _fresh("bench"), nodes)
+            _ours(crowd, "etcd", server.endpoint, _fresh("bench"), nodes, each_core=AT_ONCE)
         else:
             run_id, first = _fresh("floor"), 0
-            for share in _shares(nodes):
+            for share in _shares(nodes, each_core=AT_ONCE):
                 crowd.add(module, server.port, run_id, first, share, nodes)
                 first += share
         server.reset()
@@ -272,18 +280,18 @@ def measure(folder: Path, size: Size, *, torch: bool) -> Iterator[Result]:
 
 def _measure(takes: Takes, size: Size) -> Iterator[Result]:
     medians: dict[str, dict[str, dict[int, float]]] = {what: {} for what in _WHAT}
-    spent_s = 0.0
+    spent_s, lost = 0.0, Counter(dict.fromkeys((*takes.again, *takes.torchs), 0))
     for nodes in size.nodes:
         rounds: dict[str, list[Round]] = {name: [] for name in takes.again}
         for _ in range(size.repetitions):
             for name, take in takes.again.items():
-                rounds[name].append(take(nodes))
+                rounds[name].append(_formed(name, take, nodes, lost))
         if nodes in size.torch_nodes and spent_s < TORCH_LIMIT_S:
             began_s = time.monotonic()
-            rounds |= {name: [take(nodes)] for name, take in takes.torchs.items()}
+            rounds |= {name: [_formed(name, take, nodes, lost)] for name, take in takes.torchs.items()}
             spent_s += time.monotonic() - began_s
         if nodes in size.fsync_nodes:
-            rounds |= {name: [take(nodes)] for name, take in takes.once.items()}
+            rounds |= {name: [_formed(name, take, nodes, lost)] for name, take in takes.once.items()}
         yield from _results(takes.ours, nodes, rounds, medians)
     for what, (title, _) in _WHAT.items():
         found = {launcher: slope(points) for launcher, points in medians[what].items()}
@@ -291,6 +299,21 @@ def _measure(takes: Takes, size: Size) -> Iterator[Result]:
         budget = Budget(at_most=CONSTANT) if what == "operations" else None
         title = f"growth with the nodes over {takes.ours}: {title}"
         yield Result(title, "exponent", figures, budget, judged=takes.ours)
+
+    figures = {name: [float(count)] for name, count in lost.items()}
+    title = f"rounds over {takes.ours} that a node fell out of, formed again"
+    yield Result(title, "rounds", figures, Budget(at_most=0), judged=takes.ours)
+
+
+def _formed(name: str, take: Take, nodes: int, lost: Counter[str]) -> Round:
+    """Form a round; where the machine was too busy for some node to renew its lease, another one."""
+    for _ in range(TRIES):
+        try:
+            return take(nodes)
+        except RoundLostError as error:
+            lost[name] += 1
+            print(f"{name}, {nodes} nodes: {error}", file=sys.stderr)
+    raise SystemExit(f"{name}: no round of {nodes} nodes in {TRIES} tries")
 
 
 def _results(

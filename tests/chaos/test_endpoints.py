@@ -340,6 +340,7 @@ def test_not_such_a_server(start, backend, named):
         web.settimeout(10)
         connection, _ = web.accept()
         with connection:
+            assert connection.recv(4096)
             connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
             one_line(agent, named)
 

@@ -161,9 +161,9 @@ if os.environ["ELASTIC_NODE_ID"] == "b":
 """
 
 
-def test_the_others_regroup_while_a_node_drains(served_run):
-    served_run.script.write_text(STUBBORN + served_run.script.read_text())
-    a, b = pair(served_run, "1:2")
+def test_the_others_regroup_while_a_node_drains(redis_run):
+    redis_run.script.write_text(STUBBORN + redis_run.script.read_text())
+    a, b = pair(redis_run, "1:2")
     worker = b.says()[-1]["pid"]
     b.agent.signal(signal.SIGTERM)
     wait_for(lambda: not is_alive(a.says()[-1]["pid"]), within_s=2, what="the end of the others' old workers")
@@ -171,7 +171,7 @@ def test_the_others_regroup_while_a_node_drains(served_run):
     b.ends(143)
     alone = a.said(world=1, gen=2)
     assert b.last_alive_s(worker) < alone["at"]  # two rounds never train at once
-    served_run.all_end(a)
+    redis_run.all_end(a)
 
 
 # --- workers that fail

@@ -3,6 +3,7 @@
 import os
 import select
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from math import ceil, isinf
@@ -23,27 +24,30 @@ class Interrupt:
         """Make the descriptor that ends a `poll`."""
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._known: WeakSet[WaitBudget] = WeakSet()
+        self._lock = threading.RLock()
         self._wait: WaitBudget | None = None
         self._wake: Callable[[], object] | None = None
 
     @contextmanager
     def by(self, wait: WaitBudget, wake: Callable[[], object]) -> Iterator[None]:
-        """Call `wake` when `wait` is cancelled before the block is left; more than once, perhaps."""
+        """Call `wake` when `wait` is cancelled before the block is left, and never later; more than once, perhaps."""
         if wait not in self._known:
             self._known.add(wait)
             wait.on_cancel(lambda: self._cancelled(wait))
-        self._wait, self._wake = wait, wake
+        with self._lock:
+            self._wait, self._wake = wait, wake
         try:
             if wait.cancelled:
                 wake()
             yield
         finally:
-            self._wait = self._wake = None
+            with self._lock:  # a wake that came later would end the next call
+                self._wait = self._wake = None
 
     def _cancelled(self, wait: WaitBudget) -> None:
-        wake = self._wake
-        if wake is not None and self._wait is wait:
-            wake()
+        with self._lock:
+            if self._wake is not None and self._wait is wait:
+                self._wake()
 
     def poll(self, sock: socket.socket, timeout_s: float, wait: WaitBudget) -> bool:
         """Block until there is something to read, `timeout_s` has passed or `wait` is cancelled: whether it is first.

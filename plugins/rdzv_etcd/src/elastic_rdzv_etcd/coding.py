@@ -1,6 +1,6 @@
 """How keys and values travel in the gateway's JSON."""
 
-from base64 import b64decode, b64encode
+from binascii import a2b_base64, b2a_base64
 
 EVERYTHING = b"\0"
 """As the end of a range: there is none. As its begin: the first key."""
@@ -8,12 +8,12 @@ EVERYTHING = b"\0"
 
 def b64(raw: bytes) -> str:
     """Return bytes as the gateway wants them."""
-    return b64encode(raw).decode()
+    return b2a_base64(raw, newline=False).decode()
 
 
 def unb64(text: str) -> bytes:
     """Return the bytes that the gateway sent."""
-    return b64decode(text)
+    return a2b_base64(text)
 
 
 def prefix_end(prefix: bytes) -> bytes:

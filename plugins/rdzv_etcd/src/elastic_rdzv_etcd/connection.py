@@ -33,6 +33,8 @@ LIMIT_S: Final = 5.0
 """No request takes longer, whatever the caller's budget."""
 DIAL_S: Final = 3.0
 """How long one try to connect may last, names and TLS included."""
+_FIELD_LENGTHS: Final = frozenset(map(len, ("content-length", "transfer-encoding", "connection")))
+"""Of the names of the fields that matter; a gateway sends as many others."""
 _CONTINUE: Final = 100
 _EMPTY: Final = (204, 304)
 _OLD: Final = 10
@@ -172,8 +174,12 @@ class Response(HTTPResponse):
         if not (version.startswith("HTTP/1.") and status.isascii() and status.isdecimal()):
             raise BadStatusLine(lines[0][:80]) if lines[0] else RemoteDisconnected("no answer")
         self.version = _OLD if version == "HTTP/1.0" else _OLD + 1
-        split = (line.partition(":") for line in lines[1:])
-        return int(status), {name.lower(): value.strip() for name, _, value in split}
+        fields = {}
+        for line in lines[1:]:
+            name, _, value = line.partition(":")
+            if len(name) in _FIELD_LENGTHS:
+                fields[name.lower()] = value.strip()
+        return int(status), fields
 
     def _lines(self) -> list[str]:
         """Return the lines of a head; of what is none, at least one."""

@@ -1,6 +1,6 @@
 """Requests to an etcd cluster through the JSON gateway of its members: each sent once, to the member that answers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.client import HTTPException
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -85,22 +85,31 @@ class Gateway:
             BackendUnavailableError, BackendRefusedError: none does.
             WaitCancelledError, WaitExpiredError: from `wait`.
         """
+        return self.open_and_watch((), wait)[0]
+
+    def open_and_watch(self, creates: Sequence[dict[str, Any]], wait: WaitBudget) -> tuple[str, Stream | None]:
+        """Do as `open`, and return the events of watches, too: that a member has begun them is answer enough.
+
+        None for the events: there is nothing to be watched, or it is not permitted.
+        """
         self._end()
         self._known, self._token = None, ""
-        return self._on_a_member(self._probed, wait)
+        return self._on_a_member(lambda turn: self._probed(creates, turn), wait)
 
-    def _probed(self, turn: _Turn) -> str:
-        """Return this host's address on a connection to a member that serves us."""
+    def _probed(self, creates: Sequence[dict[str, Any]], turn: _Turn) -> tuple[str, Stream | None]:
+        """Return this host's address on a connection to a member that serves us, and what it tells."""
         line = self._ready(turn)
         address = line.local_address
         try:
+            if creates:
+                return address, self._streamed(creates, turn)
             self._asked("kv/range", _PROBE, turn)
         except NotPermittedError:
-            return address
+            return address, None
         except BackendUnavailableError:
             self._connector.hear_alert(line.place, wait=turn.wait, within_s=turn.left_s())
             raise
-        return address
+        return address, None
 
     def drop(self) -> None:
         """End all connections: the next call makes new ones, to the next member."""
@@ -185,7 +194,7 @@ class Gateway:
             self._forget_token(line)  # it was refused: nothing was done
         raise BackendRefusedError(f"{line.place} does not accept the token that it gave")
 
-    def stream(self, creates: list[dict[str, Any]], *, wait: WaitBudget) -> Stream:
+    def stream(self, creates: Sequence[dict[str, Any]], *, wait: WaitBudget) -> Stream:
         """Return the events of watches, one for each `create_request`, on a connection of its own.
 
         Returns when the member has begun all of them.
@@ -195,16 +204,16 @@ class Gateway:
             BackendUnavailableError, BackendRefusedError: no member does it.
             WaitCancelledError, WaitExpiredError: from `wait`.
         """
-        encoded = b"\n".join(msgspec.json.encode({"create_request": create}) for create in creates)
-        return self._on_a_member(lambda turn: self._streamed(encoded, len(creates), turn), wait)
+        return self._on_a_member(lambda turn: self._streamed(creates, turn), wait)
 
-    def _streamed(self, encoded: bytes, watches: int, turn: _Turn) -> Stream:
+    def _streamed(self, creates: Sequence[dict[str, Any]], turn: _Turn) -> Stream:
         """Return the stream of the member whose turn it is; requests go to the same."""
+        encoded = b"\n".join(msgspec.json.encode({"create_request": create}) for create in creates)
         self._ready(turn)
         for last in (False, True):
             line = self._reach(turn)
             try:
-                stream = self._begun(line, encoded, watches, turn)
+                stream = self._begun(line, encoded, len(creates), turn)
             except NotPermittedError:  # so etcd calls a token that has expired, where it is for a watch
                 line.end()
                 if last:

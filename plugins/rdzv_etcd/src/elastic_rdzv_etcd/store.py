@@ -4,8 +4,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeVar
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from elastic_core.api import (
     API_VERSION,
@@ -32,10 +31,11 @@ from elastic_core.api import (
     compare,
 )
 from elastic_rdzv_etcd import messages as say
+from elastic_rdzv_etcd.attendance import MANY, Attendance, Counts
 from elastic_rdzv_etcd.coding import prefix_end
 from elastic_rdzv_etcd.content import Keeper, revision_of
 from elastic_rdzv_etcd.errors import LeaseGoneError
-from elastic_rdzv_etcd.messages import Answer, Found, Json, Keys
+from elastic_rdzv_etcd.messages import Found, Json, Keys
 from elastic_rdzv_etcd.reach import OPTIONS, Reach
 from elastic_rdzv_etcd.streak import Streak
 from elastic_rdzv_etcd.watching import Watcher
@@ -46,14 +46,6 @@ if TYPE_CHECKING:
 DEFAULT_PREFIX: Final = "/elastic/"
 _TRIES: Final = 8
 _LINGER_S: Final = 3.0
-_JUDGES: Final = 3
-"""How many members, from the first seat on, remove whom the server says to be silent; the others hear of it."""
-
-_MANY: Final = 32
-"""From so many members on, those that are far from leading are not counted as exactly."""
-_COUNT_AGAIN_S: Final = 10.0
-"""How long a member that is far from leading believes how many are ahead, while nobody goes."""
-
 _VALUE: Final = b"value"
 _VERSION: Final = b"version"
 _DOCUMENT_TOPICS: Final = (CONTROL_KEY, ROUND_KEY)
@@ -104,8 +96,6 @@ class EtcdStore(CoordinationStore):
         self._streak = Streak()
         self._leases: dict[tuple[int, str], _Lease] = {}
         self._ttl_s = self.min_ttl_s
-        self._ahead: int | None = None
-        self._count: _Count | None = None
         self._live_gateway: Gateway | None = None
         self._watcher = Watcher(
             self._keys,
@@ -113,6 +103,7 @@ class EtcdStore(CoordinationStore):
             lambda creates, wait: self._gateway.stream(creates, wait=wait),
             learn=self._keeper.learn,
         )
+        self._attendance = Attendance(self._keys, self._keeper.transact, self._watcher, may_judge=self._may_judge)
 
     @property
     def _gateway(self) -> "Gateway":
@@ -149,7 +140,7 @@ class EtcdStore(CoordinationStore):
         """Open a connection anew and return this host's address on it."""
         self._watcher.drop()
         self._settle(wait)
-        return self._gateway.open(wait)
+        return self._watcher.connect(self._gateway.open_and_watch, wait)
 
     def _settle(self, wait: WaitBudget) -> None:
         if self._reach.settle(wait):
@@ -165,17 +156,16 @@ class EtcdStore(CoordinationStore):
             if made is None:
                 return None
             number, ahead = made
-            if ahead < _MANY:
+            if ahead < MANY:
                 counts = self._take(number, incarnation, lease, wait)
                 if counts is None:
                     return None
                 ahead = counts.ahead
-            else:  # its first renewal does it
+            else:  # the renewal that first counts does it
                 self._leases[number, incarnation] = lease
-                self._count = self._counted_now(number, incarnation, _Counts(ahead, ahead + 1), upsets=upsets)
+                self._attendance.suppose(number, incarnation, ahead, upsets=upsets)
             if ahead == 0:
                 self._keeper.keep_now(wait)
-            self._ahead = ahead
             return Seat(number=number, incarnation=incarnation, ahead=ahead)
 
         return self._until_done(once)
@@ -189,7 +179,7 @@ class EtcdStore(CoordinationStore):
         content, member = self._keeper.begun(wait), keys.member(incarnation)
         alive = say.put(keys.alive_of(incarnation), b"", lease.number)
         told, reads = say.touch(keys.busy), (say.get(keys.busy), say.count(keys.members))
-        made = self._transact(
+        made = self._keeper.transact(
             (*content.unchanged, say.made_at(member, 0)),
             (say.put(member, say.pack(record), content.lease), alive, told, *reads),
             (say.get(member),),
@@ -203,30 +193,20 @@ class EtcdStore(CoordinationStore):
             self._keeper.forget()
             return None
         again = (say.replace(member, say.pack(record)), alive, told, say.get(keys.busy))
-        answer = self._transact((content.born, say.made_at(member, found.made)), again, (), wait)
+        answer = self._keeper.transact((content.born, say.made_at(member, found.made)), again, (), wait)
         if not answer.succeeded:
             return None
         self._watcher.notice_members(answer.one(-1))
         return found.made, 0
 
-    def _take(
-        self, number: int, incarnation: str, lease: _Lease, wait: WaitBudget, *, known: "_Counts | None" = None
-    ) -> "_Counts | None":
-        """Put a member's keys on a lease and return how many members there are, if that is not known.
-
-        None: its seat is gone.
-        """
+    def _take(self, number: int, incarnation: str, lease: _Lease, wait: WaitBudget) -> Counts | None:
+        """Put a member's keys on a lease and return how many members there are; None: its seat is gone."""
         keys = self._keys
         puts = (
             say.put(keys.alive_of(incarnation), b"", lease.number),
             say.put(keys.seat(number), b"", lease.number),
         )
-        counts: _Counts | None
-        if known is None:
-            counts = self._counts(number, incarnation, puts, wait)
-        else:
-            same = (say.made_at(keys.member(incarnation), number),)
-            counts = known if self._transact(same, puts, (), wait).succeeded else None
+        counts = self._attendance.count(number, incarnation, puts, wait)
         if counts is not None:
             lease.seated = True
             self._leases[number, incarnation] = lease
@@ -241,7 +221,7 @@ class EtcdStore(CoordinationStore):
         member = self._keys.member(seat.incarnation)
         same = (say.made_at(member, seat.number), say.is_there(self._keys.busy))
         then = (say.replace(member, say.pack(record)), say.touch(self._keys.busy), say.get(self._keys.busy))
-        answer = self._transact(same, then, (), wait)
+        answer = self._keeper.transact(same, then, (), wait)
         if answer.succeeded:
             self._watcher.notice_members(answer.one(-1))
         return answer.succeeded
@@ -259,11 +239,11 @@ class EtcdStore(CoordinationStore):
             if held is None or at is None:
                 counts = self._take(seat.number, seat.incarnation, self._granted(ttl_s, wait), wait)
             else:
-                counts = self._believed(seat, at)
-                if not held.seated:
-                    counts = self._take(seat.number, seat.incarnation, held, wait, known=counts)
+                counts = self._attendance.believed(seat, at)
+                if counts is None and held.seated:
+                    counts = self._attendance.count(seat.number, seat.incarnation, (), wait)
                 elif counts is None:
-                    counts = self._counts(seat.number, seat.incarnation, (), wait)
+                    counts = self._take(seat.number, seat.incarnation, held, wait)
             if counts is None:
                 return None
             others = counts.live > 1
@@ -274,7 +254,7 @@ class EtcdStore(CoordinationStore):
     def withdraw(self, seat: Seat, *, wait: WaitBudget) -> None:
         """Remove a member now."""
         self._leases.pop((seat.number, seat.incarnation), None)
-        self._remove(seat.number, seat.incarnation, (), wait)
+        self._attendance.remove(seat.number, seat.incarnation, wait)
         if self.hosting:
             with suppress(ElasticError):  # a courtesy: what goes wrong with it is nobody's business any more
                 self._linger(wait)
@@ -291,90 +271,17 @@ class EtcdStore(CoordinationStore):
         keys = self._keys
         while True:
             reads = (say.get_all(keys.members), say.get_all(keys.alive, names_only=True), say.get(keys.busy))
-            answer = self._transact((), reads, (), wait)
+            answer = self._keeper.transact((), reads, (), wait)
             found = answer.found(0)
-            if not self._judge(found, answer.found(1), wait):
+            if not self._attendance.judge(found, answer.found(1), wait):
                 break
         return Members(
             revision=revision_of(answer.one(2)),
             members=tuple(
-                Member(seat=one.made, incarnation=self._incarnation(one), record=say.unpack(one.value))
+                Member(seat=one.made, incarnation=self._attendance.incarnation(one), record=say.unpack(one.value))
                 for one in sorted(found, key=lambda one: one.made)
             ),
         )
-
-    # --- who is there
-
-    def _counts(self, number: int, incarnation: str, puts: Sequence[Json], wait: WaitBudget) -> "_Counts | None":
-        """Return how many members there are, and before this one; None: its seat is gone."""
-        keys, upsets = self._keys, self._watcher.upsets
-        answer = self._transact(
-            (say.made_at(keys.member(incarnation), number),),
-            (*puts, say.count(keys.members), say.count(keys.seats), say.count(keys.seats, end=keys.seat(number))),
-            (),
-            wait,
-        )
-        if not answer.succeeded:
-            return None
-        members, seats, ahead = (answer.counted(at) for at in (-3, -2, -1))
-        # They differ while a member comes, or is silent: then each is looked at, by those to whom it matters.
-        same = members == seats or (ahead > _JUDGES and members > _MANY)
-        counts = _Counts(ahead, members) if same else self._counted(number, wait)
-        self._ahead = counts.ahead
-        at = answer.revision if members == seats else 0
-        self._count = self._counted_now(number, incarnation, counts, upsets=upsets, revision=at)
-        return counts
-
-    @staticmethod
-    def _counted_now(number: int, incarnation: str, counts: "_Counts", *, upsets: int, revision: int = 0) -> "_Count":
-        return _Count((number, incarnation), counts, revision, upsets, SYSTEM_CLOCK.monotonic_s())
-
-    def _believed(self, seat: Seat, revision: int) -> "_Counts | None":
-        """Return what was counted last, if it is so still: nothing was written since.
-
-        Of many, one that is far from leading need not know at once how many have come: to it, nobody must have gone.
-        """
-        last = self._count
-        if last is None or last.seat != (seat.number, seat.incarnation):
-            return None
-        now_s = SYSTEM_CLOCK.monotonic_s()
-        far = last.counts.ahead > _JUDGES and last.counts.live > _MANY
-        calm = self._watcher.listens and last.upsets == self._watcher.upsets and 0 <= now_s - last.at_s < _COUNT_AGAIN_S
-        return last.counts if revision == last.revision or (far and calm) else None
-
-    def _counted(self, number: int, wait: WaitBudget) -> "_Counts":
-        keys = self._keys
-        reads = (say.get_all(keys.members, names_only=True), say.get_all(keys.alive, names_only=True))
-        answer = self._transact((), reads, (), wait)
-        found = answer.found(0)
-        gone = self._judge(found, answer.found(1), wait)
-        live = [one.made for one in found if one.made not in gone]
-        return _Counts(sum(made < number for made in live), len(live))
-
-    def _judge(self, members: Sequence[Found], alive: Sequence[Found], wait: WaitBudget) -> set[int]:
-        """Remove the members that are silent, if it is known that they are; return the numbers of their seats."""
-        heard = {one.name(self._keys.alive) for one in alive}
-        silent = [one for one in members if one.name(self._keys.members) not in heard]
-        if not silent or not self._streak.may_judge(now_s=SYSTEM_CLOCK.monotonic_s(), ttl_s=self._ttl_s):
-            return set()
-        gone = set()
-        for one in silent:
-            incarnation = self._incarnation(one)
-            still = (say.made_at(self._keys.alive_of(incarnation), 0),)
-            if self._remove(one.made, incarnation, still, wait):
-                gone.add(one.made)
-        return gone
-
-    def _remove(self, number: int, incarnation: str, also: Sequence[Json], wait: WaitBudget) -> bool:
-        """Remove a member and tell of it, if `also` holds; return whether this call did."""
-        keys = self._keys
-        member, told = keys.member(incarnation), (keys.busy, keys.topic(Topic.DEPARTURES))
-        same = (say.made_at(member, number), *(say.is_there(key) for key in told))
-        content = (say.delete(member), say.delete(keys.alive_of(incarnation)), say.delete(keys.seat(number)))
-        return self._transact((*same, *also), (*content, *(say.touch(key) for key in told)), (), wait).succeeded
-
-    def _incarnation(self, found: Found) -> str:
-        return unquote(found.name(self._keys.members).decode())
 
     # --- documents
 
@@ -402,7 +309,7 @@ class EtcdStore(CoordinationStore):
             value = say.put(prefix + _VALUE, say.pack(new), content.lease)
             marked = say.put(prefix + _VERSION, version.encode(), content.lease)
             same = (*content.unchanged, expected)
-            answer = self._transact(same, (value, marked, *told), (say.get_all(prefix),), wait)
+            answer = self._keeper.transact(same, (value, marked, *told), (say.get_all(prefix),), wait)
             if answer.succeeded:
                 return Swapped(applied=True, current=Document(value=new, version=version))
             standing = _document(answer.found(0), prefix)
@@ -420,7 +327,7 @@ class EtcdStore(CoordinationStore):
     def _learned(self, prefix: bytes, wait: WaitBudget) -> Document | None:
         """Return a document as it stands, and know the content afterwards, if there is any."""
         reads = (say.get_all(self._keys.told), say.get_all(prefix))
-        answer = self._transact((), reads, (), wait)
+        answer = self._keeper.transact((), reads, (), wait)
         there = self._keeper.learn({found.key: found for found in answer.found(0)})
         return _document(answer.found(1), prefix) if there else None
 
@@ -430,14 +337,14 @@ class EtcdStore(CoordinationStore):
         """Block until one of the topics has moved beyond `since`."""
         end_s = SYSTEM_CLOCK.monotonic_s() + timeout_s
         while True:
-            judges = self._ahead is not None and self._ahead < _JUDGES
+            judges = self._attendance.judges
             self._watcher.listen(frozenset(topics), wait, judges=judges)
             seen = compare(since, self._watcher.look(wait, believe=timeout_s > 0), topics)
             left_s = wait.remaining_s(max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()))
             if seen.changed or seen.reset or left_s <= 0:
                 return seen
             if judges and self._watcher.take_silence():
-                self._counted(0, wait)
+                self._attendance.look(0, wait)
             else:
                 self._watcher.hear(left_s, wait)
 
@@ -461,8 +368,8 @@ class EtcdStore(CoordinationStore):
         self._streak.answered(sent_s=sent_s, now_s=SYSTEM_CLOCK.monotonic_s(), ttl_s=self._ttl_s)
         return answer
 
-    def _transact(self, same: Sequence[Json], then: Sequence[Json], other: Sequence[Json], wait: WaitBudget) -> Answer:
-        return self._keeper.transact(same, then, other, wait)
+    def _may_judge(self) -> bool:
+        return self._streak.may_judge(now_s=SYSTEM_CLOCK.monotonic_s(), ttl_s=self._ttl_s)
 
     def _on_a_living_lease(self, once: Callable[[], _T]) -> _T:
         """Return what a call returns; where the server refused it for a lease that is over, call it once more."""
@@ -479,25 +386,6 @@ class EtcdStore(CoordinationStore):
             if done is not None:
                 return done
         raise BackendUnavailableError(f"{self.where}: somebody changes the run's content as fast as it is written")
-
-
-class _Count(NamedTuple):
-    """What was counted for a seat, when, and of what."""
-
-    seat: tuple[int, str]
-    counts: "_Counts"
-    revision: int
-    """Of the store; 0: not all who were there could be counted."""
-    upsets: int
-    at_s: float
-
-
-class _Counts:
-    """How many live members there are, and with a lower seat."""
-
-    def __init__(self, ahead: int, live: int) -> None:
-        self.ahead = ahead
-        self.live = live
 
 
 def _document(found: Sequence[Found], prefix: bytes) -> Document | None:

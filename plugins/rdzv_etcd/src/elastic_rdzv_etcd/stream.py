@@ -132,6 +132,8 @@ class Stream:
         try:
             with self._interrupt.by(wait, self._line.wire.wake):
                 chunk = self._response.chunk()
+            if wait.cancelled:  # that has ended the connection, though it had this to give
+                raise WaitCancelledError
             if chunk:
                 *lines, self._rest = (self._rest + chunk).split(b"\n")
                 for line in filter(None, lines):

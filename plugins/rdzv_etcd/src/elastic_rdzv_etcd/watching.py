@@ -76,13 +76,27 @@ class Watcher:
         if self._stream is not None and (self._members or not members) and (self._judges or not judges):
             return
         self.drop()
+        self._begin(self._open(self._creates(members=members, judges=judges), wait), members=members, judges=judges)
+
+    def connect(self, open_: "Callable[[list[Json], WaitBudget], tuple[str, Stream | None]]", wait: WaitBudget) -> str:
+        """Listen on a connection that is made anew, if that is permitted; return this host's address on it."""
+        self.drop()
+        address, stream = open_(self._creates(members=False, judges=False), wait)
+        if stream is not None:
+            self._begin(stream, members=False, judges=False)
+        return address
+
+    def _creates(self, *, members: bool, judges: bool) -> list[Json]:
         keys = self._keys
         creates: list[Json] = [{"key": b64(keys.told), "range_end": b64(prefix_end(keys.told))}]
         if judges:
             creates.append({"key": b64(keys.alive), "range_end": b64(prefix_end(keys.alive)), "filters": ["NOPUT"]})
         if members:
             creates.append({"key": b64(keys.busy)})
-        self._stream = self._open(creates, wait)
+        return creates
+
+    def _begin(self, stream: "Stream", *, members: bool, judges: bool) -> None:
+        self._stream = stream
         self._opened_s = SYSTEM_CLOCK.monotonic_s()
         self._members, self._judges = members, judges
         self._silence = judges  # perhaps somebody's ended before
@@ -140,7 +154,8 @@ class Watcher:
             return None
         field = self._fields.get(key)
         if field is not None:
-            return replace(seen, **{field: puts + int(event["value"] or b"0")})
+            told = puts + int(event["value"] or b"0")  # what was noticed meanwhile may be further
+            return replace(seen, **{field: max(getattr(seen, field), told)})
         if key == self._keys.birth and seen.birth in ("", event["value"].decode()):
             return replace(seen, birth=event["value"].decode())
         return seen if key == self._keys.keep else None

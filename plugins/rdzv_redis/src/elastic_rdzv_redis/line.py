@@ -135,10 +135,13 @@ class Line(AbstractConnection):
         with self._interrupt.by(wait, self.wake):
             try:
                 self._block_until(SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(LIMIT_S))
-                return self.read_response()
+                message = self.read_response()
             except (RedisError, OSError) as error:
-                failure = error
-        raise self._ended(failure, wait, sent=True, writes=False) from self._shown(failure)
+                raise self._ended(error, wait, sent=True, writes=False) from self._shown(error)
+        if wait.cancelled:  # that has ended the connection, though it had this to give
+            self.end()
+            raise WaitCancelledError
+        return message
 
     def pushes(self, timeout_s: float, wait: WaitBudget) -> bool:
         """Block until something was pushed, throw all of it away, and return whether there was anything.

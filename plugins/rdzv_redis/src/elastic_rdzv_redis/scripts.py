@@ -85,6 +85,11 @@ end
 local function heard(ttl)
   redis.call('HSET', state, 'heard', now, 'ttl', ttl)
 end
+
+local function look()
+  return redis.call('HMGET', state, 'birth', 'mute', 'revision:members', 'revision:departures', 'revision:round',
+    'revision:control')
+end
 """
 
 ENLIST: Final = Script("""
@@ -144,7 +149,7 @@ for at = 1, #first, 2 do
     break
   end
 end
-return {ahead(number), redis.call('ZCARD', seats), next_ms}
+return {ahead(number), redis.call('ZCARD', seats), next_ms, look()}
 """)
 
 WITHDRAW: Final = Script("""
@@ -192,6 +197,5 @@ return {applied and 1 or 0, standing[1], standing[2]}
 
 LOOK: Final = Script("""
 keep()
-return redis.call('HMGET', state, 'birth', 'mute', 'revision:members', 'revision:departures', 'revision:round',
-  'revision:control')
+return look()
 """)

@@ -165,6 +165,11 @@ class Session:
             raise
         self._channels = channels
 
+    def listening(self, channels: frozenset[str]) -> Line | None:
+        """Return the connection for pushes, if it is subscribed to these channels and has not been ended."""
+        there = self._pushes is not None and self._pushes.sock.fileno() >= 0 and channels <= self._channels
+        return self._pushes if there else None
+
     def pushed(self, timeout_s: float, wait: WaitBudget, *, polled: bool) -> bool:
         """Block until there may be something new, at most `timeout_s`: whether the revisions must be read again.
 

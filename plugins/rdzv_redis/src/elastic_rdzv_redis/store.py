@@ -30,6 +30,7 @@ from elastic_rdzv_redis import scripts
 from elastic_rdzv_redis.url import Login, Target, Tls, parse_target
 
 if TYPE_CHECKING:
+    from elastic_rdzv_redis.line import Line
     from elastic_rdzv_redis.session import Session
 
 _PARTS: Final = ("state", "seats", "leases", "records")
@@ -79,6 +80,7 @@ class RedisStore(CoordinationStore):
         base = f"elastic:{{{quote(settings.run_id, safe='')}}}:"
         self._keys = tuple(base + part for part in _PARTS)
         self._live_session: Session | None = None
+        self._renewed: tuple[Line, Revisions, bool] | None = None
 
     def _option(self, name: str) -> str:
         value = self.settings.options.get(name)
@@ -147,10 +149,14 @@ class RedisStore(CoordinationStore):
 
     def renew(self, seat: Seat, *, ttl_s: float, wait: WaitBudget) -> Renewal | None:
         """Make the lease end `ttl_s` from now."""
+        listening = self._session.listening(frozenset())
         reply = self._run(scripts.RENEW, seat.incarnation, seat.number, _ms(ttl_s), wait=wait)
         if reply is None:
             return None
-        ahead, live, next_ms = (int(value) for value in reply)
+        *counts, said = reply
+        ahead, live, next_ms = (int(value) for value in counts)
+        if listening is not None:
+            self._renewed = (listening, *_revisions(said))
         return Renewal(ahead=ahead, live=live, next_expiry_s=None if next_ms < 0 else next_ms / 1000)
 
     def withdraw(self, seat: Seat, *, wait: WaitBudget) -> None:
@@ -183,11 +189,12 @@ class RedisStore(CoordinationStore):
     def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:
         """Block until one of the topics has moved beyond `since`."""
         end_s = SYSTEM_CLOCK.monotonic_s() + timeout_s
-        session = self._session
+        session, channels = self._session, frozenset(f"{self._keys[0]}/{topic}" for topic in topics)
+        known = self._known(channels) if timeout_s > 0 else None
         while True:
             # Before reading: what comes after it is pushed, what came before is read. A repetition sends nothing.
-            session.subscribe(frozenset(f"{self._keys[0]}/{topic}" for topic in topics), wait)
-            now, polled = self._look(wait)
+            session.subscribe(channels, wait)
+            (now, polled), known = known or self._look(wait), None
             seen = compare(since, now, topics)
             left_s = wait.remaining_s(max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()))
             if seen.changed or seen.reset or left_s <= 0 or not session.pushed(left_s, wait, polled=polled):
@@ -203,15 +210,27 @@ class RedisStore(CoordinationStore):
 
     def _look(self, wait: WaitBudget) -> tuple[Revisions, bool]:
         """Return the revisions, and whether some member was not permitted to publish one."""
-        birth, mute, *counts = self._run(scripts.LOOK, wait=wait, writes=False)
-        members, departures, round_, control = (int(count or 0) for count in counts)
-        revisions = Revisions(
-            birth=(birth or b"").decode(), members=members, departures=departures, round=round_, control=control
-        )
-        return revisions, mute is not None
+        return _revisions(self._run(scripts.LOOK, wait=wait, writes=False))
+
+    def _known(self, channels: frozenset[str]) -> tuple[Revisions, bool] | None:
+        """Return, once, what the last request, a renewal, has read, if all that came after it is pushed here."""
+        renewed, self._renewed = self._renewed, None
+        if renewed is None or self._session.listening(channels) is not renewed[0]:
+            return None
+        return renewed[1:]
 
     def _run(self, script: scripts.Script, *args: str | bytes | int, wait: WaitBudget, writes: bool = True) -> Any:  # noqa: ANN401
+        self._renewed = None
         return self._session.run(script, self._keys, *args, wait=wait, writes=writes)
+
+
+def _revisions(said: Sequence[bytes | None]) -> tuple[Revisions, bool]:
+    birth, mute, *counts = said
+    members, departures, round_, control = (int(count or 0) for count in counts)
+    revisions = Revisions(
+        birth=(birth or b"").decode(), members=members, departures=departures, round=round_, control=control
+    )
+    return revisions, mute is not None
 
 
 def _random() -> str:

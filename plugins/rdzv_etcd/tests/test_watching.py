@@ -1,0 +1,77 @@
+"""What a watcher makes of the events that a server pushes."""
+
+import pytest
+
+from elastic_core.api import Topic, WaitBudget, compare
+from elastic_rdzv_etcd.coding import b64
+from elastic_rdzv_etcd.messages import Answer, Found, Keys
+from elastic_rdzv_etcd.watching import Watcher
+
+KEYS = Keys("/elastic/", "run")
+TOPICS = frozenset(Topic)
+
+
+class Pushed:
+    """A stream whose events the test chooses."""
+
+    closed = False
+
+    def __init__(self):
+        self.coming = []
+
+    def events(self, timeout_s, wait):
+        events, self.coming = self.coming, []
+        return events
+
+    def close(self):
+        self.closed = True
+
+
+def raw(key, value, puts):
+    return {"key": b64(key), "value": b64(value), "version": str(puts), "mod_revision": "7", "create_revision": "1"}
+
+
+def put(key, puts, *, at, value=b"-1"):
+    return {"type": "PUT", "key": key, "value": value, "version": puts, "mod_revision": at}
+
+
+@pytest.fixture
+def watcher():
+    """One that has read the content at revision 7: each topic was put once."""
+    kvs = [raw(KEYS.birth, b"b1", 1), *(raw(KEYS.topic(topic), b"-1", 1) for topic in Topic)]
+    answer = {"header": {"revision": "7"}, "responses": [{"response_range": {"kvs": kvs}}]}
+    made = Watcher(KEYS, lambda *_: Answer(answer), lambda *_: Pushed())
+    made.listen(TOPICS, WaitBudget(), judges=True)
+    return made
+
+
+def look(watcher, *events):
+    watcher._stream.coming += events
+    return watcher.look(WaitBudget(), believe=True)
+
+
+def test_events_say_how_far_the_topics_are(watcher):
+    before = look(watcher)
+    now = look(watcher, put(KEYS.topic("control"), 2, at=8), put(KEYS.topic("round"), 3, at=9))
+    assert compare(before, now, TOPICS).changed == {Topic.CONTROL, Topic.ROUND}
+
+
+def test_events_that_are_older_than_what_was_read_are_nothing_new(watcher):
+    before = look(watcher)
+    assert look(watcher, put(KEYS.topic("control"), 1, at=6)) == before
+
+
+def test_events_that_are_older_than_what_was_noticed_take_nothing_back(watcher):
+    look(watcher)
+    watcher.notice_members(Found(raw(KEYS.busy, b"-1", 4)))  # an update of ours, answered before it was pushed
+    noticed = look(watcher)
+    pushed = [look(watcher, put(KEYS.busy, puts, at=6 + puts)) for puts in (2, 3, 4, 5)]
+    assert [now.members for now in pushed] == [noticed.members] * 3 + [noticed.members + 1]
+    assert not any(compare(noticed, now, TOPICS).reset for now in pushed)
+
+
+def test_another_content_is_read(watcher):
+    before = look(watcher)
+    watcher._read = lambda *_: Answer({"header": {"revision": "9"}, "responses": [{"response_range": {}}]})
+    gone = look(watcher, {"type": "DELETE", "key": KEYS.birth, "value": b"", "version": 0, "mod_revision": 9})
+    assert compare(before, gone, TOPICS).reset
