@@ -20,7 +20,9 @@ from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_environment
 from elastic_core.plugins.loading import BASES
 from elastic_core.plugins.missing import KINDS
 from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS
-from elastic_core.types import OptionSpec, Round
+from elastic_core.types import FailureClass, OptionSpec, Round
+from elastic_policy_rules import schema
+from elastic_policy_rules.values import CLASS_NAMES
 from elastic_rdzv_etcd.store import EtcdStore
 from elastic_rdzv_etcd.v2_store import EtcdV2Store
 from elastic_rdzv_redis.embedded import EmbeddedStore
@@ -218,6 +220,28 @@ def _default(spec: OptionSpec) -> str:
 _KINDS: Final[Mapping[str, str]] = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
 
 
+def policy_keys(keys: Iterable[schema.Key]) -> str:
+    """Keys of a part of a rule file."""
+    rows = [(f"`{key.name}`", key.value, key.default, key.meaning) for key in keys]
+    if any(default for _, _, default, _ in rows):
+        return _table(("key", "value", "left out", "meaning"), rows)
+    return _table(("key", "value", "meaning"), ((name, value, meaning) for name, value, _, meaning in rows))
+
+
+def policy_words(words: Mapping[str, str]) -> str:
+    """Words of a rule file."""
+    return _table(("word", "what follows"), ((f"`{word}`", meaning) for word, meaning in words.items()))
+
+
+def failure_classes() -> str:
+    """Return the classes of failures, and how else they may be written in a rule file."""
+    rows = []
+    for kind in FailureClass:
+        others = (f"`{name}`" for name, kinds in CLASS_NAMES.items() if kind in kinds and name != kind.value)
+        rows.append((f"`{kind.value}`", ", ".join(others)))
+    return _table(("class", "also"), rows)
+
+
 def moments() -> str:
     """What hooks are told, in the order of `AgentHook`."""
     events = {method: event for event, method in METHODS.items()}
@@ -252,6 +276,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "RendezvousHandler",
         "CoordinationStore",
         "FailureHandler",
+        "Intensity",
         "AgentHook",
         "hookimpl",
         "API_VERSION",
@@ -357,6 +382,15 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "etcd-v2-options": etcd_v2_options,
     "c10d-options": c10d_options,
     "static-options": static_options,
+    "policy-file-keys": lambda: policy_keys(schema.FILE_KEYS),
+    "policy-rule-keys": lambda: policy_keys(schema.RULE_KEYS),
+    "policy-match-keys": lambda: policy_keys(schema.MATCH_KEYS),
+    "policy-uptime-keys": lambda: policy_keys(schema.UPTIME_KEYS),
+    "policy-backoff-keys": lambda: policy_keys(schema.BACKOFF_KEYS),
+    "policy-blame-keys": lambda: policy_keys(schema.BLAME_KEYS),
+    "policy-actions": lambda: policy_words(schema.ACTIONS),
+    "policy-exhausted": lambda: policy_words(schema.EXHAUSTED),
+    "failure-classes": failure_classes,
     "moments": moments,
     "states": states,
 }

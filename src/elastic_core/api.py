@@ -20,6 +20,7 @@ from elastic_core.errors import (
     WorkerError,
 )
 from elastic_core.failure.handler import FailureHandler
+from elastic_core.failure.intensity import Intensity
 from elastic_core.hooks.handler import AgentHook
 from elastic_core.messages import (
     AgentStarted,
@@ -130,6 +131,7 @@ __all__ = [
     "HookSettings",
     "HostedProcess",
     "Ignore",
+    "Intensity",
     "Interrupt",
     "Joining",
     "KeptFolder",

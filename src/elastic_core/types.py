@@ -231,6 +231,9 @@ class PolicySettings(Record, frozen=True, kw_only=True):
     restart_window_s: float | None = None
     restart_backoff_s: float = 0.5
     fatal_exit_codes: tuple[int, ...] = ()
+    run_id: str = ""
+    min_nodes: int = 1
+    max_nodes: int = 1
     options: Mapping[str, str | int | float | bool | None] = {}
 
 
@@ -327,6 +330,8 @@ class FailedWorker(Record, frozen=True, kw_only=True):
     """When it failed: the error file's time, else when the kernel told us."""
     error: ErrorRecord | None = None
     log_paths: tuple[str, ...] = ()
+    log_tail: str = ""
+    """The end of its stderr, where that is kept."""
 
 
 class Failure(Record, frozen=True, kw_only=True):
@@ -350,6 +355,16 @@ class Failure(Record, frozen=True, kw_only=True):
     message: str = ""
     retryable: bool = True
     """False: trying again can't help (a missing script, a SyntaxError, an import that fails in the first attempt)."""
+    signal: int | None = None
+    """What killed the worker, unless it was our own; None: it ended by itself, or no worker is to blame."""
+    log_tail: str = ""
+    """The last 4 KiB of that worker's stderr, where it is kept; empty in the history."""
+    fingerprint: str = ""
+    """The same for failures of one kind: class, exception, place and message, without numbers that change."""
+    progress: int | None = None
+    """How far the run had come, in steps that only rise; None: not known."""
+    node_count: int | None = None
+    """How many nodes the failed round had; None: there was none, or it is not known."""
     decision: "Restart | Stop | Ignore | None" = None
 
 
@@ -373,10 +388,15 @@ class NodeReport(Record, frozen=True, kw_only=True):
 
 
 class Restart(Record, frozen=True, kw_only=True, tag="restart"):
-    """Start all workers again, after `delay_s`, without the nodes named; `rule` says which rule decided."""
+    """Start all workers again, after `delay_s`, without the nodes named; `rule` says which rule decided.
+
+    `exclude_s`: for how many seconds each of `exclude_nodes` stays out, in the same order; those behind its end stay so
+    until the next decision. A node that the run needs to have enough comes back before.
+    """
 
     delay_s: float = 0.0
     exclude_nodes: tuple[str, ...] = ()
+    exclude_s: tuple[float, ...] = ()
     rule: str = ""
 
 

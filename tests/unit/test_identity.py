@@ -103,6 +103,13 @@ def test_refused(key, other):
     assert compare_fingerprints(mine, theirs, allowed={key}) == ([], [])
 
 
+def test_another_policy_only_warns():
+    refusals, warnings = compare_fingerprints(make(), make(policy="rules (0123abcd)"))
+    assert not refusals
+    told = "run 'bert-7' was begun with --policy rules (0123abcd), this node has intensity"
+    assert mismatch_warning("bert-7", warnings) == told
+
+
 def test_python_only_warns():
     refusals, warnings = compare_fingerprints(make(), make(python="3.12"))
     assert not refusals
@@ -185,8 +192,8 @@ def test_allow_mismatch_names_the_nearest(key, hint):
     with pytest.raises(ConfigError) as caught:
         parse_allow_mismatch([f"role,{key}"])
     assert str(caught.value) == (
-        f"--allow-mismatch {key!r} is none of arguments, backend_options, entrypoint, nnodes, nproc, python, role, "
-        f"torch. Try: --allow-mismatch {hint}"
+        f"--allow-mismatch {key!r} is none of arguments, backend_options, entrypoint, nnodes, nproc, policy, python, "
+        f"role, torch. Try: --allow-mismatch {hint}"
     )
 
 

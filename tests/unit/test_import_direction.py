@@ -49,6 +49,7 @@ def test_the_plugins_are_found():
     packages = {path.parts[path.parts.index("src") + 1] for path in OUTSIDERS}
     assert packages == {
         "elastic_core",
+        "elastic_policy_rules",
         "elastic_rdzv_etcd",
         "elastic_rdzv_redis",
         "elastic_rdzv_static",

@@ -116,12 +116,28 @@ def test_the_policy_is_told_of_the_first_cause():
         local_rank=2,
         exception_type="ValueError",
         message="boom",
+        fingerprint="user exception|ValueError|train.py:12|boom",
     )
 
 
 def test_a_death_by_signal_has_no_exception_and_shells_exit_code():
     failure = to_failure(build([worker(0, -9, None)]), at_s=1, uptime_s=1)
     assert (failure.exit_code, failure.exception_type, failure.summary) == (137, "", "killed by SIGKILL (9)")
+    assert (failure.signal, failure.fingerprint) == (9, "signal|||killed by SIGKILL (#)")
+
+
+@pytest.mark.parametrize("code", [-15, -9])
+def test_our_own_signal_is_not_what_killed_a_worker_that_had_failed(code):
+    slow = worker(0, code, stop_signal=15, stop_sent_ns=AT_NS + 10 * MS)
+    assert to_failure(build([slow]), at_s=1, uptime_s=1).signal is None
+
+
+def test_the_policy_sees_the_end_of_stderr_and_the_size_of_the_round():
+    first, second = (msgspec.structs.replace(worker(rank, at_ns=AT_NS + rank), log_tail="x" * 5000) for rank in (0, 1))
+    incident = build([first, second], round_node_count=3)
+    failure = to_failure(incident, at_s=1, uptime_s=1)
+    assert (failure.log_tail, failure.node_count) == ("x" * 4096, 3)
+    assert incident.secondary[0].log_tail == ""
 
 
 def test_a_failure_of_the_launcher_has_no_first_worker_and_keeps_its_failure():
@@ -137,7 +153,8 @@ def test_a_failure_of_the_launcher_has_no_first_worker_and_keeps_its_failure():
     )
     incident = build_launcher_incident(failure, run_id="bert-7", host="gpu-12", at_ns=AT_NS)
     assert (incident.source, incident.first, incident.exit_code) == ("launcher", None, 4)
-    assert to_failure(incident, at_s=600, uptime_s=0) == failure
+    expected = msgspec.structs.replace(failure, fingerprint="rendezvous|||# of at least # nodes joined within # s")
+    assert to_failure(incident, at_s=600, uptime_s=0) == expected
 
 
 @pytest.mark.parametrize(

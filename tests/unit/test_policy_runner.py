@@ -33,6 +33,8 @@ def test_answers(answer):
         (Restart(delay_s="2"), "wants a restart after '2' s"),
         (Restart(exclude_nodes="n1"), "excludes the nodes 'n1'"),
         (Restart(exclude_nodes=(1,)), "excludes the nodes (1,)"),
+        (Restart(exclude_nodes=("n1",), exclude_s=(1.0, 2.0)), "excludes nodes for (1.0, 2.0) s"),
+        (Restart(exclude_nodes=("n1",), exclude_s=(-1.0,)), "excludes nodes for (-1.0,) s"),
         (Stop(reason="x", outcome="fine"), "stops with outcome 'fine'"),
         (Stop(reason=None), "stops with outcome 'failed'"),
     ],

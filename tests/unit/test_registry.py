@@ -244,10 +244,14 @@ def test_missing_backend_is_named_with_what_would_help(name, needles, monkeypatc
     assert "installed: 'local' (elastic-core " in text
 
 
-def test_missing_policy_names_its_distribution():
+def test_missing_policy_names_its_distribution(monkeypatch):
+    monkeypatch.setattr(
+        "elastic_core.plugins.registry.find_entries",
+        lambda: [e for e in discovery.find_entries() if e.distribution == "elastic-core"],
+    )
     refused(
         lambda: PluginRegistry().make_policy("rules", PolicySettings(name="rules"), {}),
-        "policy 'rules' is not available yet",
+        "policy 'rules' is not installed",
         "'intensity' (elastic-core",
         "pip install elastic-policy-rules",
     )

@@ -38,7 +38,24 @@ def test_every_key_is_what_the_run_was_started_with(script):
         "format": str(FORMAT),
         "torch": torch_version(),
         "python": OURS,
+        "policy": "intensity",
     }
+
+
+def test_of_a_rule_file_the_content_counts_and_not_where_it_lies(script, tmp_path):
+    entrypoint = make_entrypoint(script, [], environ={})
+
+    def policy(name, text, **conf):
+        (tmp_path / name).write_text(text)
+        return of(entrypoint, policy="rules", policy_conf={"file": str(tmp_path / name), **conf})["policy"]
+
+    assert policy("a.yaml", "rules: []") == policy("b.yaml", "rules: []")
+    assert policy("a.yaml", "rules: []").startswith("rules (")
+    assert policy("a.yaml", "rules: []") != policy("a.yaml", "rules: {}")
+    assert of(entrypoint, policy="mine", policy_conf={"a": "1"}) != of(
+        entrypoint, policy="mine", policy_conf={"a": "2"}
+    )
+    assert of(entrypoint, policy="rules", policy_conf={"file": "/no/such"})["policy"].startswith("rules (")
 
 
 def test_a_default_that_was_typed_is_no_difference(script):

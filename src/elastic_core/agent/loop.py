@@ -401,6 +401,7 @@ class Agent:
                 summary=str(err),
                 node_id=self._node_id,
                 round_index=command.round.index,
+                node_count=command.round.node_count,
                 at_s=self._spawned_s - self._began_s,
                 uptime_s=0.0,
                 exit_code=err.exit_code,
@@ -521,7 +522,9 @@ class Agent:
         """Return a failure that the machine made up, with where and when."""
         if failure.node_id:
             return failure
-        return replace(failure, node_id=self._node_id, at_s=self._clock.monotonic_s() - self._began_s)
+        count = None if self._round is None else self._round.node_count
+        at_s = self._clock.monotonic_s() - self._began_s
+        return replace(failure, node_id=self._node_id, at_s=at_s, node_count=failure.node_count or count)
 
     def _ask_policy(self, failure: Failure, history: tuple[Failure, ...]) -> None:
         stamped = self._placed(failure)

@@ -151,8 +151,8 @@ def without_workers(summary: str, kind: FailureClass, round_index: int = -1) -> 
 
 
 def noted(ledger: Ledger, failure: Failure, decision: Decision, *, restarts: int) -> Ledger:
-    """Put a failure and its decision on the books."""
-    entry = replace(failure, decision=decision)
+    """Put a failure and its decision on the books, without what only one decision needs."""
+    entry = replace(failure, decision=decision, log_tail="")
     return replace(ledger, restart_count=ledger.restart_count + restarts, history=(*ledger.history, entry))
 
 

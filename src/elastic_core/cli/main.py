@@ -123,7 +123,7 @@ def _report(error: Exception) -> int:
 
         traceback.print_exception(error, file=sys.stderr)
     if isinstance(error, ElasticError):
-        return _say(str(error), error.exit_code)
+        return _say(str(error), error.exit_code, notes=getattr(error, "__notes__", ()))
     click = sys.modules.get("click")  # not loaded: no error of its own
     if click is not None and isinstance(error, click.ClickException):
         command = getattr(getattr(error, "ctx", None), "command_path", "elastic")
@@ -137,11 +137,12 @@ def _report(error: Exception) -> int:
     return _say(f"this is a defect of elastic-core: {what}. Try: {hint}", 1)
 
 
-def _say(text: str, code: int) -> int:
+def _say(text: str, code: int, *, notes: Sequence[str] = ()) -> int:
+    """Write the error's line, and below it one for each note: what is wrong in each place of a file, say."""
     from elastic_core.cli.secrets import masked_text
 
-    line = masked_text(" ".join(text.split()))
-    print(f"elastic: error: {line}", file=sys.stderr)  # noqa: T201 - the command line's voice
+    for line in (f"elastic: error: {text}", *notes):
+        print(masked_text(" ".join(line.split())), file=sys.stderr)  # noqa: T201 - the command line's voice
     return code
 
 

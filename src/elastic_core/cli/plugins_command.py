@@ -1,44 +1,14 @@
 """`elastic plugins`: what is installed, and what is wrong with it."""
 
-import importlib
-
 import click
 
-from elastic_core.errors import ConfigError
-
-_COMMANDS = {"new": ("elastic_core.cli.plugins_new", "Write a package with a plugin that works, to begin with.")}
-"""Module (its attribute `command` is the click command) and help line of each subcommand."""
+from elastic_core.cli.lazy_commands import LazyCommands
 
 
-class _Plugins(click.Group):
-    """Lists, or does what a subcommand says, which is imported by use."""
+class _Plugins(LazyCommands):
+    """Lists, or does what a subcommand says."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order in which people need them."""
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one command; None where there is no such."""
-        if cmd_name not in _COMMANDS:
-            return None
-        command = importlib.import_module(_COMMANDS[cmd_name][0]).command
-        return command if isinstance(command, click.Command) else None
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or say what there is."""
-        if args[0] not in _COMMANDS and not ctx.resilient_parsing:
-            known = ", ".join(_COMMANDS)
-            raise ConfigError(
-                f"elastic plugins has no command {args[0]!r}; it has {known}", hint="elastic plugins --help"
-            )
-        return super().resolve_command(ctx, args)
+    commands_of = {"new": ("elastic_core.cli.plugins_new", "Write a package with a plugin that works, to begin with.")}  # noqa: RUF012  # ClassVar in the base
 
 
 def _plugins(as_json: bool) -> int | None:

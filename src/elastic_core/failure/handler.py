@@ -30,3 +30,10 @@ class FailureHandler(ABC):
     @abstractmethod
     def decide(self, failure: Failure, history: Sequence[Failure]) -> Decision:
         """Return what happens after `failure`; `history` has the run's earlier failures, oldest first."""
+
+    def explain(self, failure: Failure, history: Sequence[Failure]) -> Sequence[str]:
+        """Return in lines for people why `decide` answers as it does; for `elastic policy simulate`. Default: nothing.
+
+        As pure as `decide`; never called in a run.
+        """
+        return ()

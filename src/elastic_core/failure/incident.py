@@ -10,6 +10,7 @@ import msgspec
 
 from elastic_core.encoding import encode_json
 from elastic_core.failure.classify import rank_causes
+from elastic_core.failure.fingerprint import fingerprint
 from elastic_core.types import (
     Decision,
     FailedWorker,
@@ -28,6 +29,7 @@ SCHEMA_VERSION = 1
 MAX_CALLSTACK_CHARS = 32_768
 MAX_SECONDARY_CALLSTACK_CHARS = 2_048
 MAX_MESSAGE_CHARS = 8_192
+MAX_LOG_TAIL_CHARS = 4_096
 
 
 class IncidentFrame(Record, frozen=True, kw_only=True):
@@ -75,6 +77,8 @@ class IncidentWorker(Record, frozen=True, kw_only=True):
     stop_sent_ns: int | None = None
     exception: IncidentException | None = None
     log_paths: tuple[str, ...] = ()
+    log_tail: str = ""
+    """The end of its stderr, where that is kept; of the first worker only."""
 
 
 class IncidentDecision(Record, frozen=True, kw_only=True):
@@ -86,6 +90,7 @@ class IncidentDecision(Record, frozen=True, kw_only=True):
     outcome: str = ""
     delay_s: float = 0.0
     exclude_nodes: tuple[str, ...] = ()
+    exclude_s: tuple[float, ...] = ()
 
 
 class IncidentPhases(Record, frozen=True, kw_only=True):
@@ -174,6 +179,8 @@ class Incident(Record, frozen=True, kw_only=True):
     stopped: tuple[IncidentWorker, ...] = ()
     finished_count: int = 0
     """Workers of this node (of all nodes) that had ended with 0 by themselves."""
+    round_node_count: int | None = None
+    """How many nodes the round had; None: there was none."""
     node_count: int = 0
     """How many nodes have said what they saw; 0: it is one node's view. What follows is empty then."""
     nodes: tuple[IncidentNode, ...] = ()
@@ -198,6 +205,7 @@ def build_incident(
     round_token: int = 0,
     restart_count: int = 0,
     finished_count: int = 0,
+    round_node_count: int | None = None,
     first_attempt: bool | None = None,
     decision: Decision | None = None,
     phases: IncidentPhases | None = None,
@@ -213,6 +221,7 @@ def build_incident(
         round_token: The round's fencing token.
         restart_count: Failure restarts of the run before this.
         finished_count: How many workers had ended well.
+        round_node_count: How many nodes the round had.
         first_attempt: Whether usage errors are beyond hope; None: yes in round 0.
         decision: The policy's answer, None as long as there is none.
         phases: How long what took.
@@ -241,7 +250,7 @@ def build_incident(
         summary=first.summary,
         exit_code=1 if _ended_by_us(first.exit) else exit_code_for(first.exit.code),
         retryable=not hopeless,
-        first=_worker(first, MAX_CALLSTACK_CHARS),
+        first=_worker(first, MAX_CALLSTACK_CHARS, log_tail=first.log_tail[-MAX_LOG_TAIL_CHARS:]),
         secondary=tuple(
             _worker(worker, MAX_SECONDARY_CALLSTACK_CHARS)
             for worker in ranked[1:]
@@ -249,6 +258,7 @@ def build_incident(
         ),
         stopped=tuple(_worker(worker, 0) for worker in ranked if worker.origin is Origin.STOPPED),
         finished_count=finished_count,
+        round_node_count=round_node_count,
         decision=None if decision is None else describe_decision(decision),
         phases=phases or IncidentPhases(),
     )
@@ -301,6 +311,7 @@ def build_launcher_incident(
         ),
         stopped=tuple(_worker(worker, 0) for worker in ranked if worker.origin is Origin.STOPPED),
         finished_count=finished_count,
+        round_node_count=failure.node_count,
         decision=None if decision is None else describe_decision(decision),
         phases=phases or IncidentPhases(),
     )
@@ -329,14 +340,40 @@ def to_failure(incident: Incident, *, at_s: float, uptime_s: float) -> Failure:
         exception_type="" if exception is None else exception.type,
         message="" if exception is None else exception.message,
         retryable=incident.retryable,
+        signal=None if first is None else _own_signal(first),
+        log_tail="" if first is None else first.log_tail,
+        fingerprint=_fingerprint(incident),
+        node_count=incident.round_node_count,
     )
+
+
+def _fingerprint(incident: Incident) -> str:
+    from elastic_core.failure.traceback_text import place  # which is made of our frames
+
+    exception = None if incident.first is None else incident.first.exception
+    if exception is None or not exception.type:
+        # Loose last lines of stderr are other ones each time; how the worker ended is not.
+        kind, where, message = "", "", incident.summary
+    else:
+        kind, where, message = exception.type, place(exception.frames), exception.message
+    return fingerprint(failure_class=incident.failure_class.value, exception_type=kind, place=where, message=message)
+
+
+def _own_signal(worker: IncidentWorker) -> int | None:
+    """Return what killed a worker, unless it was we who sent it."""
+    ours = worker.stop_signal is not None and worker.signal in (worker.stop_signal, signal.SIGKILL)
+    return None if ours else worker.signal
 
 
 def describe_decision(decision: Decision) -> IncidentDecision:
     """Return the record's form of a policy's answer."""
     if isinstance(decision, Restart):
         return IncidentDecision(
-            kind="restart", rule=decision.rule, delay_s=decision.delay_s, exclude_nodes=decision.exclude_nodes
+            kind="restart",
+            rule=decision.rule,
+            delay_s=decision.delay_s,
+            exclude_nodes=decision.exclude_nodes,
+            exclude_s=decision.exclude_s,
         )
     if isinstance(decision, Ignore):
         return IncidentDecision(kind="ignore", rule=decision.rule)
@@ -398,7 +435,7 @@ def describe_worker(worker: FailedWorker) -> IncidentWorker:
     return _worker(worker, 0)
 
 
-def _worker(worker: FailedWorker, callstack_chars: int) -> IncidentWorker:
+def _worker(worker: FailedWorker, callstack_chars: int, *, log_tail: str = "") -> IncidentWorker:
     exit = worker.exit
     return IncidentWorker(
         global_rank=exit.global_rank,
@@ -417,6 +454,7 @@ def _worker(worker: FailedWorker, callstack_chars: int) -> IncidentWorker:
         stop_sent_ns=exit.stop_sent_ns,
         exception=_exception(worker, callstack_chars),
         log_paths=worker.log_paths,
+        log_tail=log_tail,
     )
 
 

@@ -51,6 +51,13 @@ class Intensity(FailureHandler):
             return Stop(reason=self._why_not(), rule="max-restarts")
         return Restart(delay_s=self._backoff_s(failure, paid), rule="max-restarts")
 
+    def explain(self, failure: Failure, history: Sequence[Failure]) -> Sequence[str]:
+        """Return how much of the budget was used before."""
+        spent = self._spent([past for past in history if _cost_a_restart(past)], failure)
+        window_s = self.settings.restart_window_s
+        within = "" if window_s is None else f" within {window_s:g} s"
+        return (f"{spent} of {self.settings.max_restarts} restarts{within} were used before (--max-restarts)",)
+
     def _spent(self, paid: Sequence[Failure], failure: Failure) -> int:
         window_s = self.settings.restart_window_s
         if window_s is None:

@@ -131,8 +131,15 @@ def checked(answer: object) -> tuple[Decision | None, str]:
 
 def _fault_of_restart(answer: Restart) -> str:
     delay_s, nodes = answer.delay_s, answer.exclude_nodes
-    if not isinstance(delay_s, int | float) or not 0 <= delay_s < math.inf:
+    if not _is_time(delay_s):
         return f"wants a restart after {delay_s!r} s; a number from 0 up is needed"
     if not isinstance(nodes, tuple) or not all(isinstance(node, str) for node in nodes):
         return f"excludes the nodes {nodes!r}; a tuple of node ids is needed"
+    times = answer.exclude_s
+    if not isinstance(times, tuple) or len(times) > len(nodes) or not all(_is_time(for_s) for for_s in times):
+        return f"excludes nodes for {times!r} s; a tuple of numbers from 0 up is needed, at most one for each node"
     return ""
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < math.inf

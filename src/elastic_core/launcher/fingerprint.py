@@ -1,11 +1,14 @@
 """What this node was started with, for the others of its run to compare."""
 
+import hashlib
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from elastic_core.launcher.config import Entrypoint, RunSettings
+from elastic_core.launcher.policy_choice import RULES
 from elastic_core.plugins.options import OptionValue, convert
 from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS
 from elastic_core.rendezvous.documents import FORMAT
@@ -33,6 +36,7 @@ def run_fingerprint(settings: RunSettings) -> dict[str, str]:
         wire_format=FORMAT,
         torch=_torch(entrypoint),
         python=_python(entrypoint),
+        policy=_policy(settings),
     )
     # What is not known is not compared; of torch, whether there is one is worth a word.
     return {key: text for key, text in made.items() if text or key != "python"}
@@ -53,6 +57,18 @@ def _agreed(settings: RunSettings) -> dict[str, OptionValue]:
         for spec in COORDINATED_OPTIONS
         if spec.name in AGREED_OPTIONS
     }
+
+
+def _policy(settings: RunSettings) -> str:
+    """Return the policy's name, and a digest of its options: of a rule file the content, wherever it lies."""
+    conf = dict(settings.policy_conf)
+    if not conf:
+        return settings.policy
+    if settings.policy == RULES and "file" in conf:
+        with suppress(OSError, ValueError):  # the policy itself says what is wrong with it
+            conf["file"] = Path(conf["file"]).read_bytes().hex()
+    text = "\n".join(f"{key}={value}" for key, value in sorted(conf.items()))
+    return f"{settings.policy} ({hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:8]})"
 
 
 def _torch(entrypoint: Entrypoint) -> str:

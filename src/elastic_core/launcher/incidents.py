@@ -44,6 +44,7 @@ from elastic_core.types import (
 )
 
 STDERR_TAIL_BYTES = 16_384
+LOG_TAIL_BYTES = 4_096
 
 
 class Evidence(Record, frozen=True, kw_only=True):
@@ -161,13 +162,16 @@ class IncidentReporter:
         paths = self._paths.get(exit.local_rank)
         if paths is None:
             return judge(exit, None)
+        tail = _tail(paths.stderr.file)
         error = read_error(
             Path(paths.error_file) if paths.error_file else None,
             Path(paths.fault_file),
-            _tail(paths.stderr.file),
+            tail,
             exit=exit,
         )
         worker = judge(exit, error, log_paths=self._logs_of(exit.local_rank), script_missing=self._script_missing(exit))
+        if tail:
+            worker = replace(worker, log_tail=tail[-LOG_TAIL_BYTES:].decode(errors="replace"))
         if worker.failure_class is FailureClass.EXIT and worker.origin is not Origin.STOPPED and _on_full_disk(paths):
             # A worker that can't write its own log can't write down what went wrong either.
             return replace(worker, summary=f"{worker.summary}; the disk of its log and error files is full")
@@ -192,6 +196,7 @@ class IncidentReporter:
             round_token=round_.token,
             restart_count=restart_count,
             finished_count=evidence.finished_count,
+            round_node_count=round_.node_count,
             decision=decision,
         )
         return incident if self._hang is None else replace(incident, hang=self._hang.record)

@@ -247,7 +247,7 @@ OPTIONS: tuple[OptionRow, ...] = (
         "allow-mismatch",
         "KEY,KEY",
         "In what this node may differ from the run that it joins (repeatable): nproc, role, nnodes, entrypoint, "
-        "arguments, backend_options, torch, python.",
+        "arguments, backend_options, torch, python, policy.",
         many=True,
     ),
     _row(
@@ -320,8 +320,9 @@ OPTIONS: tuple[OptionRow, ...] = (
     _row(
         Section.RESTARTS,
         "policy",
-        "NAME",
-        "Failure handler that decides between restart and stop; 'elastic plugins' lists what is installed.",
+        "NAME|FILE",
+        "Failure handler that decides between restart and stop ('elastic plugins' lists what is installed), or a rule "
+        "file, such as rules.yaml, for elastic-policy-rules.",
         default="intensity",
     ),
     _row(

@@ -13,11 +13,10 @@ from elastic_core.launcher.entrypoint import make_entrypoint
 from elastic_core.launcher.log_options import resolve_logs
 from elastic_core.launcher.options import BY_DEST
 from elastic_core.launcher.placement import place_run
+from elastic_core.launcher.policy_choice import take_restarts
 from elastic_core.launcher.values import (
     disabled_plugins,
-    exit_codes,
     integer,
-    key_values,
     node_range,
     one_of,
     seconds,
@@ -67,7 +66,8 @@ def resolve(
     settle_coordination(draft)
     place_run(draft, min_nodes, max_nodes)
     _names(draft)
-    _restarts(draft)
+    take_restarts(draft)
+    draft.take("monitor_interval_s", seconds(choices, "monitor_interval", above_zero=True), "monitor_interval")
     _stops(draft)
     nproc = place_workers(draft, node or Node(environ, python=environ.get("PYTHON_EXEC") or sys.executable))
     resolve_logs(draft, nproc)
@@ -84,22 +84,6 @@ def _names(draft: Draft) -> None:
     draft.take("local_addr", choices.text("local_addr"))
     draft.take("node_id", choices.text("node_id") or "")
     draft.take("agent_store", choices.flag("agent_store"))
-
-
-def _restarts(draft: Draft) -> None:
-    choices = draft.choices
-    draft.take("max_restarts", integer(choices, "max_restarts", at_least=0))
-    window = choices.text("restart_window")
-    draft.take(
-        "restart_window_s",
-        None if window is None else seconds(choices, "restart_window", above_zero=True),
-        "restart_window",
-    )
-    draft.take("restart_backoff_s", seconds(choices, "restart_backoff"), "restart_backoff")
-    draft.take("fatal_exit_codes", exit_codes(choices) if choices.chosen("fatal_exit_codes") else ())
-    draft.take("policy", choices.text("policy"))
-    draft.take("policy_conf", key_values(choices, "policy_conf", choices.texts("policy_conf")))
-    draft.take("monitor_interval_s", seconds(choices, "monitor_interval", above_zero=True), "monitor_interval")
 
 
 def _stops(draft: Draft) -> None:

@@ -35,11 +35,6 @@ _KNOWN: Final = {
 Others' names are not guessed: anybody may own those.
 """
 
-_PLANNED: Final = frozenset({"rules"})
-"""Announced, with no release yet: each leaves this set with the release that brings it."""
-_MEANWHILE: Final = {RENDEZVOUS_GROUP: "--rdzv-backend static", FAILURE_GROUP: "--policy intensity"}
-
-
 _ELSEWHERE: Final = {RENDEZVOUS_GROUP: {"etcd-v3": "etcd", "valkey": "redis"}, FAILURE_GROUP: {}, HOOKS_GROUP: {}}
 """Names under which people look for ours: torchrun has an `etcd` of its own, so that ours is `etcd-v3` there."""
 
@@ -49,16 +44,12 @@ def not_installed(group: str, name: str, installed: Sequence[PluginEntry], in_co
     known = {plugin: target.format(core=core_name(installed)) for plugin, target in _KNOWN[group].items()}
     shown = [*(f"{other!r} (in code)" for other in in_code), *(f"{e.name!r} ({e.label})" for e in installed)]
     what = f"{KINDS[group]} {name!r} is not installed; installed: {', '.join(shown) or 'none'}"
-    if name in _PLANNED:
-        label = f"{KINDS[group]} {name!r} is not available yet: it comes in a later release"
-        meanwhile = f"{_MEANWHILE[group]}, until pip install {known[name]} brings it"
-        return PluginError(f"{label}; installed: {', '.join(shown) or 'none'}", hint=meanwhile)
     if name in known:
         return PluginError(what, hint=f"pip install {known[name]}")
     nearest = _ELSEWHERE[group].get(name) or nearest_name(name, [*in_code, *(e.name for e in installed), *known])
     if nearest is None:
         return PluginError(what, hint=f"pip install the distribution that provides {name!r}, or check the name")
-    present = nearest in in_code or nearest in _PLANNED or any(entry.name == nearest for entry in installed)
+    present = nearest in in_code or any(entry.name == nearest for entry in installed)
     return PluginError(what, hint=repr(nearest) if present else f"{nearest!r}, after pip install {known[nearest]}")
 
 

@@ -321,6 +321,7 @@ def _post(decision: Restart | Stop, failure: Failure) -> Ending | Verdict:
             delay_s=decision.delay_s,
             rule=decision.rule,
             exclude=decision.exclude_nodes,
+            exclude_s=decision.exclude_s,
             failure=noted,
         )
     done = decision.outcome == "done"

@@ -117,7 +117,7 @@ class Ending(Record, frozen=True, kw_only=True, omit_defaults=True):
     """How a round ended, for all its nodes: they stop their workers and join the next one.
 
     `kind`: `restart` after a failure, `regroup` because nodes came or went. `lost` and `exclude` are node ids;
-    `unclean` those among the lost that went without a word.
+    `unclean` those among the lost that went without a word, `exclude_s` how long the first excluded are.
     """
 
     token: int
@@ -128,6 +128,7 @@ class Ending(Record, frozen=True, kw_only=True, omit_defaults=True):
     delay_s: float = 0.0
     rule: str = ""
     exclude: tuple[str, ...] = ()
+    exclude_s: tuple[float, ...] = ()
     lost: tuple[str, ...] = ()
     unclean: tuple[str, ...] = ()
     arrived: int = 0

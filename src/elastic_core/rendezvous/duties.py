@@ -20,6 +20,7 @@ from elastic_core.rendezvous.documents import (
     StopOrder,
     Verdict,
 )
+from elastic_core.rendezvous.left_out import carried, needed, out_until, still_out
 from elastic_core.rendezvous.roster import Candidate, assign, choose, entries
 from elastic_core.types import NodeReport, Record
 
@@ -60,10 +61,13 @@ class Notes(Record, frozen=True, kw_only=True):
     """What a member remembers from one look to the next. Times are of its own clock.
 
     `hold_until_s`: after trouble with the store nobody is taken for lost, and no round formed, before all who were
-    alive can have been heard again. `stopping_s`: when it first saw that the round was stopped.
+    alive can have been heard again. `stopping_s`: when it first saw that the round was stopped; `ending_s`: that the
+    one before it had ended with `ending`.
     """
 
     token: int = -1
+    ending: tuple[int, str] = (-1, "")
+    ending_s: float = 0.0
     stopping_s: float | None = None
     enough_s: float | None = None
     back_s: Mapping[str, float] = {}
@@ -125,6 +129,9 @@ def judge(view: View, notes: Notes) -> Judgement:
     token = current.token if current else 0
     if notes.token != token:
         notes = replace(notes, token=token, stopping_s=None, enough_s=None, done=frozenset(), clean=frozenset())
+    ending = view.control.ending
+    if ending is not None and notes.ending != (ending.token, ending.nonce):
+        notes = replace(notes, ending=(ending.token, ending.nonce), ending_s=view.now_s)
     if current is None or ended(view.control, current):
         return _form(view, notes)
     order = view.control.stopping
@@ -262,14 +269,19 @@ def _newcomers(view: View, notes: Notes, current: RoundDocument, live: Mapping[s
         return Judgement(notes=notes, why="workers have begun to finish")
     if len(current.roster) >= view.max_nodes:
         return Judgement(notes=notes, why="the round is full")
+    out, back_s = still_out(view.control.ending, current, notes.ending_s, view.now_s)
     ready = [
         member
         for member in view.members
-        if member.incarnation not in roster and member.record.epoch == current.epoch and member.record.state == "ready"
+        if member.incarnation not in roster
+        and member.record.epoch == current.epoch
+        and member.record.state == "ready"
+        and member.record.node not in out
     ]
     notes, free, look_s = _unpark(view, notes, ready, current)
     if free:
         return Judgement(notes=notes, duty=_change(view, notes, current, [], len(free)))
+    look_s = min((s for s in (look_s, back_s) if s is not None), default=None)
     return Judgement(notes=notes, look_s=look_s, why="the round runs")
 
 
@@ -289,10 +301,13 @@ def _change(
             rule="max-membership-changes",
         )
         return GiveVerdict(verdict=verdict)
+    exclude, exclude_s = carried(view.control.ending, current, notes.ending_s, view.now_s)
     ending = Ending(
         token=current.token,
         nonce=current.nonce,
         kind="regroup",
+        exclude=exclude,
+        exclude_s=exclude_s,
         reason=reason,
         by=view.node,
         lost=names,
@@ -318,12 +333,18 @@ def _told(lost: Sequence[RosterEntry], unclean: Sequence[str], arrived: int) -> 
 
 
 def excluded(view: View) -> frozenset[str]:
-    """Return the nodes that the decision which ended the round leaves out of the next."""
-    ending = view.control.ending
-    current = view.current
-    if ending is None or current is None or not ended(view.control, current):
+    """Return the nodes that the last decision leaves out, if there are enough others."""
+    if view.current is None:
         return frozenset()
-    return frozenset(ending.exclude)
+    names = out_until(view.control.ending, view.current, view.now_s)
+    others = sum(
+        1
+        for member in view.members
+        if member.record.epoch == view.control.epoch
+        and member.record.state != "leaving"
+        and member.record.node not in names
+    )
+    return needed(names, others, view.min_nodes)
 
 
 def _form(view: View, notes: Notes) -> Judgement:

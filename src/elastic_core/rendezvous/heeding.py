@@ -380,7 +380,9 @@ def _order_again(state: State) -> State:
 
 def _change(ending: Ending) -> RoundEnded | Decided:
     if ending.kind == "restart":
-        decision = Restart(delay_s=ending.delay_s, exclude_nodes=ending.exclude, rule=ending.rule)
+        decision = Restart(
+            delay_s=ending.delay_s, exclude_nodes=ending.exclude, exclude_s=ending.exclude_s, rule=ending.rule
+        )
         return Decided(decision=decision, failure=ending.failure, evidence=ending.evidence)
     return RoundEnded(reason=ending.reason, lost=ending.lost, arrived=ending.arrived)
 

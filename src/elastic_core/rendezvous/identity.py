@@ -18,7 +18,7 @@ from elastic_core.types import Record
 
 REFUSED: Final = frozenset({"nnodes", "entrypoint", "nproc", "role", "backend_options", "format", "torch"})
 """Keys of a fingerprint that must agree."""
-WARNED: Final = frozenset({"arguments", "python"})
+WARNED: Final = frozenset({"arguments", "policy", "python"})
 """Keys that should."""
 ALLOWABLE: Final = (REFUSED | WARNED) - {"format"}
 """What `--allow-mismatch` takes: a format that we can't read can't be allowed."""
@@ -30,6 +30,7 @@ _FLAGS: Final = {
     "nproc": "--nproc-per-node",
     "role": "--role",
     "backend_options": "--rdzv-conf",
+    "policy": "--policy",
 }
 _WORDS: Final = {
     "entrypoint": "the entry point",
@@ -58,6 +59,7 @@ def fingerprint(
     wire_format: int,
     torch: str,
     python: str | None = None,
+    policy: str = "intensity",
 ) -> dict[str, str]:
     """Return what joiners compare: short texts for people, none of them secret.
 
@@ -73,6 +75,7 @@ def fingerprint(
         wire_format: The version of what is kept in the store.
         torch: As `torch_version` gives it.
         python: `MAJOR.MINOR` of the workers' Python; None: as ours.
+        policy: What decides after a failure: any node may come to decide for all.
     """
     options = {name: backend_options[name] for name in AGREED_OPTIONS if backend_options.get(name) is not None}
     return {
@@ -84,6 +87,7 @@ def fingerprint(
         "format": str(wire_format),
         "torch": torch,
         "arguments": _digest(arguments),
+        "policy": policy,
         "python": python if python is not None else f"{sys.version_info.major}.{sys.version_info.minor}",
     }
 

@@ -258,7 +258,9 @@ def _post(state: State, now_s: float) -> Planned:
 
 
 def _with(history: tuple[Failure, ...], failure: Failure | None, post: object) -> tuple[Failure, ...]:
-    return history if failure is None else (*history, failure)[-HISTORY_LIMIT:]
+    if failure is None:
+        return history
+    return (*history, replace(failure, log_tail=""))[-HISTORY_LIMIT:]  # read by all nodes, for as long as the run lasts
 
 
 def _leave_at_last(state: State, now_s: float) -> Planned:

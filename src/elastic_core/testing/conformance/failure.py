@@ -159,6 +159,11 @@ def _check(decision: Decision, about: str) -> None:
             names = decision.exclude_nodes
             assert isinstance(names, tuple), f"{about}: exclude_nodes is {names!r}, which is no tuple"
             assert all(isinstance(name, str) and name for name in names), f"{about}: exclude_nodes is {names!r}"
+            times = decision.exclude_s
+            right = (
+                isinstance(times, tuple) and len(times) <= len(names) and all(0 <= for_s < math.inf for for_s in times)
+            )
+            assert right, f"{about}: exclude_s is {times!r}, for the nodes {names!r}"
         case Stop():
             assert decision.outcome in {"failed", "done"}, f"{about}: outcome is {decision.outcome!r}"
             assert isinstance(decision.reason, str), f"{about}: reason is {decision.reason!r}"

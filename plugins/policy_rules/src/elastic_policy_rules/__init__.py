@@ -1,0 +1,1 @@
+"""Restart policies as rule files: `elastic run --policy rules.yaml`."""

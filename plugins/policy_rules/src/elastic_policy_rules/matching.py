@@ -1,0 +1,91 @@
+"""Whether a rule matches a failure, and if not, why not."""
+
+from collections.abc import Sequence
+
+from elastic_core.api import Failure
+from elastic_policy_rules.book import Match, Pattern, Rule
+
+
+def mismatch(rule: Rule, failure: Failure, history: Sequence[Failure], fatal_exit_codes: Sequence[int]) -> str:
+    """Return why a rule is passed over; empty: it matches."""
+    if rule.restarts:
+        hopeless = _hopeless(rule, failure, fatal_exit_codes)
+        if hopeless:
+            return hopeless
+    if rule.action == "ignore" and failure.local_rank is None:
+        return "no worker failed that others could go on without"
+    return _unlike(rule.match, failure, history)
+
+
+def _hopeless(rule: Rule, failure: Failure, fatal_exit_codes: Sequence[int]) -> str:
+    if not failure.retryable and failure.failure_class not in rule.match.classes:
+        return f"another try would fail in the same way; 'class: {failure.failure_class.value}' would try all the same"
+    if failure.exit_code in fatal_exit_codes:
+        return f"exit code {failure.exit_code} is fatal (--fatal-exit-codes)"
+    return ""
+
+
+def _unlike(match: Match, failure: Failure, history: Sequence[Failure]) -> str:
+    """Return what does not fit, cheapest first."""
+    by_worker = failure.global_rank is not None
+    if match.classes and failure.failure_class not in match.classes:
+        return f"the class is {failure.failure_class.value!r}"
+    if match.exceptions and not (failure.exception_type and _any(match.exceptions, failure.exception_type)):
+        return f"the exception is {failure.exception_type!r}" if failure.exception_type else "there is no exception"
+    if match.exit_codes and not (by_worker and _within(match.exit_codes, failure.exit_code)):
+        return f"the exit code is {failure.exit_code}" if by_worker else "no worker failed"
+    if match.signals and failure.signal not in match.signals:
+        return f"the signal is {failure.signal}" if failure.signal is not None else "no signal killed it"
+    if match.ranks and not (failure.global_rank is not None and _within(match.ranks, failure.global_rank)):
+        return f"the rank is {failure.global_rank}" if by_worker else "no worker failed"
+    if match.nodes and not _any(match.nodes, failure.node_id):
+        return f"the node is {failure.node_id!r}"
+    if match.under_s is not None and not failure.uptime_s < match.under_s:
+        return f"the uptime is {failure.uptime_s:g} s"
+    if match.over_s is not None and not failure.uptime_s >= match.over_s:
+        return f"the uptime is {failure.uptime_s:g} s"
+    return _unlike_in_text(match, failure) or _too_rare(match, failure, history)
+
+
+def _unlike_in_text(match: Match, failure: Failure) -> str:
+    if match.messages and not (_any(match.messages, failure.message) or _any(match.messages, failure.summary)):
+        return "the message has none of the patterns"
+    if match.logs and not _any(match.logs, failure.log_tail):
+        return "the log has none of the patterns" if failure.log_tail else "no log was kept"
+    return ""
+
+
+def _too_rare(match: Match, failure: Failure, history: Sequence[Failure]) -> str:
+    if match.repeats is None:
+        return ""
+    count = repeats(failure, history)
+    return f"{count} of {match.repeats} without progress" if count < match.repeats else ""
+
+
+def repeats(failure: Failure, history: Sequence[Failure]) -> int:
+    """Return how often this very failure came, this time included, since the run last got on.
+
+    Other failures in between don't matter. Where nothing is known of progress, there was none.
+    """
+    mark, count, progress = identity(failure), 1, failure.progress
+    for past in reversed(history):
+        if past.progress is not None:
+            if progress is not None and past.progress < progress:
+                break
+            progress = past.progress
+        if identity(past) == mark:
+            count += 1
+    return count
+
+
+def identity(failure: Failure) -> object:
+    """Return what two failures of one kind have in common."""
+    return failure.fingerprint or (failure.failure_class, failure.exception_type, failure.summary)
+
+
+def _any(patterns: Sequence[Pattern], text: str) -> bool:
+    return any(pattern.found(text) for pattern in patterns)
+
+
+def _within(spans: Sequence[tuple[int, int]], number: int) -> bool:
+    return any(first <= number <= last for first, last in spans)

@@ -1,0 +1,27 @@
+# As much of PyYAML as is used here.
+from typing import Any
+
+class Mark:
+    line: int
+    column: int
+
+class Node:
+    tag: str
+    value: Any
+    start_mark: Mark
+    end_mark: Mark
+
+class ScalarNode(Node):
+    value: str
+    style: str | None
+
+class SequenceNode(Node):
+    value: list[Node]
+
+class MappingNode(Node):
+    value: list[tuple[Node, Node]]
+
+class SafeLoader: ...
+class YAMLError(Exception): ...
+
+def compose(stream: str, Loader: type[SafeLoader]) -> Node | None: ...

@@ -1,0 +1,146 @@
+"""`elastic policy simulate`: each decision about failures that happened once, or might, and why; with no job."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from msgspec.structs import replace
+
+from elastic_core.cli.policy_options import build_policy, policy_parameters
+from elastic_core.encoding import encode_json
+from elastic_core.errors import ConfigError, ElasticError, PluginError
+from elastic_core.failure.handler import FailureHandler
+from elastic_core.failure.incident import describe_decision
+from elastic_core.failure.runner import checked
+from elastic_core.failure.trace import read_trace
+from elastic_core.types import Decision, Failure, Ignore, Record, Restart, Stop
+
+
+class Simulated(Record, frozen=True, kw_only=True):
+    """One failure of the trace, what was decided about it, and why."""
+
+    number: int
+    failure: Failure
+    decision: Decision
+    why: tuple[str, ...] = ()
+
+
+def simulate(policy: FailureHandler, failures: Sequence[Failure], *, name: str) -> list[Simulated]:
+    """Ask a policy about failures in order, each with its own decisions about those before, until it ends the run.
+
+    Raises:
+        PluginError: the policy raised, or answered nonsense.
+    """
+    history: list[Failure] = []
+    found: list[Simulated] = []
+    for number, failure in enumerate(failures, 1):
+        decision, why = _ask(policy, failure, tuple(history), f"policy {name!r} about failure {number}")
+        found.append(Simulated(number=number, failure=failure, decision=decision, why=why))
+        if isinstance(decision, Stop):
+            break
+        history.append(replace(failure, decision=decision, log_tail=""))
+    return found
+
+
+def _ask(
+    policy: FailureHandler, failure: Failure, history: tuple[Failure, ...], title: str
+) -> tuple[Decision, tuple[str, ...]]:
+    try:
+        answer: object = policy.decide(failure, history)
+        why = tuple(str(line) for line in policy.explain(failure, history))
+    except ElasticError:
+        raise
+    except Exception as err:
+        told = " ".join(f"{type(err).__name__}: {err}".split())
+        hint = "ELASTIC_DEBUG=1 shows where; in a run the built-in policy would decide in its place"
+        raise PluginError(f"{title}: it raised {told}", hint=hint) from err
+    decision, fault = checked(answer)
+    if decision is None:
+        raise PluginError(f"{title}: it {fault}", hint="in a run the built-in policy would decide in its place")
+    return decision, why
+
+
+def _simulate(file: str | None, trace: str, as_json: bool, **given: str | tuple[str, ...] | None) -> int:
+    name, policy, warnings = build_policy(file, given)
+    failures = read_trace(_content(trace), trace)
+    found = simulate(policy, failures, name=name)
+    for line in warnings:
+        click.echo(line, err=True)
+    if as_json:
+        click.echo(json.dumps([_as_json(one) for one in found], indent=2))
+        return 0
+    for one in found:
+        click.echo("\n".join(_as_text(one)))
+    click.echo(_ending(found, len(failures)))
+    return 0
+
+
+def _content(path: str) -> bytes:
+    if path == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(path).read_bytes()
+    except (OSError, ValueError) as err:
+        told = err.strerror if isinstance(err, OSError) else str(err)
+        raise ConfigError(f"--trace {path!r} can't be read: {told}", hint="a file of failures, or - for stdin") from err
+
+
+def _as_json(one: Simulated) -> dict[str, Any]:
+    failure = json.loads(encode_json(replace(one.failure, decision=None)))
+    decision = json.loads(encode_json(describe_decision(one.decision)))
+    return {"number": one.number, "failure": failure, "decision": decision, "why": list(one.why)}
+
+
+def _as_text(one: Simulated) -> list[str]:
+    failure = one.failure
+    rank = "" if failure.global_rank is None else f"rank {failure.global_rank} "
+    node = f"on {failure.node_id} " if failure.node_id else ""
+    head = f"{one.number}. {failure.at_s:g} s, {rank}{node}up {failure.uptime_s:g} s: {failure.summary}"
+    return [_clean(line) for line in (head, f"   {_told(one.decision)}", *(f"     {line}" for line in one.why))]
+
+
+def _told(decision: Decision) -> str:
+    rule = f" ({decision.rule})" if decision.rule else ""
+    match decision:
+        case Restart(delay_s=delay_s, exclude_nodes=nodes):
+            when = f"in {delay_s:g} s" if delay_s > 0 else "now"
+            without = f" without {', '.join(nodes)}" if nodes else ""
+            return f"-> restart {when}{without}{rule}"
+        case Stop(outcome=outcome, reason=reason):
+            return f"-> stop as {outcome}: {reason}{rule}"
+        case Ignore():
+            return f"-> ignore: the others run on{rule}"
+
+
+def _ending(found: Sequence[Simulated], count: int) -> str:
+    left = count - len(found)
+    if not isinstance(found[-1].decision, Stop):
+        return f"{count} failures, and the run goes on" if count != 1 else "1 failure, and the run goes on"
+    end = f"the run ends as {found[-1].decision.outcome} at failure {len(found)} of {count}"
+    return f"{end}; {left} more would not have come" if left else end
+
+
+def _clean(line: str) -> str:
+    """Keep what a worker wrote from steering the terminal."""
+    return "".join(character if character.isprintable() else "?" for character in line)
+
+
+command = click.Command(
+    "simulate",
+    callback=_simulate,
+    params=[
+        *policy_parameters(),
+        click.Option(
+            ["--trace"],
+            required=True,
+            metavar="FILE",
+            help="Failures, oldest first: JSON lines, each a Failure record or the content of an incident.json; - for "
+            "stdin.",
+        ),
+        click.Option(["--json", "as_json"], is_flag=True, help="Write a JSON array, for programs."),
+    ],
+    help="Say what the rule FILE, or --policy NAME, decides about each failure of a trace, and why.",
+)

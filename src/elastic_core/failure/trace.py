@@ -1,0 +1,74 @@
+"""Failures as they were written down: read back, to ask a policy about them again."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from elastic_core.errors import ConfigError
+from elastic_core.failure.incident import Incident, to_failure
+from elastic_core.types import Failure
+
+_NEEDED: Final = "a Failure record, or what an incident.json has"
+
+
+def read_trace(raw: bytes, name: str) -> tuple[Failure, ...]:
+    """Return the failures of a trace, oldest first.
+
+    Args:
+        raw: JSON: one object a line, an array of them, or a single one; each a `Failure`, or an incident.
+        name: What the trace is called in messages.
+
+    Raises:
+        ConfigError: something in it is neither.
+    """
+    entries = [_entry(text, where) for where, text in _texts(raw, name)]
+    if not entries:
+        raise ConfigError(f"trace {name!r} has no failures; {_NEEDED} in each line is needed", hint="an incident.json")
+    return tuple(_timed(entries))
+
+
+def _texts(raw: bytes, name: str) -> Iterator[tuple[str, bytes]]:
+    """Yield each object's JSON with where it is from."""
+    try:
+        whole = msgspec.json.decode(raw, type=msgspec.Raw | list[msgspec.Raw]) if raw.strip()[:1] == b"[" else None
+    except msgspec.DecodeError as err:
+        raise ConfigError(f"trace {name!r} is no JSON: {err}", hint=f"{_NEEDED} in each line") from err
+    if isinstance(whole, list):
+        yield from ((f"{name!r}, entry {number}", bytes(text)) for number, text in enumerate(whole, 1))
+        return
+    if _is_one_object(raw):
+        yield f"{name!r}", raw
+        return
+    for number, line in enumerate(raw.splitlines(), 1):
+        if line.strip():
+            yield f"{name!r}, line {number}", line
+
+
+def _is_one_object(raw: bytes) -> bool:
+    try:
+        msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _entry(text: bytes, where: str) -> Failure | Incident:
+    try:
+        keys = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        if "schema_version" in keys or "run_id" in keys:
+            return msgspec.json.decode(text, type=Incident)
+        return msgspec.json.decode(text, type=Failure)
+    except (msgspec.DecodeError, UnicodeDecodeError) as err:
+        raise ConfigError(f"trace {where}: {err}; {_NEEDED} is needed", hint="an incident.json on one line") from err
+
+
+def _timed(entries: Sequence[Failure | Incident]) -> Iterator[Failure]:
+    """Give incidents the time since the first of them: they have the date alone."""
+    first_ns = min((entry.at_ns for entry in entries if isinstance(entry, Incident)), default=0)
+    for entry in entries:
+        if isinstance(entry, Failure):
+            yield msgspec.structs.replace(entry, decision=None)
+            continue
+        uptime_s = entry.first.runtime_s if entry.first is not None else 0.0
+        yield to_failure(entry, at_s=(entry.at_ns - first_ns) / 1e9, uptime_s=uptime_s)

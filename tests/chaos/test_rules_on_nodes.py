@@ -1,0 +1,75 @@
+"""A rule file on several nodes: its counters are the run's; nodes that it leaves out stay so, as long as it says."""
+
+import time
+
+import pytest
+
+RULES = """
+rules:
+  - {name: broken-gpu, match: {exit_code: 43}, action: restart, exclude: node, max: 5}
+  - {name: rest, action: restart, max: 5, backoff: off}
+blame: {times: 2, within: 1h, exclude_for: 1h, classes: [non-zero exit]}
+"""
+
+
+@pytest.fixture
+def three(run):
+    """Start three nodes of a run that needs two; return them by rank."""
+    path = run.shared / "rules.yaml"
+    path.write_text(RULES)
+    nodes = [run.node(name, "2:3", "--policy", str(path)) for name in "abc"]
+    return sorted(nodes, key=lambda node: node.said(world=3)["rank"])
+
+
+def test_counters_are_the_runs(run):
+    path = run.shared / "rules.yaml"
+    path.write_text("rules: [{name: once, match: {exit_code: 3}, action: restart, max: 1}]")
+    a, b = (run.node(name, "2", "--policy", str(path)) for name in "ab")
+    run.exit_rank(0, a.said(world=2)["gen"], 3)
+    again = [node.said(world=2, restarts=1) for node in (a, b)]
+    run.exit_rank(1, again[0]["gen"], 3)
+    for node in (a, b):
+        node.ends(3)
+        assert "Decision: stop (rule 'once': 1 time is used up; once)" in node.agent.err
+
+
+def test_a_node_is_left_out_at_once_and_another_one_only_if_enough_are_left(run, three):
+    first, second, bad = three
+    run.exit_rank(2, bad.said(world=3)["gen"], 43)
+    for node in (first, second):
+        node.said(world=2, restarts=1)
+    assert f"without {bad.name}" in bad.agent.err
+    gen = first.said(world=2, restarts=1)["gen"]
+    run.exit_rank(1, gen, 43)  # the second one stays: two are needed
+    for node in (first, second):
+        node.said(world=2, restarts=2)
+    run.all_end(first, second, bad)
+    assert max(line["restarts"] for line in bad.says()) == 0
+
+
+def test_a_node_that_is_blamed_twice_is_left_out(run, three):
+    gens = [three[0].said(world=3)["gen"]]
+    run.exit_rank(2, gens[0], 9)
+    again = [node.said(world=3, restarts=1) for node in three]
+    bad = three[2]
+    run.exit_rank(again[2]["rank"], again[0]["gen"], 9)
+    for node in three[:2]:
+        node.said(world=2, restarts=2)
+    assert f"restart 2 now without {bad.name}" in bad.agent.err
+    run.all_end(*three)
+
+
+def test_a_node_comes_back_when_its_time_is_over(run):
+    path = run.shared / "rules.yaml"
+    path.write_text(RULES.replace("exclude_for: 1h", "exclude_for: 2s"))
+    nodes = [run.node(name, "2:3", "--policy", str(path)) for name in "abc"]
+    (bad,) = [node for node in nodes if node.said(world=3)["rank"] == 2]
+    others = [node for node in nodes if node is not bad]
+    began_s = time.monotonic()
+    before = bad.said(world=3)
+    run.exit_rank(2, before["gen"], 43)
+    for node in others:
+        node.said(world=2, restarts=1)
+    back = bad.said(world=3, restarts=1, changes=before["changes"] + 1)
+    assert back["at"] > began_s + 2
+    run.all_end(*nodes)
