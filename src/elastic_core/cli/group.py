@@ -1,6 +1,8 @@
 """The `elastic` command: its subcommands are imported when they are used."""
 
 import importlib
+from collections.abc import Mapping
+from typing import ClassVar
 
 import click
 
@@ -17,21 +19,24 @@ _COMMANDS = {
 class LazyGroup(click.Group):
     """A group whose commands are known by name, and imported by use."""
 
+    known: ClassVar[Mapping[str, tuple[str, str]]] = _COMMANDS
+    """Module (its attribute `command` is the click command) and help line of each; a subclass has others."""
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order in which people need them."""
-        return list(_COMMANDS)
+        return list(self.known)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one command; None where there is no such."""
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in self.known:
             return None
-        command = importlib.import_module(_COMMANDS[cmd_name][0]).command
+        command = importlib.import_module(self.known[cmd_name][0]).command
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
+            formatter.write_dl([(name, line) for name, (_, line) in self.known.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

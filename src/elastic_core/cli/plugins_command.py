@@ -1,33 +1,18 @@
 """`elastic plugins`: what is installed, and what is wrong with it."""
 
-import importlib
-
 import click
 
+from elastic_core.cli.group import LazyGroup
 from elastic_core.errors import ConfigError
 
 _COMMANDS = {"new": ("elastic_core.cli.plugins_new", "Write a package with a plugin that works, to begin with.")}
 """Module (its attribute `command` is the click command) and help line of each subcommand."""
 
 
-class _Plugins(click.Group):
+class _Plugins(LazyGroup):
     """Lists, or does what a subcommand says, which is imported by use."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order in which people need them."""
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one command; None where there is no such."""
-        if cmd_name not in _COMMANDS:
-            return None
-        command = importlib.import_module(_COMMANDS[cmd_name][0]).command
-        return command if isinstance(command, click.Command) else None
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
+    known = _COMMANDS
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -38,7 +23,7 @@ class _Plugins(click.Group):
             raise ConfigError(
                 f"elastic plugins has no command {args[0]!r}; it has {known}", hint="elastic plugins --help"
             )
-        return super().resolve_command(ctx, args)
+        return click.Group.resolve_command(self, ctx, args)
 
 
 def _plugins(as_json: bool) -> int | None:
