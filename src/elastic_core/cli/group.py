@@ -1,9 +1,8 @@
 """The `elastic` command: its subcommands are imported when they are used."""
 
-import importlib
-
 import click
 
+from elastic_core.cli.lazy_commands import LazyCommands
 from elastic_core.errors import ConfigError
 
 _COMMANDS = {
@@ -17,24 +16,10 @@ _COMMANDS = {
 """Module (its attribute `command` is the click command) and help line of each subcommand."""
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are known by name, and imported by use."""
+class _Elastic(LazyCommands):
+    """The commands of `elastic`; a word that is none of them is often a script or a slip of the finger."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order in which people need them."""
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one command; None where there is no such."""
-        if cmd_name not in _COMMANDS:
-            return None
-        command = importlib.import_module(_COMMANDS[cmd_name][0]).command
-        return command if isinstance(command, click.Command) else None
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
+    commands_of = _COMMANDS
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -60,7 +45,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=_Elastic,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 DEFAULT_PREFIX: Final = "/elastic/"
 _TRIES: Final = 8
-_LINGER_S: Final = 3.0
 _VALUE: Final = b"value"
 _VERSION: Final = b"version"
 _DOCUMENT_TOPICS: Final = (CONTROL_KEY, ROUND_KEY)
@@ -257,16 +256,10 @@ class EtcdStore(CoordinationStore):
         """Remove a member now."""
         self._leases.pop((seat.number, seat.incarnation), None)
         self._attendance.remove(seat.number, seat.incarnation, wait)
-        if self.hosting:
+        embedded = self._reach.embedded
+        if embedded is not None and embedded.hosting:
             with suppress(ElasticError):  # a courtesy: what goes wrong with it is nobody's business any more
-                self._linger(wait)
-
-    def _linger(self, wait: WaitBudget) -> None:
-        """Keep the run's own etcd until the others have left, for a while."""
-        end_s = SYSTEM_CLOCK.monotonic_s() + _LINGER_S
-        seen = Revisions()
-        while (left_s := end_s - SYSTEM_CLOCK.monotonic_s()) > 0 and self.members(wait=wait).members:
-            seen = self.watch(seen, {Topic.DEPARTURES}, timeout_s=left_s, wait=wait).revisions
+                embedded.linger(self, wait)
 
     def members(self, *, wait: WaitBudget) -> Members:
         """Return all live members."""
