@@ -1,0 +1,78 @@
+"""What is known of one option of `elastic run`."""
+
+import enum
+
+from elastic_core.types import Record
+
+
+class Section(enum.StrEnum):
+    """Where an option stands in the help."""
+
+    WORKERS = "Workers"
+    NODES = "Nodes and rendezvous"
+    RESTARTS = "Restarts"
+    LOGS = "Logs"
+    SIGNALS = "Signals and stop"
+    DEBUGGING = "Debugging"
+    COMPATIBILITY = "Compatibility"
+
+
+class OptionRow(Record, frozen=True, kw_only=True):
+    """One option.
+
+    `default` is text as a user would type it; None: no default, or derived. `metavar` None makes it a flag. `env` is
+    the variable that gives its value where the command line does not. `many`: may be given more than once.
+    """
+
+    name: str
+    short: str | None = None
+    metavar: str | None = None
+    default: str | None = None
+    default_note: str = ""
+    """For the help, where the default is derived."""
+    section: Section
+    help: str
+    torch: bool = False
+    many: bool = False
+    env: str | None = None
+    choices: tuple[str, ...] = ()
+
+    @property
+    def dest(self) -> str:
+        """The option as an identifier."""
+        return self.name.replace("-", "_")
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """Every way to type it in full, the one with dashes first."""
+        long = (f"--{self.name}",) if "-" not in self.name else (f"--{self.name}", f"--{self.dest}")
+        return long if self.short is None else (f"-{self.short}", *long)
+
+
+def row(
+    section: Section,
+    name: str,
+    metavar: str | None,
+    help_text: str,
+    *,
+    default: str | None = None,
+    default_note: str = "",
+    short: str | None = None,
+    torch: bool = False,
+    many: bool = False,
+    env: bool = True,
+    choices: tuple[str, ...] = (),
+) -> OptionRow:
+    return OptionRow(
+        name=name,
+        short=short,
+        metavar=metavar,
+        default=default,
+        default_note=default_note,
+        section=section,
+        help=help_text,
+        torch=torch,
+        many=many,
+        env="PET_" + name.replace("-", "_").upper() if env else None,
+        choices=choices,
+    )

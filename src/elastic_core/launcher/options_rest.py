@@ -1,0 +1,86 @@
+"""Options for debugging, and those that are torchrun's alone."""
+
+from elastic_core.launcher.option_row import OptionRow, Section, row
+
+REST: tuple[OptionRow, ...] = (
+    # --- debugging ---
+    row(
+        Section.DEBUGGING,
+        "dry-run",
+        None,
+        "Show the resolved configuration with the origin of each value, and each worker's command and environment; "
+        "start nothing.",
+        env=False,
+    ),
+    row(
+        Section.DEBUGGING,
+        "timings",
+        None,
+        "At the end, say on stderr where this run's milliseconds went.",
+        env=False,
+    ),
+    row(
+        Section.DEBUGGING,
+        "debug-rank",
+        "N",
+        "Give the terminal to this local rank, so that pdb works in it; time limits are off.",
+    ),
+    row(
+        Section.DEBUGGING,
+        "no-worker-hooks",
+        None,
+        "Don't let our hook in the worker's interpreter record uncaught exceptions.",
+    ),
+    row(
+        Section.DEBUGGING,
+        "plugin",
+        "no:NAME",
+        "Leave out the installed agent hook NAME (repeatable).",
+        short="p",
+        many=True,
+        env=False,
+    ),
+    # --- compatibility ---
+    row(
+        Section.COMPATIBILITY,
+        "monitor-interval",
+        "SECONDS",
+        "Matters only for rendezvous handlers without push, which are asked that often whether nodes wait; workers are "
+        "never polled, their end is known at once.",
+        default="0.1",
+        torch=True,
+    ),
+    row(
+        Section.COMPATIBILITY,
+        "start-method",
+        "METHOD",
+        "How worker functions are started: spawn, fork or forkserver. Not available yet: ignored with a notice.",
+        default="spawn",
+        torch=True,
+        choices=("spawn", "fork", "forkserver"),
+    ),
+    row(
+        Section.COMPATIBILITY,
+        "run-path",
+        None,
+        "Run the script as a function in a forked interpreter. Not available yet: refused.",
+        torch=True,
+    ),
+    row(
+        Section.COMPATIBILITY,
+        "event-log-handler",
+        "NAME",
+        "Where events are recorded. Other than null not available yet: ignored with a notice.",
+        default="null",
+        torch=True,
+    ),
+    row(
+        Section.COMPATIBILITY,
+        "numa-binding",
+        "MODE",
+        "Bind workers to the cores near their GPU: node, socket, exclusive or core-complex. Not available yet: ignored "
+        "with a notice.",
+        torch=True,
+        choices=("node", "socket", "exclusive", "core-complex"),
+    ),
+)
