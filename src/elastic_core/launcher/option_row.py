@@ -63,6 +63,7 @@ def row(
     env: bool = True,
     choices: tuple[str, ...] = (),
 ) -> OptionRow:
+    """Return a row; its environment variable is torch's spelling unless `env` is false."""
     return OptionRow(
         name=name,
         short=short,
