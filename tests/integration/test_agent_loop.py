@@ -6,7 +6,8 @@ import pytest
 
 from elastic_core import messages as m
 from elastic_core.agent.journal import Journal
-from elastic_core.agent.loop import FENCED, Agent, AgentOptions
+from elastic_core.agent.loop import FENCED, Agent
+from elastic_core.agent.parts import AgentOptions
 from elastic_core.reactor import Reactor
 from elastic_core.types import Decided, Failure, FailureClass, Restart, Round, RoundEnded, WorkerExit
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastic_core.agent.loop import AgentResult
+from elastic_core.agent.parts import AgentResult
 from elastic_core.agent.states import Created, Ending, Joining, Ledger, Running, Settling, Stopping
 from elastic_core.agent.states import Rejoin as Again
 from elastic_core.launcher import status_file

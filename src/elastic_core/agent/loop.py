@@ -5,34 +5,33 @@ reactor.
 """
 
 import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, assert_never
-
-from msgspec.structs import replace
+from typing import assert_never
 
 from elastic_core import messages as m
 from elastic_core.agent.journal import Journal
 from elastic_core.agent.machine import advance
+from elastic_core.agent.parts import AgentOptions, AgentResult, Plan, Reporter, Workers
+from elastic_core.agent.placing import Placing
 from elastic_core.agent.rendezvous_thread import RendezvousThread
-from elastic_core.agent.run_decision import Reader, RunDecision
+from elastic_core.agent.run_decision import RunDecision
+from elastic_core.agent.signals import Signals
 from elastic_core.agent.states import AgentState, Created, Deciding, Ended, Ending, Running
 from elastic_core.agent.steps import SETTLE_S
+from elastic_core.agent.stopping import Stopping
+from elastic_core.agent.timers import Timers
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ElasticError
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.runner import HookRunner
-from elastic_core.multiprocessing.spec import WorkerLaunch
-from elastic_core.reactor import Reactor, Timer
+from elastic_core.reactor import Reactor
 from elastic_core.types import (
     Decision,
     Failure,
-    FailureClass,
     Ignore,
     NodeReport,
     Origin,
-    Record,
     Refuse,
     Restart,
     Round,
@@ -42,101 +41,7 @@ from elastic_core.types import (
     WorkerExit,
 )
 
-
-class Workers(Protocol):
-    """The worker group, as the agent uses it."""
-
-    @property
-    def pids(self) -> Mapping[int, int]:
-        """Return pid by local rank."""
-        ...
-
-    @property
-    def alive(self) -> frozenset[int]:
-        """Return the local ranks that have not ended."""
-        ...
-
-    def start(self, launches: Iterable[WorkerLaunch]) -> None:
-        """Start them, or raise WorkerError."""
-        ...
-
-    def stop(self, signum: int, *, grace_s: float) -> None:
-        """Run the stop ladder; a second call can shorten the grace period."""
-        ...
-
-    def kill(self) -> None:
-        """Cut the ladder short."""
-        ...
-
-    def forward(self, signum: int) -> None:
-        """Send a signal to each worker."""
-        ...
-
-    def reap(self) -> None:
-        """Look for ended workers: where the kernel has no pidfds."""
-        ...
-
-
-class Reporter(Reader, Protocol):
-    """Reads what failed workers left, and tells people."""
-
-    def examine(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int) -> Failure:
-        """Return the first cause."""
-        ...
-
-    def decided(self, failure: Failure, decision: Decision, fallback_reason: str) -> None:
-        """Say what happens next."""
-        ...
-
-    def followed(self, failure: Failure, decision: Restart | Stop, evidence: str) -> None:
-        """Say what was decided for the whole run."""
-        ...
-
-    def restarted(self, *, rendezvous_s: float, start_s: float) -> None:
-        """Add to the last incident what the restart after it took."""
-        ...
-
-    def record(
-        self,
-        round_: Round | None,
-        exits: Iterable[WorkerExit],
-        failure: Failure,
-        decision: Decision,
-        *,
-        evidence: str,
-        stop_s: float | None,
-    ) -> int:
-        """Write the incident, print it if it ends the run, and return the run's exit code."""
-        ...
-
-
-class AgentOptions(Record, frozen=True, kw_only=True):
-    """What the loop itself needs to know."""
-
-    run_id: str
-    node_id: str
-    run_dir: str
-    pid: int
-    shutdown_timeout_s: float = 30.0
-    stop_signals: tuple[int, ...] = ()
-    forwarded_signals: tuple[int, ...] = (signal.SIGUSR1, signal.SIGUSR2)
-    """For the workers; they never stop the job."""
-    keep_interrupt: bool = False
-    """SIGINT belongs to a worker that has the terminal (`--debug-rank`): the agent lets it pass."""
-
-
-class AgentResult(Record, frozen=True, kw_only=True):
-    """How the run ended on this node."""
-
-    exit_code: int
-    reason: str
-    ending: Ending
-
-
-NO_STORE_CODE = 4
 FENCED = "this agent was stopped for longer than its lease"
-
-Plan = Callable[[m.SpawnWorkers], list[WorkerLaunch]]
 
 
 class Agent:
@@ -183,19 +88,23 @@ class Agent:
         self._state: AgentState = Created()
         self._events: deque[m.AgentEvent] = deque()
         self._dispatching = False
-        self._timers: dict[str, Timer] = {}
+        self._timers = Timers(reactor, lambda name: self.dispatch(m.TimerFired(name=name)))
         self._round: Round | None = None
         self._exits: list[WorkerExit] = []
         self._restart_count = 0
         self._question = 0
-        self._began_s = clock.monotonic_s()
-        self._turned_s = self._began_s
-        self._spawned_s = self._began_s
-        self._join_s = self._formed_s = self._began_s
-        self._stopping_s = self._stopped_by_s = self._began_s
-        self._stop_s: float | None = None
+        self._turned_s = self._join_s = self._formed_s = clock.monotonic_s()
+        self._stopping = Stopping(
+            workers=workers, reporter=reporter, hooks=hooks, longest_grace_s=options.shutdown_timeout_s, clock=clock
+        )
+        self._placing = Placing(lambda: self._node_id, clock)
         self._run_decision = RunDecision(
-            reader=reporter, rendezvous=rendezvous, policy=policy, hooks=hooks, clock=clock, timed=self._timed
+            reader=reporter,
+            rendezvous=rendezvous,
+            policy=policy,
+            hooks=hooks,
+            clock=clock,
+            timed=self._placing.of_worker,
         )
         self._restarting = False
         self._failed_code: int | None = None
@@ -206,7 +115,7 @@ class Agent:
     def run(self) -> AgentResult:
         """Run to the end. Threading: the caller's; on the main thread, signals are handled until it returns."""
         options = self._options
-        self._handle_signals()
+        Signals(options, dispatch=self.dispatch, child_ended=self._child_ended).handle(self._reactor)
         self._hooks.tell(
             m.AgentStarted(run_id=options.run_id, node_id=options.node_id, run_dir=options.run_dir, pid=options.pid)
         )
@@ -227,25 +136,10 @@ class Agent:
         """When the loop last turned, in monotonic seconds. Threading: any."""
         return self._turned_s
 
-    def _handle_signals(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return  # Python delivers signals to the main thread only; they stay its owner's business
-        # A signal that was ignored when we were started (nohup) stays ignored, here and in the workers.
-        asked = (*self._options.stop_signals, *self._options.forwarded_signals)
-        wanted = [signum for signum in asked if signal.getsignal(signum) is not signal.SIG_IGN]
-        self._reactor.handle_signals([*wanted, signal.SIGCHLD], self._on_signal)
-
-    def _on_signal(self, signum: int) -> None:
-        if signum == signal.SIGCHLD:
-            self._workers.reap()
-            if self._adopted is not None:
-                self._adopted()
-        elif signum == signal.SIGINT and self._options.keep_interrupt:
-            return
-        elif signum in self._options.stop_signals:
-            self.dispatch(m.StopRequested(signum=signum))
-        else:
-            self.dispatch(m.SignalForwarded(signum=signum))
+    def _child_ended(self) -> None:
+        self._workers.reap()
+        if self._adopted is not None:
+            self._adopted()
 
     def dispatch(self, event: m.AgentEvent) -> None:
         """Give the machine an event and carry out what it commands; events that arise meanwhile wait their turn."""
@@ -277,8 +171,7 @@ class Agent:
         """Take a worker's end from the group."""
         self._exits.append(exit)
         self._note_alive()
-        index = -1 if self._round is None else self._round.index
-        self._hooks.tell(m.WorkerEnded(round_index=index, exit=exit))
+        self._hooks.tell(m.WorkerEnded(round_index=self._round_index, exit=exit))
         if exit.code == -signal.SIGKILL and exit.stop_signal is None and self._fence_passed(exit.at_s):
             # The guard did it, in place of this agent: no failure of the worker's, and the round goes on without us.
             ended = RoundEnded(reason=FENCED, lost=(self._node_id,), stop_within_s=0.0)
@@ -296,7 +189,7 @@ class Agent:
 
     def on_workers_stopped(self) -> None:
         """Take the end of the stop ladder from the group."""
-        self._stop_s = self._clock.monotonic_s() - self._stopping_s
+        self._stopping.ended()
         self.dispatch(m.WorkersStopped())
 
     # --- commands
@@ -308,7 +201,7 @@ class Agent:
                 self._hooks.ask_join(m.Joining(round_index=index), self._on_join_answer)
             case m.JoinRendezvous():
                 self._join_s = self._clock.monotonic_s()
-                self._rendezvous.join(0 if self._round is None else self._round.index + 1)
+                self._rendezvous.join(self._round_index + 1)
             case m.WatchRound(delay_s=delay_s):
                 self._rendezvous.watch(delay_s)
             case m.CancelRendezvous():
@@ -317,20 +210,19 @@ class Agent:
                 self._formed_s = self._clock.monotonic_s()
                 # From here on it is the round that failures are about, whether or not its workers ever start.
                 self._round = round_
-                self._stop_s = None
+                self._stopping.begin_round()
                 self._run_decision.begin_round()
                 self._hooks.ask_start(m.WorkersStarting(round=round_, restart_count=count), self._on_start_answer)
             case m.SpawnWorkers():
                 self._spawn(command)
             case m.StopWorkers():
-                self._stop(command)
+                self._stopping.stop(command, self._round_index)
             case m.ShortenGrace(grace_s=grace_s):
-                self._shorten(grace_s)
+                self._stopping.shorten(grace_s)
             case m.AnnounceDrain(signum=signum):
-                self._announce_drain(signum, max(0.0, self._stopped_by_s - self._clock.monotonic_s()))
+                self._stopping.announce_drain(signum)
             case m.KillWorkers():
-                self._reporter.notice("second signal: killing the workers")
-                self._workers.kill()
+                self._stopping.kill()
             case m.ForwardSignal(signum=signum):
                 self._workers.forward(signum)
             case m.Examine(exits=exits, round=round_):
@@ -341,7 +233,7 @@ class Agent:
                 if evidence:
                     self._run_decision.tell_decision(failure, decision)
                 self._failed_code = self._reporter.record(
-                    self._round, self._exits, failure, decision, evidence=evidence, stop_s=self._stop_s
+                    self._round, self._exits, failure, decision, evidence=evidence, stop_s=self._stopping.took_s
                 )
                 self._restarting = isinstance(decision, Restart)
             case m.PublishDecision(failure=failure, decision=decision):
@@ -366,9 +258,9 @@ class Agent:
             case m.Say(text=text):
                 self._reporter.notice(text)
             case m.SetTimer(name=name, delay_s=delay_s):
-                self._set_timer(name, delay_s)
+                self._timers.set(name, delay_s)
             case m.CancelTimer(name=name):
-                self._cancel_timer(name)
+                self._timers.cancel(name)
             case m.LeaveRendezvous(close=close):
                 self._rendezvous.leave(close=close)
             case m.Tell(moment=moment):
@@ -392,22 +284,11 @@ class Agent:
 
     def _spawn(self, command: m.SpawnWorkers) -> None:
         self._restart_count = command.restart_count
-        self._spawned_s = self._clock.monotonic_s()
+        self._placing.spawning()
         try:
             self._workers.start(self._plan(command))
         except ElasticError as err:
-            failure = Failure(
-                failure_class=FailureClass.START_UP,
-                summary=str(err),
-                node_id=self._node_id,
-                round_index=command.round.index,
-                node_count=command.round.node_count,
-                at_s=self._spawned_s - self._began_s,
-                uptime_s=0.0,
-                exit_code=err.exit_code,
-                message=str(err),
-                retryable=False,
-            )
+            failure = self._placing.no_start(err, command.round)
             self.dispatch(m.SpawnFailed(failure=failure, alive=self._workers.alive))
             return
         self._note_alive()
@@ -420,46 +301,8 @@ class Agent:
                 rendezvous_s=self._formed_s - self._join_s, start_s=self._clock.monotonic_s() - self._formed_s
             )
 
-    def _stop(self, command: m.StopWorkers) -> None:
-        grace_s = self._grace_s(command.grace_s)
-        self._stopping_s = self._clock.monotonic_s()
-        self._stopped_by_s = self._stopping_s + grace_s
-        if command.drain:
-            self._announce_drain(command.signum, grace_s)
-        index = -1 if self._round is None else self._round.index
-        self._hooks.tell(m.WorkersStopping(round_index=index, reason=command.reason, grace_s=grace_s))
-        self._workers.stop(command.signum, grace_s=grace_s)
-
-    def _grace_s(self, bound_s: float | None) -> float:
-        longest_s = self._options.shutdown_timeout_s
-        return longest_s if bound_s is None else min(longest_s, max(0.0, bound_s))
-
-    def _shorten(self, bound_s: float) -> None:
-        grace_s = self._grace_s(bound_s)
-        self._stopped_by_s = min(self._stopped_by_s, self._clock.monotonic_s() + grace_s)
-        self._workers.stop(signal.SIGTERM, grace_s=grace_s)
-
-    def _announce_drain(self, signum: int, grace_s: float) -> None:
-        self._hooks.tell(m.Draining(signum=signum, deadline_s=grace_s))
-        if self._workers.alive:
-            name, count = signal.Signals(signum).name, len(self._workers.alive)
-            workers = "1 worker" if count == 1 else f"{count} workers"
-            self._reporter.notice(f"{name}: stopping {workers}, at most {round(grace_s, 1):g} s; a second signal kills")
-
     def _examine(self, exits: tuple[WorkerExit, ...], round_: Round) -> Failure:
-        return self._timed(self._reporter.examine(round_, exits, self._restart_count), exits, round_)
-
-    def _timed(self, failure: Failure, exits: Sequence[WorkerExit], round_: Round) -> Failure:
-        # When that worker ended, not when its evidence had settled and was read.
-        at_s = next((exit.at_s for exit in exits if exit.local_rank == failure.local_rank), None)
-        if at_s is None:  # it hangs, and has not ended
-            at_s = exits[0].at_s if exits else self._clock.monotonic_s()
-        return replace(
-            failure,
-            node_id=round_.node_id or failure.node_id or self._options.node_id,
-            at_s=at_s - self._began_s,
-            uptime_s=at_s - self._spawned_s,
-        )
+        return self._placing.of_worker(self._reporter.examine(round_, exits, self._restart_count), exits, round_)
 
     # --- one decision for the whole run
 
@@ -491,16 +334,7 @@ class Agent:
     def _decide_alone(self, command: m.DecideAlone) -> None:
         failure = self._seen(command.round, final=True).failure
         if failure is None:
-            failure = Failure(
-                failure_class=FailureClass.STORE,
-                summary=command.reason,
-                node_id=self._node_id,
-                round_index=command.round.index,
-                at_s=self._clock.monotonic_s() - self._began_s,
-                uptime_s=0.0,
-                exit_code=NO_STORE_CODE,
-                message=command.reason,
-            )
+            failure = self._placing.no_store(command.reason, command.round)
         if command.final:
             self.dispatch(m.DecisionMade(failure=failure, decision=Stop(reason=command.reason, rule="store")))
         else:
@@ -518,13 +352,12 @@ class Agent:
         """This node's id as the others of its last round know it."""
         return (self._round.node_id if self._round is not None else "") or self._options.node_id
 
+    @property
+    def _round_index(self) -> int:
+        return -1 if self._round is None else self._round.index
+
     def _placed(self, failure: Failure) -> Failure:
-        """Return a failure that the machine made up, with where and when."""
-        if failure.node_id:
-            return failure
-        count = None if self._round is None else self._round.node_count
-        at_s = self._clock.monotonic_s() - self._began_s
-        return replace(failure, node_id=self._node_id, at_s=at_s, node_count=failure.node_count or count)
+        return self._placing.of_machine(failure, self._round)
 
     def _ask_policy(self, failure: Failure, history: tuple[Failure, ...]) -> None:
         stamped = self._placed(failure)
@@ -542,16 +375,3 @@ class Agent:
             self.dispatch(m.DecisionMade(failure=stamped, decision=decision))
 
         self._policy.decide(stamped, history, decide)
-
-    def _set_timer(self, name: str, delay_s: float) -> None:
-        self._cancel_timer(name)
-        self._timers[name] = self._reactor.call_later(delay_s, lambda: self._timer_fired(name))
-
-    def _cancel_timer(self, name: str) -> None:
-        timer = self._timers.pop(name, None)
-        if timer is not None:
-            timer.cancel()
-
-    def _timer_fired(self, name: str) -> None:
-        self._timers.pop(name, None)
-        self.dispatch(m.TimerFired(name=name))

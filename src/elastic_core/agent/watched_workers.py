@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from elastic_core.agent.hang_watch import HangWatch
-from elastic_core.agent.loop import Workers
+from elastic_core.agent.parts import Workers
 from elastic_core.multiprocessing.spec import WorkerLaunch
 
 

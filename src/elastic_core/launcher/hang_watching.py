@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from elastic_core.agent.loop import Workers
+from elastic_core.agent.parts import Workers
 from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.launcher.reporter import RunReporter

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from elastic_core.agent.guardian import Guardian
 from elastic_core.agent.journal import Journal
-from elastic_core.agent.loop import Agent, AgentOptions, AgentResult
+from elastic_core.agent.loop import Agent
+from elastic_core.agent.parts import AgentOptions, AgentResult
 from elastic_core.agent.rendezvous_thread import RendezvousThread
 from elastic_core.agent.states import Ending
 from elastic_core.agent.subreaper import become_subreaper

@@ -1,0 +1,104 @@
+"""What the agent's loop is wired to: its workers, its reporter, its options, and what it gives back."""
+
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from elastic_core import messages as m
+from elastic_core.agent.run_decision import Reader
+from elastic_core.agent.states import Ending
+from elastic_core.multiprocessing.spec import WorkerLaunch
+from elastic_core.types import Decision, Failure, Record, Restart, Round, Stop, WorkerExit
+
+Plan = Callable[[m.SpawnWorkers], list[WorkerLaunch]]
+"""What to start, for a round."""
+
+
+class Workers(Protocol):
+    """The worker group, as the agent uses it."""
+
+    @property
+    def pids(self) -> Mapping[int, int]:
+        """Return pid by local rank."""
+        ...
+
+    @property
+    def alive(self) -> frozenset[int]:
+        """Return the local ranks that have not ended."""
+        ...
+
+    def start(self, launches: Iterable[WorkerLaunch]) -> None:
+        """Start them, or raise WorkerError."""
+        ...
+
+    def stop(self, signum: int, *, grace_s: float) -> None:
+        """Run the stop ladder; a second call can shorten the grace period."""
+        ...
+
+    def kill(self) -> None:
+        """Cut the ladder short."""
+        ...
+
+    def forward(self, signum: int) -> None:
+        """Send a signal to each worker."""
+        ...
+
+    def reap(self) -> None:
+        """Look for ended workers: where the kernel has no pidfds."""
+        ...
+
+
+class Reporter(Reader, Protocol):
+    """Reads what failed workers left, and tells people."""
+
+    def examine(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int) -> Failure:
+        """Return the first cause."""
+        ...
+
+    def decided(self, failure: Failure, decision: Decision, fallback_reason: str) -> None:
+        """Say what happens next."""
+        ...
+
+    def followed(self, failure: Failure, decision: Restart | Stop, evidence: str) -> None:
+        """Say what was decided for the whole run."""
+        ...
+
+    def restarted(self, *, rendezvous_s: float, start_s: float) -> None:
+        """Add to the last incident what the restart after it took."""
+        ...
+
+    def record(
+        self,
+        round_: Round | None,
+        exits: Iterable[WorkerExit],
+        failure: Failure,
+        decision: Decision,
+        *,
+        evidence: str,
+        stop_s: float | None,
+    ) -> int:
+        """Write the incident, print it if it ends the run, and return the run's exit code."""
+        ...
+
+
+class AgentOptions(Record, frozen=True, kw_only=True):
+    """What the loop itself needs to know."""
+
+    run_id: str
+    node_id: str
+    run_dir: str
+    pid: int
+    shutdown_timeout_s: float = 30.0
+    stop_signals: tuple[int, ...] = ()
+    forwarded_signals: tuple[int, ...] = (signal.SIGUSR1, signal.SIGUSR2)
+    """For the workers; they never stop the job."""
+    keep_interrupt: bool = False
+    """SIGINT belongs to a worker that has the terminal (`--debug-rank`): the agent lets it pass."""
+
+
+class AgentResult(Record, frozen=True, kw_only=True):
+    """How the run ended on this node."""
+
+    exit_code: int
+    reason: str
+    ending: Ending
