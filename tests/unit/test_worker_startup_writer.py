@@ -4,9 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from elastic_core.multiprocessing.errors import writer
+from elastic_core.compat.elastic.multiprocessing import errors as compat_errors
+from elastic_core.multiprocessing import errors
+from elastic_core.multiprocessing.errors import ChildFailedError, ProcessFailure, writer
 from elastic_core.multiprocessing.errors.handler import ErrorHandler
-from elastic_core.multiprocessing.errors.record import record
+from elastic_core.multiprocessing.errors.recording import record
 from elastic_core.worker import startup
 
 
@@ -192,6 +194,42 @@ def test_exits_pass_unrecorded_and_exit_zero_returns():
     assert set(log.calls) == {"initialize"}
 
 
+def test_an_exit_with_a_message_is_recorded():
+    log = Log()
+
+    def leave():
+        raise SystemExit("no data")
+
+    error = caught(record(leave, log))
+    assert log.calls == ["initialize", error]
+
+
+def test_a_handler_that_fails_does_not_replace_the_error(caplog):
+    class Broken(Log):
+        def record_exception(self, error):
+            raise OSError("no disk")
+
+    assert isinstance(caught(record(boom, Broken())), ValueError)
+    assert "error handler 'Broken' failed" in caplog.text
+
+
+def test_the_handler_that_is_set_serves_functions_wrapped_before():
+    log = Log()
+    wrapped = record(boom)
+    errors.set_error_handler(lambda: log)
+    try:
+        assert errors.get_error_handler() is log
+        error = caught(wrapped)
+    finally:
+        errors.set_error_handler(None)
+    assert log.calls == ["initialize", error]
+    assert type(errors.get_error_handler()) is ErrorHandler
+
+
+def test_the_function_is_found_whatever_was_imported_before():
+    assert errors.record is record is compat_errors.record
+
+
 def test_a_child_failed_error_hands_its_first_failures_file_on():
     log = Log()
 
@@ -218,6 +256,27 @@ def test_an_error_file_that_cannot_be_written_is_logged_with_the_error(monkeypat
     ErrorHandler().record_exception(caught(boom))
     assert "not written" in caplog.text
     assert "uncaught ValueError: boom" in caplog.text
+
+
+def test_a_failure_without_a_file_is_told_in_the_log(caplog):
+    caplog.set_level("INFO", "elastic_core")
+    log = Log()
+
+    def main():
+        raise ChildFailedError("inner", {3: ProcessFailure(0, 5, 1, "")})
+
+    caught(record(main, log))
+    assert log.calls == ["initialize"]
+    assert "rank 3 failed without an error file" in caplog.text
+
+
+def test_a_plain_record_has_no_place_for_an_exit_code(monkeypatch, tmp_path, caplog):
+    child, own = tmp_path / "child", tmp_path / "own"
+    child.write_text('{"message": "out of luck"}')
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(own))
+    ErrorHandler().dump_error_file(str(child), 7)
+    assert content(own) == "out of luck"
+    assert "no place for exit code 7" in caplog.text
 
 
 def test_a_childs_file_is_copied_with_its_exit_code(monkeypatch, tmp_path):

@@ -41,11 +41,11 @@ def read_error(
 
 
 def _from_error_file(path: Path | None, exit: WorkerExit) -> ErrorRecord | None:
-    found = _read(path)
+    found = read_file(path)
     if found is None:
         return None
     content, mtime_ns = found
-    document = _parse_json(content)
+    document = parse_json(content)
     message = document.get("message") if isinstance(document, dict) else None
     if isinstance(message, dict):
         information = message.get("extraInfo")
@@ -117,7 +117,7 @@ def _is_top_level(given: object, kind: str, frames: tuple[Frame, ...]) -> bool:
 
 
 def _from_fault_file(path: Path | None, stderr_tail: bytes | None, exit: WorkerExit) -> ErrorRecord | None:
-    found = _read(path)
+    found = read_file(path)
     if found is None:
         return None
     content, mtime_ns = found
@@ -125,7 +125,7 @@ def _from_fault_file(path: Path | None, stderr_tail: bytes | None, exit: WorkerE
     return parse_fault(_decode(content), stderr=_decode(stderr_tail or b""), at_ns=at_ns)
 
 
-def _read(path: Path | None) -> tuple[bytes, int] | None:
+def read_file(path: Path | None) -> tuple[bytes, int] | None:
     """Return a file's beginning and its modification time; None for one that is missing, empty or no plain file."""
     if path is None:
         return None
@@ -142,7 +142,8 @@ def _read(path: Path | None) -> tuple[bytes, int] | None:
         return None
 
 
-def _parse_json(content: bytes) -> object:
+def parse_json(content: bytes) -> object:
+    """Return what `content` says, None where it is no JSON."""
     try:
         return msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -90,18 +90,21 @@ def _module_of(orig_argv: Sequence[str]) -> str:
     return next((_plain(option[2:]) for option in orig_argv if option.startswith("-m")), "")
 
 
-def copy_record(origin: str, path: str, *, error_code: int = 0) -> None:
-    """Write another process's record to `path`, with its exit code as `errorCode` where the format has a place for it.
+def load_record(path: str) -> dict[str, Any]:
+    """Return what a recorder wrote to `path`.
 
     Raises:
-        ValueError: `origin` holds no record.
+        ValueError: there is no record in it.
     """
-    written = _load(origin)
+    written = _load(path)
     if written is None:
-        raise ValueError(f"{origin}: no error record in it")
-    if error_code and isinstance(written["message"], dict):
-        written["message"]["errorCode"] = error_code
-    _dump(path, written)
+        raise ValueError(f"{path}: no error record in it")
+    return written
+
+
+def write_record(path: str, record: dict[str, Any]) -> None:
+    """Replace what `path` holds by `record`, at once."""
+    _dump(path, record)
 
 
 def describe(error: BaseException) -> str:

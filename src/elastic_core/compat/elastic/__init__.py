@@ -1,0 +1,1 @@
+"""`torch.distributed.elastic`, by ours: the same module paths, each a re-export."""
