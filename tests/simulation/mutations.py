@@ -7,7 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from elastic_core.rendezvous import duties, hearing, heeding, machine
-from elastic_core.rendezvous import membership as m
+from elastic_core.rendezvous import member_messages as m
+from elastic_core.rendezvous.membership import NEVER_S, Me
 from elastic_core.testing import simulation_scenario as s
 from elastic_core.testing.simulation_scenario import Scenario
 from elastic_core.testing.store_model import StoreModel
@@ -75,13 +76,13 @@ def a_token_is_used_again(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(TRAINS, **faults(s.PARTITION, s.SIGSTOP))
 def a_lease_that_ends_stops_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(m.Me, "fence_s", property(lambda self: 1000.0))
-    patch.setattr(m.Me, "cut_s", property(lambda self: 1000.0))
+    patch.setattr(Me, "fence_s", property(lambda self: 1000.0))
+    patch.setattr(Me, "cut_s", property(lambda self: 1000.0))
 
 
 @mutation(TRAINS, **faults(s.SIGSTOP))
 def the_guard_is_told_too_late_a_time(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(m.Me, "fence_s", property(lambda self: 1.6 * self.ttl_s))
+    patch.setattr(Me, "fence_s", property(lambda self: 1.6 * self.ttl_s))
 
 
 @mutation("an outage ends no round", **faults(s.STORE_DOWN, steady=True))
@@ -256,7 +257,7 @@ def a_record_is_not_written_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         hearing,
         "_doubt",
-        lambda state, now_s: replace(doubt(state, now_s), recorded=state.recorded, repeat_s=m.NEVER_S),
+        lambda state, now_s: replace(doubt(state, now_s), recorded=state.recorded, repeat_s=NEVER_S),
     )
 
 

@@ -2,14 +2,15 @@
 
 from msgspec.structs import replace
 
-from elastic_core.rendezvous import membership as m
+from elastic_core.rendezvous import member_messages as m
 from elastic_core.rendezvous.hearing import hear
+from elastic_core.rendezvous.membership import Me, State, Trouble, Want
 from elastic_core.rendezvous.store import Revisions, Seat, Topic, Watched
 
-ME = m.Me(node="n1", incarnation="n1#1", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=2, max_nodes=4)
-SEATED = m.State(
+ME = Me(node="n1", incarnation="n1#1", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=2, max_nodes=4)
+SEATED = State(
     me=ME,
-    want=m.Want.JOIN,
+    want=Want.JOIN,
     connected=True,
     seat=Seat(number=3, incarnation="n1#1", ahead=2),
     confirmed_s=99.0,
@@ -24,14 +25,14 @@ def test_a_record_is_written_again_to_a_store_that_lost_writes():
 
 
 def test_a_record_is_written_again_after_trouble():
-    trouble = m.Trouble(since_s=98.0, count=3, retry_s=99.9, text="away")
+    trouble = Trouble(since_s=98.0, count=3, retry_s=99.9, text="away")
     same = Watched(revisions=SEATED.since, changed=frozenset())
     assert hear(replace(SEATED, trouble=trouble), m.WatchEnded(watched=same), 100.0).recorded == b""
 
 
 def test_a_record_is_written_a_last_time_one_lease_after_trouble():
     """A request that was given up may arrive after the one that replaced it."""
-    trouble = m.Trouble(since_s=98.0, count=3, retry_s=99.9, text="away")
+    trouble = Trouble(since_s=98.0, count=3, retry_s=99.9, text="away")
     same = Watched(revisions=SEATED.since, changed=frozenset())
     state = hear(replace(SEATED, trouble=trouble), m.WatchEnded(watched=same), 100.0)
     assert state.repeat_s == 100.0 + ME.ttl_s

@@ -3,10 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.rendezvous import membership as m
+from elastic_core.rendezvous import member_messages as m
 from elastic_core.rendezvous.machine import step
+from elastic_core.rendezvous.membership import NEVER_S, Me, State
 
-ME = m.Me(node="n1", incarnation="n1#1", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=2, max_nodes=4)
+ME = Me(node="n1", incarnation="n1#1", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=2, max_nodes=4)
 FAILED = m.Failed(text="refused")
 LATE_S = 0.2
 """How much later than it asked for a member on a busy host is called."""
@@ -14,7 +15,7 @@ LATE_S = 0.2
 
 def lines(connect_timeout_s):
     """Return when a member says what that never reaches the store, until it has left."""
-    state, now_s, told = m.State(me=replace(ME, connect_timeout_s=connect_timeout_s)), 0.0, []
+    state, now_s, told = State(me=replace(ME, connect_timeout_s=connect_timeout_s)), 0.0, []
     events = (m.JoinAsked(master_port=1),)
     while True:
         done = step(state, events, now_s=now_s)
@@ -25,7 +26,9 @@ def lines(connect_timeout_s):
                 return told
             case m.Connect():
                 now_s, events = now_s + 0.01, (FAILED,)
-            case m.Pause(until_s=m.NEVER_S):  # the join is over, and its error on its way through a busy agent
+            case m.Pause(until_s=until_s) if (
+                until_s == NEVER_S
+            ):  # the join is over, and its error on its way through a busy agent
                 now_s, events = now_s + 5.0, (m.LeaveAsked(),)
             case m.Pause(until_s=until_s):
                 assert until_s > now_s + 0.01, "it must not turn in circles"

@@ -2,15 +2,15 @@
 
 import pytest
 
-from elastic_core.rendezvous import membership as m
 from elastic_core.rendezvous.documents import RosterEntry, RoundDocument
+from elastic_core.rendezvous.membership import Me, State
 from elastic_core.rendezvous.texts import timed_out, waiting
 
 
 def state(min_nodes, live, **known):
-    me = m.Me(node="n", incarnation="i", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=min_nodes,
+    me = Me(node="n", incarnation="i", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=min_nodes,
               max_nodes=8)  # fmt: skip
-    return m.State(me=me, live=live, **known)
+    return State(me=me, live=live, **known)
 
 
 @pytest.mark.parametrize(

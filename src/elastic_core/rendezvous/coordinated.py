@@ -18,7 +18,7 @@ from elastic_core.errors import (
     RendezvousTimeoutError,
     WaitCancelledError,
 )
-from elastic_core.rendezvous import membership as m
+from elastic_core.rendezvous import member_messages as m
 from elastic_core.rendezvous.address import LOOPBACK, full_name, host_identity, is_loopback, route_source
 from elastic_core.rendezvous.coordinated_options import (
     DEFAULT_CONNECT_TIMEOUT_S,
@@ -29,6 +29,7 @@ from elastic_core.rendezvous.documents import EVIDENCE_BYTES, RUN_EVIDENCE_BYTES
 from elastic_core.rendezvous.driver import Driver
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.identity import default_node_id
+from elastic_core.rendezvous.membership import NEVER_S, Me, State
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import (
     API_VERSION,
@@ -114,7 +115,7 @@ class CoordinatedRendezvous(RendezvousHandler):
                 self._check_driver()
                 wait.check()
                 left_s = wait.remaining_s()
-                self._lock.wait(None if left_s == m.NEVER_S else left_s)
+                self._lock.wait(None if left_s == NEVER_S else left_s)
             place = self._places.popleft()
         if isinstance(place, m.JoinFailed):
             raise _error(place)
@@ -215,7 +216,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         if self._driver is None:
             self._driver = Driver(
                 self._store,
-                m.State(me=self._me()),
+                State(me=self._me()),
                 services=self.services,
                 place=self._place,
                 announce=self._hear,
@@ -260,11 +261,11 @@ class CoordinatedRendezvous(RendezvousHandler):
 
     # --- who this node is
 
-    def _me(self) -> m.Me:
+    def _me(self) -> Me:
         settings = self.settings
         options = settings.options
         last_call_s = options.get("last_call_timeout")
-        return m.Me(
+        return Me(
             node=settings.node_id or os.uname().nodename,
             incarnation=(settings.incarnation or os.urandom(6).hex())[:12],
             run_id=settings.run_id,

@@ -15,10 +15,10 @@ from elastic_core.errors import (
     WaitCancelledError,
     WaitExpiredError,
 )
-from elastic_core.rendezvous import membership as m
+from elastic_core.rendezvous import member_messages as m
 from elastic_core.rendezvous.documents import ControlDocument, MemberRecord, RoundDocument, decode, encode
 from elastic_core.rendezvous.machine import step
-from elastic_core.rendezvous.membership import Want
+from elastic_core.rendezvous.membership import LONG_AGO_S, NEVER_S, State, Want
 from elastic_core.rendezvous.peers import PeerEndpoint, ask_peers
 from elastic_core.rendezvous.roster import Candidate
 from elastic_core.rendezvous.store import CONTROL_KEY, CoordinationStore, Document, Revisions, Seat
@@ -51,7 +51,7 @@ class Driver:
     def __init__(
         self,
         store: CoordinationStore,
-        state: m.State,
+        state: State,
         *,
         services: "AgentServices",
         place: Place,
@@ -74,7 +74,7 @@ class Driver:
         self._peers: PeerEndpoint | None = None
         self._reached_s: float | None = None
         self._asked_tick_s: float | None = None
-        self._fenced_s = m.LONG_AGO_S
+        self._fenced_s = LONG_AGO_S
         self._left_seat: Seat | None = None
         self._notices = 0
         self._thread = threading.Thread(target=self._run, name="elastic-member", daemon=True)
@@ -220,7 +220,7 @@ class Driver:
         with self._lock:
             left_s = until_s - self._clock.monotonic_s()
             if not self._mail and left_s > 0:
-                self._lock.wait(None if left_s == m.NEVER_S else left_s)
+                self._lock.wait(None if left_s == NEVER_S else left_s)
 
     def _loop_is_stuck(self) -> bool:
         """Return whether the agent's loop has not turned since it was last asked to, for half a lease."""

@@ -5,9 +5,9 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from elastic_core.rendezvous import membership as m
+from elastic_core.rendezvous import member_messages as m
 from elastic_core.rendezvous.documents import ControlDocument, Ending, RoundDocument, StopOrder, Verdict
-from elastic_core.rendezvous.membership import Progress, State, Want
+from elastic_core.rendezvous.membership import LONG_AGO_S, NEVER_S, Progress, State, Trouble, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic, Watched
 from elastic_core.types import NodeReport
 
@@ -135,7 +135,7 @@ def _fail(state: State, event: m.Failed, now_s: float) -> State:
     jitter = zlib.crc32(f"{state.me.incarnation}/{count}".encode()) % 1000 / 3000
     pause_s = min(RETRY_S[min(count, len(RETRY_S)) - 1], state.me.ttl_s / 6)
     retry_s = now_s + pause_s * (1 - jitter)
-    trouble = m.Trouble(
+    trouble = Trouble(
         since_s=trouble.since_s if trouble is not None else now_s,
         count=count,
         retry_s=retry_s,
@@ -143,7 +143,7 @@ def _fail(state: State, event: m.Failed, now_s: float) -> State:
         hint=event.hint,
         refused=event.refused,
         own=event.own,
-        asked_s=trouble.asked_s if trouble is not None else m.LONG_AGO_S,
+        asked_s=trouble.asked_s if trouble is not None else LONG_AGO_S,
     )
     alone = state.mine is not None and len(state.mine.roster) == 1 and not event.own
     return replace(
@@ -179,7 +179,7 @@ def _doubt(state: State, now_s: float) -> State:
 
     Who had a lease when the trouble began is heard again, or has stopped its workers, before one lease has passed.
     """
-    hold_s = now_s + state.me.ttl_s if state.confirmed_s > m.LONG_AGO_S else state.notes.hold_until_s
+    hold_s = now_s + state.me.ttl_s if state.confirmed_s > LONG_AGO_S else state.notes.hold_until_s
     # The record, too: a store that went back in time may have an older one.
     return replace(state, fresh=frozenset(), recorded=b"", notes=replace(state.notes, hold_until_s=hold_s))
 
@@ -223,7 +223,7 @@ def _answer(state: State, event: _ANSWERS, now_s: float) -> State:
             return _unseated(state, now_s)
         case m.Renewed(renewal=renewal, sent_s=sent_s):
             assert renewal is not None
-            expiry_s = m.NEVER_S if renewal.next_expiry_s is None else now_s + renewal.next_expiry_s
+            expiry_s = NEVER_S if renewal.next_expiry_s is None else now_s + renewal.next_expiry_s
             return replace(_confirmed(_counted(state, renewal.live), sent_s), ahead=renewal.ahead, expiry_s=expiry_s)
         case m.Withdrawn():
             return replace(state, seat=None, recorded=b"")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from elastic_core.rendezvous import membership as m
+from elastic_core.rendezvous import member_messages as m
 from elastic_core.rendezvous.documents import ControlDocument, Ending, RosterEntry, Verdict, encode
 from elastic_core.rendezvous.duties import (
     AskDecision,
@@ -28,20 +28,12 @@ from elastic_core.rendezvous.duties import (
     leads,
 )
 from elastic_core.rendezvous.hearing import MEMBERS, hear
-from elastic_core.rendezvous.heeding import (
-    gives_up_s,
-    heed,
-    knows_members,
-    misses_host_s,
-    needs_lease,
-    own_round,
-    puts_back,
-    record_of,
-    says_away_s,
-    undecided_s,
-)
-from elastic_core.rendezvous.membership import NEVER_S, Operation, State, Step, Want
+from elastic_core.rendezvous.heeding import heed, knows_members, own_round, record_of
+from elastic_core.rendezvous.member_messages import Operation, Step
+from elastic_core.rendezvous.membership import LONG_AGO_S, NEVER_S, Progress, State, Want
+from elastic_core.rendezvous.outage import gives_up_s, misses_host_s, needs_lease, says_away_s, undecided_s
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic
+from elastic_core.rendezvous.which_run import puts_back
 from elastic_core.types import Failure
 
 KEEP_S = 24 * 3600.0
@@ -274,7 +266,7 @@ def _leave_at_last(state: State, now_s: float) -> Planned:
 
 
 def _pending(state: State) -> bool:
-    return state.want in (Want.JOIN, Want.STOP) or state.progress is m.Progress.DONE
+    return state.want in (Want.JOIN, Want.STOP) or state.progress is Progress.DONE
 
 
 def _members(state: State, now_s: float) -> Planned:
@@ -305,7 +297,7 @@ def _duty(state: State, now_s: float) -> Planned:
     if state.ahead > DEPUTIES or (state.ahead == 0 and MEMBERS not in state.fresh) or state.seat is None:
         return state, None
     view = _view(state, now_s)
-    if view is None or state.members_read_s == m.LONG_AGO_S:
+    if view is None or state.members_read_s == LONG_AGO_S:
         return state, None
     behind = leads(view, state.seat.number)
     judgement = judge(view, state.notes)

@@ -6,7 +6,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from elastic_core.failure.evidence import first_cause
-from elastic_core.rendezvous import membership as m
+from elastic_core.rendezvous import member_messages as m
 from elastic_core.rendezvous.documents import (
     ControlDocument,
     Ending,
@@ -17,7 +17,7 @@ from elastic_core.rendezvous.documents import (
     encode,
 )
 from elastic_core.rendezvous.machine import step
-from elastic_core.rendezvous.membership import Me, State, Want
+from elastic_core.rendezvous.membership import NEVER_S, Me, State, Want
 from elastic_core.rendezvous.roster import Candidate
 from elastic_core.rendezvous.store import CONTROL_KEY, Document, Members, Renewal, Revisions, Seat, Swapped, Watched
 from elastic_core.testing.simulation_network import Call, Line, Refused
@@ -432,7 +432,7 @@ class SimulatedMember:
                 self._request(operation)
 
     def _wait(self, until_s: float) -> None:
-        if until_s != m.NEVER_S:
+        if until_s != NEVER_S:
             turn = self._turn
             self._soon(until_s - self.local_s, lambda: self._answer(turn, m.WatchEnded(watched=None)))
 
