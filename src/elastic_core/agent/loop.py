@@ -127,6 +127,9 @@ class Agent:
         code = outcome.exit_code
         if outcome.ending is Ending.FAILED and self._failed_code is not None:
             code = self._failed_code
+        if code == 0 and any(exit.unreapable for exit in self._exits):
+            self._reporter.notice("exit code 1: a worker is still in uninterruptible sleep, and holds what it has")
+            code = 1
         self._hooks.tell(m.AgentStopped(exit_code=code, reason=outcome.reason))
         self._hooks.close()
         return AgentResult(exit_code=code, reason=outcome.reason, ending=outcome.ending)

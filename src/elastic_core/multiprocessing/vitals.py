@@ -50,6 +50,15 @@ def look_at(pid: int) -> Vitals | None:
     return Vitals(state=state, cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND, wait=wait)
 
 
+def uninterruptible(pid: int) -> bool:
+    """Return whether a process, or any thread of it, sleeps where no signal reaches it at this moment.
+
+    That is common for milliseconds; for a minute, it is a disk or a device that does not answer.
+    """
+    seen = look_at(pid)
+    return seen is not None and seen.state == "D"
+
+
 def _deepest(pid: int, state: str) -> tuple[str, str]:
     """Return D where one of the threads is in it."""
     for tid in thread_ids(pid):
