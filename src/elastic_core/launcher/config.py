@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from elastic_core.multiprocessing.functions.call import FunctionCall
 from elastic_core.types import Record
 
 DEFAULT_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
@@ -21,6 +22,8 @@ class Entrypoint(Record, frozen=True, kw_only=True):
     script: str | None = None
     module: str | None = None
     python: bool = True
+    function: FunctionCall | None = None
+    """What workers call instead of running a program; `argv` is then the interpreter and a name for people."""
 
 
 class RunSettings(Record, frozen=True, kw_only=True):

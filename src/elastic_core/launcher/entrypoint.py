@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from elastic_core.errors import ConfigError
 from elastic_core.launcher.config import Entrypoint
 from elastic_core.launcher.values import nearest
+from elastic_core.multiprocessing.functions.call import FunctionCall
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
@@ -50,6 +51,11 @@ def make_entrypoint(
         return Entrypoint(argv=(python, "-u", "-m", script, *arguments), name=script, module=script)
     _check_script(_for_rank_0(script))
     return Entrypoint(argv=(python, "-u", script, *arguments), name=script, script=script)
+
+
+def function_entrypoint(call: FunctionCall) -> Entrypoint:
+    """Return what has the workers call a function, in interpreters like this one."""
+    return Entrypoint(argv=(sys.executable, call.name), name=call.name, function=call)
 
 
 def _for_rank_0(text: str) -> str:

@@ -53,6 +53,7 @@ from elastic_core.types import (
 
 if TYPE_CHECKING:
     from elastic_core.agent.sidecar import StoreSidecar
+    from elastic_core.launcher.outcome import RunOutcome
     from elastic_core.launcher.timings import Timings
     from elastic_core.multiprocessing.standby_pool import StandbyPool
 
@@ -66,7 +67,13 @@ _WITHOUT_STORE = ("local", "static")
 _C = TypeVar("_C", bound="_Closes")
 
 
-def run_job(settings: RunSettings, *, own_process: bool = True, timings: "Timings | None" = None) -> int:
+def run_job(
+    settings: RunSettings,
+    *,
+    own_process: bool = True,
+    timings: "Timings | None" = None,
+    outcome: "RunOutcome | None" = None,
+) -> int:
     """Run to the end on this node and return the exit code.
 
     Args:
@@ -74,6 +81,7 @@ def run_job(settings: RunSettings, *, own_process: bool = True, timings: "Timing
         own_process: This process exists for the run alone (`elastic run`): it may become a subreaper. A library call
             leaves its caller as it was.
         timings: Hears when what has ended (`--timings`).
+        outcome: Filled at the end, for a caller that wants more than the code.
 
     Raises:
         ElasticError: the run could not begin; nothing is left behind.
@@ -82,19 +90,26 @@ def run_job(settings: RunSettings, *, own_process: bool = True, timings: "Timing
         with ExitStack() as cleanup:
             if own_process:
                 cleanup.enter_context(early_stops(_stop_signals(settings)))
-            return _Job(settings, cleanup, own_process=own_process, timings=timings).run()
+            return _Job(settings, cleanup, own_process=own_process, timings=timings, outcome=outcome).run()
     except EarlyStop as stop:
         return 128 + stop.signum
 
 
 class _Job:
     def __init__(
-        self, settings: RunSettings, cleanup: ExitStack, *, own_process: bool, timings: "Timings | None"
+        self,
+        settings: RunSettings,
+        cleanup: ExitStack,
+        *,
+        own_process: bool,
+        timings: "Timings | None",
+        outcome: "RunOutcome | None",
     ) -> None:
         self._settings = settings
         self._cleanup = cleanup
         self._own_process = own_process
         self._timings = timings
+        self._outcome = outcome
         self._incarnation = os.urandom(16).hex()
         self._node_id = settings.node_id or socket.gethostname()
         self._port = RoundPort(settings.master_port)
@@ -230,6 +245,8 @@ class _Job:
         if self._timings is not None:
             self._timings.take(journal.events)
         self._finish(result, journal, run_dir)
+        if self._outcome is not None:
+            self._outcome.take(result, workers.return_values)
         console.flush()
         return result
 
@@ -255,6 +272,8 @@ class _Job:
 
     def _on_exit(self, exit: WorkerExit, agent: Agent) -> None:
         self._hangs.ended(exit.local_rank)
+        if self._outcome is not None:
+            self._outcome.exits[exit.global_rank] = exit
         agent.on_worker_exit(exit)
 
     def _standby_pool(self, reactor: Reactor, notice: Callable[[str], None]) -> "StandbyPool":
@@ -331,6 +350,8 @@ class _Job:
         paths = self._hangs.with_files(self._logs.round_paths(command.round), command.round)
         launches, paths = self._logs.asked(worker_plan(self._settings, attempt, paths), paths)
         self._reporter.begin_round(paths, command.restart_count)
+        if self._outcome is not None:
+            self._outcome.begin_round({launch.global_rank: paths[launch.local_rank].error_file for launch in launches})
         return launches
 
     def _finish(self, result: AgentResult, journal: Journal, run_dir: RunDirectory) -> None:

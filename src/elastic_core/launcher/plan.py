@@ -56,6 +56,7 @@ def worker_plan(
             stdout=paths[rank].stdout,
             stderr=paths[rank].stderr,
             foreground=settings.debug_rank == rank,
+            function=settings.entrypoint.function,
         )
         for rank in range(settings.nproc_per_node)
     ]

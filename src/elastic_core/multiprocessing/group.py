@@ -85,6 +85,15 @@ class WorkerGroup:
         """The local ranks of the workers that have not ended."""
         return frozenset(worker.launch.local_rank for worker in self._running())
 
+    @property
+    def return_values(self) -> dict[int, object]:
+        """What the workers of the last round returned, by local rank: of those that ended well; None for programs.
+
+        Raises:
+            WorkerError: a value can't be loaded here.
+        """
+        return {w.launch.local_rank: w.return_value for w in self._workers.values() if w.ended and w.code == 0}
+
     def _running(self) -> list[WorkerProcess]:
         return [worker for worker in self._workers.values() if not worker.ended and not worker.given_up]
 

@@ -61,6 +61,16 @@ class WorkerProcess:
         """Whether it was reaped."""
         return self._process.returncode is not None
 
+    @property
+    def code(self) -> int | None:
+        """Its exit code, -N for death by signal N; None: it was not reaped."""
+        return self._process.returncode
+
+    @property
+    def return_value(self) -> object:
+        """What its function returned; None for a program."""
+        return None
+
     def watch(self, reactor: Reactor, callback: Callable[[], None]) -> bool:
         """Have the reactor call back when the process ends; False: no pidfd here, SIGCHLD must tell."""
         try:

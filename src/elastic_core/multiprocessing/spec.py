@@ -1,5 +1,6 @@
 """What it takes to start one worker."""
 
+from elastic_core.multiprocessing.functions.call import FunctionCall
 from elastic_core.types import Record
 
 
@@ -30,7 +31,10 @@ class StreamPlan(Record, frozen=True, kw_only=True):
 
 
 class WorkerLaunch(Record, frozen=True, kw_only=True):
-    """One worker process: complete command and environment."""
+    """One worker process: complete command and environment.
+
+    With a `function` the process calls that; of `argv` only the interpreter counts then, the rest is for people.
+    """
 
     local_rank: int
     global_rank: int
@@ -40,3 +44,6 @@ class WorkerLaunch(Record, frozen=True, kw_only=True):
     stderr: StreamPlan = StreamPlan()
     foreground: bool = False
     """Keep the terminal: same session and foreground process group, inherited stdin (`--debug-rank`)."""
+    function: FunctionCall | None = None
+    cpus: frozenset[int] | None = None
+    """The processors that it may run on; None: as inherited."""

@@ -1,0 +1,36 @@
+"""What a caller of the library learns of a run that has ended, beyond its exit code."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from elastic_core.agent.parts import AgentResult
+from elastic_core.agent.states import Ending
+from elastic_core.types import WorkerExit
+
+
+@dataclass
+class RunOutcome:
+    """Filled by `run_job` when the run ends on this node; all of it is about the last round's workers of this node."""
+
+    exit_code: int = 0
+    reason: str = ""
+    """Why the run ended, as one line."""
+    succeeded: bool = False
+    return_values: dict[int, object] = field(default_factory=dict)
+    """By global rank: what the worker functions returned, None for programs; of workers that ended well only."""
+    exits: dict[int, WorkerExit] = field(default_factory=dict)
+    """By global rank, of those that have ended."""
+    error_files: dict[int, str] = field(default_factory=dict)
+    """By global rank; a worker that recorded nothing has left none there."""
+
+    def begin_round(self, error_files: Mapping[int, str]) -> None:
+        """Forget the round before, and take where the workers of this one would record errors, by global rank."""
+        self.exits.clear()
+        self.error_files = dict(error_files)
+
+    def take(self, result: AgentResult, return_values: Mapping[int, object]) -> None:
+        """Take how the run ended, and what the workers of its last round returned, by local rank."""
+        self.exit_code, self.reason = result.exit_code, result.reason
+        self.succeeded = result.ending is Ending.SUCCEEDED
+        ranks = {exit.local_rank: rank for rank, exit in self.exits.items()}
+        self.return_values = {ranks[local]: value for local, value in return_values.items() if local in ranks}
