@@ -1,0 +1,328 @@
+"""One simulated node's way to the store: the real machine, and a client that carries out what it says, in order."""
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
+
+from elastic_core.rendezvous import member_messages as m
+from elastic_core.rendezvous.documents import ControlDocument, MemberRecord, RoundDocument, decode, encode
+from elastic_core.rendezvous.machine import step
+from elastic_core.rendezvous.membership import NEVER_S, Me, State
+from elastic_core.rendezvous.roster import Candidate
+from elastic_core.rendezvous.store import CONTROL_KEY, Document, Members, Renewal, Revisions, Seat, Swapped, Watched
+from elastic_core.testing.simulation_network import Call, Line, Refused
+
+if TYPE_CHECKING:
+    from elastic_core.testing.simulation import Simulation
+
+_record = lru_cache(maxsize=4096)(partial(decode, kind=MemberRecord))
+_round = lru_cache(maxsize=512)(partial(decode, kind=RoundDocument))
+_control = lru_cache(maxsize=512)(partial(decode, kind=ControlDocument))
+PEERS_AGAIN_S = 0.05
+
+
+class SimulatedClient(ABC):
+    """A machine on a processor that may be stopped. Its clock is off by a random time: nobody else's looks at it."""
+
+    def __init__(self, world: "Simulation", name: str, number: int) -> None:
+        self.world = world
+        self.net = world.net
+        self.rng: random.Random = world.rng
+        self.name = name
+        self.incarnation = f"{name}#{number}"
+        self.offset_s = self.rng.uniform(0, 1e6)
+        self.state = State(me=self._me())
+        self.line = Line()
+        self.peers_cut = False
+        self.paused = False
+        self.dead = False
+        self.operations = 0
+        self._turn = 0
+        self._operation: m.Operation | None = None
+        self._intents: list[m.Event] = []
+        self._held: list[Callable[[], None]] = []
+        self._reached_s = float("-inf")
+
+    def _me(self) -> Me:
+        scenario = self.world.scenario
+        return Me(
+            node=self.name,
+            incarnation=self.incarnation,
+            run_id="simulated",
+            where="the store",
+            fresh_epoch=f"epoch of {self.incarnation}",
+            secret="s",
+            min_nodes=scenario.min_nodes,
+            max_nodes=scenario.max_nodes,
+            ttl_s=scenario.ttl_s,
+            first_call_s=scenario.first_call_s,
+            last_call_s=scenario.last_call_s,
+            spares=scenario.spares,
+            outage_grace_s=scenario.outage_grace_s,
+            boot=self.name,
+        )
+
+    # --- what its agent does
+
+    @abstractmethod
+    def _told(self, announcement: m.Announcement) -> None:
+        """Do what the machine says."""
+
+    @abstractmethod
+    def _ask_agent(self, operation: m.Ask) -> None:
+        """Decide about what the nodes report."""
+
+    @abstractmethod
+    def _guard(self) -> None:
+        """See to it that the workers are dead in time."""
+
+    @abstractmethod
+    def _leave(self) -> None:
+        """End: the machine has left."""
+
+    # --- its time
+
+    @property
+    def local_s(self) -> float:
+        """Return what its clock says."""
+        return self.net.now_s + self.offset_s
+
+    @property
+    def live(self) -> bool:
+        """Return whether there is an agent."""
+        return not self.dead and not isinstance(self._operation, m.Gone)
+
+    @property
+    def operation(self) -> m.Operation | None:
+        """Return what it is doing."""
+        return self._operation
+
+    def _soon(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Do something on this node's processor: not while it is stopped, never when it is dead."""
+        self.net.after(delay_s, lambda: self._run(call))
+
+    def _run(self, call: Callable[[], None]) -> None:
+        if self.dead:
+            return
+        if self.paused:
+            self._held.append(call)
+        else:
+            call()
+
+    def resume(self) -> None:
+        """Go on after a SIGSTOP: everything that waited happens now."""
+        self.paused = False
+        held, self._held = self._held, []
+        if self.rng.random() < 0.5:
+            self.rng.shuffle(held)
+        for call in held:
+            self._run(call)
+
+    # --- the machine
+
+    def _intend(self, event: m.Event) -> None:
+        self._intents.append(event)
+        if isinstance(self._operation, m.Watch | m.Pause):
+            turn = self._turn
+            self._soon(0.0, lambda: self._answer(turn, m.WatchEnded(watched=None)))
+
+    def _answer(self, turn: int, event: m.Event) -> None:
+        if turn == self._turn and not isinstance(self._operation, m.Gone):
+            self._go((event,))
+
+    def _go(self, events: tuple[m.Event, ...]) -> None:
+        intents, self._intents = tuple(self._intents), []
+        self._turn += 1
+        self.world.steps += 1
+        after = step(self.state, (*events, *intents), now_s=self.local_s)
+        self.state = after.state
+        self._operation = after.operation
+        if self.world.verbose and not isinstance(after.operation, m.Pause | m.Watch):
+            self.world.checks.said(self.net.now_s, self.incarnation, f"{after.reason}: {_short(after.operation)}")
+        self._guard()
+        for announcement in after.announcements:
+            self._told(announcement)
+        self._perform(after.operation)
+        if self._intents and isinstance(after.operation, m.Watch | m.Pause):
+            turn = self._turn
+            self._soon(0.0, lambda: self._answer(turn, m.WatchEnded(watched=None)))
+
+    # --- the client
+
+    def _perform(self, operation: m.Operation) -> None:
+        match operation:
+            case m.Pause(until_s=until_s):
+                self._wait(until_s)
+            case m.AskPeers():
+                self._ask(operation)
+            case m.Ask():
+                turn = self._turn
+                self._soon(0.0, lambda: self._answer(turn, m.WatchEnded(watched=None)))
+                self._ask_agent(operation)
+            case m.Watch():
+                self._watch(operation)
+            case m.Gone():
+                self._leave()
+            case _:
+                self._request(operation)
+
+    def _wait(self, until_s: float) -> None:
+        if until_s != NEVER_S:
+            turn = self._turn
+            self._soon(until_s - self.local_s, lambda: self._answer(turn, m.WatchEnded(watched=None)))
+
+    def _ask(self, operation: m.AskPeers) -> None:
+        """Ask all again and again, each with its own way there and back; end when each could tell, or at last."""
+        turn, asked_s = self._turn, self.local_s
+        answers: dict[str, bool] = {}
+
+        def end() -> None:
+            event = m.PeersAnswered(asked_s=asked_s, answered=len(answers), reaching=sum(answers.values()))
+            self._answer(turn, event)
+
+        def back(name: str, age_s: float, away: bool) -> None:
+            reaches = age_s < self.local_s - asked_s
+            if reaches or away:
+                answers[name] = answers.get(name, False) or reaches
+            if len(answers) == len(operation.peers):
+                end()
+
+        def there(peer: "SimulatedClient") -> None:
+            if self._hears(peer):
+                age_s, away = peer.asked()
+                self._soon(self.net.latency_s(), lambda: back(peer.incarnation, age_s, away))
+
+        def ask() -> None:
+            if turn != self._turn:
+                return
+            for peer in map(self.world.member_of, operation.peers):
+                if peer is not None:
+                    self.net.after(self.net.latency_s(), partial(there, peer))
+            self._soon(PEERS_AGAIN_S, ask)
+
+        ask()
+        self._soon(operation.until_s - self.local_s, end)
+
+    def _hears(self, peer: "SimulatedClient") -> bool:
+        return peer.live and not peer.paused and not peer.peers_cut and not self.peers_cut
+
+    def _watch(self, operation: m.Watch) -> None:
+        turn = self._turn
+        since = operation.since
+
+        def back(answer: object) -> None:
+            event: m.Event = m.Failed(text="connection refused")
+            if not isinstance(answer, Refused):
+                self._soon(0.0, self._reached)
+            if isinstance(answer, Watched):
+                event = m.WatchEnded(watched=answer)
+            if isinstance(answer, Revisions):
+                event = m.WatchEnded(watched=Watched(revisions=answer, changed=frozenset(operation.topics)))
+            self._soon(0.0, lambda: self._answer(turn, event))
+
+        lost = m.Failed(text="no answer", unknown=True)
+        patience_s = max(0.0, operation.until_s - self.local_s) + self.state.me.ttl_s / 6
+        self._soon(patience_s, lambda: self._answer(turn, lost))
+        self.operations += 1
+        if since is None:
+            self.net.send(self.line, lambda store, now_s: store.revisions(now_s=now_s), back)
+        else:
+            until_s = operation.until_s - self.offset_s
+            self.net.watch(self.line, since, operation.topics, until_s, back)
+
+    def _request(self, operation: m.Operation) -> None:
+        turn, sent_s = self._turn, self.local_s
+        key = operation.key if isinstance(operation, m.Load | m.Swap) else ""
+
+        def back(answer: object) -> None:
+            event: m.Event
+            if isinstance(answer, Refused):
+                event = m.Failed(text="connection refused", key=key)
+            else:
+                event = _event(operation, answer, sent_s, self)
+                self._soon(0.0, self._reached)
+            self._soon(0.0, lambda: self._answer(turn, event))
+
+        lost = m.Failed(text="no answer", unknown=True, key=key)
+        self._soon(self._patience_s(operation), lambda: self._answer(turn, lost))
+        self.operations += 1
+        self.net.send(self.line, self._call(operation), back)
+
+    def _patience_s(self, operation: m.Operation) -> float:
+        ttl_s = self.state.me.ttl_s
+        if isinstance(operation, m.Connect):
+            return 5.0
+        return max(3.0, ttl_s / 3) if isinstance(operation, m.Withdraw) else ttl_s / 6
+
+    def _reached(self) -> None:
+        self._reached_s = self.net.now_s
+
+    def _call(self, operation: m.Operation) -> Call:
+        ttl_s = self.state.me.ttl_s
+        match operation:
+            case m.Connect():
+                return lambda store, now_s: None
+            case m.Enlist(record=record):
+                return lambda s, t: s.enlist(record, incarnation=self.incarnation, ttl_s=ttl_s, now_s=t)
+            case m.Update(seat=seat, record=record):
+                return lambda s, t: s.update(seat, record, now_s=t)
+            case m.Renew(seat=seat):
+                return lambda s, t: s.renew(seat, ttl_s=ttl_s, now_s=t)
+            case m.Withdraw(seat=seat):
+                return lambda s, t: s.withdraw(seat, now_s=t)
+            case m.ReadMembers():
+                return lambda s, t: s.members(now_s=t)
+            case m.Load(key=key):
+                return lambda s, t: s.load(key, now_s=t)
+            case m.Swap(key=key, document=document, expect=expect, keep_s=keep_s):
+                raw = encode(document)
+                return lambda s, t: self.net.swap(s, t, key, raw, expect, keep_s)
+            case _:
+                raise AssertionError(operation)
+
+    def asked(self) -> tuple[float, bool]:
+        """Return what it answers a peer: how long ago the store last answered, and whether it was then tried in vain.
+
+        It tries at once, for the next question.
+        """
+        self._soon(0.0, lambda: self._intend(m.PeerAsked()))
+        return self.net.now_s - self._reached_s, self.state.trouble is not None
+
+
+def _value(key: str, document: Document | None) -> ControlDocument | RoundDocument | None:
+    if document is None:
+        return None
+    return _control(document.value) if key == CONTROL_KEY else _round(document.value)
+
+
+def _event(operation: m.Operation, answer: object, sent_s: float, member: SimulatedClient) -> m.Event:
+    match operation, answer:
+        case m.Connect(), None:
+            return m.Connected(address=f"10.0.0.{member.name}", alternative="", agent_port=9000)
+        case m.Enlist(record=record), Seat():
+            return m.Enlisted(seat=answer, record=record, sent_s=sent_s)
+        case m.Update(record=record), bool():
+            return m.Updated(record=record, kept=answer)
+        case m.Renew(), Renewal() | None:
+            return m.Renewed(renewal=answer, sent_s=sent_s)
+        case m.Withdraw(), None:
+            return m.Withdrawn()
+        case m.ReadMembers(), Members():
+            members = tuple(
+                Candidate(seat=one.seat, incarnation=one.incarnation, record=_record(one.record))
+                for one in answer.members
+            )
+            return m.MembersRead(members=members)
+        case m.Load(key=key), Document() | None:
+            return m.Loaded(key=key, document=answer, value=_value(key, answer))
+        case m.Swap(key=key), Swapped():
+            return m.SwapAnswered(key=key, swapped=answer, value=_value(key, answer.current))
+        case _:
+            raise AssertionError((operation, answer))
+
+
+def _short(operation: m.Operation) -> str:
+    text = str(operation)
+    return text if len(text) < 300 else text[:300] + "…"
