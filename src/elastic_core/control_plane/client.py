@@ -1,0 +1,80 @@
+"""Asks a control-plane server, ours or torch's."""
+
+import http.client
+import json
+import socket
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from elastic_core.control_plane.handlers import JSON
+from elastic_core.types import Record
+
+DEFAULT_TIMEOUT_S: Final = 30.0
+
+
+class Reply(Record, frozen=True, kw_only=True):
+    """What a server answered."""
+
+    status: int
+    content_type: str
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.content.decode("utf-8", "replace")
+
+    @property
+    def ok(self) -> bool:
+        """Whether it did what was asked."""
+        return 200 <= self.status < 300
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the body is JSON."""
+        return self.content_type.partition(";")[0].strip() == JSON
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path, self._timeout_s = path, timeout_s
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self._timeout_s)
+        self.sock.connect(self._path)
+
+
+def call(
+    path: str, name: str, params: Mapping[str, str] | None = None, *, timeout_s: float = DEFAULT_TIMEOUT_S
+) -> Reply:
+    """Run handler `name` of the server at the socket `path`.
+
+    Raises:
+        OSError: there is no such server, it is not for us, or it did not answer in time.
+        http.client.HTTPException: what answers there speaks no HTTP.
+    """
+    query = f"?{urlencode(params)}" if params else ""
+    return _ask(path, "POST", f"/handler/{quote(name, safe='')}{query}", timeout_s)
+
+
+def names(path: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> tuple[str, ...]:
+    """Return the names of a server's handlers; raises as `call` does."""
+    reply = _ask(path, "GET", "/handler/", timeout_s)
+    try:
+        return tuple(sorted(str(name) for name in json.loads(reply.content)))
+    except (ValueError, TypeError) as err:
+        raise http.client.HTTPException("what answers there is no control plane") from err
+
+
+def _ask(path: str, method: str, address: str, timeout_s: float) -> Reply:
+    connection = _UnixConnection(path, timeout_s)
+    try:
+        connection.request(method, address)
+        response = connection.getresponse()
+        kind = response.headers.get("Content-Type", "")
+        return Reply(status=response.status, content_type=kind, content=response.read())
+    finally:
+        connection.close()

@@ -1,0 +1,121 @@
+"""What a control-plane server can do: named handlers, each a function of a request and a response."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from elastic_core.errors import ConfigError
+
+TEXT: Final = "text/plain"
+JSON: Final = "application/json"
+OK: Final = 200
+
+
+class Request:
+    """What a client asks of a handler. `params` are those of the address, then those of a form in the body."""
+
+    def __init__(self, *, body: bytes = b"", params: Mapping[str, str] | None = None) -> None:
+        """Keep the parts."""
+        self._body = body
+        self._params = dict(params or {})
+
+    def body(self) -> str:
+        """Return the body as text; what is no UTF-8 in it is replaced."""
+        return self._body.decode("utf-8", "replace")
+
+    def body_bytes(self) -> bytes:
+        """Return the body as it came."""
+        return self._body
+
+    def params(self) -> dict[str, str]:
+        """Return all parameters."""
+        return dict(self._params)
+
+    def get_param(self, key: str) -> str:
+        """Return one parameter; empty: there is none of that name."""
+        return self._params.get(key, "")
+
+
+class Response:
+    """What a handler answers; untouched it is an empty text with status 200."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.status = OK
+        self.content = b""
+        self.content_type = TEXT
+        self._afterwards: list[Callable[[], None]] = []
+
+    def set_content(self, content: str | bytes, content_type: str) -> None:
+        """Set the body and its MIME type."""
+        self.content = content.encode() if isinstance(content, str) else bytes(content)
+        self.content_type = content_type
+
+    def set_status(self, status: int) -> None:
+        """Set the HTTP status."""
+        self.status = int(status)
+
+    def afterwards(self, action: Callable[[], None]) -> None:
+        """Have `action` called once the answer was sent, or could not be: what may end the answering process."""
+        self._afterwards.append(action)
+
+    def finish(self) -> None:
+        """Call what was to follow. Called: by the server."""
+        for action in self._afterwards:
+            action()
+
+
+Handler = Callable[[Request, Response], None]
+
+
+class HandlerTable:
+    """Handlers by name. Threading: any; a handler runs on the thread of its connection."""
+
+    def __init__(self, handlers: Mapping[str, Handler] | None = None) -> None:
+        """Begin with these."""
+        self._handlers: dict[str, Handler] = dict(handlers or {})
+        self._lock = threading.Lock()
+
+    def register(self, name: str, handler: Handler) -> None:
+        """Add a handler; one of that name is replaced.
+
+        Raises:
+            ConfigError: the name can't stand in an address, or it is no function.
+        """
+        if not name or not name.isascii() or not all(c.isalnum() or c in "_-." for c in name):
+            raise ConfigError(f"a handler's name has letters, digits and '_-.', not {name!r}")
+        if not callable(handler):
+            raise ConfigError(f"handler {name!r} is a {type(handler).__name__}; needed is a function")
+        with self._lock:
+            self._handlers[name] = handler
+
+    def names(self) -> tuple[str, ...]:
+        """Return all names, sorted."""
+        with self._lock:
+            return tuple(sorted(self._handlers))
+
+    def find(self, name: str) -> Handler | None:
+        """Return a handler; None: there is none of that name."""
+        with self._lock:
+            return self._handlers.get(name)
+
+
+WORKER_HANDLERS: Final = HandlerTable()
+"""What every worker server of this process offers, besides the built-in ones and torch's."""
+
+
+def register_handler(name: str, handler: Handler) -> None:
+    """Have this worker's server run `handler(request, response)` at `POST /handler/<name>`; the latest word stands.
+
+    It runs on a thread of the server's while the training goes on: it must not block for ever, nor touch what is not
+    safe to be touched from another thread. What it raises is answered with status 500 and the error's text.
+
+    Raises:
+        ConfigError: the name can't stand in an address, or it is no function.
+    """
+    WORKER_HANDLERS.register(name, handler)
+
+
+def handler_names(tables: Iterable[HandlerTable] = (WORKER_HANDLERS,)) -> tuple[str, ...]:
+    """Return what was registered, sorted."""
+    return tuple(sorted({name for table in tables for name in table.names()}))

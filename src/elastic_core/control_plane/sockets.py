@@ -1,0 +1,107 @@
+"""Unix sockets that only their owner can use, and their paths."""
+
+import errno
+import os
+import socket
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from elastic_core.errors import ConfigError
+
+LONGEST_PATH: Final = 107
+"""Bytes of a socket's path that the kernel takes."""
+_OWNER_ONLY: Final = 0o600
+_BACKLOG: Final = 16
+
+
+def listen(path: str) -> socket.socket:
+    """Return a socket that listens at `path`, with mode 0600 from its first moment on.
+
+    What is left of a server that is gone is replaced.
+
+    Raises:
+        ConfigError: the path is too long or taken, or its directory is not safe.
+        OSError: the system refused.
+    """
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise ConfigError(f"the socket's path {path!r} is longer than the {LONGEST_PATH} bytes that the kernel takes")
+    check_directory(Path(path).parent)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # The mode that the file is made with; the umask, which all threads share, can only take from it.
+        os.fchmod(sock.fileno(), _OWNER_ONLY)
+        _bind(sock, path)
+        sock.listen(_BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _bind(sock: socket.socket, path: str) -> None:
+    try:
+        sock.bind(path)
+    except OSError as err:
+        if err.errno != errno.EADDRINUSE:
+            raise
+        _remove_stale(path)
+        sock.bind(path)
+    made = Path(path).lstat()
+    if stat.S_IMODE(made.st_mode) & 0o077 or made.st_uid != os.geteuid():
+        with suppress(OSError):
+            Path(path).unlink()
+        raise ConfigError(f"the socket {path!r} can't be made for its owner only (its file system keeps no modes)")
+
+
+def _remove_stale(path: str) -> None:
+    """Remove a socket of ours that nobody listens at.
+
+    Raises:
+        ConfigError: it is something else, or somebody's.
+    """
+    found = Path(path).lstat()
+    if not stat.S_ISSOCK(found.st_mode):
+        raise ConfigError(f"{path!r} is there already, and is no socket")
+    if found.st_uid != os.geteuid():
+        raise ConfigError(f"the socket {path!r} belongs to user {found.st_uid}")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            Path(path).unlink()
+            return
+        except BlockingIOError:  # a full queue: somebody has it
+            pass
+    raise ConfigError(f"another process listens at {path!r}", hint="another path for each process")
+
+
+def check_directory(folder: Path) -> None:
+    """Refuse a directory in which a stranger could put a socket of his in the place of ours.
+
+    Raises:
+        ConfigError: it is a stranger's, or others can write to it.
+        OSError: it can't be looked at.
+    """
+    found = folder.stat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise ConfigError(f"{str(folder)!r} is no directory: no place for a socket")
+    if found.st_uid not in (os.geteuid(), 0):
+        raise ConfigError(
+            f"the socket's directory {str(folder)!r} belongs to user {found.st_uid}, not to user {os.geteuid()}",
+            hint="a directory of your own with mode 0700",
+        )
+    if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
+        raise ConfigError(
+            f"the socket's directory {str(folder)!r} can be written by others (mode {stat.S_IMODE(found.st_mode):03o})",
+            hint="a directory of your own with mode 0700",
+        )
+
+
+def remove(path: str) -> None:
+    """Remove a socket's file, if it is there."""
+    with suppress(OSError):
+        if stat.S_ISSOCK(Path(path).lstat().st_mode):
+            Path(path).unlink()

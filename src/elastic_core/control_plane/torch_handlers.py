@@ -1,0 +1,103 @@
+"""Torch's own handlers, where the worker has imported torch: asked through a worker server of torch's, private to us.
+
+They can't be called from Python with parameters, and what there is differs between builds; torch's server knows both.
+"""
+
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol, cast
+
+from elastic_core.control_plane.handlers import Handler, Request, Response
+
+_FOLDER = ".torch"
+SUFFIX = f"{_FOLDER}/s"
+"""What is added to our socket's path for torch's."""
+
+
+class _Server(Protocol):
+    def shutdown(self) -> None: ...
+
+
+class _Torch(Protocol):
+    _get_handler_names: Callable[[], list[str]]
+    _WorkerServer: Callable[[str], _Server]
+
+
+class TorchHandlers:
+    """Gives torch's handlers a door. Nothing of torch is imported, and no server started before the first request.
+
+    Threading: any.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Keep the path of our own socket."""
+        self._folder = Path(path + _FOLDER)
+        self._path = Path(path + SUFFIX)
+        self._lock = threading.Lock()
+        self._server: _Server | None = None
+
+    def names(self) -> tuple[str, ...]:
+        """Return what torch offers in this process; nothing, if it is not imported."""
+        torch = _torch()
+        return () if torch is None else tuple(torch._get_handler_names())
+
+    def find(self, name: str) -> Handler | None:
+        """Return what has torch's handler answer; None: there is none."""
+        if name not in self.names():
+            return None
+
+        def ask(request: Request, response: Response) -> None:
+            from elastic_core.control_plane.client import call
+
+            reply = call(self._begin(), name, request.params())
+            response.set_status(reply.status)
+            response.set_content(reply.content, reply.content_type)
+
+        return ask
+
+    def _begin(self) -> str:
+        with self._lock:
+            if self._server is None:
+                # Torch makes its socket by the umask: the directory keeps others out.
+                self._folder.mkdir(0o700, exist_ok=True)
+                self._path.unlink(missing_ok=True)  # of a process that is gone; torch would refuse it
+                torch = _torch()
+                assert torch is not None  # it was there when its names were asked for
+                self._server = torch._WorkerServer(str(self._path))
+        return str(self._path)
+
+    def close(self) -> None:
+        """End torch's server, if there is one."""
+        with self._lock:
+            server, self._server = self._server, None
+        if server is not None:
+            server.shutdown()
+            remove_leftovers(self._folder)
+
+    def forget(self) -> None:
+        """Leave the server to the parent. Called: in a forked child."""
+        self._lock = threading.Lock()
+        if self._server is not None:
+            _LEFT.append(self._server)  # its end would wait for a thread that is not here
+            self._server = None
+
+
+_LEFT: list[_Server] = []
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove torch's socket and its directory."""
+    with suppress(OSError):
+        (folder / "s").unlink()
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _torch() -> _Torch | None:
+    """Return the module that has torch's handlers; None: torch is not imported, or was built without them."""
+    module = getattr(sys.modules.get("torch._C"), "_distributed_c10d", None)
+    has = hasattr(module, "_get_handler_names") and hasattr(module, "_WorkerServer")
+    return cast("_Torch", module) if has else None

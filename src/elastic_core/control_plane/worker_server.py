@@ -1,0 +1,121 @@
+"""The server in a worker: one daemon thread that waits for connections, and one more for each of them."""
+
+import os
+import socket
+import threading
+import weakref
+from contextlib import suppress
+
+from elastic_core.control_plane import sockets
+from elastic_core.control_plane.builtin import BUILT_IN
+from elastic_core.control_plane.handlers import WORKER_HANDLERS, Handler, HandlerTable
+from elastic_core.control_plane.http import serve
+from elastic_core.control_plane.torch_handlers import TorchHandlers
+from elastic_core.errors import ConfigError
+
+TITLE = "elastic_core.WorkerServer"
+
+
+class WorkerOffer:
+    """What a worker's server offers: what user code registered, the built-in handlers, and torch's."""
+
+    title = TITLE
+
+    def __init__(self, torch: TorchHandlers, registered: HandlerTable = WORKER_HANDLERS) -> None:
+        """Take the sources."""
+        self._torch = torch
+        self._registered = registered
+
+    def names(self) -> tuple[str, ...]:
+        """Return all names, sorted."""
+        return tuple(sorted({*self._registered.names(), *BUILT_IN, *self._torch.names()}))
+
+    def find(self, name: str) -> Handler | None:
+        """Return a handler; user code's comes before ours, and ours before torch's."""
+        return self._registered.find(name) or BUILT_IN.get(name) or self._torch.find(name)
+
+
+class WorkerServer:
+    """Serves this process's handlers on an owner-only unix socket until `shutdown`.
+
+    Its threads never keep the process from ending, and a forked child has no part in it. There is no TCP: whoever
+    reaches a port would run handlers in the training.
+
+    Args:
+        path: Where the socket is made. Its directory must be this user's (or root's, with the sticky bit), and not
+            writable by others; what a server that is gone left there is replaced.
+
+    Raises:
+        ConfigError: the path can't be used.
+        OSError: the system refused.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Listen, and begin to serve."""
+        self._path = os.path.abspath(path)  # noqa: PTH100  # the process may go elsewhere
+        try:
+            self._socket = sockets.listen(self._path)
+        except OSError as err:
+            raise ConfigError(f"no socket can be made at {path!r} ({err.strerror})") from err
+        self._pid = os.getpid()
+        self._torch = TorchHandlers(self._path)
+        self._offer = WorkerOffer(self._torch)
+        self._open = threading.Event()
+        self._open.set()
+        self._thread = threading.Thread(target=self._accept, name="elastic-control", daemon=True)
+        self._thread.start()
+        _SERVERS.add(self)
+
+    @property
+    def path(self) -> str:
+        """Where it is reached."""
+        return self._path
+
+    def shutdown(self) -> None:
+        """End it, and remove its socket; idempotent. What is being answered is not waited for."""
+        if not self._open.is_set() or os.getpid() != self._pid:
+            return
+        self._open.clear()
+        _SERVERS.discard(self)
+        sockets.remove(self._path)
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in it
+        self._thread.join()
+        self._socket.close()
+        self._torch.close()
+
+    def _accept(self) -> None:
+        while self._open.is_set():
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                if self._open.is_set():
+                    _PAUSE.wait(_PAUSE_S)  # out of descriptors, most often
+                continue
+            answer = threading.Thread(
+                target=serve, args=(connection, self._offer), name="elastic-control-request", daemon=True
+            )
+            try:
+                answer.start()
+            except RuntimeError:  # no thread to be had: this client is sent away, the training goes on
+                connection.close()
+
+    def forget(self) -> None:
+        """Close what was inherited. Called: in a forked child."""
+        self._open = threading.Event()  # the old one may be held by a thread that is not here
+        self._socket.close()
+        self._torch.forget()
+
+
+_PAUSE = threading.Event()
+_PAUSE_S = 0.1
+_SERVERS: "weakref.WeakSet[WorkerServer]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for server in list(_SERVERS):
+        server.forget()
+    _SERVERS.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
