@@ -216,6 +216,7 @@ def test_nothing_runs_and_nothing_is_kept(machine):
         (["nope"], 2, "no run directory 'nope', and no run of that id"),
         (["/nope/nope"], 2, "no run directory '/nope/nope'"),
         (["x", "--rdzv-id", "y"], 2, "a run in a store"),
+        (["x", "--rdzv-backend", "redis", "--rdzv-endpoint", "127.0.0.1:1"], 4, "refused"),
         (["--rdzv-id", "y"], 2, "no rendezvous backend named"),
         (["--rdzv-backend", "redis", "--rdzv-id", "y", "--rdzv-conf", "novelty=1"], 2, "novelty"),
         (["--rdzv-backend", "nope", "--rdzv-id", "y"], 3, "'nope' is not installed"),

@@ -110,7 +110,8 @@ _HELP = """\
 List the incidents of runs, the oldest first, or show one of them in full.
 
 RUN is a run directory, or the id of a run on this machine; without it, all run directories of this user that are here:
-of running agents, and of runs that failed. With the --rdzv options the run's failures are read from its store. N is an
+of running agents, and of runs that failed. With the --rdzv options the failures of RUN (or --rdzv-id) are read from its
+store. N is an
 incident's number in the list.
 """
 _EPILOG = """\b

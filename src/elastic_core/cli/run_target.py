@@ -56,13 +56,17 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 def store_asked(options: dict[str, str | None], target: str | None) -> StoreChoice | None:
     """Return the store that was asked for; None: this machine's run directories.
 
+    With a backend, the run that was named is the run's id there.
+
     Raises:
         ConfigError: a part is missing or malformed.
-        click.UsageError: a run directory was asked for, too.
+        click.UsageError: two runs were named, or a run of this machine with an option of a store.
     """
     given = {dest: text for dest, text in options.items() if text is not None}
     if target is None:
         return chosen_store(given, os.environ)
+    if "rdzv_backend" in given and "rdzv_id" not in given:
+        return chosen_store({**given, "rdzv_id": target}, os.environ)
     if given:
         named = ", ".join(f"--{BY_DEST[dest].name}" for dest in given)
         raise click.UsageError(

@@ -19,6 +19,8 @@ from elastic_core.rendezvous.documents import FORMAT, RosterEntry
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
 
 LOST: Final = "lost"
+LEFT: Final = "left"
+"""No longer there, and nothing is wrong with that: the run has its verdict."""
 SILENT: Final = "silent"
 
 
@@ -191,6 +193,7 @@ class StoredRun:
     def _nodes(self) -> tuple[NodeView, ...]:
         """Return the roster in rank order, then everybody else who has a seat."""
         round_ = self._round
+        over = self._control is not None and self._control.verdict is not None
         seats = dict(self._members)
         nodes, rank = [], 0
         roster = () if round_ is None else round_.roster
@@ -200,7 +203,7 @@ class StoredRun:
                 NodeView(
                     node_id=entry.node,
                     address=entry.host,
-                    state=LOST if record is None else self._said(entry.incarnation, record),
+                    state=(LEFT if over else LOST) if record is None else self._said(entry.incarnation, record),
                     node_rank=number,
                     first_rank=rank,
                     worker_count=entry.nproc,
