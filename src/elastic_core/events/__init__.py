@@ -1,0 +1,28 @@
+"""Events: what happened in a run, recorded through `logging`. torch's interface, and the handlers."""
+
+from elastic_core.events.api import Event, EventMetadataValue, EventSource, NodeState, RdzvEvent
+from elastic_core.events.handlers import get_logging_handler, log_handlers
+from elastic_core.events.recording import (
+    EventHandler,
+    NullEventHandler,
+    configure,
+    construct_and_record_rdzv_event,
+    record,
+    record_rdzv_event,
+)
+
+__all__ = [
+    "Event",
+    "EventHandler",
+    "EventMetadataValue",
+    "EventSource",
+    "NodeState",
+    "NullEventHandler",
+    "RdzvEvent",
+    "configure",
+    "construct_and_record_rdzv_event",
+    "get_logging_handler",
+    "log_handlers",
+    "record",
+    "record_rdzv_event",
+]

@@ -1,0 +1,143 @@
+"""Records events: what `record` is given goes to the handler of its destination, by way of `logging`."""
+
+import inspect
+import logging
+import os
+import socket
+import traceback
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from pathlib import Path
+
+from elastic_core.clock import SYSTEM_CLOCK
+from elastic_core.events.api import Event, NodeState, RdzvEvent
+from elastic_core.events.handlers import get_logging_handler
+
+LEVEL_VARIABLE = "LOGLEVEL"
+RENDEZVOUS_DESTINATION = "dynamic_rendezvous"
+
+_attached: dict[str, logging.Handler] = {}
+
+
+class EventHandler(ABC):
+    """Takes every event that this process records, once it was given to `configure`."""
+
+    @abstractmethod
+    def record(self, event: Event) -> None:
+        """Take one event. Threading: that of whoever records it; of an agent, a thread of its own."""
+
+
+class NullEventHandler(EventHandler):
+    """Drops everything: the default."""
+
+    def record(self, event: Event) -> None:
+        """Drop it."""
+
+
+_configured: list[EventHandler] = [NullEventHandler()]
+
+
+def configure(handler: EventHandler) -> None:
+    """Have this process's events handled, besides what their destinations do with them."""
+    _configured[0] = handler
+
+
+def configured_handler() -> EventHandler | None:
+    """Return what `configure` was given; None: nothing that takes events."""
+    return None if isinstance(_configured[0], NullEventHandler) else _configured[0]
+
+
+def is_configured() -> bool:
+    """Return whether code of this process has asked for events."""
+    return configured_handler() is not None or rendezvous_wanted()
+
+
+def rendezvous_wanted() -> bool:
+    """Return whether events of a rendezvous have a handler."""
+    return not isinstance(get_logging_handler(RENDEZVOUS_DESTINATION), logging.NullHandler)
+
+
+def level() -> int:
+    """Return from which level on events are recorded; they are INFO. `LOGLEVEL` says it, as a name or a number."""
+    word = os.environ.get(LEVEL_VARIABLE, "").strip().upper()
+    found = int(word) if word.isdigit() else logging.getLevelNamesMapping().get(word)
+    return logging.INFO if found is None else found
+
+
+def record(event: Event, destination: str = "null") -> None:
+    """Record an event, with the time if it has none.
+
+    Raises:
+        KeyError: there is no such destination.
+    """
+    if not event.timestamp:
+        event = replace(event, timestamp=SYSTEM_CLOCK.wall_ns() // 1_000_000)
+    handler = configured_handler()
+    if handler is not None:
+        handler.record(event)
+    _logger(destination).info(event.serialize())
+
+
+def record_rdzv_event(event: RdzvEvent) -> None:
+    """Record an event of a rendezvous; its destination is `dynamic_rendezvous`."""
+    _logger(RENDEZVOUS_DESTINATION).info(event.serialize())
+
+
+def construct_and_record_rdzv_event(
+    run_id: str,
+    message: str,
+    node_state: NodeState,
+    name: str = "",
+    hostname: str = "",
+    pid: int | None = None,
+    master_endpoint: str = "",
+    local_id: int | None = None,
+    rank: int | None = None,
+) -> None:
+    """Record an event of a rendezvous, unless nobody handles them.
+
+    Args:
+        run_id: Of which run.
+        message: What happened, for people.
+        node_state: How far the node has come; FAILED adds the traceback of the exception that is being handled.
+        name: What was being done; default: the calling function's name. The calling file's name is put before it.
+        hostname: Default: this host's full name.
+        pid: Default: this process's.
+        master_endpoint: Where the rendezvous store is, if that is known.
+        local_id: The node's number on its host, if it has one.
+        rank: The node's rank, if that is known.
+    """
+    if not rendezvous_wanted():
+        return
+    frame = inspect.currentframe()
+    caller = None if frame is None else frame.f_back
+    file = "no_file" if caller is None else Path(caller.f_code.co_filename).name
+    function = "" if caller is None else caller.f_code.co_name
+    record_rdzv_event(
+        RdzvEvent(
+            name=f"{file}:{name or function}",
+            run_id=run_id,
+            message=message,
+            hostname=hostname or socket.getfqdn(),
+            pid=pid or os.getpid(),
+            node_state=node_state,
+            master_endpoint=master_endpoint,
+            rank=rank,
+            local_id=local_id,
+            error_trace=traceback.format_exc() if node_state is NodeState.FAILED else "",
+        )
+    )
+
+
+def _logger(destination: str) -> logging.Logger:
+    handler = get_logging_handler(destination)
+    logger = logging.getLogger(f"torchelastic-events-{destination}")
+    before = _attached.get(destination)
+    if before is not handler:  # the first time, and when somebody has put another one into `log_handlers`
+        if before is not None:
+            logger.removeHandler(before)
+        logger.setLevel(level())
+        logger.propagate = False  # each event once, whatever handlers the root has
+        logger.addHandler(handler)
+        _attached[destination] = handler
+    return logger

@@ -1,0 +1,204 @@
+"""Metrics by torch's names: who measures something calls `put_metric`; who wants to see it configures a handler.
+
+A metric is known by its group and its name. The group `torchelastic` holds what the agent says under torch's names, the
+group `elastic` what it says under ours (`elastic_core.metrics.table`).
+"""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Final, NamedTuple, ParamSpec, TypeVar, overload
+
+from elastic_core.clock import SYSTEM_CLOCK
+
+DEFAULT_GROUP: Final = "torchelastic"
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class MetricData(NamedTuple):
+    """One value. `timestamp`: seconds since the Unix epoch."""
+
+    timestamp: float
+    group_name: str
+    name: str
+    value: float
+
+
+class MetricsConfig:
+    """What a launcher configures metrics with, as text by name."""
+
+    __slots__ = ["params"]
+
+    def __init__(self, params: dict[str, str] | None = None) -> None:
+        """Keep the parameters."""
+        self.params: dict[str, str] = {} if params is None else params
+
+
+class MetricHandler(ABC):
+    """Takes values somewhere.
+
+    Threading: called by whoever calls `put_metric`; of an agent, by one thread of its own.
+    """
+
+    @abstractmethod
+    def emit(self, metric_data: MetricData) -> None:
+        """Take one value."""
+
+    def close(self) -> None:
+        """Give back what is held. Called: at a run's end, of the handlers that were chosen for it."""
+        return
+
+
+class ConsoleMetricHandler(MetricHandler):
+    """Prints each value as a line on stdout."""
+
+    def emit(self, metric_data: MetricData) -> None:
+        """Print it, at once even where stdout is a pipe."""
+        timestamp, group, name, value = metric_data
+        print(f"[{timestamp}][{group}]: {name}={value}", flush=True)  # noqa: T201  # that is what it is for
+
+
+class NullMetricHandler(MetricHandler):
+    """Drops everything: the default."""
+
+    def emit(self, metric_data: MetricData) -> None:
+        """Drop it."""
+
+
+class MetricStream:
+    """One group on its way to its handler."""
+
+    def __init__(self, group_name: str, handler: MetricHandler) -> None:
+        """Bind them."""
+        self.group_name = group_name
+        self.handler = handler
+
+    def add_value(self, metric_name: str, metric_value: float) -> None:
+        """Hand a value to the handler, with the time."""
+        self.handler.emit(MetricData(_now_s(), self.group_name, metric_name, metric_value))
+
+
+_by_group: dict[str, MetricHandler] = {}
+_default: list[MetricHandler] = [NullMetricHandler()]
+
+
+def configure(handler: MetricHandler, group: str | None = None) -> None:
+    """Have this process's metrics handled: those of one group, or (None) of all that have no handler of their own."""
+    if group is None:
+        _default[0] = handler
+    else:
+        _by_group[group] = handler
+
+
+def getStream(group: str) -> MetricStream:  # torch's name
+    """Return where a group's values go."""
+    return MetricStream(group, _by_group.get(group, _default[0]))
+
+
+def is_configured() -> bool:
+    """Return whether anything that is measured in this process goes anywhere."""
+    return any(not isinstance(handler, NullMetricHandler) for handler in (*_default, *_by_group.values()))
+
+
+def put_metric(metric_name: str, metric_value: float, metric_group: str = DEFAULT_GROUP) -> None:
+    """Publish one value."""
+    getStream(metric_group).add_value(metric_name, metric_value)
+
+
+@overload
+def prof(fn: Callable[_P, _R], group: str = ...) -> Callable[_P, _R]: ...
+@overload
+def prof(fn: None = None, group: str = ...) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]: ...
+def prof(
+    fn: Callable[_P, _R] | None = None, group: str = DEFAULT_GROUP
+) -> Callable[_P, _R] | Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Publish how each call of a function went: `NAME.success` or `NAME.failure`, and `NAME.duration.ms`.
+
+    NAME is `Class.method`, or `module.function` with the module's last part. Used as `@prof` or `@prof(group=…)`.
+    """
+
+    def wrap(func: Callable[_P, _R]) -> Callable[_P, _R]:
+        return _measured(func, _metric_name(func), group)
+
+    return wrap if fn is None else wrap(fn)
+
+
+def _metric_name(func: Callable[..., object]) -> str:
+    qualified: str = func.__qualname__
+    module = (func.__module__ or "").rpartition(".")[2]
+    return qualified if "." in qualified or not module else f"{module}.{qualified}"
+
+
+def _measured(func: Callable[_P, _R], name: str, group: str) -> Callable[_P, _R]:
+    @wraps(func)
+    def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        began_s = _now_s()
+        try:
+            result = func(*args, **kwargs)
+        except Exception:
+            put_metric(f"{name}.failure", 1, group)
+            raise
+        else:
+            put_metric(f"{name}.success", 1, group)
+            return result
+        finally:
+            put_metric(f"{name}.duration.ms", get_elapsed_time_ms(began_s), group)
+
+    return wrapper
+
+
+def profile(group: str | None = None) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Do as `prof`, under the function's bare name. Deprecated: use `prof`."""
+    warnings.warn("profile is deprecated: use prof(group=…)", FutureWarning, stacklevel=2)
+
+    def wrap(func: Callable[_P, _R]) -> Callable[_P, _R]:
+        return _measured(func, func.__name__, DEFAULT_GROUP if group is None else group)
+
+    return wrap
+
+
+def publish_metric(metric_group: str, metric_name: str, metric_value: float) -> None:
+    """Publish one value. Deprecated: use `put_metric`."""
+    warnings.warn("publish_metric is deprecated: use put_metric(name, value, group)", FutureWarning, stacklevel=2)
+    put_metric(metric_name, metric_value, metric_group)
+
+
+def get_elapsed_time_ms(start_time_in_seconds: float) -> int:
+    """Return the milliseconds since a time in seconds since the Unix epoch."""
+    return int((_now_s() - start_time_in_seconds) * 1000)
+
+
+def _now_s() -> float:
+    return SYSTEM_CLOCK.wall_ns() / 1e9
+
+
+# --- series: a name with labels, as Prometheus writes it
+
+
+def series(name: str, **labels: str) -> str:
+    """Return the name of one series of several: `elastic_restarts_total{class="hang"}`.
+
+    A label named `class_` is written `class`.
+    """
+    if not labels:
+        return name
+    written = ",".join(f'{key.rstrip("_")}="{_escaped(value)}"' for key, value in labels.items())
+    return f"{name}{{{written}}}"
+
+
+def split_series(text: str) -> tuple[str, Mapping[str, str]]:
+    """Return name and labels; a name that was not made by `series` has none."""
+    name, opening, rest = text.partition("{")
+    if not opening or not rest.endswith("}"):
+        return text, {}
+    import re  # only names with labels need it
+
+    pairs = re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"(?:,|}$)', rest)
+    return name, {key: re.sub(r"\\(.)", lambda at: "\n" if at[1] == "n" else at[1], value) for key, value in pairs}
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

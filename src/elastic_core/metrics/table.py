@@ -1,0 +1,74 @@
+"""What the agent measures under names of ours, in the group `elastic`; the documentation's table is made from it."""
+
+import enum
+from typing import Final
+
+from elastic_core.types import Record
+
+GROUP: Final = "elastic"
+
+
+class Kind(enum.StrEnum):
+    """How values of a family follow each other."""
+
+    GAUGE = "gauge"
+    """Each replaces the last."""
+    COUNTER = "counter"
+    """Each is the total so far."""
+    SUMMARY = "summary"
+    """Each is one observation; Prometheus gets their count and sum."""
+
+
+class Family(Record, frozen=True, kw_only=True):
+    """One metric, a series for each value of its labels."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...] = ()
+    help: str
+
+
+def _family(name: str, kind: Kind, help_text: str, *labels: str) -> Family:
+    return Family(name=name, kind=kind, labels=labels, help=help_text)
+
+
+FAMILIES: Final = (
+    _family("elastic_run_info", Kind.GAUGE, "1; what the run is", "run_id", "node_id", "role", "backend"),
+    _family("elastic_agent_state", Kind.GAUGE, "1 for the state that the agent is in, 0 for one that it left", "state"),
+    _family("elastic_round", Kind.GAUGE, "index of the round that this node is in, from 0"),
+    _family("elastic_rounds_total", Kind.COUNTER, "rounds that this node was part of"),
+    _family("elastic_round_nodes", Kind.GAUGE, "nodes of the round"),
+    _family("elastic_world_size", Kind.GAUGE, "workers of the round on all nodes together"),
+    _family("elastic_node_rank", Kind.GAUGE, "rank of this node in the round"),
+    _family("elastic_workers_alive", Kind.GAUGE, "workers of this node that have not ended"),
+    _family(
+        "elastic_worker_exits_total",
+        Kind.COUNTER,
+        "ends of this node's workers: succeeded, failed, or terminated (we stopped it)",
+        "outcome",
+    ),
+    _family("elastic_failures_total", Kind.COUNTER, "failures that were examined, by the first cause's class", "class"),
+    _family("elastic_restarts_total", Kind.COUNTER, "restarts after failures, by the first cause's class", "class"),
+    _family("elastic_membership_changes_total", Kind.COUNTER, "rounds that ended because nodes came or went"),
+    _family(
+        "elastic_phase_seconds",
+        Kind.SUMMARY,
+        "how long it took to detect a failure, to stop the workers, to form a round, to start the workers",
+        "phase",
+    ),
+    _family(
+        "elastic_heartbeat_age_seconds",
+        Kind.GAUGE,
+        "since a worker's last heartbeat, looked at every 5 s; with `--hang-timeout` only",
+        "local_rank",
+    ),
+    _family("elastic_heartbeat_step", Kind.GAUGE, "the step that a worker's heartbeat told of", "local_rank"),
+    _family(
+        "elastic_store_latency_seconds", Kind.GAUGE, "mean of the calls of the last 5 s to the rendezvous store", "call"
+    ),
+    _family("elastic_store_calls_total", Kind.COUNTER, "calls to the rendezvous store", "call", "outcome"),
+    _family("elastic_store_reachable", Kind.GAUGE, "0 while the rendezvous store is away, 1 when it is back"),
+    _family("elastic_exit_code", Kind.GAUGE, "the run's exit code, at its end"),
+)
+
+BY_NAME: Final = {family.name: family for family in FAMILIES}
