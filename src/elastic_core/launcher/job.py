@@ -22,6 +22,7 @@ from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.runner import HookRunner, NamedHook
+from elastic_core.launcher.brought import NOTHING, Brought
 from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
 from elastic_core.launcher.hang_watching import HangWatching
@@ -73,6 +74,7 @@ def run_job(
     own_process: bool = True,
     timings: "Timings | None" = None,
     outcome: "RunOutcome | None" = None,
+    brought: Brought = NOTHING,
 ) -> int:
     """Run to the end on this node and return the exit code.
 
@@ -82,6 +84,7 @@ def run_job(
             leaves its caller as it was.
         timings: Hears when what has ended (`--timings`).
         outcome: Filled at the end, for a caller that wants more than the code.
+        brought: What the caller has made itself.
 
     Raises:
         ElasticError: the run could not begin; nothing is left behind.
@@ -90,7 +93,8 @@ def run_job(
         with ExitStack() as cleanup:
             if own_process:
                 cleanup.enter_context(early_stops(_stop_signals(settings)))
-            return _Job(settings, cleanup, own_process=own_process, timings=timings, outcome=outcome).run()
+            job = _Job(settings, cleanup, own_process=own_process, timings=timings, outcome=outcome, brought=brought)
+            return job.run()
     except EarlyStop as stop:
         return 128 + stop.signum
 
@@ -104,12 +108,14 @@ class _Job:
         own_process: bool,
         timings: "Timings | None",
         outcome: "RunOutcome | None",
+        brought: Brought,
     ) -> None:
         self._settings = settings
         self._cleanup = cleanup
         self._own_process = own_process
         self._timings = timings
         self._outcome = outcome
+        self._brought = brought
         self._incarnation = os.urandom(16).hex()
         self._node_id = settings.node_id or socket.gethostname()
         self._port = RoundPort(settings.master_port)
@@ -123,12 +129,12 @@ class _Job:
     def run(self) -> int:
         settings = self._settings
         registry = self._registry
-        handler = registry.make_rendezvous(settings.rdzv_backend, self._rdzv, settings.rdzv_conf)
+        handler = self._handler()
         if Capability.CONTROL in handler.capabilities:
             # It adds to the host's name the address by which others come here, unless the user chose an id.
             handler.settings = replace(handler.settings, node_id=settings.node_id)
         policy = registry.make_policy(settings.policy, _policy_settings(settings), settings.policy_conf)
-        chosen = choose_logs_specs(settings)
+        chosen = choose_logs_specs(settings, self._brought.logs_specs)
         self._mark("plugins")
         with held(_stop_signals(settings) if self._own_process else ()):
             run_dir = RunDirectory.create(settings.run_dir, settings.run_id)
@@ -138,6 +144,18 @@ class _Job:
         hooks, warnings = registry.make_hooks(HookSettings(name="", run_id=settings.run_id, run_dir=str(run_dir.path)))
         self._mark("run directory")
         return self._supervise(handler, policy, hooks, (*registry.warnings, *warnings), run_dir).exit_code
+
+    def _handler(self) -> RendezvousHandler:
+        if self._brought.rendezvous is not None:
+            return self._brought.rendezvous(self._rdzv)
+        settings = self._settings
+        return self._registry.make_rendezvous(settings.rdzv_backend, self._rdzv, settings.rdzv_conf)
+
+    def _blame(self) -> tuple[str, str]:
+        """Return who brought the handler, and what helps if it is broken."""
+        if self._brought.rendezvous is not None:
+            return "", ""
+        return self._registry.blame(RENDEZVOUS_GROUP, self._settings.rdzv_backend)
 
     def _mark(self, what: str) -> None:
         if self._timings is not None:
@@ -208,7 +226,7 @@ class _Job:
                     resolve=self._resolve,
                     on_event=lambda event: agent.dispatch(event),
                     notice=notice,
-                    blame=self._registry.blame(RENDEZVOUS_GROUP, settings.rdzv_backend),
+                    blame=self._blame(),
                 )
             ),
             policy=PolicyRunner(
@@ -228,6 +246,7 @@ class _Job:
             adopted=workers.reap_adopted if subreaper else None,
             fence_passed=guardian.fence_passed,
             observe=self._status.note,
+            progress=self._hangs.progress,
         )
         handler.services = Services(
             reactor,
@@ -246,7 +265,7 @@ class _Job:
             self._timings.take(journal.events)
         self._finish(result, journal, run_dir)
         if self._outcome is not None:
-            self._outcome.take(result, workers.return_values)
+            self._outcome.take(result, workers.return_values, self._reporter.final_failure)
         console.flush()
         return result
 

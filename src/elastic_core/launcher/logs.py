@@ -141,13 +141,17 @@ def _limited(plan: StreamPlan, settings: RunSettings, texts: tuple[str, ...], fi
     return plan
 
 
-def choose_logs_specs(settings: RunSettings) -> "ChosenLogsSpecs | None":
-    """Build what `--logs-specs` names; None: our own layout.
+def choose_logs_specs(settings: RunSettings, brought: object = None) -> "ChosenLogsSpecs | None":
+    """Return what a caller has `brought`, or build what `--logs-specs` names; None: our own layout.
 
     Raises:
         ConfigError: nothing installed has that name.
         PluginError: what it names is broken.
     """
+    if brought is not None:
+        from elastic_core.plugins.logs_specs import brought_logs_specs
+
+        return brought_logs_specs(brought)
     if settings.logs_specs is None:
         return None
     from elastic_core.plugins.logs_specs import make_logs_specs  # rarely wanted

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from elastic_core.agent.parts import AgentResult
 from elastic_core.agent.states import Ending
-from elastic_core.types import WorkerExit
+from elastic_core.types import Failure, WorkerExit
 
 
 @dataclass
@@ -16,6 +16,10 @@ class RunOutcome:
     reason: str = ""
     """Why the run ended, as one line."""
     succeeded: bool = False
+    stopped: bool = False
+    """It was told to stop, by a signal or by who may say so."""
+    failure: Failure | None = None
+    """The first cause, on whichever node; None: the run did not fail."""
     return_values: dict[int, object] = field(default_factory=dict)
     """By global rank: what the worker functions returned, None for programs; of workers that ended well only."""
     exits: dict[int, WorkerExit] = field(default_factory=dict)
@@ -28,9 +32,11 @@ class RunOutcome:
         self.exits.clear()
         self.error_files = dict(error_files)
 
-    def take(self, result: AgentResult, return_values: Mapping[int, object]) -> None:
-        """Take how the run ended, and what the workers of its last round returned, by local rank."""
+    def take(self, result: AgentResult, return_values: Mapping[int, object], failure: Failure | None) -> None:
+        """Take how the run ended, what the workers of its last round returned, by local rank, and what failed it."""
         self.exit_code, self.reason = result.exit_code, result.reason
         self.succeeded = result.ending is Ending.SUCCEEDED
+        self.stopped = result.ending is Ending.STOPPED
+        self.failure = failure if result.ending is Ending.FAILED else None
         ranks = {exit.local_rank: rank for rank, exit in self.exits.items()}
         self.return_values = {ranks[local]: value for local, value in return_values.items() if local in ranks}

@@ -37,6 +37,8 @@ class RunReporter:
         self._line = line
         self._made: IncidentReporter | None = None
         self.began = True
+        self.final_failure: Failure | None = None
+        """What the last record was about."""
         self._paths: dict[int, WorkerPaths] = {}
         self._restarts = 0
 
@@ -113,6 +115,7 @@ class RunReporter:
 
         A run that never began (no round was formed) is told in one line, and leaves nothing to keep.
         """
+        self.final_failure = failure
         if round_ is None and failure.failure_class is FailureClass.RENDEZVOUS:
             self.notice(f"error: {failure.summary}")
             self.began = False

@@ -12,6 +12,7 @@ from elastic_core.errors import ConfigError, ElasticError, PluginError
 from elastic_core.multiprocessing.logs_specs import LogsDest
 from elastic_core.multiprocessing.std import Std
 from elastic_core.plugins.discovery import PluginEntry, find_entries
+from elastic_core.plugins.refusal import IN_CODE
 
 GROUP: Final = "torchrun.logs_specs"
 DEFAULT: Final = "default"
@@ -82,6 +83,20 @@ def make_logs_specs(
             local_ranks_filter=None if local_ranks is None else set(local_ranks),
         ),
     )
+    return ChosenLogsSpecs(entry, specs)
+
+
+def brought_logs_specs(specs: object) -> ChosenLogsSpecs:
+    """Return an object that the caller of the library has made.
+
+    Raises:
+        ConfigError: it has no method `reify`.
+    """
+    name = type(specs).__name__
+    if not callable(getattr(specs, "reify", None)):
+        raise ConfigError(f"logs_specs is {name}, which has no method 'reify'", hint="DefaultLogsSpecs(log_dir=…)")
+    value = f"{type(specs).__module__}:{type(specs).__qualname__}"
+    entry = PluginEntry(group=GROUP, name=name, value=value, distribution=IN_CODE, version="")
     return ChosenLogsSpecs(entry, specs)
 
 

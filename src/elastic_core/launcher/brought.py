@@ -1,0 +1,35 @@
+"""What a caller of the library brings to a run that no command line can: objects."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.types import RendezvousSettings
+
+
+class HealthServer(Protocol):
+    """What answers probes; torch's `HealthCheckServer` is one, too."""
+
+    def start(self) -> None:
+        """Begin to answer."""
+        ...
+
+    def stop(self) -> None:
+        """Stop answering."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brought:
+    """Each takes the place of what the settings name; None: what they name."""
+
+    rendezvous: Callable[[RendezvousSettings], RendezvousHandler] | None = None
+    """Gives the handler."""
+    logs_specs: Any = None
+    """An object with torch's `reify`."""
+    health_check_server: HealthServer | None = None
+    """Runs already; stopped when the run ends."""
+
+
+NOTHING = Brought()

@@ -1,0 +1,73 @@
+"""What a caller of the library wants run: a function, a program with arguments, or a script."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from elastic_core.errors import ConfigError
+from elastic_core.launcher.config import Entrypoint
+from elastic_core.launcher.entrypoint import function_entrypoint, make_entrypoint
+from elastic_core.multiprocessing.functions import FunctionCall
+
+
+def entry_of(
+    entrypoint: Callable[..., Any] | str | None,
+    args: Sequence[Any],
+    *,
+    start_method: str = "spawn",
+    environ: Mapping[str, str] = os.environ,
+) -> Entrypoint:
+    """Return a function, or a program with its arguments, as torch's `entrypoint` and `args` mean them.
+
+    Raises:
+        ConfigError: it is neither, or the program can't be run.
+    """
+    if callable(entrypoint):
+        return function_entrypoint(FunctionCall(fn=entrypoint, args=tuple(args), start_method=start_method))
+    if not isinstance(entrypoint, str) or not entrypoint:
+        raise ConfigError(f"entrypoint is {entrypoint!r}; a function or a program is needed")
+    return _program(entrypoint, [str(arg) for arg in args], environ)
+
+
+def friendly_entry(
+    entrypoint: Callable[..., Any] | str | os.PathLike[str] | Sequence[str],
+    args: Sequence[Any],
+    *,
+    start_method: str,
+    environ: Mapping[str, str] = os.environ,
+) -> Entrypoint:
+    """Return what `launch` is to run: also the path of a Python script, or a command as a list.
+
+    Raises:
+        ConfigError: it is nothing of that, or can't be run.
+    """
+    if isinstance(entrypoint, os.PathLike):
+        entrypoint = os.fspath(entrypoint)
+    if isinstance(entrypoint, (list, tuple)):
+        if not entrypoint:
+            raise ConfigError("entrypoint is an empty list; a program and its arguments are needed")
+        program, *own = (str(part) for part in entrypoint)
+        return _program(program, [*own, *map(str, args)], environ)
+    if isinstance(entrypoint, str) and _is_script(entrypoint):
+        return make_entrypoint(entrypoint, [str(arg) for arg in args], environ=environ)
+    if isinstance(entrypoint, str) or callable(entrypoint):
+        return entry_of(entrypoint, args, start_method=start_method, environ=environ)
+    raise ConfigError(f"entrypoint is {entrypoint!r}; a function, a script, a program or a list is needed")
+
+
+def _program(program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> Entrypoint:
+    made = make_entrypoint(program, arguments, no_python=True, environ=environ)
+    if not _is_python(program):
+        return made
+    script = next((argument for argument in arguments if not argument.startswith("-")), "")
+    return Entrypoint(argv=made.argv, name=script or program, python=True)
+
+
+def _is_python(program: str) -> bool:
+    return program == sys.executable or Path(program).name.rstrip("0123456789.") == "python"
+
+
+def _is_script(text: str) -> bool:
+    return text.endswith(".py") or (Path(text).is_dir() and (Path(text) / "__main__.py").is_file())

@@ -1,0 +1,81 @@
+"""What a caller of the library gave, as the options of `elastic run`: there every value is checked, and explained."""
+
+import enum
+import os
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from elastic_core.errors import ConfigError
+from elastic_core.launcher.options import BY_DEST
+from elastic_core.launcher.values import nearest
+
+Given = dict[str, str | bool | tuple[str, ...]]
+
+_NOT_HERE: Final = frozenset({"module", "no_python", "run_path", "dry_run", "timings", "debug_rank"})
+"""Options of the command line alone: they are about how it is read, or about its terminal."""
+_BY_RANK: Final = frozenset({"redirects", "tee"})
+
+
+def given_from(options: Mapping[str, object]) -> Given:
+    """Return the options by identifier, as texts; those that are None or False were not given.
+
+    Args:
+        options: By the name that they have on the command line, with underscores; `run_id` is `rdzv_id`.
+
+    Raises:
+        ConfigError: there is no such option, or it can't have such a value.
+    """
+    given: Given = {}
+    for name, value in options.items():
+        dest = "rdzv_id" if name == "run_id" else name
+        if dest not in BY_DEST or dest in _NOT_HERE:
+            near = nearest(dest, [each for each in BY_DEST if each not in _NOT_HERE])
+            raise ConfigError(f"launch() has no option {name!r}", hint=near or "the options of 'elastic run --help'")
+        if value is not None and value is not False and value != "":
+            given[dest] = _value(dest, value)
+    return given
+
+
+def library_environment() -> dict[str, str]:
+    """Return the environment that counts for a library call: without the values of command-line options in it."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
+
+
+def joined(texts: Iterable[str]) -> str:
+    """Return a list with commas in which a comma of a text is two."""
+    return ",".join(text.replace(",", ",,") for text in texts)
+
+
+def _value(dest: str, value: object) -> str | bool | tuple[str, ...]:
+    row = BY_DEST[dest]
+    if row.metavar is None:
+        if value is not True:
+            raise ConfigError(f"{dest} is {value!r}; True or False is needed")
+        return True
+    if row.many:
+        many = [value] if isinstance(value, str) else _texts(value)
+        return tuple(str(each) for each in many)
+    return _text(dest, value)
+
+
+def _text(dest: str, value: object) -> str:
+    if isinstance(value, Mapping):
+        separator = ":" if dest in _BY_RANK else "="
+        return ",".join(f"{key}{separator}{_plain(each)}" for key, each in value.items())
+    if dest == "nnodes" and isinstance(value, tuple):
+        return ":".join(_plain(each) for each in value)
+    if dest.endswith("_filters") and not isinstance(value, str):
+        return joined(_texts(value))
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ",".join(_plain(each) for each in value)
+    return _plain(value)
+
+
+def _texts(value: object) -> list[str]:
+    if isinstance(value, Mapping):
+        return [f"{key}={_plain(each)}" for key, each in value.items()]
+    return [str(each) for each in value] if isinstance(value, Iterable) else [_plain(value)]
+
+
+def _plain(value: object) -> str:
+    return str(value.value) if isinstance(value, enum.Enum) else str(value)
