@@ -196,7 +196,8 @@ _HELP = """\
 Show what a run is doing: state, nodes and ranks, round, restarts, the last incident, the store.
 
 RUN is a run directory, or the id of a run on this machine; without it, this user's agents that run on this machine.
-With the --rdzv options the run (RUN, or --rdzv-id) is read from its store, from any host that reaches it. Nothing is changed anywhere.
+With the --rdzv options the run (RUN, or --rdzv-id) is read from its store, from any host that reaches it. Nothing is
+changed anywhere.
 """
 _EPILOG = """\b
 Examples:
