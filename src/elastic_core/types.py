@@ -66,6 +66,8 @@ class RendezvousInfo(Record, frozen=True, kw_only=True):
     """Rounds of the run that ended because nodes came or went; None: as `index`."""
     history: "tuple[Failure, ...] | None" = None
     """The run's failures with their decisions, oldest first; None: as `index`."""
+    at_s: float | None = None
+    """The run's age in seconds, the same for all nodes; None: as `index`, from its own start."""
 
 
 class RunCounts(Record, frozen=True, kw_only=True):
@@ -74,6 +76,8 @@ class RunCounts(Record, frozen=True, kw_only=True):
     restart_count: int
     membership_changes: int
     history: "tuple[Failure, ...]" = ()
+    at_s: float | None = None
+    """The run's age when the round had formed, the same for all nodes; None: each counts from its own start."""
 
 
 class Round(Record, frozen=True, kw_only=True):
@@ -337,7 +341,8 @@ class FailedWorker(Record, frozen=True, kw_only=True):
 class Failure(Record, frozen=True, kw_only=True):
     """What a FailureHandler decides about: the first cause, and how far the run had come.
 
-    `at_s` and `uptime_s` are seconds: since the run began, and since the failed round's workers were started.
+    `at_s` and `uptime_s` are seconds: since the run began (with its first round, where nodes meet in a store: the same
+    clock on all of them), and since the failed round's workers were started.
     `decision` is None for the failure at hand and set in the history.
     """
 
@@ -383,6 +388,8 @@ class NodeReport(Record, frozen=True, kw_only=True):
     failed_count: int = 0
     stopped_count: int = 0
     finished_count: int = 0
+    progress: int | None = None
+    """The furthest step that a worker of this node has said; None: none has."""
     evidence: str = ""
     final: bool = False
 

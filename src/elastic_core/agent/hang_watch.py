@@ -11,7 +11,8 @@ from elastic_core.agent.hang_stacks import StackRequest, Stacks
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.multiprocessing import vitals
 from elastic_core.multiprocessing.activity import Activity, ActivityMeter
-from elastic_core.multiprocessing.beat_file import BeatFile, Beats
+from elastic_core.multiprocessing.beat_file import Beats
+from elastic_core.multiprocessing.beat_files import BeatFiles
 from elastic_core.multiprocessing.procfs import read_stat
 from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.reactor import Reactor, Timer
@@ -34,6 +35,7 @@ class HangWatch:
         folder: Where stacks go; made when there are any.
         notice: Takes one line for people.
         on_hang: Called when a limit is reached, and again after another one if nobody stopped the workers.
+        files: What workers beat into.
         clock: The host's.
 
     Threading: the reactor's thread.
@@ -47,6 +49,7 @@ class HangWatch:
         folder: Path,
         notice: Callable[[str], None],
         on_hang: Callable[[HangReport], None],
+        files: BeatFiles | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Watch nothing yet."""
@@ -56,7 +59,7 @@ class HangWatch:
         self._notice = notice
         self._on_hang = on_hang
         self._clock = clock
-        self._files: dict[int, BeatFile] = {}
+        self._files = files or BeatFiles()
         self._launches: dict[int, WorkerLaunch] = {}
         self._pids: dict[int, int] = {}
         self._round: Round | None = None
@@ -78,12 +81,10 @@ class HangWatch:
         self.close()
         self._round = round_
         try:
-            for rank in ranks:
-                self._files[rank] = BeatFile()
-        except (AttributeError, OSError) as error:  # no such call in this system, or not for us
-            self._close_files()
+            return self._files.open(ranks)
+        except OSError as error:
             self._notice(f"heartbeats can't be taken ({error}); workers are judged by their output")
-        return {rank: file.path for rank, file in self._files.items()}
+            return {}
 
     def begin(self, launches: Iterable[WorkerLaunch], pids: Mapping[int, int]) -> None:
         """Begin to watch workers that were just started."""
@@ -124,12 +125,7 @@ class HangWatch:
     def close(self) -> None:
         """Give everything back; idempotent."""
         self.end()
-        self._close_files()
-
-    def _close_files(self) -> None:
-        for file in self._files.values():
-            file.close()
-        self._files = {}
+        self._files.close()
 
     @property
     def _index(self) -> int:

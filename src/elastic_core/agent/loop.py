@@ -63,13 +63,15 @@ class Agent:
         adopted: Callable[[], None] | None = None,
         fence_passed: Callable[[float], bool] = lambda _: False,
         observe: Callable[[AgentState, str], None] = lambda state, reason: None,
+        progress: Callable[[], int | None] = lambda: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Wire the parts; nothing runs yet.
 
         `note_workers` hears which worker pids exist; `adopted` reaps children that came to us as a subreaper;
         `fence_passed` tells whether the guard had to end the workers by a time, as this process was stopped;
-        `observe` hears of each step: the state that it led to, and why.
+        `observe` hears of each step: the state that it led to, and why; `progress` returns the furthest step of this
+        node's workers.
         """
         self._options = options
         self._reactor = reactor
@@ -97,14 +99,14 @@ class Agent:
         self._stopping = Stopping(
             workers=workers, reporter=reporter, hooks=hooks, longest_grace_s=options.shutdown_timeout_s, clock=clock
         )
-        self._placing = Placing(lambda: self._node_id, clock)
+        self._placing = Placing(lambda: self._node_id, clock, progress=progress)
         self._run_decision = RunDecision(
             reader=reporter,
             rendezvous=rendezvous,
             policy=policy,
             hooks=hooks,
             clock=clock,
-            timed=self._placing.of_worker,
+            placing=self._placing,
         )
         self._restarting = False
         self._failed_code: int | None = None
@@ -213,6 +215,7 @@ class Agent:
                 self._formed_s = self._clock.monotonic_s()
                 # From here on it is the round that failures are about, whether or not its workers ever start.
                 self._round = round_
+                self._placing.joined(round_)
                 self._stopping.begin_round()
                 self._run_decision.begin_round()
                 self._hooks.ask_start(m.WorkersStarting(round=round_, restart_count=count), self._on_start_answer)

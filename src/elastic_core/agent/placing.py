@@ -16,14 +16,23 @@ class Placing:
 
     Args:
         node_id: Returns this node's id as the others of its last round know it.
+        progress: Returns the furthest step of this node's workers, None: not known.
         clock: This node's.
     """
 
-    def __init__(self, node_id: Callable[[], str], clock: Clock) -> None:
-        """Count from now on."""
+    def __init__(
+        self, node_id: Callable[[], str], clock: Clock, *, progress: Callable[[], int | None] = lambda: None
+    ) -> None:
+        """Count from now on, until there is a round that knows how old the run is."""
         self._node_id = node_id
+        self.progress = progress
         self._clock = clock
         self._began_s = self.spawned_s = clock.monotonic_s()
+
+    def joined(self, round_: Round) -> None:
+        """Take the run's age from a round that was formed just now: policies compare failures of different nodes."""
+        if round_.counts is not None and round_.counts.at_s is not None:
+            self._began_s = self._clock.monotonic_s() - round_.counts.at_s
 
     def spawning(self) -> None:
         """Take note that workers are started now."""
@@ -39,15 +48,20 @@ class Placing:
             node_id=round_.node_id or failure.node_id or self._node_id(),
             at_s=at_s - self._began_s,
             uptime_s=at_s - self.spawned_s,
+            progress=self.progress(),
         )
 
     def of_machine(self, failure: Failure, round_: Round | None) -> Failure:
         """Return a failure that the machine made up, with where and when."""
         if failure.node_id:
             return failure
+        return replace(self.of_run(failure, round_), node_id=self._node_id(), progress=self.progress())
+
+    def of_run(self, failure: Failure, round_: Round | None) -> Failure:
+        """Return a failure that is no node's own, with when, and in a round of how many nodes."""
         count = None if round_ is None else round_.node_count
         at_s = self._clock.monotonic_s() - self._began_s
-        return replace(failure, node_id=self._node_id(), at_s=at_s, node_count=failure.node_count or count)
+        return replace(failure, at_s=at_s, node_count=failure.node_count or count)
 
     def no_start(self, err: ElasticError, round_: Round) -> Failure:
         """Return the failure of workers that could not be started."""
@@ -71,6 +85,8 @@ class Placing:
             summary=reason,
             node_id=self._node_id(),
             round_index=round_.index,
+            node_count=round_.node_count,
+            progress=self.progress(),
             at_s=self._clock.monotonic_s() - self._began_s,
             uptime_s=0.0,
             exit_code=NO_STORE_CODE,

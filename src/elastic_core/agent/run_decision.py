@@ -1,11 +1,12 @@
 """This node's part in the one decision about a failure: what it says that it saw, and the decision, if it is asked."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from elastic_core import messages as m
+from elastic_core.agent.placing import Placing
 from elastic_core.agent.rendezvous_thread import RendezvousThread
 from elastic_core.clock import Clock
 from elastic_core.failure.runner import PolicyRunner
@@ -21,9 +22,6 @@ from elastic_core.types import (
     Stop,
     WorkerExit,
 )
-
-Timed = Callable[[Failure, Sequence[WorkerExit], Round], Failure]
-"""Adds to a worker's failure where and when it was."""
 
 
 class Reader(Protocol):
@@ -57,7 +55,7 @@ class RunDecision:
         policy: PolicyRunner,
         hooks: HookRunner,
         clock: Clock,
-        timed: Timed,
+        placing: Placing,
     ) -> None:
         """Wire it; `begin_round` comes first."""
         self._reader = reader
@@ -65,7 +63,7 @@ class RunDecision:
         self._policy = policy
         self._hooks = hooks
         self._clock = clock
-        self._timed = timed
+        self._placing = placing
         self.begin_round()
 
     def begin_round(self) -> None:
@@ -92,17 +90,19 @@ class RunDecision:
         heard_s = self._clock.monotonic_s() if self._heard_s is None else self._heard_s
         report = self._reader.report(round_, exits, restart_count, heard_s=heard_s)
         if report.failure is not None:
-            failure = self._timed(report.failure, exits, round_)
+            failure = self._placing.of_worker(report.failure, exits, round_)
             report = replace(report, failure=failure)
             self.tell_failure(failure)
         elif self._cause is not None:
             report = replace(report, failure=self._cause)
-        return replace(report, final=final)
+        return replace(report, final=final, progress=self._placing.progress())
 
     def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure]) -> None:
         """Have the policy decide for all nodes; this one may have had no part in the round."""
         restarts = sum(isinstance(past.decision, Restart) for past in history)
         failure, evidence = self._reader.merge(reports, restarts)
+        if not failure.node_id:
+            failure = self._placing.of_run(failure, None)
 
         def answer(decision: Decision, fallback_reason: str) -> None:
             if fallback_reason:

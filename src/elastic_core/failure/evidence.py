@@ -90,11 +90,13 @@ def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, rest
     if first is None or first.failure is None:
         failure = Failure(
             failure_class=FailureClass.NODE_LOST, summary=_NOTHING_FAILED, node_id="", round_index=-1, at_s=0.0,
-            uptime_s=0.0, message=_NOTHING_FAILED,
+            uptime_s=0.0, message=_NOTHING_FAILED, node_count=len(reports) or None,
         )  # fmt: skip
         first = NodeReport(node_id="", failure=failure)
     else:
         failure = first.failure
+    steps = [report.progress for report in reports if report.progress is not None]
+    failure = replace(failure, progress=max(steps, default=failure.progress))
     told = {report.node_id: _read(report.evidence) for report in reports}
     mine = told.get(first.node_id)
     incident = mine.incident if mine is not None else None

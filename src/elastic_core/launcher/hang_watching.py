@@ -1,6 +1,9 @@
-"""`--hang-timeout` and `--startup-timeout` of one run: nothing at all where neither is given."""
+"""Heartbeats of one run: `--hang-timeout` and `--startup-timeout`, and steps for a policy that looks at them.
 
-from collections.abc import Callable
+Nothing at all where there is none of them.
+"""
+
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +19,7 @@ from elastic_core.types import Failure, Round
 if TYPE_CHECKING:
     from elastic_core.agent.hang_report import HangReport
     from elastic_core.agent.hang_watch import HangWatch
+    from elastic_core.multiprocessing.beat_files import BeatFiles
 
 
 class HangWatching:
@@ -43,8 +47,14 @@ class HangWatching:
         self._on_hang = on_hang
         self._round: Round | None = None
         self._watch: HangWatch | None = None
-        if settings.hang_timeout_s or settings.startup_timeout_s:
-            from elastic_core.agent import hang_watch  # milliseconds that other runs save
+        self._files: BeatFiles | None = None
+        watches = bool(settings.hang_timeout_s or settings.startup_timeout_s)
+        if watches or settings.policy != "intensity":
+            from elastic_core.multiprocessing import beat_files  # milliseconds that other runs save
+
+            self._files = beat_files.BeatFiles()
+        if watches:
+            from elastic_core.agent import hang_watch
             from elastic_core.agent.hangs import Limits
 
             self._watch = hang_watch.HangWatch(
@@ -53,7 +63,12 @@ class HangWatching:
                 folder=run_dir / "hang",
                 notice=reporter.notice,
                 on_hang=self._hung,
+                files=self._files,
             )
+
+    def progress(self) -> int | None:
+        """Return the furthest step of this node's workers; None: none has said one, or nobody listens."""
+        return None if self._files is None else self._files.progress()
 
     def over(self, workers: Workers) -> Workers:
         """Return the workers as the agent is to have them."""
@@ -65,11 +80,19 @@ class HangWatching:
 
     def with_files(self, paths: dict[int, WorkerPaths], round_: Round) -> dict[int, WorkerPaths]:
         """Return the files of a round's workers with those that they are to beat into."""
-        if self._watch is None:
+        if self._files is None:
             return paths
         self._round = round_
-        files = self._watch.open(paths, round_)
+        files = self._watch.open(paths, round_) if self._watch is not None else self._unwatched(paths)
         return {rank: replace(own, beat_file=files.get(rank, "")) for rank, own in paths.items()}
+
+    def _unwatched(self, ranks: Iterable[int]) -> dict[int, str]:
+        assert self._files is not None
+        try:
+            return self._files.open(ranks)
+        except OSError as error:
+            self._reporter.notice(f"heartbeats can't be taken ({error}): the policy does not know of steps")
+            return {}
 
     def ended(self, local_rank: int) -> None:
         """Take a worker's end."""
@@ -84,6 +107,8 @@ class HangWatching:
         """Give everything back."""
         if self._watch is not None:
             self._watch.close()
+        if self._files is not None:
+            self._files.close()
 
     def _hung(self, report: "HangReport") -> None:
         round_ = self._round

@@ -361,6 +361,7 @@ def _info(formed: m.Formed) -> RendezvousInfo:
         restart_count=document.restarts,
         membership_changes=document.changes,
         history=formed.history,
+        at_s=formed.at_s,
     )
 
 

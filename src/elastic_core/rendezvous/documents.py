@@ -87,7 +87,8 @@ class RosterEntry(msgspec.Struct, frozen=True, array_like=True):
 class RoundDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One round: its fencing token, who wrote it, and its nodes in rank order.
 
-    `left` has the last ranks of nodes that are not in it; `strikes` counts how often a node left without a word.
+    `left` has the last ranks of nodes that are not in it; `strikes` counts how often a node left without a word. `at_s`
+    is the run's age when it was written, as its writer knew it: whoever reads it takes its own clock from there.
     """
 
     v: int = FORMAT
@@ -97,6 +98,7 @@ class RoundDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     index: int
     restarts: int = 0
     changes: int = 0
+    at_s: float = 0.0
     master_addr: str
     master_port: int
     roster: tuple[RosterEntry, ...]

@@ -50,6 +50,8 @@ class View(Record, frozen=True, kw_only=True):
     round: RoundDocument | None
     members: Sequence[Candidate]
     ttl_s: float = 5.0
+    run_s: float = 0.0
+    """The run's age."""
 
     @property
     def current(self) -> RoundDocument | None:
@@ -447,6 +449,7 @@ def _document(view: View, candidates: Sequence[Candidate], current: RoundDocumen
         index=current.index + 1 if current is not None else 0,
         restarts=_count(current.restarts, ending, "restart") if current is not None else 0,
         changes=_count(current.changes, ending, "regroup") if current is not None else 0,
+        at_s=round(view.run_s, 3),
         master_addr=ranked[0].record.master or roster[0].host,
         master_port=ranked[0].record.master_port,
         roster=roster,

@@ -189,7 +189,7 @@ def _round(state: State, now_s: float) -> Heeded:
         return state, NOTHING
     if state.kept_round is None or round_.token >= state.kept_round.token:
         state = replace(state, kept_round=round_)
-    state = replace(state, seen=max(state.seen, round_.token))
+    state = replace(state, seen=max(state.seen, round_.token), clock=_clock(state, round_, now_s))
     if state.post is not None and round_.token > state.post.token:
         # The run has gone on without it: what was decided here is about a round that is no more.
         state = replace(state, post=None)
@@ -211,7 +211,14 @@ def _round(state: State, now_s: float) -> Heeded:
     return _formed(state, round_, rank, control)
 
 
-def _formed(state: State, round_: RoundDocument, rank: int, control: ControlDocument) -> Heeded:
+def _clock(state: State, round_: RoundDocument, now_s: float) -> tuple[str, float]:
+    """Return the run's clock: what is read late can only say that the run is younger than it is."""
+    began_s = now_s - round_.at_s
+    known = state.clock
+    return (round_.epoch, began_s if known is None or known[0] != round_.epoch else min(known[1], began_s))
+
+
+def _formed(state: State, round_: RoundDocument, rank: int, control: ControlDocument, now_s: float) -> Heeded:
     state = replace(
         state,
         want=Want.RUN,
@@ -223,7 +230,7 @@ def _formed(state: State, round_: RoundDocument, rank: int, control: ControlDocu
         members_read_s=LONG_AGO_S,  # what members said before the round says nothing about it
     )
     fenced = m.Fenced(until_s=state.fence_s)
-    return state, (fenced, m.Formed(document=round_, rank=rank, history=control.history))
+    return state, (fenced, m.Formed(document=round_, rank=rank, history=control.history, at_s=state.run_s(now_s)))
 
 
 def _evicted(state: State, round_: RoundDocument) -> Heeded:

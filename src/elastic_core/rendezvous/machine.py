@@ -338,6 +338,7 @@ def _view(state: State, now_s: float) -> View | None:
         round=state.round,
         members=state.members,
         ttl_s=me.ttl_s,
+        run_s=state.run_s(now_s),
     )
 
 

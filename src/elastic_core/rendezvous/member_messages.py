@@ -282,6 +282,8 @@ class Formed(Record, frozen=True, kw_only=True):
 class Changed(Record, frozen=True, kw_only=True):
     """The round that runs is over, or the run."""
 
+    at_s: float = 0.0
+    """The run's age now."""
     change: RoundChange
 
 

@@ -108,7 +108,8 @@ class State(Record, frozen=True, kw_only=True):
     """All that a member knows.
 
     `control` and `round` are the last that were read; `fresh` names what need not be read again (`members`, too).
-    `kept` and `kept_round` are the last of this run: copies to offer to a store that has lost them.
+    `kept` and `kept_round` are the last of this run: copies to offer to a store that has lost them. `clock` has an epoch
+    and when that run's clock stood at 0: as early as the rounds that were read say.
     `live` counts the members, `most` how many there were at once since this one began to wait.
     `mine` is the round that this member runs or ran last. `confirmed_s` is when the last lease operation that the store
     confirmed was sent, `evidence_s` when peers were asked who then said that the store is away for all.
@@ -169,6 +170,7 @@ class State(Record, frozen=True, kw_only=True):
     fresh: frozenset[str] = frozenset()
     since: Revisions | None = None
 
+    clock: tuple[str, float] | None = None
     notes: Notes = Notes()
     owed: str = ""
     owed_s: float = 0.0
@@ -197,4 +199,8 @@ class State(Record, frozen=True, kw_only=True):
         """Return whether the round of this node was stopped, and it waits for what is decided about it."""
         mine = self.mine
         stopped = self.want is Want.STOP and mine is not None and self.stop_told == mine.token
+    def run_s(self, now_s: float) -> float:
+        """Return the run's age: since its first round was formed."""
+        return max(0.0, now_s - self.clock[1]) if self.clock is not None and self.clock[0] == self.epoch else 0.0
+
         return stopped and mine is not None and self.told < mine.token and not self.verdict_told

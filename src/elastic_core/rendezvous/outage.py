@@ -24,6 +24,7 @@ def store_failure(state: State, summary: str) -> Failure:
         failure_class=FailureClass.STORE,
         summary=summary,
         node_id=state.me.node,
+        node_count=len(state.mine.roster) if state.mine is not None else None,
         round_index=state.mine.index if state.mine is not None else -1,
         at_s=0.0,
         uptime_s=0.0,

@@ -135,6 +135,7 @@ def _counts(info: RendezvousInfo) -> RunCounts | None:
         restart_count=info.restart_count or 0,
         membership_changes=info.membership_changes or 0,
         history=info.history or (),
+        at_s=info.at_s,
     )
 
 
