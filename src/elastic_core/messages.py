@@ -115,9 +115,16 @@ class TimerFired(Record, frozen=True, kw_only=True):
 
 
 class StopRequested(Record, frozen=True, kw_only=True):
-    """The agent was told to stop by signal `signum`."""
+    """The agent was told to stop by signal `signum`, or as if by one; `grace_s` bounds the workers' grace period."""
 
     signum: int
+    grace_s: float | None = None
+
+
+class RestartRequested(Record, frozen=True, kw_only=True):
+    """Somebody wants all workers of the run started again; nothing has failed."""
+
+    reason: str
 
 
 class SignalForwarded(Record, frozen=True, kw_only=True):
@@ -148,6 +155,7 @@ AgentEvent = (
     | WorkersStopped
     | TimerFired
     | StopRequested
+    | RestartRequested
     | SignalForwarded
     | RendezvousLeft
 )
@@ -259,6 +267,12 @@ class PublishDecision(Record, frozen=True, kw_only=True):
     decision: Restart | Stop
 
 
+class RequestRestart(Record, frozen=True, kw_only=True):
+    """Tell the run that its workers are to be started again, though nothing has failed."""
+
+    reason: str
+
+
 class TellDecision(Record, frozen=True, kw_only=True):
     """Tell people what was decided elsewhere for the whole run; `evidence` as in RecordIncident."""
 
@@ -358,6 +372,7 @@ AgentCommand = (
     | AskPolicy
     | RecordIncident
     | PublishDecision
+    | RequestRestart
     | TellDecision
     | OrderStop
     | ReportEvidence

@@ -16,6 +16,7 @@ from elastic_core.agent.states import (
     Awaiting,
     Created,
     Deciding,
+    End,
     Ended,
     Ending,
     Gating,
@@ -28,6 +29,7 @@ from elastic_core.agent.states import (
     Stopping,
     Waiting,
 )
+from elastic_core.agent.steps import Step
 from elastic_core.errors import IllegalEventError
 from elastic_core.types import (
     Decided,
@@ -228,6 +230,55 @@ def test_stop_signal_drains_with_that_signal_and_a_second_one_kills_only_after_h
     assert names(drive(m.StopRequested(signum=2), state=step.state, now_s=10.5)) == ["KillWorkers"]
     end = drive(m.WorkersStopped(), m.RendezvousLeft(), state=step.state, now_s=11.0)
     assert end.state.outcome.exit_code == 130
+
+
+def test_drain_with_a_deadline_bounds_the_grace_period_and_a_later_one_only_shortens_it():
+    step = drive(*TO_RUNNING, m.StopRequested(signum=15, grace_s=5.0), now_s=10.0)
+    assert step.commands[0] == m.StopWorkers(signum=15, reason="stopped by signal 15", drain=True, grace_s=5.0)
+    again = drive(m.StopRequested(signum=15, grace_s=1.0), state=step.state, now_s=11.0)
+    assert again.commands == (m.ShortenGrace(grace_s=1.0),)
+    restarting = failed_with(Restart()).state
+    told = drive(m.StopRequested(signum=15, grace_s=1.0), state=restarting)
+    assert told.commands == (m.ShortenGrace(grace_s=1.0), m.AnnounceDrain(signum=15))
+
+
+def test_restart_that_was_asked_for_begins_a_new_round_and_costs_nothing():
+    step = drive(*TO_RUNNING, m.RestartRequested(reason="a restart was asked for"))
+    assert names(step) == ["Say", "StopWorkers"]
+    step = drive(m.WorkersStopped(), m.JoinAllowed(), state=step.state)
+    step = drive(m.RoundFormed(round=make_round(1)), m.StartAllowed(), state=step.state)
+    assert (step.commands[0].restart_count, step.commands[0].membership_changes) == (0, 0)
+    assert step.state.ledger.history == ()
+
+
+def test_restart_that_was_asked_for_is_told_to_the_run():
+    step = drive(m.StartRequested(control=True), *TO_RUNNING[1:], m.RestartRequested(reason="asked"))
+    assert names(step) == ["RequestRestart", "Say", "StopWorkers", "WatchRound"]
+    # What the run then says is what is being done already.
+    heard = drive(m.RoundChanged(change=Decided(decision=Restart(rule="asked"))), state=step.state)
+    assert (heard.state.then, names(heard)) == (step.state.then, ["WatchRound"])
+    # A verdict that came first wins.
+    over = drive(m.RoundChanged(change=Decided(decision=Stop(reason="over"))), state=step.state)
+    assert isinstance(over.state.then, End)
+
+
+def test_restart_that_was_asked_for_elsewhere_is_said_and_costs_nothing():
+    change = Decided(decision=Restart(rule="a restart was asked for on node b"))
+    step = drive(m.StartRequested(control=True), *TO_RUNNING[1:], m.RoundChanged(change=change))
+    assert names(step) == ["Say", "StopWorkers", "WatchRound"]
+    assert "asked for on node b" in step.commands[0].text
+    assert (step.state.ledger.restart_count, step.state.ledger.history) == (0, ())
+
+
+def test_restart_is_not_begun_where_no_worker_runs_or_a_failure_comes_first():
+    asked = m.RestartRequested(reason="asked")
+    settling = drive(*TO_RUNNING, m.WorkerExited(exit=make_exit(1, 7))).state
+    for state in (settling, failed_with(Restart()).state, drive(m.StartRequested()).state):
+        assert drive(asked, state=state).state is state
+    waits = drive(
+        m.StartRequested(control=True), *TO_RUNNING[1:], *(m.WorkerExited(exit=make_exit(r, 0)) for r in range(WORKERS))
+    )
+    assert drive(asked, state=waits.state) == Step(state=waits.state, reason="no worker of this node runs")
 
 
 def test_stop_signal_during_a_restart_turns_it_into_an_end():
@@ -433,11 +484,23 @@ class Histories(RuleBasedStateMachine):
     def timer(self):
         self.give(m.TimerFired(name="settle" if isinstance(self.state, Settling) else "backoff"))
 
-    @rule(signum=st.sampled_from([2, 15]), later_s=st.sampled_from([0.1, 0.6]))
-    def stop(self, signum, later_s):
+    @rule(
+        signum=st.sampled_from([2, 15]), later_s=st.sampled_from([0.1, 0.6]), grace_s=st.sampled_from([None, None, 1.0])
+    )
+    def stop(self, signum, later_s, grace_s):
         self.now_s += later_s
         self.stops += 1
-        self.give(m.StopRequested(signum=signum))
+        self.give(m.StopRequested(signum=signum, grace_s=grace_s))
+
+    @rule()
+    def restart_is_asked_for(self):
+        restarts = self.restart_count()
+        self.give(m.RestartRequested(reason="asked"))
+        assert self.restart_count() == restarts
+
+    def restart_count(self):
+        ledger = self.state.running.ledger if isinstance(self.state, Settling) else self.state.ledger
+        return ledger.restart_count
 
     @precondition(lambda self: isinstance(self.state, (Running, Settling, Deciding, Stopping)) or self.watching)
     @rule(data=st.data())

@@ -59,6 +59,8 @@ _LATE = "an answer to a question of an earlier state"
 _NO_WORKER = "no worker exists that could get it"
 _FAILED = "another failure comes first; a hang is found again if that changes nothing"
 _OVER = "the run is ending anyway"
+_DECIDED = "what follows the failure is decided first"
+_STARTS = "workers are about to be started anyway"
 _HOOKS = (m.JoinAllowed, m.JoinRefused, m.StartAllowed, m.StartRefused)
 _ANSWERS = (m.RoundFormed, m.RendezvousFailed)
 _POLICY = (m.Examined, m.DecisionMade)
@@ -88,7 +90,7 @@ TABLE: dict[type, dict[type, Rule]] = {
             m.JoinRefused: _to(t.join_refused, Deciding),
             m.StopRequested: _to(t.stop_before_round, Leaving),
         },
-        {(m.SignalForwarded,): _NO_WORKER, (m.RoundChanged, m.TimerFired): _LATE},
+        {(m.SignalForwarded,): _NO_WORKER, (m.RoundChanged, m.TimerFired): _LATE, (m.RestartRequested,): _STARTS},
     ),
     Joining: _row(
         {
@@ -96,7 +98,7 @@ TABLE: dict[type, dict[type, Rule]] = {
             m.RendezvousFailed: _to(t.no_round, Leaving),
             m.StopRequested: _to(t.stop_before_round, Leaving),
         },
-        {(m.SignalForwarded,): _NO_WORKER, (m.RoundChanged, m.TimerFired): _LATE},
+        {(m.SignalForwarded,): _NO_WORKER, (m.RoundChanged, m.TimerFired): _LATE, (m.RestartRequested,): _STARTS},
     ),
     Preparing: _row(
         {
@@ -105,7 +107,7 @@ TABLE: dict[type, dict[type, Rule]] = {
             m.RoundChanged: _to(news.preparing_heard, Preparing, Leaving),
             m.StopRequested: _to(t.stop_before_start, Leaving),
         },
-        {(m.SignalForwarded,): _NO_WORKER, (m.TimerFired,): _LATE},
+        {(m.SignalForwarded,): _NO_WORKER, (m.TimerFired,): _LATE, (m.RestartRequested,): _STARTS},
     ),
     Starting: _row(
         {
@@ -114,7 +116,7 @@ TABLE: dict[type, dict[type, Rule]] = {
             m.RoundChanged: _to(news.starting_heard, Starting),
             m.StopRequested: _to(t.stop_starting, Stopping),
         },
-        {(m.SignalForwarded,): _NO_WORKER, (m.TimerFired,): _LATE},
+        {(m.SignalForwarded,): _NO_WORKER, (m.TimerFired,): _LATE, (m.RestartRequested,): _STARTS},
     ),
     Running: _row(
         {
@@ -122,6 +124,7 @@ TABLE: dict[type, dict[type, Rule]] = {
             m.WorkerExited: _to(t.worker_ended, Running, Settling, Deciding, Stopping),
             m.RoundChanged: _to(news.round_changed, Running, Stopping),
             m.StopRequested: _to(t.stop_running, Stopping),
+            m.RestartRequested: _to(t.restart_asked, Running, Stopping),
             m.SignalForwarded: _to(t.forward, Running),
         },
         {(m.TimerFired,): _LATE},
@@ -133,7 +136,11 @@ TABLE: dict[type, dict[type, Rule]] = {
             m.RoundChanged: _to(news.settling_heard, Settling, Stopping),
             m.StopRequested: _to(t.stop_settling, Stopping),
         },
-        {(m.SignalForwarded,): "the workers are about to be stopped", (m.HangFound,): _FAILED},
+        {
+            (m.SignalForwarded,): "the workers are about to be stopped",
+            (m.HangFound,): _FAILED,
+            (m.RestartRequested,): _DECIDED,
+        },
     ),
     Deciding: _row(
         {
@@ -146,6 +153,7 @@ TABLE: dict[type, dict[type, Rule]] = {
         {
             (m.SignalForwarded,): "the workers may be about to be stopped",
             (m.HangFound,): _FAILED,
+            (m.RestartRequested,): _DECIDED,
             (m.TimerFired,): _LATE,
         },
     ),
@@ -160,7 +168,7 @@ TABLE: dict[type, dict[type, Rule]] = {
             (m.WorkerExited,): "the ladder counts them; the incident reads them",
             (*_POLICY, m.WorkersSpawned, m.SpawnFailed): _LATE,
             (m.SignalForwarded,): "the workers are being stopped",
-            (m.HangFound,): "the workers are being stopped",
+            (m.HangFound, m.RestartRequested): "the workers are being stopped",
         },
     ),
     Awaiting: _row(
@@ -168,7 +176,7 @@ TABLE: dict[type, dict[type, Rule]] = {
             m.RoundChanged: _to(news.awaiting_heard, Awaiting, Deciding, Gating, Waiting, Leaving),
             m.StopRequested: _to(t.stop_awaiting, Leaving),
         },
-        {(m.SignalForwarded,): _NO_WORKER, (*_POLICY, m.TimerFired): _LATE},
+        {(m.SignalForwarded,): _NO_WORKER, (*_POLICY, m.TimerFired): _LATE, (m.RestartRequested,): _DECIDED},
     ),
     Waiting: _row(
         {
@@ -176,7 +184,7 @@ TABLE: dict[type, dict[type, Rule]] = {
             m.RoundChanged: _to(news.waiting_heard, Waiting, Leaving),
             m.StopRequested: _to(t.stop_waiting, Leaving),
         },
-        {(m.SignalForwarded,): _NO_WORKER},
+        {(m.SignalForwarded,): _NO_WORKER, (m.RestartRequested,): _STARTS},
     ),
     Leaving: _row(
         {
@@ -184,7 +192,11 @@ TABLE: dict[type, dict[type, Rule]] = {
             m.TimerFired: _to(t.left_anyway, Ended),
             m.StopRequested: _to(t.stop_leaving, Leaving, Ended),
         },
-        {(*_HOOKS, *_ANSWERS, *_POLICY): _LATE, (m.RoundChanged,): _OVER, (m.SignalForwarded,): _NO_WORKER},
+        {
+            (*_HOOKS, *_ANSWERS, *_POLICY): _LATE,
+            (m.RoundChanged, m.RestartRequested): _OVER,
+            (m.SignalForwarded,): _NO_WORKER,
+        },
     ),
     Ended: _row({}, {EVENTS: "the agent has ended"}),
 }

@@ -127,7 +127,8 @@ def _regrouped(ledger: Ledger, round_: Round, change: RoundChange) -> tuple[Ledg
 def _restarted(ledger: Ledger, decided: Decided) -> tuple[Ledger, Incident | None, tuple[m.AgentCommand, ...]]:
     decision, failure = decided.decision, decided.failure
     if failure is None:
-        return ledger, None, ()
+        asked = (m.Say(text=f"all workers are started again: {decision.rule}"),) if decision.rule else ()
+        return ledger, None, asked
     told = m.TellDecision(failure=failure, decision=decision, evidence=decided.evidence)
     return noted(ledger, failure, decision, restarts=1), (failure, decision, decided.evidence), (told,)
 

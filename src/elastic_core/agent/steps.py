@@ -115,14 +115,15 @@ def drain(
     first: Iterable[m.AgentCommand] = (),
     *,
     finished: bool = False,
+    grace_s: float | None = None,
 ) -> Step:
-    """Stop the workers with the signal that we got, then leave.
+    """Stop the workers with the signal that we got, then leave; `grace_s` bounds their grace period.
 
     `finished`: none is left, so that the others lose nothing by it and need not hear of it.
     """
     outcome = stopped_by(signum)
     stopping = Stopping(ledger=ledger, round=round, then=End(outcome=outcome), stop_asked_s=now_s)
-    halt = m.StopWorkers(signum=signum, reason=outcome.reason, drain=True)
+    halt = m.StopWorkers(signum=signum, reason=outcome.reason, drain=True, grace_s=grace_s)
     gone = () if finished else depart(ledger)
     return Step(state=stopping, commands=(*first, *gone, halt, *listen(ledger)), reason=outcome.reason)
 

@@ -174,7 +174,7 @@ def spawn_failed(state: Starting, event: m.SpawnFailed, now_s: float) -> Step:
 
 def stop_starting(state: Starting, event: m.StopRequested, now_s: float) -> Step:
     """Stop what was started."""
-    return drain(state.ledger, state.round, event.signum, now_s)
+    return drain(state.ledger, state.round, event.signum, now_s, grace_s=event.grace_s)
 
 
 # --- while workers run ---
@@ -255,7 +255,9 @@ def settled(state: Settling, event: m.TimerFired, now_s: float) -> Step:
 def stop_settling(state: Settling, event: m.StopRequested, now_s: float) -> Step:
     """The user's word comes before the failure's."""
     running = state.running
-    return drain(running.ledger, running.round, event.signum, now_s, (m.CancelTimer(name=SETTLE),))
+    return drain(
+        running.ledger, running.round, event.signum, now_s, (m.CancelTimer(name=SETTLE),), grace_s=event.grace_s
+    )
 
 
 def ended_while_deciding(state: Deciding, event: m.WorkerExited, now_s: float) -> Step:
@@ -360,12 +362,22 @@ def stop_deciding(state: Deciding, event: m.StopRequested, now_s: float) -> Step
     """The user's word comes before the policy's."""
     if state.running is None:
         return leave(state.ledger, stopped_by(event.signum), asked_s=now_s)
-    return drain(state.ledger, state.running.round, event.signum, now_s)
+    return drain(state.ledger, state.running.round, event.signum, now_s, grace_s=event.grace_s)
 
 
 def stop_running(state: Running, event: m.StopRequested, now_s: float) -> Step:
     """Drain: the workers get the signal that we got."""
-    return drain(state.ledger, state.round, event.signum, now_s, finished=not state.alive)
+    finished = not state.alive
+    return drain(state.ledger, state.round, event.signum, now_s, finished=finished, grace_s=event.grace_s)
+
+
+def restart_asked(state: Running, event: m.RestartRequested, now_s: float) -> Step:
+    """Begin the next round, with all nodes: no failure is on the books, and no budget spent."""
+    if not state.alive:
+        return Step(state=state, reason="no worker of this node runs")
+    ask = (m.RequestRestart(reason=event.reason),) if state.ledger.control else ()
+    told = m.Say(text=f"round {state.round.index} is over: {event.reason}")
+    return stop(state.ledger, state.round, Rejoin(), event.reason, first=(*ask, told))
 
 
 def forward(state: Running, event: m.SignalForwarded, now_s: float) -> Step:
@@ -400,17 +412,18 @@ def stop_awaiting(state: Awaiting, event: m.StopRequested, now_s: float) -> Step
 
 
 def stop_again(state: Stopping, event: m.StopRequested, now_s: float) -> Step:
-    """A second signal kills; a first one turns a restart into an end."""
+    """A second signal kills, or has the workers hurry; a first one turns a restart into an end."""
     urged = state.stop_asked_s is not None and now_s - state.stop_asked_s >= URGE_S
     then = state.then if isinstance(state.then, End) else End(outcome=stopped_by(event.signum))
     stopping = replace(state, then=then, stop_asked_s=now_s if state.stop_asked_s is None else state.stop_asked_s)
-    if urged:
+    hurry = () if event.grace_s is None else (m.ShortenGrace(grace_s=event.grace_s),)
+    if urged and not hurry:
         return Step(state=stopping, commands=(m.KillWorkers(),), reason="second stop signal: killing the workers")
     if state.stop_asked_s is None and not _succeeds(state.then):
         gone = () if isinstance(state.then, End) else depart(state.ledger)
         announce = m.AnnounceDrain(signum=event.signum)
-        return Step(state=stopping, commands=(*gone, announce), reason="already stopping; told to end")
-    return Step(state=stopping, reason="already stopping")
+        return Step(state=stopping, commands=(*gone, *hurry, announce), reason="already stopping; told to end")
+    return Step(state=stopping, commands=hurry, reason="already stopping")
 
 
 def _succeeds(then: Then) -> bool:
