@@ -35,3 +35,18 @@ def pytest_runtest_setup(item):
     """Skip what is marked `gpu` where there can be none, before torch is imported to find out."""
     if item.get_closest_marker("gpu") and not any(Path(node).exists() for node in GPU_NODES):
         pytest.skip("no GPU here")
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Show what the tests with random faults have done, and by which seed: passed ones are silent otherwise."""
+    reports = (report for outcome in terminalreporter.stats.values() for report in outcome)
+    calls = (report for report in reports if getattr(report, "when", "") == "call")
+    told = [text for report in calls for name, text in report.user_properties if name == FAULTS]
+    if told:
+        terminalreporter.section(FAULTS)
+        for text in told:
+            terminalreporter.write_line(text)
+
+
+FAULTS = "random faults"
+"""The property of a test's report that is shown at the end."""
