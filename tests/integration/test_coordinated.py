@@ -46,8 +46,8 @@ class Services:
     def set_last_act(self, store, seat):
         self.acts.append((store, seat))
 
-    def decide(self, reports, history):
-        self.questions.append((reports, history))
+    def decide(self, reports, history, *, question=""):
+        self.questions.append((reports, history, question))
 
 
 class Node:
@@ -355,10 +355,10 @@ def test_the_leader_is_asked_once_and_all_hear_what_it_decides(stopped):
     a, b = stopped
     all_said(a, b)
     wait_for(lambda: a.services.questions, what="the question")
-    reports, history = a.services.questions[0]
+    reports, history, question = a.services.questions[0]
     assert {one.node_id: one.failure is not None for one in reports} == {"a": False, "b": True}
     assert history == ()
-    a.handler.answer(Restart(rule="r"), sample_failure(), "all that is known")
+    a.handler.answer(Restart(rule="r"), sample_failure(), "all that is known", question=question)
     for one in (a, b):
         change = one.watch()
         assert (change.decision, change.evidence) == (Restart(rule="r"), "all that is known")
@@ -371,9 +371,10 @@ def test_a_leader_that_does_not_answer_is_replaced(stopped):
     a, b = stopped
     all_said(a, b)
     wait_for(lambda: b.services.questions, what="the next one to be asked")
-    b.handler.answer(Stop(reason="no budget"), replace(sample_failure(), exit_code=7), "evidence of b's")
+    failure, question = replace(sample_failure(), exit_code=7), b.services.questions[0][-1]
+    b.handler.answer(Stop(reason="no budget"), failure, "evidence of b's", question=question)
     assert b.watch().evidence == "evidence of b's"
-    a.handler.answer(Restart(), sample_failure(), "evidence of a's, too late")
+    a.handler.answer(Restart(), sample_failure(), "evidence of a's, too late", question=question)
     assert a.watch().evidence == "evidence of b's"
 
 

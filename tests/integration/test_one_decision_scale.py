@@ -26,10 +26,10 @@ class Deciding(NoServices):
     def __init__(self, handler, asked):
         self.handler, self.asked = handler, asked
 
-    def decide(self, reports, history):
+    def decide(self, reports, history, *, question=""):
         self.asked.append(reports)
         failed = next(report for report in reports if report.failure is not None)
-        self.handler.answer(Restart(rule="test"), failed.failure, evidence="of all")
+        self.handler.answer(Restart(rule="test"), failed.failure, evidence="of all", question=question)
 
 
 @pytest.mark.parametrize("backend", ["redis", "etcd"])

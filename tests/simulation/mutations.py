@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from elastic_core.rendezvous import duties, hearing, heeding, machine
 from elastic_core.rendezvous import member_messages as m
-from elastic_core.rendezvous.membership import NEVER_S, Me
+from elastic_core.rendezvous.membership import NEVER_S, Me, question_about
 from elastic_core.testing import simulation_scenario as s
 from elastic_core.testing.simulation_scenario import Scenario
 from elastic_core.testing.store_model import StoreModel
@@ -267,5 +267,39 @@ def each_node_counts_from_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         heeding,
         "_formed",
-        lambda state, round_, rank, control: formed(state, round_, len(round_.roster) - 1, control),
+        lambda state, round_, rank, control, now_s: formed(state, round_, len(round_.roster) - 1, control, now_s),
+    )
+
+
+@mutation("an answer is to its question", **faults(s.FAILURE, s.FAILURES, count=6, fault_s=10.0, thought_s=12.0))
+def a_late_answer_is_taken_for_one_about_another_round(patch: pytest.MonkeyPatch) -> None:
+    intend = hearing._intend
+
+    def careless(state, event, now_s):
+        if isinstance(event, m.AnswerGiven) and state.asked is not None:
+            event = replace(event, question=question_about(*state.asked))
+        return intend(state, event, now_s)
+
+    patch.setattr(hearing, "_intend", careless)
+
+
+@mutation("a stop is prompt", **faults(s.FAILURE))
+def an_order_to_stop_waits_for_the_next_renewal(patch: pytest.MonkeyPatch) -> None:
+    order = machine._order
+    due = [rule if rule is not order else _when_it_renews(order) for rule in machine._RULES]
+    patch.setattr(machine, "_RULES", tuple(due))
+
+
+def _when_it_renews(order):
+    def late(state, now_s):
+        return order(state, now_s) if now_s - state.confirmed_s < 0.1 else (state, None)
+
+    return late
+
+
+@mutation("a stop is prompt", PLACE, **faults(s.FAILURE))
+def an_order_is_heard_by_the_leader_alone(patch: pytest.MonkeyPatch) -> None:
+    ordered = heeding._ordered
+    patch.setattr(
+        heeding, "_ordered", lambda state, order, now_s: ordered(state, order if not state.ahead else None, now_s)
     )

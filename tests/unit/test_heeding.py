@@ -1,11 +1,13 @@
-"""What a member tells people of a store that it can't reach."""
+"""What a member tells people of a store that it can't reach, and takes from its agent."""
 
 import pytest
 from msgspec.structs import replace
 
 from elastic_core.rendezvous import member_messages as m
+from elastic_core.rendezvous.documents import Ending
+from elastic_core.rendezvous.hearing import hear
 from elastic_core.rendezvous.machine import step
-from elastic_core.rendezvous.membership import NEVER_S, Me, State
+from elastic_core.rendezvous.membership import NEVER_S, Me, State, Want, question_about
 
 ME = Me(node="n1", incarnation="n1#1", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=2, max_nodes=4)
 FAILED = m.Failed(text="refused")
@@ -50,3 +52,19 @@ def test_who_waits_longer_for_a_store_says_so_soon(connect_timeout_s):
     assert 1.0 <= first_s < 2.0
     assert isinstance(last, m.JoinFailed)
     assert connect_timeout_s <= last_s < connect_timeout_s + 2 * LATE_S
+
+
+DECIDED = Ending(token=0, nonce="", kind="restart", reason="n2 failed", by="n2", evidence="what n2 saw")
+
+
+@pytest.mark.parametrize(
+    ("question", "posted"),
+    [(question_about(7, "b"), (7, "b")), (question_about(6, "a"), None), (question_about(7, "a"), None), ("", None)],
+    ids=["this round's", "the one's before", "one's that the store has lost", "nobody's"],
+)
+def test_an_answer_counts_for_the_round_that_it_was_asked_about_only(question, posted):
+    """A policy thought so long that another node decided, and the next round has failed, too."""
+    asked = State(me=ME, want=Want.STOP, asked=(7, "b"), asked_s=90.0)
+    after = hear(asked, m.AnswerGiven(post=DECIDED, question=question), 100.0)
+    assert (None if after.post is None else (after.post.token, after.post.nonce)) == posted
+    assert after.asked == (asked.asked if posted is None else None)

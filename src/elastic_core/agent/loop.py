@@ -244,6 +244,8 @@ class Agent:
                 self._restarting = isinstance(decision, Restart)
             case m.PublishDecision(failure=failure, decision=decision):
                 self._rendezvous.publish(decision, self._placed(failure))
+            case m.RequestRestart(reason=reason):
+                self._rendezvous.request_restart(reason)
             case m.TellDecision(failure=failure, decision=decision, evidence=evidence):
                 self._reporter.followed(failure, decision, evidence)
                 if evidence:
@@ -333,9 +335,9 @@ class Agent:
     def _seen(self, round_: Round, *, final: bool) -> NodeReport:
         return self._run_decision.report(round_, self._exits, self._restart_count, final=final)
 
-    def decide_for_run(self, reports: Sequence[NodeReport], history: Sequence[Failure]) -> None:
+    def decide_for_run(self, reports: Sequence[NodeReport], history: Sequence[Failure], question: str) -> None:
         """Have the policy decide for all nodes; the answer goes to the rendezvous."""
-        self._run_decision.decide(reports, history)
+        self._run_decision.decide(reports, history, question)
 
     def _decide_alone(self, command: m.DecideAlone) -> None:
         failure = self._seen(command.round, final=True).failure

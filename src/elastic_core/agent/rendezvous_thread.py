@@ -72,9 +72,18 @@ class RendezvousThread:
         """Take a decision of this agent to the whole run."""
         self._saying(lambda: self._handler.publish(decision, failure))
 
-    def answer(self, decision: Restart | Stop, failure: Failure, evidence: str) -> None:
+    def answer(self, decision: Restart | Stop, failure: Failure, evidence: str, question: str) -> None:
         """Take to the whole run what was decided for it here, with what is known from all nodes."""
-        self._saying(lambda: self._handler.answer(decision, failure, evidence))
+        self._saying(lambda: self._handler.answer(decision, failure, evidence, question=question))
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether the handler takes a user's request to all nodes."""
+        return type(self._handler).request_restart is not RendezvousHandler.request_restart
+
+    def request_restart(self, reason: str) -> None:
+        """Have all nodes start their workers again, though nothing has failed."""
+        self._saying(lambda: self._handler.request_restart(reason))
 
     def order_stop(self, reason: str, report: NodeReport) -> None:
         """Have all nodes stop their workers."""

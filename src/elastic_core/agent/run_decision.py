@@ -97,7 +97,7 @@ class RunDecision:
             report = replace(report, failure=self._cause)
         return replace(report, final=final, progress=self._placing.progress())
 
-    def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure]) -> None:
+    def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure], question: str) -> None:
         """Have the policy decide for all nodes; this one may have had no part in the round."""
         restarts = sum(isinstance(past.decision, Restart) for past in history)
         failure, evidence = self._reader.merge(reports, restarts)
@@ -109,7 +109,7 @@ class RunDecision:
                 self._reader.notice(f"{fallback_reason}; the built-in policy 'intensity' decided in its place")
             if isinstance(decision, Ignore):  # the node where it failed had not: all workers are gone
                 decision = Stop(reason="there is no worker to go on with", rule=decision.rule)
-            self._rendezvous.answer(decision, failure, evidence)
+            self._rendezvous.answer(decision, failure, evidence, question)
 
         self._policy.decide(failure, history, answer)
 

@@ -47,7 +47,7 @@ class _Agent(Protocol):
     @property
     def turned_s(self) -> float: ...
 
-    def decide_for_run(self, reports: Sequence[NodeReport], history: Sequence[Failure]) -> None: ...
+    def decide_for_run(self, reports: Sequence[NodeReport], history: Sequence[Failure], question: str) -> None: ...
 
 
 class Services:
@@ -100,9 +100,9 @@ class Services:
         """Leave with the guard how to give the seat back when the agent has died."""
         self._reactor.post(lambda: self._guardian.last_act(store, seat, encode_json(self._settings)))
 
-    def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure]) -> None:
+    def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure], *, question: str = "") -> None:
         """Have the failure policy decide for the whole run; what it says comes through the handler's `answer`."""
-        self._reactor.post(lambda: self._agent.decide_for_run(reports, history))
+        self._reactor.post(lambda: self._agent.decide_for_run(reports, history, question))
 
 
 def _nothing() -> None:

@@ -146,11 +146,16 @@ class CoordinatedRendezvous(RendezvousHandler):
         """Take this agent's decision to all others."""
         self._tell(m.DecisionPosted(post=_post(decision, failure)))
 
-    def answer(self, decision: Restart | Stop, failure: Failure, evidence: str) -> None:
+    def request_restart(self, reason: str) -> None:
+        """Have all nodes start their workers again."""
+        node = self.settings.node_id if self._driver is None else self._driver.node
+        self._tell(m.DecisionPosted(post=Ending(token=0, nonce="", kind="asked", reason=reason, by=node)))
+
+    def answer(self, decision: Restart | Stop, failure: Failure, evidence: str, *, question: str = "") -> None:
         """Take what was decided for the whole run to all nodes."""
         post = _post(decision, failure)
         fits = len(evidence.encode()) <= RUN_EVIDENCE_BYTES
-        self._tell(m.AnswerGiven(post=replace(post, evidence=evidence) if fits else post))
+        self._tell(m.AnswerGiven(post=replace(post, evidence=evidence) if fits else post, question=question))
 
     def order_stop(self, reason: str, report: NodeReport) -> None:
         """Have all nodes stop their workers."""

@@ -118,13 +118,14 @@ class RoundDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
 class Ending(Record, frozen=True, kw_only=True, omit_defaults=True):
     """How a round ended, for all its nodes: they stop their workers and join the next one.
 
-    `kind`: `restart` after a failure, `regroup` because nodes came or went. `lost` and `exclude` are node ids;
-    `unclean` those among the lost that went without a word, `exclude_s` how long the first excluded are.
+    `kind`: `restart` after a failure, `regroup` because nodes came or went, `asked` because a user wants it. `lost` and
+    `exclude` are node ids; `unclean` those among the lost that went without a word, `exclude_s` how long the first
+    excluded are.
     """
 
     token: int
     nonce: str
-    kind: Literal["restart", "regroup"]
+    kind: Literal["restart", "regroup", "asked"]
     reason: str
     by: str
     delay_s: float = 0.0

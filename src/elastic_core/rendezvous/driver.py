@@ -180,7 +180,7 @@ class Driver:
             self._pause(operation.until_s)
             return None
         if isinstance(operation, m.Ask):
-            self._services.decide(operation.reports, operation.history)
+            self._services.decide(operation.reports, operation.history, question=operation.question)
             return m.WatchEnded(watched=None)
         if isinstance(operation, m.AskPeers):
             asked_s = self._clock.monotonic_s()

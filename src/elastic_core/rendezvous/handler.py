@@ -52,10 +52,11 @@ class AgentServices(Protocol):
         """
         ...
 
-    def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure]) -> None:
+    def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure], *, question: str = "") -> None:
         """Have the failure policy decide for the whole run; what it says comes through the handler's `answer`.
 
-        `history` has the run's failures before, with their decisions.
+        `history` has the run's failures before, with their decisions. `question` comes back with the answer, which may
+        take its time: by then another round may be the one that is asked about.
         """
         ...
 
@@ -80,7 +81,7 @@ class NoServices:
     def set_last_act(self, store: str, seat: bytes) -> None:
         """Leave nothing."""
 
-    def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure]) -> None:
+    def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure], *, question: str = "") -> None:
         """Leave it to others."""
 
 
@@ -164,6 +165,14 @@ class RendezvousHandler(ABC):
         """
         return
 
+    def request_restart(self, reason: str) -> None:
+        """Take to all others that a user wants all workers started again; this agent stops its own already.
+
+        Nothing has failed, and no count or budget changes: `watch` tells the others of a `Decided` without a failure.
+        A handler that does not override it can't, and users of a run of several nodes are told so.
+        """
+        return
+
     # With `Capability.EVIDENCE`, too.
 
     def order_stop(self, reason: str, report: NodeReport) -> None:
@@ -174,8 +183,12 @@ class RendezvousHandler(ABC):
         """Take what this node has seen to whoever decides; `watch` tells what was decided, or that nobody could."""
         return
 
-    def answer(self, decision: Restart | Stop, failure: Failure, evidence: str) -> None:
-        """Take the answer to `services.decide` to all nodes, with what is known from all of them."""
+    def answer(self, decision: Restart | Stop, failure: Failure, evidence: str, *, question: str = "") -> None:
+        """Take the answer to `services.decide` to all nodes, with what is known from all of them.
+
+        `question` is the one that was given there: an answer that comes too late is of no use, and must not be taken
+        for one about a later round.
+        """
         return
 
     # With `Capability.CONTROL` again.

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from elastic_core.rendezvous import member_messages as m
 from elastic_core.rendezvous.documents import ControlDocument, Ending, RoundDocument, StopOrder, Verdict
-from elastic_core.rendezvous.membership import LONG_AGO_S, NEVER_S, Progress, State, Trouble, Want
+from elastic_core.rendezvous.membership import LONG_AGO_S, NEVER_S, Progress, State, Trouble, Want, question_about
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic, Watched
 from elastic_core.types import NodeReport
 
@@ -88,9 +88,9 @@ def _intend(state: State, event: _INTENTS, now_s: float) -> State:
             if state.mine is None or not (state.want is Want.RUN or state.awaiting):
                 return state
             return replace(state, post=_about(post, state.mine.token, state.mine.nonce), want=Want.STOP)
-        case m.AnswerGiven(post=post):
-            if state.asked is None:
-                return state
+        case m.AnswerGiven(post=post, question=question):
+            if state.asked is None or question != question_about(*state.asked):
+                return state  # the run has gone on meanwhile: that round was decided about by another, or is no more
             return replace(state, post=_about(post, *state.asked), asked=None)
         case m.StopPosted(reason=reason, report=report):
             return _stopped(state, reason, report, now_s)

@@ -161,6 +161,8 @@ def _change(ending: Ending) -> RoundEnded | Decided:
             delay_s=ending.delay_s, exclude_nodes=ending.exclude, exclude_s=ending.exclude_s, rule=ending.rule
         )
         return Decided(decision=decision, failure=ending.failure, evidence=ending.evidence)
+    if ending.kind == "asked":
+        return Decided(decision=Restart(rule=ending.reason))
     return RoundEnded(reason=ending.reason, lost=ending.lost, arrived=ending.arrived)
 
 
@@ -208,7 +210,7 @@ def _round(state: State, now_s: float) -> Heeded:
         return _spare(state, round_, now_s)
     if state.seat is None or now_s - state.confirmed_s > state.me.ttl_s / 2:
         return replace(state, renew_s=now_s), NOTHING  # not without a lease that lasts
-    return _formed(state, round_, rank, control)
+    return _formed(state, round_, rank, control, now_s)
 
 
 def _clock(state: State, round_: RoundDocument, now_s: float) -> tuple[str, float]:

@@ -30,7 +30,7 @@ from elastic_core.rendezvous.duties import (
 from elastic_core.rendezvous.hearing import MEMBERS, hear
 from elastic_core.rendezvous.heeding import heed, knows_members, own_round, record_of
 from elastic_core.rendezvous.member_messages import Operation, Step
-from elastic_core.rendezvous.membership import LONG_AGO_S, NEVER_S, Progress, State, Want
+from elastic_core.rendezvous.membership import LONG_AGO_S, NEVER_S, Progress, State, Want, question_about
 from elastic_core.rendezvous.outage import gives_up_s, misses_host_s, needs_lease, says_away_s, undecided_s
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic
 from elastic_core.rendezvous.which_run import puts_back
@@ -349,7 +349,8 @@ def _ask(state: State, duty: AskDecision, now_s: float) -> Planned:
     if state.asked == asked and now_s < again_s:
         return replace(state, look_s=min(state.look_s, again_s)), None
     assert state.control is not None
-    return replace(state, asked=asked, asked_s=now_s), m.Ask(reports=duty.reports, history=state.control.history)
+    ask = m.Ask(question=question_about(*asked), reports=duty.reports, history=state.control.history)
+    return replace(state, asked=asked, asked_s=now_s), ask
 
 
 def _name(duty: Duty) -> str:

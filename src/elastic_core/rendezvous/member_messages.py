@@ -33,9 +33,13 @@ class DecisionPosted(Record, frozen=True, kw_only=True):
 
 
 class AnswerGiven(Record, frozen=True, kw_only=True):
-    """The agent decided for the whole run, as it was asked to; token and nonce are filled in."""
+    """The agent decided for the whole run, as it was asked to by `question`; token and nonce are filled in.
+
+    Policies may think for long: the question that the answer is to need not be the last that was asked.
+    """
 
     post: Ending | Verdict
+    question: str
 
 
 class StopPosted(Record, frozen=True, kw_only=True):
@@ -247,8 +251,9 @@ class AskPeers(Record, frozen=True, kw_only=True):
 
 
 class Ask(Record, frozen=True, kw_only=True):
-    """Have the agent decide about what the nodes report; answers AnswerGiven, some time."""
+    """Have the agent decide about what the nodes report; answers AnswerGiven with the same `question`, some time."""
 
+    question: str
     reports: tuple[NodeReport, ...]
     history: tuple[Failure, ...]
 
@@ -277,13 +282,13 @@ class Formed(Record, frozen=True, kw_only=True):
     document: RoundDocument
     rank: int
     history: tuple[Failure, ...]
+    at_s: float = 0.0
+    """The run's age now."""
 
 
 class Changed(Record, frozen=True, kw_only=True):
     """The round that runs is over, or the run."""
 
-    at_s: float = 0.0
-    """The run's age now."""
     change: RoundChange
 
 

@@ -91,6 +91,11 @@ class Progress(enum.StrEnum):
     DONE = "done"
 
 
+def question_about(token: int, nonce: str) -> str:
+    """Return the name of the one question that there is about a stopped round."""
+    return f"{token} {nonce}"
+
+
 class Trouble(Record, frozen=True, kw_only=True):
     """The store can't be reached. `asked_s`: when peers were last asked."""
 
@@ -165,12 +170,12 @@ class State(Record, frozen=True, kw_only=True):
     round: RoundDocument | None = None
     round_version: str | None = None
     kept_round: RoundDocument | None = None
+    clock: tuple[str, float] | None = None
     members: tuple[Candidate, ...] = ()
     members_read_s: float = LONG_AGO_S
     fresh: frozenset[str] = frozenset()
     since: Revisions | None = None
 
-    clock: tuple[str, float] | None = None
     notes: Notes = Notes()
     owed: str = ""
     owed_s: float = 0.0
@@ -194,13 +199,13 @@ class State(Record, frozen=True, kw_only=True):
         """Return by when this node's workers must be dead unless there is a newer word."""
         return self.lease_s + self.me.fence_s
 
+    def run_s(self, now_s: float) -> float:
+        """Return the run's age: since its first round was formed."""
+        return max(0.0, now_s - self.clock[1]) if self.clock is not None and self.clock[0] == self.epoch else 0.0
+
     @property
     def awaiting(self) -> bool:
         """Return whether the round of this node was stopped, and it waits for what is decided about it."""
         mine = self.mine
         stopped = self.want is Want.STOP and mine is not None and self.stop_told == mine.token
-    def run_s(self, now_s: float) -> float:
-        """Return the run's age: since its first round was formed."""
-        return max(0.0, now_s - self.clock[1]) if self.clock is not None and self.clock[0] == self.epoch else 0.0
-
         return stopped and mine is not None and self.told < mine.token and not self.verdict_told

@@ -27,6 +27,8 @@ from elastic_core.testing.simulation_scenario import Scenario, scenario_of
 SETTLE_S = 150.0
 """How long after the last fault all must have found their places; nodes that were lost wait as spares before."""
 MOST_STEPS = 400_000
+STOP_LATENCIES = 12
+"""How many messages one after another an order to stop may take at the most, to all nodes that hear anything."""
 
 
 def simulate(seed: int, scenario: Scenario | None = None, *, verbose: bool = False) -> Report:
@@ -88,6 +90,20 @@ class Simulation:
             member.finish(self.rng.uniform(0, 5))
         self._await("every member hears the verdict", self._over)
         return self._report(forming)
+
+    def stop_posted(self, poster: SimulatedMember, round_: RoundDocument) -> None:
+        """Judge, a moment from now, that all who could hear of it have been told to stop."""
+        calm_s = self.net.now_s - self.scenario.ttl_s  # what was lost before that has been noticed since
+        within_s = STOP_LATENCIES * self.scenario.latency_s
+
+        def judge() -> None:
+            if not poster.live or not self.net.calm(poster.line, calm_s):
+                return
+            for member in self.members:
+                if member.trains(round_) and self.net.calm(member.line, calm_s):
+                    self.checks.fail("a stop is prompt", f"{member.incarnation} trains on after {within_s:.2f} s")
+
+        self.net.after(within_s, judge)
 
     def _until(self, time_s: float) -> None:
         due: list[bool] = []

@@ -4,9 +4,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 
 from elastic_core.rendezvous.documents import ControlDocument, Ending, RoundDocument, Verdict, decode
+from elastic_core.rendezvous.membership import question_about
 from elastic_core.rendezvous.store import CONTROL_KEY
 from elastic_core.testing.simulation_scenario import Scenario
-from elastic_core.types import Record
+from elastic_core.types import Decided, Record, Restart
 
 TRACE_LENGTH = 80
 COLLATERAL_S = 0.1
@@ -129,6 +130,8 @@ class Checks:
     def _decided(self, word: Ending | Verdict) -> None:
         """Judge a decision about a round that stands from now on."""
         key = (word.token, word.nonce)
+        if word.evidence and word.rule != question_about(*key):
+            raise Violation("an answer is to its question", f"{word.rule!r} was asked, and {key} decided about")
         stands = self.decisions.setdefault(key, word)
         if stands != word and not self.forgotten:
             raise Violation("one decision a round", f"{word} in the place of {stands}")
@@ -143,6 +146,14 @@ class Checks:
         # The order to stop takes four messages: so much may two nodes differ about when they heard of it.
         if name not in causes or causes[name] - first_s > 5 * self.scenario.latency_s:
             raise Violation("the first cause is blamed", f"{name} for {key}, of {self.causes[key]}")
+
+    def told(self, incarnation: str, document: RoundDocument, change: Decided) -> None:
+        """Judge what a node was told of the decision about its round."""
+        stands = self.decisions.get((document.token, document.nonce))
+        if not isinstance(change.decision, Restart) or self.forgotten:
+            return
+        if not isinstance(stands, Ending) or (stands.evidence, stands.rule) != (change.evidence, change.decision.rule):
+            raise Violation("one decision a round", f"{incarnation} was told {change}, and {stands} stands")
 
     def heard(self, incarnation: str, verdict: tuple[str, str]) -> None:
         """Judge a verdict that a node was told."""

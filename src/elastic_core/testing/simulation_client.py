@@ -114,6 +114,7 @@ class SimulatedClient(ABC):
     def resume(self) -> None:
         """Go on after a SIGSTOP: everything that waited happens now."""
         self.paused = False
+        self.line.disturbed_s = self.net.now_s
         held, self._held = self._held, []
         if self.rng.random() < 0.5:
             self.rng.shuffle(held)

@@ -31,8 +31,12 @@ class Faults:
         for _ in range(scenario.count if kinds else 0):
             net.at(self._rng.uniform(scenario.calm_s, end_s), partial(self._strike, self._rng.choice(kinds)))
         longest_s = 3 * scenario.ttl_s
-        net.at(end_s + longest_s, lambda: setattr(net, "noisy", False))
+        net.at(end_s + longest_s, self._quiet)
         return end_s + 2 * longest_s
+
+    def _quiet(self) -> None:
+        self._net.noisy = False
+        self._net.disturb()
 
     def _strike(self, kind: str) -> None:
         strikes: dict[str, Callable[[], None]] = {
@@ -85,6 +89,7 @@ class Faults:
 
         def up() -> None:
             net.down = False
+            net.disturb()
             self._note("the store is back")
 
         net.after(length_s, up)
@@ -127,6 +132,7 @@ class Faults:
         def heal() -> None:
             self._note(f"{victim.incarnation} is not cut off any more")
             victim.line.cut = victim.peers_cut = False
+            victim.line.disturbed_s = self._net.now_s
 
         self._net.after(length_s, heal)
 

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from elastic_core.failure.evidence import first_cause
 from elastic_core.rendezvous import member_messages as m
 from elastic_core.rendezvous.documents import (
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 LONGEST_GRACE_S = 3.0
 LONGEST_SETTLING_S = 0.5
 """How long after a worker's failure its agent may notice: interpreters take their time to end."""
-LONGEST_THOUGHT_S = 0.3
 Next = tuple[bool, float]
 """Whether the run is over, and how long to wait before the next round."""
 
@@ -41,6 +42,7 @@ class SimulatedMember(SimulatedClient):
         super().__init__(world, name, number)
         self.ending = ""
         self.workers: RoundDocument | None = None
+        self._round: RoundDocument | None = None
         self._round_turn = 0
         self._verdict = False
         self._failed: tuple[float, bool] | None = None
@@ -73,7 +75,7 @@ class SimulatedMember(SimulatedClient):
         if self._verdict:
             checks.fail("nobody trains after the verdict", self.incarnation)
         checks.started(self.incarnation, document, rank)
-        self.workers = document
+        self.workers = self._round = document
         self._failed = self._heard_s = self._next = None
         self._gone = False
         self._round_turn += 1
@@ -89,6 +91,8 @@ class SimulatedMember(SimulatedClient):
             within_s = min(within_s, change.stop_within_s)
         delay_s = 0.0
         over = False
+        if isinstance(change, Decided) and self._round is not None:
+            self.world.checks.told(self.incarnation, self._round, change)
         if isinstance(change, Decided):
             over = isinstance(change.decision, Stop)
             delay_s = change.decision.delay_s if isinstance(change.decision, Restart) else 0.0
@@ -166,8 +170,9 @@ class SimulatedMember(SimulatedClient):
         first = first_cause(operation.reports)
         name = first.node_id if first is not None else ""
         self.world.checks.said(self.net.now_s, self.incarnation, f"is asked, and blames {name}")
-        post = self._word(f"{name} failed", evidence=name)
-        self._soon(self.rng.uniform(0, LONGEST_THOUGHT_S), lambda: self._intend(m.AnswerGiven(post=post)))
+        post = replace(self._word(f"{name} failed", evidence=name), rule=operation.question)
+        answer = m.AnswerGiven(post=post, question=operation.question)
+        self._soon(self.rng.uniform(0, self.world.scenario.thought_s), lambda: self._intend(answer))
 
     def _word(self, reason: str, *, evidence: str = "", final: bool = False) -> Ending | Verdict:
         if final or self.rng.random() < self.world.scenario.fatal:
@@ -239,6 +244,13 @@ class SimulatedMember(SimulatedClient):
         self._halt(self.rng.uniform(0, LONGEST_GRACE_S))
         self._heard_s = heard_s
         self._intend(m.StopPosted(reason="worker failed", report=self._report(final=False)))
+        if self._round is not None:
+            self.world.stop_posted(self, self._round)
+
+    def trains(self, round_: RoundDocument) -> bool:
+        """Return whether workers of this round run here, and nobody has said that they shall not."""
+        here = self.workers is not None and self.state.want is Want.RUN
+        return self.live and not self.paused and here and self._round == round_
 
     def finish(self, within_s: float) -> None:
         """Let its workers end well."""

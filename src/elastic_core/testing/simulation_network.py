@@ -22,11 +22,13 @@ class Line:
     """One member's way to the store.
 
     `cut`: nothing passes; `refused`: and it is told so. What is under way when a cut begins is lost, or comes late.
+    `disturbed_s`: when something last began or ended that this member alone had to suffer.
     """
 
     def __init__(self) -> None:
         self.cut = False
         self.refused = False
+        self.disturbed_s = float("-inf")
 
 
 class Network:
@@ -41,6 +43,7 @@ class Network:
         self.paused = False
         self.down = False
         self.noisy = False
+        self.disturbed_s = float("-inf")
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._waiting: list[Callable[[], None]] = []
@@ -69,8 +72,21 @@ class Network:
         """Return how long a message takes."""
         return self.rng.uniform(0.0002, self.scenario.latency_s)
 
+    def disturb(self) -> None:
+        """Take note that something begins or ends that everybody must suffer."""
+        self.disturbed_s = self.now_s
+
+    def calm(self, line: Line, since_s: float) -> bool:
+        """Return whether everything that went over a line since then went through at once."""
+        harmed = self._noise or self.paused or self.down or line.cut
+        return not harmed and max(self.disturbed_s, line.disturbed_s) < since_s
+
+    @property
+    def _noise(self) -> bool:
+        return self.noisy and MESSAGES in self.scenario.faults
+
     def _unlucky(self) -> bool:
-        return self.noisy and MESSAGES in self.scenario.faults and self.rng.random() < self.scenario.noise
+        return self._noise and self.rng.random() < self.scenario.noise
 
     # --- requests
 
@@ -105,6 +121,7 @@ class Network:
     def resume(self) -> None:
         """End a pause of the store: what has come meanwhile is done now, in any order between connections."""
         self.paused = False
+        self.disturb()
         waiting, self._waiting = self._waiting, []
         self.rng.shuffle(waiting)
         for arrive in waiting:
@@ -148,6 +165,7 @@ class Network:
 
     def hang_up(self) -> None:
         """Break all connections, as a store does that goes."""
+        self.disturb()
         watchers, self._watchers = self._watchers, []
         for watcher in watchers:
             watcher.fail()

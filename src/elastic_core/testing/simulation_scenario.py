@@ -43,6 +43,7 @@ class Scenario(Record, frozen=True, kw_only=True):
     `count` faults of the kinds in `faults` are spread over `fault_s`, the first after `calm_s`. `steady`: nothing in it
     is a reason to end a round, and none may end. `forming_only`: it is over after `calm_s`, all workers
     running. `latency_s`: the longest of a message that is not late. `fatal`: how likely a failure ends the run.
+    `thought_s`: how long a policy may think.
     """
 
     nodes: int = 4
@@ -62,6 +63,7 @@ class Scenario(Record, frozen=True, kw_only=True):
     forming_only: bool = False
     fatal: float = 0.0
     outage_grace_s: float = 120.0
+    thought_s: float = 0.3
 
     @property
     def exact(self) -> bool:
@@ -82,4 +84,5 @@ def scenario_of(seed: int) -> Scenario:
         faults=faults,
         count=rng.randint(1, 5),
         noise=rng.choice((0.01, 0.05)),
+        thought_s=rng.choice((0.3, 0.3, 0.3, 12.0)),
     )

@@ -90,10 +90,10 @@ class _Agent:
     def set_last_act(self, store: str, seat: bytes) -> None:
         pass
 
-    def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure]) -> None:
+    def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure], *, question: str = "") -> None:
         self._asked.append(reports)
         failure = next(report.failure for report in reports if report.failure is not None)
-        self._handler.answer(Restart(rule="kit"), failure, "what all have seen")
+        self._handler.answer(Restart(rule="kit"), failure, "what all have seen", question=question)
 
 
 class RendezvousConformance(Kit):
