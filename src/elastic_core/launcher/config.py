@@ -85,6 +85,13 @@ class RunSettings(Record, frozen=True, kw_only=True):
     """A log file that would be larger is rotated; None: never."""
     log_backups: int = 5
     run_dir: str | None = None
+    metrics_handlers: tuple[str, ...] = ()
+    """Where the agent's metrics go, each `NAME` or `NAME:CONF`."""
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
+    """Where they are served for Prometheus; 0: a free port, None: nowhere."""
+    event_log_handler: str = "null"
+    """Where events go: `NAME` or `NAME:CONF`."""
     signals_to_handle: tuple[str, ...] = DEFAULT_SIGNALS
     shutdown_timeout_s: float = 30.0
     virtual_local_rank: bool = False

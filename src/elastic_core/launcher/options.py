@@ -5,13 +5,14 @@ stay text here: `launcher.values` reads them, the same way wherever they come fr
 """
 
 from elastic_core.launcher.option_row import OptionRow, Section
+from elastic_core.launcher.options_observing import OBSERVING
 from elastic_core.launcher.options_rest import REST
 from elastic_core.launcher.options_start import START
 from elastic_core.launcher.options_upkeep import UPKEEP
 
 __all__ = ["BY_DEST", "OPTIONS", "OptionRow", "Section"]
 
-OPTIONS: tuple[OptionRow, ...] = (*START, *UPKEEP, *REST)
+OPTIONS: tuple[OptionRow, ...] = (*START, *UPKEEP, *OBSERVING, *REST)
 
 BY_DEST: dict[str, OptionRow] = {row.dest: row for row in OPTIONS}
 """The rows by identifier."""

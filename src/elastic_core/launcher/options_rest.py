@@ -68,14 +68,6 @@ REST: tuple[OptionRow, ...] = (
     ),
     row(
         Section.COMPATIBILITY,
-        "event-log-handler",
-        "NAME",
-        "Where events are recorded. Other than null not available yet: ignored with a notice.",
-        default="null",
-        torch=True,
-    ),
-    row(
-        Section.COMPATIBILITY,
         "numa-binding",
         "MODE",
         "Bind workers to the cores near their GPU: node, socket, exclusive or core-complex. Not available yet: ignored "

@@ -11,6 +11,7 @@ from elastic_core.launcher.devices import Node
 from elastic_core.launcher.draft import Draft, Resolution
 from elastic_core.launcher.entrypoint import make_entrypoint
 from elastic_core.launcher.log_options import resolve_logs
+from elastic_core.launcher.observing_options import take_observing
 from elastic_core.launcher.options import BY_DEST
 from elastic_core.launcher.placement import place_run
 from elastic_core.launcher.policy_choice import take_restarts
@@ -29,11 +30,12 @@ _SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
 def resolve(
     given: Mapping[str, str | bool | tuple[str, ...]],
-    script: str,
-    arguments: Sequence[str],
+    script: str = "",
+    arguments: Sequence[str] = (),
     *,
     environ: Mapping[str, str],
     node: Node | None = None,
+    entrypoint: Entrypoint | None = None,
 ) -> Resolution:
     """Return the settings of a run.
 
@@ -43,6 +45,7 @@ def resolve(
         arguments: Its arguments.
         environ: Environment variables; `PET_*` give the values that the command line does not.
         node: Where devices are counted; None: this node.
+        entrypoint: What to run, by a caller who has it at hand; None: `script` with `arguments`.
 
     Raises:
         ConfigError: a value is malformed, options contradict each other, or the script can't be run.
@@ -50,7 +53,7 @@ def resolve(
     choices = Choices(given, environ)
     draft = Draft(choices, environ)
     _refuse_run_path(choices)
-    entrypoint = make_entrypoint(
+    entrypoint = entrypoint or make_entrypoint(
         script,
         arguments,
         module=choices.flag("module"),
@@ -71,6 +74,7 @@ def resolve(
     _stops(draft)
     nproc = place_workers(draft, node or Node(environ, python=environ.get("PYTHON_EXEC") or sys.executable))
     resolve_logs(draft, nproc)
+    take_observing(draft)
     _debugging(draft, nproc)
     _hangs(draft)
     _standby(draft, entrypoint)
@@ -176,8 +180,6 @@ def _not_available_yet(draft: Draft) -> None:
     if choices.chosen("start_method"):
         one_of(choices, "start_method", BY_DEST["start_method"].choices)
         _tell_later(draft, "start_method", "ignored: it is for worker functions, scripts are started as programs")
-    if choices.chosen("event_log_handler") and choices.text("event_log_handler") != "null":
-        _tell_later(draft, "event_log_handler", "ignored: no events are recorded")
     if choices.chosen("numa_binding"):
         one_of(choices, "numa_binding", BY_DEST["numa_binding"].choices)
         _tell_later(draft, "numa_binding", "ignored: workers are not bound to cores")
