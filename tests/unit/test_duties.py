@@ -172,3 +172,13 @@ def test_an_order_about_another_round_or_one_that_has_ended_asks_for_nothing(cha
     else:
         control = replace(OWN, stopping=replace(OWN.stopping, nonce="other"))
     assert not isinstance(judge(view(RUNS_A, RUNS_B, control=control), Notes()).duty, AskDecision)
+
+
+# --- the run's clock
+
+
+def test_round_says_how_old_the_run_is_whoever_writes_it():
+    now = view(member(1, "a", "ready"), member(2, "b", "ready"), now_s=1_000.0)
+    over = replace(CONTROL, ending=Ending(token=1, nonce="x", kind="restart", reason="r", by="a"))
+    duty = judge(replace(now, control=over, run_s=17.25), Notes()).duty
+    assert (duty.document.index, duty.document.at_s) == (1, 17.25)
