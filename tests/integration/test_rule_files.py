@@ -125,3 +125,33 @@ def test_the_plugin_is_not_imported_unless_it_is_chosen():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.splitlines() == ["[]", "[]"]
+
+
+CRASHES_AT_STEPS = """
+import os
+from elastic_core.worker import heartbeat
+at = [int(step) for step in os.environ["CRASH_AT"].split(",")]
+crash = at[min(int(os.environ["TORCHELASTIC_RESTART_COUNT"]), len(at) - 1)]
+for step in range(crash + 1):
+    heartbeat(step=step)
+raise ValueError("loss went up")
+"""
+SAME_PLACE = """
+rules:
+  - {name: stuck, match: {repeats: 2}, action: fail, reason: it gets no further}
+  - {name: again, action: restart, max: 3}
+"""
+
+
+@pytest.mark.parametrize(
+    ("crash_at", "rules_used"),
+    [("5,5", ["again", "stuck"]), ("5,4", ["again", "stuck"]), ("5,6,7,7", ["again", "again", "again", "stuck"])],
+    ids=["at the same step", "before that step", "later each time"],
+)
+def test_crash_that_repeats_ends_the_run_only_if_no_step_was_gained(elastic, script, rules, crash_at, rules_used):
+    agent = elastic("--policy", rules(SAME_PLACE), script(CRASHES_AT_STEPS), env={"CRASH_AT": crash_at})
+    assert agent.wait(60) == 1, agent.err
+    attempts = sorted(agent.runtime.glob("elastic-*/*/attempt_*/incident.json"))
+    incidents = [json.loads(attempt.read_text()) for attempt in attempts]
+    assert [each["decision"]["rule"] for each in incidents] == rules_used
+    assert "Decision: stop (it gets no further; stuck)" in agent.err

@@ -101,7 +101,7 @@ def test_all_that_nodes_know_is_in_one_incident():
     assert [one.global_rank for one in incident.secondary] == [0]
     assert (incident.failed_count, incident.stopped_count, incident.finished_count) == (1, 3, 4)
     assert incident.stopped_ranks == ((1, 2), (5, 5))
-    assert (incident.node_count, [node.node_id for node in incident.nodes]) == (3, ["a", "b", "c"])
+    assert (incident.told_count, [node.node_id for node in incident.nodes]) == (3, ["a", "b", "c"])
     assert incident.phases.detect_s == 0.5
     assert read_run(encode_json(incident).decode()) == incident
     text = render(replace(incident, decision=describe_decision(Stop(reason="no budget"))))
@@ -123,7 +123,7 @@ def test_a_thousand_nodes_and_long_texts_fit():
     assert max(len(one.evidence.encode()) for one in reports) <= EVIDENCE_BYTES
     _, incident = merged(*reports)
     assert len(encode_json(incident)) <= RUN_BYTES <= RUN_EVIDENCE_BYTES
-    assert (incident.node_count, incident.failed_count, incident.stopped_count) == (1000, 7, 998)
+    assert (incident.told_count, incident.failed_count, incident.stopped_count) == (1000, 7, 998)
     assert incident.first.exception.callstack
     assert len(render(incident).splitlines()) <= MAX_LINES
 
@@ -134,7 +134,7 @@ def test_a_failure_without_a_worker_is_the_launchers():
     )
     told = replace(report("b"), failure=refused)
     failure, incident = merged(report("a", worker(0, stopped=True)), told)
-    assert failure is refused
+    assert failure == refused
     assert (incident.source, incident.first, incident.host, incident.restart_count) == ("launcher", None, "host-b", 2)
     assert "1 other stopped because of it" in render(incident)
 

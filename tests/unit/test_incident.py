@@ -134,7 +134,7 @@ def test_our_own_signal_is_not_what_killed_a_worker_that_had_failed(code):
 
 def test_the_policy_sees_the_end_of_stderr_and_the_size_of_the_round():
     first, second = (msgspec.structs.replace(worker(rank, at_ns=AT_NS + rank), log_tail="x" * 5000) for rank in (0, 1))
-    incident = build([first, second], round_node_count=3)
+    incident = build([first, second], node_count=3)
     failure = to_failure(incident, at_s=1, uptime_s=1)
     assert (failure.log_tail, failure.node_count) == ("x" * 4096, 3)
     assert incident.secondary[0].log_tail == ""

@@ -151,7 +151,7 @@ class IncidentNode(Record, frozen=True, kw_only=True):
 
 
 class Incident(Record, frozen=True, kw_only=True):
-    """One failure of a run: as seen from one node, or of all nodes where `node_count` is not 0.
+    """One failure of a run: as seen from one node, or of all nodes where `told_count` is not 0.
 
     `source` is `worker`, or `launcher` where no worker was to blame (rendezvous, a health check, start-up); `first` is
     None then. `secondary` failed because of it or after it, in order; `stopped` were ended by us, by rank.
@@ -179,9 +179,9 @@ class Incident(Record, frozen=True, kw_only=True):
     stopped: tuple[IncidentWorker, ...] = ()
     finished_count: int = 0
     """Workers of this node (of all nodes) that had ended with 0 by themselves."""
-    round_node_count: int | None = None
+    node_count: int | None = None
     """How many nodes the round had; None: there was none."""
-    node_count: int = 0
+    told_count: int = 0
     """How many nodes have said what they saw; 0: it is one node's view. What follows is empty then."""
     nodes: tuple[IncidentNode, ...] = ()
     failed_count: int = 0
@@ -190,6 +190,8 @@ class Incident(Record, frozen=True, kw_only=True):
     stopped_ranks: tuple[tuple[int, int], ...] = ()
     """Workers of all nodes that the launcher ended, as first and last ranks of rows; `stopped` has some of them."""
     decision: IncidentDecision | None = None
+    progress: int | None = None
+    """The furthest step that any worker had said; None: not known."""
     phases: IncidentPhases = IncidentPhases()
     hang: IncidentHang | None = None
     """Set where workers of this node were taken for hung."""
@@ -205,7 +207,7 @@ def build_incident(
     round_token: int = 0,
     restart_count: int = 0,
     finished_count: int = 0,
-    round_node_count: int | None = None,
+    node_count: int | None = None,
     first_attempt: bool | None = None,
     decision: Decision | None = None,
     phases: IncidentPhases | None = None,
@@ -221,7 +223,7 @@ def build_incident(
         round_token: The round's fencing token.
         restart_count: Failure restarts of the run before this.
         finished_count: How many workers had ended well.
-        round_node_count: How many nodes the round had.
+        node_count: How many nodes the round had.
         first_attempt: Whether usage errors are beyond hope; None: yes in round 0.
         decision: The policy's answer, None as long as there is none.
         phases: How long what took.
@@ -258,7 +260,7 @@ def build_incident(
         ),
         stopped=tuple(_worker(worker, 0) for worker in ranked if worker.origin is Origin.STOPPED),
         finished_count=finished_count,
-        round_node_count=round_node_count,
+        node_count=node_count,
         decision=None if decision is None else describe_decision(decision),
         phases=phases or IncidentPhases(),
     )
@@ -311,7 +313,8 @@ def build_launcher_incident(
         ),
         stopped=tuple(_worker(worker, 0) for worker in ranked if worker.origin is Origin.STOPPED),
         finished_count=finished_count,
-        round_node_count=failure.node_count,
+        node_count=failure.node_count,
+        progress=failure.progress,
         decision=None if decision is None else describe_decision(decision),
         phases=phases or IncidentPhases(),
     )
@@ -343,7 +346,8 @@ def to_failure(incident: Incident, *, at_s: float, uptime_s: float) -> Failure:
         signal=None if first is None else _own_signal(first),
         log_tail="" if first is None else first.log_tail,
         fingerprint=_fingerprint(incident),
-        node_count=incident.round_node_count,
+        node_count=incident.node_count,
+        progress=incident.progress,
     )
 
 

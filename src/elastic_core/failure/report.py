@@ -59,7 +59,7 @@ def render_attempt(
         consequence += f" without {', '.join(decision.exclude_nodes)}"
     subject = _subject(incident)
     where = _where(incident)
-    others = incident.failed_count if incident.node_count else len(incident.secondary)
+    others = incident.failed_count if incident.told_count else len(incident.secondary)
     if others:
         consequence = f"; {_count(others, 'other')} failed after it{consequence}"
     room = width - len(subject) - len(where) - len(consequence) - 2
@@ -179,8 +179,8 @@ def _others(incident: Incident, width: int) -> Iterator[str]:
     secondary, stopped = incident.secondary, incident.stopped
     if incident.finished_count:
         yield f"{_count(incident.finished_count, 'worker')} had finished before"
-    failed_count = incident.failed_count if incident.node_count else len(secondary)
-    stopped_count = incident.stopped_count if incident.node_count else len(stopped)
+    failed_count = incident.failed_count if incident.told_count else len(secondary)
+    stopped_count = incident.stopped_count if incident.told_count else len(stopped)
     if not failed_count and not stopped_count:
         return
     yield _cut(f"{_count(failed_count + stopped_count, 'other')} stopped because of it{_on_nodes(incident)}", width)
@@ -202,11 +202,11 @@ def _others(incident: Incident, width: int) -> Iterator[str]:
 
 def _on_nodes(incident: Incident) -> str:
     """Name the nodes where there are several."""
-    if incident.node_count < 2:
+    if incident.told_count < 2:
         return ""
     names = [_clean(node.node_id) for node in incident.nodes[:MAX_NODES]]
-    more = incident.node_count - len(names)
-    return f", on {incident.node_count} nodes: {', '.join(names)}{f' and {more} more' if more else ''}"
+    more = incident.told_count - len(names)
+    return f", on {incident.told_count} nodes: {', '.join(names)}{f' and {more} more' if more else ''}"
 
 
 def _grouped(workers: Sequence[IncidentWorker]) -> list[list[IncidentWorker]]:
@@ -228,7 +228,7 @@ def _listing(what: str, workers: Sequence[IncidentWorker], story: str, width: in
 def _logs(incident: Incident) -> Iterator[str]:
     """Give the first worker's log files, uncut: they are there to be copied."""
     paths = () if incident.first is None else incident.first.log_paths
-    title = f"Logs on {_clean(incident.node_id)}:" if incident.node_count > 1 else "Logs:"
+    title = f"Logs on {_clean(incident.node_id)}:" if incident.told_count > 1 else "Logs:"
     for index, path in enumerate(paths[:MAX_LOG_PATHS]):
         yield f"{title if index == 0 else ' ' * len(title)} {_clean(path)}"
 
@@ -247,7 +247,7 @@ def _where(incident: Incident) -> str:
     if incident.first is None:
         return ""
     innermost = place(_frames(incident.first))
-    node = f"on {incident.node_id}" if incident.node_count > 1 else ""
+    node = f"on {incident.node_id}" if incident.told_count > 1 else ""
     parts = [part for part in (innermost if innermost not in incident.summary else "", node) if part]
     return f" ({_clean(' '.join(parts))})" if parts else ""
 

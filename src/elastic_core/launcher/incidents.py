@@ -196,7 +196,7 @@ class IncidentReporter:
             round_token=round_.token,
             restart_count=restart_count,
             finished_count=evidence.finished_count,
-            round_node_count=round_.node_count,
+            node_count=round_.node_count,
             decision=decision,
         )
         return incident if self._hang is None else replace(incident, hang=self._hang.record)
@@ -282,7 +282,7 @@ class IncidentReporter:
             phases = replace(known.phases, stop_s=stop_s)
             incident = replace(known, decision=describe_decision(decision), phases=phases)
         else:
-            incident = self._final(round_, exits, failure, decision)
+            incident = replace(self._final(round_, exits, failure, decision), progress=failure.progress)
         path = self._write(incident)
         self._before_restart = incident if isinstance(decision, Restart) else None
         if isinstance(decision, Stop) and decision.outcome == "failed":
