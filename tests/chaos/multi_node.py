@@ -20,7 +20,7 @@ import pytest
 
 from etcd_servers import PREFIX, EtcdCluster, EtcdServer
 from redis_servers import RedisServer, free_port
-from support import Elastic, wait_for
+from support import Elastic, processes_with, wait_for
 
 Server = RedisServer | EtcdServer | EtcdCluster
 
@@ -175,23 +175,39 @@ class Run:
         self.logs = self.shared / "logs"
         self.nodes: list[Node] = []
 
-    def node(self, name: str, nnodes: str, *options: str, conf: str = "", within: str = "") -> Node:
+    def node(
+        self,
+        name: str,
+        nnodes: str,
+        *options: str,
+        conf: str = "",
+        within: str = "",
+        env: dict[str, str] | None = None,
+        **popen: object,
+    ) -> Node:
         """Start an agent; `conf` are further options of the backend, `within` a network namespace."""
-        own = f"lease_ttl={self.lease_s:g},last_call_timeout=1,join_timeout=20"
-        settings = ",".join(filter(None, (own, self._conf, conf)))
-        env = {"TEST_SHARED": str(self.shared)}
+        env = {"TEST_SHARED": str(self.shared), **(env or {})}
         args = [
             *("--rdzv-id", self.id, "--rdzv-backend", self.backend, "--rdzv-endpoint", self.endpoint),
-            *("--node-id", name, "--nnodes", nnodes, "--rdzv-conf", settings, "--shutdown-timeout", "5"),
-            *("--restart-backoff", "0", *options),
+            *("--node-id", name, "--nnodes", nnodes, "--shutdown-timeout", "5"),
+            *("--restart-backoff", "0", *self._settings(conf), *options),
             str(self.script),
         ]
-        agent = inside(within, lambda: self._start(*args, env=env)) if within else self._start(*args, env=env)
+        agent = inside(within, lambda: self._start(*args, env=env)) if within else self._start(*args, env=env, **popen)
         agent.run_id = self.id
         self.nodes.append(Node(name, agent, self.shared))
         if self.backend == "c10d" and len(self.nodes) == 1 and not within:
             wait_for(lambda: _listens(self.endpoint), what=f"{name} to host the store")
         return self.nodes[-1]
+
+    def _settings(self, conf: str) -> list[str]:
+        own = f"lease_ttl={self.lease_s:g},last_call_timeout=1,join_timeout=20"
+        return ["--rdzv-conf", ",".join(filter(None, (own, self._conf, conf)))]
+
+    def processes(self, *names: str) -> set[int]:
+        """Return the live processes of the run's workers and of whatever they started, of these nodes or of all."""
+        ours = set(processes_with(f"TORCHELASTIC_RUN_ID={self.id}"))
+        return ours & {pid for name in names for pid in processes_with(f"ELASTIC_NODE_ID={name}")} if names else ours
 
     def has_seats(self, count: int) -> None:
         """Wait until so many nodes have a seat in the server of the test."""
@@ -226,6 +242,17 @@ class Run:
         self.finish()
         for node in nodes:
             node.ends(code, within_s)
+
+
+class StaticRun(Run):
+    """One run whose nodes were told who they are, and exchange no word: each is held to what it can know."""
+
+    def __init__(self, start: Callable[..., Elastic], folder: Path) -> None:
+        super().__init__(start, folder)
+        self.backend = "static"
+
+    def _settings(self, conf: str) -> list[str]:
+        return ["--node-rank", str(len(self.nodes))]
 
 
 def inside(namespace: str, call: Callable[[], T]) -> T:
@@ -267,6 +294,14 @@ def _server(kind: str, request: pytest.FixtureRequest) -> Server | None:
 @pytest.fixture(params=["redis", "etcd", "c10d"])
 def run(elastic: Callable[..., Elastic], tmp_path: Path, request: pytest.FixtureRequest) -> Run:
     """Return a run in a server that others may use, and one in a server that its first node brings."""
+    return Run(elastic, tmp_path, server=_server(request.param, request))
+
+
+@pytest.fixture(params=["redis", "etcd", "c10d", "static"])
+def any_run(elastic: Callable[..., Elastic], tmp_path: Path, request: pytest.FixtureRequest) -> Run:
+    """Return the same, and one whose nodes exchange no word."""
+    if request.param == "static":
+        return StaticRun(elastic, tmp_path)
     return Run(elastic, tmp_path, server=_server(request.param, request))
 
 
