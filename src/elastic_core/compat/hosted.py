@@ -45,7 +45,7 @@ SHARED_STORE_VARIABLE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 LAST_WORD_S = 1.0
 """How long a node that ends waits for the others to have read how the run ended: it may host their store."""
 BARRIER_S = 300.0
-"""How long a node whose workers are done waits for the others' to be: as long as torch's agent does."""
+"""How long a node whose workers are done waits for the others' to be, by default: as torch's agent does."""
 AWAY_S = 5.0
 """How long it waits for a store that is away: its host may have gone with all that was to be said."""
 HISTORY_LIMIT = 64
@@ -80,6 +80,7 @@ class HostedRendezvous(RendezvousHandler):
         conf: Mapping[str, str],
         create: Callable[[Any], Any],
         label: str,
+        barrier_s: float = BARRIER_S,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Make no handler before the first round: making one may connect, and block.
@@ -89,12 +90,14 @@ class HostedRendezvous(RendezvousHandler):
             conf: The options as typed.
             create: torch's word for a function from its parameters to a handler.
             label: The distribution that brings it, for messages.
+            barrier_s: How long a node whose workers are done waits for the others' to be.
             clock: For waiting at the end.
         """
         super().__init__(settings)
         self._conf = dict(conf)
         self._create = create
         self._label = label
+        self._barrier_s = barrier_s
         self._clock = clock
         self._rendezvous: Any = importlib.import_module("torch.distributed.elastic.rendezvous")
         self._handler: Any = None
@@ -251,9 +254,9 @@ class HostedRendezvous(RendezvousHandler):
         self._publish(talk)
         decided = talk.decision()
         if decided is None and self._done_told_s is not None:
-            late = self._clock.monotonic_s() - self._done_told_s > BARRIER_S
+            late = self._clock.monotonic_s() - self._done_told_s > self._barrier_s
             if late or talk.count("done") >= self._count:
-                told = f"; others did not within {BARRIER_S:g} s" if late else ""
+                told = f"; others did not within {self._barrier_s:g} s" if late else ""
                 decided = Decided(decision=Stop(reason=f"all workers of this node finished{told}", outcome="done"))
         if decided is not None:
             self._hear(talk, decided)

@@ -69,6 +69,10 @@ class RunSettings(Record, frozen=True, kw_only=True):
     """How long workers may give no sign of life; 0: for ever."""
     startup_timeout_s: float = 0.0
     """How long they may take to the first one; 0: for ever."""
+    uninterruptible_timeout_s: float = 0.0
+    """How long a worker may be in uninterruptible sleep; 0: for ever."""
+    health_check_port: int | None = None
+    """Where probes are answered over HTTP; 0: a free port, None: nowhere."""
     monitor_interval_s: float = 0.1
     log_dir: str | None = None
     """None: none asked for; `os.devnull`: no log files."""

@@ -370,7 +370,8 @@ class _Job:
         launches, paths = self._logs.asked(worker_plan(self._settings, attempt, paths), paths)
         self._reporter.begin_round(paths, command.restart_count)
         if self._outcome is not None:
-            self._outcome.begin_round({launch.global_rank: paths[launch.local_rank].error_file for launch in launches})
+            error_files = {launch.global_rank: paths[launch.local_rank].error_file for launch in launches}
+            self._outcome.begin_round(command.round, error_files)
         return launches
 
     def _finish(self, result: AgentResult, journal: Journal, run_dir: RunDirectory) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from elastic_core.agent.parts import AgentResult
 from elastic_core.agent.states import Ending
-from elastic_core.types import Failure, WorkerExit
+from elastic_core.types import Failure, Round, WorkerExit
 
 
 @dataclass
@@ -22,13 +22,15 @@ class RunOutcome:
     """The first cause, on whichever node; None: the run did not fail."""
     return_values: dict[int, object] = field(default_factory=dict)
     """By global rank: what the worker functions returned, None for programs; of workers that ended well only."""
+    round: Round | None = None
     exits: dict[int, WorkerExit] = field(default_factory=dict)
     """By global rank, of those that have ended."""
     error_files: dict[int, str] = field(default_factory=dict)
     """By global rank; a worker that recorded nothing has left none there."""
 
-    def begin_round(self, error_files: Mapping[int, str]) -> None:
+    def begin_round(self, round_: Round, error_files: Mapping[int, str]) -> None:
         """Forget the round before, and take where the workers of this one would record errors, by global rank."""
+        self.round = round_
         self.exits.clear()
         self.error_files = dict(error_files)
 

@@ -15,6 +15,7 @@ from elastic_core.launcher.observing_options import take_observing
 from elastic_core.launcher.options import BY_DEST
 from elastic_core.launcher.placement import place_run
 from elastic_core.launcher.policy_choice import take_restarts
+from elastic_core.launcher.probing import take_probes
 from elastic_core.launcher.values import (
     disabled_plugins,
     integer,
@@ -77,6 +78,7 @@ def resolve(
     take_observing(draft)
     _debugging(draft, nproc)
     _hangs(draft)
+    take_probes(draft)
     _standby(draft, entrypoint)
     _not_available_yet(draft)
     return draft.finish()

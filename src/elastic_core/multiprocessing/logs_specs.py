@@ -140,12 +140,14 @@ class DefaultLogsSpecs(LogsSpecs):
         )
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, DefaultLogsSpecs) and self._chosen() == other._chosen()
+        return isinstance(other, DefaultLogsSpecs) and self.chosen == other.chosen
 
     def __hash__(self) -> int:
         return hash(repr(self))
 
-    def _chosen(self) -> tuple[object, ...]:
+    @property
+    def chosen(self) -> tuple[str | None, Std | dict[int, Std], Std | dict[int, Std], set[int] | None]:
+        """What it was made with, in the order of its arguments."""
         return self._root_log_dir, self._redirects, self._tee, self._local_ranks_filter
 
 

@@ -1,0 +1,96 @@
+"""The agent of `elastic run`, behind torch's `LocalElasticAgent`."""
+
+import importlib
+import signal
+from typing import Any, NoReturn
+
+from elastic_core.agent.server.simple_elastic_agent import SimpleElasticAgent
+from elastic_core.agent.server.worker_group import RunResult, WorkerGroup
+from elastic_core.agent.server.worker_spec import DEFAULT_ROLE, WorkerSpec
+from elastic_core.errors import ConfigError
+
+_HOOKS = ("_start_workers", "_stop_workers", "_monitor_workers", "_shutdown")
+
+
+class LocalElasticAgent(SimpleElasticAgent):
+    """Runs the workers of this node as `elastic run` does: its guard, its stop ladder, its reports, its one decision.
+
+    Args:
+        spec: The workers. A handler of ours and one that was written for torch do alike.
+        logs_specs: Where workers' output goes; None: to the console.
+        start_method: How processes that call a function begin: `spawn`, `fork` or `forkserver`.
+        exit_barrier_timeout: Seconds to wait for the other nodes' workers at the end, with a handler that was written
+            for torch. With ours the end of the run is told, and waited for.
+        log_line_prefix_template: What stands before each tee'd line: `${role_name}`, `${rank}`, `${local_rank}`.
+        shutdown_timeout: Seconds from SIGTERM to SIGKILL.
+        health_check_server: Runs already, and is stopped at the end; None: as `TORCHELASTIC_HEALTH_CHECK_PORT` says.
+        uninterruptible_state_timeout: A worker that is this long in uninterruptible sleep fails the run; 0: never;
+            None: `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`.
+
+    The hooks of `SimpleElasticAgent` are not called here: subclass that one to run workers in another way.
+
+    Raises:
+        TypeError: a subclass overrides such a hook.
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        logs_specs: Any = None,  # noqa: ANN401  # ours, torch's, or any with its methods
+        start_method: str = "spawn",
+        exit_barrier_timeout: float = 300,
+        log_line_prefix_template: str | None = None,
+        shutdown_timeout: int = 30,
+        health_check_server: Any = None,  # noqa: ANN401  # ours, or torch's
+        uninterruptible_state_timeout: float | None = None,
+    ) -> None:
+        super().__init__(spec, exit_barrier_timeout, shutdown_timeout)
+        self._logs_specs = logs_specs
+        self._start_method = start_method
+        self._log_line_prefix_template = log_line_prefix_template
+        self._health_check_server = health_check_server
+        self._uninterruptible_state_timeout = uninterruptible_state_timeout
+        for name in _HOOKS:
+            if getattr(type(self), name) is not getattr(LocalElasticAgent, name):
+                what = f"{type(self).__name__} overrides {name}, which LocalElasticAgent does not call"
+                raise TypeError(f"{what}. Try: subclass SimpleElasticAgent")
+
+    def run(self, role: str = DEFAULT_ROLE) -> RunResult:
+        """Run to the end, restarts included, and return what came of it.
+
+        Threading: the caller's; signals are only taken on the main thread.
+
+        Raises:
+            SignalException: the run was told to stop by a signal.
+            RendezvousError: no round could be formed.
+            ElasticError: the run could not begin, or failed of something else than a worker.
+        """
+        launcher = importlib.import_module("elastic_core.launcher.local_agent")  # above this room: it wires the agent
+        result = launcher.run_group(
+            self._worker_group,
+            logs_specs=self._logs_specs,
+            start_method=self._start_method,
+            exit_barrier_timeout_s=self._exit_barrier_timeout,
+            log_line_prefix_template=self._log_line_prefix_template,
+            shutdown_timeout_s=self._shutdown_timeout,
+            health_check_server=self._health_check_server,
+            uninterruptible_timeout_s=self._uninterruptible_state_timeout,
+        )
+        assert isinstance(result, RunResult)
+        return result
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        _not_called("_start_workers")
+
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        _not_called("_stop_workers")
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        _not_called("_monitor_workers")
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+        _not_called("_shutdown")
+
+
+def _not_called(name: str) -> NoReturn:
+    raise ConfigError(f"LocalElasticAgent has no step {name}: its loop is that of elastic run", hint="run()")

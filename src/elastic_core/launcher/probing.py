@@ -1,0 +1,43 @@
+"""What the environment says about watching a node from outside: torch's variables, and where probes are answered."""
+
+from typing import Final, NoReturn
+
+from elastic_core.errors import ConfigError
+from elastic_core.launcher.draft import Draft
+
+HEALTH_PORT_VARIABLE: Final = "TORCHELASTIC_HEALTH_CHECK_PORT"
+UNINTERRUPTIBLE_VARIABLE: Final = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
+
+
+def take_probes(draft: Draft) -> None:
+    """Settle the health check's port, and how long a worker may be in uninterruptible sleep.
+
+    Raises:
+        ConfigError: a variable is malformed.
+    """
+    port = draft.environ.get(HEALTH_PORT_VARIABLE)
+    if port:
+        draft.set("health_check_port", _port(port), f"env {HEALTH_PORT_VARIABLE}")
+    limit = draft.environ.get(UNINTERRUPTIBLE_VARIABLE)
+    if limit:
+        draft.set("uninterruptible_timeout_s", _seconds(limit), f"env {UNINTERRUPTIBLE_VARIABLE}")
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) < 2**16):
+        _reject(HEALTH_PORT_VARIABLE, text, "a TCP port, 0 for any free one", "8080")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not value < float("inf"):  # nor is "not a number"
+        _reject(UNINTERRUPTIBLE_VARIABLE, text, "seconds, 0 for no limit", "300")
+    return max(0.0, value)
+
+
+def _reject(variable: str, text: str, needed: str, example: str) -> NoReturn:
+    raise ConfigError(f"{variable}={text!r}: needed {needed}", hint=f"{variable}={example}, or unset it")
