@@ -1,0 +1,102 @@
+"""SCENARIO K7 on two nodes of two ranks: every node's report names the first cause, whatever the others say."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from chaos.multi_node import StaticRun
+
+BOOM = """
+import json, os, pathlib, time
+rank = int(os.environ["RANK"])
+here = pathlib.Path(os.environ["TEST_SHARED"])
+os.write(1, (json.dumps({"rank": rank, "world": int(os.environ["WORLD_SIZE"])}) + os.linesep).encode())
+def wait_for(name):
+    while not (here / name).exists():
+        time.sleep(0.001)
+def train():
+    if rank == 2:
+        (here / "boom").touch()
+        raise ValueError("boom")
+    wait_for("boom")
+    time.sleep(0.06)
+    raise ConnectionResetError("connection reset by peer")
+(here / f"ready{rank}").touch()
+for other in range(4):
+    wait_for(f"ready{other}")
+train()
+"""
+REPETITIONS = 20 if os.environ.get("CHAOS_FULL") else 1
+
+
+def start(run, script):
+    """Start two nodes of two ranks each; return them in the order of their ranks."""
+    run.script.write_text(script)
+    logs = ("--tee", "3", "--log-dir", str(run.logs))
+    nodes = [run.node(name, "2", "--nproc-per-node", "2", *logs) for name in "ab"]
+    return sorted(nodes, key=lambda node: min(line["rank"] for line in (node.said(world=4), *node.says())))
+
+
+def block(node):
+    """Return the report's lines, without the one that names the node's own copy."""
+    lines = node.agent.err[node.agent.err.index("── run") :].splitlines()
+    assert len(lines) <= 25, node.agent.err
+    assert "elastic_core" not in "\n".join(lines)
+    return [line for line in lines if not line.startswith("Incident:")]
+
+
+@pytest.mark.parametrize("repetition", range(REPETITIONS))
+def test_first_cause_of_four_ranks_is_named_on_both_nodes(run, repetition):
+    nodes = start(run, BOOM)
+    assert [node.agent.wait(15) for node in nodes] == [1, 1]
+    blocks = [block(node) for node in nodes]
+    assert blocks[0] == blocks[1]
+    text = "\n".join(blocks[0])
+    assert "rank 2" in blocks[0][0]
+    assert "ValueError: boom" in text
+    assert re.search(r"train\.py:\d+", text)
+    for node in nodes:
+        incident = node.agent.incident()
+        first, secondary, stopped = (incident[name] for name in ("first", "secondary", "stopped"))
+        assert (first["global_rank"], first["exit_code"], first["exception"]["type"]) == (2, 1, "ValueError")
+        assert (incident["round_index"], incident["exit_code"]) == (0, 1)
+        # Those of the other node were about to fail when the order to stop came: they failed, or were stopped.
+        assert sorted(one["global_rank"] for one in (*secondary, *stopped)) == [0, 1, 3], json.dumps(incident, indent=1)
+        assert 3 in [one["global_rank"] for one in secondary]
+        for one in (first, *secondary):
+            assert one["at_ns"] > 10**18
+        assert [path for path in first["log_paths"] if "ValueError: boom" in Path(path).read_text()], first
+
+
+def test_a_truncated_error_file_changes_nothing_but_the_detail(any_run):
+    nodes = start(any_run, BOOM.replace('raise ValueError("boom")', TRUNCATED))
+    assert nodes[1].agent.wait(15) == 9
+    told = block(nodes[1])
+    assert "rank 2" in told[0]
+    assert "exit code 9" in "\n".join(told)
+    if any_run.backend == "static":  # node 0 knows of its own ranks
+        assert nodes[0].agent.wait(15) == 1
+        assert "ConnectionResetError" in "\n".join(block(nodes[0]))
+    else:
+        assert nodes[0].agent.wait(15) == 9
+        assert block(nodes[0]) == told
+    for node in nodes:
+        assert "JSONDecodeError" not in node.agent.err
+
+
+TRUNCATED = """pathlib.Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text('{"message": {"mess')
+        os._exit(9)"""
+
+
+def test_where_nodes_exchange_no_word_each_tells_of_its_own(elastic, tmp_path):
+    nodes = start(StaticRun(elastic, tmp_path), BOOM)
+    assert [node.agent.wait(15) for node in nodes] == [1, 1]
+    assert "ConnectionResetError" in "\n".join(block(nodes[0]))
+    told = block(nodes[1])
+    assert "rank 2" in told[0]
+    assert "ValueError: boom" in "\n".join(told)
+    incident = nodes[1].agent.incident()
+    assert [one["global_rank"] for one in incident["secondary"]] == [3]
