@@ -197,7 +197,9 @@ class Run:
         agent.run_id = self.id
         self.nodes.append(Node(name, agent, self.shared))
         if self.backend == "c10d" and len(self.nodes) == 1 and not within:
-            wait_for(lambda: _listens(self.endpoint), what=f"{name} to host the store")
+            wait_for(
+                lambda: agent.process.poll() is not None or _listens(self.endpoint), what=f"{name} to host the store"
+            )
         return self.nodes[-1]
 
     def _settings(self, conf: str) -> list[str]:
