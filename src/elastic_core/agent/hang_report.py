@@ -52,6 +52,10 @@ class HangReport(Record, frozen=True, kw_only=True):
     blamed: tuple[int, ...]
     folder: str
     """Where the stacks are; empty: there are none."""
+    told: str = ""
+    """What is to be said of it; empty: what the stall says."""
+    for_good: bool = False
+    """Another try on this node would meet what holds the workers."""
 
     def rank(self, local_rank: int) -> RankReport:
         """Return one rank's part."""
@@ -90,7 +94,7 @@ def warning(report: HangReport) -> str:
 
 def summary(report: HangReport) -> str:
     """Return the failure in one line: ranks, step, seconds, where."""
-    return _told(report)
+    return report.told or _told(report)
 
 
 def headline(rank: RankReport) -> str:

@@ -1,16 +1,28 @@
 """A worker group whose workers are watched for hangs while they are meant to run."""
 
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
-from elastic_core.agent.hang_watch import HangWatch
 from elastic_core.agent.parts import Workers
 from elastic_core.multiprocessing.spec import WorkerLaunch
+
+
+class Watch(Protocol):
+    """What looks at workers."""
+
+    def begin(self, launches: Iterable[WorkerLaunch], pids: Mapping[int, int]) -> None:
+        """Begin to watch workers that were just started; `pids` by local rank."""
+        ...
+
+    def end(self) -> None:
+        """Stop watching."""
+        ...
 
 
 class WatchedWorkers:
     """Stands between the agent and its workers: the watch begins with their start, and ends with the order to stop."""
 
-    def __init__(self, workers: Workers, watch: HangWatch) -> None:
+    def __init__(self, workers: Workers, watch: Watch) -> None:
         """Watch nothing yet."""
         self._workers = workers
         self._watch = watch

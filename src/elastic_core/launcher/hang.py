@@ -24,6 +24,7 @@ class Hang:
         """Take it."""
         self._now_s = now_s
         self.blamed = report.blamed
+        self.for_good = report.for_good
         self._report = report
         self._now_ns = now_ns
         self._summary = summary(report)

@@ -199,7 +199,10 @@ class IncidentReporter:
             node_count=round_.node_count,
             decision=decision,
         )
-        return incident if self._hang is None else replace(incident, hang=self._hang.record)
+        if self._hang is None:
+            return incident
+        retryable = incident.retryable and not self._hang.for_good
+        return replace(incident, hang=self._hang.record, retryable=retryable)
 
     # --- decisions
 
