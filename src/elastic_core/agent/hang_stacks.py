@@ -7,10 +7,10 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import IO
+from typing import IO, Protocol
 
 from elastic_core.agent.stacks import faulthandler_frames, py_spy_frames
-from elastic_core.multiprocessing.beat_file import MAX_STACKS_BYTES, BeatFile
+from elastic_core.multiprocessing.beat_file import MAX_STACKS_BYTES
 from elastic_core.multiprocessing.errors.frames import Frame
 from elastic_core.reactor import Reactor, Timer
 from elastic_core.types import Record
@@ -29,19 +29,36 @@ class Stacks(Record, frozen=True, kw_only=True):
     source: str = ""
 
 
+class StackFile(Protocol):
+    """Where an interpreter writes its stacks when it is asked to."""
+
+    @property
+    def stacks_end(self) -> int:
+        """Return where the next stack will begin."""
+        ...
+
+    def stacks(self, begin: int) -> str:
+        """Return what was written from `begin` on."""
+        ...
+
+    def ask_for_stacks(self, worker_pid: int) -> bool:
+        """Have it write; False: it would not, or can't."""
+        ...
+
+
 class StackRequest:
     """Asks workers for their stacks, and tells what has come.
 
     Args:
         reactor: The loop.
-        workers: By local rank: its pid, that of the process to look at, and the memory that it writes to, if any.
+        workers: By local rank: its pid, that of the process to look at, and the file that it writes to, if any.
         on_done: Called once, later, with what each answered.
     """
 
     def __init__(
         self,
         reactor: Reactor,
-        workers: Mapping[int, tuple[int, int, BeatFile | None]],
+        workers: Mapping[int, tuple[int, int, StackFile | None]],
         *,
         on_done: Callable[[dict[int, Stacks]], None],
     ) -> None:
@@ -49,7 +66,7 @@ class StackRequest:
         self._reactor = reactor
         self._workers = dict(workers)
         self._on_done = on_done
-        self._asked: dict[int, tuple[BeatFile, int, int]] = {}
+        self._asked: dict[int, tuple[StackFile, int, int]] = {}
         for rank, (pid, _, file) in self._workers.items():
             if file is not None:
                 begin = file.stacks_end

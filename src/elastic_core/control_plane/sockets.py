@@ -8,10 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from elastic_core.control_plane.paths import LONGEST_PATH
 from elastic_core.errors import ConfigError
 
-LONGEST_PATH: Final = 107
-"""Bytes of a socket's path that the kernel takes."""
 _OWNER_ONLY: Final = 0o600
 _BACKLOG: Final = 16
 
@@ -98,10 +97,3 @@ def check_directory(folder: Path) -> None:
             f"the socket's directory {str(folder)!r} can be written by others (mode {stat.S_IMODE(found.st_mode):03o})",
             hint="a directory of your own with mode 0700",
         )
-
-
-def remove(path: str) -> None:
-    """Remove a socket's file, if it is there."""
-    with suppress(OSError):
-        if stat.S_ISSOCK(Path(path).lstat().st_mode):
-            Path(path).unlink()

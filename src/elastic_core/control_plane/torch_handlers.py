@@ -6,15 +6,11 @@ They can't be called from Python with parameters, and what there is differs betw
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, cast
 
 from elastic_core.control_plane.handlers import Handler, Request, Response
-
-_FOLDER = ".torch"
-SUFFIX = f"{_FOLDER}/s"
-"""What is added to our socket's path for torch's."""
+from elastic_core.control_plane.paths import TORCH_SUFFIX, remove_torch_socket
 
 
 class _Server(Protocol):
@@ -34,8 +30,8 @@ class TorchHandlers:
 
     def __init__(self, path: str) -> None:
         """Keep the path of our own socket."""
-        self._folder = Path(path + _FOLDER)
-        self._path = Path(path + SUFFIX)
+        self._path = Path(path + TORCH_SUFFIX)
+        self._folder = self._path.parent
         self._lock = threading.Lock()
         self._server: _Server | None = None
 
@@ -75,7 +71,7 @@ class TorchHandlers:
             server, self._server = self._server, None
         if server is not None:
             server.shutdown()
-            remove_leftovers(self._folder)
+            remove_torch_socket(path=str(self._path))
 
     def forget(self) -> None:
         """Leave the server to the parent. Called: in a forked child."""
@@ -86,14 +82,6 @@ class TorchHandlers:
 
 
 _LEFT: list[_Server] = []
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove torch's socket and its directory."""
-    with suppress(OSError):
-        (folder / "s").unlink()
-    with suppress(OSError):
-        folder.rmdir()
 
 
 def _torch() -> _Torch | None:

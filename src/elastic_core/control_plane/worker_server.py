@@ -10,6 +10,7 @@ from elastic_core.control_plane import sockets
 from elastic_core.control_plane.builtin import BUILT_IN
 from elastic_core.control_plane.handlers import WORKER_HANDLERS, Handler, HandlerTable
 from elastic_core.control_plane.http import serve
+from elastic_core.control_plane.paths import remove_socket
 from elastic_core.control_plane.torch_handlers import TorchHandlers
 from elastic_core.errors import ConfigError
 
@@ -77,7 +78,7 @@ class WorkerServer:
             return
         self._open.clear()
         _SERVERS.discard(self)
-        sockets.remove(self._path)
+        remove_socket(self._path)
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in it
         self._thread.join()

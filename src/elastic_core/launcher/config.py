@@ -103,6 +103,8 @@ class RunSettings(Record, frozen=True, kw_only=True):
     """What to export as OMP_NUM_THREADS; None: leave as inherited."""
     debug_rank: int | None = None
     worker_hooks: bool = True
+    control_plane: bool = True
+    """Whether the agent answers `elastic ctl`, and workers are told where they may."""
     standby: bool = False
     standby_imports: tuple[str, ...] = ("torch", "torch.distributed")
     """What a standby worker imports ahead, if it is installed."""

@@ -19,6 +19,7 @@ from elastic_core.types import Failure, Round
 if TYPE_CHECKING:
     from elastic_core.agent.hang_report import HangReport
     from elastic_core.agent.hang_watch import HangWatch
+    from elastic_core.multiprocessing.beat_file import BeatFile
     from elastic_core.multiprocessing.beat_files import BeatFiles
 
 
@@ -102,6 +103,10 @@ class HangWatching:
     def helpers(self) -> frozenset[int]:
         """Return the pids of this process's children that are no workers."""
         return frozenset() if self._watch is None else self._watch.helpers()
+
+    def beat_file(self, local_rank: int) -> "BeatFile | None":
+        """Return what a worker beats into, and writes its stacks to; None: nothing."""
+        return None if self._files is None else self._files.get(local_rank)
 
     def close(self) -> None:
         """Give everything back."""

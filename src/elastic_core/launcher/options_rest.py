@@ -33,6 +33,12 @@ REST: tuple[OptionRow, ...] = (
     ),
     row(
         Section.DEBUGGING,
+        "no-control-plane",
+        None,
+        "Have the agent listen to nobody: 'elastic ctl' can't reach it, nor its workers.",
+    ),
+    row(
+        Section.DEBUGGING,
         "plugin",
         "no:NAME",
         "Leave out the installed agent hook NAME (repeatable).",

@@ -18,6 +18,8 @@ class WorkerPaths(Record, frozen=True, kw_only=True):
     fault_file: str
     beat_file: str = ""
     """What it beats into; empty: it is not asked to."""
+    control_socket: str = ""
+    """Where its control plane may listen; empty: nowhere."""
     stdout: StreamPlan = StreamPlan()
     stderr: StreamPlan = StreamPlan()
 
@@ -99,6 +101,8 @@ def worker_environment(
     env.pop("ELASTIC_BEAT_FILE", None)
     if paths.beat_file:
         env["ELASTIC_BEAT_FILE"] = paths.beat_file
+    if paths.control_socket:
+        env.setdefault("TORCH_WORKER_SERVER_SOCKET", paths.control_socket)  # a user's own choice stands
     if settings.worker_hooks and settings.entrypoint.python:
         env |= {"ELASTIC_WORKER_HOOKS": "1", "ELASTIC_FAULT_FILE": paths.fault_file}
     return env

@@ -123,6 +123,7 @@ def _debugging(draft: Draft, nproc: int) -> None:
     rank = choices.text("debug_rank")
     draft.take("debug_rank", None if rank is None else integer(choices, "debug_rank", at_least=0, at_most=nproc - 1))
     draft.take("worker_hooks", not choices.flag("no_worker_hooks"), "no_worker_hooks")
+    draft.take("control_plane", not choices.flag("no_control_plane"), "no_control_plane")
     draft.take("disabled_plugins", disabled_plugins(choices), "plugin")
 
 

@@ -87,6 +87,8 @@ class AgentStatus(Record, frozen=True, kw_only=True):
     max_restarts: int | None = None
     membership_changes: int = 0
     max_membership_changes: int | None = None
+    control: str = ""
+    """The path of the agent's socket; empty: it listens to nobody."""
     last_incident: str = ""
     """The path of its file; empty: there was none."""
     trouble: str = ""

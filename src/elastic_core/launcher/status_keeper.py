@@ -77,6 +77,8 @@ class StatusKeeper:
         self._pending = self._warm = self._closed = False
         self.workers: Workers | None = None
         """Set once they can be asked."""
+        self.control = ""
+        """The path of the agent's socket; set once it listens."""
 
     # --- what is heard
 
@@ -119,6 +121,10 @@ class StatusKeeper:
         if self._warm and not self._pending and not self._closed:
             self._pending = True
             self._call_later(GATHER_S, self._write)
+
+    def now(self) -> "AgentStatus":
+        """Return what the file would say at this moment."""
+        return self._status(None)
 
     def _write(self) -> None:
         self._pending = False
@@ -177,6 +183,7 @@ class StatusKeeper:
             max_restarts=settings.max_restarts if settings.policy == "intensity" else None,
             membership_changes=ledger.membership_changes,
             max_membership_changes=settings.max_membership_changes,
+            control=self.control,
             last_incident=self._last_incident(),
             trouble=self._trouble,
             trouble_since_ns=self._trouble_ns,

@@ -25,6 +25,8 @@ HOOKS_VARIABLE = "ELASTIC_WORKER_HOOKS"
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 FAULT_FILE_VARIABLE = "ELASTIC_FAULT_FILE"
 BEAT_FILE_VARIABLE = "ELASTIC_BEAT_FILE"
+STACKS_BELOW_RTMAX = 5
+"""As in `beat_layout`, which costs more to import than all of this."""
 
 
 class _Armed:
@@ -84,7 +86,9 @@ def arm() -> None:
         # An interpreter that has it on was asked to by its user, who then expects the dump on stderr.
         if fault_file and not faulthandler.is_enabled():
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            faulthandler.enable(file=os.open(fault_file, flags, 0o600), all_threads=True)
+            fault_fd = os.open(fault_file, flags, 0o600)
+            faulthandler.enable(file=fault_fd, all_threads=True)
+            _write_stacks_to(fault_fd)
         beat_file = os.environ.get(BEAT_FILE_VARIABLE, "")
         if beat_file:
             _offer_stacks(beat_file)
@@ -92,22 +96,28 @@ def arm() -> None:
         _note(error_file, reason)
 
 
+def _write_stacks_to(fd: int) -> int:
+    """Have the interpreter write its stacks to `fd` at a signal; return that, 0 where it has another meaning."""
+    # `signal` around `_signal` is the script's to pay for.
+    import _signal  # type: ignore[import-not-found]
+
+    signum: int = _signal.SIGRTMAX - STACKS_BELOW_RTMAX
+    if _signal.getsignal(signum) != _signal.SIG_DFL:
+        return 0  # somebody's choice, which stands
+    faulthandler.register(signum, file=fd, all_threads=True, chain=False)
+    return signum
+
+
 def _offer_stacks(beat_file: str) -> None:
     """Have the interpreter write its stacks whenever the agent asks with a signal, and tell the agent that it may ask.
 
     The file is memory, so that a disk which hangs can't keep a stack from being told.
     """
-    # Here, not at the top: only `--hang-timeout` wants them. `signal` around `_signal` is the script's to pay for.
-    import _signal  # type: ignore[import-not-found]
+    from elastic_core.multiprocessing import beat_layout  # here, not at the top: only `--hang-timeout` wants it
 
-    from elastic_core.multiprocessing import beat_layout
-
-    signum = _signal.SIGRTMAX - beat_layout.STACKS_BELOW_RTMAX
-    if _signal.getsignal(signum) != _signal.SIG_DFL:
-        return  # somebody's choice, which stands
-    faulthandler.register(
-        signum, file=os.open(beat_file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), all_threads=True, chain=False
-    )
+    signum = _write_stacks_to(os.open(beat_file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
+    if not signum:
+        return
     page = os.open(beat_file, os.O_WRONLY | os.O_CLOEXEC)  # one that appends can't write in front
     try:
         word = os.getpid() | signum << 32

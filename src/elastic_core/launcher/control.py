@@ -1,0 +1,139 @@
+"""The agent's control plane in one run: its socket, those of its workers, and what the handlers need to know."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from elastic_core.control_plane.paths import SocketPaths
+from elastic_core.errors import ElasticError
+from elastic_core.launcher.config import RunSettings
+from elastic_core.launcher.plan import WorkerPaths
+from elastic_core.launcher.status_keeper import StatusKeeper
+from elastic_core.multiprocessing.spec import WorkerLaunch
+from elastic_core.reactor import Reactor
+
+if TYPE_CHECKING:
+    from elastic_core.agent.hang_stacks import StackFile, StackRequest
+    from elastic_core.agent.loop import Agent
+    from elastic_core.agent.parts import Workers
+    from elastic_core.agent.rendezvous_thread import RendezvousThread
+    from elastic_core.control_plane.agent_server import AgentServer
+    from elastic_core.control_plane.http import Offer
+    from elastic_core.multiprocessing.beat_file import BeatFile
+
+
+class AgentControl:
+    """What the agent answers, and to whom.
+
+    Nothing is there before the workers run, and then nothing but a listening socket until somebody asks. Where even
+    that can't be had, the run goes on without a control plane, and a line says so.
+
+    Threading: the supervisor's thread, but `_offer`.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        *,
+        reactor: Reactor,
+        run_dir: Path,
+        status: StatusKeeper,
+        beat_file: "Callable[[int], BeatFile | None]",
+        notice: Callable[[str], None],
+    ) -> None:
+        """Listen to nobody yet; `beat_file` has what a worker beats into, by local rank."""
+        self.settings = settings
+        self.reactor = reactor
+        self.status = status
+        self.agent: Agent
+        self.rendezvous: RendezvousThread
+        self.workers: Workers
+        self.launches: Sequence[WorkerLaunch] = ()
+        """The workers of the round."""
+        self.planned_s = reactor.now_s()
+        """When they were about to be started."""
+        self.metrics: Callable[[], tuple[str, str]] | None = None
+        """Gives the metrics as text, and its MIME type; None: nobody collects any."""
+        self.requests: set[StackRequest] = set()
+        self._notice = notice
+        self._beat_file = beat_file
+        self._fault_files: dict[int, str] = {}
+        self._server: AgentServer | None = None
+        self._paths: SocketPaths | None = None
+        if settings.control_plane:
+            try:
+                self._paths = SocketPaths(run_dir, settings.nproc_per_node)
+            except OSError as err:
+                self._say(err)
+
+    def _say(self, err: ElasticError | OSError) -> None:
+        self._notice(f"no control plane, so that 'elastic ctl' can't reach this agent: {err}")
+
+    def warm(self) -> None:
+        """Begin to listen. Called: once the workers run."""
+        if self._paths is None or self._server is not None:
+            return
+        from elastic_core.control_plane.agent_server import AgentServer  # a start does not wait for it
+
+        try:
+            self._server = AgentServer(self.reactor, self._paths.agent, make_offer=self._offer)
+        except (ElasticError, OSError) as err:
+            self._say(err)
+            return
+        self.status.control = self._paths.agent
+
+    def _offer(self) -> "Offer":
+        from elastic_core.launcher.control_handlers import AgentHandlers
+
+        return AgentHandlers(self)
+
+    def serve(self, agent: "Agent", rendezvous: "RendezvousThread", workers: "Workers") -> None:
+        """Take whom requests are about. Called: before the loop runs, and so before anybody can ask."""
+        self.agent, self.rendezvous, self.workers = agent, rendezvous, workers
+
+    # --- a round
+
+    def with_sockets(self, paths: Mapping[int, WorkerPaths]) -> dict[int, WorkerPaths]:
+        """Return the files of a round's workers with the sockets that they may serve on."""
+        own = self._paths
+        if own is None:
+            return dict(paths)
+        self._fault_files = {rank: files.fault_file for rank, files in paths.items()}
+        return {rank: replace(files, control_socket=own.worker(rank)) for rank, files in paths.items()}
+
+    def begin_round(self, launches: Sequence[WorkerLaunch]) -> None:
+        """Take what is about to be started."""
+        self.launches = tuple(launches)
+        self.planned_s = self.reactor.now_s()
+
+    def stack_sources(self) -> "dict[int, tuple[int, int, StackFile | None]]":
+        """Return for each live worker its pid, that of the process to look at, and where it writes its stacks."""
+        from elastic_core.agent.fault_stacks import FaultFile
+
+        pids = self.workers.pids
+        sources: dict[int, tuple[int, int, StackFile | None]] = {}
+        for rank in sorted(self.workers.alive):
+            beat_file, fault_file = self._beat_file(rank), self._fault_files.get(rank, "")
+            if beat_file is not None:
+                sources[rank] = (pids[rank], beat_file.read().owner or pids[rank], beat_file)
+            else:
+                sources[rank] = (pids[rank], pids[rank], FaultFile(fault_file) if fault_file else None)
+        return sources
+
+    def helpers(self) -> frozenset[int]:
+        """Return the pids of this process's children that are no workers."""
+        return frozenset().union(*(request.helpers() for request in self.requests))
+
+    def close(self) -> None:
+        """Give everything back; idempotent."""
+        for request in self.requests:
+            request.cancel()
+        self.requests.clear()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        if self._paths is not None:
+            self._paths.remove()
+            self._paths = None
