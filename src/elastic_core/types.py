@@ -50,9 +50,9 @@ class RendezvousInfo(Record, frozen=True, kw_only=True):
     `get(key)`).
     """
 
+    store: object = None
     rank: int
     world_size: int
-    store: object = None
     round_token: int = 0
     nonce: str = ""
     members: tuple[RosterMember, ...] = ()
@@ -248,6 +248,17 @@ class HookSettings(Record, frozen=True, kw_only=True):
     run_id: str = ""
     run_dir: str = ""
     options: Mapping[str, str | int | float | bool | None] = {}
+
+
+class HandlerSettings(Record, frozen=True, kw_only=True):
+    """What a handler of metrics or events may be built with; `conf` is what stands behind its name and a colon."""
+
+    name: str
+    conf: str = ""
+    run_id: str = ""
+    node_id: str = ""
+    role: str = ""
+    run_dir: str = ""
 
 
 # --- workers and their ends ---

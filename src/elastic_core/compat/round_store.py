@@ -130,3 +130,29 @@ def _unreachable(info: RendezvousInfo, why: str) -> RendezvousConnectionError:
         f"the agent of rank 0 at {info.master_addr}:{info.master_port} could not be reached: {why}",
         hint="--local-addr on that node, with an address by which the others come to it",
     )
+
+
+class GivenStore:
+    """A store that somebody gave, with keys of each round's own; and a port of this node's for the worker of rank 0.
+
+    Threading: one thread.
+    """
+
+    def __init__(self, store: Any, run_id: str) -> None:  # noqa: ANN401  # one of torch's
+        """Hold no port yet."""
+        self._torch = importlib.import_module("torch.distributed")
+        self._store = store
+        self._run_id = run_id
+        self._held: HeldPort | None = None
+
+    def offer(self) -> int:
+        """Hold a fresh port, in place of the last one, and return it."""
+        if self._held is not None:
+            self._held.close()
+        self._held = HeldPort.reserve()
+        return self._held.port
+
+    def meet(self, info: RendezvousInfo, over: Callable[[], bool]) -> tuple[Any, int]:
+        """Return the store, with a prefix of the round, and the port that rank 0 offered."""
+        prefix = f"torch.rendezvous.{self._run_id}.{info.round_token}"
+        return self._torch.PrefixStore(prefix, self._store), info.master_port or 0

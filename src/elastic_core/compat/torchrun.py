@@ -4,17 +4,14 @@ torch is named in strings, for the type checker's sake, which would need torch a
 has imported it.
 """
 
-import atexit
 import importlib
 import logging
 import os
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from elastic_core.clock import WaitBudget
 from elastic_core.compat.round_store import RoundStores
 from elastic_core.errors import (
     ElasticError,
@@ -27,23 +24,12 @@ from elastic_core.errors import (
 )
 from elastic_core.plugins.options import convert
 from elastic_core.plugins.registry import PluginRegistry
-from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS, DEFAULT_LEASE_TTL_S
+from elastic_core.rendezvous.alone import AloneRounds, AloneServices
+from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS
 from elastic_core.rendezvous.documents import FORMAT
-from elastic_core.rendezvous.handler import NoServices, RendezvousHandler
+from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.identity import attempt_from_environment, fingerprint, torch_version
-from elastic_core.types import (
-    Capability,
-    Decided,
-    Failure,
-    FailureClass,
-    RendezvousInfo,
-    RendezvousSettings,
-    Restart,
-    Resumed,
-    RoundChange,
-    Stop,
-    Suspended,
-)
+from elastic_core.types import Capability, RendezvousSettings
 
 TORCH_RENDEZVOUS = "torch.distributed.elastic.rendezvous"
 _ENTRYPOINT = "a script of torchrun's"
@@ -154,13 +140,9 @@ class TorchHandler:
         self._handler = handler
         self._name = name
         self._torch: Any = importlib.import_module(TORCH_RENDEZVOUS)
-        self._stores = RoundStores()
-        self._handler.services = _Services(self._stores)
-        self._in_round = False
-        self._over = False
-        self._told = False
-        self._shut = False
-        atexit.register(self._leave)
+        stores = RoundStores()
+        handler.services = AloneServices(stores, _warn)
+        self._rounds = AloneRounds(handler, stores, warn=_warn, rule="torchrun")
 
     def get_backend(self) -> str:
         """Return the name by which torchrun asked for the backend."""
@@ -185,19 +167,13 @@ class TorchHandler:
             RendezvousError: torch's, and its kinds.
         """
         with self._in_torch_words():
-            self._end_round()
-            while True:
-                info = self._join()
-                met = self._stores.meet(info, self._is_over)
-                if met is not None:
-                    break
-        store, port = met
+            info, store, port = self._rounds.join(again="an agent of torchrun starts its workers again")
         bootstrap = self._torch.RendezvousStoreInfo(info.master_addr, port)
         return self._torch.RendezvousInfo(store, info.rank, info.world_size, bootstrap)
 
     def num_nodes_waiting(self) -> int:
         """Return 1 when the round is over and workers must be restarted, else 0. Asks nobody: what is known counts."""
-        return int(self._is_over())
+        return int(self._rounds.is_over())
 
     def is_closed(self) -> bool:
         """Return whether it is known here that the run is over."""
@@ -209,68 +185,9 @@ class TorchHandler:
 
     def shutdown(self) -> bool:
         """Leave, and end the run for all nodes, as torch has it: well, unless the launcher is about to fail."""
-        if self._in_round and not self._is_over():
-            failed = sys.exc_info()[1]
-            if failed is None:
-                self._handler.set_closed()
-            else:
-                self._decide(Stop(reason="torchrun has no restart left", rule="torchrun"), _summary(failed))
-        return self._leave()
+        return self._rounds.end()
 
     # --- inside
-
-    def _leave(self) -> bool:
-        """Give this node's seat back; idempotent. Called: at exit, too, for torch shuts nothing down after a signal."""
-        if self._shut:
-            return True
-        self._shut = True
-        atexit.unregister(self._leave)
-        self._handler.announce_departure()
-        return self._handler.shutdown()
-
-    def _join(self) -> RendezvousInfo:
-        self._in_round = False
-        self._handler.wait = WaitBudget()
-        info = self._handler.next_rendezvous()
-        assert isinstance(info, RendezvousInfo)  # the core's own rendezvous
-        self._in_round, self._over = True, False
-        return info
-
-    def _end_round(self) -> None:
-        """Say that this node's workers start again, unless the round is over anyway."""
-        if self._in_round and not self._is_over():
-            self._decide(Restart(rule="torchrun"), "an agent of torchrun starts its workers again")
-
-    def _decide(self, decision: Restart | Stop, summary: str) -> None:
-        """Take a decision to the others, and wait until it stands, at most for the time of a lease."""
-        failure = Failure(
-            failure_class=FailureClass.EXIT,
-            summary=summary,
-            node_id=self._handler.settings.node_id or os.uname().nodename,
-            round_index=0,
-            at_s=0.0,
-            uptime_s=0.0,
-        )
-        self._handler.publish(decision, failure)
-        lease_s = self._handler.settings.options.get("lease_ttl")
-        self._look(float(lease_s) if isinstance(lease_s, (int, float)) else DEFAULT_LEASE_TTL_S)
-
-    def _is_over(self) -> bool:
-        if self._in_round and not self._over:
-            self._look(0.0)
-        return self._over
-
-    def _look(self, timeout_s: float) -> None:
-        self._handler.wait = WaitBudget()  # a fresh one: each call leaves a listener with it
-        try:
-            change = self._handler.watch(timeout_s)
-        except ElasticError as error:
-            # Nobody keeps this node's lease any more: the others will go on without it.
-            if not self._told:
-                _log.warning("elastic: %s", error)
-            self._told = self._over = True
-            return
-        self._over = self._over or _ends(change)
 
     @contextmanager
     def _in_torch_words(self) -> Iterator[None]:
@@ -281,25 +198,8 @@ class TorchHandler:
             raise getattr(self._torch, name)(_for_torchrun(str(error))) from error
 
 
-class _Services(NoServices):
-    """What an agent of torch's can do for a handler of ours."""
-
-    def __init__(self, stores: RoundStores) -> None:
-        self._stores = stores
-
-    def reserve_port(self) -> int:
-        return self._stores.offer()
-
-    def say(self, text: str) -> None:
-        _log.warning("elastic: %s", text)
-
-
-def _ends(change: RoundChange | None) -> bool:
-    """Return whether workers must be restarted; after a good end they may run on, there is just no further round."""
-    if change is None or isinstance(change, (Suspended, Resumed)):
-        return False
-    done = isinstance(change, Decided) and isinstance(change.decision, Stop) and change.decision.outcome == "done"
-    return not done
+def _warn(text: str) -> None:
+    _log.warning("elastic: %s", text)
 
 
 def _for_torchrun(text: str) -> str:
@@ -308,12 +208,3 @@ def _for_torchrun(text: str) -> str:
     for option in ("join_timeout", "connect_timeout"):
         text = text.replace(f"--{option.replace('_', '-')}", f"--rdzv-conf {option}=SECONDS")
     return text
-
-
-def _summary(error: BaseException) -> str:
-    """Return in one line why a launcher gives up: which rank failed, where torch says so."""
-    first = getattr(error, "get_first_failure", None)
-    if first is None:
-        return f"torchrun failed: {type(error).__name__}"
-    rank, failure = first()
-    return f"rank {rank} failed with exit code {failure.exitcode}"

@@ -1,0 +1,181 @@
+"""Rounds for somebody who has no agent of ours: a script, or torch's agent, which asks for news now and then."""
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from elastic_core.clock import WaitBudget
+from elastic_core.errors import ElasticError
+from elastic_core.rendezvous.coordinated_options import DEFAULT_LEASE_TTL_S
+from elastic_core.rendezvous.handler import NoServices, RendezvousHandler
+from elastic_core.types import (
+    Decided,
+    Failure,
+    FailureClass,
+    RendezvousInfo,
+    Restart,
+    Resumed,
+    RoundChange,
+    Stop,
+    Suspended,
+)
+
+
+class RoundStore(Protocol):
+    """Where those of a round leave each other words."""
+
+    def offer(self) -> int:
+        """Return the port that this node would have, if it got rank 0. Called: before each round."""
+        ...
+
+    def meet(self, info: RendezvousInfo, over: Callable[[], bool]) -> tuple[Any, int] | None:
+        """Return a store of torch's for the round, and the port for the worker of rank 0; None: the round is over."""
+        ...
+
+
+class AloneRounds:
+    """Joins rounds, notices that one is over, and leaves.
+
+    A round that is over for whatever reason (a node came, left or was lost, another one begins anew, the run has
+    failed) is over for all: whoever sees it joins the next one.
+
+    Threading: one thread at a time; the rendezvous beneath keeps the node's lease in a thread of its own.
+    """
+
+    def __init__(
+        self,
+        handler: RendezvousHandler,
+        stores: RoundStore,
+        *,
+        warn: Callable[[str], None],
+        rule: str,
+        as_class: type[RendezvousHandler] | None = None,
+    ) -> None:
+        """Connect to nothing yet.
+
+        Args:
+            handler: One that decides for the whole run.
+            stores: What gives a round its store.
+            warn: Shows people one line.
+            rule: What the decisions of this node are ascribed to.
+            as_class: Whose methods are called: for a handler that is itself built on this, the class beneath it.
+        """
+        self._handler = handler
+        self._class = as_class or type(handler)
+        self._stores = stores
+        self._warn = warn
+        self._rule = rule
+        self._in_round = False
+        self._over = False
+        self._told = False
+        self._shut = False
+        atexit.register(self.leave)
+
+    def join(self, *, again: str) -> tuple[RendezvousInfo, Any, int]:
+        """Block until there is a round with this node in it; return its store and the port of rank 0's worker, too.
+
+        Ends the last one for all nodes, if it goes on; `again` says why.
+        """
+        if self._in_round and not self.is_over():
+            self._decide(Restart(rule=self._rule), again)
+        while True:
+            info = self._join()
+            met = self._stores.meet(info, self.is_over)
+            if met is not None:
+                return info, *met
+
+    def is_over(self) -> bool:
+        """Return whether the round is over and all must join the next. Asks nobody: what is known counts."""
+        if self._in_round and not self._over:
+            self._look(0.0)
+        return self._over
+
+    def end(self) -> bool:
+        """Leave, and end the run for all nodes: well, unless an exception is on its way."""
+        if self._in_round and not self.is_over():
+            failed = sys.exc_info()[1]
+            if failed is None:
+                self._class.set_closed(self._handler)
+            else:
+                self._decide(Stop(reason=f"{self._rule} has no restart left", rule=self._rule), self._summary(failed))
+        return self.leave()
+
+    def leave(self) -> bool:
+        """Give this node's seat back; idempotent. Called: at exit, too, for not everybody shuts down after a signal."""
+        if self._shut:
+            return True
+        self._shut = True
+        atexit.unregister(self.leave)
+        self._class.announce_departure(self._handler)
+        return self._class.shutdown(self._handler)
+
+    # --- inside
+
+    def _join(self) -> RendezvousInfo:
+        self._in_round = False
+        self._handler.wait = WaitBudget()
+        info = self._class.next_rendezvous(self._handler)
+        assert isinstance(info, RendezvousInfo)  # the core's own rendezvous
+        self._in_round, self._over = True, False
+        return info
+
+    def _decide(self, decision: Restart | Stop, summary: str) -> None:
+        """Take a decision to the others, and wait until it stands, at most for the time of a lease."""
+        failure = Failure(
+            failure_class=FailureClass.EXIT,
+            summary=summary,
+            node_id=self._handler.settings.node_id or os.uname().nodename,
+            round_index=0,
+            at_s=0.0,
+            uptime_s=0.0,
+        )
+        self._class.publish(self._handler, decision, failure)
+        lease_s = self._handler.settings.options.get("lease_ttl")
+        self._look(float(lease_s) if isinstance(lease_s, (int, float)) else DEFAULT_LEASE_TTL_S)
+
+    def _look(self, timeout_s: float) -> None:
+        self._handler.wait = WaitBudget()  # a fresh one: each call leaves a listener with it
+        try:
+            change = self._class.watch(self._handler, timeout_s)
+        except ElasticError as error:
+            # Nobody keeps this node's lease any more: the others will go on without it.
+            if not self._told:
+                self._warn(str(error))
+            self._told = self._over = True
+            return
+        self._over = self._over or _ends(change)
+
+    def _summary(self, error: BaseException) -> str:
+        """Return in one line why this node gives up: which rank failed, where torch says so."""
+        first = getattr(error, "get_first_failure", None)
+        if first is None:
+            return f"{self._rule} failed: {type(error).__name__}"
+        rank, failure = first()
+        return f"rank {rank} failed with exit code {failure.exitcode}"
+
+
+class AloneServices(NoServices):
+    """What a handler of ours gets where there is no agent."""
+
+    def __init__(self, stores: RoundStore, warn: Callable[[str], None]) -> None:
+        """Keep both."""
+        self._stores = stores
+        self._warn = warn
+
+    def reserve_port(self) -> int:
+        """Return the port that the round's store has on this node."""
+        return self._stores.offer()
+
+    def say(self, text: str) -> None:
+        """Show people one line."""
+        self._warn(text)
+
+
+def _ends(change: RoundChange | None) -> bool:
+    """Return whether workers must be restarted; after a good end they may run on, there is just no further round."""
+    if change is None or isinstance(change, (Suspended, Resumed)):
+        return False
+    done = isinstance(change, Decided) and isinstance(change.decision, Stop) and change.decision.outcome == "done"
+    return not done

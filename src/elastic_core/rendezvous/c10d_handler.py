@@ -1,0 +1,16 @@
+"""Makes the handler that library users get for torch's name `c10d`."""
+
+from elastic_core.rendezvous.c10d_backend import create_backend
+from elastic_core.rendezvous.dynamic import DynamicRendezvousHandler, create_handler
+from elastic_core.rendezvous.parameters import RendezvousParameters
+
+
+def create_c10d_handler(params: RendezvousParameters) -> DynamicRendezvousHandler:
+    """Return a handler on a store of torch's (`c10d_backend` has its options).
+
+    Raises:
+        ValueError: an option can't be.
+        RendezvousConnectionError: the store can't be made or reached.
+    """
+    backend, store = create_backend(params)
+    return create_handler(store, backend, params)

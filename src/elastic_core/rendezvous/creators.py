@@ -1,0 +1,133 @@
+"""Torch's registry of rendezvous handlers: names, and functions that make a handler of parameters."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from elastic_core.rendezvous import registry
+from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.rendezvous.parameters import RendezvousParameters
+from elastic_core.types import RendezvousSettings
+
+RendezvousHandlerCreator = Callable[[RendezvousParameters], Any]
+"""Makes a handler: one of ours, or one that was written for torch."""
+
+_OWN: Final = {
+    "c10d": "elastic_core.rendezvous.c10d_handler:create_c10d_handler",
+    "etcd": "elastic_core.rendezvous.etcd_rendezvous:create_rdzv_handler",
+    "etcd-v2": "elastic_core.rendezvous.etcd_v2_backend:create_etcd_v2_handler",
+    "static": "elastic_core.rendezvous.static_tcp:create_rdzv_handler",
+}
+"""The names that torch brings, and what makes them here; imported when one is asked for."""
+_INSTALLED: Final = "elastic_core.compat.library:make_handler"
+"""Makes a handler of any other installed backend. Above this room, for it knows plugins."""
+
+
+class RendezvousHandlerRegistry:
+    """Names of backends, each with what makes its handlers."""
+
+    def __init__(self) -> None:
+        """Know none."""
+        self._creators: dict[str, RendezvousHandlerCreator] = {}
+
+    def register(self, backend: str, creator: RendezvousHandlerCreator) -> None:
+        """Give a backend a name.
+
+        Raises:
+            ValueError: the name is empty, or another creator has it.
+        """
+        if not backend:
+            raise ValueError("the name of the rendezvous backend is empty")
+        known = self._creators.get(backend)
+        if known is not None and known != creator:
+            raise ValueError(f"rendezvous backend {backend!r} is registered with {known!r} already, not {creator!r}")
+        self._creators[backend] = creator
+
+    def create_handler(self, params: RendezvousParameters) -> Any:  # noqa: ANN401  # ours, or torch's
+        """Return a new handler of the backend that the parameters name.
+
+        Raises:
+            ValueError: nobody registered that name.
+            RuntimeError: the handler calls itself otherwise.
+        """
+        creator = self._creators.get(params.backend) or self._find(params.backend)
+        if creator is None:
+            names = ", ".join(sorted(self._creators)) or "none"
+            raise ValueError(f"rendezvous backend {params.backend!r} is not registered; there are: {names}")
+        handler = creator(params)
+        if handler.get_backend() != params.backend:
+            told = f"{params.backend!r} was asked for, and the handler calls itself {handler.get_backend()!r}"
+            raise RuntimeError(f"rendezvous backend {told}")
+        return handler
+
+    def _find(self, backend: str) -> RendezvousHandlerCreator | None:
+        """Return what makes a backend that was not registered; None: nothing does."""
+        return None
+
+
+class _GlobalRegistry(RendezvousHandlerRegistry):
+    """The registry of this process: what is registered here can also be named to `elastic run` and to `launch_agent`.
+
+    A name that was not registered may be one of torch's own, or any backend that is installed.
+    """
+
+    def register(self, backend: str, creator: RendezvousHandlerCreator) -> None:
+        """Give a backend a name, for agents of ours, too."""
+        super().register(backend, creator)
+        if registry.registered(backend) is None:
+            registry.register(backend, _Maker(backend, creator))
+
+    def _find(self, backend: str) -> RendezvousHandlerCreator | None:
+        module, _, name = _OWN.get(backend, _INSTALLED).partition(":")
+        creator: RendezvousHandlerCreator = getattr(importlib.import_module(module), name)
+        return creator
+
+
+class _Maker:
+    """Makes for an agent of ours what a creator makes of parameters."""
+
+    def __init__(self, backend: str, creator: RendezvousHandlerCreator) -> None:
+        self._backend = backend
+        self._creator = creator
+        self.__module__ = getattr(creator, "__module__", __name__)
+        self.__qualname__ = getattr(creator, "__qualname__", repr(creator))
+
+    def __call__(self, settings: RendezvousSettings) -> RendezvousHandler:
+        made = self._creator(parameters_of(settings))
+        adopt = getattr(made, "adopt", None)
+        if adopt is not None:  # it was made of parameters, which know less than the run
+            adopt(settings)
+        if isinstance(made, RendezvousHandler):
+            return made
+        hosted = importlib.import_module("elastic_core.compat.hosted")  # above this room, for it knows torch
+        conf = {key: str(value) for key, value in settings.options.items()}
+        handler: RendezvousHandler = hosted.HostedRendezvous(
+            settings, conf=conf, create=lambda _: made, label="registered in code"
+        )
+        return handler
+
+
+def parameters_of(settings: RendezvousSettings) -> RendezvousParameters:
+    """Return a run's settings as torch's parameters."""
+    return RendezvousParameters(
+        settings.backend,
+        settings.endpoint,
+        settings.run_id,
+        settings.min_nodes,
+        settings.max_nodes,
+        settings.local_addr,
+        **settings.options,
+    )
+
+
+rendezvous_handler_registry = _GlobalRegistry()
+"""The registry of this process."""
+
+
+def get_rendezvous_handler(params: RendezvousParameters) -> Any:  # noqa: ANN401  # ours, or torch's
+    """Return a handler of the backend that the parameters name: registered, torch's by name, or installed.
+
+    Raises:
+        ValueError: there is none, or an option can't be.
+    """
+    return rendezvous_handler_registry.create_handler(params)

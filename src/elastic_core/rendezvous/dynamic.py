@@ -1,0 +1,283 @@
+"""Torch's dynamic rendezvous by name: for a script, for torch's agent, and for ours."""
+
+import importlib
+import logging
+import os
+from datetime import timedelta
+from typing import Any, ClassVar, Final
+
+from msgspec.structs import replace
+
+from elastic_core import types
+from elastic_core.rendezvous.alone import AloneRounds, AloneServices, RoundStore
+from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
+from elastic_core.rendezvous.handler import AgentServices
+from elastic_core.rendezvous.parameters import RendezvousParameters
+from elastic_core.rendezvous.state_store import StateStore
+from elastic_core.rendezvous.store import CoordinationStore
+from elastic_core.rendezvous.store_info import RendezvousInfo, RendezvousStoreInfo
+from elastic_core.types import API_VERSION
+
+_log = logging.getLogger("elastic_core.rendezvous")
+
+_OPTIONS: Final = ("join_timeout", "last_call_timeout", "connect_timeout", "lease_ttl")
+"""What the core's rendezvous takes; the others are the backend's own."""
+
+
+class RendezvousTimeout:
+    """The time-outs of a rendezvous, each more than zero.
+
+    Args:
+        join: For the fewest nodes to come; default 600 s.
+        last_call: For more nodes, when the fewest are there; default 30 s.
+        close: Kept for torch's callers, default 30 s: closing waits for no longer than it must.
+        heartbeat: Likewise, default 5 s: a heartbeat is a renewed lease, and may take a third of it.
+
+    Raises:
+        ValueError: one is not above zero.
+    """
+
+    def __init__(
+        self,
+        join: timedelta | None = None,
+        last_call: timedelta | None = None,
+        close: timedelta | None = None,
+        heartbeat: timedelta | None = None,
+    ) -> None:
+        """Check them."""
+        self._join = _positive("join", join, 600)
+        self._last_call = _positive("last_call", last_call, 30)
+        self._close = _positive("close", close, 30)
+        self._heartbeat = _positive("heartbeat", heartbeat, 5)
+
+    @property
+    def join(self) -> timedelta:
+        """Return the time for the fewest nodes to come."""
+        return self._join
+
+    @property
+    def last_call(self) -> timedelta:
+        """Return the time for more nodes, when the fewest are there."""
+        return self._last_call
+
+    @property
+    def close(self) -> timedelta:
+        """Return the time for closing."""
+        return self._close
+
+    @property
+    def heartbeat(self) -> timedelta:
+        """Return the time for a heartbeat."""
+        return self._heartbeat
+
+
+def _positive(name: str, given: timedelta | None, default_s: float) -> timedelta:
+    value = timedelta(seconds=default_s) if given is None else given
+    if value <= timedelta(0):
+        raise ValueError(f"the {name} timeout is {value}: needed more than 0")
+    return value
+
+
+class RendezvousSettings(types.Record, frozen=True, kw_only=True):
+    """The settings of a dynamic rendezvous, as torch names them."""
+
+    run_id: str
+    min_nodes: int
+    max_nodes: int
+    timeout: RendezvousTimeout
+    keep_alive_interval: timedelta
+    keep_alive_max_attempt: int
+
+
+class DynamicRendezvousHandler(CoordinatedRendezvous):
+    """The core's rendezvous, for whoever calls it: an agent of ours, torch's agent, or a script without any.
+
+    An agent of ours binds its services, and gets what every handler of ours gives. Without one, `next_rendezvous` also
+    gives a store of torch's for the round, and the end of a round is told by `num_nodes_waiting`: it then returns 1 on
+    all nodes, whoever came or left, and each calls `next_rendezvous` again. That needs torch.
+
+    Threading: one thread at a time; a thread of its own keeps the node's lease.
+    """
+
+    api_version: ClassVar[int] = API_VERSION
+
+    def __init__(self, store: CoordinationStore, settings: types.RendezvousSettings, *, shared: object = None) -> None:
+        """Connect to nothing yet.
+
+        Args:
+            store: Where nodes meet.
+            settings: The run's.
+            shared: A store of torch's that all nodes see, for what they say to each other in a round; None: the node
+                of rank 0 hosts one for each round.
+        """
+        super().__init__(store, settings)
+        self._shared = shared
+        self._agent: AgentServices | None = None
+        self._alone: AloneRounds | None = None
+        self._own: AgentServices | None = None
+
+    @classmethod
+    def from_backend(
+        cls,
+        run_id: str,
+        store: object,
+        backend: Any,  # noqa: ANN401  # a RendezvousBackend, torch's or ours
+        min_nodes: int,
+        max_nodes: int,
+        local_addr: str | None = None,
+        timeout: RendezvousTimeout | None = None,
+        keep_alive_interval: int = 5,
+        keep_alive_max_attempt: int = 3,
+    ) -> "DynamicRendezvousHandler":
+        """Return a handler on a backend that keeps one value.
+
+        Args:
+            run_id: The run's id.
+            store: A store of torch's that all nodes see, or None.
+            backend: Keeps the state.
+            min_nodes: The fewest nodes.
+            max_nodes: The most nodes.
+            local_addr: This node's address, as the others reach it.
+            timeout: The time-outs; None: those of the core.
+            keep_alive_interval: Times the next: for how many seconds a node may be silent before it counts as lost.
+            keep_alive_max_attempt: See there.
+        """
+        options: dict[str, float] = {"lease_ttl": float(keep_alive_interval * keep_alive_max_attempt)}
+        if timeout is not None:
+            options["join_timeout"] = timeout.join.total_seconds()
+            options["last_call_timeout"] = timeout.last_call.total_seconds()
+        settings = types.RendezvousSettings(
+            backend=backend.name,
+            run_id=run_id,
+            endpoint="",
+            min_nodes=min_nodes,
+            max_nodes=max_nodes,
+            local_world_size=1,
+            local_addr=local_addr,
+            options=options,
+        )
+        return cls(StateStore(settings, backend=backend), settings, shared=store)
+
+    @property
+    def services(self) -> AgentServices:
+        """Return what serves the rendezvous: an agent, or what stands in for one."""
+        if self._agent is not None:
+            return self._agent
+        if self._own is None:
+            stores = self._round_stores()
+            self._own = AloneServices(stores, _warn)
+            self._alone = AloneRounds(
+                self, stores, warn=_warn, rule=self.settings.backend, as_class=CoordinatedRendezvous
+            )
+        return self._own
+
+    @services.setter
+    def services(self, services: AgentServices) -> None:
+        self._agent = services
+
+    def adopt(self, settings: types.RendezvousSettings) -> "DynamicRendezvousHandler":
+        """Take what an agent's run knows better (workers of a node, its name, the script); the options stay."""
+        self.settings = replace(settings, options={**settings.options, **self.settings.options})
+        return self
+
+    def next_rendezvous(self) -> types.RendezvousInfo:
+        """Block until there is a round with this node in it; without an agent: end the last one for all, first.
+
+        Raises:
+            RendezvousError: and its kinds, as its base class says.
+        """
+        rounds = self._rounds()
+        if rounds is None:
+            return super().next_rendezvous()
+        info, store, port = rounds.join(again="a node asked for a new round")
+        return RendezvousInfo(
+            store,
+            info.rank,
+            info.world_size,
+            RendezvousStoreInfo(info.master_addr or "", port),
+            round_token=info.round_token,
+            nonce=info.nonce,
+            members=info.members,
+            index=info.index,
+            restart_count=info.restart_count,
+            membership_changes=info.membership_changes,
+            history=info.history,
+        )
+
+    def num_nodes_waiting(self) -> int:
+        """Return 1 when the round is over and all must join the next one; an agent hears of it by `watch`."""
+        rounds = self._rounds()
+        return super().num_nodes_waiting() if rounds is None else int(rounds.is_over())
+
+    def shutdown(self) -> bool:
+        """Leave; without an agent: end the run for all nodes, as torch has it."""
+        rounds = self._alone if self._agent is None else None
+        return super().shutdown() if rounds is None else rounds.end()
+
+    def _rounds(self) -> AloneRounds | None:
+        """Return what follows rounds where there is no agent."""
+        if self._agent is None and self._alone is None:
+            assert self.services is self._own  # makes both
+        return self._alone if self._agent is None else None
+
+    def _round_stores(self) -> RoundStore:
+        module = importlib.import_module("elastic_core.compat.round_store")  # above this room, for it knows torch
+        stores: RoundStore = (
+            module.RoundStores() if self._shared is None else module.GivenStore(self._shared, self.settings.run_id)
+        )
+        return stores
+
+
+def create_handler(store: object, backend: Any, params: RendezvousParameters) -> DynamicRendezvousHandler:  # noqa: ANN401  # as from_backend
+    """Return a handler on a backend that keeps one value.
+
+    Of the options it takes `join_timeout` and `last_call_timeout` (seconds; by default the core's own: 600, and 30
+    before a run's first round, 2 after), `connect_timeout`, `lease_ttl`, and `keep_alive_interval` times
+    `keep_alive_max_attempt` in its place.
+
+    Args:
+        store: A store of torch's that all nodes see, or None.
+        backend: Keeps the state; torch's or ours.
+        params: What was asked for.
+
+    Raises:
+        ValueError: an option is no number above zero.
+    """
+    settings = types.RendezvousSettings(
+        backend=params.backend,
+        run_id=params.run_id,
+        endpoint=params.endpoint,
+        min_nodes=params.min_nodes,
+        max_nodes=params.max_nodes,
+        local_world_size=1,
+        local_addr=params.local_addr,
+        incarnation=os.urandom(16).hex(),
+        options=_options(params),
+    )
+    return DynamicRendezvousHandler(StateStore(settings, backend=backend), settings, shared=store)
+
+
+def _options(params: RendezvousParameters) -> dict[str, float]:
+    given = {name: _seconds(params, name) for name in _OPTIONS}
+    options = {name: value for name, value in given.items() if value is not None}
+    interval_s, attempts = _seconds(params, "keep_alive_interval"), _seconds(params, "keep_alive_max_attempt")
+    if interval_s is not None or attempts is not None:
+        options.setdefault("lease_ttl", (interval_s or 5.0) * (attempts or 3.0))
+    return options
+
+
+def _seconds(params: RendezvousParameters, name: str) -> float | None:
+    value = params.get(name)
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = 0.0
+    if number <= 0:
+        raise ValueError(f"rendezvous option {name}={value!r}: needed a number above 0")
+    return number
+
+
+def _warn(text: str) -> None:
+    _log.warning("elastic: %s", text)

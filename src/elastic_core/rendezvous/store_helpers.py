@@ -1,0 +1,140 @@
+"""Meeting through a store of torch's: barrier, exchange, and a time-out that is put back.
+
+The store is any object with torch's methods; torch itself is not imported here, but for its error of a barrier.
+"""
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+DEFAULT_TIMEOUT_S: Final = 300
+_MAX_NAMED: Final = 16
+"""How many missing ranks are named; each costs a look."""
+_LOOK: Final = timedelta(milliseconds=1)
+_COUNT, _LAST, _TRACE, _GATE = "/num_members", "/last_member", "/TRACE", "/TRACING_GATE"
+
+
+@contextmanager
+def store_timeout(store: Any, timeout: float) -> Iterator[None]:  # noqa: ANN401  # a store of torch's
+    """Give a store another time-out, in seconds, for a while; the old one comes back also after an exception."""
+    before = store.timeout
+    store.set_timeout(timedelta(seconds=timeout))
+    try:
+        yield
+    finally:
+        store.set_timeout(before)
+
+
+def get_all(store: Any, rank: int, prefix: str, world_size: int) -> list[bytes]:  # noqa: ANN401  # as above
+    """Return the values of `PREFIX0` to `PREFIXn`, waiting for each; rank 0 returns when all have read theirs.
+
+    Rank 0 mostly hosts the store: if it went sooner, the others would read from nowhere.
+    """
+    values: list[bytes] = store.multi_get([f"{prefix}{index}" for index in range(world_size)])
+    last = _arrive(store, world_size, f"{prefix}/finished")
+    if rank == 0:
+        store.wait([last])
+    return values
+
+
+def synchronize(
+    store: Any,  # noqa: ANN401  # as above
+    data: bytes,
+    rank: int,
+    world_size: int,
+    key_prefix: str,
+    timeout: float = DEFAULT_TIMEOUT_S,
+) -> list[bytes]:
+    """Give the others `data`, and return what all have given, by rank.
+
+    The keys stay in the store: each exchange needs a prefix of its own.
+    """
+    with store_timeout(store, timeout):
+        store.set(f"{key_prefix}{rank}", data)
+        return get_all(store, rank, key_prefix, world_size)
+
+
+def barrier(
+    store: Any,  # noqa: ANN401  # as above
+    world_size: int,
+    key_prefix: str,
+    barrier_timeout: float = DEFAULT_TIMEOUT_S,
+    rank: int | None = None,
+    rank_tracing_decoder: Callable[[int], str] | None = None,
+    trace_timeout: float = 10,
+) -> None:
+    """Wait until `world_size` callers have come; once for each `key_prefix`.
+
+    Args:
+        store: Where they meet.
+        world_size: How many.
+        key_prefix: What the keys begin with.
+        barrier_timeout: Seconds to wait.
+        rank: This caller's rank; with it, a barrier that fails names those who are missing.
+        rank_tracing_decoder: Gives a rank's name for that (a host's, say).
+        trace_timeout: Seconds that rank 0 then waits for the others to say that they are there.
+
+    Raises:
+        RuntimeError: not all came in time (torch's DistStoreError, where torch's store raised it).
+        ValueError: there is a decoder, but no rank.
+    """
+    if rank is None and rank_tracing_decoder is not None:
+        raise ValueError("rank_tracing_decoder without rank: needed the rank of this caller")
+    with store_timeout(store, barrier_timeout):
+        last = _arrive(store, world_size, key_prefix)
+        try:
+            store.wait([last])
+        except RuntimeError as error:
+            if rank is None:
+                raise
+            missing = _missing(store, world_size, key_prefix, rank, rank_tracing_decoder or str, trace_timeout)
+            if missing is None:
+                raise
+            raise _store_error()(
+                f"barrier {key_prefix!r} on rank {rank}: not all of {world_size} came within {barrier_timeout:g} s, "
+                f"missing_ranks=[{', '.join(missing)}]"
+            ) from error
+
+
+def _store_error() -> type[Exception]:
+    """Return torch's error of a store: it is there, for somebody has just raised it."""
+    error: type[Exception] = importlib.import_module("torch.distributed").DistStoreError
+    return error
+
+
+def _arrive(store: Any, world_size: int, key_prefix: str) -> str:  # noqa: ANN401  # as above
+    """Be counted, and return the key that the last one writes."""
+    if store.add(key_prefix + _COUNT, 1) == world_size:
+        store.set(key_prefix + _LAST, "1")
+    return key_prefix + _LAST
+
+
+def _missing(
+    store: Any,  # noqa: ANN401  # as above
+    world_size: int,
+    key_prefix: str,
+    rank: int,
+    decoder: Callable[[int], str],
+    trace_timeout_s: float,
+) -> Iterable[str] | None:
+    """Return who has not come: rank 0 looks, the others say that they are there and point to it."""
+    store.set(f"{key_prefix}{rank}{_TRACE}", "1")
+    if rank != 0:
+        try:
+            store.wait([key_prefix + _GATE])
+        except RuntimeError:
+            return None  # rank 0 itself may be missing
+        return [f"<rank 0 ({decoder(0)}) names them>"]
+    missing: list[str] = []
+    for other in range(1, world_size):
+        if len(missing) >= _MAX_NAMED:
+            break
+        limit = _LOOK if missing else timedelta(seconds=trace_timeout_s)
+        try:
+            store.wait([f"{key_prefix}{other}{_TRACE}"], limit)
+        except RuntimeError:
+            missing.append(decoder(other))
+    store.set(key_prefix + _GATE, "1")
+    return missing

@@ -1,0 +1,53 @@
+"""What `next_rendezvous` returns, as torch spells it: with the place where workers meet."""
+
+import socket
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from msgspec.structs import force_setattr
+
+from elastic_core import types
+
+
+@dataclass
+class RendezvousStoreInfo:
+    """Where workers meet: the address and port of rank 0's."""
+
+    MASTER_ADDR_KEY: ClassVar[str] = "MASTER_ADDR"
+    MASTER_PORT_KEY: ClassVar[str] = "MASTER_PORT"
+    master_addr: str
+    master_port: int
+
+    @staticmethod
+    def build(rank: int, store: Any, local_addr: str | None, server_port: int | None = None) -> "RendezvousStoreInfo":  # noqa: ANN401  # torch's
+        """Agree with the other nodes through a store: rank 0 writes its address and a port, the others read them.
+
+        Args:
+            rank: This node's.
+            store: One of torch's, for this round only: who finds keys of the last one meets the dead.
+            local_addr: This node's address; None: its full name.
+            server_port: The port; None or 0: one that is free now.
+        """
+        if rank == 0:
+            from elastic_core.rendezvous.tcp_store import get_free_port
+
+            address = local_addr or socket.getfqdn()
+            store.set(RendezvousStoreInfo.MASTER_ADDR_KEY, address.encode())
+            store.set(RendezvousStoreInfo.MASTER_PORT_KEY, str(server_port or get_free_port()).encode())
+        address = store.get(RendezvousStoreInfo.MASTER_ADDR_KEY).decode()
+        return RendezvousStoreInfo(address, int(store.get(RendezvousStoreInfo.MASTER_PORT_KEY)))
+
+
+class RendezvousInfo(types.RendezvousInfo, frozen=True, kw_only=False):
+    """This node's place in a round: `elastic_core.types.RendezvousInfo`, made in torch's order of arguments."""
+
+    store: Any
+    rank: int
+    world_size: int
+    bootstrap_store_info: RendezvousStoreInfo | None = None
+
+    def __post_init__(self) -> None:
+        """Have the agent take the place where workers meet."""
+        if self.bootstrap_store_info is not None and self.master_addr is None:
+            force_setattr(self, "master_addr", self.bootstrap_store_info.master_addr)
+            force_setattr(self, "master_port", int(self.bootstrap_store_info.master_port))

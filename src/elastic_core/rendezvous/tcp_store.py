@@ -1,0 +1,99 @@
+"""Torch's TCPStore for library users, and free ports.
+
+torch is named in strings, for the type checker's sake, which would need torch and minutes; it is imported when a store
+is made.
+"""
+
+import errno
+import importlib
+import logging
+import socket
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+from elastic_core.rendezvous.store_helpers import barrier
+
+_log = logging.getLogger(__name__)
+
+_MEMBERS_KEY = "_tcp_store/num_members"
+
+
+def get_socket_with_port() -> socket.socket:
+    """Return a socket that listens on a free port of localhost: the port is taken until it is closed.
+
+    Raises:
+        OSError: no socket can be had; the last reason.
+    """
+    trouble: OSError = OSError(errno.EADDRNOTAVAIL, "localhost has no address")
+    for family, kind, protocol, _, _ in socket.getaddrinfo("localhost", None, type=socket.SOCK_STREAM):
+        try:
+            sock = socket.socket(family, kind, protocol)
+        except OSError as error:
+            trouble = error
+            continue
+        try:
+            sock.bind(("localhost", 0))
+            sock.listen(0)
+        except OSError as error:
+            sock.close()
+            trouble = error
+            continue
+        return sock
+    raise trouble
+
+
+def get_free_port() -> int:
+    """Return a port of localhost that is free now; another process may take it at any time."""
+    with closing(get_socket_with_port()) as sock:
+        return int(sock.getsockname()[1])
+
+
+def create_c10d_store(
+    is_server: bool,
+    server_addr: str,
+    server_port: int = -1,
+    world_size: int = 1,
+    timeout: float = 600,
+    wait_for_workers: bool = True,
+    retries: int = 3,
+    use_libuv: bool | None = None,
+) -> Any:  # noqa: ANN401  # torch's TCPStore
+    """Return a TCPStore of torch's, when all of its members have come.
+
+    Args:
+        is_server: Whether this process hosts it.
+        server_addr: Where it is.
+        server_port: Its port; -1: a free one, which the kernel chooses for the store itself.
+        world_size: How many members there are.
+        timeout: Seconds for coming together, and for each operation.
+        wait_for_workers: Whether to wait for all members.
+        retries: Kept for torch's callers: a port that the kernel chooses is never in use.
+        use_libuv: Likewise; torch reads USE_LIBUV by itself.
+
+    Raises:
+        ValueError: no port was given, and there are others to find it.
+        TimeoutError: not all members came.
+    """
+    if server_port == -1 and world_size > 1:
+        raise ValueError(f"server_port=-1 with world_size={world_size}: needed the port that the others know")
+    if server_port == -1 and not is_server:
+        raise ValueError("server_port=-1: needed the port where the store is")
+    store = importlib.import_module("torch.distributed").TCPStore(
+        host_name=server_addr,
+        port=max(server_port, 0),
+        world_size=world_size,
+        is_master=is_server,
+        timeout=timedelta(seconds=timeout),
+        wait_for_workers=wait_for_workers,
+    )
+    if wait_for_workers:
+        _wait_for_all(store, world_size, timeout)
+    return store
+
+
+def _wait_for_all(store: Any, world_size: int, timeout_s: float) -> None:  # noqa: ANN401  # torch's
+    try:
+        barrier(store, world_size, key_prefix=_MEMBERS_KEY, barrier_timeout=timeout_s)
+    except RuntimeError as error:  # of torch's stores
+        raise TimeoutError(f"not all {world_size} members of the store came within {timeout_s:g} s") from error
