@@ -11,6 +11,7 @@ _NOBODY_EXPIRES = (
     "an_expired_incarnation_gets_a_new_seat",
     "an_expiry_is_told_to_watchers",
     "leases_are_judged_by_the_stores_clock",
+    "a_survey_tells_whose_lease_has_ended",
     "members_leaves_out_whose_lease_has_ended",
     "renew_of_an_expired_seat_says_that_it_is_gone",
     "renew_tells_when_the_next_other_lease_ends",
@@ -89,7 +90,7 @@ class NextExpiryIsOnesOwn(Cracked):
         return answer and replace(answer, next_expiry_s=min(ttl_s, answer.next_expiry_s or ttl_s))
 
 
-@caught_by("members_leaves_out_whose_lease_has_ended")
+@caught_by("members_leaves_out_whose_lease_has_ended", "a_survey_tells_whose_lease_has_ended")
 class MembersShowsTheDead(Cracked):
     """Only a renewal removes them."""
 
@@ -173,6 +174,7 @@ def _without_departures(model, work):
     "an_expiry_is_told_to_watchers",
     "content_is_kept_while_members_call",
     "leases_are_judged_by_the_stores_clock",
+    "a_survey_tells_whose_lease_has_ended",
     "members_leaves_out_whose_lease_has_ended",
     "renew_of_an_expired_seat_says_that_it_is_gone",
 )

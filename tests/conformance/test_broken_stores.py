@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from conformance import broken_calls, broken_documents, broken_leases, broken_seats, broken_watches  # noqa: F401
+from conformance import broken_calls, broken_documents, broken_leases, broken_seats, broken_surveys, broken_watches  # noqa: F401
 from conformance.broken import BROKEN
 from conformance.memory_kit import Bench
 from elastic_core.testing import CoordinationStoreConformance, MemoryStore

@@ -11,6 +11,7 @@ from elastic_core.testing.conformance.store_documents import DocumentPromises, S
 from elastic_core.testing.conformance.store_leases import LeasePromises, PausePromises, RenewalPromises
 from elastic_core.testing.conformance.store_run import Connect, Pause, StoreRun
 from elastic_core.testing.conformance.store_seats import DeclarationPromises, LeavingPromises, SeatPromises
+from elastic_core.testing.conformance.store_survey import SurveyPromises
 from elastic_core.testing.conformance.store_watch import (
     ResetPromises,
     RevisionPromises,
@@ -28,6 +29,7 @@ class CoordinationStoreConformance(
     PausePromises,
     SwapPromises,
     DocumentPromises,
+    SurveyPromises,
     RevisionPromises,
     WatchPromises,
     ResetPromises,

@@ -162,6 +162,7 @@ def _calls(seat: Seat, ttl_s: float) -> dict[str, Call]:
         "renew": lambda store, wait: store.renew(seat, ttl_s=ttl_s, wait=wait),
         "members": lambda store, wait: store.members(wait=wait),
         "load": lambda store, wait: store.load("round", wait=wait),
+        "survey": lambda store, wait: store.survey(("round",), wait=wait),
         "swap": lambda store, wait: store.swap("round", b"new", expect=None, keep_s=KEEP_S, wait=wait),
         "watch": lambda store, wait: store.watch(Revisions(), (), timeout_s=1.0, wait=wait),
         "withdraw": lambda store, wait: store.withdraw(seat, wait=wait),
