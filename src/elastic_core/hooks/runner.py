@@ -130,6 +130,7 @@ class HookRunner:
         log: Callable[[str], None],
         deadline_s: float = 5.0,
         clock: Clock = SYSTEM_CLOCK,
+        heard: Callable[[Moment], None] = lambda moment: None,
     ) -> None:
         """Bind the observers; no thread is started.
 
@@ -140,7 +141,9 @@ class HookRunner:
             log: Takes one line for people.
             deadline_s: How long one call of one hook may take.
             clock: Measures the calls.
+            heard: Takes every moment at once, on the reactor's thread; it neither blocks nor raises.
         """
+        self._heard = heard
         self._members = [_Member(named) for named in hooks]
         self._post = post
         self._call_later = call_later
@@ -194,6 +197,7 @@ class HookRunner:
         self._flush()
 
     def _enqueue(self, moment: Moment, answer: Callable[[_Task], None] | None) -> None:
+        self._heard(moment)
         with self._changed:
             members = [member for member in self._members if member.takes(METHODS[type(moment)])]
             task = _Task(moment, members, answer)

@@ -232,7 +232,20 @@ class PluginRegistry:
             )
             for entry in self._hosted()
         ]
-        order = list(KINDS.values())
+        from elastic_core.plugins import observing  # only for those who look
+
+        infos += [
+            PluginInfo(
+                name=entry.name,
+                kind=kind,
+                distribution=entry.distribution,
+                version=entry.version,
+                status=status,
+            )
+            for group, kind in observing.KINDS.items()
+            for entry, status in observing.installed(group, load=load)
+        ]
+        order = [*KINDS.values(), *observing.KINDS.values()]
         return sorted(infos, key=lambda info: (order.index(info.kind), info.name))
 
     def _status(self, entry: PluginEntry, *, load: bool) -> str:

@@ -1,0 +1,214 @@
+"""What the agent's events are: torch's names and metadata, each with the time when it happened. No I/O, no clock."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from elastic_core import messages as m
+from elastic_core.agent import states as s
+from elastic_core.events.api import Event, EventMetadataValue, EventSource, NodeState, RdzvEvent
+from elastic_core.launcher.agent_metrics import outcome
+from elastic_core.launcher.phases import Phases
+from elastic_core.launcher.sights import RanksAssigned, Seen, StateEntered, StoreReachable
+from elastic_core.types import ErrorRecord, FailedWorker, Record, Round, WorkerExit
+
+PREFIX: Final = "torchelastic.worker.status."
+_OVER: Final = (s.Awaiting, s.Waiting, s.Gating, s.Joining, s.Leaving, s.Ended)
+"""States without workers: what is known of those that failed is known by then."""
+
+
+class Identity(Record, frozen=True, kw_only=True):
+    """What all events of a run have in common."""
+
+    run_id: str
+    role: str
+    backend: str
+    entry_point: str
+    hostname: str
+    pid: int
+    endpoint: str = ""
+
+
+class AgentEvents:
+    """Is told of what happens, in order; says what there is to record. Threading: one thread."""
+
+    def __init__(self, identity: Identity) -> None:
+        """Begin before the run."""
+        self._identity = identity
+        self._phases = Phases()
+        self._began_s = 0.0
+        self._assigned_s = 0.0
+        self._round: Round | None = None
+        self._restart_count = 0
+        self._unexplained: list[tuple[Seen, WorkerExit]] = []
+
+    def hear(self, seen: Seen) -> Iterator[Event | RdzvEvent]:
+        """Yield the events that what was seen makes."""
+        match seen.sight:
+            case m.AgentStarted():
+                self._began_s = seen.at_s
+                yield self._rdzv("agent_started", "the agent has begun", NodeState.INIT)
+            case StateEntered(state=state):
+                yield from self._entered(state, seen)
+            case RanksAssigned(took_s=took_s):
+                self._assigned_s = took_s
+            case m.Joining(round_index=index):
+                yield self._rdzv("joining", f"this node asks for a place in round {index}", NodeState.RUNNING)
+            case m.RoundJoined(round=round_):
+                self._round = round_
+                yield self._rdzv("round_joined", _joined(round_), NodeState.RUNNING)
+            case m.WorkersStarting(restart_count=count):
+                self._restart_count = count
+            case m.WorkersStarted(pids=pids):
+                for rank, pid in enumerate(pids):
+                    yield self._worker("START", seen, rank, pid)
+            case m.WorkerEnded(exit=exit):
+                yield from self._ended(seen, exit)
+            case m.FailureSeen(workers=workers):
+                yield from self._explained({worker.exit.local_rank: worker for worker in workers})
+            case m.MembershipChanged(round_index=index):
+                reason = getattr(seen.sight.change, "reason", "") or "nodes came or went"
+                yield self._rdzv("round_ended", f"round {index} ends: {reason}", NodeState.RUNNING)
+            case StoreReachable(reachable=reachable):
+                text = "the rendezvous store is back" if reachable else "the rendezvous store is away"
+                yield self._rdzv("store", text, NodeState.RUNNING)
+            case m.AgentStopped():
+                yield from self._stopped(seen, seen.sight)
+            case _:
+                pass  # no event tells of it
+
+    # --- what is seen
+
+    def _entered(self, state: s.AgentState, seen: Seen) -> Iterator[Event]:
+        if isinstance(state, _OVER):
+            yield from self._explained({})
+        for phase in self._phases.enter(state, seen.at_s):
+            if phase.name != "rendezvous":
+                continue
+            assigned_s, self._assigned_s = self._assigned_s, 0.0
+            if phase.well:
+                self._round = getattr(state, "round", self._round)
+            yield self._agent("RENDEZVOUS", seen, duration_s=max(0.0, phase.took_s - assigned_s))
+            if phase.well:
+                yield self._agent("ASSIGN_WORKER_RANKS", seen, duration_s=assigned_s)
+
+    def _ended(self, seen: Seen, exit: WorkerExit) -> Iterator[Event]:
+        state = outcome(exit)
+        if state == "FAILED":
+            self._unexplained.append((seen, exit))  # the reason will have been read in a moment
+        else:
+            yield self._worker(state, seen, exit.local_rank, exit.pid, exit=exit)
+
+    def _explained(self, workers: Mapping[int, FailedWorker]) -> Iterator[Event]:
+        """Yield the failures of workers that have ended, with what is known of them."""
+        ended, self._unexplained = self._unexplained, []
+        for seen, exit in ended:
+            error = _error_data(workers.get(exit.local_rank))
+            yield self._worker("FAILED", seen, exit.local_rank, exit.pid, exit=exit, raw_error=error)
+
+    def _stopped(self, seen: Seen, stopped: m.AgentStopped) -> Iterator[Event | RdzvEvent]:
+        yield from self._explained({})
+        well = stopped.exit_code == 0
+        error = None if well else json.dumps({"message": stopped.reason})
+        yield self._agent("SUCCEEDED" if well else "FAILED", seen, raw_error=error, exit_code=stopped.exit_code)
+        yield self._rdzv("agent_stopped", stopped.reason, NodeState.SUCCEEDED if well else NodeState.FAILED)
+
+    # --- events
+
+    def _worker(
+        self,
+        state: str,
+        seen: Seen,
+        local_rank: int,
+        pid: int,
+        *,
+        exit: WorkerExit | None = None,
+        raw_error: str | None = None,
+    ) -> Event:
+        round_ = self._round
+        more = {
+            "local_rank": local_rank,
+            "role_rank": None if round_ is None else round_.role_base_rank + local_rank,
+            "role_world_size": None if round_ is None else round_.role_world_size,
+            "exit_code": None if exit is None else exit.code,
+            "worker_pid": pid,
+        }
+        global_rank = None if round_ is None else round_.global_rank(local_rank)
+        at_ns = seen.at_ns if exit is None else exit.at_ns
+        metadata = self._metadata(state, seen, more, raw_error=raw_error, global_rank=global_rank, worker_id=str(pid))
+        return _event(state, EventSource.WORKER, at_ns, metadata)
+
+    def _agent(
+        self,
+        state: str,
+        seen: Seen,
+        *,
+        duration_s: float | None = None,
+        raw_error: str | None = None,
+        exit_code: int | None = None,
+    ) -> Event:
+        more = {} if exit_code is None else {"exit_code": exit_code}
+        metadata = self._metadata(state, seen, more, raw_error=raw_error)
+        metadata["duration_ms"] = None if duration_s is None else duration_s * 1000
+        return _event(state, EventSource.AGENT, seen.at_ns, metadata)
+
+    def _metadata(
+        self,
+        state: str,
+        seen: Seen,
+        more: Mapping[str, EventMetadataValue],
+        *,
+        raw_error: str | None = None,
+        global_rank: int | None = None,
+        worker_id: str | None = None,
+    ) -> dict[str, EventMetadataValue]:
+        identity, round_ = self._identity, self._round
+        count = None if round_ is None else round_.node_count
+        return {
+            "run_id": identity.run_id,
+            "global_rank": global_rank,
+            "group_rank": None if round_ is None else round_.node_rank,
+            "worker_id": worker_id,
+            "role": identity.role,
+            "hostname": identity.hostname,
+            "state": state,
+            "total_run_time": int(seen.at_s - self._began_s),
+            "rdzv_backend": identity.backend,
+            "raw_error": raw_error,
+            "metadata": json.dumps({"group_world_size": count, "entry_point": identity.entry_point, **more}),
+            "agent_restarts": self._restart_count,
+            "duration_ms": None,
+        }
+
+    def _rdzv(self, name: str, message: str, node_state: NodeState) -> RdzvEvent:
+        identity, round_ = self._identity, self._round
+        return RdzvEvent(
+            name=f"elastic_core:{name}",
+            run_id=identity.run_id,
+            message=message,
+            hostname=identity.hostname,
+            pid=identity.pid,
+            node_state=node_state,
+            master_endpoint=identity.endpoint,
+            rank=None if round_ is None else round_.node_rank,
+        )
+
+
+def _event(state: str, source: EventSource, at_ns: int, metadata: dict[str, EventMetadataValue]) -> Event:
+    return Event(name=f"{PREFIX}{state}", source=source, timestamp=at_ns // 1_000_000, metadata=metadata)
+
+
+def _joined(round_: Round) -> str:
+    nodes = "1 node" if round_.node_count == 1 else f"{round_.node_count} nodes"
+    return f"this node has rank {round_.node_rank} of {nodes} in round {round_.index}"
+
+
+def _error_data(worker: FailedWorker | None) -> str | None:
+    """Return what is known of a failure in the form of torch's error files."""
+    if worker is None:
+        return None
+    error: ErrorRecord | None = worker.error
+    if error is None:
+        return json.dumps({"message": worker.summary})
+    extra = {"py_callstack": error.callstack, "timestamp": str(error.timestamp_ns // 1_000_000_000)}
+    return json.dumps({"message": {"message": f"{error.type}: {error.message}", "extraInfo": extra}})

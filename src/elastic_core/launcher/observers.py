@@ -1,0 +1,72 @@
+"""Who watches the agent to tell of it in metrics and events: nobody, unless somebody asked."""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.agent.states import AgentState
+from elastic_core.launcher.config import RunSettings
+from elastic_core.launcher.rundir import RunDirectory
+from elastic_core.messages import Moment
+from elastic_core.reactor import Reactor
+from elastic_core.rendezvous.handler import RendezvousHandler
+
+if TYPE_CHECKING:
+    from elastic_core.multiprocessing.beat_file import Beats
+
+
+class Observers:
+    """What a run tells its observers. This one has none: nothing is loaded, no thread is started.
+
+    Threading: the supervisor's thread, unless said otherwise; nothing here blocks it.
+    """
+
+    def open(self, run_dir: RunDirectory, node_id: str) -> None:
+        """Build what was chosen. Called: before any worker exists.
+
+        Raises:
+            ElasticError: it can't be built.
+        """
+
+    def begin(
+        self, reactor: Reactor, *, notice: Callable[[str], None], beats: "Callable[[], Mapping[int, Beats]]"
+    ) -> None:
+        """Begin to watch; `beats` is asked for the heartbeats of this node's workers from time to time."""
+
+    def meter(self, handler: RendezvousHandler) -> None:
+        """Measure the calls to the handler's store, if it has one. Called: before it is used."""
+
+    def moment(self, moment: Moment) -> None:
+        """Take a moment that hooks are told of."""
+
+    def state(self, state: AgentState, reason: str) -> None:
+        """Take what the machine has come to."""
+
+    def said(self, text: str) -> None:
+        """Take a line of the rendezvous."""
+
+    def assigned(self, took_s: float) -> None:
+        """Take how long it took to agree on ranks. Threading: any."""
+
+    def close(self) -> None:
+        """Hand on what is left, and end; idempotent."""
+
+
+def choose_observers(settings: RunSettings, *, own_process: bool) -> Observers:
+    """Return the observers that the settings, or code of this process, ask for.
+
+    Raises:
+        PluginError: a handler is not installed, or is broken.
+    """
+    wanted = settings.metrics_handlers or settings.metrics_port is not None or settings.event_log_handler != "null"
+    if not wanted and not (_in_code("elastic_core.metrics.api") or _in_code("elastic_core.events.recording")):
+        return Observers()
+    from elastic_core.launcher.observing import Observing
+
+    return Observing(settings, own_process=own_process)
+
+
+def _in_code(module: str) -> bool:
+    """Return whether code that runs in this process has configured a handler: what nobody loaded, nobody has."""
+    loaded: Any = sys.modules.get(module)
+    return loaded is not None and bool(loaded.is_configured())

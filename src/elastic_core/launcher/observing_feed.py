@@ -1,0 +1,115 @@
+"""Takes what is observed to handlers, on a thread of its own: the agent never waits for one of them."""
+
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Final, Protocol
+
+from elastic_core.launcher.sights import Seen
+from elastic_core.types import Record
+
+MOST_WAITING: Final = 10_000
+"""What a handler that hangs leaves undone must not fill the memory."""
+STRIKES: Final = 3
+"""A handler that raises so often in a row is off for the rest of the run."""
+CLOSE_LIMIT_S: Final = 2.0
+
+
+class Outlet(Protocol):
+    """Makes of what was seen what handlers get, and hands it to them."""
+
+    def hear(self, seen: Seen) -> None:
+        """Take it."""
+        ...
+
+
+class Published(Record, frozen=True, kw_only=True):
+    """A value that something in this process has published by itself, and for whom."""
+
+    publish: Callable[[], None]
+
+
+class Guard:
+    """Calls one handler. What it raises is told and counted; in the end it is left alone. Threading: one thread."""
+
+    def __init__(self, label: str, tell: Callable[[str], None]) -> None:
+        """Begin without a fault; `tell` takes one line for people."""
+        self.label = label
+        self._tell = tell
+        self.faults = 0
+        self._in_a_row = 0
+
+    @property
+    def off(self) -> bool:
+        """Whether it is left alone."""
+        return self._in_a_row >= STRIKES
+
+    def call(self, handle: Callable[[], None]) -> None:
+        """Call it, unless it is off."""
+        if self.off:
+            return
+        try:
+            handle()
+        except BaseException as err:  # noqa: BLE001  # anybody's code, on a thread of ours: all that it raises is told
+            self.faults += 1
+            self._in_a_row += 1
+            self._complain(err)
+        else:
+            self._in_a_row = 0
+
+    def _complain(self, err: BaseException) -> None:
+        told = f"{type(err).__name__}: {' '.join(str(err).split())}".removesuffix(": ")
+        if self.off:
+            self._tell(f"{self.label} raised {told}, {self.faults} times by now; it is off for the rest of the run")
+        elif self.faults == 1:
+            self._tell(f"{self.label} raised {told}")
+
+
+class Feed:
+    """The queue and its thread.
+
+    Threading: `put` and `publish` may be called from any thread and never block; the rest by the thread that built it.
+    """
+
+    def __init__(self, outlets: Sequence[Outlet], *, tell: Callable[[str], None]) -> None:
+        """Start nothing yet; `tell` takes one line for people, from any thread."""
+        self._outlets = outlets
+        self._tell = tell
+        self._queue: SimpleQueue[Seen | Published | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._dropped = 0
+        self._closed = False
+
+    def start(self) -> None:
+        """Begin to hand on."""
+        self._thread = threading.Thread(target=self._serve, name="elastic-observers", daemon=True)
+        self._thread.start()
+
+    def put(self, what: Seen | Published) -> None:
+        """Hand on what was seen, some time soon."""
+        if self._closed:
+            return
+        if self._queue.qsize() >= MOST_WAITING:
+            self._dropped += 1
+        else:
+            self._queue.put(what)
+
+    def close(self) -> bool:
+        """Wait a moment until all is handed on, and end; idempotent. False: a handler has not returned."""
+        thread = self._thread
+        if self._closed or thread is None:
+            return True
+        self._closed = True
+        self._queue.put(None)
+        thread.join(CLOSE_LIMIT_S)
+        if self._dropped:
+            self._tell(f"{self._dropped} metrics and events were dropped: their handlers were too slow")
+        return not thread.is_alive()
+
+    def _serve(self) -> None:
+        while (what := self._queue.get()) is not None:
+            if isinstance(what, Published):
+                what.publish()
+                continue
+            for outlet in self._outlets:
+                outlet.hear(what)
