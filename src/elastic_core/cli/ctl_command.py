@@ -1,0 +1,198 @@
+"""`elastic ctl`: asks a running agent or one of its workers, or tells the agent to do something."""
+
+from typing import Final
+
+import click
+import msgspec
+
+from elastic_core.cli.ctl_target import (
+    NO_SERVER,
+    Target,
+    agent_of,
+    asked,
+    chosen_run,
+    worker_of,
+    workers_of,
+)
+from elastic_core.cli.run_target import complete_run
+from elastic_core.cli.status_text import clean
+from elastic_core.control_plane import client
+from elastic_core.encoding import encode_json
+from elastic_core.errors import ConfigError, ElasticError
+from elastic_core.launcher.values import nearest
+from elastic_core.types import Record
+
+_NOT_FOUND: Final = 404
+_BAD_REQUEST: Final = 400
+
+
+class Answer(Record, frozen=True, kw_only=True):
+    """What `--json` writes. `body` is JSON where the server's answer was, else text; `rank` null: the agent's."""
+
+    command: str
+    rank: int | None
+    status: int
+    content_type: str
+    body: object
+
+
+class Commands(Record, frozen=True, kw_only=True):
+    """What one server offers; `commands` null: there is none."""
+
+    rank: int | None
+    commands: tuple[str, ...] | None
+
+
+class CommandsDocument(Record, frozen=True, kw_only=True):
+    """What `--json` writes without a command."""
+
+    run_id: str
+    servers: tuple[Commands, ...]
+
+
+def _ctl(words: tuple[str, ...], run: str | None, worker: int | None, timeout: float, as_json: bool) -> int:
+    status = chosen_run(run, worker)
+    agent = agent_of(status)
+    if not words:
+        _list(status.run_id, agent, worker, timeout, as_json=as_json)
+        return 0
+    command, params = words[0], _params(words[1:])
+    target = agent if worker is None else worker_of(agent, worker, timeout_s=timeout)
+    reply = asked(target, lambda: client.call(target.path, command, params, timeout_s=timeout))
+    if as_json:
+        _write(_answer(command, target, reply))
+    elif not reply.ok:
+        raise _refusal(command, target, reply, timeout)
+    else:
+        _print(reply)
+    return _code(reply)
+
+
+def _params(words: tuple[str, ...]) -> dict[str, str]:
+    params = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not key or not equals:
+            raise click.UsageError(f"{word!r} is no parameter: needed KEY=VALUE", click.get_current_context())
+        params[key] = value
+    return params
+
+
+def _code(reply: client.Reply) -> int:
+    if reply.ok:
+        return 0
+    return 2 if reply.status in (_NOT_FOUND, _BAD_REQUEST) else 1
+
+
+def _refusal(command: str, target: Target, reply: client.Reply, timeout_s: float) -> ElasticError:
+    if reply.status == _NOT_FOUND:
+        names = asked(target, lambda: client.names(target.path, timeout_s=timeout_s))
+        if command not in names:
+            near = nearest(command, names)
+            hint = f"elastic ctl {near}" if near else "--worker RANK" if target.rank is None else ""
+            return ConfigError(f"{target.name} has no command {command!r}; it has {', '.join(names)}", hint=hint)
+    text = clean(" ".join(reply.text.split()))
+    what = f"{target.name} refused {command!r} (status {reply.status}): {text}"
+    return ConfigError(what) if _code(reply) == ConfigError.exit_code else ElasticError(what)
+
+
+def _print(reply: client.Reply) -> None:
+    text = reply.text
+    if reply.is_json:
+        try:
+            text = msgspec.json.format(reply.content, indent=2).decode("utf-8", "replace")
+        except msgspec.DecodeError:
+            text = reply.text
+    click.echo(text.rstrip("\n"))
+
+
+def _answer(command: str, target: Target, reply: client.Reply) -> Answer:
+    body: object = reply.text
+    if reply.is_json:
+        try:
+            body = msgspec.json.decode(reply.content)
+        except msgspec.DecodeError:
+            body = reply.text
+    return Answer(command=command, rank=target.rank, status=reply.status, content_type=reply.content_type, body=body)
+
+
+# --- what there is
+
+
+def _list(run_id: str, agent: Target, worker: int | None, timeout_s: float, *, as_json: bool) -> None:
+    servers = []
+    if worker is None:
+        names = asked(agent, lambda: client.names(agent.path, timeout_s=timeout_s))
+        servers.append(Commands(rank=None, commands=names))
+    for known in workers_of(agent, timeout_s=timeout_s):
+        if known.alive and worker in (None, known.global_rank):
+            target = Target(name="", path=known.control, rank=known.global_rank)
+            servers.append(Commands(rank=known.global_rank, commands=_names(target, timeout_s)))
+    if worker is not None and not servers:
+        worker_of(agent, worker, timeout_s=timeout_s)  # which says who is there
+    if as_json:
+        _write(CommandsDocument(run_id=run_id, servers=tuple(servers)))
+        return
+    for server in servers:
+        who = "agent" if server.rank is None else f"rank {server.rank}"
+        click.echo(f"{who}: {'no server' if server.commands is None else ', '.join(map(clean, server.commands))}")
+    if any(server.commands is None for server in servers):
+        click.echo(f"For a server in a worker, {NO_SERVER}.")
+
+
+def _names(target: Target, timeout_s: float) -> tuple[str, ...] | None:
+    try:
+        return asked(target, lambda: client.names(target.path, timeout_s=timeout_s))
+    except ElasticError:
+        return None
+
+
+def _write(document: Record) -> None:
+    click.echo(encode_json(document).decode())
+
+
+_HELP = """\
+Ask a running agent of this machine, or one of its workers, or tell the agent to do something.
+
+The agent has: ping, state, workers, stacks (rank=N), metrics, drain (deadline=SECONDS: stop this node as at SIGTERM),
+restart (reason=TEXT: all workers of the run again, at no cost to a budget). Workers whose script uses
+elastic_core.control_plane.worker_main have: ping, dump_traceback, pyspy_dump, what torch offers, and what the script
+has registered. Without COMMAND, what there is.
+"""
+_EPILOG = """\b
+Examples:
+  elastic ctl                               # what there is
+  elastic ctl stacks                        # where all workers of this node are
+  elastic ctl --run bert-7 drain deadline=60
+  elastic ctl --worker 3 dump_traceback
+
+Exit codes: 0; 1 it was refused, or there was no answer; 2 usage, or there is no such run, worker or command.
+"""
+
+command = click.Command(
+    "ctl",
+    callback=_ctl,
+    params=[
+        click.Argument(["words"], metavar="[COMMAND] [KEY=VALUE]...", nargs=-1),
+        click.Option(
+            ["--run"],
+            metavar="ID|DIR",
+            shell_complete=complete_run,
+            help="The run's id, or its run directory; default: the only agent that runs here.",
+        ),
+        click.Option(
+            ["--worker"], metavar="RANK", type=click.IntRange(min=0), help="Talk to the worker with this global rank."
+        ),
+        click.Option(
+            ["--timeout"],
+            metavar="SECONDS",
+            type=click.FloatRange(min=0, min_open=True),
+            default=client.DEFAULT_TIMEOUT_S,
+            show_default=True,
+            help="How long to wait for the answer.",
+        ),
+        click.Option(["--json", "as_json"], is_flag=True, help="Write one JSON object, for programs."),
+    ],
+    help=_HELP,
+    epilog=_EPILOG,
+)

@@ -1,0 +1,144 @@
+"""Whom `elastic ctl` talks to: an agent of this user on this machine, or one of its workers."""
+
+import os
+from collections.abc import Callable
+from http.client import HTTPException
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from elastic_core.control_plane import client
+from elastic_core.errors import ConfigError, ElasticError
+from elastic_core.launcher.run_index import FoundRun, find_runs, runs_named
+from elastic_core.launcher.rundir import runs_folder
+from elastic_core.launcher.status_file import AgentStatus
+from elastic_core.types import Record
+
+NO_SERVER: Final = "put @elastic_core.control_plane.worker_main() on the script's main function"
+
+_T = TypeVar("_T")
+
+
+class Target(Record, frozen=True, kw_only=True):
+    """A server. `name` for people; `rank` None: it is the agent."""
+
+    name: str
+    path: str
+    rank: int | None = None
+
+
+class KnownWorker(Record, frozen=True, kw_only=True):
+    """What the agent tells of a worker, as far as it is needed here."""
+
+    global_rank: int
+    alive: bool
+    control: str = ""
+
+
+class _Workers(Record, frozen=True, kw_only=True):
+    workers: tuple[KnownWorker, ...]
+
+
+def chosen_run(target: str | None, worker: int | None) -> AgentStatus:
+    """Return the one running agent that is meant: the only one, the one that was named, or the one with that worker.
+
+    Raises:
+        ConfigError: there is none, or more than one.
+    """
+    try:
+        found = find_runs() if target is None else runs_named(target)
+    except ConfigError as err:
+        raise ConfigError(err.what, hint="elastic status, which lists this machine's runs") from err
+    except OSError as err:
+        hint = "the user who started the run"
+        raise ConfigError(f"run {target!r} can't be looked at ({err.strerror})", hint=hint) from err
+    alive = [run.status for run in found if run.running and run.status is not None]
+    if worker is not None and len(alive) > 1:
+        alive = [status for status in alive if any(each.global_rank == worker for each in status.workers)] or alive
+    if len(alive) == 1:
+        return alive[0]
+    if alive:
+        dirs = ", ".join(repr(run.path) for run in found if run.running)
+        raise ConfigError(f"{len(alive)} agents run here: which one?", hint=f"--run with one of {dirs}")
+    raise _nothing(target, found)
+
+
+def _nothing(target: str | None, found: list[FoundRun]) -> ConfigError:
+    if target is None:
+        return ConfigError(f"no agent of this user runs here (looked in {str(runs_folder())!r})")
+    last = found[-1]
+    if last.status is None:
+        return ConfigError(f"the agent of run {target!r} has left no word of itself", hint="again in a second")
+    run_id = last.status.run_id
+    if last.status.end is not None:
+        end = last.status.end
+        what = f"run {run_id!r} has ended here ({end.outcome}, exit code {end.exit_code})"
+        return ConfigError(what, hint=f"elastic incidents {target}")
+    if last.running is None:
+        where = last.status.agent.host or "another host"
+        return ConfigError(f"run {run_id!r} can't be reached from here: its agent is on {where}, or in a container")
+    return ConfigError(f"the agent of run {run_id!r} is dead", hint=f"elastic status {target}")
+
+
+def agent_of(status: AgentStatus) -> Target:
+    """Return the agent's server.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    name = f"the agent of run {status.run_id!r}"
+    if not status.control:
+        raise ConfigError(f"{name} listens to nobody", hint="elastic run without --no-control-plane")
+    return Target(name=name, path=status.control)
+
+
+def workers_of(agent: Target, *, timeout_s: float) -> tuple[KnownWorker, ...]:
+    """Return the workers of an agent's node; raises as `asked` does."""
+    reply = asked(agent, lambda: client.call(agent.path, "workers", timeout_s=timeout_s))
+    return msgspec.json.decode(reply.content, type=_Workers).workers
+
+
+def worker_of(agent: Target, rank: int, *, timeout_s: float) -> Target:
+    """Return a worker's server.
+
+    Raises:
+        ConfigError: there is no such worker, or it has none.
+        ElasticError: the agent does not answer.
+    """
+    workers = workers_of(agent, timeout_s=timeout_s)
+    worker = next((each for each in workers if each.global_rank == rank), None)
+    if worker is None or not worker.alive:
+        here = ", ".join(str(each.global_rank) for each in workers if each.alive) or "none"
+        raise ConfigError(f"no worker with global rank {rank} runs on this node; running: {here}")
+    return Target(name=f"the worker with rank {rank}", path=worker.control, rank=rank)
+
+
+def asked(target: Target, question: Callable[[], _T]) -> _T:
+    """Return what a server answers.
+
+    Raises:
+        ConfigError: there is no server, or it is another user's.
+        ElasticError: it has not answered.
+    """
+    try:
+        return question()
+    except (FileNotFoundError, ConnectionRefusedError) as err:
+        hint = "elastic status" if target.rank is None else NO_SERVER
+        raise ConfigError(f"{target.name} has no control plane: nobody listens at {target.path!r}", hint=hint) from err
+    except PermissionError as err:
+        raise ConfigError(
+            f"{target.name} is not for user {os.geteuid()}: {target.path!r} belongs to user {_owner(target.path)}",
+            hint="the user who started the run",
+        ) from err
+    except TimeoutError as err:
+        raise ElasticError(f"{target.name} has not answered in time", hint="a longer --timeout") from err
+    except (ConnectionResetError, BrokenPipeError, HTTPException) as err:
+        raise ElasticError(f"{target.name} has ended, or speaks no HTTP: it broke off its answer") from err
+
+
+def _owner(path: str) -> str:
+    try:
+        return str(Path(path).lstat().st_uid)
+    except OSError:
+        return "another"
