@@ -15,9 +15,9 @@ from elastic_core.agent.journal import Journal
 from elastic_core.agent.loop import Agent
 from elastic_core.agent.parts import AgentOptions, AgentResult
 from elastic_core.agent.rendezvous_thread import RendezvousThread
-from elastic_core.agent.states import Ending
+from elastic_core.agent.states import AgentState, Ending
 from elastic_core.agent.subreaper import become_subreaper
-from elastic_core.clock import WaitBudget
+from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
 from elastic_core.failure.runner import PolicyRunner
@@ -27,6 +27,7 @@ from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
 from elastic_core.launcher.hang_watching import HangWatching
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
+from elastic_core.launcher.observers import choose_observers
 from elastic_core.launcher.plan import Attempt, worker_plan
 from elastic_core.launcher.reporter import RunReporter
 from elastic_core.launcher.rundir import RunDirectory
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from elastic_core.agent.sidecar import StoreSidecar
     from elastic_core.launcher.outcome import RunOutcome
     from elastic_core.launcher.timings import Timings
+    from elastic_core.multiprocessing.beat_file import Beats
     from elastic_core.multiprocessing.standby_pool import StandbyPool
 
 LOOPBACK = "127.0.0.1"
@@ -135,6 +137,8 @@ class _Job:
             handler.settings = replace(handler.settings, node_id=settings.node_id)
         policy = registry.make_policy(settings.policy, _policy_settings(settings), settings.policy_conf)
         chosen = choose_logs_specs(settings, self._brought.logs_specs)
+        self._observers = self._closing(choose_observers(settings, own_process=self._own_process))
+        self._observers.meter(handler)
         self._mark("plugins")
         with held(_stop_signals(settings) if self._own_process else ()):
             run_dir = RunDirectory.create(settings.run_dir, settings.run_id)
@@ -142,6 +146,7 @@ class _Job:
             self._cleanup.callback(self._discard_unused, run_dir)
         self._logs.prepare()
         hooks, warnings = registry.make_hooks(HookSettings(name="", run_id=settings.run_id, run_dir=str(run_dir.path)))
+        self._observers.open(run_dir, self._node_id)
         self._mark("run directory")
         return self._supervise(handler, policy, hooks, (*registry.warnings, *warnings), run_dir).exit_code
 
@@ -237,7 +242,13 @@ class _Job:
                 post=reactor.post,
                 call_later=reactor.call_later,
             ),
-            hooks=HookRunner(hooks, post=reactor.post, call_later=reactor.call_later, log=notice),
+            hooks=HookRunner(
+                hooks,
+                post=reactor.post,
+                call_later=reactor.call_later,
+                log=notice,
+                heard=self._observers.moment,
+            ),
             workers=self._hangs.over(workers),
             reporter=self._reporter,
             plan=lambda command: self._plan(command, handler),
@@ -245,7 +256,7 @@ class _Job:
             note_workers=guardian.note_workers,
             adopted=workers.reap_adopted if subreaper else None,
             fence_passed=guardian.fence_passed,
-            observe=self._status.note,
+            observe=self._note,
             progress=self._hangs.progress,
         )
         handler.services = Services(
@@ -255,10 +266,12 @@ class _Job:
             settings=handler.settings,
             reserve_port=lambda: self._reserve_port(handler),
             notice=notice,
-            said=self._status.said,
+            said=self._said,
         )
+        self._observers.begin(reactor, notice=notice, beats=lambda: self._beats(workers))
         reactor.call_later(WARM_AFTER_S, self._settle_in)
         result = agent.run()
+        self._observers.close()
         if self._sidecar is not None:
             self._sidecar.close()
         if self._timings is not None:
@@ -288,6 +301,18 @@ class _Job:
             where=lambda: _where(handler),
             last_incident=lambda: self._reporter.last_incident,
         )
+
+    def _note(self, state: AgentState, reason: str) -> None:
+        self._status.note(state, reason)
+        self._observers.state(state, reason)
+
+    def _said(self, text: str) -> None:
+        self._status.said(text)
+        self._observers.said(text)
+
+    def _beats(self, workers: WorkerGroup) -> dict[int, "Beats"]:
+        files = {rank: self._hangs.beat_file(rank) for rank in workers.alive}
+        return {rank: file.read() for rank, file in files.items() if file is not None}
 
     def _on_exit(self, exit: WorkerExit, agent: Agent) -> None:
         self._hangs.ended(exit.local_rank)
@@ -336,9 +361,11 @@ class _Job:
     def _resolve(self, info: RendezvousInfo | tuple[object, int, int], index: int, wait: WaitBudget) -> Round:
         if self._sidecar is not None:
             self._sidecar.retire(wait)  # or a port that the user chose could not be held again
+        began_s = SYSTEM_CLOCK.monotonic_s()
         round_ = resolve_round(
             info, index=index, settings=self._rdzv, token=index + 1, choose_master=self._choose_master, wait=wait
         )
+        self._observers.assigned(SYSTEM_CLOCK.monotonic_s() - began_s)
         if self._sidecar is not None and round_.node_rank == 0:
             self._sidecar.host(round_.master_port, wait)
         return round_
