@@ -24,14 +24,17 @@ from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.runner import HookRunner, NamedHook
 from elastic_core.launcher.brought import NOTHING, Brought
 from elastic_core.launcher.config import RunSettings
+from elastic_core.launcher.control import AgentControl
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
 from elastic_core.launcher.hang_watching import HangWatching
+from elastic_core.launcher.health import HealthChecking, LoopPulse
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.observers import choose_observers
 from elastic_core.launcher.plan import Attempt, worker_plan
 from elastic_core.launcher.reporter import RunReporter
 from elastic_core.launcher.rundir import RunDirectory
 from elastic_core.launcher.services import RoundPort, Services
+from elastic_core.launcher.sleep_watching import SleepWatching
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import SpawnWorkers
 from elastic_core.multiprocessing.console import Console
@@ -125,6 +128,7 @@ class _Job:
         self._planned = False
         self._sidecar: StoreSidecar | None = None
         self._hangs: HangWatching
+        self._sleeps: SleepWatching
         self._rdzv = _rendezvous_settings(settings, self._node_id, self._incarnation)
         self._registry = PluginRegistry(disabled=settings.disabled_plugins)
 
@@ -207,6 +211,14 @@ class _Job:
                 on_hang=lambda examine: agent.on_hang(examine),
             )
         )
+        self._sleeps = self._closing(
+            SleepWatching(
+                settings,
+                reactor=reactor,
+                reporter=self._reporter,
+                on_hang=lambda examine: agent.on_hang(examine),
+            )
+        )
         workers = self._closing(
             WorkerGroup(
                 reactor,
@@ -221,19 +233,30 @@ class _Job:
             )
         )
         self._status.workers = workers
+        self._control = self._closing(
+            AgentControl(
+                settings,
+                reactor=reactor,
+                run_dir=run_dir.path,
+                status=self._status,
+                beat_file=self._hangs.beat_file,
+                notice=notice,
+            )
+        )
+        rendezvous = self._closing(
+            RendezvousThread(
+                handler,
+                reactor=reactor,
+                resolve=self._resolve,
+                on_event=lambda event: agent.dispatch(event),
+                notice=notice,
+                blame=self._blame(),
+            )
+        )
         agent = Agent(
             _agent_options(settings, self._node_id, run_dir),
             reactor=reactor,
-            rendezvous=self._closing(
-                RendezvousThread(
-                    handler,
-                    reactor=reactor,
-                    resolve=self._resolve,
-                    on_event=lambda event: agent.dispatch(event),
-                    notice=notice,
-                    blame=self._blame(),
-                )
-            ),
+            rendezvous=rendezvous,
             policy=PolicyRunner(
                 policy,
                 Intensity(_policy_settings(settings)),
@@ -249,7 +272,7 @@ class _Job:
                 log=notice,
                 heard=self._observers.moment,
             ),
-            workers=self._hangs.over(workers),
+            workers=self._sleeps.over(self._hangs.over(workers)),
             reporter=self._reporter,
             plan=lambda command: self._plan(command, handler),
             journal=journal,
@@ -259,6 +282,7 @@ class _Job:
             observe=self._note,
             progress=self._hangs.progress,
         )
+        self._control.serve(agent, rendezvous, workers)
         handler.services = Services(
             reactor,
             agent=agent,
@@ -269,6 +293,8 @@ class _Job:
             said=self._said,
         )
         self._observers.begin(reactor, notice=notice, beats=lambda: self._beats(workers))
+        health = self._closing(HealthChecking(settings, brought=self._brought.health_check_server, notice=notice))
+        health.serve(LoopPulse(lambda: agent.turned_s, lambda: reactor.post(lambda: None)))
         reactor.call_later(WARM_AFTER_S, self._settle_in)
         result = agent.run()
         self._observers.close()
@@ -285,6 +311,7 @@ class _Job:
     def _settle_in(self) -> None:
         """Do what can wait until the workers run."""
         self._reporter.warm()
+        self._control.warm()
         self._status.warm()
         if self._own_process:
             gc.freeze()
@@ -316,6 +343,7 @@ class _Job:
 
     def _on_exit(self, exit: WorkerExit, agent: Agent) -> None:
         self._hangs.ended(exit.local_rank)
+        self._sleeps.ended(exit.local_rank)
         if self._outcome is not None:
             self._outcome.exits[exit.global_rank] = exit
         agent.on_worker_exit(exit)
@@ -353,7 +381,7 @@ class _Job:
 
     def _own_children(self, guardian: Guardian, handler: RendezvousHandler) -> frozenset[int]:
         """Return the children of this process that belong to no worker."""
-        ours = guardian.pids() | handler.pids() | self._hangs.helpers()
+        ours = guardian.pids() | handler.pids() | self._hangs.helpers() | self._control.helpers()
         return ours if self._sidecar is None else ours | self._sidecar.pids()
 
     # --- what the agent asks for
@@ -394,7 +422,10 @@ class _Job:
             use_agent_store=self._settings.agent_store or handler.use_agent_store,
         )
         paths = self._hangs.with_files(self._logs.round_paths(command.round), command.round)
+        paths = self._control.with_sockets(paths)
+        self._sleeps.begin_round(command.round)
         launches, paths = self._logs.asked(worker_plan(self._settings, attempt, paths), paths)
+        self._control.begin_round(launches)
         self._reporter.begin_round(paths, command.restart_count)
         if self._outcome is not None:
             error_files = {launch.global_rank: paths[launch.local_rank].error_file for launch in launches}
