@@ -389,13 +389,15 @@ class NodeReport(Record, frozen=True, kw_only=True):
 
     `failure` is the first of its workers' that happened by itself, None where there was none; it happened `age_s`
     before this node ordered the stop, or heard of it (below 0: after). `collateral`: it says no more than that a peer
-    was lost. `evidence` is text for whoever decides; the rendezvous only carries it. Not `final`: workers live.
+    was lost. Not `timed`: its worker has not said when it failed, so that is when it ended. `evidence` is text for
+    whoever decides; the rendezvous only carries it. Not `final`: workers live.
     """
 
     node_id: str
     failure: Failure | None = None
     age_s: float = 0.0
     collateral: bool = False
+    timed: bool = True
     failed_count: int = 0
     stopped_count: int = 0
     finished_count: int = 0

@@ -190,9 +190,28 @@ def test_an_intrinsic_failure_goes_before_a_collateral_one_within_the_window():
 
 
 def test_an_intrinsic_failure_after_the_window_is_a_later_one():
-    later = judge(ended(-9, rank=2, at_ns=AT_NS + 101 * MS), None)
+    later = judge(ended(rank=2), error(at_ns=AT_NS + 101 * MS))
     first = judge(ended(rank=0), error("ConnectionResetError", "", at_ns=AT_NS))
     assert ranks([later, first]) == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("code", "record", "later_ms", "order"),
+    [
+        (7, None, 900, [1, 0]),
+        (-6, error("Fatal Python error", "Aborted", source="faulthandler", at_ns=AT_NS + 900 * MS), 900, [1, 0]),
+        (7, None, 1_100, [0, 1]),
+        (1, error(at_ns=AT_NS + 200 * MS), 900, [0, 1]),
+        (0, None, 900, [0, 1]),
+    ],
+    ids=["exit code", "fault", "much later", "it said when", "stopped by us"],
+)
+def test_who_is_slow_to_end_goes_before_those_who_lost_it(code, record, later_ms, order):
+    """Its connections are closed when it begins to end; what it ends with is known only then."""
+    lost = judge(ended(rank=0, at_ns=AT_NS + 5 * MS), error("ConnectionResetError", "", at_ns=AT_NS))
+    stopped = {"stop_signal": 15, "stop_sent_ns": AT_NS} if code == 0 else {}
+    cause = judge(ended(code, rank=1, at_ns=AT_NS + later_ms * MS, **stopped), record)
+    assert ranks([lost, cause]) == order
 
 
 def test_nanoseconds_decide_between_intrinsic_failures_whatever_order_they_are_given_in():

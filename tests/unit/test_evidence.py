@@ -64,6 +64,14 @@ def test_what_only_lost_a_peer_goes_behind_what_failed_by_itself_within_100_ms(r
     assert first_cause(reversed(reports)).node_id == first
 
 
+@pytest.mark.parametrize(("later_s", "first"), [(0.9, "b"), (1.1, "a")])
+def test_what_only_lost_a_peer_goes_behind_one_that_was_slow_to_end(later_s, first):
+    slow = replace(report("b", worker(4), age_s=2.0 - later_s), timed=False)
+    reports = [report("a", worker(0, RESET), age_s=2.0), slow, report("c", worker(8, RESET), age_s=1.9)]
+    assert first_cause(reports).node_id == first
+    assert first_cause(reversed(reports)).node_id == first
+
+
 def test_the_older_failure_is_first_and_of_equals_the_lower_rank():
     assert first_cause([report("a", worker(0), age_s=0.1), report("b", worker(4), age_s=0.2)]).node_id == "b"
     assert first_cause([report("b", worker(4), age_s=0.1), report("a", worker(0), age_s=0.1)]).node_id == "a"

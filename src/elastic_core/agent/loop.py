@@ -18,7 +18,7 @@ from elastic_core.agent.rendezvous_thread import RendezvousThread
 from elastic_core.agent.run_decision import RunDecision
 from elastic_core.agent.signals import Signals
 from elastic_core.agent.states import AgentState, Created, Deciding, Ended, Ending, Running
-from elastic_core.agent.steps import SETTLE_S
+from elastic_core.agent.steps import PEERS_SETTLE_S
 from elastic_core.agent.stopping import Stopping
 from elastic_core.agent.timers import Timers
 from elastic_core.clock import SYSTEM_CLOCK, Clock
@@ -317,8 +317,8 @@ class Agent:
     def _judge(self, failure: Failure, round_: Round) -> None:
         """Act on a failure: at once if it has a cause of its own.
 
-        Workers that merely lost a peer say nothing of why. The peer may be about to write it down: stopping it within
-        these milliseconds would leave the run without its cause.
+        Workers that merely lost a peer say nothing of why. The peer may be about to write it down, or to end with the
+        code that tells it: stopping it meanwhile would leave the run without its cause.
         """
         origins = {worker.origin for worker in self._reporter.failed_workers()} - {Origin.STOPPED}
         gathers = isinstance(self._state, Deciding) and self._state.ledger.gathers
@@ -330,7 +330,7 @@ class Agent:
             if isinstance(self._state, Deciding) and self._state.round is round_:
                 self.dispatch(m.Examined(failure=failure))
 
-        self._reactor.call_later(SETTLE_S, judge)
+        self._reactor.call_later(PEERS_SETTLE_S, judge)
 
     def _seen(self, round_: Round, *, final: bool) -> NodeReport:
         return self._run_decision.report(round_, self._exits, self._restart_count, final=final)

@@ -25,6 +25,8 @@ from elastic_core.types import Decision, Failure, FailureClass, Record, Round
 
 SETTLE_S = 0.1
 """How long peers of a worker that failed by itself may still report what they saw; a signal death settles at once."""
+PEERS_SETTLE_S = 0.5
+"""The same for peers on other nodes, where all that failed here has merely lost one: it may be on its way out."""
 URGE_S = 0.5
 """A second stop signal counts only this long after the first: one Ctrl-C can arrive twice."""
 LEAVE_S = 3.0

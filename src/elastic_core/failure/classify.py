@@ -8,6 +8,10 @@ from elastic_core.types import ErrorRecord, FailedWorker, FailureClass, Origin, 
 
 COLLATERAL_WINDOW_NS = 100_000_000
 """A lost connection may be noticed this much before its cause is known: the cause still goes first."""
+ENDING_NS = 1_000_000_000
+"""The same for a cause of which only its end is known: its connections go first, then its interpreter, then it ends."""
+TIMED_SOURCES = ("hook", "record")
+"""Where an error's time is the error's own; elsewhere it is that of the worker's end."""
 
 MAX_SUMMARY_CHARS = 300
 
@@ -86,12 +90,17 @@ def judge(
 def rank_causes(workers: Iterable[FailedWorker]) -> tuple[FailedWorker, ...]:
     """Order workers by who failed first; those that we stopped follow, by rank.
 
-    A collateral failure goes behind every intrinsic one that is at most `COLLATERAL_WINDOW_NS` younger.
+    A collateral failure goes behind every intrinsic one that is at most `COLLATERAL_WINDOW_NS` younger. Where one would
+    still be first, it makes way for a worker that only its end tells of, if that came at most `ENDING_NS` later.
     """
     everyone = tuple(workers)
     failed = [worker for worker in everyone if worker.origin is not Origin.STOPPED]
     stopped = [worker for worker in everyone if worker.origin is Origin.STOPPED]
     failed.sort(key=_cause_order)
+    slow = next((worker for worker in failed if _ended_slowly(worker, failed[0])), None)
+    if slow is not None:
+        failed.remove(slow)
+        failed.insert(0, slow)
     stopped.sort(key=lambda worker: worker.exit.global_rank)
     return (*failed, *stopped)
 
@@ -99,6 +108,17 @@ def rank_causes(workers: Iterable[FailedWorker]) -> tuple[FailedWorker, ...]:
 def _cause_order(worker: FailedWorker) -> tuple[int, int, int]:
     allowance_ns = COLLATERAL_WINDOW_NS if worker.origin is Origin.COLLATERAL else 0
     return worker.at_ns + allowance_ns, int(worker.origin is Origin.COLLATERAL), worker.exit.global_rank
+
+
+def is_timed(error: ErrorRecord | None) -> bool:
+    """Return whether a worker has said itself when it failed; else its end is all that is known of that."""
+    return error is not None and error.source in TIMED_SOURCES
+
+
+def _ended_slowly(worker: FailedWorker, first: FailedWorker) -> bool:
+    if first.origin is not Origin.COLLATERAL or worker.origin is not Origin.INTRINSIC:
+        return False
+    return not is_timed(worker.error) and worker.at_ns <= first.at_ns + ENDING_NS
 
 
 def was_stopped(exit: WorkerExit, error: ErrorRecord | None) -> bool:

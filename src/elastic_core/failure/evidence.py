@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from elastic_core.encoding import encode_json
-from elastic_core.failure.classify import COLLATERAL_WINDOW_NS, rank_causes
+from elastic_core.failure.classify import COLLATERAL_WINDOW_NS, ENDING_NS, rank_causes
 from elastic_core.failure.incident import (
     Incident,
     IncidentNode,
@@ -65,10 +65,16 @@ def node_evidence(host: str, workers: Iterable[FailedWorker], incident: Incident
 def first_cause(reports: Iterable[NodeReport]) -> NodeReport | None:
     """Return the report of the node where it began; None: no worker of any failed by itself.
 
-    What only tells of a lost peer goes behind every other failure that is at most 100 ms younger, as within a node.
+    What only tells of a lost peer goes behind every other failure that is at most 100 ms younger, and behind one that
+    is at most a second younger where only a worker's end tells of it; as within a node.
     """
-    failed = [report for report in reports if report.failure is not None]
-    return min(failed, key=_order) if failed else None
+    failed = sorted((report for report in reports if report.failure is not None), key=_order)
+    if not failed:
+        return None
+    first = failed[0]
+    oldest_s = first.age_s - ENDING_NS / 1e9
+    slow = (report for report in failed if not report.collateral and not report.timed and report.age_s >= oldest_s)
+    return next(slow, first) if first.collateral else first
 
 
 def _order(report: NodeReport) -> tuple[float, bool, int, str]:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from elastic_core.agent.hang_report import HangReport
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.encoding import encode_json
-from elastic_core.failure.classify import judge
+from elastic_core.failure.classify import TIMED_SOURCES, judge
 from elastic_core.failure.evidence import node_evidence, read_run, run_incident
 from elastic_core.failure.incident import (
     Incident,
@@ -133,6 +133,7 @@ class IncidentReporter:
             failure=to_failure(incident, at_s=0.0, uptime_s=0.0),
             age_s=heard_s - ended_s + (first.exited_ns - first.at_ns) / 1e9,
             collateral=first.origin is Origin.COLLATERAL,
+            timed=first.exception is not None and first.exception.source in TIMED_SOURCES,
         )
 
     def merge(self, reports: Sequence[NodeReport], restarts: int) -> tuple[Failure, str]:
