@@ -1,0 +1,83 @@
+"""python-etcd for library users: where it is missing, one line says so."""
+
+import importlib
+from typing import Any, Final
+
+from elastic_core.errors import PluginError, RendezvousConnectionError
+from elastic_core.rendezvous.parameters import RendezvousParameters
+from elastic_core.rendezvous.torch_endpoint import parse_rendezvous_endpoint
+
+DEFAULT_PORT: Final = 2379
+_READ_TIMEOUT_S: Final = 60
+
+
+def import_etcd() -> Any:  # noqa: ANN401  # has no types
+    """Return python-etcd's module.
+
+    Raises:
+        PluginError: it is not installed.
+    """
+    try:
+        module = importlib.import_module("etcd")
+        assert module.Client is not None
+    except (ImportError, AttributeError) as error:  # a folder of that name is a module, too
+        raise PluginError(
+            f"etcd's v2 API needs python-etcd, which can't be imported ({error})",
+            hint="pip install 'elastic-rdzv-etcd[v2]'",
+        ) from error
+    return module
+
+
+def troubles(etcd: Any) -> tuple[type[Exception], ...]:  # noqa: ANN401  # the module
+    """Return what a client raises when the server can't be reached, or does not answer."""
+    http: type[Exception] = importlib.import_module("urllib3.exceptions").HTTPError  # python-etcd lets some through
+    return etcd.EtcdException, http, OSError
+
+
+def import_plugin() -> Any:  # noqa: ANN401  # the plugin's module
+    """Return the module of the distribution that brings the etcd backends.
+
+    Raises:
+        PluginError: it is not installed.
+    """
+    try:
+        return importlib.import_module("elastic_rdzv_etcd")
+    except ImportError as error:
+        raise PluginError(
+            f"the etcd backends are in elastic-rdzv-etcd, which can't be imported ({error})",
+            hint="pip install elastic-rdzv-etcd",
+        ) from error
+
+
+def make_client(params: RendezvousParameters) -> Any:  # noqa: ANN401  # python-etcd's
+    """Return a client of etcd's v2 API.
+
+    Of the options it takes `read_timeout` (seconds, default 60), `protocol` (`http`, `https`), `ssl_cert`,
+    `ssl_cert_key` and `ca_cert` (paths).
+
+    Raises:
+        ValueError: an option can't be.
+        RendezvousConnectionError: the server can't be reached.
+        PluginError: python-etcd is not installed.
+    """
+    etcd = import_etcd()
+    host, port = parse_rendezvous_endpoint(params.endpoint, DEFAULT_PORT)
+    timeout_s = params.get_as_int("read_timeout", _READ_TIMEOUT_S) or 0
+    if timeout_s <= 0:
+        raise ValueError(f"rendezvous option read_timeout={timeout_s}: needed seconds, more than 0")
+    protocol = str(params.get("protocol", "http")).strip().lower()
+    if protocol not in ("http", "https"):
+        raise ValueError(f"rendezvous option protocol={protocol!r}: needed http or https")
+    cert, key = params.get("ssl_cert"), params.get("ssl_cert_key")
+    try:
+        return etcd.Client(
+            host,
+            port,
+            read_timeout=timeout_s,
+            protocol=protocol,
+            cert=(cert, key) if cert and key else cert,
+            ca_cert=params.get("ca_cert"),
+            allow_reconnect=True,
+        )
+    except troubles(etcd) as error:
+        raise RendezvousConnectionError(f"etcd at {host}:{port} can't be reached: {error}") from error

@@ -1,0 +1,127 @@
+"""Torch's store on etcd's v2 API, by name.
+
+Importing it imports torch: the class is one of torch's stores. torch is named in strings, for the type checker's sake,
+which would need torch and minutes.
+"""
+
+import importlib
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from elastic_core.clock import WaitBudget
+from elastic_core.errors import ConfigError
+from elastic_core.rendezvous.etcd_client import import_etcd
+
+_torch: Any = importlib.import_module("torch.distributed")
+_TRY_AGAIN_S: Final = 0.02
+_LOOK_S: Final = 5.0
+"""How long one watch lasts: what it has missed (etcd forgets events) is then seen by looking."""
+
+
+class EtcdStore(_torch.Store):  # type: ignore[misc]  # torch is not known to the type checker
+    """A key-value store of torch's on an etcd client of python-etcd.
+
+    Args:
+        etcd_client: python-etcd's `Client`.
+        etcd_store_prefix: The directory of the keys; with a slash in front or without.
+        timeout: How long `get` and `wait` wait; None: 300 s, as all stores of torch's.
+    """
+
+    def __init__(self, etcd_client: Any, etcd_store_prefix: str, timeout: timedelta | None = None) -> None:  # noqa: ANN401  # has no types
+        """Ask nothing yet."""
+        super().__init__()
+        self.client = etcd_client
+        self.prefix = f"/{etcd_store_prefix.strip('/')}/"  # etcd names keys with the slash, whatever it was asked for
+        self._etcd = import_etcd()
+        if timeout is not None:
+            self.set_timeout(timeout)
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Write a key."""
+        self.client.set(self._name(key), _packed(value))
+
+    def get(self, key: str) -> bytes:
+        """Return a key's value, waiting for it.
+
+        Raises:
+            LookupError: it did not come in time.
+        """
+        return self._wait_for([key], self.timeout)[key]
+
+    def add(self, key: str, num: int) -> int:
+        """Raise a number by `num`, from 0 where there is none, and return what it is now."""
+        while True:
+            try:
+                self.client.write(self._name(key), _packed(str(num)), prevExist=False)
+            except self._etcd.EtcdAlreadyExist:
+                found = self.client.read(self._name(key))
+            else:
+                return num
+            raised = int(b64decode(found.value)) + num
+            try:
+                self.client.write(self._name(key), _packed(str(raised)), prevIndex=found.modifiedIndex)
+            except (self._etcd.EtcdCompareFailed, self._etcd.EtcdKeyNotFound):
+                WaitBudget().sleep(_TRY_AGAIN_S)  # another one was faster
+                continue
+            return raised
+
+    def wait(self, keys: Sequence[str], override_timeout: timedelta | None = None) -> None:
+        """Wait until all keys are there.
+
+        Raises:
+            LookupError: they did not come in time.
+        """
+        self._wait_for(keys, self.timeout if override_timeout is None else override_timeout)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Return whether all keys are there now."""
+        return len(self._look(keys)[0]) == len(set(keys))
+
+    def delete_key(self, key: str) -> bool:
+        """Delete a key; return whether it was there."""
+        try:
+            self.client.delete(self._name(key))
+        except self._etcd.EtcdKeyNotFound:
+            return False
+        return True
+
+    def _name(self, key: str | bytes) -> str:
+        return self.prefix + _packed(key)
+
+    def _look(self, keys: Sequence[str]) -> tuple[dict[str, bytes], int]:
+        """Return the values of those keys that are there, and etcd's index then (0: unknown)."""
+        try:
+            found = self.client.read(self.prefix)
+        except self._etcd.EtcdKeyNotFound:
+            return {}, 0
+        values = {leaf.key: leaf.value for leaf in found.leaves if not leaf.dir}
+        here = {key: b64decode(values[self._name(key)]) for key in keys if self._name(key) in values}
+        return here, found.etcd_index
+
+    def _wait_for(self, keys: Sequence[str], timeout: timedelta) -> dict[str, bytes]:
+        end = WaitBudget.lasting(timeout.total_seconds())
+        while True:
+            here, index = self._look(keys)
+            missing = [key for key in keys if key not in here]
+            if not missing:
+                return here
+            left_s = end.remaining_s(_LOOK_S)
+            if left_s <= 0:
+                told = f"{missing[0]!r}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
+                raise LookupError(f"EtcdStore: key {told} not there within {timeout.total_seconds():g} s")
+            self._await_event(index, left_s)
+
+    def _await_event(self, index: int, timeout_s: float) -> None:
+        after = {"index": index + 1} if index else {}
+        try:
+            self.client.watch(self.prefix, recursive=True, timeout=timeout_s, **after)
+        except (self._etcd.EtcdWatchTimedOut, self._etcd.EtcdEventIndexCleared):
+            return
+
+
+def _packed(value: str | bytes) -> str:
+    if not isinstance(value, (str, bytes)):
+        raise ConfigError(f"EtcdStore takes text and bytes, not {type(value).__name__}")
+    return b64encode(value.encode() if isinstance(value, str) else value).decode()
