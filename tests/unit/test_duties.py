@@ -182,3 +182,18 @@ def test_round_says_how_old_the_run_is_whoever_writes_it():
     over = replace(CONTROL, ending=Ending(token=1, nonce="x", kind="restart", reason="r", by="a"))
     duty = judge(replace(now, control=over, run_s=17.25), Notes()).duty
     assert (duty.document.index, duty.document.at_s) == (1, 17.25)
+
+
+# --- no more changes
+
+
+@pytest.mark.parametrize(
+    ("others", "kind"), [((), FailureClass.NODE_LOST), ((("b", "leaving"),), FailureClass.PREEMPTED)]
+)
+def test_change_too_many_is_told_as_what_it_was(others, kind):
+    members = [member(1, "a", "running"), *(member(seat, node, state) for seat, (node, state) in enumerate(others, 2))]
+    duty = judge(replace(view(*members), max_changes=0, run_s=9.0), Notes()).duty
+    assert isinstance(duty, GiveVerdict)
+    failure = duty.verdict.failure
+    assert (failure.failure_class, failure.node_id, failure.node_count, failure.at_s) == (kind, "b", 2, 9.0)
+    assert failure.summary == duty.verdict.reason

@@ -35,6 +35,7 @@ from elastic_core.types import (
     API_VERSION,
     Capability,
     Failure,
+    FailureClass,
     NodeReport,
     RendezvousInfo,
     RendezvousSettings,
@@ -181,7 +182,8 @@ class CoordinatedRendezvous(RendezvousHandler):
         if self._store.hosting and self._driver.in_round:
             node = self._driver.node
             reason = f"node {node}, which hosts the rendezvous store, {self._store.where}, was told to stop"
-            verdict = Verdict(outcome="failed", exit_code=RendezvousError.exit_code, reason=reason, by=node)
+            failure = replace(self._driver.failure(reason), failure_class=FailureClass.PREEMPTED)
+            verdict = Verdict(outcome="failed", exit_code=failure.exit_code, reason=reason, by=node, failure=failure)
             self._tell(m.DecisionPosted(post=verdict))
         self._tell(m.DepartureAnnounced())
 

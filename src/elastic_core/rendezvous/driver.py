@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
 from elastic_core.errors import (
@@ -19,9 +20,11 @@ from elastic_core.rendezvous import member_messages as m
 from elastic_core.rendezvous.documents import ControlDocument, MemberRecord, RoundDocument, decode, encode
 from elastic_core.rendezvous.machine import step
 from elastic_core.rendezvous.membership import LONG_AGO_S, NEVER_S, State, Want
+from elastic_core.rendezvous.outage import store_failure
 from elastic_core.rendezvous.peers import PeerEndpoint, ask_peers
 from elastic_core.rendezvous.roster import Candidate
 from elastic_core.rendezvous.store import CONTROL_KEY, CoordinationStore, Document, Revisions, Seat
+from elastic_core.types import Failure
 
 if TYPE_CHECKING:
     from elastic_core.rendezvous.handler import AgentServices
@@ -101,6 +104,11 @@ class Driver:
     def node(self) -> str:
         """Return this node's id as the others know it."""
         return self._state.me.node
+
+    def failure(self, summary: str) -> Failure:
+        """Return a failure of the store's on this node, now."""
+        state = self._state
+        return replace(store_failure(state, summary), at_s=state.run_s(self._clock.monotonic_s()))
 
     @property
     def in_round(self) -> bool:

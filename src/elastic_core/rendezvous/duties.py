@@ -22,7 +22,7 @@ from elastic_core.rendezvous.documents import (
 )
 from elastic_core.rendezvous.left_out import carried, needed, out_until, still_out
 from elastic_core.rendezvous.roster import Candidate, assign, choose, entries
-from elastic_core.types import NodeReport, Record
+from elastic_core.types import Failure, FailureClass, NodeReport, Record
 
 PARK_S = (0.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """How long a node that left without a word waits as a spare when it is back, by how often it did so."""
@@ -294,15 +294,7 @@ def _change(
     unclean = tuple(entry.node for entry in lost if entry.incarnation not in notes.clean)
     reason = _told(lost, unclean, arrived)
     if view.max_changes is not None and current.changes >= view.max_changes:
-        verdict = Verdict(
-            outcome="failed",
-            exit_code=4,
-            reason=f"{reason}, and --max-membership-changes is {view.max_changes}",
-            by=view.node,
-            token=current.token,
-            rule="max-membership-changes",
-        )
-        return GiveVerdict(verdict=verdict)
+        return GiveVerdict(verdict=_too_many_changes(view, current, names, unclean, reason))
     exclude, exclude_s = carried(view.control.ending, current, notes.ending_s, view.now_s)
     ending = Ending(
         token=current.token,
@@ -317,6 +309,32 @@ def _change(
         arrived=arrived,
     )
     return EndRound(ending=ending)
+
+
+def _too_many_changes(
+    view: View, current: RoundDocument, names: Sequence[str], unclean: Sequence[str], reason: str
+) -> Verdict:
+    what = f"{reason}, and --max-membership-changes is {view.max_changes}"
+    failure = Failure(
+        failure_class=FailureClass.NODE_LOST if unclean else FailureClass.PREEMPTED,
+        summary=what,
+        node_id=next(iter((*unclean, *names)), view.node),
+        round_index=current.index,
+        node_count=len(current.roster),
+        at_s=round(view.run_s, 3),
+        uptime_s=0.0,
+        exit_code=4,
+        message=what,
+    )
+    return Verdict(
+        outcome="failed",
+        exit_code=failure.exit_code,
+        reason=what,
+        by=view.node,
+        token=current.token,
+        rule="max-membership-changes",
+        failure=failure if names else None,
+    )
 
 
 def _told(lost: Sequence[RosterEntry], unclean: Sequence[str], arrived: int) -> str:

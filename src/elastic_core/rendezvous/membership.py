@@ -113,8 +113,8 @@ class State(Record, frozen=True, kw_only=True):
     """All that a member knows.
 
     `control` and `round` are the last that were read; `fresh` names what need not be read again (`members`, too).
-    `kept` and `kept_round` are the last of this run: copies to offer to a store that has lost them. `clock` has an epoch
-    and when that run's clock stood at 0: as early as the rounds that were read say.
+    `kept` and `kept_round` are the last of this run: copies to offer to a store that has lost them. `clock` has an
+    epoch and when that run's clock stood at 0: as early as the rounds that were read say.
     `live` counts the members, `most` how many there were at once since this one began to wait.
     `mine` is the round that this member runs or ran last. `confirmed_s` is when the last lease operation that the store
     confirmed was sent, `evidence_s` when peers were asked who then said that the store is away for all.
@@ -122,13 +122,15 @@ class State(Record, frozen=True, kw_only=True):
     `stop_told` is the token of the round of which this node has ordered the stop, or was told it, at `stopped_s`;
     `stands` that order, `order` one that is still to be published, `report` what this node has seen of that round;
     `alone`: the agent was told to decide by itself. `asked` is the round about which this node's agent was asked to
-    decide, at `asked_s`.
+    decide, at `asked_s`. `leaving`: the agent was told to stop; `parting`: it has no workers any more, and waits from
+    `leave_s` on for the others to know why.
     """
 
     me: Me
     want: Want = Want.NOTHING
     progress: Progress = Progress.RUNNING
     leaving: bool = False
+    parting: bool = False
     mine: RoundDocument | None = None
     seen: int = 0
     told: int = 0
@@ -196,8 +198,12 @@ class State(Record, frozen=True, kw_only=True):
 
     @property
     def fence_s(self) -> float:
-        """Return by when this node's workers must be dead unless there is a newer word."""
-        return self.lease_s + self.me.fence_s
+        """Return by when this node's workers must be dead unless there is a newer word.
+
+        Never, once the verdict is known of a run whose store goes with the node that hosts it: that node is not there
+        for as long as the others' grace periods, and with its store every other round of this run is gone, too.
+        """
+        return NEVER_S if self.verdict_told and self.me.hosted else self.lease_s + self.me.fence_s
 
     def run_s(self, now_s: float) -> float:
         """Return the run's age: since its first round was formed."""

@@ -1,0 +1,43 @@
+"""Ends of a run that no worker is to blame for: what class of failure each node writes down."""
+
+import json
+import signal
+
+from chaos.multi_node import Run
+
+
+def incident(node):
+    (path,) = node.agent.runtime.glob("elastic-*/*/incident.json")
+    return json.loads(path.read_text())
+
+
+def of_class(node, kind):
+    found = incident(node)
+    assert (found["failure_class"], found["source"], found["node_count"]) == (kind, "launcher", 2)
+    return found
+
+
+def test_node_lost_beyond_what_is_allowed(redis_run):
+    a, b = (redis_run.node(name, "1:2", "--max-membership-changes", "0") for name in "ab")
+    a.said(world=2)
+    b.kill_agent()
+    a.ends(4)
+    assert "b lost, and --max-membership-changes is 0" in of_class(a, "node lost")["summary"]
+
+
+def test_node_that_is_told_to_stop_beyond_what_is_allowed(redis_run):
+    a, b = (redis_run.node(name, "1:2", "--max-membership-changes", "0") for name in "ab")
+    a.said(world=2)
+    b.agent.signal(signal.SIGTERM)
+    a.ends(4)
+    assert "b left, and --max-membership-changes is 0" in of_class(a, "preempted")["summary"]
+
+
+def test_host_of_the_store_is_told_to_stop(elastic, tmp_path):
+    run = Run(elastic, tmp_path)
+    a, b = (run.node(name, "2") for name in "ab")
+    for node in (a, b):
+        node.said(world=2)
+    a.agent.signal(signal.SIGTERM)
+    b.ends(4)
+    assert "which hosts the rendezvous store" in of_class(b, "preempted")["summary"]
