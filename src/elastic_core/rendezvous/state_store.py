@@ -51,6 +51,7 @@ DEFAULT_KEEP_S: Final = 24 * 3600.0
 _TRIES: Final = 64
 """How often a change is tried that others' changes have spoiled."""
 _PAUSE_S: Final = 0.02
+_LONGEST_PAUSE_S: Final = 0.2
 _PAUSE_SHARE: Final = 2 / 3
 """The share of a lease for which nothing was seen to move, after which nobody is judged."""
 
@@ -314,7 +315,9 @@ class StateStore(CoordinationStore):
             after = msgspec.json.encode(content)
             if after == before or self._write(after, token, wait):
                 return result
-            wait.sleep(random.uniform(0, _PAUSE_S * (1 + attempt)))  # so that not all try again at once
+            wait.sleep(
+                random.uniform(0, min(_PAUSE_S * (1 + attempt), _LONGEST_PAUSE_S))
+            )  # so that not all try again at once
         raise BackendUnavailableError(f"{self.where}: others change the run as fast as it can be read")
 
     def _look(self, wait: WaitBudget) -> tuple[_Content | None, Token | None]:

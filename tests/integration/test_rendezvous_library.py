@@ -1,0 +1,350 @@
+"""What torch's rendezvous has beside its handlers: parameters, registries, endpoints, and the helpers' own rules."""
+
+import datetime
+import importlib
+import pickle
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from elastic_core import errors, rendezvous, types
+from elastic_core.clock import WaitBudget
+from elastic_core.errors import BackendRefusedError, BackendUnavailableError, OutcomeUnknownError
+from elastic_core.rendezvous import (
+    RendezvousHandlerRegistry,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    RendezvousTimeout,
+    StateStore,
+    parse_rendezvous_endpoint,
+    rendezvous_handler_registry,
+    state_store,
+    store_timeout,
+    tcp_store,
+)
+from elastic_core.rendezvous import registry as in_code
+from elastic_core.rendezvous.dynamic import DynamicRendezvousHandler, create_handler
+from elastic_core.rendezvous.state_backend import RendezvousBackend
+from elastic_core.rendezvous.store_helpers import barrier
+from elastic_core.testing import rendezvous_settings
+
+
+def parameters(**config):
+    return RendezvousParameters("mine", "host:1", "run", 1, 2, **config)
+
+
+# --- parameters
+
+
+@pytest.mark.parametrize(
+    ("backend", "least", "most", "told"), [("", 1, 1, "name"), ("x", 0, 1, "min_nodes=0"), ("x", 2, 1, "max_nodes=1")]
+)
+def test_parameters_that_cannot_be(backend, least, most, told):
+    with pytest.raises(ValueError, match=told):
+        RendezvousParameters(backend, "", "run", least, most)
+
+
+def test_options_as_they_are_as_truths_and_as_numbers():
+    made = parameters(a="Yes", b="0", c=1, d=False, e=" 7 ", f=None, g="x")
+    assert (made.local_addr, made.config["a"], made.get("z", 3)) == (None, "Yes", 3)
+    assert [made.get_as_bool(key) for key in "abcdfz"] == [True, False, True, False, None, None]
+    assert (made.get_as_bool("z", True), made.get_as_int("e"), made.get_as_int("z", 4)) == (True, 7, 4)
+    for ask in (made.get_as_bool, made.get_as_int):
+        with pytest.raises(ValueError, match="g='x'"):
+            ask("g")
+    with pytest.raises(ValueError, match="n=2"):
+        parameters(n=2).get_as_bool("n")
+
+
+# --- endpoints
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "found"),
+    [
+        (None, ("localhost", 9)),
+        ("  ", ("localhost", 9)),
+        ("h", ("h", 9)),
+        ("h.example:0", ("h.example", 0)),
+        ("10.0.0.1:65535", ("10.0.0.1", 65535)),
+        ("[::1]", ("::1", 9)),
+        ("[::1]:80", ("::1", 80)),
+    ],
+)
+def test_endpoints(endpoint, found):
+    assert parse_rendezvous_endpoint(endpoint, 9) == found
+
+
+@pytest.mark.parametrize("endpoint", ["h:65536", "h:", "h:x", "h:-1", "a b:1", "~:1", ":1", "h:123456"])
+def test_endpoints_that_cannot_be(endpoint):
+    with pytest.raises(ValueError, match="endpoint"):
+        parse_rendezvous_endpoint(endpoint, 9)
+
+
+# --- registries
+
+
+class Handler:
+    def __init__(self, name="mine"):
+        self._name = name
+
+    def get_backend(self):
+        return self._name
+
+
+def test_a_registry_makes_what_was_registered():
+    registry = RendezvousHandlerRegistry()
+    made = Handler()
+
+    def create(params):
+        return made
+
+    registry.register("mine", create)
+    registry.register("mine", create)
+    assert registry.create_handler(parameters()) is made
+    with pytest.raises(ValueError, match="already"):
+        registry.register("mine", lambda params: made)
+    with pytest.raises(ValueError, match="empty"):
+        registry.register("", create)
+
+
+def test_a_registry_refuses_names_that_nobody_has():
+    registry = RendezvousHandlerRegistry()
+    registry.register("other", lambda params: Handler("another"))
+    with pytest.raises(ValueError, match=r"'mine' is not registered; there are: other"):
+        registry.create_handler(parameters())
+    with pytest.raises(RuntimeError, match="calls itself 'another'"):
+        registry.create_handler(RendezvousParameters("other", "", "run", 1, 1))
+
+
+class Shelf(RendezvousBackend):
+    """Keeps one state."""
+
+    name = "mine"
+
+    def __init__(self):
+        self.state, self.count = None, 0
+
+    def get_state(self):
+        return None if self.state is None else (self.state, self.count)
+
+    def set_state(self, state, token=None):
+        if token != (self.count or None):
+            return self.state, self.count, False
+        self.state, self.count = state, self.count + 1
+        return state, self.count, True
+
+
+@pytest.fixture
+def registered():
+    def create(params):
+        return create_handler(None, Shelf(), params)
+
+    rendezvous_handler_registry.register("mine", create)
+    yield
+    in_code.unregister("mine")
+    del rendezvous_handler_registry._creators["mine"]
+
+
+def test_what_is_registered_for_scripts_serves_agents_with_all_that_they_know(registered):
+    maker = in_code.registered("mine")
+    handler = maker(rendezvous_settings(backend="mine", run_id="r", local_world_size=4, options={"join_timeout": "7"}))
+    assert isinstance(handler, DynamicRendezvousHandler)
+    assert (handler.settings.local_world_size, handler.settings.options["join_timeout"]) == (4, 7.0)
+    assert rendezvous.get_rendezvous_handler(parameters()).get_backend() == "mine"
+
+
+def test_a_name_that_is_neither_registered_nor_installed():
+    with pytest.raises(ValueError, match="'nonesuch'"):
+        rendezvous.get_rendezvous_handler(RendezvousParameters("nonesuch", "", "run", 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("config", "options"),
+    [
+        ({}, {}),
+        ({"join_timeout": "9", "last_call_timeout": 2}, {"join_timeout": 9.0, "last_call_timeout": 2.0}),
+        ({"keep_alive_interval": 2}, {"lease_ttl": 6.0}),
+        ({"keep_alive_max_attempt": 2, "timeout": 900}, {"lease_ttl": 10.0}),
+    ],
+)
+def test_torchs_options_of_a_dynamic_handler(config, options):
+    assert create_handler(None, Shelf(), parameters(**config)).settings.options == options
+
+
+@pytest.mark.parametrize("value", [0, -1, "soon"])
+def test_times_that_cannot_be(value):
+    with pytest.raises(ValueError, match="join_timeout"):
+        create_handler(None, Shelf(), parameters(join_timeout=value))
+
+
+def test_timeouts_have_torchs_defaults():
+    default = RendezvousTimeout()
+    seconds = [each.total_seconds() for each in (default.join, default.last_call, default.close, default.heartbeat)]
+    assert seconds == [600, 30, 30, 5]
+    with pytest.raises(ValueError, match="last_call"):
+        RendezvousTimeout(last_call=datetime.timedelta(0))
+
+
+# --- what a round is
+
+
+def test_a_round_in_torchs_order_of_arguments():
+    info = RendezvousInfo("store", 1, 2, RendezvousStoreInfo("host", 3))
+    assert isinstance(info, types.RendezvousInfo)
+    assert (info.store, info.rank, info.world_size, info.bootstrap_store_info.master_port) == ("store", 1, 2, 3)
+    assert (info.master_addr, info.master_port) == ("host", 3)  # what an agent of ours reads
+
+
+class Keys(dict):
+    """A store, as far as helpers need one."""
+
+    timeout = datetime.timedelta(seconds=300)
+
+    def set(self, key, value):
+        self[key] = value
+
+    def get(self, key):
+        return self[key]
+
+    def set_timeout(self, timeout):
+        self.timeout = timeout
+
+
+def test_nodes_agree_on_where_workers_meet():
+    store = Keys()
+    first = RendezvousStoreInfo.build(0, store, "me", 7)
+    assert first == RendezvousStoreInfo.build(1, store, "you") == RendezvousStoreInfo("me", 7)
+    assert store == {"MASTER_ADDR": b"me", "MASTER_PORT": b"7"}
+    assert RendezvousStoreInfo.build(0, store, "me").master_port > 0
+
+
+def test_a_timeout_comes_back_after_an_exception():
+    store = Keys()
+    seen = []
+
+    def fail():
+        with store_timeout(store, 5):
+            seen.append(store.timeout.total_seconds())
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert [*seen, store.timeout.total_seconds()] == [5, 300]
+
+
+def test_a_barrier_with_names_needs_a_rank():
+    with pytest.raises(ValueError, match="rank"):
+        barrier(Keys(), 2, "b", rank_tracing_decoder=str)
+
+
+# --- ports
+
+
+def test_a_free_port_is_free():
+    with socket.socket() as sock:
+        sock.bind(("localhost", tcp_store.get_free_port()))
+
+
+def test_where_no_socket_can_be_had_the_reason_is_told(monkeypatch):
+    def refuse(*_):
+        raise OSError(24, "too many open files")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    with pytest.raises(OSError, match="too many open files"):
+        tcp_store.get_free_port()
+
+
+@pytest.mark.parametrize(("is_server", "world_size"), [(True, 2), (False, 1)])
+def test_a_store_that_others_could_not_find(is_server, world_size):
+    with pytest.raises(ValueError, match="port"):
+        tcp_store.create_c10d_store(is_server, "localhost", world_size=world_size)
+
+
+# --- the adapter's errors
+
+
+class Failing(Shelf):
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def set_state(self, state, token=None):
+        raise self.error
+
+
+def torchs(name):
+    """Return an error of a class of that name, as torch's are named."""
+    base = type("RendezvousError", (Exception,), {})
+    return type(name, (base,), {})("no luck\nwith a second line")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (torchs("RendezvousConnectionError"), OutcomeUnknownError),
+        (errors.RendezvousConnectionError("no luck"), OutcomeUnknownError),
+        (RuntimeError("no luck"), OutcomeUnknownError),
+        (torchs("RendezvousStateError"), BackendRefusedError),
+        (errors.RendezvousStateError("no luck"), BackendRefusedError),
+        (TypeError("no luck"), BackendRefusedError),
+    ],
+)
+def test_what_a_backend_raises_when_it_writes(error, kind):
+    store = StateStore(rendezvous_settings(run_id="r", endpoint="user:secret@host:1"), backend=Failing(error))
+    with pytest.raises(kind, match=r"^mine at host:1: \w+: no luck($|\. Try)"):
+        store.enlist(b"", incarnation="a", ttl_s=5, wait=WaitBudget.lasting(5))
+
+
+def test_a_state_of_somebody_else_is_refused():
+    shelf = Shelf()
+    shelf.set_state(pickle.dumps({"round": 0}))
+    with pytest.raises(BackendRefusedError, match="is not what this version writes"):
+        StateStore(rendezvous_settings(run_id="r"), backend=shelf).connect(wait=WaitBudget.lasting(5))
+
+
+def test_others_who_always_are_faster(monkeypatch):
+    monkeypatch.setattr(state_store, "_TRIES", 5)
+
+    class Crowded(Shelf):
+        def set_state(self, state, token=None):
+            return None
+
+    with pytest.raises(BackendUnavailableError, match="others change the run"):
+        StateStore(rendezvous_settings(run_id="r"), backend=Crowded()).enlist(
+            b"", incarnation="a", ttl_s=5, wait=WaitBudget.lasting(60)
+        )
+
+
+# --- names
+
+
+def test_every_name_is_there():
+    for name in rendezvous.__all__:
+        if name != "EtcdStore":  # imports torch
+            assert getattr(rendezvous, name) is not None
+    with pytest.raises(AttributeError):
+        _ = rendezvous.nonesuch
+
+
+def test_torchs_module_paths():
+    base = "elastic_core.compat.elastic.rendezvous"
+    for module in ("", ".api", ".registry", ".dynamic_rendezvous", ".c10d_rendezvous_backend", ".etcd_rendezvous",
+                   ".etcd_rendezvous_backend", ".etcd_server", ".static_tcp_rendezvous", ".utils"):  # fmt: skip
+        found = importlib.import_module(base + module)
+        assert all(hasattr(found, name) for name in found.__all__)
+    assert importlib.import_module("elastic_core.compat.elastic.utils.store").barrier is barrier
+
+
+def test_nothing_of_it_imports_torch():
+    code = (
+        "import sys, elastic_core.rendezvous as r, elastic_core.data\n"
+        "[getattr(r, name) for name in r.__all__ if name != 'EtcdStore']\n"
+        "import elastic_core.compat.elastic.rendezvous.dynamic_rendezvous\n"
+        "elastic_core.data.CyclingIterator\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
