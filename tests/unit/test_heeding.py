@@ -4,10 +4,11 @@ import pytest
 from msgspec.structs import replace
 
 from elastic_core.rendezvous import member_messages as m
-from elastic_core.rendezvous.documents import Ending
+from elastic_core.rendezvous.documents import ControlDocument, Ending, RosterEntry, RoundDocument
 from elastic_core.rendezvous.hearing import hear
 from elastic_core.rendezvous.machine import step
-from elastic_core.rendezvous.membership import NEVER_S, Me, State, Want, question_about
+from elastic_core.rendezvous.membership import NEVER_S, Me, Progress, State, Want, question_about
+from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Revisions, Seat
 
 ME = Me(node="n1", incarnation="n1#1", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=2, max_nodes=4)
 FAILED = m.Failed(text="refused")
@@ -54,6 +55,58 @@ def test_who_waits_longer_for_a_store_says_so_soon(connect_timeout_s):
     assert connect_timeout_s <= last_s < connect_timeout_s + 2 * LATE_S
 
 
+ROUND = RoundDocument(
+    epoch="e",
+    token=7,
+    nonce="x",
+    index=0,
+    master_addr="h",
+    master_port=1,
+    roster=tuple(RosterEntry(f"{name}#1", name, "h", 1) for name in ("n1", "n2")),
+)
+CONTROL = ControlDocument(epoch="e", attempt="0", secret="s", fingerprint={})
+ENDED = Ending(token=7, nonce="x", kind="regroup", reason="n1 left", by="n2", lost=("n1",))
+DRAINED = State(
+    me=ME, want=Want.RUN, leaving=True, mine=ROUND, seen=7, connected=True, ever_connected=True, epoch="e", ahead=1,
+    seat=Seat(number=2, incarnation="n1#1", ahead=1), since=Revisions(), renew_s=200.0, confirmed_s=99.0, round=ROUND,
+    control=CONTROL, kept=CONTROL, kept_round=ROUND, fresh=frozenset({CONTROL_KEY, ROUND_KEY}),
+)  # fmt: skip
+
+
+def operations(state, *times):
+    """Return what a member does at these times that was told to leave at the first; its record is always written."""
+    found, events = [], (m.LeaveAsked(),)
+    for at_s in times:
+        done = step(state, events, now_s=at_s)
+        if isinstance(done.operation, m.Update):
+            written = m.Updated(record=done.operation.record, kept=True)
+            done = step(done.state, (written,), now_s=at_s)
+        state, events = done.state, ()
+        found.append(type(done.operation))
+    return found
+
+
+def test_who_was_told_to_stop_leaves_when_the_others_know_that_it_has_left():
+    told = replace(DRAINED, control=replace(CONTROL, ending=ENDED))
+    assert m.Withdraw not in operations(DRAINED, 100.0, 100.4)
+    assert operations(DRAINED, 100.0, 100.6)[-1] is m.Withdraw
+    assert operations(told, 100.0) == [m.Withdraw]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        replace(DRAINED, leaving=False),
+        replace(DRAINED, progress=Progress.DONE),
+        replace(DRAINED, mine=replace(ROUND, roster=ROUND.roster[:1])),
+        replace(DRAINED, told=7),
+    ],
+    ids=["at the end", "done", "alone", "known"],
+)
+def test_nobody_else_waits_to_leave(state):
+    assert operations(state, 100.0) == [m.Withdraw]
+
+
 DECIDED = Ending(token=0, nonce="", kind="restart", reason="n2 failed", by="n2", evidence="what n2 saw")
 
 
@@ -68,3 +121,14 @@ def test_an_answer_counts_for_the_round_that_it_was_asked_about_only(question, p
     after = hear(asked, m.AnswerGiven(post=DECIDED, question=question), 100.0)
     assert (None if after.post is None else (after.post.token, after.post.nonce)) == posted
     assert after.asked == (asked.asked if posted is None else None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fenced"),
+    [({}, True), ({"me": replace(ME, hosted=True)}, True), ({"verdict_told": True}, True),
+     ({"me": replace(ME, hosted=True), "verdict_told": True}, False)],
+    ids=["a server's", "a member's", "a server's, after the verdict", "a member's, after the verdict"],
+)  # fmt: skip
+def test_a_store_that_goes_with_its_host_after_the_verdict_cuts_no_grace_period_short(changes, fenced):
+    state = replace(State(me=ME, want=Want.STOP, confirmed_s=100.0), **changes)
+    assert state.fence_s == (100.0 + ME.fence_s if fenced else NEVER_S)
