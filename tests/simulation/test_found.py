@@ -3,9 +3,11 @@
 from msgspec.structs import replace
 
 from elastic_core.rendezvous import member_messages as m
+from elastic_core.rendezvous.documents import ControlDocument, MemberRecord, decode
 from elastic_core.rendezvous.hearing import hear
+from elastic_core.rendezvous.machine import step
 from elastic_core.rendezvous.membership import Me, State, Trouble, Want
-from elastic_core.rendezvous.store import Revisions, Seat, Topic, Watched
+from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Revisions, Seat, Topic, Watched
 
 ME = Me(node="n1", incarnation="n1#1", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=2, max_nodes=4)
 SEATED = State(
@@ -36,3 +38,15 @@ def test_a_record_is_written_a_last_time_one_lease_after_trouble():
     same = Watched(revisions=SEATED.since, changed=frozenset())
     state = hear(replace(SEATED, trouble=trouble), m.WatchEnded(watched=same), 100.0)
     assert state.repeat_s == 100.0 + ME.ttl_s
+
+
+def test_a_node_that_waits_goes_over_to_the_run_that_has_begun_since_at_once():
+    """It had a round in the one that the store lost; whoever leads the other must not give that token again."""
+    other = ControlDocument(epoch="other", attempt=0, secret="s", fingerprint={})
+    fresh = frozenset({CONTROL_KEY, ROUND_KEY})
+    mine = ControlDocument(epoch="lost", attempt=0, secret="s", fingerprint={})
+    state = replace(SEATED, epoch="lost", kept=mine, seen=4, control=other, round=None, fresh=fresh, recorded=b"")
+    done = step(state, (), now_s=100.0)
+    assert isinstance(done.operation, m.Update)
+    record = decode(done.operation.record, MemberRecord)
+    assert (record.epoch, record.seen) == ("other", 4)

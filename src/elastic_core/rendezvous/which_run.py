@@ -20,7 +20,7 @@ def meet(state: State, now_s: float) -> Heeded:
     if state.want in (Want.NOTHING, Want.LEAVE):
         return state, NOTHING
     if state.epoch:
-        return _meet_other(state, control)
+        return _meet_other(state, control, now_s)
     if control.verdict is not None and control.attempt == state.me.attempt:
         return _meet_verdict(state, control, control.verdict)
     if control.verdict is not None or control.attempt < state.me.attempt:
@@ -77,7 +77,7 @@ def _compare(state: State, control: ControlDocument) -> Heeded:
     return replace(state, epoch=control.epoch, kept=control, kept_round=None), told
 
 
-def _meet_other(state: State, control: ControlDocument) -> Heeded:
+def _meet_other(state: State, control: ControlDocument, now_s: float) -> Heeded:
     """Decide between the run that this member is of and another one that stands in the store.
 
     One that has no round yet was begun after the store had lost ours: ours is put back (by `machine`).
@@ -93,7 +93,9 @@ def _meet_other(state: State, control: ControlDocument) -> Heeded:
     if state.want is Want.RUN or state.awaiting:
         change = RoundEnded(reason="the store lost this run, and another has begun", stop_within_s=0.0)
         state, told = stop(state, change)
-    return replace(state, epoch="", kept=None, kept_round=None), told
+    state = replace(state, epoch="", kept=None, kept_round=None)
+    # A node that waits goes over at once: whoever leads there must hear in time which tokens it has seen.
+    return meet(state, now_s) if state.want is Want.JOIN else (state, told)
 
 
 def puts_back(state: State) -> bool:
