@@ -33,6 +33,7 @@ from elastic_core.types import HandlerSettings
 
 LOOK_S: Final = 5.0
 """How often heartbeats and the store's latency are looked at: they change all the time."""
+FIRST_LOOK_S: Final = 1.0
 
 
 class Observing(Observers):
@@ -139,7 +140,7 @@ class Observing(Observers):
             before = metrics.getStream("").handler
             metrics.configure(Relay(feed, self._metric_outlet))
             self._cleanup.callback(metrics.configure, before)
-        reactor.call_later(LOOK_S, self._look)
+        reactor.call_later(FIRST_LOOK_S, self._look)
 
     def close(self) -> None:
         """Hand on what is left, and end."""
