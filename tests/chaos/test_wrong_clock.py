@@ -1,0 +1,66 @@
+"""RESERVE R5: an agent whose clock is a minute off keeps its place, and is blamed for what it did, in order."""
+
+import json
+
+import pytest
+
+from chaos.multi_node import LEASE_S, WORKER
+from support import wait_for
+
+SHIFTS = """
+import datetime, os, pathlib, time
+if "TORCHELASTIC_RUN_ID" not in os.environ:  # an agent, and no worker
+    def shifted(read, by):
+        return lambda: read() + by
+    offset = float(os.environ["TEST_CLOCK_OFFSET_S"])
+    time.time, time.time_ns = shifted(time.time, offset), shifted(time.time_ns, int(offset * 10**9))
+    class Shifted(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls.fromtimestamp(time.time(), tz)
+    datetime.datetime = Shifted
+    pathlib.Path(os.environ["TEST_SHARED"], "shifted").touch()
+"""
+ORDERED = WORKER.replace(
+    "    order =",
+    """    at = shared / "fail-at"
+    if at.exists():
+        time.sleep(max(0.0, float(at.read_text()) + 0.004 * (says["node"] == "a") - time.monotonic()))
+        sys.exit(7 if says["node"] == "b" else 9)
+    order =""",
+)
+
+
+@pytest.fixture
+def pair(served_run, tmp_path, request):
+    """Start two nodes; b's clock is off."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(SHIFTS)
+    served_run.script.write_text(ORDERED)
+    a = served_run.node("a", "1:2")
+    env = {"PYTHONPATH": str(site), "TEST_CLOCK_OFFSET_S": str(request.param)}
+    b = served_run.node("b", "1:2", env=env)
+    for node in (a, b):
+        node.said(world=2)
+    assert (served_run.shared / "shifted").exists()
+    return served_run, a, b
+
+
+@pytest.mark.parametrize("pair", [60.0, -60.0], indirect=True, ids=["fast", "slow"])
+def test_a_node_whose_clock_is_off_stays_and_its_failure_is_told_in_order(pair):
+    run, a, b = pair
+    at_s = b.said(world=2)["at"]
+    pid = b.said(world=2)["pid"]
+    wait_for(lambda: b.last_alive_s(pid) > at_s + 2 * LEASE_S, what="two leases to pass")
+    said = [[line for line in node.says() if line["world"] == 2] for node in (a, b)]
+    assert [len(lines) for lines in said] == [1, 1], said
+    file = run.shared / "fail-at.new"
+    file.write_text(str(b.last_alive_s(pid) + 0.5))
+    file.rename(run.shared / "fail-at")
+    for node in (a, b):  # b's worker ended first, by the clock that both share
+        node.ends(7)
+    incidents = [node.agent.incident() for node in (a, b)]
+    assert [one["first"]["global_rank"] for one in incidents] == [b.said(world=2)["rank"]] * 2
+    assert abs(incidents[1]["phases"]["stop_s"]) < 5, json.dumps(incidents[1]["phases"])
+    assert all(0 <= one["age_s"] < 5 for one in incidents[0]["nodes"] if one["failed_count"]), incidents[0]["nodes"]
