@@ -29,7 +29,8 @@ def given_from(options: Mapping[str, object]) -> Given:
     for name, value in options.items():
         dest = "rdzv_id" if name == "run_id" else name
         if dest not in BY_DEST or dest in _NOT_HERE:
-            near = nearest(dest, [each for each in BY_DEST if each not in _NOT_HERE])
+            known = [each for each in BY_DEST if each not in _NOT_HERE]
+            near = next((each for each in known if each.startswith(dest)), "") or nearest(dest, known)
             raise ConfigError(f"launch() has no option {name!r}", hint=near or "the options of 'elastic run --help'")
         if value is not None and value is not False and value != "":
             given[dest] = _value(dest, value)

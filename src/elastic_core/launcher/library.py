@@ -1,7 +1,8 @@
 """A run that a function of the library has asked for: what becomes of it is a result or an exception."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from elastic_core.agent.server.worker_group import RunResult, WorkerState
@@ -14,6 +15,8 @@ from elastic_core.types import Failure, FailureClass
 if TYPE_CHECKING:
     from elastic_core.multiprocessing.errors import ProcessFailure
 
+_SET_FOR_TORCH: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+"""What we set for handlers that were written for torch: they ask for it again and again."""
 _NO_RANK: Final = -1
 _OTHER_NODES_PID: Final = 0
 _KINDS: Final[Mapping[FailureClass, type[ElasticError]]] = {
@@ -36,7 +39,8 @@ def run_for_caller(settings: RunSettings, brought: Brought = NOTHING, outcome: R
     from elastic_core.launcher.job import run_job
 
     outcome = RunOutcome() if outcome is None else outcome
-    run_job(settings, own_process=False, outcome=outcome, brought=brought)
+    with _unchanged(_SET_FOR_TORCH):
+        run_job(settings, own_process=False, outcome=outcome, brought=brought)
     if outcome.stopped and outcome.exit_code > 128:
         raise _stopped(outcome)
     if outcome.failure is None:  # it succeeded, or was not needed
@@ -46,6 +50,18 @@ def run_for_caller(settings: RunSettings, brought: Brought = NOTHING, outcome: R
         raise _error(outcome.failure)
     stuck = any(exit.unreapable for exit in outcome.exits.values())
     return RunResult(state=WorkerState.UNHEALTHY if stuck else WorkerState.FAILED, failures=failures)
+
+
+@contextmanager
+def _unchanged(variable: str) -> Iterator[None]:
+    before = os.environ.get(variable)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(variable, None)
+        else:
+            os.environ[variable] = before
 
 
 def failures_of(outcome: RunOutcome, cause: Failure) -> "dict[int, ProcessFailure]":
