@@ -1,0 +1,25 @@
+"""The adapter of torch's `get_state` and `set_state` on torch's own c10d backend, with the state in a file."""
+
+import pytest
+
+from elastic_core.rendezvous import C10dRendezvousBackend, StateStore
+from elastic_core.testing import CoordinationStoreConformance, ManualClock, rendezvous_settings
+
+pytestmark = pytest.mark.torch
+
+
+class TestOverAFileStore(CoordinationStoreConformance):
+    @pytest.fixture
+    def connect(self, tmp_path):
+        from torch.distributed import FileStore
+
+        self._clock = ManualClock()  # by which clients judge each other
+
+        def make(run_id):
+            backend = C10dRendezvousBackend(FileStore(str(tmp_path / "store"), -1), run_id)
+            return StateStore(rendezvous_settings(run_id=run_id), backend=backend, clock=self._clock)
+
+        return make
+
+    def pass_time(self, seconds):
+        self._clock.advance(seconds)
