@@ -7,10 +7,13 @@ import pytest
 from elastic_core import events
 from elastic_core import messages as m
 from elastic_core.agent import states as s
+from elastic_core.launcher import LaunchConfig
 from elastic_core.launcher.agent_events import AgentEvents, Identity
 from elastic_core.launcher.agent_metrics import AgentMetrics
+from elastic_core.launcher.config import Entrypoint
 from elastic_core.launcher.observing_feed import STRIKES, Guard
 from elastic_core.launcher.phases import Phase, Phases
+from elastic_core.launcher.settings_of import settings_of_config
 from elastic_core.launcher.sights import (
     Beat,
     CallCount,
@@ -395,3 +398,19 @@ def test_a_meter_counts_what_a_store_answers_and_refuses():
         store.renew(None, wait=None)
     assert meter.take() == StoreCalls(calls={"renew": CallCount(answered=1, took_s=0.25, failed=1)})
     assert meter.take() == StoreCalls(calls={})
+
+
+# --- what a caller of the library says
+
+
+def test_a_launch_config_says_where_metrics_and_events_go():
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=1,
+        metrics_cfg={"handler": "console", "port": "0.0.0.0:9400", "theirs": "x"},
+        event_log_handler="console",
+    )
+    settings = settings_of_config(config, Entrypoint(argv=("t.py",), name="t.py"))
+    assert (settings.metrics_handlers, settings.event_log_handler) == (("console",), "console")
+    assert (settings.metrics_host, settings.metrics_port) == ("0.0.0.0", 9400)

@@ -221,3 +221,10 @@ def test_the_missing_library_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
     with pytest.raises(ConfigError, match=r"needs the library prometheus-client.*Try: pip install 'elastic-core\["):
         PrometheusMetricHandler(0)
+
+
+def test_what_a_scrape_gets_can_be_had_without_one(served):
+    put(served, "elastic_round", 4)
+    text, kind = served.text()
+    assert "elastic_round 4.0" in text
+    assert kind.startswith("text/plain")

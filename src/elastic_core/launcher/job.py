@@ -283,6 +283,7 @@ class _Job:
             progress=self._hangs.progress,
         )
         self._control.serve(agent, rendezvous, workers)
+        self._control.metrics = self._observers.exposition
         handler.services = Services(
             reactor,
             agent=agent,
@@ -304,6 +305,7 @@ class _Job:
             self._timings.take(journal.events)
         self._finish(result, journal, run_dir)
         if self._outcome is not None:
+            self._outcome.error = rendezvous.error
             self._outcome.take(result, workers.return_values, self._reporter.final_failure)
         console.flush()
         return result

@@ -32,7 +32,8 @@ class LaunchConfig:
         monitor_interval: Seconds between two looks at a backend that must be asked.
         start_method: How processes that call a function begin: `spawn`, `fork` or `forkserver`.
         log_line_prefix_template: What stands before each tee'd line: `${role_name}`, `${rank}`, `${local_rank}`.
-        metrics_cfg: Without effect, as in torch.
+        metrics_cfg: Where the agent's metrics go: `handler` and `port`, as `--metrics-handler` and `--metrics-port`
+            take them. Other keys have no effect; with torch none has.
         local_addr: This node's address; None: by its host name.
         event_log_handler: Where events go, by name.
         numa_options: How workers are bound to cores; None: not at all.

@@ -21,6 +21,9 @@ class Observers:
     Threading: the supervisor's thread, unless said otherwise; nothing here blocks it.
     """
 
+    exposition: "Callable[[], tuple[str, str]] | None" = None
+    """Gives the metrics as Prometheus reads them, and their MIME type; None: nobody does. Threading: any."""
+
     def open(self, run_dir: RunDirectory, node_id: str) -> None:
         """Build what was chosen. Called: before any worker exists.
 

@@ -94,6 +94,7 @@ class Observing(Observers):
 
         handler = PrometheusMetricHandler(port, self._settings.metrics_host)
         self._lines.append(f"metrics are served at {handler.url}")
+        self.exposition = handler.text
         return NamedHandler(label="metrics handler 'prometheus'", handler=handler)
 
     def _wire(self, built: list[NamedHandler], event_handler: NamedHandler | None) -> None:
@@ -124,7 +125,7 @@ class Observing(Observers):
             entry_point=settings.entrypoint.name,
             hostname=socket.getfqdn(),
             pid=os.getpid(),
-            endpoint=settings.rdzv_endpoint.rpartition("@")[2],  # a URL may have a password in it
+            endpoint=settings.rdzv_endpoint.rpartition("@")[2].partition("?")[0],  # secrets may be in a URL
         )
 
     def begin(

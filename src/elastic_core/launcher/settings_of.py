@@ -44,6 +44,7 @@ def settings_of_config(config: LaunchConfig, entrypoint: Entrypoint) -> RunSetti
         "virtual_local_rank": config.virtual_local_rank,
         "shutdown_timeout": config.shutdown_timeout,
         **_logs(config.logs_specs),
+        **_metrics(config.metrics_cfg),
     }
     conf = {key: str(value) for key, value in config.rdzv_configs.items()}
     alone = config.max_nodes == 1 and config.rdzv_backend == _DEFAULT_BACKEND and not config.rdzv_endpoint
@@ -127,6 +128,12 @@ def _numa(options: object) -> object:
     """Return the mode of torch's `NumaOptions`, or ours."""
     mode = getattr(options, "affinity_mode", None)
     return getattr(mode, "value", mode)
+
+
+def _metrics(metrics_cfg: Mapping[str, str] | None) -> dict[str, Any]:
+    """Return the options that it holds; other keys are for somebody else, as all are with torch."""
+    cfg = metrics_cfg or {}
+    return {"metrics_handler": cfg.get("handler"), "metrics_port": cfg.get("port")}
 
 
 def _logs(logs_specs: object) -> dict[str, Any]:

@@ -46,10 +46,10 @@ class PrometheusMetricHandler(MetricHandler):
         self._lock = threading.Lock()
         self._families: dict[str, _Kept] = {}
         self._count = 0
-        registry = client.CollectorRegistry()
-        registry.register(self)
+        self._registry = client.CollectorRegistry()
+        self._registry.register(self)
         try:
-            self._server, self._thread = client.start_http_server(port, addr=host, registry=registry)
+            self._server, self._thread = client.start_http_server(port, addr=host, registry=self._registry)
         except OSError as err:
             raise ConfigError(
                 f"metrics can't be served on {place(host, port)}: {err.strerror or err}",
@@ -81,6 +81,10 @@ class PrometheusMetricHandler(MetricHandler):
                     return
                 self._count += 1
             kept.take(key, metric_data.value)
+
+    def text(self) -> tuple[str, str]:
+        """Return what a scrape gets, and its MIME type."""
+        return self._client.generate_latest(self._registry).decode(), str(self._client.CONTENT_TYPE_LATEST)
 
     def collect(self) -> Iterable[object]:
         """Return all families. Called: by the library, for each scrape."""
