@@ -41,3 +41,24 @@ def test_host_of_the_store_is_told_to_stop(elastic, tmp_path):
     a.agent.signal(signal.SIGTERM)
     b.ends(4)
     assert "which hosts the rendezvous store" in of_class(b, "preempted")["summary"]
+
+
+def test_too_few_nodes_come_back(redis_run):
+    a, b = (redis_run.node(name, "2", conf="join_timeout=1.5") for name in "ab")
+    a.said(world=2)
+    b.kill_agent()
+    a.ends(4)
+    found = incident(a)
+    assert (found["failure_class"], found["source"], found["exit_code"]) == ("rendezvous", "launcher", 4)
+
+
+def test_store_stays_away_for_longer_than_the_user_allows(troubled_run):
+    options = ("--store-outage-grace", "1", "--on-store-loss", "fail")
+    a, b = (troubled_run.node(name, "2", *options) for name in "ab")
+    for node in (a, b):
+        node.said(world=2)
+    troubled_run.server.pause()
+    for node in (a, b):
+        node.ends(4)
+        of_class(node, "store")
+    troubled_run.server.resume()
