@@ -12,7 +12,7 @@ import pytest
 
 from elastic_core.agent import sleep_watch
 from elastic_core.agent.server import LocalElasticAgent, WorkerSpec, WorkerState, health_check_server
-from elastic_core.errors import ConfigError, RendezvousError
+from elastic_core.errors import ConfigError, RendezvousConnectionError
 from elastic_core.launcher import LaunchConfig, elastic_launch, launch, launch_agent
 from elastic_core.multiprocessing import DefaultLogsSpecs, Std
 from elastic_core.multiprocessing.errors import ChildFailedError
@@ -336,5 +336,5 @@ class TestNodes:
 
     def test_nobody_to_meet(self):
         lone = self.shared(f"redis://127.0.0.1:{free_port()}", rdzv_configs={"connect_timeout": 1})
-        with pytest.raises(RendezvousError, match="could not be reached"):
+        with pytest.raises(RendezvousConnectionError, match="could not be reached"):
             elastic_launch(LaunchConfig(**lone), "true")()

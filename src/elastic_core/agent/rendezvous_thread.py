@@ -57,6 +57,8 @@ class RendezvousThread:
         self._busy = False
         self._watching = False
         self._left = False
+        self.error: ElasticError | None = None
+        """What the last join ended with, if it failed."""
 
     @property
     def control(self) -> bool:
@@ -193,6 +195,7 @@ class RendezvousThread:
         except WaitCancelledError:
             return
         except ElasticError as err:
+            self.error = err
             code = err.exit_code if isinstance(err, RendezvousError) else max(err.exit_code, 1)
             self._post(RendezvousFailed(summary=str(err), exit_code=code))
         except Exception as err:  # noqa: BLE001  # a plugin's code: whatever it raises must end in one clear line

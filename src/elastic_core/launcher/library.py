@@ -47,7 +47,7 @@ def run_for_caller(settings: RunSettings, brought: Brought = NOTHING, outcome: R
         return RunResult(state=WorkerState.SUCCEEDED, return_values=dict(outcome.return_values))
     failures = failures_of(outcome, outcome.failure)
     if not failures:
-        raise _error(outcome.failure)
+        raise _error(outcome.failure, outcome.error)
     stuck = any(exit.unreapable for exit in outcome.exits.values())
     return RunResult(state=WorkerState.UNHEALTHY if stuck else WorkerState.FAILED, failures=failures)
 
@@ -99,7 +99,9 @@ def failures_of(outcome: RunOutcome, cause: Failure) -> "dict[int, ProcessFailur
     return failures
 
 
-def _error(cause: Failure) -> ElasticError:
+def _error(cause: Failure, joining: ElasticError | None) -> ElasticError:
+    if joining is not None and cause.failure_class is FailureClass.RENDEZVOUS:
+        return joining
     kind = _KINDS.get(cause.failure_class, ElasticError)
     error = kind(cause.summary)
     vars(error)["exit_code"] = cause.exit_code

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from elastic_core.agent.parts import AgentResult
 from elastic_core.agent.states import Ending
+from elastic_core.errors import ElasticError
 from elastic_core.types import Failure, Round, WorkerExit
 
 
@@ -20,6 +21,8 @@ class RunOutcome:
     """It was told to stop, by a signal or by who may say so."""
     failure: Failure | None = None
     """The first cause, on whichever node; None: the run did not fail."""
+    error: ElasticError | None = None
+    """Why no round could be formed, if that was so."""
     return_values: dict[int, object] = field(default_factory=dict)
     """By global rank: what the worker functions returned, None for programs; of workers that ended well only."""
     round: Round | None = None
