@@ -14,9 +14,9 @@ HANGS = WORKER.replace(
 ).replace("    time.sleep(0.02)", "    heartbeat(step=2)\n    time.sleep(0.02)")
 
 
-def test_all_nodes_start_again_when_a_rank_of_one_hangs(redis_run):
-    redis_run.script.write_text(HANGS)
-    nodes = [redis_run.node(name, "2", "--hang-timeout", "1.5", "--max-restarts", "1") for name in ("a", "b")]
+def test_all_nodes_start_again_when_a_rank_of_one_hangs(served_run):
+    served_run.script.write_text(HANGS)
+    nodes = [served_run.node(name, "2", "--hang-timeout", "1.5", "--max-restarts", "1") for name in ("a", "b")]
     for node in nodes:
         node.said(gen=0, world=2)
         node.said(gen=1, world=2, restarts=1)
@@ -24,7 +24,7 @@ def test_all_nodes_start_again_when_a_rank_of_one_hangs(redis_run):
     told = rf"elastic: rank {rank} failed: rank {rank}: no heartbeat for 1\.\d+ s \(at step 1, in train\.py:\d+\)"
     for node in nodes:
         assert re.search(told, node.agent.err), node.agent.err
-    redis_run.all_end(*nodes)
+    served_run.all_end(*nodes)
 
 
 WAITS = WORKER.replace(
@@ -60,3 +60,33 @@ def test_node_whose_ranks_wait_leaves_the_word_to_the_one_that_they_wait_for(red
     for node in nodes:
         assert f"elastic: rank {b.says()[0]['rank']} failed: " in node.agent.err
     redis_run.all_end(*nodes)
+
+
+STUCK = WORKER.replace(
+    "while not",
+    """from elastic_core.worker import heartbeat
+def load_batch():
+    time.sleep(60)  # stuck
+heartbeat(step=1)
+if says["node"] == "b":
+    load_batch()
+while not""",
+    1,
+).replace("    time.sleep(0.02)", "    heartbeat(step=2)\n    time.sleep(0.02)")
+
+
+def test_the_line_at_which_a_worker_hangs_is_in_every_node_s_report(run):
+    """RESERVE R7."""
+    run.script.write_text(STUCK)
+    nodes = [run.node(name, "2", "--hang-timeout", "1.5") for name in ("a", "b")]
+    rank = nodes[1].said(world=2)["rank"]
+    line = next(n for n, text in enumerate(STUCK.splitlines(), 1) if "# stuck" in text)
+    codes = {node.agent.wait(15) for node in nodes}
+    assert len(codes) == 1
+    assert codes != {0}
+    for node in nodes:
+        report = node.agent.err[node.agent.err.index("── run") :]
+        assert len(report.splitlines()) <= 25
+        assert f"rank {rank}" in report.splitlines()[0]
+        assert f"train.py:{line} in load_batch" in report, report
+        assert node.agent.incident()["failure_class"] == "hang"
