@@ -99,9 +99,19 @@ def _intend(state: State, event: _INTENTS, now_s: float) -> State:
         case m.DepartureAnnounced():
             return replace(state, leaving=True)
         case m.LeaveAsked():
-            return replace(state, want=Want.LEAVE, leave_s=now_s)
+            state = replace(state, leave_s=now_s)
+            return replace(state, parting=True) if _is_missed(state) else replace(state, want=Want.LEAVE)
         case _:
             assert_never(event)
+
+
+def _is_missed(state: State) -> bool:
+    """Return whether this node would be taken for lost: it was told to stop, and its round does not know that yet."""
+    mine = state.mine
+    if not state.leaving or state.trouble is not None or state.seat is None or state.verdict_told or mine is None:
+        return False
+    trains = state.want in (Want.RUN, Want.STOP) and state.progress is not Progress.DONE
+    return trains and len(mine.roster) > 1 and state.told < mine.token
 
 
 def _about(post: Ending | Verdict, token: int, nonce: str) -> Ending | Verdict:

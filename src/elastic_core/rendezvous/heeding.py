@@ -38,6 +38,8 @@ from elastic_core.rendezvous.texts import missing, nodes, timed_out, waiting
 from elastic_core.rendezvous.which_run import closed, meet
 from elastic_core.types import Decided, FailureClass, Restart, RoundEnded, Stop, StopOrdered
 
+PART_S = 0.5
+"""How long a node that was told to stop waits, without workers, for the others to have noticed."""
 NAMES_LIMIT = 64
 """Up to so many members a waiting node reads who they are; beyond, it only counts them."""
 
@@ -273,6 +275,16 @@ def _surplus(state: State, round_: RoundDocument) -> bool:
     return full and state.me.spares is not None and len(before) >= state.me.spares
 
 
+def _part(state: State, now_s: float) -> Heeded:
+    """Leave once the round's end is known to be because of this node, or nobody says so."""
+    if not state.parting:
+        return state, NOTHING
+    known = state.verdict_told or (state.mine is not None and state.told >= state.mine.token)
+    if known or state.trouble is not None or state.seat is None or now_s >= state.leave_s + PART_S:
+        return replace(state, parting=False, want=Want.LEAVE), NOTHING
+    return state, NOTHING
+
+
 # --- waiting
 
 
@@ -316,4 +328,5 @@ _RULES: tuple[Callable[[State, float], Heeded], ...] = (
     tell_outage,
     end_alone,
     leave_to_agent,
+    _part,
 )

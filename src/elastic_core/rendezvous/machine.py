@@ -28,7 +28,7 @@ from elastic_core.rendezvous.duties import (
     leads,
 )
 from elastic_core.rendezvous.hearing import MEMBERS, hear
-from elastic_core.rendezvous.heeding import heed, knows_members, own_round, record_of
+from elastic_core.rendezvous.heeding import PART_S, heed, knows_members, own_round, record_of
 from elastic_core.rendezvous.member_messages import Operation, Step
 from elastic_core.rendezvous.membership import LONG_AGO_S, NEVER_S, Progress, State, Want, question_about
 from elastic_core.rendezvous.outage import gives_up_s, misses_host_s, needs_lease, says_away_s, undecided_s
@@ -129,6 +129,8 @@ def _deadline_s(state: State, now_s: float) -> float:
     due = [gives_up_s(state), misses_host_s(state), says_away_s(state, now_s), undecided_s(state)]
     if state.want is Want.LEAVE:
         due.append(_last_word_s(state))
+    if state.parting:
+        due.append(state.leave_s + PART_S)
     if needs_lease(state):
         due.append(state.lease_s + state.me.cut_s if state.trouble is not None else state.fence_s)
     if state.want is Want.JOIN:
