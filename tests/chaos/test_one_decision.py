@@ -1,5 +1,6 @@
 """Any worker's failure anywhere stops all workers everywhere at once; one decision, one report, one exit code."""
 
+import socket
 import time
 
 import pytest
@@ -145,12 +146,24 @@ def test_a_restart_is_told_and_counted_the_same_on_all_nodes(job):
     assert "restart budget of 1 used up" in all_end_with(nodes, 9)
 
 
-def test_a_node_that_has_finished_does_not_end_well_when_another_fails(any_job):
+@pytest.mark.parametrize("failing", ["a", "b"])
+def test_the_other_node_is_stopped_and_names_where_it_failed(any_job, failing):
+    nodes, said = start(any_job, "ab")
+    rank = rank_of(said, nodes, failing)
+    order(any_job, rank, "7")
+    text = all_end_with(nodes, 7, within_s=5)
+    assert f"failed: rank {rank} " in text
+    assert f"on {failing} ({socket.gethostname()})" in text
+    assert "exit code 7" in text
+
+
+@pytest.mark.parametrize("pause_s", [0.0, pytest.param(2.5 * LEASE_S, marks=pytest.mark.chaos_full)])
+def test_a_node_that_has_finished_does_not_end_well_when_another_fails(any_job, pause_s):
     job = any_job
     nodes, said = start(job, "ab")
     order(job, rank_of(said, nodes, "a"), "done")
     wait_for(lambda: not is_alive(said[0]["pid"]), what="a's worker to finish")
-    order(job, rank_of(said, nodes, "b"), "7")
+    order(job, rank_of(said, nodes, "b"), f"7 {time.monotonic() + pause_s}")
     assert "1 worker had finished before" in all_end_with(nodes, 7)
 
 
