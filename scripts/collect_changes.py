@@ -20,7 +20,7 @@ KINDS: Final = {
 """The kinds of fragments in the order of the changelog, and the headings that they get."""
 
 _TITLE: Final = "# Changelog\n"
-_NAME: Final = re.compile(rf"(\d+)\.({'|'.join(KINDS)})\.md")
+_NAME: Final = re.compile(rf"(\d+)(?:\.[a-z_-]+)?\.({'|'.join(KINDS)})\.md")
 
 
 def collect(root: Path, version: str, day: str) -> list[Path]:
@@ -53,7 +53,7 @@ def _fragments(folder: Path) -> list[tuple[Path, str]]:
     for file in folder.glob("*"):
         match = _NAME.fullmatch(file.name)
         if match is None:
-            raise ValueError(f"{file.name} in {folder.name}/ is not ISSUE.KIND.md with KIND one of {', '.join(KINDS)}")
+            raise ValueError(f"{file.name} in {folder.name}/ is not ISSUE.KIND.md, or ISSUE.PART.KIND.md, with KIND one of {', '.join(KINDS)}")
         if not file.read_text(encoding="utf-8").strip():
             raise ValueError(f"{file.name} in {folder.name}/ is empty")
         found.append((int(match[1]), file, match[2]))

@@ -19,7 +19,7 @@ def root(tmp_path):
     for name, text in {
         "10.feature": "Ten.",
         "9.feature": "Nine.\n\nMore.",
-        "9.fix": "A fix.",
+        "9.agent.fix": "A fix.",
         "2.plugin": "Hm.",
     }.items():
         (tmp_path / f"changes/{name}.md").write_text(text + "\n")
@@ -51,7 +51,7 @@ def lose_the_fragments(root):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda root: (root / "changes/3.feat.md").write_text("x"), r"3\.feat\.md in changes/ is not ISSUE\.KIND\.md"),
+        (lambda root: (root / "changes/3.feat.md").write_text("x"), r"3\.feat\.md in changes/ is not ISSUE\.KIND\.md, or"),
         (lambda root: (root / "changes/3.doc.md").write_text(" \n"), r"3\.doc\.md in changes/ is empty"),
         (lambda root: (root / "CHANGELOG.md").write_text("# Changelog\n\n## 0.1.0 (x)\n"), "section 0.1.0 already"),
         (lambda root: (root / "CHANGELOG.md").write_text("# News\n"), "does not begin with '# Changelog'"),
