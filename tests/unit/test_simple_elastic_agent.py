@@ -6,11 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from elastic_core.agent.server import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState
+from elastic_core import events
+from elastic_core.agent.server import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState, telling
 from elastic_core.agent.server.exit_barrier import KEY, exit_barrier
 from elastic_core.agent.server.ranks import Node, Place, assign_ranks, meet, place_of
 from elastic_core.errors import ElasticError, RendezvousGracefulExitError, RendezvousStateError
 from elastic_core.multiprocessing import SignalException
+from elastic_core.multiprocessing.errors import ProcessFailure
 
 HEALTHY = RunResult(state=WorkerState.HEALTHY)
 SUCCEEDED = RunResult(state=WorkerState.SUCCEEDED, return_values={0: "a", 1: "b"})
@@ -52,6 +54,9 @@ class Handler:
 
     def get_backend(self):
         return "mine"
+
+    def get_run_id(self):
+        return "job"
 
 
 class Agent(SimpleElasticAgent):
@@ -142,6 +147,56 @@ class TestLoop:
 
 def spec(size, role="trainer", **changes):
     return WorkerSpec(role=role, local_world_size=size, entrypoint="train", **changes)
+
+
+class Recorder(events.EventHandler):
+    def __init__(self):
+        self.seen = []
+
+    def record(self, event):
+        self.seen.append(event)
+
+
+@pytest.fixture
+def recorded():
+    recorder = Recorder()
+    events.configure(recorder)
+    yield recorder.seen
+    events.configure(events.NullEventHandler())
+
+
+class TestEvents:
+    def test_the_steps_and_the_workers_are_told(self, recorded):
+        failure = ProcessFailure(local_rank=1, pid=101, exitcode=3, error_file="")
+        Agent(Handler(), [RunResult(state=WorkerState.FAILED, failures={1: failure})], max_restarts=0).run()
+        names = [each.name.removeprefix("torchelastic.worker.status.") for each in recorded]
+        assert names == ["RENDEZVOUS", "ASSIGN_WORKER_RANKS", "START", "START", "TERMINATED", "FAILED"]
+        assert recorded[0].metadata["duration_ms"] >= 0
+        last = recorded[-1].metadata
+        assert (last["run_id"], last["rdzv_backend"], last["global_rank"], last["role"]) == (
+            "job",
+            "mine",
+            1,
+            "trainer",
+        )
+        assert json.loads(last["metadata"])["exit_code"] == 3  # a number, not a list of one
+
+    def test_the_agents_own_end(self):
+        agent = Agent(Handler(), [])
+        assert agent.get_event_succeeded().metadata["state"] == "SUCCEEDED"
+        try:
+            raise ValueError("lost")
+        except ValueError:
+            assert "ValueError: lost" in agent.get_event_failed().metadata["raw_error"]
+
+    def test_how_a_run_ended_is_counted(self, monkeypatch):
+        counted = {}
+        monkeypatch.setattr(telling, "put_metric", counted.__setitem__)
+        Agent(Handler(), [FAILED, SUCCEEDED], max_restarts=1).run()
+        assert counted["workers.trainer.run_success_with_retries"] == 1
+        assert counted["workers.trainer.run_failed_no_retries"] == 0
+        assert counted["workers.trainer.remaining_restarts"] == 0
+        assert counted["workers.trainer.flakiness"] == 50
 
 
 class TestRanks:

@@ -5,17 +5,21 @@ The calls, their order and their meaning are torch's. `LocalElasticAgent` is the
 
 import logging
 import signal
+import traceback
 from abc import abstractmethod
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.agent.server.elastic_agent import ElasticAgent
 from elastic_core.agent.server.exit_barrier import exit_barrier
 from elastic_core.agent.server.handlers import handler_of
 from elastic_core.agent.server.ranks import assign_ranks, meet, place_of
+from elastic_core.agent.server.telling import Telling
 from elastic_core.agent.server.worker_group import RunResult, WorkerGroup, WorkerState
 from elastic_core.agent.server.worker_spec import DEFAULT_ROLE, WorkerSpec
 from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
 from elastic_core.errors import ElasticError
+from elastic_core.events import Event, EventSource
 
 if TYPE_CHECKING:
     from elastic_core.agent.port import HeldPort
@@ -44,12 +48,31 @@ class SimpleElasticAgent(ElasticAgent):
         self._store: Any = None
         self._exit_barrier_timeout = exit_barrier_timeout
         self._shutdown_timeout = shutdown_timeout
-        self._total_execution_time = 0
         self._port: HeldPort | None = None
+        self._made_handler: Any = None
+        self._telling = Telling(
+            self._worker_group,
+            handler=lambda: spec.rdzv_handler or self._handler,
+            remaining_restarts=lambda: self._remaining_restarts,
+        )
 
     def get_worker_group(self, role: str = DEFAULT_ROLE) -> WorkerGroup:
         """Return the workers; the object changes while the agent runs."""
         return self._worker_group
+
+    # --- what it tells
+
+    def get_event_failed(self) -> Event:
+        """Return the event that the agent failed, with the exception that is being handled."""
+        return self._telling.event("FAILED", EventSource.AGENT, raw_error=traceback.format_exc())
+
+    def get_event_succeeded(self) -> Event:
+        """Return the event that the agent came to its end, however its workers did."""
+        return self._telling.event("SUCCEEDED", EventSource.AGENT)
+
+    def record_duration(self, state: str) -> AbstractContextManager[None]:
+        """Record, at the end of a `with` block, an event of this name with how long the block took."""
+        return self._telling.duration(state)
 
     # --- what a subclass provides
 
@@ -83,6 +106,8 @@ class SimpleElasticAgent(ElasticAgent):
         failed: Exception | None = None
         try:
             result = self._run()
+            self._telling.run_time_s = int(SYSTEM_CLOCK.monotonic_s() - began_s)
+            self._telling.ended(result)
         except Exception as error:
             failed = error
             death_sig = getattr(error, "sigval", death_sig)  # a SignalException's: torch's or ours
@@ -93,7 +118,7 @@ class SimpleElasticAgent(ElasticAgent):
         else:
             return result
         finally:
-            self._total_execution_time = int(SYSTEM_CLOCK.monotonic_s() - began_s)
+            self._telling.run_time_s = int(SYSTEM_CLOCK.monotonic_s() - began_s)
             self._end(death_sig, failed)
 
     def _end(self, death_sig: signal.Signals, failed: Exception | None) -> None:
@@ -107,14 +132,20 @@ class SimpleElasticAgent(ElasticAgent):
             if self._port is not None:
                 self._port.close()
 
+    @property
+    def _handler(self) -> Any:  # noqa: ANN401  # ours, or torch's
+        if self._made_handler is None:
+            self._made_handler = handler_of(self._worker_group.spec)
+        return self._made_handler
+
     def _run(self) -> RunResult:
-        group, spec = self._worker_group, self._worker_group.spec
-        handler = handler_of(spec)
-        self._begin_round(handler)
+        group, spec, handler = self._worker_group, self._worker_group.spec, self._handler
+        self._begin_round()
         while True:
             WaitBudget().sleep(spec.monitor_interval)
             result = self._monitor_workers(group)
             group.state = result.state
+            self._telling.looked(result.state)
             match result.state:
                 case WorkerState.SUCCEEDED:
                     self._exit_barrier()
@@ -122,32 +153,35 @@ class SimpleElasticAgent(ElasticAgent):
                 case WorkerState.FAILED | WorkerState.UNHEALTHY if self._remaining_restarts > 0:
                     _log.info("role %r %s: %d restarts left", spec.role, result.state.value, self._remaining_restarts)
                     self._remaining_restarts -= 1
-                    self._restart(handler)
+                    self._restart()
                 case WorkerState.FAILED | WorkerState.UNHEALTHY:
                     self._stop_workers(group)
                     group.state = WorkerState.FAILED
                     return result
                 case WorkerState.HEALTHY:
                     if handler.num_nodes_waiting() > 0:
-                        self._restart(handler)
+                        self._restart()
                 case other:
                     raise ElasticError(f"the workers of role {spec.role!r} are in state {other.value}: lost track")
 
-    def _restart(self, handler: Any) -> None:  # noqa: ANN401  # ours, or torch's
+    def _restart(self) -> None:
         self._stop_workers(self._worker_group)
         self._worker_group.state = WorkerState.STOPPED
-        self._begin_round(handler)
+        self._begin_round()
 
-    def _begin_round(self, handler: Any) -> None:  # noqa: ANN401  # as above
+    def _begin_round(self) -> None:
         """Form a round, and start the workers in it."""
-        group, spec = self._worker_group, self._worker_group.spec
-        place = place_of(handler.next_rendezvous(), handler.get_backend())
-        group.workers = assign_ranks(place, spec)
+        group, spec, handler = self._worker_group, self._worker_group.spec, self._handler
+        with self.record_duration("RENDEZVOUS"):
+            place = place_of(handler.next_rendezvous(), handler.get_backend())
+        with self.record_duration("ASSIGN_WORKER_RANKS"):
+            group.workers = assign_ranks(place, spec)
         group.master_addr, group.master_port = meet(place, spec, self._reserve_port)
         group.store = self._store = place.store
         group.group_rank, group.group_world_size = place.rank, place.world_size
         for local_rank, worker_id in self._start_workers(group).items():
             group.workers[local_rank].id = worker_id
+        self._telling.started()
         group.state = WorkerState.HEALTHY
 
     def _reserve_port(self) -> int:
