@@ -105,6 +105,10 @@ def _placed(settings: RunSettings, handler: Any) -> RunSettings:  # noqa: ANN401
 
 def _handler(handler: Any, settings: RendezvousSettings, *, barrier_s: float) -> RendezvousHandler:  # noqa: ANN401
     """Return a handler for our agent: ours, told what it can't know, or one around torch's."""
+    adopt = getattr(handler, "adopt", None)
+    if isinstance(handler, RendezvousHandler) and adopt is not None:  # it was made of torch's parameters
+        adopt(settings)
+        return handler
     if isinstance(handler, RendezvousHandler):
         handler.settings = replace(
             handler.settings,

@@ -108,4 +108,6 @@ def __getattr__(name: str) -> object:
     for home, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(home), name)
+    if name == "registry":  # as a module, for `elastic_core.rendezvous.registry.register` without an import of its own
+        return importlib.import_module(f"{__name__}.registry")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,6 +19,8 @@ def handler_of(spec: WorkerSpec) -> Any:  # noqa: ANN401  # ours, or torch's
     handler = spec.rdzv_handler
     if handler is None:
         return local_handler(spec)
+    if hasattr(handler, "adopt"):
+        return handler  # in torch's shape where no agent of ours has it
     if isinstance(handler, RendezvousHandler) and Capability.CONTROL in handler.capabilities:
         compat = importlib.import_module("elastic_core.compat.torchrun")  # above this room, for it knows torch
         return compat.TorchHandler(handler, name=handler.get_backend())
