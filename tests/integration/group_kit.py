@@ -7,7 +7,10 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
+
 from elastic_core.multiprocessing.console import Console
+from elastic_core.multiprocessing.functions.starter import FunctionStarter
 from elastic_core.multiprocessing.group import WorkerGroup
 from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
 from elastic_core.reactor import Reactor
@@ -37,10 +40,15 @@ def is_alive(pid):
 
 
 class GroupKit:
-    """One group. `console` is a pair of descriptors; without, what would go there goes to files."""
+    """One group, of programs or of a function.
 
-    def __init__(self, folder, *, subreaper=False, console=None, stall_s=5.0, spared=tuple):
+    `console` is a pair of descriptors; without, what would go there goes to files.
+    """
+
+    def __init__(self, folder, *, subreaper=False, console=None, stall_s=5.0, spared=tuple, call=None):
         self.folder = folder
+        self.call = call
+        self.functions = None if call is None else FunctionStarter(call)
         self.incarnation = secrets.token_hex(8)
         self.reactor = Reactor()
         self.own_fds = []
@@ -62,6 +70,7 @@ class GroupKit:
             subreaper=subreaper,
             notice=self.notices.append,
             spared=spared,
+            functions=self.functions,
         )
 
     def _on_stopped(self):
@@ -89,6 +98,11 @@ class GroupKit:
 
     def start(self, *codes):
         self.group.start([self.launch(code, rank) for rank, code in enumerate(codes)])
+
+    def start_calls(self, count=1, **more):
+        """Start workers that call the function."""
+        launches = [self.launch("", rank, argv=(sys.executable, self.call.name), **more) for rank in range(count)]
+        self.group.start([msgspec.structs.replace(launch, function=self.call) for launch in launches])
 
     def run_until(self, condition, *, within_s=DEADLINE_S):
         """Turn the loop until the condition holds; return how long it took."""
@@ -118,6 +132,8 @@ class GroupKit:
 
     def close(self):
         self.group.close()
+        if self.functions is not None:
+            self.functions.close()
         self.console.close()
         self.reactor.close()
         for fd in self.own_fds:

@@ -19,6 +19,7 @@ from elastic_core.reactor import Reactor, Timer
 from elastic_core.types import WorkerExit
 
 if TYPE_CHECKING:
+    from elastic_core.multiprocessing.functions.starter import FunctionStarter
     from elastic_core.multiprocessing.standby_pool import StandbyPool
 
 
@@ -35,6 +36,7 @@ class WorkerGroup:
         notice: Takes one line for people.
         spared: Gives the pids of the agent's own children that are no workers (the guard).
         standby: Has spares for workers; closed by whoever made it. None: each worker is started afresh.
+        functions: Starts workers that call a function; closed by whoever made it.
         clock: The host's clocks.
 
     The group can be started again once `on_stopped` was called. Threading: the reactor's thread.
@@ -52,6 +54,7 @@ class WorkerGroup:
         notice: Callable[[str], None],
         spared: Callable[[], Collection[int]] = tuple,
         standby: "StandbyPool | None" = None,
+        functions: "FunctionStarter | None" = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Start nothing yet."""
@@ -64,6 +67,7 @@ class WorkerGroup:
         self._sweeper = Sweeper(incarnation, subreaper=subreaper, spared=self._own_children)
         self._spared = spared
         self._standby = standby
+        self._functions = functions
         self._state = ladder.LadderState()
         self._workers: dict[int, WorkerProcess] = {}
         self._lost: list[WorkerProcess] = []
@@ -112,16 +116,27 @@ class WorkerGroup:
         self._oom = OomCounter()
         launches = tuple(launches)
         for launch in launches:
-            worker = spawn(launch, reactor=self._reactor, sinks=self._sinks, notice=self._notice, standby=self._standby)
+            worker = spawn(
+                launch,
+                reactor=self._reactor,
+                sinks=self._sinks,
+                notice=self._notice,
+                standby=self._standby,
+                functions=self._functions,
+            )
             self._workers[worker.pid] = worker
             self._advance(ladder.LeaderStarted(pid=worker.pid, group=worker.leads_group))
             if not worker.watch(self._reactor, partial(self._on_pidfd, worker)):
-                self._poll_unless_signalled()
+                self._poll_unless_signalled(worker)
         if self._standby is not None:
             self._standby.prepare(launches)
 
     def _own_children(self) -> Collection[int]:
-        return self._spared() if self._standby is None else {*self._spared(), *self._standby.pids()}
+        own = set(self._spared())
+        for part in (self._standby, self._functions):
+            if part is not None:
+                own |= part.pids()
+        return own
 
     def _forget_round(self) -> None:
         # One that was given up is still reaped if it ends after all.
@@ -129,16 +144,19 @@ class WorkerGroup:
         self._workers.clear()
         self._denied.clear()
 
-    def _poll_unless_signalled(self) -> None:
-        # Without pidfds the loop calls `reap` on SIGCHLD. Only the main thread can have signals: elsewhere we must ask.
-        if self._poll is None and threading.current_thread() is not threading.main_thread():
+    def _poll_unless_signalled(self, worker: WorkerProcess) -> None:
+        # Without pidfds the loop calls `reap` on SIGCHLD. Only the main thread can have signals, and only of our own
+        # children: elsewhere we must ask.
+        in_main = threading.current_thread() is threading.main_thread()
+        if self._poll is None and not (in_main and worker.signals_end):
             self._poll = self._reactor.call_later(_POLL_S, self._on_poll)
 
     def _on_poll(self) -> None:
         self._poll = None
         self.reap()
-        if self._running():
-            self._poll_unless_signalled()
+        for worker in self._running():
+            if worker.pidfd is None:
+                self._poll_unless_signalled(worker)
 
     # --- ends
 
@@ -161,8 +179,7 @@ class WorkerGroup:
         worker.unwatch(self._reactor)
         if worker.given_up:
             return
-        for tee in worker.tees:
-            tee.drain()
+        worker.drain()
         exit_ = self._exit_of(worker, code, at_s=at_s, at_ns=at_ns)
         self._advance(ladder.LeaderEnded(pid=worker.pid, remnants=remnants))
         tell(exit_)
@@ -292,8 +309,7 @@ class WorkerGroup:
 
     def _finish(self) -> None:
         for worker in self._workers.values():
-            for tee in worker.tees:
-                tee.finish()
+            worker.finish()
         self._sweeper.reap_adopted(workers=[worker.pid for worker in self._workers.values()])
         self._on_stopped()
 
@@ -311,8 +327,7 @@ class WorkerGroup:
                 worker.reap()
                 worker.disown()
             worker.unwatch(self._reactor)
-            for tee in worker.tees:
-                tee.finish()
+            worker.finish()
         self._workers.clear()
         self._lost.clear()
         self._state = ladder.LadderState()

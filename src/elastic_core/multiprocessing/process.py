@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from elastic_core.errors import WorkerError
+from elastic_core.multiprocessing.affinity import bound_to
 from elastic_core.multiprocessing.line_filter import LineFilter
 from elastic_core.multiprocessing.log_file import LogFile, open_log
 from elastic_core.multiprocessing.sink import Sink
@@ -17,6 +18,9 @@ from elastic_core.multiprocessing.tee import Tee, open_pipe
 from elastic_core.reactor import Reactor
 
 if TYPE_CHECKING:
+    from elastic_core.multiprocessing.functions.result_pipe import ResultPipe
+    from elastic_core.multiprocessing.functions.server_client import ForkedChild
+    from elastic_core.multiprocessing.functions.starter import FunctionStarter
     from elastic_core.multiprocessing.standby_pool import StandbyPool
 
 STATUS_LOST = 1
@@ -38,9 +42,14 @@ class WorkerProcess:
     """A worker that was started: what is needed to watch, signal and reap it."""
 
     def __init__(
-        self, launch: WorkerLaunch, process: subprocess.Popen[bytes], tees: list[Tee], started_s: float
+        self,
+        launch: WorkerLaunch,
+        process: "subprocess.Popen[bytes] | ForkedChild",
+        tees: list[Tee],
+        started_s: float,
+        result: "ResultPipe | None" = None,
     ) -> None:
-        """Take a process that runs."""
+        """Take a process that runs; `result` gathers what its function returns."""
         self.launch = launch
         self.pid = process.pid
         self.tees = tees
@@ -49,6 +58,7 @@ class WorkerProcess:
         self.stop_signal: int | None = None
         self.stop_sent_ns: int | None = None
         self.given_up = False
+        self.result = result
         self._process = process
 
     @property
@@ -68,8 +78,18 @@ class WorkerProcess:
 
     @property
     def return_value(self) -> object:
-        """What its function returned; None for a program."""
-        return None
+        """What its function returned; None for a program.
+
+        Raises:
+            WorkerError: it can't be loaded here.
+        """
+        call = self.launch.function
+        return None if self.result is None or call is None else self.result.value(call.name)
+
+    @property
+    def signals_end(self) -> bool:
+        """Whether its end brings us a SIGCHLD: not of one whose parent is a server of ours."""
+        return isinstance(self._process, subprocess.Popen)
 
     def watch(self, reactor: Reactor, callback: Callable[[], None]) -> bool:
         """Have the reactor call back when the process ends; False: no pidfd here, SIGCHLD must tell."""
@@ -89,6 +109,8 @@ class WorkerProcess:
 
     def reap(self) -> int | None:
         """Return the exit code, -N for death by signal N, or None while it runs. Never blocks."""
+        if not isinstance(self._process, subprocess.Popen):
+            return self._process.poll()
         if self._process.returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -111,6 +133,20 @@ class WorkerProcess:
     def has_remnants(self) -> bool:
         """Return whether its process group still has members. Called: right after it was reaped."""
         return self.leads_group and remnants_exist(self.pid)
+
+    def drain(self) -> None:
+        """Take what its streams hold now: it is gone, and its last words are wanted."""
+        for tee in self.tees:
+            tee.drain()
+        if self.result is not None:
+            self.result.drain()
+
+    def finish(self) -> None:
+        """Take what its streams still hold, and give them back."""
+        for tee in self.tees:
+            tee.finish()
+        if self.result is not None:
+            self.result.close()
 
     def disown(self) -> None:
         """Leave a process that can't be reaped to whoever comes after us, without a warning."""
@@ -146,8 +182,9 @@ def spawn(
     sinks: tuple[Sink, Sink],
     notice: Callable[[str], None],
     standby: "StandbyPool | None" = None,
+    functions: "FunctionStarter | None" = None,
 ) -> WorkerProcess:
-    """Start one worker, or hand it over to a spare from `standby`.
+    """Start one worker, or hand it over to a spare from `standby`; one that calls a function needs `functions`.
 
     It leads a session and a process group of its own, unless it keeps the terminal. Its stdin is ours, as under
     torchrun: in a session of its own a worker may read a terminal without being stopped for it, so a debugger in a
@@ -161,16 +198,7 @@ def spawn(
         try:
             out, out_ends = _open_stream(launch.stdout, ours, childs, notice)
             err, err_ends = _open_stream(launch.stderr, ours, childs, notice)
-            process = None if standby is None else standby.take(launch, _or_ours(out, 1), _or_ours(err, 2))
-            if process is None:
-                # The child is made by vfork, so nothing may run in it before exec: no preexec_fn.
-                process = subprocess.Popen(
-                    launch.argv,
-                    env=launch.env,
-                    stdout=out,
-                    stderr=err,
-                    start_new_session=not launch.foreground,
-                )
+            process, result = _start(launch, reactor, out, err, standby, functions)
         except (OSError, ValueError) as error:
             raise _spawn_error(launch, error) from error
         started_s = reactor.now_s()
@@ -187,7 +215,35 @@ def spawn(
                         line_filter=ends.line_filter,
                     )
                 )
-    return WorkerProcess(launch, process, tees, started_s)
+    return WorkerProcess(launch, process, tees, started_s, result)
+
+
+def _start(
+    launch: WorkerLaunch,
+    reactor: Reactor,
+    out: int | None,
+    err: int | None,
+    standby: "StandbyPool | None",
+    functions: "FunctionStarter | None",
+) -> tuple["subprocess.Popen[bytes] | ForkedChild", "ResultPipe | None"]:
+    if launch.function is not None:
+        from elastic_core.multiprocessing.functions.result_pipe import ResultPipe  # only functions return something
+
+        assert functions is not None, "a launch with a function needs a FunctionStarter"
+        child, result_fd = functions.start(launch, out, err)
+        return child, ResultPipe(reactor, result_fd)
+    process = None if standby is None else standby.take(launch, _or_ours(out, 1), _or_ours(err, 2))
+    if process is None:
+        with bound_to(launch.cpus):
+            # The child is made by vfork, so nothing may run in it before exec: no preexec_fn.
+            process = subprocess.Popen(
+                launch.argv,
+                env=launch.env,
+                stdout=out,
+                stderr=err,
+                start_new_session=not launch.foreground,
+            )
+    return process, None
 
 
 class _Ends(NamedTuple):
@@ -232,10 +288,13 @@ def _or_ours(fd: int | None, ours: int) -> int:
 
 def _spawn_error(launch: WorkerLaunch, error: OSError | ValueError) -> WorkerError:
     program = launch.argv[0] if launch.argv else ""
-    where = f"worker with local rank {launch.local_rank}: can't start {program!r}"
+    what = repr(program) if launch.function is None else f"function {launch.function.name!r}"
+    where = f"worker with local rank {launch.local_rank}: can't start {what}"
     if isinstance(error, ValueError):  # an embedded null byte
         return WorkerError(f"{where}: {error}", hint="remove null bytes from arguments and environment")
     number = error.errno or 0
+    if not number:  # a server of ours says why it could not
+        return WorkerError(f"{where}: {error}")
     reason = f"{errno.errorcode.get(number, str(number))}: {os.strerror(number)}"
     if error.filename and error.filename != program:
         where = f"worker with local rank {launch.local_rank}: can't open log file {error.filename!r}"

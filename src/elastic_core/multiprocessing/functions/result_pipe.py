@@ -1,0 +1,105 @@
+"""The end of a worker function's result pipe that its starter reads, as it comes."""
+
+import fcntl
+import os
+from collections.abc import Callable
+from contextlib import suppress
+
+from elastic_core.errors import WorkerError
+from elastic_core.reactor import Reactor
+
+LENGTH_BYTES = 8
+_PIPE_BYTES = 1 << 20
+_READS_A_TURN = 16
+
+
+def open_result_pipe() -> tuple[int, int]:
+    """Return the reading end (non-blocking) and the writing end (blocking)."""
+    read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(read_fd, False)
+    with suppress(OSError):  # the user's share of pipe memory is used up: the usual size works too
+        fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    return read_fd, write_fd
+
+
+class ResultPipe:
+    """Gathers one pickled value, of any size: its length, then itself.
+
+    Its end is told by the length: a process that the worker started may hold the pipe open for longer.
+
+    Args:
+        reactor: The loop.
+        read_fd: The pipe; taken over.
+        on_complete: Called once, when all of the value is here.
+
+    Threading: the reactor's thread; `value` may be asked for by any other once the worker has ended.
+    """
+
+    def __init__(self, reactor: Reactor, read_fd: int, *, on_complete: Callable[[], None] = lambda: None) -> None:
+        """Start reading."""
+        self._reactor = reactor
+        self._read_fd = read_fd
+        self._on_complete = on_complete
+        self._buffer = bytearray(LENGTH_BYTES)
+        self._filled = 0
+        self._has_length = False
+        self.complete = False
+        self._value: object = None
+        reactor.add_reader(read_fd, lambda: self._read(_READS_A_TURN))
+
+    def drain(self) -> None:
+        """Take what is in the pipe now. Called: when the worker has ended."""
+        self._read(None)
+
+    def _read(self, reads: int | None) -> None:
+        while self._read_fd >= 0 and reads != 0:
+            reads = None if reads is None else reads - 1
+            try:
+                count = os.readv(self._read_fd, [memoryview(self._buffer)[self._filled :]])
+            except BlockingIOError:
+                return
+            self._filled += count
+            if not count:
+                self.close()
+            elif self._filled == len(self._buffer):
+                self._next()
+
+    def _next(self) -> None:
+        if not self._has_length:
+            self._has_length = True
+            self._buffer, self._filled = bytearray(int.from_bytes(self._buffer, "little")), 0
+            return
+        self.complete = True
+        self.close()
+        self._on_complete()
+
+    def close(self) -> None:
+        """Give the descriptor back; idempotent. What has come is kept."""
+        if self._read_fd >= 0:
+            self._reactor.remove_reader(self._read_fd)
+            os.close(self._read_fd)
+            self._read_fd = -1
+
+    def value(self, name: str) -> object:
+        """Return what came; None where nothing did, or not all of it.
+
+        Args:
+            name: The function, for people.
+
+        Raises:
+            WorkerError: it can't be loaded in this process.
+        """
+        if self.complete and self._buffer:
+            import pickle  # only functions return something
+
+            try:
+                # From our own worker, over a descriptor that nobody else has: pickle is safe here.
+                self._value = pickle.loads(self._buffer)
+            except Exception as error:
+                reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+                raise WorkerError(
+                    f"what function {name!r} returned can't be loaded by its caller: {reason}",
+                    hint="return values of classes that both sides can import",
+                ) from error
+            self._buffer = bytearray()
+        return self._value

@@ -1,0 +1,105 @@
+"""Functions for workers to call."""
+
+import atexit
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+
+def add(left, right=1):
+    return left + right
+
+
+def describe(*args):
+    print("to stdout", flush=True)
+    print("to stderr", file=sys.stderr, flush=True)
+    return {
+        "args": args,
+        "pid": os.getpid(),
+        "sid": os.getsid(0),
+        "rank": os.environ.get("RANK"),
+        "home": os.environ.get("ELASTIC_TEST_ONLY_OURS"),
+        "threads": threading.active_count(),
+        "argv": sys.argv,
+        "cpus": os.sched_getaffinity(0),
+        "mask": signal.pthread_sigmask(signal.SIG_BLOCK, []),
+        "sigint": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+        "stdin": os.fstat(0).st_rdev,
+        "main": sys.modules["__main__"].__name__,
+        "children": len(multiprocessing.active_children()),
+        "fds": sorted(int(fd) for fd in os.listdir("/proc/self/fd")),
+    }
+
+
+def fail(text):
+    raise ValueError(text)
+
+
+def leave(code):
+    sys.exit(code)
+
+
+def die(signum):
+    os.kill(os.getpid(), signum)
+    time.sleep(60)
+
+
+def big(count):
+    return bytes(count)
+
+
+def lock():
+    return threading.Lock()
+
+
+def return_then_hang(path):
+    def hang():
+        Path(path).write_text("hanging")
+        time.sleep(60)
+
+    atexit.register(hang)
+    return "done"
+
+
+def return_with_a_child_that_stays(path):
+    """The child holds every descriptor of the worker for longer than the worker lives."""
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        Path(path).write_text(str(os.getpid()))
+        time.sleep(60)
+    while not Path(path).exists():
+        time.sleep(0.01)
+    return "done"
+
+
+def sleep_and_tell(path):
+    Path(path).write_text(str(os.getpid()))
+    time.sleep(60)
+
+
+def put(queue, value):
+    queue.put(value)
+
+
+def run_program():
+    return subprocess.run([sys.executable, "-c", "print(6 * 7)"], capture_output=True, check=True).stdout
+
+
+class Refuses:
+    """Can be pickled, and not loaded again."""
+
+    def __reduce__(self):
+        return refuse, ()
+
+
+def refuse():
+    raise ValueError("not in this process")
+
+
+def refusing():
+    return Refuses()

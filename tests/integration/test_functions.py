@@ -1,0 +1,297 @@
+"""Functions as workers, by each of the three start methods: real processes."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+import function_samples as samples
+import pytest
+from group_kit import GroupKit, is_alive, open_fds, set_subreaper
+
+from elastic_core.errors import ConfigError, WorkerError
+from elastic_core.multiprocessing.functions import START_METHODS, FunctionCall, main_module
+from elastic_core.multiprocessing.functions.starter import FunctionStarter
+from support import wait_for
+
+ALL = pytest.mark.parametrize("method", START_METHODS)
+
+
+@pytest.fixture
+def group(tmp_path):
+    """Return a function that makes a group for a call; each must leave no descriptor and no child behind."""
+    before, kits = open_fds(), []
+
+    def make(fn, *args, method="spawn", by_rank=None, **more):
+        folder = tmp_path / str(len(kits))
+        folder.mkdir()
+        kits.append(GroupKit(folder, call=FunctionCall(fn, by_rank or args, method), **more))
+        return kits[-1]
+
+    yield make
+    for kit in kits:
+        kit.close()
+    assert open_fds() == before
+
+
+def run(kit, count=1, **more):
+    """Run the calls to their end, and return what they returned."""
+    kit.start_calls(count, **more)
+    kit.run_until_exits(count)
+    return kit.group.return_values
+
+
+# --- results
+
+
+@ALL
+def test_results_come_by_rank(group, method):
+    kit = group(samples.add, method=method, by_rank={0: (1,), 1: (2, 40)})
+    assert run(kit, 2) == {0: 2, 1: 42}
+    assert [exit.code for exit in kit.exits] == [0, 0]
+
+
+@ALL
+def test_a_worker_is_as_a_script_would_be(group, method, monkeypatch):
+    monkeypatch.setenv("ELASTIC_TEST_ONLY_OURS", "given")
+    kit = group(samples.describe, "a", 2, method=method)
+    cpu = min(os.sched_getaffinity(0))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    found = run(kit, cpus=frozenset({cpu}))[0]
+    assert found["args"] == ("a", 2)
+    assert found["pid"] == found["sid"] == kit.exits[0].pid
+    assert (found["rank"], found["home"]) == ("0", "given")
+    assert found["argv"] == sys.argv
+    assert found["cpus"] == {cpu}
+    assert found["mask"] == mask
+    assert found["sigint"]
+    assert found["threads"] == 1
+    assert found["children"] == 0
+    assert kit.said(0, "out") == "to stdout\n"
+    assert kit.said(0, "err") == "to stderr\n"
+    assert os.sched_getaffinity(0) != {cpu} or os.cpu_count() == 1
+
+
+@ALL
+def test_a_second_round_is_as_the_first(group, method):
+    kit = group(samples.add, 1, method=method)
+    for _ in range(2):
+        kit.exits.clear()
+        assert run(kit) == {0: 2}
+        kit.stop()
+
+
+def test_a_closure_works_with_fork_and_sees_what_the_caller_had(group):
+    seen = [1]
+    kit = group(lambda: seen, method="fork")
+    seen.append(2)  # after the copy was made
+    assert run(kit) == {0: [1]}
+
+
+@ALL
+def test_a_result_of_200_mb_does_not_block(group, method):
+    kit = group(samples.big, 200_000_000, method=method)
+    kit.start_calls()
+    took_s = kit.run_until_exits(1)
+    assert len(kit.group.return_values[0]) == 200_000_000
+    assert took_s < 20
+
+
+@ALL
+def test_a_result_counts_though_the_worker_hangs_in_its_exit_handlers(group, method, tmp_path):
+    path = tmp_path / "hanging"
+    kit = group(samples.return_then_hang, str(path), method=method)
+    kit.start_calls()
+    kit.run_until(path.exists)
+    assert kit.exits == []
+    assert kit.group.return_values == {}  # it has not ended
+    kit.stop(grace_s=0.2)
+    assert kit.exits[0].code == -signal.SIGTERM
+
+
+@ALL
+def test_a_result_is_whole_while_a_child_of_the_worker_holds_the_pipe(group, method, tmp_path):
+    path = tmp_path / "child"
+    kit = group(samples.return_with_a_child_that_stays, str(path), method=method)
+    assert run(kit) == {0: "done"}
+    kit.run_until(path.exists)
+    child = int(path.read_text())
+    kit.stop(grace_s=1)
+    kit.run_until(lambda: not is_alive(child))
+
+
+@pytest.fixture(params=START_METHODS)
+def queue(request):
+    queue = multiprocessing.get_context(request.param).Queue()
+    yield request.param, queue
+    queue.close()
+    queue._writer.close()  # only a garbage collection would
+
+
+def test_queues_of_multiprocessing_can_be_arguments(queue, group):
+    method, queue = queue
+    run(group(samples.put, queue, "hello", method=method))
+    assert queue.get(timeout=10) == "hello"
+
+
+# --- failures
+
+
+@ALL
+def test_an_exception_is_recorded_and_printed_as_of_a_script(group, method, tmp_path, monkeypatch):
+    error_file = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(error_file))
+    monkeypatch.setenv("ELASTIC_WORKER_HOOKS", "1")
+    kit = group(samples.fail, "boom", method=method)
+    assert run(kit) == {}
+    assert kit.exits[0].code == 1
+    printed = kit.said(0, "err")
+    assert printed.startswith("Traceback (most recent call last):\n")
+    assert printed.endswith("ValueError: boom\n")
+    assert printed.count("Traceback") == 1
+    assert "elastic_core" not in printed
+    assert '"ValueError: boom"' in error_file.read_text()
+
+
+@ALL
+def test_exit_codes_and_signals_are_told(group, method):
+    kit = group(samples.leave, method=method, by_rank={0: (0,), 1: (7,)})
+    assert run(kit, 2) == {0: None}
+    assert {exit.local_rank: exit.code for exit in kit.exits} == {0: 0, 1: 7}
+    kit = group(samples.die, signal.SIGKILL, method=method)
+    run(kit)
+    assert kit.exits[0].code == -signal.SIGKILL
+
+
+@ALL
+def test_a_result_that_cannot_be_pickled_is_one_line(group, method):
+    kit = group(samples.lock, method=method)
+    assert run(kit) == {}
+    assert kit.exits[0].code == 1
+    last = kit.said(0, "err").splitlines()[-1]
+    assert "function 'lock' returned a lock that can't be pickled: TypeError: cannot pickle" in last
+    assert "Try: return numbers" in last
+
+
+def test_a_result_that_cannot_be_loaded_is_one_line(group):
+    kit = group(samples.refusing)
+    with pytest.raises(WorkerError, match=r"what function 'refusing' returned can't be loaded.*not in this process"):
+        run(kit)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_what_cannot_be_sent_is_one_line(group, method):
+    kit = group(lambda: 1, method=method)
+    with pytest.raises(WorkerError) as caught:
+        kit.start_calls()
+    assert "<lambda>' can't be sent to its workers" in str(caught.value)
+    assert "Try: define it at the top level of a module, or start_method='fork'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    kit = group(samples.add, 1, threading.Lock(), method=method)
+    with pytest.raises(WorkerError, match=r"argument 2 \(lock\) of function 'add' can't be sent to its workers"):
+        kit.start_calls()
+
+
+def test_what_is_no_call_is_refused():
+    with pytest.raises(ConfigError, match=r"start method 'threads' is none. Try: spawn, fork, forkserver"):
+        FunctionCall(samples.add, (), "threads")
+    with pytest.raises(ConfigError, match="is not a function"):
+        FunctionCall("train.py")
+    assert FunctionCall(partial(samples.add, 1)).name == "add"
+
+
+def test_a_main_module_without_its_guard_is_one_line():
+    main_module.begin_import("/home/me/train.py")
+    try:
+        with pytest.raises(ConfigError, match=r"imports the main module '/home/me/train.py'.*__main__"):
+            FunctionStarter(FunctionCall(samples.add, (1,)))
+    finally:
+        main_module.end_import()
+
+
+# --- the life of workers
+
+
+@ALL
+def test_workers_can_be_stopped_at_once(group, method, tmp_path):
+    by_rank = {rank: (str(tmp_path / f"worker{rank}"),) for rank in range(2)}
+    kit = group(samples.sleep_and_tell, method=method, by_rank=by_rank)
+    kit.start_calls(2)
+    kit.stop(grace_s=10)  # before their first own line: nothing may be lost
+    assert {exit.code for exit in kit.exits} == {-signal.SIGTERM}
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_workers_end_with_a_caller_that_was_killed(method, tmp_path):
+    path = tmp_path / "worker"
+    caller = os.fork()
+    if caller == 0:
+        os.setsid()
+        kit = GroupKit(tmp_path, call=FunctionCall(samples.sleep_and_tell, (str(path),), method))
+        kit.start_calls()
+        kit.run_until(path.exists)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(caller, 0)
+    pid = int(wait_for(lambda: path.exists() and path.read_text()))
+    wait_for(lambda: not is_alive(pid))
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_the_end_of_the_server_is_told(group, method, tmp_path):
+    path = tmp_path / "worker"
+    kit = group(samples.sleep_and_tell, str(path), method=method)
+    kit.start_calls()
+    kit.run_until(path.exists)
+    (server,) = kit.functions.pids()
+    os.kill(server, signal.SIGKILL)
+    kit.stop(grace_s=5)
+    assert kit.exits[0].code == 1  # how it ended went with the server
+    with pytest.raises(WorkerError, match="the process that workers are forked from is gone"):
+        kit.start_calls()
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_sweep_spares_the_server(group, method):
+    set_subreaper(True)
+    try:
+        kit = group(samples.add, 1, method=method, subreaper=True)
+        for _ in range(2):
+            kit.exits.clear()
+            assert run(kit) == {0: 2}
+            kit.stop()
+    finally:
+        set_subreaper(False)
+
+
+def test_a_signal_for_the_whole_job_does_not_end_the_server(group):
+    kit = group(samples.add, 1, method="fork")
+    (server,) = kit.functions.pids()
+    os.kill(server, signal.SIGTERM)
+    os.kill(server, signal.SIGINT)
+    assert run(kit) == {0: 2}
+
+
+def test_fork_beside_other_threads_is_one_warning():
+    held = threading.Event()
+    other = threading.Thread(target=held.wait, name="loader")
+    other.start()
+    try:
+        starter = FunctionStarter(FunctionCall(samples.add, (1,), "fork"))
+        starter.close()
+    finally:
+        held.set()
+        other.join()
+    (line,) = starter.warnings
+    assert "'add' is started with fork while 1 other thread(s) run (loader)" in line
+
+
+def test_the_caller_keeps_its_own(group):
+    before = (multiprocessing.get_start_method(allow_none=True), dict(os.environ), Path.cwd(), list(sys.path))
+    children = multiprocessing.active_children()
+    for method in START_METHODS:
+        assert run(group(samples.add, 1, method=method)) == {0: 2}
+    assert (multiprocessing.get_start_method(allow_none=True), dict(os.environ), Path.cwd(), list(sys.path)) == before
+    assert multiprocessing.active_children() == children
