@@ -13,10 +13,13 @@ from msgspec.structs import replace
 from elastic_core import api, errors
 from elastic_core.agent.states import AgentState
 from elastic_core.api import AgentHook
+from elastic_core.control_plane.builtin import BUILT_IN
 from elastic_core.hooks.runner import METHODS
 from elastic_core.launcher.config import Entrypoint, RunSettings
+from elastic_core.launcher.control_handlers import AGENT_HANDLERS, AgentHandlers
 from elastic_core.launcher.options import OPTIONS, OptionRow, Section
 from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_environment
+from elastic_core.metrics.table import FAMILIES
 from elastic_core.plugins.loading import BASES
 from elastic_core.plugins.missing import KINDS
 from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS
@@ -58,6 +61,8 @@ WORKER_VARIABLES: Final[Mapping[str, str]] = {
     "ELASTIC_WORKER_HOOKS": "`1`: the worker's interpreter records its uncaught exception; absent with "
     "`--no-worker-hooks` and `--no-python`",
     "ELASTIC_FAULT_FILE": "where the stack of a fault signal (SIGSEGV and the like) is written",
+    "TORCH_WORKER_SERVER_SOCKET": "where the worker's [control plane](control-plane.md) listens if its script wants "
+    "one; a value of yours stands; absent with `--no-control-plane`",
     "ELASTIC_BEAT_FILE": "memory for [heartbeats](../howto/hangs.md) and stacks; absent without `--hang-timeout` and "
     "`--startup-timeout`",
 }
@@ -66,6 +71,7 @@ WORKER_VARIABLES: Final[Mapping[str, str]] = {
 READ_VARIABLES: Final[Mapping[str, str]] = {
     "PYTHON_EXEC": "interpreter of the workers; default: the one that runs `elastic`",
     "OMP_NUM_THREADS": "left as it is where it is set, unless `--omp-threads` is given",
+    "LOGLEVEL": "level of events, which are INFO: `WARNING` records none",
     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "seconds of grace where `--shutdown-timeout` is not given",
     "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "prefix of tee'd lines; knows `${role_name}`, `${local_rank}`, `${rank}`",
     "CUDA_VISIBLE_DEVICES": "limits what `--nproc-per-node gpu` counts and what the numbers of `--devices` mean; for "
@@ -136,7 +142,9 @@ def worker_variable_names() -> list[str]:
     bare = RunSettings(entrypoint=entrypoint, run_id="run")
     names: dict[str, None] = {}
     for settings in (bare, replace(bare, omp_threads=1, devices=("0",))):
-        paths = WorkerPaths(error_file="error.json", fault_file="fault.log", beat_file="/proc/1/fd/9")
+        paths = WorkerPaths(
+            error_file="error.json", fault_file="fault.log", beat_file="/proc/1/fd/9", control_socket="/run/w.sock"
+        )
         names |= dict.fromkeys(worker_environment(settings, _attempt(), 0, paths, {}))
     return sorted(names, key=list(WORKER_VARIABLES).index)
 
@@ -169,10 +177,33 @@ def exit_codes() -> str:
     return _table(("code", "error", "meaning"), rows)
 
 
+def agent_handlers() -> str:
+    """What the agent's control plane has."""
+    return _table(("handler", "what it does"), _handlers((name, vars(AgentHandlers)[name]) for name in AGENT_HANDLERS))
+
+
+def worker_handlers() -> str:
+    """What every worker's control plane has, whatever it imports."""
+    return _table(("handler", "what it does"), _handlers(BUILT_IN.items()))
+
+
+def _handlers(found: Iterable[tuple[str, object]]) -> Iterable[tuple[str, str]]:
+    return ((f"`{name}`", _first_line(handler)) for name, handler in sorted(found))
+
+
 def groups() -> str:
     """The entry-point groups."""
     rows = ((f"`{group}`", KINDS[group], " or ".join(map(_public, bases))) for group, bases in BASES.items())
     return _table(("group", "what its plugins are", "what a class in it derives from"), rows)
+
+
+def metric_families() -> str:
+    """What the agent measures under names of ours."""
+    rows = (
+        (f"`{family.name}`", family.kind, ", ".join(f"`{label}`" for label in family.labels), family.help)
+        for family in FAMILIES
+    )
+    return _table(("metric", "kind", "labels", "what it is"), rows)
 
 
 def coordinated_options() -> str:
@@ -375,6 +406,8 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "read-variables": read_variables,
     "pet-variables": pet_variables,
     "exit-codes": exit_codes,
+    "agent-handlers": agent_handlers,
+    "worker-handlers": worker_handlers,
     "groups": groups,
     "coordinated-options": coordinated_options,
     "redis-options": redis_options,
@@ -390,6 +423,7 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "policy-blame-keys": lambda: policy_keys(schema.BLAME_KEYS),
     "policy-actions": lambda: policy_words(schema.ACTIONS),
     "policy-exhausted": lambda: policy_words(schema.EXHAUSTED),
+    "metric-families": metric_families,
     "failure-classes": failure_classes,
     "moments": moments,
     "states": states,

@@ -1,6 +1,7 @@
 """What the agent's metrics and events say of a run, step by step, and that no handler is felt by it."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -414,3 +415,20 @@ def test_a_launch_config_says_where_metrics_and_events_go():
     settings = settings_of_config(config, Entrypoint(argv=("t.py",), name="t.py"))
     assert (settings.metrics_handlers, settings.event_log_handler) == (("console",), "console")
     assert (settings.metrics_host, settings.metrics_port) == ("0.0.0.0", 9400)
+
+
+def test_the_reference_names_all_that_is_published():
+    run = (*START, seen(9.0, ended(1, 1)), *RESTART, seen(12.0, m.AgentStopped(exit_code=0, reason="")))
+    docs = Path(__file__).parents[2] / "docs/reference"
+    page = (docs / "metrics.md").read_text()
+    torchs = {metric.name for metric in metrics(*run) if metric.group != GROUP}
+    for name in torchs:
+        own = name.removeprefix("workers.trainer.").removesuffix(".duration.ms")
+        assert own.removesuffix(".success").rpartition(".")[2] in page, name
+    page = (docs / "events.md").read_text()
+    for event in of_kind(told(*run), events.Event):
+        assert f"`{event.metadata['state']}`" in page
+        for field in (*event.metadata, *json.loads(event.metadata["metadata"])):
+            assert f"`{field}`" in page, field
+    for field in vars(of_kind(told(*run), events.RdzvEvent)[0]):
+        assert f"`{field}`" in page, field
