@@ -82,11 +82,15 @@ class RoundStores:
                 return None
             raise _unreachable(info, one_line(error)) from error
 
+    def close(self) -> None:
+        """Give the held port back; a store lives on, for others may still read in it."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
     def _open(self, info: RendezvousInfo, over: Callable[[], bool]) -> Any:  # noqa: ANN401  # a store of torch's
         prefix = f"elastic/{info.round_token}"
-        if self._held is not None:
-            self._held.close()  # the workers that listened on it are gone
-            self._held = None
+        self.close()  # the workers that listened on it are gone
         if info.rank == 0:
             self._current, self._offered = self._offered, None
             self._held = HeldPort.reserve()
@@ -147,8 +151,7 @@ class GivenStore:
 
     def offer(self) -> int:
         """Hold a fresh port, in place of the last one, and return it."""
-        if self._held is not None:
-            self._held.close()
+        self.close()
         self._held = HeldPort.reserve()
         return self._held.port
 
@@ -156,3 +159,9 @@ class GivenStore:
         """Return the store, with a prefix of the round, and the port that rank 0 offered."""
         prefix = f"torch.rendezvous.{self._run_id}.{info.round_token}"
         return self._torch.PrefixStore(prefix, self._store), info.master_port or 0
+
+    def close(self) -> None:
+        """Give the held port back."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None

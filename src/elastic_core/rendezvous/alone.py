@@ -34,6 +34,10 @@ class RoundStore(Protocol):
         """Return a store of torch's for the round, and the port for the worker of rank 0; None: the round is over."""
         ...
 
+    def close(self) -> None:
+        """Give the port back; idempotent. Called: when this node has left."""
+        ...
+
 
 class AloneRounds:
     """Joins rounds, notices that one is over, and leaves.
@@ -78,7 +82,7 @@ class AloneRounds:
 
         Ends the last one for all nodes, if it goes on; `again` says why.
         """
-        if self._in_round and not self.is_over():
+        if self._goes_on():
             self._decide(Restart(rule=self._rule), again)
         while True:
             info = self._join()
@@ -94,7 +98,7 @@ class AloneRounds:
 
     def end(self) -> bool:
         """Leave, and end the run for all nodes: well, unless an exception is on its way."""
-        if self._in_round and not self.is_over():
+        if self._goes_on():
             failed = sys.exc_info()[1]
             if failed is None:
                 self._class.set_closed(self._handler)
@@ -109,9 +113,15 @@ class AloneRounds:
         self._shut = True
         atexit.unregister(self.leave)
         self._class.announce_departure(self._handler)
-        return self._class.shutdown(self._handler)
+        left = self._class.shutdown(self._handler)
+        self._stores.close()
+        return left
 
     # --- inside
+
+    def _goes_on(self) -> bool:
+        """Return whether there is a round that a word of this node could end."""
+        return self._in_round and not self.is_over() and not self._class.is_closed(self._handler)
 
     def _join(self) -> RendezvousInfo:
         self._in_round = False

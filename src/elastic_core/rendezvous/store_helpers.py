@@ -123,7 +123,7 @@ def _missing(
     store.set(f"{key_prefix}{rank}{_TRACE}", "1")
     if rank != 0:
         try:
-            store.wait([key_prefix + _GATE])
+            store.wait([key_prefix + _GATE], timedelta(seconds=2 * trace_timeout_s))  # it may have begun later
         except RuntimeError:
             return None  # rank 0 itself may be missing
         return [f"<rank 0 ({decoder(0)}) names them>"]

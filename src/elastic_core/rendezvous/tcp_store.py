@@ -79,14 +79,19 @@ def create_c10d_store(
         raise ValueError(f"server_port=-1 with world_size={world_size}: needed the port that the others know")
     if server_port == -1 and not is_server:
         raise ValueError("server_port=-1: needed the port where the store is")
-    store = importlib.import_module("torch.distributed").TCPStore(
-        host_name=server_addr,
-        port=max(server_port, 0),
-        world_size=world_size,
-        is_master=is_server,
-        timeout=timedelta(seconds=timeout),
-        wait_for_workers=wait_for_workers,
-    )
+    try:
+        store = importlib.import_module("torch.distributed").TCPStore(
+            host_name=server_addr,
+            port=max(server_port, 0),
+            world_size=world_size,
+            is_master=is_server,
+            timeout=timedelta(seconds=timeout),
+            wait_for_workers=wait_for_workers,
+        )
+    except RuntimeError as error:  # of torch's stores
+        if "clients joined" not in str(error):
+            raise
+        raise _missing(world_size, timeout) from error
     if wait_for_workers:
         _wait_for_all(store, world_size, timeout)
     return store
@@ -96,4 +101,8 @@ def _wait_for_all(store: Any, world_size: int, timeout_s: float) -> None:  # noq
     try:
         barrier(store, world_size, key_prefix=_MEMBERS_KEY, barrier_timeout=timeout_s)
     except RuntimeError as error:  # of torch's stores
-        raise TimeoutError(f"not all {world_size} members of the store came within {timeout_s:g} s") from error
+        raise _missing(world_size, timeout_s) from error
+
+
+def _missing(world_size: int, timeout_s: float) -> TimeoutError:
+    return TimeoutError(f"not all {world_size} members of the store came within {timeout_s:g} s")

@@ -1,0 +1,90 @@
+"""Torch's rendezvous on etcd by name: backend and store on the v2 API, and the legacy handler."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+
+from elastic_core.compat.elastic.rendezvous import RendezvousParameters
+from elastic_core.compat.elastic.rendezvous.registry import get_rendezvous_handler
+from elastic_core.rendezvous import EtcdServer, RendezvousConnectionError
+from elastic_core.rendezvous.etcd_v2_backend import EtcdRendezvousBackend
+from etcd_servers import free_ports
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def server():
+    with EtcdServer() as server:
+        yield server
+
+
+@pytest.fixture
+def store(server, run_id):
+    from elastic_core.compat.elastic.rendezvous.etcd_store import EtcdStore
+
+    return EtcdStore(server.get_client(), f"torch/{abs(hash(run_id))}", timeout=timedelta(seconds=5))
+
+
+def test_the_state_is_replaced_by_who_knows_it(server):
+    backend = EtcdRendezvousBackend(server.get_client(), "run", key_prefix="/states")
+    assert (backend.name, backend.get_state()) == ("etcd-v2", None)
+    first, token, applied = backend.set_state(b"one")
+    assert (first, applied, backend.get_state()) == (b"one", True, (b"one", token))
+    assert backend.set_state(b"two")[::2] == (b"one", False)
+    assert backend.set_state(b"two", "another's")[::2] == (b"one", False)
+    assert backend.set_state(b"two", token)[::2] == (b"two", True)
+    assert backend.set_state(b"three", token)[::2] == (b"two", False)
+
+
+def test_no_server_is_an_error_of_the_rendezvous():
+    etcd = pytest.importorskip("etcd")
+    client = etcd.Client("127.0.0.1", free_ports(1)[0], allow_reconnect=False, read_timeout=1)
+    with pytest.raises(RendezvousConnectionError, match="etcd failed"):
+        EtcdRendezvousBackend(client, "run").get_state()
+
+
+def test_a_store_on_etcd(store):
+    store.set("text", "é")
+    store.set("bytes", b"\0\xff")
+    assert (store.get("text"), store.get("bytes")) == ("é".encode(), b"\0\xff")
+    assert [store.add("count", 2), store.add("count", -5)] == [2, -3]
+    assert store.check(["text", "bytes"])
+    assert not store.check(["text", "none"])
+    store.wait(["text", "bytes"])
+    assert [store.delete_key("text"), store.delete_key("text")] == [True, False]
+    with pytest.raises(LookupError, match=r"'none' not there within 0\.2 s"):
+        store.wait(["none"], timedelta(seconds=0.2))
+
+
+def test_counting_at_once_loses_nothing(store):
+    with ThreadPoolExecutor(4) as pool:
+        counted = [each.result() for each in [pool.submit(store.add, "many", 1) for _ in range(12)]]
+    assert sorted(counted) == list(range(1, 13))
+
+
+def test_who_waits_is_woken(store):
+    got = []
+    reader = threading.Thread(target=lambda: got.append(store.get("late")))
+    reader.start()
+    store.set("other", "x")
+    store.set("late", "here")
+    reader.join(5)
+    assert got == [b"here"]
+
+
+@pytest.mark.parametrize("backend", ["etcd", "etcd-v2"])
+def test_nodes_meet(server, run_id, backend):
+    params = RendezvousParameters(backend, server.get_endpoint(), run_id, 2, 2, "127.0.0.1")
+    handlers = [get_rendezvous_handler(params) for _ in range(2)]
+    assert {handler.get_backend() for handler in handlers} == {backend}
+    with ThreadPoolExecutor(2) as pool:
+        infos = [each.result(30) for each in [pool.submit(handler.next_rendezvous) for handler in handlers]]
+    infos[0].store.set("key", "value")
+    assert infos[1].store.get("key") == b"value"
+    assert sorted(info.rank for info in infos) == [0, 1]
+    assert infos[0].bootstrap_store_info == infos[1].bootstrap_store_info
+    for handler in handlers:
+        assert handler.shutdown()
