@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 
@@ -46,7 +45,7 @@ def leave(code):
 
 def die(signum):
     os.kill(os.getpid(), signum)
-    time.sleep(60)
+    threading.Event().wait(60)
 
 
 def big(count):
@@ -60,7 +59,7 @@ def lock():
 def return_then_hang(path):
     def hang():
         Path(path).write_text("hanging")
-        time.sleep(60)
+        threading.Event().wait(60)
 
     atexit.register(hang)
     return "done"
@@ -71,15 +70,15 @@ def return_with_a_child_that_stays(path):
     if os.fork() == 0:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         Path(path).write_text(str(os.getpid()))
-        time.sleep(60)
+        threading.Event().wait(60)
     while not Path(path).exists():
-        time.sleep(0.01)
+        threading.Event().wait(0.01)
     return "done"
 
 
 def sleep_and_tell(path):
     Path(path).write_text(str(os.getpid()))
-    time.sleep(60)
+    threading.Event().wait(60)
 
 
 def put(queue, value):

@@ -1,5 +1,6 @@
 """Functions as workers, by each of the three start methods: real processes."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -23,6 +24,7 @@ ALL = pytest.mark.parametrize("method", START_METHODS)
 @pytest.fixture
 def group(tmp_path):
     """Return a function that makes a group for a call; each must leave no descriptor and no child behind."""
+    gc.collect()  # queues of other tests
     before, kits = open_fds(), []
 
     def make(fn, *args, method="spawn", by_rank=None, **more):

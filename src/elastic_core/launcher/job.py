@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from elastic_core.launcher.outcome import RunOutcome
     from elastic_core.launcher.timings import Timings
     from elastic_core.multiprocessing.beat_file import Beats
+    from elastic_core.multiprocessing.functions.starter import FunctionStarter
     from elastic_core.multiprocessing.standby_pool import StandbyPool
 
 LOOPBACK = "127.0.0.1"
@@ -96,12 +97,25 @@ def run_job(
     """
     try:
         with ExitStack() as cleanup:
+            # First of all: with fork, workers are copies of what this process is now.
+            functions = _function_starter(settings, cleanup)
             if own_process:
                 cleanup.enter_context(early_stops(_stop_signals(settings)))
             job = _Job(settings, cleanup, own_process=own_process, timings=timings, outcome=outcome, brought=brought)
-            return job.run()
+            return job.run(functions)
     except EarlyStop as stop:
         return 128 + stop.signum
+
+
+def _function_starter(settings: RunSettings, cleanup: ExitStack) -> "FunctionStarter | None":
+    call = settings.entrypoint.function
+    if call is None:
+        return None
+    from elastic_core.multiprocessing.functions.starter import FunctionStarter
+
+    starter = FunctionStarter(call)
+    cleanup.callback(starter.close)
+    return starter
 
 
 class _Job:
@@ -132,8 +146,9 @@ class _Job:
         self._rdzv = _rendezvous_settings(settings, self._node_id, self._incarnation)
         self._registry = PluginRegistry(disabled=settings.disabled_plugins)
 
-    def run(self) -> int:
+    def run(self, functions: "FunctionStarter | None" = None) -> int:
         settings = self._settings
+        self._functions = functions
         registry = self._registry
         handler = self._handler()
         if Capability.CONTROL in handler.capabilities:
@@ -189,7 +204,7 @@ class _Job:
         console = self._closing(Console(reactor))
         self._reporter = RunReporter(settings, run_dir=run_dir.path, node_id=self._node_id, line=console.line)
         notice = self._reporter.notice
-        for text in (*settings.notices, *warnings):
+        for text in (*settings.notices, *warnings, *(self._functions.warnings if self._functions is not None else ())):
             notice(text)
         guardian = Guardian(reactor, incarnation=self._incarnation, notice=notice)
         self._cleanup.push(lambda kind, error, trace: guardian.unleash() if error else guardian.dismiss())
@@ -230,6 +245,7 @@ class _Job:
                 notice=notice,
                 spared=lambda: self._own_children(guardian, handler),
                 standby=standby,
+                functions=self._functions,
             )
         )
         self._status.workers = workers
