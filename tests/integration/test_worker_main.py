@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from elastic_core.control_plane import client
+from elastic_core.control_plane import WorkerServer, client
 from support import wait_for
 
 HEAD = """
@@ -175,6 +175,17 @@ def test_unsafe_directory_costs_the_server_and_not_the_training(worker, folder):
     assert (out, process.returncode) == ("trains\n", 0)
     assert "can be written by others (mode 777)" in err
     assert list(open_folder.iterdir()) == []
+
+
+def test_there_is_no_server_on_tcp(worker, folder):
+    """Torch's constructor takes a host and a port; ours takes a path, and ends as soon as it is told to."""
+    with pytest.raises(TypeError):
+        WorkerServer("127.0.0.1", 0)
+    for _ in range(20):
+        server = WorkerServer(str(folder / "w.sock"))
+        server.shutdown()
+        server.shutdown()
+    assert not (folder / "w.sock").exists()
 
 
 def test_handlers_of_user_code_come_first(worker, folder):

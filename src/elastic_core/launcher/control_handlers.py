@@ -24,6 +24,8 @@ STACKS_S: Final = 20.0
 _WORKER_S: Final = 2.0
 _REASON_CHARS: Final = 200
 _OVER: Final = ("leaving", "ended")
+AGENT_HANDLERS: Final = ("drain", "metrics", "ping", "restart", "stacks", "state", "workers")
+"""All of them: methods of `AgentHandlers`, whose first lines the docs show."""
 
 _T = TypeVar("_T")
 
@@ -78,15 +80,7 @@ class AgentHandlers:
     def __init__(self, control: "AgentControl") -> None:
         """Take what is known."""
         self._control = control
-        self._handlers: dict[str, Handler] = {
-            "drain": self.drain,
-            "metrics": self.metrics,
-            "ping": self.ping,
-            "restart": self.restart,
-            "stacks": self.stacks,
-            "state": self.state,
-            "workers": self.workers,
-        }
+        self._handlers: dict[str, Handler] = {name: getattr(self, name) for name in AGENT_HANDLERS}
 
     def names(self) -> tuple[str, ...]:
         """Return all names, sorted."""
@@ -115,15 +109,15 @@ class AgentHandlers:
     # --- what is
 
     def ping(self, request: Request, response: Response) -> None:
-        """Answer `pong`: the loop turns."""
+        """Answer `pong`: the agent's loop turns."""
         response.set_content(self._ask(lambda: "pong"), TEXT)
 
     def state(self, request: Request, response: Response) -> None:
-        """Answer with what `status.json` would say now."""
+        """Answer with what `status.json` would say now, as JSON."""
         response.set_content(encode_json(self._ask(self._control.status.now)), JSON)
 
     def workers(self, request: Request, response: Response) -> None:
-        """Answer with this node's workers."""
+        """Answer with this node's workers, as JSON: ranks, pid, state, uptime, paths of logs and socket."""
         response.set_content(encode_json(WorkersDocument(workers=self._ask(self._workers_now))), JSON)
 
     def _workers_now(self) -> tuple[WorkerState, ...]:
@@ -151,7 +145,7 @@ class AgentHandlers:
         return tuple(found)
 
     def metrics(self, request: Request, response: Response) -> None:
-        """Answer with the metrics as whoever collects them tells them, else with a few numbers."""
+        """Answer with the metrics as Prometheus reads them with `--metrics-port`, else with a few numbers as JSON."""
         source = self._control.metrics
         if source is not None:
             response.set_content(*source())
@@ -169,7 +163,7 @@ class AgentHandlers:
     # --- stacks
 
     def stacks(self, request: Request, response: Response) -> None:
-        """Answer with the Python stacks of this node's workers, of all or of the global rank `rank`."""
+        """Answer with the Python stacks of this node's workers; parameter `rank`: of that global rank alone."""
         only = request.get_param("rank")
         ranks = {worker.local_rank: worker for worker in self._ask(self._workers_now) if worker.alive}
         if only:
@@ -230,7 +224,7 @@ class AgentHandlers:
         at_most_s = longest_s if grace_s is None else min(grace_s, longest_s)
         alive = sum(worker.state == "alive" for worker in status.workers)
         count = "1 worker" if alive == 1 else f"{alive} workers"
-        response.set_content(f"draining node {status.node_id}: {count} stop within {at_most_s:g} s", TEXT)
+        response.set_content(f"draining node {status.node_id}: {count} to stop, at most {at_most_s:g} s", TEXT)
         stop = StopRequested(signum=signal.SIGTERM, grace_s=grace_s)
         response.afterwards(lambda: control.reactor.post(lambda: control.agent.dispatch(stop)))
 
