@@ -43,13 +43,13 @@ def saving(run):
 
     def start(seconds, *, b_first=False):
         run.script.write_text(SAVES)
-        env = {"SAVES_FOR_S": str(seconds), "SAVES_IN": "0"}
+        more = {"env": {"SAVES_FOR_S": str(seconds), "SAVES_IN": "0"}, "conf": "join_timeout=100"}
         options = ("--nproc-per-node", "2", "--shutdown-timeout", str(seconds * 1.5), "--max-restarts", "0")
         if b_first:
-            b = run.node("b", "1:2", *options, env=env)
+            b = run.node("b", "1:2", *options, **more)
             b.said(world=2)
-            return run, run.node("a", "1:2", *options, env=env), b
-        a, b = (run.node(name, "2", *options, env=env) for name in "ab")
+            return run, run.node("a", "1:2", *options, **more), b
+        a, b = (run.node(name, "2", *options, **more) for name in "ab")
         for node in (a, b):
             node.said(world=4, count=2)
         return run, a, b

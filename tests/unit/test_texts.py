@@ -2,9 +2,10 @@
 
 import pytest
 
-from elastic_core.rendezvous.documents import RosterEntry, RoundDocument
+from elastic_core.rendezvous.documents import MemberRecord, RosterEntry, RoundDocument
 from elastic_core.rendezvous.membership import Me, State
-from elastic_core.rendezvous.texts import timed_out, waiting
+from elastic_core.rendezvous.roster import Candidate
+from elastic_core.rendezvous.texts import missing, timed_out, waiting
 
 
 def state(min_nodes, live, **known):
@@ -42,3 +43,12 @@ def test_who_is_parked_beside_a_round_does_not_speak_of_missing_nodes():
 )
 def test_who_gives_up_says_who_came(live, line):
     assert timed_out(state(3, live, most=2)) == f"run 'r': {line}"
+
+
+def test_who_waits_for_the_old_workers_of_a_node_says_so():
+    records = [MemberRecord(epoch="e", node=node, state=said) for node, said in (("a", "ready"), ("b", "running"))]
+    members = tuple(Candidate(seat=n, incarnation=str(n), record=record) for n, record in enumerate(records))
+    known = state(1, 2, epoch="e", members=members)
+    assert waiting(known) == "run 'r': waiting: the old workers of b have not ended yet"
+    assert timed_out(known) == "run 'r': no round within 600 s: the old workers of b have not ended yet"
+    assert missing(known) == "raise --join-timeout, or lower --shutdown-timeout of the nodes that have workers"

@@ -34,6 +34,16 @@ def _absent(state: State) -> list[str]:
     return [] if state.kept_round is None else [e.node for e in state.kept_round.roster if e.node not in here]
 
 
+def _busy(state: State) -> str:
+    """Return who keeps the others waiting though it is here: no round is formed before its old workers are gone."""
+    names = [
+        member.record.node
+        for member in state.members
+        if member.record.epoch == state.epoch and member.record.state in ("running", "finishing", "leaving")
+    ]
+    return f"the old workers of {_names(names)} have not ended yet" if names else ""
+
+
 def waiting(state: State) -> str:
     """Return the line that a waiting node prints now and then."""
     if state.spare and state.kept_round is not None:
@@ -44,6 +54,8 @@ def waiting(state: State) -> str:
     lacks = f"; {short} missing" if short else ""
     if absent and short:
         lacks += f" (the last round had {_names(absent)})"
+    if not short and (busy := _busy(state)):
+        return f"run {state.me.run_id!r}: waiting: {busy}"
     return f"run {state.me.run_id!r}: waiting for {'nodes' if short else 'more nodes'}: {_came(state)}{lacks}"
 
 
@@ -55,7 +67,7 @@ def timed_out(state: State) -> str:
     here = max(state.live, len(_here(state)))
     short = state.me.min_nodes - here
     if short <= 0:
-        return f"run {state.me.run_id!r}: no round within {timeout_s:g} s: {_came(state)}"
+        return f"run {state.me.run_id!r}: no round within {timeout_s:g} s: {_busy(state) or _came(state)}"
     lacks = f", {short} missing"
     if state.most > here:  # those who came first have given up first
         lacks += f"; at one time there were {state.most}"
@@ -64,6 +76,8 @@ def timed_out(state: State) -> str:
 
 def missing(state: State) -> str:
     """Return what could help it."""
+    if max(state.live, len(_here(state))) >= state.me.min_nodes and _busy(state):
+        return "raise --join-timeout, or lower --shutdown-timeout of the nodes that have workers"
     absent = _absent(state)
     look = f"look at {_names(absent)}, " if absent else ""
     return f"{look}start more nodes, or raise --join-timeout"
