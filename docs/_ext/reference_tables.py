@@ -354,6 +354,9 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Failures and decisions": (
         "Failure",
         "NodeReport",
+        "NodeSteps",
+        "RankStep",
+        "RunSteps",
         "FailureClass",
         "FailedWorker",
         "WorkerExit",

@@ -407,6 +407,44 @@ class NodeReport(Record, frozen=True, kw_only=True):
     final: bool = False
 
 
+class RankStep(Record, frozen=True, kw_only=True):
+    """How far one worker is."""
+
+    global_rank: int
+    step: int
+    node_id: str = ""
+
+
+class NodeSteps(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """How far the workers of one node are, for nodes that wonder whether theirs hang; None: nothing is known.
+
+    `behind` are ranks that have not reached `max_step`, at most 8. `protected_s`: for how long a section is open.
+    `quiet_s`: for how long nobody has read or written. `serial`: which question it answers.
+    """
+
+    serial: int
+    node_id: str
+    ranks: tuple[int, ...] = ()
+    """All global ranks that say steps, at most 8."""
+    max_step: int | None = None
+    min_step: int | None = None
+    behind: tuple[RankStep, ...] = ()
+    protected_s: float = 0.0
+    quiet_s: float | None = None
+
+
+class RunSteps(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """The same of all nodes that have answered: `node_count` of them. `behind` are at most 16."""
+
+    serial: int
+    node_count: int = 0
+    max_step: int | None = None
+    min_step: int | None = None
+    behind: tuple[RankStep, ...] = ()
+    protected_s: float = 0.0
+    quiet_s: float | None = None
+
+
 class Restart(Record, frozen=True, kw_only=True, tag="restart"):
     """Start all workers again, after `delay_s`, without the nodes named; `rule` says which rule decided.
 

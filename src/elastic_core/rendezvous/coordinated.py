@@ -37,6 +37,7 @@ from elastic_core.types import (
     Failure,
     FailureClass,
     NodeReport,
+    NodeSteps,
     RendezvousInfo,
     RendezvousSettings,
     Restart,
@@ -167,6 +168,14 @@ class CoordinatedRendezvous(RendezvousHandler):
         """Put what this node has seen where the leader reads it."""
         self._tell(m.ReportPosted(report=_bounded(report)))
 
+    def ask_steps(self) -> None:
+        """Ask all nodes how far their workers are."""
+        self._tell(m.StepsWanted())
+
+    def report_steps(self, steps: NodeSteps) -> None:
+        """Put how far this node's workers are where the leader reads it."""
+        self._tell(m.StepsReported(steps=steps))
+
     def report_finishing(self) -> None:
         """Park whoever comes from now on."""
         self._tell(m.FinishingReported())
@@ -240,9 +249,16 @@ class CoordinatedRendezvous(RendezvousHandler):
             self._lock.notify_all()
 
     def _hear(self, announcement: m.Announcement) -> None:
-        if isinstance(announcement, m.Said):
-            self.services.say(announcement.text)
-            return
+        match announcement:
+            case m.Said(text=text):
+                self.services.say(text)
+                return
+            case m.StepsAsked(serial=serial):
+                self.services.tell_steps(serial)
+                return
+            case m.StepsHeard(seen=seen):
+                self.services.hear_steps(seen)
+                return
         with self._lock:
             if isinstance(announcement, (m.Formed, m.JoinFailed)):
                 self._changes.clear()  # they were about the round before

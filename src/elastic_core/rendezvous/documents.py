@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from elastic_core.errors import RendezvousStateError
-from elastic_core.types import Failure, NodeReport, Record
+from elastic_core.types import Failure, NodeReport, NodeSteps, Record, RunSteps
 
 FORMAT = 2
 """The version of everything in this module; a node that finds another one refuses to join."""
@@ -58,6 +58,8 @@ class MemberRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     boot: str = ""
     report: NodeReport | None = None
     """What it has seen of that round, once it was stopped."""
+    steps: NodeSteps | None = None
+    """How far its workers are, once that was asked."""
 
 
 class RosterEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -167,6 +169,19 @@ class StopOrder(Record, frozen=True, kw_only=True, omit_defaults=True):
     report: NodeReport
 
 
+class StepsOrder(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """All nodes of this round say how far their workers are, and write down where they stand: some of `by` hang.
+
+    `seen` is what they have answered, once the leader has put it together.
+    """
+
+    token: int
+    nonce: str
+    serial: int
+    by: str
+    seen: RunSteps | None = None
+
+
 class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Which run this is, and what is decided.
 
@@ -184,6 +199,7 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     ending: Ending | None = None
     verdict: Verdict | None = None
     history: tuple[Failure, ...] = ()
+    steps: StepsOrder | None = None
     done_of: str = ""
     done: tuple[str, ...] = ()
 

@@ -22,7 +22,8 @@ from elastic_core.rendezvous.documents import (
 )
 from elastic_core.rendezvous.left_out import carried, needed, out_until, still_out
 from elastic_core.rendezvous.roster import Candidate, assign, choose, entries
-from elastic_core.types import Failure, FailureClass, NodeReport, Record
+from elastic_core.rendezvous.steps_of_all import GATHER_STEPS_S, answers, merged, standing
+from elastic_core.types import Failure, FailureClass, NodeReport, Record, RunSteps
 
 PARK_S = (0.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """How long a node that left without a word waits as a spare when it is back, by how often it did so."""
@@ -63,7 +64,8 @@ class Notes(Record, frozen=True, kw_only=True):
     """What a member remembers from one look to the next. Times are of its own clock.
 
     `hold_until_s`: after trouble with the store nobody is taken for lost, and no round formed, before all who were
-    alive can have been heard again. `stopping_s`: when it first saw that the round was stopped; `ending_s`: that the
+    alive can have been heard again. `steps`: the serial of the last question about steps, and when it saw that first.
+    `stopping_s`: when it first saw that the round was stopped; `ending_s`: that the
     one before it had ended with `ending`.
     """
 
@@ -73,6 +75,7 @@ class Notes(Record, frozen=True, kw_only=True):
     stopping_s: float | None = None
     enough_s: float | None = None
     back_s: Mapping[str, float] = {}
+    steps: tuple[int, float] = (0, 0.0)
     done: frozenset[str] = frozenset()
     clean: frozenset[str] = frozenset()
     hold_until_s: float = float("-inf")
@@ -111,7 +114,13 @@ class AskDecision(Record, frozen=True, kw_only=True):
     reports: tuple[NodeReport, ...]
 
 
-Duty = FormRound | EndRound | GiveVerdict | NoteDone | AskDecision
+class TellSteps(Record, frozen=True, kw_only=True):
+    """Put together for all what the nodes have answered about their workers' steps."""
+
+    seen: RunSteps
+
+
+Duty = FormRound | EndRound | GiveVerdict | NoteDone | TellSteps | AskDecision
 
 
 class Judgement(Record, frozen=True, kw_only=True):
@@ -130,7 +139,9 @@ def judge(view: View, notes: Notes) -> Judgement:
     current = view.current
     token = current.token if current else 0
     if notes.token != token:
-        notes = replace(notes, token=token, stopping_s=None, enough_s=None, done=frozenset(), clean=frozenset())
+        notes = replace(
+            notes, token=token, steps=(0, 0.0), stopping_s=None, enough_s=None, done=frozenset(), clean=frozenset()
+        )
     ending = view.control.ending
     if ending is not None and notes.ending != (ending.token, ending.nonce):
         notes = replace(notes, ending=(ending.token, ending.nonce), ending_s=view.now_s)
@@ -181,7 +192,26 @@ def _keep(view: View, notes: Notes, current: RoundDocument) -> Judgement:
         if silent and view.now_s < notes.hold_until_s:
             return Judgement(notes=notes, look_s=notes.hold_until_s, why="waiting for members to be heard again")
         return Judgement(notes=notes, duty=_change(view, notes, current, lost, 0))
-    return _newcomers(view, notes, current, live)
+    judgement = _newcomers(view, notes, current, live)
+    return judgement if judgement.duty is not None else _with_steps(view, judgement, current, live)
+
+
+def _with_steps(
+    view: View, judgement: Judgement, current: RoundDocument, live: Mapping[str, MemberRecord]
+) -> Judgement:
+    """Tell how far everybody's workers are, if that was asked and all have answered, or have had the time to."""
+    order, notes = standing(view.control, current), judgement.notes
+    if order is None or order.seen is not None:
+        return judgement
+    serial, since_s = notes.steps
+    if serial != order.serial:
+        serial, since_s = order.serial, view.now_s
+    told, complete = answers(order, current, live)
+    notes = replace(notes, steps=(serial, since_s))
+    if complete or view.now_s >= since_s + GATHER_STEPS_S:
+        return replace(judgement, notes=notes, duty=TellSteps(seen=merged(order.serial, told)))
+    look_s = min(since_s + GATHER_STEPS_S, judgement.look_s if judgement.look_s is not None else float("inf"))
+    return replace(judgement, notes=notes, look_s=look_s, why="nodes say how far their workers are")
 
 
 def _note(notes: Notes, current: RoundDocument, live: Mapping[str, MemberRecord]) -> Notes:

@@ -9,6 +9,7 @@ from elastic_core.types import (
     Capability,
     Failure,
     NodeReport,
+    NodeSteps,
     NodesWaiting,
     OptionSpec,
     RendezvousClosed,
@@ -16,6 +17,7 @@ from elastic_core.types import (
     RendezvousSettings,
     Restart,
     RoundChange,
+    RunSteps,
     Stop,
 )
 
@@ -60,6 +62,17 @@ class AgentServices(Protocol):
         """
         ...
 
+    def tell_steps(self, serial: int) -> None:
+        """Say how far the workers are, through the handler's `report_steps`, and write down where they stand.
+
+        Called: when workers of some node may hang.
+        """
+        ...
+
+    def hear_steps(self, seen: RunSteps) -> None:
+        """Hear how far the workers of all nodes are."""
+        ...
+
 
 class NoServices:
     """Stands in where there is no agent: in tests, or a handler used by itself."""
@@ -83,6 +96,12 @@ class NoServices:
 
     def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure], *, question: str = "") -> None:
         """Leave it to others."""
+
+    def tell_steps(self, serial: int) -> None:
+        """Say nothing: there are no workers."""
+
+    def hear_steps(self, seen: RunSteps) -> None:
+        """Make nothing of it."""
 
 
 class RendezvousHandler(ABC):
@@ -189,6 +208,14 @@ class RendezvousHandler(ABC):
         `question` is the one that was given there: an answer that comes too late is of no use, and must not be taken
         for one about a later round.
         """
+        return
+
+    def ask_steps(self) -> None:
+        """Ask all nodes how far their workers are, as some of this one may hang: each hears `services.tell_steps`."""
+        return
+
+    def report_steps(self, steps: NodeSteps) -> None:
+        """Take the answer to `services.tell_steps` to all nodes; they hear `services.hear_steps`."""
         return
 
     # With `Capability.CONTROL` again.

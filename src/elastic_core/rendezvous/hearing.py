@@ -25,6 +25,8 @@ _INTENTS = (
     | m.AnswerGiven
     | m.StopPosted
     | m.ReportPosted
+    | m.StepsWanted
+    | m.StepsReported
     | m.DepartureAnnounced
     | m.LeaveAsked
 )
@@ -41,6 +43,8 @@ def hear(state: State, event: m.Event, now_s: float) -> State:
             | m.AnswerGiven()
             | m.StopPosted()
             | m.ReportPosted()
+            | m.StepsWanted()
+            | m.StepsReported()
             | m.DepartureAnnounced()
             | m.LeaveAsked()
         ):
@@ -96,6 +100,10 @@ def _intend(state: State, event: _INTENTS, now_s: float) -> State:
             return _stopped(state, reason, report, now_s)
         case m.ReportPosted(report=report):
             return replace(state, report=report) if state.awaiting else state
+        case m.StepsWanted():
+            return replace(state, steps_wanted=state.steps_asked + 1)
+        case m.StepsReported(steps=steps):
+            return replace(state, steps=steps)
         case m.DepartureAnnounced():
             return replace(state, leaving=True)
         case m.LeaveAsked():

@@ -33,6 +33,7 @@ from elastic_core.rendezvous.outage import (
     store_failure,
     tell_outage,
 )
+from elastic_core.rendezvous.steps_heeded import tell_steps
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
 from elastic_core.rendezvous.texts import missing, nodes, timed_out, waiting
 from elastic_core.rendezvous.which_run import closed, meet
@@ -79,6 +80,7 @@ def record_of(state: State) -> MemberRecord:
         rank_hint=me.rank_hint,
         boot=me.boot,
         report=state.report if state.want is Want.STOP else None,
+        steps=state.steps if state.want is Want.RUN else None,
     )
 
 
@@ -228,6 +230,10 @@ def _formed(state: State, round_: RoundDocument, rank: int, control: ControlDocu
         want=Want.RUN,
         mine=round_,
         progress=Progress.RUNNING,
+        steps_wanted=0,
+        steps_asked=0,
+        steps_heard=0,
+        steps=None,
         spare=False,
         say_s=NEVER_S,
         fresh=state.fresh - {MEMBERS},
@@ -323,6 +329,7 @@ _RULES: tuple[Callable[[State, float], Heeded], ...] = (
     keep_lease,
     meet,
     _control,
+    tell_steps,
     _round,
     _wait,  # before `tell_outage`: whoever gives up says why
     tell_outage,

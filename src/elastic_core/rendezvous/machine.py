@@ -22,6 +22,7 @@ from elastic_core.rendezvous.duties import (
     FormRound,
     GiveVerdict,
     NoteDone,
+    TellSteps,
     View,
     excluded,
     judge,
@@ -32,6 +33,7 @@ from elastic_core.rendezvous.heeding import PART_S, heed, knows_members, own_rou
 from elastic_core.rendezvous.member_messages import Operation, Step
 from elastic_core.rendezvous.membership import LONG_AGO_S, NEVER_S, Progress, State, Want, question_about
 from elastic_core.rendezvous.outage import gives_up_s, misses_host_s, needs_lease, says_away_s, undecided_s
+from elastic_core.rendezvous.steps_heeded import question
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic
 from elastic_core.rendezvous.which_run import puts_back
 from elastic_core.types import Failure
@@ -240,6 +242,15 @@ def _order(state: State, now_s: float) -> Planned:
     return _swap_control(state, replace(control, stopping=order))
 
 
+def _ask_steps(state: State, now_s: float) -> Planned:
+    """Ask how far the workers of all nodes are."""
+    control = state.control
+    order = question(state, control) if control is not None and control.epoch == state.epoch else None
+    if order is None or control is None:
+        return state, None
+    return _swap_control(state, replace(control, steps=order))
+
+
 def _post(state: State, now_s: float) -> Planned:
     """Publish what was decided here; `heeding` forgets it once something stands."""
     post, control = state.post, state.control
@@ -363,13 +374,15 @@ def _name(duty: Duty) -> str:
             return f"end {ending.token} {ending.nonce}"
         case NoteDone(nonce=nonce, done=done):
             return f"done {nonce} {len(done)}"
+        case TellSteps(seen=seen):
+            return f"steps {seen.serial}"
         case GiveVerdict(verdict=verdict):
             return f"verdict {verdict.token} {verdict.outcome}"
         case AskDecision(token=token, nonce=nonce):
             return f"decide {token} {nonce}"
 
 
-def _do(state: State, duty: FormRound | EndRound | NoteDone | GiveVerdict) -> Planned:
+def _do(state: State, duty: FormRound | EndRound | NoteDone | TellSteps | GiveVerdict) -> Planned:
     control = state.control
     assert control is not None
     match duty:
@@ -380,6 +393,9 @@ def _do(state: State, duty: FormRound | EndRound | NoteDone | GiveVerdict) -> Pl
             return _swap_control(state, replace(control, ending=ending, stopping=None))
         case NoteDone(nonce=nonce, done=done):
             return _swap_control(state, replace(control, done_of=nonce, done=done))
+        case TellSteps(seen=seen):
+            told = None if control.steps is None else replace(control.steps, seen=seen)
+            return _swap_control(state, replace(control, steps=told))
         case GiveVerdict(verdict=verdict):
             return _swap_control(state, replace(control, verdict=verdict, stopping=None))
 
@@ -414,6 +430,7 @@ _RULES: tuple[Rule, ...] = (
     _order,
     _update,
     _post,
+    _ask_steps,
     _leave_at_last,
     _members,
     _duty,

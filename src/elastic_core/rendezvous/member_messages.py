@@ -7,7 +7,7 @@ from elastic_core.rendezvous.documents import ControlDocument, Ending, RosterEnt
 from elastic_core.rendezvous.membership import State
 from elastic_core.rendezvous.roster import Candidate
 from elastic_core.rendezvous.store import Document, Renewal, Revisions, Seat, Swapped, Topic, Watched
-from elastic_core.types import Failure, NodeReport, Record, RoundChange
+from elastic_core.types import Failure, NodeReport, NodeSteps, Record, RoundChange, RunSteps
 
 # --- what a member hears
 
@@ -53,6 +53,16 @@ class ReportPosted(Record, frozen=True, kw_only=True):
     """What this node has seen of its stopped round, so far or in all."""
 
     report: NodeReport
+
+
+class StepsWanted(Record, frozen=True, kw_only=True):
+    """Workers of this node may hang: how far are those of the others?"""
+
+
+class StepsReported(Record, frozen=True, kw_only=True):
+    """How far the workers of this node are."""
+
+    steps: NodeSteps
 
 
 class DepartureAnnounced(Record, frozen=True, kw_only=True):
@@ -166,6 +176,8 @@ Event = (
     | AnswerGiven
     | StopPosted
     | ReportPosted
+    | StepsWanted
+    | StepsReported
     | DepartureAnnounced
     | LeaveAsked
     | Connected
@@ -316,7 +328,19 @@ class Fenced(Record, frozen=True, kw_only=True):
     until_s: float
 
 
-Announcement = Formed | Changed | JoinFailed | Said | Fenced
+class StepsAsked(Record, frozen=True, kw_only=True):
+    """All nodes are to say how far their workers are."""
+
+    serial: int
+
+
+class StepsHeard(Record, frozen=True, kw_only=True):
+    """What they have said."""
+
+    seen: RunSteps
+
+
+Announcement = Formed | Changed | JoinFailed | Said | Fenced | StepsAsked | StepsHeard
 
 
 class Step(Record, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from elastic_core.rendezvous.documents import (
 from elastic_core.rendezvous.duties import Notes
 from elastic_core.rendezvous.roster import Candidate
 from elastic_core.rendezvous.store import Revisions, Seat
-from elastic_core.types import NodeReport, Record
+from elastic_core.types import NodeReport, NodeSteps, Record
 
 NEVER_S = float("inf")
 LONG_AGO_S = float("-inf")
@@ -121,7 +121,9 @@ class State(Record, frozen=True, kw_only=True):
     `recorded` is what the store has of it, as far as is known; at `repeat_s` it is told again, come what may.
     `stop_told` is the token of the round of which this node has ordered the stop, or was told it, at `stopped_s`;
     `stands` that order, `order` one that is still to be published, `report` what this node has seen of that round;
-    `alone`: the agent was told to decide by itself. `asked` is the round about which this node's agent was asked to
+    `alone`: the agent was told to decide by itself. `steps_wanted`, `steps_asked` and `steps_heard` are serials of
+    questions about this round's steps: what this node wants to know, was asked, and was told; `steps` is its answer.
+    `asked` is the round about which this node's agent was asked to
     decide, at `asked_s`. `leaving`: the agent was told to stop; `parting`: it has no workers any more, and waits from
     `leave_s` on for the others to know why.
     """
@@ -142,6 +144,10 @@ class State(Record, frozen=True, kw_only=True):
     stop_told: int = 0
     stopped_s: float = 0.0
     alone: bool = False
+    steps_wanted: int = 0
+    steps_asked: int = 0
+    steps_heard: int = 0
+    steps: NodeSteps | None = None
     asked: tuple[int, str] | None = None
     asked_s: float = LONG_AGO_S
     leave_s: float = 0.0

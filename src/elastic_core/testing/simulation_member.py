@@ -66,7 +66,7 @@ class SimulatedMember(SimulatedClient):
                 self.world.checks.said(self.net.now_s, self.incarnation, f"told {kind}: {what}")
                 self._end(kind)
                 self._intend(m.LeaveAsked())
-            case m.Said() | m.Fenced():
+            case m.Said() | m.Fenced() | m.StepsAsked() | m.StepsHeard():
                 pass
 
     def _start(self, document: RoundDocument, rank: int) -> None:

@@ -18,6 +18,7 @@ from elastic_core.api import (
     RendezvousInfo,
     Restart,
     RoundChange,
+    RunSteps,
     StopOrdered,
     WaitBudget,
     WaitCancelledError,
@@ -94,6 +95,12 @@ class _Agent:
         self._asked.append(reports)
         failure = next(report.failure for report in reports if report.failure is not None)
         self._handler.answer(Restart(rule="kit"), failure, "what all have seen", question=question)
+
+    def tell_steps(self, serial: int) -> None:
+        pass
+
+    def hear_steps(self, seen: RunSteps) -> None:
+        pass
 
 
 class RendezvousConformance(Kit):
