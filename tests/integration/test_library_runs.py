@@ -8,11 +8,12 @@ import sys
 import threading
 import urllib.request
 
+import function_samples as functions
 import pytest
 
 from elastic_core.agent import sleep_watch
 from elastic_core.agent.server import LocalElasticAgent, WorkerSpec, WorkerState, health_check_server
-from elastic_core.errors import ConfigError, RendezvousConnectionError
+from elastic_core.errors import ConfigError, ElasticError, RendezvousConnectionError
 from elastic_core.launcher import LaunchConfig, elastic_launch, launch, launch_agent
 from elastic_core.multiprocessing import DefaultLogsSpecs, Std
 from elastic_core.multiprocessing.errors import ChildFailedError
@@ -94,6 +95,36 @@ class TestPrograms:
         assert capfd.readouterr().out == "hi\n"
         assert Std(3) is Std.ALL
         assert Std.from_str("0:1") == {0: Std.OUT}
+
+
+class TestFunctions:
+    @pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+    def test_results_come_by_global_rank(self, method):
+        results = elastic_launch(config(start_method=method), functions.describe)("gpu${local_rank}", 0.1)
+        assert {rank: (each["rank"], each["args"]) for rank, each in results.items()} == {
+            0: ("0", ("gpu0", 0.1)),
+            1: ("1", ("gpu1", 0.1)),
+        }
+
+    def test_an_exception_is_the_failures(self):
+        with pytest.raises(ChildFailedError, match="fail FAILED") as caught:
+            launch(functions.fail, ("loss is nan",), nproc_per_node=1)
+        _, failure = caught.value.get_first_failure()
+        assert failure.message["message"] == "ValueError: loss is nan"
+        assert caught.value.exit_code == 1
+
+    @pytest.mark.parametrize("call", [lambda: launch(lambda: None), lambda: launch(functions.lock)])
+    def test_what_cannot_be_pickled_is_one_line(self, call):
+        with pytest.raises(ElasticError, match="pickle"):
+            call()
+
+    def test_closures_need_fork(self):
+        seen = 41
+        assert launch(lambda: seen + 1, nproc_per_node=1, start_method="fork") == {0: 42}
+
+    def test_an_agent_as_it_stands_in_guides(self):
+        spec = WorkerSpec(role="trainer", local_world_size=2, entrypoint=functions.add, args=(1,))
+        assert LocalElasticAgent(spec).run().return_values == {0: 2, 1: 2}
 
 
 class TestTheCaller:
