@@ -1,8 +1,11 @@
 """SCENARIO K9 on two nodes: exit codes and retries are the run's; where nodes exchange no word, each node's own."""
 
 import itertools
+import os
 import signal
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -90,3 +93,50 @@ def test_signals_that_stop_nothing_and_one_that_does(any_run):
     if any_run.backend != "static":
         a.said(world=2, restarts=0)
     any_run.all_end(a)
+
+
+CGROUPS = Path("/sys/fs/cgroup")
+LIMIT_BYTES = 150 * 2**20
+HUNGRY = (
+    WAITS.replace("'finish'", "'eat'")
+    + "hoard = [bytearray(2**20) for _ in range(400)] if says['node'] == 'b' else time.sleep(600)\n"
+)
+
+
+@pytest.fixture
+def memory_cgroup():
+    """Give a control group of this test's own that has little memory, and move everybody out of it afterwards."""
+    for root, limit in ((CGROUPS / "memory", "memory.limit_in_bytes"), (CGROUPS, "memory.max")):
+        group = root / f"elastic-test-{os.getpid()}-{time.monotonic_ns()}"
+        with suppress(OSError):
+            group.mkdir()
+        if (group / limit).exists():
+            break
+        with suppress(OSError):
+            group.rmdir()
+    else:
+        pytest.skip("no memory cgroup can be made here")
+    (group / limit).write_text(str(LIMIT_BYTES))
+    yield group
+    for pid in (group / "cgroup.procs").read_text().split():
+        with suppress(OSError):
+            (root / "cgroup.procs").write_text(pid)
+    wait_for(lambda: _removed(group), what="the group to be empty")
+
+
+def _removed(group):
+    with suppress(OSError):
+        group.rmdir()
+    return not group.exists()
+
+
+def test_a_worker_that_the_kernel_kills_for_memory_is_told_as_that(served_run, memory_cgroup):
+    served_run.script.write_text(HUNGRY)
+    a = served_run.node("a", "2")
+    b = served_run.node("b", "2", preexec_fn=lambda: (memory_cgroup / "cgroup.procs").write_text(str(os.getpid())))
+    b.said(world=2)
+    (served_run.shared / "eat").touch()
+    for node in (a, b):
+        node.ends(137)
+        assert node.agent.incident()["failure_class"] == "out of memory on host", node.agent.incident()
+        assert "out of memory in this node's cgroup" in node.agent.err
