@@ -73,6 +73,11 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "OMP_NUM_THREADS": "left as it is where it is set, unless `--omp-threads` is given",
     "LOGLEVEL": "level of events, which are INFO: `WARNING` records none",
     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "seconds of grace where `--shutdown-timeout` is not given",
+    "TORCHELASTIC_HEALTH_CHECK_PORT": "port on which [health checks](agent.md) are answered; 0 takes a free one",
+    "ELASTIC_HEALTH_CHECK_HOST": "address to listen on for them; default `127.0.0.1`",
+    "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "seconds in uninterruptible sleep after which a worker is a failure; "
+    "default: never",
+    "TORCH_ELASTIC_WORKER_IDENTICAL": "`1`: agents that are subclasses of `SimpleElasticAgent` take all nodes to be alike",
     "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "prefix of tee'd lines; knows `${role_name}`, `${local_rank}`, `${rank}`",
     "CUDA_VISIBLE_DEVICES": "limits what `--nproc-per-node gpu` counts and what the numbers of `--devices` mean; for "
     "other accelerators `HIP_VISIBLE_DEVICES`, `ROCR_VISIBLE_DEVICES`, `ZE_AFFINITY_MASK`",
