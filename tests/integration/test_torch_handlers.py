@@ -124,6 +124,17 @@ def test_handler_that_is_broken_ends_in_one_line(elastic, script, installed, nam
     assert line.startswith(f"elastic: error: {told}")
 
 
+@pytest.mark.torch
+def test_a_script_gets_the_strangers_handler_itself(installed, tmp_path):
+    code = (
+        "from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler\n"
+        f"params = RendezvousParameters('shared-file', {str(tmp_path / 'meet')!r}, 'run', 1, 1)\n"
+        "print(type(get_rendezvous_handler(params)).__module__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=installed, check=True)
+    assert done.stdout.strip() == "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
+
+
 def test_handler_needs_torch_and_says_so(elastic, script, installed, tmp_path):
     (tmp_path / "site" / "torch.py").write_text("raise ImportError('no torch today')\n")
     agent = elastic("--rdzv-backend", "shared-file", script("pass"), env=installed)

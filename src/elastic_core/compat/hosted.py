@@ -118,6 +118,10 @@ class HostedRendezvous(RendezvousHandler):
         """Whether workers share the handler's store; before there is a handler: it may be."""
         return True if self._handler is None else bool(self._handler.use_agent_store)
 
+    def bare(self) -> Any:  # noqa: ANN401  # a handler of torch's
+        """Return torch's handler itself: for a script, which has no agent of ours."""
+        return self._made()
+
     # --- a round
 
     def next_rendezvous(self) -> RendezvousInfo:

@@ -1,17 +1,18 @@
 """Any installed backend in the hands of a script, with torch's parameters."""
 
 import os
+from typing import Any
 
+from elastic_core.compat.hosted import HostedRendezvous
 from elastic_core.errors import ElasticError
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
 from elastic_core.rendezvous.dynamic import DynamicRendezvousHandler
-from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.parameters import RendezvousParameters
 from elastic_core.types import RendezvousSettings
 
 
-def make_handler(params: RendezvousParameters) -> RendezvousHandler:
+def make_handler(params: RendezvousParameters) -> Any:  # noqa: ANN401  # ours, or torch's
     """Return a handler of the backend that `elastic run` knows by the name `params.backend`.
 
     Raises:
@@ -32,4 +33,6 @@ def make_handler(params: RendezvousParameters) -> RendezvousHandler:
         made = PluginRegistry().make_rendezvous(params.backend, settings, conf)
     except ElasticError as error:
         raise ValueError(str(error)) from error
+    if isinstance(made, HostedRendezvous):
+        return made.bare()
     return DynamicRendezvousHandler(made.store, made.settings) if isinstance(made, CoordinatedRendezvous) else made

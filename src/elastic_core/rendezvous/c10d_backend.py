@@ -36,19 +36,28 @@ class C10dRendezvousBackend(RendezvousBackend):
         store: Where: a TCPStore, FileStore or HashStore.
         run_id: The run's id.
         hosting: Whether this process hosts the store for all.
+        hosted_by_member: Whether one of the run's nodes does, so that its loss ends the run.
 
     Raises:
         ValueError: the run has no id.
         RendezvousConnectionError: the store failed.
     """
 
-    def __init__(self, store: Any, run_id: str, *, hosting: bool = False) -> None:  # noqa: ANN401  # torch's
+    def __init__(
+        self,
+        store: Any,  # noqa: ANN401  # torch's
+        run_id: str,
+        *,
+        hosting: bool = False,
+        hosted_by_member: bool = False,
+    ) -> None:
         """Make sure that the key is there."""
         if not run_id:
             raise ValueError("the run id is empty")
         self._store = store
         self._key = f"torch.rendezvous.{run_id}"
         self.hosting = hosting
+        self.hosted_by_member = hosted_by_member
         self._call("compare_set", self._key, "", _NOTHING)
 
     @property
@@ -103,7 +112,8 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
         store, hosting = _tcp_store(params)
     else:
         raise ValueError(f"rendezvous option store_type={kind!r}: needed tcp or file")
-    return C10dRendezvousBackend(store, params.run_id, hosting=hosting), store
+    backend = C10dRendezvousBackend(store, params.run_id, hosting=hosting, hosted_by_member=kind == "tcp")
+    return backend, store
 
 
 def _file_store(params: RendezvousParameters) -> Any:  # noqa: ANN401  # torch's

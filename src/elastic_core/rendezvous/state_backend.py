@@ -1,7 +1,7 @@
 """The seam of torch's dynamic rendezvous: somebody keeps one value for a run, and replaces it by compare-and-swap."""
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any
 
 Token = Any
 """What a backend knows a state by; nobody else looks into it."""
@@ -16,8 +16,10 @@ class RendezvousBackend(ABC):
     Threading: one call at a time, on a thread of its own: a call that blocks holds up nobody who has been told to end.
     """
 
-    hosted_by_member: ClassVar[bool] = False
+    hosted_by_member: bool = False
     """Whether what keeps the state belongs to one of the nodes, so that its loss ends the run."""
+    hosting: bool = False
+    """Whether that is this one: it then leaves last, if the others leave soon."""
 
     @property
     @abstractmethod
