@@ -145,6 +145,8 @@ class Observing(Observers):
 
     def close(self) -> None:
         """Hand on what is left, and end."""
+        if self._meter is not None:
+            self._see(self._meter.take())
         feed, self._feed = self._feed, None
         self._post = None
         if feed is not None and not feed.close():
