@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.rendezvous import duties, hearing, heeding, machine
+from elastic_core.rendezvous import duties, forming, hearing, heeding, leading, machine
 from elastic_core.rendezvous import member_messages as m
 from elastic_core.rendezvous.membership import NEVER_S, Me, question_about
 from elastic_core.testing import simulation_scenario as s
@@ -60,18 +60,18 @@ def a_swap_ignores_what_it_expects(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(TRAINS, **faults(s.FAILURE, s.ARRIVAL))
 def a_round_forms_while_members_have_workers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(duties, "_has_workers", lambda *_: False)
+    patch.setattr(forming, "_has_workers", lambda *_: False)
 
 
 @mutation(PLACE, "tokens rise", TRAINS, **faults(s.FAILURE, s.CRASH))
 def a_token_is_used_again(patch: pytest.MonkeyPatch) -> None:
-    document = duties._document
+    document = forming._document
 
     def same(view, candidates, current):
         made = document(view, candidates, current)
         return replace(made, token=current.token if current is not None else made.token)
 
-    patch.setattr(duties, "_document", same)
+    patch.setattr(forming, "_document", same)
 
 
 @mutation(TRAINS, **faults(s.PARTITION, s.SIGSTOP))
@@ -137,7 +137,7 @@ def a_verdict_is_written_again(patch: pytest.MonkeyPatch) -> None:
         if view.control.verdict is None:
             return judge(view, notes)
         verdict = replace(view.control.verdict, reason=f"again, says {view.node}")
-        return duties.Judgement(notes=notes, duty=duties.GiveVerdict(verdict=verdict))
+        return leading.Judgement(notes=notes, duty=leading.GiveVerdict(verdict=verdict))
 
     patch.setattr(machine, "judge", again)
 
@@ -148,7 +148,7 @@ def one_that_is_done_is_done_for_all(patch: pytest.MonkeyPatch) -> None:
 
     def hasty(view, notes, current):
         if any(member.record.state == "done" for member in view.members):
-            return duties.Judgement(notes=notes, duty=duties._all_done(view, current))
+            return leading.Judgement(notes=notes, duty=duties._all_done(view, current))
         return keep(view, notes, current)
 
     patch.setattr(duties, "_keep", hasty)
@@ -167,20 +167,20 @@ def two_members_get_one_seat(patch: pytest.MonkeyPatch) -> None:
 
 @mutation("ranks are a bijection")
 def a_roster_names_one_twice(patch: pytest.MonkeyPatch) -> None:
-    entries = duties.entries
-    patch.setattr(duties, "entries", lambda ranked: (*entries(ranked)[:-1], entries(ranked)[0]))
+    entries = forming.entries
+    patch.setattr(forming, "entries", lambda ranked: (*entries(ranked)[:-1], entries(ranked)[0]))
 
 
 @mutation("the size is as asked", nodes=5, max_nodes=4)
 def a_spare_joins_beyond_the_most(patch: pytest.MonkeyPatch) -> None:
-    choose = duties.choose
-    patch.setattr(duties, "choose", lambda candidates, last, limit: choose(candidates, last, limit + 1))
+    choose = forming.choose
+    patch.setattr(forming, "choose", lambda candidates, last, limit: choose(candidates, last, limit + 1))
 
 
 @mutation("the size is as asked", nodes=3, min_nodes=3, first_call_s=0.0)
 def fewer_than_the_least_are_enough(patch: pytest.MonkeyPatch) -> None:
-    form = duties._form
-    patch.setattr(duties, "_form", lambda view, notes: form(replace(view, min_nodes=2), notes))
+    form = duties.form
+    patch.setattr(duties, "form", lambda view, notes: form(replace(view, min_nodes=2), notes))
 
 
 @mutation(PLACE, END, **faults(s.POWER, s.CRASH))
@@ -243,7 +243,7 @@ def a_word_that_comes_too_late_is_published(patch: pytest.MonkeyPatch) -> None:
 
 @mutation("counters rise", **faults(s.FAILURE, s.CRASH, count=5))
 def restarts_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(duties, "_count", lambda before, ending, kind: int(ending is not None and ending.kind == kind))
+    patch.setattr(forming, "_count", lambda before, ending, kind: int(ending is not None and ending.kind == kind))
 
 
 @mutation("nobody trains after the verdict", TRAINS, PLACE, END, "a verdict stays", **faults(s.FAILURE))

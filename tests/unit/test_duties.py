@@ -11,17 +11,8 @@ from elastic_core.rendezvous.documents import (
     RoundDocument,
     StopOrder,
 )
-from elastic_core.rendezvous.duties import (
-    GATHER_S,
-    LOSS_MARGIN_S,
-    AskDecision,
-    EndRound,
-    GiveVerdict,
-    NoteDone,
-    Notes,
-    View,
-    judge,
-)
+from elastic_core.rendezvous.duties import GATHER_S, LOSS_MARGIN_S, judge
+from elastic_core.rendezvous.leading import AskDecision, EndRound, GiveVerdict, NoteDone, Notes, View
 from elastic_core.rendezvous.roster import Candidate
 from elastic_core.types import Failure, FailureClass, NodeReport
 

@@ -4,7 +4,9 @@ import msgspec
 import pytest
 
 from elastic_core.rendezvous.documents import ControlDocument, Ending, MemberRecord, RosterEntry, RoundDocument
-from elastic_core.rendezvous.duties import EndRound, FormRound, Notes, View, excluded, judge, leads
+from elastic_core.rendezvous.duties import judge, leads
+from elastic_core.rendezvous.forming import excluded
+from elastic_core.rendezvous.leading import EndRound, FormRound, Notes, View
 from elastic_core.rendezvous.left_out import carried, still_out
 from elastic_core.rendezvous.roster import Candidate
 

@@ -5,9 +5,10 @@ from msgspec.structs import replace
 
 from elastic_core.rendezvous import member_messages as m
 from elastic_core.rendezvous.documents import ControlDocument, MemberRecord, RosterEntry, RoundDocument, StepsOrder
-from elastic_core.rendezvous.duties import Notes, TellSteps, View, judge
+from elastic_core.rendezvous.duties import judge
 from elastic_core.rendezvous.hearing import hear
 from elastic_core.rendezvous.heeding import record_of
+from elastic_core.rendezvous.leading import Notes, TellSteps, View
 from elastic_core.rendezvous.membership import Me, State, Want
 from elastic_core.rendezvous.roster import Candidate
 from elastic_core.rendezvous.steps_heeded import question, tell_steps

@@ -17,8 +17,8 @@ from elastic_core.rendezvous.documents import (
     StopOrder,
     Verdict,
 )
-from elastic_core.rendezvous.duties import ended
 from elastic_core.rendezvous.hearing import MEMBERS, SAY_EVERY_S
+from elastic_core.rendezvous.leading import ended
 from elastic_core.rendezvous.member_messages import Announcement
 from elastic_core.rendezvous.membership import LONG_AGO_S, NEVER_S, Progress, State, Want
 from elastic_core.rendezvous.outage import (

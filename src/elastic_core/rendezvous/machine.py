@@ -15,7 +15,11 @@ from msgspec.structs import replace
 
 from elastic_core.rendezvous import member_messages as m
 from elastic_core.rendezvous.documents import ControlDocument, Ending, RosterEntry, Verdict, encode
-from elastic_core.rendezvous.duties import (
+from elastic_core.rendezvous.duties import judge, leads
+from elastic_core.rendezvous.forming import excluded
+from elastic_core.rendezvous.hearing import MEMBERS, hear
+from elastic_core.rendezvous.heeding import PART_S, heed, knows_members, own_round, record_of
+from elastic_core.rendezvous.leading import (
     AskDecision,
     Duty,
     EndRound,
@@ -24,12 +28,7 @@ from elastic_core.rendezvous.duties import (
     NoteDone,
     TellSteps,
     View,
-    excluded,
-    judge,
-    leads,
 )
-from elastic_core.rendezvous.hearing import MEMBERS, hear
-from elastic_core.rendezvous.heeding import PART_S, heed, knows_members, own_round, record_of
 from elastic_core.rendezvous.member_messages import Operation, Step
 from elastic_core.rendezvous.membership import LONG_AGO_S, NEVER_S, Progress, State, Want, question_about
 from elastic_core.rendezvous.outage import gives_up_s, misses_host_s, needs_lease, says_away_s, undecided_s

@@ -10,7 +10,7 @@ from elastic_core.rendezvous.documents import (
     StopOrder,
     Verdict,
 )
-from elastic_core.rendezvous.duties import Notes
+from elastic_core.rendezvous.leading import Notes
 from elastic_core.rendezvous.roster import Candidate
 from elastic_core.rendezvous.store import Revisions, Seat
 from elastic_core.types import NodeReport, NodeSteps, Record
