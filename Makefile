@@ -47,7 +47,7 @@ test: $(VENV)/.for-development ## run all tests (PYTEST_ARGS='-k word' for some,
 		exit $$status
 	fi
 
-chaos: $(VENV)/.for-development ## run the scenarios with real nodes and servers at full length, outages of 20 s included
+chaos: $(VENV)/.for-development ## run the scenarios with real nodes and servers at full length, and 100 random faults (CHAOS_SEED=42 repeats)
 	@CHAOS_FULL=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/chaos $(PYTEST_ARGS)
 
 simulate: $(VENV)/.for-development ## run the rendezvous against a simulated store for long (SIMULATE_SEEDS=100000)

@@ -69,6 +69,7 @@ class Engine:
         heard, known = job.heard(), set(job.incidents())
         for fault in trial.faults:
             fault.aim(job, before)
+            fault.muted = any(isinstance(other, StoreTrouble) for other in trial.faults)
         began_s = time.monotonic()
         for at, fault in enumerate(trial.faults):
             if at:

@@ -29,6 +29,10 @@ AWAY, BACK = "store unreachable", "store back"
 _OVER = re.compile(r"round (\d+) is over: (.*)")
 
 
+class NodeEndedError(Exception):
+    """A node has ended that should be there."""
+
+
 @dataclass
 class Place:
     """Where a node is, or was. A node that is lost a second time would have to wait, if it kept its id."""
@@ -161,7 +165,8 @@ class Job:
         """Fail if a node has ended that should be there."""
         for place in self.here:
             code = place.agent.agent.process.poll()
-            assert code is None, f"node {place.agent.name} has ended with {code}\n{self.told()}"
+            if code is not None:
+                raise NodeEndedError(f"node {place.agent.name} has ended with {code}\n{self.told()}")
 
     def step_of(self, pid: int) -> int:
         """Return the step of a worker that has begun."""

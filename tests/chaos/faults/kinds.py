@@ -31,6 +31,8 @@ class Fault(ABC):
     id: str = ""
     gen: int = -1
     rank: int = -1
+    muted: bool = False
+    """Whether the store is away meanwhile: who leaves can't say so."""
 
     name: ClassVar[str]
     restarts: ClassVar[int] = 0
@@ -141,7 +143,8 @@ class Loss(Fault):
 
     def explains_end(self, reason: str) -> bool:
         names, _, what = reason.rpartition(" ")
-        if what == ("left" if self.cleanly else "lost"):
+        words = {"left" if self.cleanly else "lost", "lost" if self.muted else ""}
+        if what in words:
             return self.id in names.split(", ")
         return re.fullmatch(r"1 node joined|2 nodes joined", reason) is not None
 
@@ -180,7 +183,7 @@ class Drain(Loss):
     cleanly = True
 
     def inject(self, job: Job) -> None:
-        self.node = job.lose(self._place(job), cleanly=True)
+        self.node = job.lose(self._place(job), cleanly=not self.muted)
         self.node.agent.signal(signal.SIGTERM)
 
     def alone(self, job: Job, before: Steady) -> None:
