@@ -17,6 +17,9 @@ from elastic_core.errors import ConfigError, ElasticError, RendezvousConnectionE
 from elastic_core.launcher import LaunchConfig, elastic_launch, launch, launch_agent
 from elastic_core.multiprocessing import DefaultLogsSpecs, Std
 from elastic_core.multiprocessing.errors import ChildFailedError
+from elastic_core.rendezvous import registry
+from elastic_core.rendezvous.local import LocalRendezvous
+from elastic_core.types import RendezvousSettings
 from redis_servers import RedisServer, free_port
 from support import processes_with, wait_for
 
@@ -180,6 +183,35 @@ class TestTheCaller:
             call()
         assert said in str(caught.value)
         assert "\n" not in str(caught.value)
+
+
+class TestRendezvous:
+    @pytest.fixture
+    def registered(self):
+        class Mine(LocalRendezvous):
+            def set_closed(self):
+                raise OSError("the server is gone")
+
+            def shutdown(self):
+                raise OSError("the server is gone")
+
+        registry.register("mine", Mine)
+        yield "mine"
+        registry.unregister("mine")
+
+    def test_a_handler_that_cannot_be_shut_down_hides_no_failure(self, registered):
+        with pytest.raises(ChildFailedError):
+            elastic_launch(config(rdzv_backend=registered), "false")()
+        assert elastic_launch(config(rdzv_backend=registered), "true")() == {0: None, 1: None}
+
+    def test_one_of_ones_own_drives_the_agent(self):
+        settings = RendezvousSettings(
+            backend="mine", run_id="job", endpoint="", min_nodes=1, max_nodes=1, local_world_size=1
+        )
+        spec = WorkerSpec("r", 2, LocalRendezvous(settings), entrypoint="sh", args=("-c", "exit $RANK"), max_restarts=0)
+        agent = LocalElasticAgent(spec)
+        assert set(agent.run().failures) == {1}
+        assert agent.get_event_succeeded().metadata["run_id"] == "job"
 
 
 class TestAgent:
