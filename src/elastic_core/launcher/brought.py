@@ -1,11 +1,10 @@
 """What a caller of the library brings to a run that no command line can: objects."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from elastic_core.rendezvous.handler import RendezvousHandler
-from elastic_core.types import RendezvousSettings
+from elastic_core.types import Record, RendezvousSettings
 
 
 class HealthServer(Protocol):
@@ -20,8 +19,7 @@ class HealthServer(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class Brought:
+class Brought(Record, frozen=True, kw_only=True, eq=False):
     """Each takes the place of what the settings name; None: what they name."""
 
     rendezvous: Callable[[RendezvousSettings], RendezvousHandler] | None = None
