@@ -7,7 +7,7 @@ import pytest
 
 from elastic_core.errors import ConfigError
 from elastic_core.launcher.devices import Node
-from elastic_core.launcher.nvml import NvidiaGpus
+from elastic_core.numa.nvml import NvidiaGpus
 from elastic_core.launcher.options import OPTIONS
 from elastic_core.launcher.resolve import resolve
 
@@ -534,7 +534,6 @@ def test_logs_specs_is_a_name(run):
     ("dest", "value"),
     [
         ("start_method", "fork"),
-        ("numa_binding", "node"),
     ],
 )
 def test_what_is_not_there_yet_is_said_in_one_line(run, dest, value):

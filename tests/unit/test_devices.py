@@ -6,9 +6,11 @@ import sys
 import pytest
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher import devices, nvml
-from elastic_core.launcher.devices import Node, count_for, visible_count, visible_entries
-from elastic_core.launcher.nvml import NvidiaGpus, nvidia_gpus
+from elastic_core.launcher import devices
+from elastic_core.numa import nvml
+from elastic_core.launcher.devices import Node, count_for, visible_count
+from elastic_core.numa.nvml import NvidiaGpus, nvidia_gpus
+from elastic_core.numa.visible import visible_entries
 from elastic_core.launcher.omp import usable_cores
 
 
@@ -187,13 +189,18 @@ class FakeNvml:
         text.value = self.uuids[handle.value - 1].encode()
         return 0
 
+    def nvmlDeviceGetPciInfo_v3(self, handle, info):
+        info._obj.domain, info._obj.bus, info._obj.device = ((0, 0x3B, 0), (1, 0xDC, 2))[handle.value - 1]
+        return 0
+
 
 def test_nvml_is_asked_and_closed(monkeypatch):
     library = FakeNvml()
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     assert nvidia_gpus() == NvidiaGpus(count=2)
     assert nvidia_gpus(with_uuids=True) == NvidiaGpus(count=2, uuids=("GPU-1", "GPU-2"))
-    assert library.shut_down == 2
+    assert nvidia_gpus(with_pci=True) == NvidiaGpus(count=2, pci=("0000:3b:00.0", "0001:dc:02.0"))
+    assert library.shut_down == 3
 
 
 @pytest.mark.parametrize(("status", "count"), [(9, 0), (18, None)])

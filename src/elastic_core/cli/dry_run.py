@@ -12,6 +12,7 @@ from elastic_core.launcher.logs import worker_paths
 from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_plan
 from elastic_core.multiprocessing.layout import rank_paths
 from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
+from elastic_core.numa.topology import write_ranges
 from elastic_core.types import Round
 
 _RUN_DIR = "<run directory>"
@@ -56,8 +57,10 @@ def _shown(value: object) -> str:
         return "-"
     if isinstance(value, Mapping):
         return ",".join(f"{key}={masked_value(str(key), str(item))}" for key, item in value.items()) or "-"
+    if isinstance(value, frozenset):
+        return write_ranges(value)
     if isinstance(value, tuple):
-        return ",".join(map(str, value))
+        return (" " if any(isinstance(item, frozenset) for item in value) else ",").join(map(_shown, value))
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
@@ -118,6 +121,8 @@ def _worker(worker: WorkerLaunch, settings: RunSettings, environ: Mapping[str, s
         f"  stdout   {_stream(worker.stdout, settings)}",
         f"  stderr   {_stream(worker.stderr, settings)}",
     ]
+    if worker.cpus is not None:
+        lines.append(f"  runs on  processors {write_ranges(worker.cpus)} (--numa-binding)")
     if worker.foreground:
         lines.append("  terminal this worker's (--debug-rank)")
     own = {name: value for name, value in worker.env.items() if environ.get(name) != value}

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigError
+from elastic_core.numa.visible import visible_entries
 from elastic_core.types import Record
 
 if TYPE_CHECKING:
-    from elastic_core.launcher.nvml import NvidiaGpus
+    from elastic_core.numa.nvml import NvidiaGpus
 
 _KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 _DRM = Path("/sys/class/drm")
@@ -62,7 +63,7 @@ class Node:
 
     def nvidia(self, *, with_uuids: bool = False) -> "NvidiaGpus":
         """Return the NVIDIA GPUs that the driver knows."""
-        from elastic_core.launcher.nvml import nvidia_gpus
+        from elastic_core.numa.nvml import nvidia_gpus
 
         return nvidia_gpus(with_uuids=with_uuids)
 
@@ -82,6 +83,12 @@ class Node:
         """Return whether a render device of Intel is there."""
         vendors = self.drm.glob("renderD*/device/vendor")
         return any(vendor.read_text().strip() == _INTEL for vendor in vendors)
+
+    def bound_cpus(self, mode: str, nproc: int, devices: tuple[str, ...]) -> tuple[frozenset[int], ...]:
+        """Return the processors near each worker's GPU, by local rank; see `elastic_core.numa`."""
+        from elastic_core.numa.binding import AffinityMode, bound_cpus
+
+        return bound_cpus(AffinityMode(mode), nproc, environ=self.environ, devices=devices)
 
     def torch_kinds(self) -> frozenset[str] | None:
         """Return the kinds of accelerators that the installed torch is built for; None: it does not say."""
@@ -252,28 +259,6 @@ def _visible_rocm(node: Node) -> tuple[int, str]:
             else:
                 count, how = _leading(entries, count, ()), f"by {name}"
     return count, how
-
-
-def visible_entries(text: str) -> tuple[str, ...]:
-    """Return the devices that a visible-devices variable names, up to the first that is no device, as the runtimes do.
-
-    All are numbers, or all are ids with the first one's prefix (`GPU-`, `MIG-`). The same device twice shows none.
-    """
-    entries: list[str] = []
-    for item in (part.strip() for part in text.split(",")):
-        if not (item.isdecimal() or item.startswith(("GPU-", "MIG-"))) or (
-            entries and _prefix(item) != _prefix(entries[0])
-        ):
-            break
-        entry = str(int(item)) if item.isdecimal() else item
-        if entry in entries:
-            return ()
-        entries.append(entry)
-    return tuple(entries)
-
-
-def _prefix(entry: str) -> str:
-    return "" if entry.isdecimal() else entry[:4]
 
 
 def _leading(entries: tuple[str, ...], count: int, uuids: tuple[str, ...]) -> int:

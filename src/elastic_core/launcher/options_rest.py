@@ -72,13 +72,4 @@ REST: tuple[OptionRow, ...] = (
         "Run the script as a function in a forked interpreter. Not available yet: refused.",
         torch=True,
     ),
-    row(
-        Section.COMPATIBILITY,
-        "numa-binding",
-        "MODE",
-        "Bind workers to the cores near their GPU: node, socket, exclusive or core-complex. Not available yet: ignored "
-        "with a notice.",
-        torch=True,
-        choices=("node", "socket", "exclusive", "core-complex"),
-    ),
 )

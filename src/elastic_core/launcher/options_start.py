@@ -49,6 +49,15 @@ START: tuple[OptionRow, ...] = (
         "LOCAL_RANK is 0 in every worker, and each sees only its own device.",
         torch=True,
     ),
+    row(
+        Section.WORKERS,
+        "numa-binding",
+        "MODE",
+        "Bind each worker to processors near its GPU: node (all of the NUMA node), socket, exclusive (cores of its "
+        "own) or core-complex (those that share a cache); without GPUs workers are split evenly.",
+        torch=True,
+        choices=("node", "socket", "exclusive", "core-complex"),
+    ),
     row(Section.WORKERS, "role", "NAME", "Role of the workers, for their names.", default="default", torch=True),
     # --- nodes and rendezvous ---
     row(

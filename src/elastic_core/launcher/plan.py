@@ -59,6 +59,7 @@ def worker_plan(
             stderr=paths[rank].stderr,
             foreground=settings.debug_rank == rank,
             function=settings.entrypoint.function,
+            cpus=settings.worker_cpus[rank] if settings.worker_cpus else None,
         )
         for rank in range(settings.nproc_per_node)
     ]

@@ -183,9 +183,6 @@ def _not_available_yet(draft: Draft) -> None:
     if choices.chosen("start_method"):
         one_of(choices, "start_method", BY_DEST["start_method"].choices)
         _tell_later(draft, "start_method", "ignored: it is for worker functions, scripts are started as programs")
-    if choices.chosen("numa_binding"):
-        one_of(choices, "numa_binding", BY_DEST["numa_binding"].choices)
-        _tell_later(draft, "numa_binding", "ignored: workers are not bound to cores")
 
 
 def _tell_later(draft: Draft, dest: str, instead: str) -> None:

@@ -37,7 +37,7 @@ def settings_of_config(config: LaunchConfig, entrypoint: Entrypoint) -> RunSetti
         "monitor_interval": config.monitor_interval,
         "local_addr": config.local_addr,
         "event_log_handler": config.event_log_handler,
-        "numa_binding": _numa(config.numa_options),
+        "numa_binding": _numa(config.numa_options, config.nproc_per_node),
         "signals_to_handle": config.signals_to_handle,
         "duplicate_stdout_filters": config.duplicate_stdout_filters,
         "duplicate_stderr_filters": config.duplicate_stderr_filters,
@@ -72,7 +72,7 @@ def settings_of_spec(spec: "WorkerSpec", entrypoint: Entrypoint, *, logs_specs: 
         "master_addr": spec.master_addr,
         "master_port": spec.master_port,
         "event_log_handler": spec.event_log_handler,
-        "numa_binding": _numa(spec.numa_options),
+        "numa_binding": _numa(spec.numa_options, spec.local_world_size),
         "duplicate_stdout_filters": spec.duplicate_stdout_filters,
         "duplicate_stderr_filters": spec.duplicate_stderr_filters,
         "virtual_local_rank": spec.virtual_local_rank,
@@ -124,10 +124,16 @@ def _filled(argument: object, rank: int) -> object:
     return argument.replace(MACRO, str(rank)) if isinstance(argument, str) else argument
 
 
-def _numa(options: object) -> object:
-    """Return the mode of torch's `NumaOptions`, or ours."""
+def _numa(options: object, nproc: int) -> object:
+    """Return the mode of torch's `NumaOptions`, or ours; None also where it can't be done, and need not be."""
     mode = getattr(options, "affinity_mode", None)
-    return getattr(mode, "value", mode)
+    mode = getattr(mode, "value", mode)
+    if mode is None or not getattr(options, "should_fall_back_if_binding_fails", False):
+        return mode
+    from elastic_core.numa import AffinityMode, NumaOptions  # few want it
+
+    ours = NumaOptions(AffinityMode(mode), should_fall_back_if_binding_fails=True)
+    return None if ours.cpus_for(0, nproc) is None else mode
 
 
 def _metrics(metrics_cfg: Mapping[str, str] | None) -> dict[str, Any]:

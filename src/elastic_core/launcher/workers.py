@@ -1,10 +1,12 @@
 """How many workers a node runs, on which devices, with how many threads."""
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.devices import VARIABLES, DeviceCount, Node, count_for, visible_count, visible_entries
+from elastic_core.launcher.devices import VARIABLES, DeviceCount, Node, count_for, visible_count
 from elastic_core.launcher.draft import Draft
 from elastic_core.launcher.omp import omp_threads
-from elastic_core.launcher.values import integer, nearest
+from elastic_core.launcher.options import BY_DEST
+from elastic_core.launcher.values import integer, nearest, one_of
+from elastic_core.numa.visible import visible_entries
 
 _WORDS = ("auto", "gpu", "cpu", "xpu")
 
@@ -35,11 +37,21 @@ def place_workers(draft: Draft, node: Node) -> int:
         draft.tell(f"{what}: a LOCAL_RANK from {len(devices)} up has no device of its own")
     if virtual and not devices:
         _refuse_too_few_inherited(draft, variable, nproc)
+    _bind(draft, nproc, devices, node)
     threads, origin, line = omp_threads(choices, nproc, draft.environ)
     draft.set("omp_threads", threads, origin)
     if line:
         draft.tell(line)
     return nproc
+
+
+def _bind(draft: Draft, nproc: int, devices: tuple[str, ...], node: Node) -> None:
+    choices = draft.choices
+    if not choices.chosen("numa_binding"):
+        return
+    mode = one_of(choices, "numa_binding", BY_DEST["numa_binding"].choices)
+    draft.take("numa_binding", mode)
+    draft.take("worker_cpus", node.bound_cpus(mode, nproc, devices), "numa_binding")
 
 
 def _number(draft: Draft, device_count: int, node: Node) -> int:

@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
+from elastic_core.multiprocessing.affinity import bound_to
 from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.reactor import Reactor, Timer
 
@@ -224,7 +225,8 @@ class StandbyPool:
             return
         launch = self._wanted[rank]
         try:
-            spare = Spare(launch, _lasting(launch.env), self._imports)
+            with bound_to(launch.cpus):
+                spare = Spare(launch, _lasting(launch.env), self._imports)
         except (OSError, ValueError) as error:
             self._turn_off(f"can't start one: {error}")
             return

@@ -1,4 +1,4 @@
-"""Counts NVIDIA GPUs through the driver's management library, without torch or CUDA."""
+"""Asks the driver's management library about NVIDIA GPUs, without torch or CUDA."""
 
 import ctypes
 from pathlib import Path
@@ -14,9 +14,25 @@ class NvidiaGpus(Record, frozen=True, kw_only=True):
 
     count: int | None
     uuids: tuple[str, ...] = ()
+    pci: tuple[str, ...] = ()
+    """Their PCI addresses, as directories of sysfs are named: `0000:dc:00.0`."""
 
 
-def nvidia_gpus(*, with_uuids: bool = False, library: str = "libnvidia-ml.so.1") -> NvidiaGpus:
+class _PciInfo(ctypes.Structure):
+    """`nvmlPciInfo_t` of the library's third version."""
+
+    _fields_ = (
+        ("short_bus_id", ctypes.c_char * 16),
+        ("domain", ctypes.c_uint),
+        ("bus", ctypes.c_uint),
+        ("device", ctypes.c_uint),
+        ("device_id", ctypes.c_uint),
+        ("subsystem_id", ctypes.c_uint),
+        ("bus_id", ctypes.c_char * 32),
+    )
+
+
+def nvidia_gpus(*, with_uuids: bool = False, with_pci: bool = False, library: str = "libnvidia-ml.so.1") -> NvidiaGpus:
     """Return this node's NVIDIA GPUs; no driver means none."""
     try:
         nvml = ctypes.CDLL(library)
@@ -30,7 +46,11 @@ def nvidia_gpus(*, with_uuids: bool = False, library: str = "libnvidia-ml.so.1")
         count = ctypes.c_uint(0)
         if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
             return NvidiaGpus(count=None)
-        return NvidiaGpus(count=count.value, uuids=_uuids(nvml, count.value) if with_uuids else ())
+        return NvidiaGpus(
+            count=count.value,
+            uuids=_uuids(nvml, count.value) if with_uuids else (),
+            pci=_pci(nvml, count.value) if with_pci else (),
+        )
     finally:
         nvml.nvmlShutdown()
 
@@ -47,3 +67,17 @@ def _uuids(nvml: ctypes.CDLL, count: int) -> tuple[str, ...]:
             return ()
         uuids.append(text.value.decode("ascii", "replace"))
     return tuple(uuids)
+
+
+def _pci(nvml: ctypes.CDLL, count: int) -> tuple[str, ...]:
+    """Return the PCI addresses of all devices, none of them where one can't be read."""
+    addresses = []
+    for index in range(count):
+        handle = ctypes.c_void_p()
+        info = _PciInfo()
+        if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) != 0:
+            return ()
+        if nvml.nvmlDeviceGetPciInfo_v3(handle, ctypes.byref(info)) != 0:
+            return ()
+        addresses.append(f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0")
+    return tuple(addresses)

@@ -1,0 +1,1 @@
+"""torch.numa, under its name."""

@@ -1,0 +1,23 @@
+"""What the variables say that narrow the devices which a process sees."""
+
+
+def visible_entries(text: str) -> tuple[str, ...]:
+    """Return the devices that a visible-devices variable names, up to the first that is no device, as the runtimes do.
+
+    All are numbers, or all are ids with the first one's prefix (`GPU-`, `MIG-`). The same device twice shows none.
+    """
+    entries: list[str] = []
+    for item in (part.strip() for part in text.split(",")):
+        if not (item.isdecimal() or item.startswith(("GPU-", "MIG-"))) or (
+            entries and _prefix(item) != _prefix(entries[0])
+        ):
+            break
+        entry = str(int(item)) if item.isdecimal() else item
+        if entry in entries:
+            return ()
+        entries.append(entry)
+    return tuple(entries)
+
+
+def _prefix(entry: str) -> str:
+    return "" if entry.isdecimal() else entry[:4]
