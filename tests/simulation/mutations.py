@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.rendezvous import duties, forming, hearing, heeding, leading, machine
+from elastic_core.rendezvous import acting, duties, forming, hearing, heeding, leading, machine
 from elastic_core.rendezvous import member_messages as m
 from elastic_core.rendezvous.membership import NEVER_S, Me, question_about
 from elastic_core.testing import simulation_scenario as s
@@ -139,7 +139,7 @@ def a_verdict_is_written_again(patch: pytest.MonkeyPatch) -> None:
         verdict = replace(view.control.verdict, reason=f"again, says {view.node}")
         return leading.Judgement(notes=notes, duty=leading.GiveVerdict(verdict=verdict))
 
-    patch.setattr(machine, "judge", again)
+    patch.setattr(acting, "judge", again)
 
 
 @mutation(PLACE, END, "done means all", "an outage ends no round", **faults(s.FINISH, s.CRASH, nodes=4))
@@ -228,7 +228,7 @@ def whoever_speaks_first_is_blamed(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(PLACE, END, **faults(s.FAILURES, s.LEADER, count=5))
 def nobody_is_asked_to_decide(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(machine, "_ask", lambda state, duty, now_s: (state, None))
+    patch.setattr(acting, "_ask", lambda state, duty, now_s: (state, None))
 
 
 @mutation("one decision a round", PLACE, **faults(s.FAILURES, s.LEADER, s.SIGSTOP, count=5))
