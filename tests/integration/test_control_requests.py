@@ -232,8 +232,8 @@ def test_path_that_is_too_long_is_refused(folder):
 
 
 def test_sockets_are_in_the_run_directory_or_in_a_short_one_of_their_own(tmp_path):
-    near = paths.SocketPaths(Path("/r"), 8)
-    assert (near.agent, near.worker(7)) == ("/r/agent.sock", "/r/worker_7.sock")
+    near = paths.SocketPaths(Path("/usr"), 8)
+    assert (near.agent, near.worker(7)) == ("/usr/agent.sock", "/usr/worker_7.sock")
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
     far = paths.SocketPaths(deep, 8)
@@ -243,3 +243,10 @@ def test_sockets_are_in_the_run_directory_or_in_a_short_one_of_their_own(tmp_pat
     sockets.listen(far.worker(3)).close()
     far.remove()
     assert not made.exists()
+
+
+def test_run_directory_that_others_can_write_to_has_no_socket_in_it(folder):
+    folder.chmod(0o775)
+    far = paths.SocketPaths(folder, 1)
+    assert not far.agent.startswith(str(folder))
+    far.remove()

@@ -100,6 +100,18 @@ def test_exceptions_are_recorded_and_go_on(worker, folder, use):
     assert not (folder / "w.sock").exists()
 
 
+@pytest.mark.parametrize(("code", "recorded"), [("'no data'", True), ("0", False), ("3", False)])
+@pytest.mark.parametrize(
+    "use", ["@worker_main()\ndef main():\n    sys.exit({})\nmain()", "with worker_main():\n    sys.exit({})"]
+)
+def test_exits_are_recorded_where_they_say_why(worker, folder, use, code, recorded):
+    error = folder / "error.json"
+    process = worker(use.format(code), TORCHELASTIC_ERROR_FILE=str(error))
+    process.communicate(timeout=20)
+    assert process.returncode == (int(code) if code.isdigit() else 1)
+    assert error.exists() == recorded
+
+
 def test_process_ends_with_its_main_thread_whoever_waits_for_an_answer(worker, folder):
     process = worker("""
 from elastic_core.control_plane import register_handler

@@ -1,10 +1,12 @@
-"""Where the sockets of a run are: in its directory, or in a short one of their own where that is too deep."""
+"""Where the sockets of a run are: in its directory, or in one of their own where that is too deep or not safe."""
 
 import os
 import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+from elastic_core.errors import ConfigError
 
 LONGEST_PATH: Final = 107
 """Bytes of a socket's path that the kernel takes."""
@@ -22,7 +24,7 @@ class SocketPaths:
         worker_count: Of this node.
 
     Raises:
-        OSError: the run directory is too deep, and no other one can be made.
+        OSError: the run directory is too deep or others can write to it, and no other one can be made.
     """
 
     def __init__(self, run_dir: Path, worker_count: int) -> None:
@@ -31,7 +33,7 @@ class SocketPaths:
         self._folder = run_dir
         self._count = worker_count
         longest = f"{self.worker(worker_count - 1)}{TORCH_SUFFIX}"
-        if len(os.fsencode(longest)) > LONGEST_PATH:
+        if len(os.fsencode(longest)) > LONGEST_PATH or not _is_safe(run_dir):
             self._folder = Path(_SHORT) / f"elastic-{os.urandom(8).hex()}"
             self._folder.mkdir(0o700)
             self._made = True
@@ -53,6 +55,36 @@ class SocketPaths:
         if self._made:
             with suppress(OSError):
                 self._folder.rmdir()
+
+
+def check_directory(folder: Path) -> None:
+    """Refuse a directory in which a stranger could put a socket of his in the place of ours.
+
+    Raises:
+        ConfigError: it is a stranger's, or others can write to it.
+        OSError: it can't be looked at.
+    """
+    found = folder.stat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise ConfigError(f"{str(folder)!r} is no directory: no place for a socket")
+    if found.st_uid not in (os.geteuid(), 0):
+        raise ConfigError(
+            f"the socket's directory {str(folder)!r} belongs to user {found.st_uid}, not to user {os.geteuid()}",
+            hint="a directory of your own with mode 0700",
+        )
+    if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
+        raise ConfigError(
+            f"the socket's directory {str(folder)!r} can be written by others (mode {stat.S_IMODE(found.st_mode):03o})",
+            hint="a directory of your own with mode 0700",
+        )
+
+
+def _is_safe(folder: Path) -> bool:
+    try:
+        check_directory(folder)
+    except ConfigError:
+        return False
+    return True
 
 
 def remove_socket(path: str) -> None:

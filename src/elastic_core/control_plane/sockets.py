@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from elastic_core.control_plane.paths import LONGEST_PATH
+from elastic_core.control_plane.paths import LONGEST_PATH, check_directory
 from elastic_core.errors import ConfigError
 
 _OWNER_ONLY: Final = 0o600
@@ -75,25 +75,3 @@ def _remove_stale(path: str) -> None:
         except BlockingIOError:  # a full queue: somebody has it
             pass
     raise ConfigError(f"another process listens at {path!r}", hint="another path for each process")
-
-
-def check_directory(folder: Path) -> None:
-    """Refuse a directory in which a stranger could put a socket of his in the place of ours.
-
-    Raises:
-        ConfigError: it is a stranger's, or others can write to it.
-        OSError: it can't be looked at.
-    """
-    found = folder.stat()
-    if not stat.S_ISDIR(found.st_mode):
-        raise ConfigError(f"{str(folder)!r} is no directory: no place for a socket")
-    if found.st_uid not in (os.geteuid(), 0):
-        raise ConfigError(
-            f"the socket's directory {str(folder)!r} belongs to user {found.st_uid}, not to user {os.geteuid()}",
-            hint="a directory of your own with mode 0700",
-        )
-    if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
-        raise ConfigError(
-            f"the socket's directory {str(folder)!r} can be written by others (mode {stat.S_IMODE(found.st_mode):03o})",
-            hint="a directory of your own with mode 0700",
-        )

@@ -66,7 +66,7 @@ class WorkerMain:
         """Record what the body raised, and end the server."""
         server, self._server = self._server, None
         try:
-            if isinstance(error, Exception):
+            if isinstance(error, Exception) or (isinstance(error, SystemExit) and isinstance(error.code, str)):
                 self._handler.record_exception(error)
         finally:
             if server is not None:
