@@ -175,6 +175,17 @@ def test_round_says_how_old_the_run_is_whoever_writes_it():
     assert (duty.document.index, duty.document.at_s) == (1, 17.25)
 
 
+# --- a restart that a user asked for
+
+
+@pytest.mark.parametrize(("kind", "counts"), [("restart", (3, 5)), ("regroup", (2, 6)), ("asked", (2, 5))])
+def test_only_failures_and_changes_of_membership_are_counted(kind, counts):
+    now = view(member(1, "a", "ready"), member(2, "b", "ready"))
+    over = replace(CONTROL, ending=Ending(token=1, nonce="x", kind=kind, reason="r", by="a"))
+    duty = judge(replace(now, control=over, round=replace(ROUND, restarts=2, changes=5)), Notes()).duty
+    assert (duty.document.index, duty.document.restarts, duty.document.changes) == (1, *counts)
+
+
 # --- no more changes
 
 
