@@ -14,6 +14,11 @@ HANGS = WORKER.replace(
 ).replace("    time.sleep(0.02)", "    heartbeat(step=2)\n    time.sleep(0.02)")
 
 
+def stacks_of(node, rank):
+    (path,) = node.agent.runtime.glob(f"elastic-*/*/hang/round_0_1/rank_{rank}.txt")
+    return path.read_text()
+
+
 def test_all_nodes_start_again_when_a_rank_of_one_hangs(served_run):
     served_run.script.write_text(HANGS)
     nodes = [served_run.node(name, "2", "--hang-timeout", "1.5", "--max-restarts", "1") for name in ("a", "b")]
@@ -21,7 +26,7 @@ def test_all_nodes_start_again_when_a_rank_of_one_hangs(served_run):
         node.said(gen=0, world=2)
         node.said(gen=1, world=2, restarts=1)
     rank = nodes[1].says()[0]["rank"]
-    told = rf"elastic: rank {rank} failed: rank {rank}: no heartbeat for 1\.\d+ s \(at step 1, in train\.py:\d+\)"
+    told = rf"elastic: rank {rank} failed: rank {rank} has not reached step 2 \(at 1 for 1\.\d+ s, in train\.py"
     for node in nodes:
         assert re.search(told, node.agent.err), node.agent.err
     served_run.all_end(*nodes)
@@ -90,3 +95,40 @@ def test_the_line_at_which_a_worker_hangs_is_in_every_node_s_report(run):
         assert f"rank {rank}" in report.splitlines()[0]
         assert f"train.py:{line} in load_batch" in report, report
         assert node.agent.incident()["failure_class"] == "hang"
+
+
+FALLS_BEHIND = WORKER.replace(
+    "while not",
+    """from elastic_core.worker import heartbeat
+def stuck():
+    time.sleep(60)
+if says["restarts"] == 0:
+    heartbeat(step=1)
+    if says["node"] == "a":
+        heartbeat(step=2)
+    stuck()
+while not""",
+    1,
+).replace("    time.sleep(0.02)", "    heartbeat(step=3)\n    time.sleep(0.02)")
+
+
+def test_each_node_names_the_ranks_that_did_not_reach_the_step_of_the_others(redis_run):
+    """Steps are compared over all nodes: on its own, each node sees ranks that are all at the same one."""
+    redis_run.script.write_text(FALLS_BEHIND)
+    options = ("--nproc-per-node", "2", "--hang-timeout", "2", "--max-restarts", "1")
+    a, b = (redis_run.node(name, "2", *options) for name in "ab")
+    for node in (a, b):
+        node.said(gen=1, world=4, restarts=1, count=2)
+    late = sorted(line["rank"] for line in b.says() if line["gen"] == 0)
+    ranks = f"ranks {late[0]}, {late[1]}"
+    assert f"waiting for {ranks} on b: step 2 not reached (at 1); stacks: " in a.agent.err, a.agent.err
+    assert re.search(
+        rf"elastic: {ranks} have not reached step 2 \(at 1 for 1\.\d+ s, in train\.py:\d+\); the others have",
+        b.agent.err,
+    )
+    for node in (a, b):
+        assert f" failed: {ranks} have not reached step 2" in node.agent.err
+        for line in node.says():
+            if line["gen"] == 0:
+                assert "in stuck" in stacks_of(node, line["rank"])
+    redis_run.all_end(a, b)

@@ -6,12 +6,13 @@ import sys
 from contextlib import suppress
 
 import pytest
+from msgspec.structs import replace
 
 from elastic_core.agent.hang_watch import MAX_WARNINGS, NO_MORE, HangWatch
 from elastic_core.agent.hangs import Limits
 from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.reactor import Reactor
-from elastic_core.types import Round
+from elastic_core.types import RankStep, Round, RunSteps
 from support import wait_for
 
 ROUND = Round(
@@ -33,7 +34,8 @@ HANG_S = 0.8
 class Watched:
     """Workers that beat when they are told to."""
 
-    def __init__(self, folder, argv, count):
+    def __init__(self, folder, argv, count, peers=None):
+        self.peers = peers
         self.reactor = Reactor()
         self.notices, self.reports, self.folder = [], [], folder
         self.watch = HangWatch(
@@ -42,8 +44,9 @@ class Watched:
             folder=folder / "hang",
             notice=self.notices.append,
             on_hang=self.reports.append,
+            peers=peers,
         )
-        files = self.watch.open(range(count), ROUND)
+        files = self.watch.open(range(count), ROUND if peers is None else replace(ROUND, node_count=2, node_id="n3"))
         self.workers = {}
         for rank, file in files.items():
             env = {**os.environ, "ELASTIC_BEAT_FILE": file, "ELASTIC_WORKER_HOOKS": "1"}
@@ -82,8 +85,8 @@ class Watched:
 def start(tmp_path):
     made = []
 
-    def make(count=2, argv=(sys.executable, "-c", BEATS)):
-        made.append(Watched(tmp_path, argv, count))
+    def make(count=2, argv=(sys.executable, "-c", BEATS), peers=None):
+        made.append(Watched(tmp_path, argv, count, peers))
         return made[-1]
 
     yield make
@@ -147,14 +150,60 @@ def test_nothing_is_told_after_the_end(start):
     assert (it.notices, it.reports) == ([], [])
 
 
-def test_steps_are_there_for_other_nodes(start):
-    it = start()
+# --- with other nodes
+
+
+class Peers:
+    """Hears what this node asks and says."""
+
+    def __init__(self):
+        self.asked, self.told = 0, []
+
+    def ask_steps(self):
+        self.asked += 1
+
+    def report_steps(self, steps):
+        self.told.append(steps)
+
+
+def test_question_of_another_node_is_answered_and_stacks_are_written_though_all_is_well(start):
+    it = start(peers=Peers())
     it.beat(0)
-    it.run(0.3, beating=[])
-    steps = it.watch.steps
-    assert (steps.max_step, steps.min_step, steps.slowest_rank) == (2, 1, 1)
-    it.watch.end()
-    assert it.watch.steps is None
+    it.watch.tell_steps(7)
+    (told,) = it.peers.told
+    assert (told.serial, told.node_id, told.ranks, told.max_step, told.min_step) == (7, "n3", (4, 5), 2, 1)
+    assert [(one.global_rank, one.step) for one in told.behind] == [(5, 1)]
+    it.run(5, beating=[0, 1], until=lambda: (it.folder / "hang/round_3_1/rank_5.txt").exists())
+    assert 'File "<string>"' in (it.folder / "hang/round_3_1/rank_4.txt").read_text()
+    assert (it.notices, it.reports, it.peers.asked) == ([], [], 0)
+
+
+def test_who_stands_still_asks_first_and_names_those_who_are_behind_elsewhere(start):
+    it = start(peers=Peers())
+    it.run(5, until=lambda: it.peers.asked)
+    assert it.notices == []
+    it.watch.tell_steps(1)
+    behind = (RankStep(global_rank=9, step=0, node_id="n4"),)
+    it.watch.hear_steps(RunSteps(serial=1, node_count=2, max_step=1, min_step=0, behind=behind, quiet_s=0.1))
+    it.run(5, until=lambda: it.notices)
+    assert "; waiting for rank 9 on n4: step 1 not reached (at 0); stacks: " in it.notices[0]
+    it.run(10, until=lambda: it.reports)
+    assert it.peers.asked == 1
+
+
+def test_section_that_is_open_elsewhere_is_waited_for_and_nothing_is_said(start):
+    it = start(peers=Peers())
+    it.run(5, until=lambda: it.peers.asked)
+    it.watch.hear_steps(RunSteps(serial=1, node_count=2, protected_s=60.0))
+    it.run(3 * HANG_S)
+    assert (it.notices, it.reports, it.peers.asked) == ([], [], 1)
+
+
+def test_nodes_that_do_not_answer_are_not_waited_for(start):
+    it = start(peers=Peers())
+    it.run(10, until=lambda: it.reports)
+    assert "rank" in it.notices[0]
+    assert it.reports[0].blamed == (0, 1)
 
 
 def test_shell_around_the_script_is_judged_by_its_beats_until_that_ends_and_by_output_then(start):

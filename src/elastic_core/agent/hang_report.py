@@ -6,7 +6,7 @@ from elastic_core.agent.hangs import Late, Stall, odd_ones_out
 from elastic_core.agent.stacks import innermost, waits_for_peers
 from elastic_core.failure.report import ranges
 from elastic_core.multiprocessing.errors.frames import Frame
-from elastic_core.types import Record
+from elastic_core.types import RankStep, Record
 
 RECOVERED = "no rank stands still any more"
 
@@ -52,6 +52,14 @@ class HangReport(Record, frozen=True, kw_only=True):
     blamed: tuple[int, ...]
     folder: str
     """Where the stacks are; empty: there are none."""
+    elsewhere: tuple[RankStep, ...] = ()
+    """Ranks of other nodes that have not reached the furthest step."""
+
+    @property
+    def blames_others(self) -> bool:
+        """Whether other nodes' ranks are behind, and none of this one's."""
+        return bool(self.elsewhere) and not self.stall.behind
+
     told: str = ""
     """What is to be said of it; empty: what the stall says."""
     for_good: bool = False
@@ -132,7 +140,22 @@ def _told(report: HangReport) -> str:
     else:
         text = f"{who}: nothing written or read for {quiet}{where}"
     waiting = "; waiting for other ranks" if waits_elsewhere(report) else ""
-    return text + waiting + _section(stall) + _states(ranks)
+    return text + (_elsewhere(report) or waiting) + _section(stall) + _states(ranks)
+
+
+def _elsewhere(report: HangReport) -> str:
+    """Name the ranks of other nodes that are behind."""
+    if not report.elsewhere:
+        return ""
+    by_node: dict[str, list[int]] = {}
+    for one in report.elsewhere:
+        by_node.setdefault(one.node_id, []).append(one.global_rank)
+    who = ", ".join(f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)} on {node}" for node, ranks in by_node.items())
+    low, high = min(one.step for one in report.elsewhere), max(one.step for one in report.elsewhere)
+    at = f"at {low}" if low == high else f"at {low} to {high}"
+    if report.stall.behind:
+        return f"; behind are {who}, too ({at})"
+    return f"; waiting for {who}: step {report.stall.top_step} not reached ({at})"
 
 
 def _steps(late: Sequence[Late]) -> str:

@@ -6,7 +6,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from elastic_core.agent import hangs
-from elastic_core.agent.hang_report import RECOVERED, HangReport, RankReport, blame, headline, waits_elsewhere, warning
+from elastic_core.agent.hang_elsewhere import Others, Peers, answer, judged
+from elastic_core.agent.hang_files import write_stacks
+from elastic_core.agent.hang_report import RECOVERED, HangReport, RankReport, blame, waits_elsewhere, warning
 from elastic_core.agent.hang_stacks import StackRequest, Stacks
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.multiprocessing import vitals
@@ -16,7 +18,7 @@ from elastic_core.multiprocessing.beat_files import BeatFiles
 from elastic_core.multiprocessing.procfs import read_stat
 from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.reactor import Reactor, Timer
-from elastic_core.types import Round
+from elastic_core.types import Round, RunSteps
 
 MAX_WARNINGS = 5
 """Workers that are slow again and again are slow by nature: more words and stacks in a round would help nobody."""
@@ -24,6 +26,11 @@ NO_MORE = "this round's later warnings are left out. Try: a longer --hang-timeou
 
 _SHORTEST_CPU_S = 0.2
 """The kernel counts processor time in hundredths of a second."""
+LONGEST_ANSWER_S = 3.0
+ANSWER_LOOKS = 2.5
+"""How many looks other nodes are waited for, where they are asked about their steps: a quarter of the limit."""
+MAX_DUMPS = 2 * MAX_WARNINGS
+"""So many times in a round workers write their stacks because another node asks."""
 
 
 class HangWatch:
@@ -35,6 +42,7 @@ class HangWatch:
         folder: Where stacks go; made when there are any.
         notice: Takes one line for people.
         on_hang: Called when a limit is reached, and again after another one if nobody stopped the workers.
+        peers: The other nodes; None: there are none, or they can't be asked.
         files: What workers beat into.
         clock: The host's.
 
@@ -49,6 +57,7 @@ class HangWatch:
         folder: Path,
         notice: Callable[[str], None],
         on_hang: Callable[[HangReport], None],
+        peers: Peers | None = None,
         files: BeatFiles | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -71,7 +80,12 @@ class HangWatch:
         self._cpu: dict[int, tuple[float, float]] = {}
         self._told_blind = False
         self._meter = ActivityMeter({}, {})
-        self._elsewhere: hangs.Elsewhere | None = None
+        self._peers = peers
+        self._others = Others()
+        self._wonders: hangs.Stall | None = None
+        self._answered = False
+        self._dumped: Mapping[int, Stacks] | None = None
+        self._dump_count = 0
         self._deferred = False
 
     # --- a round
@@ -98,7 +112,8 @@ class HangWatch:
         self._began_s = self._clock.monotonic_s()
         self._watch = hangs.begin(self._limits, self._pids, now_s=self._began_s)
         self._cpu = {}
-        self._elsewhere = None
+        self._others = Others()
+        self._wonders, self._answered, self._dumped, self._dump_count = None, False, None, 0
         self._deferred = False
         self._episode = 1
         self._look_later()
@@ -115,6 +130,7 @@ class HangWatch:
     def end(self) -> None:
         """Stop watching: the workers are about to be stopped, or gone."""
         self._watch = None
+        self._wonders = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -135,14 +151,66 @@ class HangWatch:
         """Return the pids of this process's children that are no workers."""
         return frozenset() if self._request is None else self._request.helpers()
 
-    @property
-    def steps(self) -> hangs.NodeSteps | None:
-        """What other nodes need to know in order to judge theirs; None: nothing is watched."""
-        return None if self._watch is None else hangs.told(self._watch)
+    # --- all nodes of the round
 
-    def hear(self, elsewhere: hangs.Elsewhere) -> None:
-        """Take what other nodes tell of their ranks; it stands until they tell something else."""
-        self._elsewhere = elsewhere
+    def tell_steps(self, serial: int) -> None:
+        """Answer a question about this node's steps, and have all its ranks write their stacks."""
+        watch = self._watch
+        if watch is None or self._peers is None or self._round is None:
+            return
+        ranks = {rank: launch.global_rank for rank, launch in self._launches.items()}
+        seen = self._sightings(watch)
+        self._peers.report_steps(answer(serial, watch, seen, node_id=self._round.node_id, ranks=ranks))
+        if self._request is None and self._dump_count < MAX_DUMPS:
+            self._dump_count += 1
+            self._request_stacks(watch, self._have_dump)
+
+    def hear_steps(self, seen: RunSteps) -> None:
+        """Take what all nodes have answered."""
+        if self._watch is not None:
+            self._others.hear(seen, self._watch)
+            self._go_on()
+
+    @property
+    def _asks(self) -> bool:
+        return self._peers is not None and self._round is not None and self._round.node_count > 1
+
+    def _ask_around(self, stall: hangs.Stall) -> None:
+        """Find out what other nodes know, before anything is said of a stall."""
+        assert self._peers is not None
+        self._wonders, self._answered, self._dumped = stall, False, None
+        self._timer = self._reactor.call_later(min(LONGEST_ANSWER_S, self._limits.look_s * ANSWER_LOOKS), self._go_on)
+        self._peers.ask_steps()
+
+    def _have_dump(self, stacks: Mapping[int, Stacks]) -> None:
+        self._request = None
+        if self._wonders is not None:
+            self._dumped = stacks
+            if self._answered:
+                self._go_on()
+        elif self._watch is not None:
+            self._write(self._reports(self._watch, stacks, {}), stacks)
+
+    def _go_on(self) -> None:
+        """Judge what this node wondered about: all have answered, or were given the time to."""
+        stall, watch = self._wonders, self._watch
+        if stall is None or watch is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._answered = True
+        if self._request is not None:
+            return  # until there are stacks
+        self._wonders = None
+        judged_now = judged(stall, watch, self._others.now(watch))
+        if judged_now is None:
+            self._watch = replace(watch, warned=False)
+            self._look_later()
+        elif self._dumped is not None:
+            self._have_stacks(judged_now, self._dumped)
+        else:
+            self._ask_for_stacks(judged_now)
 
     # --- looks
 
@@ -155,10 +223,14 @@ class HangWatch:
             return
         now_s = self._clock.monotonic_s()
         sightings = self._sightings(self._watch)
-        self._watch, verdict = hangs.look(self._watch, sightings, now_s=now_s, elsewhere=self._elsewhere)
+        self._watch, verdict = hangs.look(self._watch, sightings, now_s=now_s, elsewhere=self._others.now(self._watch))
         match verdict:
-            case hangs.Stall() if verdict.hung or self._episode <= MAX_WARNINGS:
-                self._ask_for_stacks(verdict)
+            case hangs.Stall() if verdict.hung or not self._asks:
+                if verdict.hung or self._episode <= MAX_WARNINGS:
+                    self._ask_for_stacks(verdict)
+                    return
+            case hangs.Stall() if self._episode <= MAX_WARNINGS:
+                self._ask_around(verdict)
                 return
             case hangs.Recovered():
                 if self._episode <= MAX_WARNINGS:
@@ -210,9 +282,12 @@ class HangWatch:
     # --- stacks, and what follows
 
     def _ask_for_stacks(self, stall: hangs.Stall) -> None:
-        watch = self._watch
-        if watch is None:
-            return
+        if self._watch is not None:
+            self._request_stacks(self._watch, lambda stacks: self._have_stacks(stall, stacks))
+
+    def _request_stacks(self, watch: hangs.Watch, on_done: Callable[[Mapping[int, Stacks]], None]) -> None:
+        if self._request is not None:
+            self._request.cancel()
         for rank in watch.workers:
             seen = vitals.look_at(self._pids[rank])
             if seen is not None:  # what it uses from the warning on
@@ -220,7 +295,7 @@ class HangWatch:
         self._request = StackRequest(
             self._reactor,
             {rank: (self._pids[rank], self._beating(rank), self._files.get(rank)) for rank in watch.workers},
-            on_done=lambda stacks: self._have_stacks(stall, stacks),
+            on_done=on_done,
         )
 
     def _beating(self, rank: int) -> int:
@@ -251,11 +326,7 @@ class HangWatch:
 
     def _tell(self, watch: hangs.Watch, stall: hangs.Stall, stacks: Mapping[int, Stacks]) -> None:
         quiet_s = {each.local_rank: each.quiet_s for each in stall.late}
-        ranks = tuple(
-            self._seen(rank, watched, stacks.get(rank, Stacks()), quiet_s.get(rank))
-            for rank, watched in sorted(watch.workers.items())
-        )
-        folder, ranks = self._write(ranks, stacks)
+        folder, ranks = self._write(self._reports(watch, stacks, quiet_s), stacks)
         report = HangReport(
             stall=stall,
             round_index=self._index,
@@ -263,6 +334,7 @@ class HangWatch:
             ranks=ranks,
             blamed=blame(stall, ranks),
             folder=folder,
+            elsewhere=self._others.behind(stall, (launch.global_rank for launch in self._launches.values())),
         )
         if stall.hung:
             self._report(report)
@@ -272,10 +344,18 @@ class HangWatch:
     def _report(self, report: HangReport) -> None:
         """Tell of a hang, later where its reason is on another node: that one knows more, and tells of it itself."""
         several = self._round is not None and self._round.node_count > 1
-        if several and not self._deferred and waits_elsewhere(report):
+        if several and not self._deferred and (waits_elsewhere(report) or report.blames_others):
             self._deferred = True
             return
         self._on_hang(report)
+
+    def _reports(
+        self, watch: hangs.Watch, stacks: Mapping[int, Stacks], quiet_s: Mapping[int, float]
+    ) -> tuple[RankReport, ...]:
+        return tuple(
+            self._seen(rank, watched, stacks.get(rank, Stacks()), quiet_s.get(rank))
+            for rank, watched in sorted(watch.workers.items())
+        )
 
     def _seen(self, rank: int, watched: hangs.Watched, stacks: Stacks, quiet_s: float | None) -> RankReport:
         pid = self._pids[rank]
@@ -301,19 +381,11 @@ class HangWatch:
         if not any(stacks.values()):
             return "", ranks
         folder = self._folder / f"round_{self._index}_{self._episode}"
-        written = []
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for rank in ranks:
-                path = folder / f"rank_{rank.global_rank}.txt"
-                found = stacks.get(rank.local_rank, Stacks())
-                with path.open("a", encoding="utf-8") as file:
-                    file.write(f"{headline(rank)}\n{found.text or 'no stack was to be had'}\n\n")
-                written.append(replace(rank, stacks=str(path)))
+            return str(folder), write_stacks(folder, ranks, stacks)
         except OSError as error:
             self._notice(f"stacks can't be written to {str(folder)!r}: {error.strerror}")
             return "", ranks
-        return str(folder), tuple(written)
 
 
 def _lives(pid: int) -> bool:

@@ -9,7 +9,17 @@ from elastic_core.errors import ElasticError, RendezvousError, WaitCancelledErro
 from elastic_core.messages import RendezvousFailed, RendezvousLeft, RoundChanged, RoundFormed
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
-from elastic_core.types import Capability, Failure, NodeReport, RendezvousInfo, Restart, Round, RoundChange, Stop
+from elastic_core.types import (
+    Capability,
+    Failure,
+    NodeReport,
+    NodeSteps,
+    RendezvousInfo,
+    Restart,
+    Round,
+    RoundChange,
+    Stop,
+)
 
 CANCEL_GRACE_S = 0.1
 """A cancelled call that blocks for longer is left behind: some handlers block where nobody can wake them."""
@@ -94,6 +104,14 @@ class RendezvousThread:
     def report_stopped(self, report: NodeReport) -> None:
         """Take what this node has seen to whoever decides for the run."""
         self._saying(lambda: self._handler.report_stopped(report))
+
+    def ask_steps(self) -> None:
+        """Ask all nodes how far their workers are."""
+        self._saying(self._handler.ask_steps)
+
+    def report_steps(self, steps: NodeSteps) -> None:
+        """Say how far the workers of this node are."""
+        self._saying(lambda: self._handler.report_steps(steps))
 
     def report_finishing(self) -> None:
         """Say that the first worker of this node has ended well."""

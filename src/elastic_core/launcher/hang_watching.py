@@ -14,9 +14,10 @@ from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.launcher.reporter import RunReporter
 from elastic_core.reactor import Reactor
-from elastic_core.types import Failure, Round
+from elastic_core.types import Failure, NodeSteps, Round, RunSteps
 
 if TYPE_CHECKING:
+    from elastic_core.agent.hang_elsewhere import Peers
     from elastic_core.agent.hang_report import HangReport
     from elastic_core.agent.hang_watch import HangWatch
     from elastic_core.multiprocessing.beat_file import BeatFile
@@ -32,6 +33,7 @@ class HangWatching:
         run_dir: Where stacks go, into a folder of their own.
         reporter: The voice of the run.
         on_hang: Called with what makes a failure of a hang, to be called if that is wanted.
+        peers: Returns the other nodes, once there are any; None: they can't be asked about their workers.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class HangWatching:
         run_dir: Path,
         reporter: RunReporter,
         on_hang: Callable[[Callable[[], Failure]], None],
+        peers: "Callable[[], Peers] | None" = None,
     ) -> None:
         """Watch nothing yet."""
         self._reporter = reporter
@@ -64,6 +67,7 @@ class HangWatching:
                 folder=run_dir / "hang",
                 notice=reporter.notice,
                 on_hang=self._hung,
+                peers=_LatePeers(peers) if peers is not None and settings.max_nodes > 1 else None,
                 files=self._files,
             )
 
@@ -95,6 +99,16 @@ class HangWatching:
             self._reporter.notice(f"heartbeats can't be taken ({error}): the policy does not know of steps")
             return {}
 
+    def tell_steps(self, serial: int) -> None:
+        """Answer a question of some node about this one's steps."""
+        if self._watch is not None:
+            self._watch.tell_steps(serial)
+
+    def hear_steps(self, seen: RunSteps) -> None:
+        """Take what all nodes have answered."""
+        if self._watch is not None:
+            self._watch.hear_steps(seen)
+
     def ended(self, local_rank: int) -> None:
         """Take a worker's end."""
         if self._watch is not None:
@@ -119,3 +133,16 @@ class HangWatching:
         round_ = self._round
         if round_ is not None:
             self._on_hang(lambda: self._reporter.hung(round_, report))
+
+
+class _LatePeers:
+    """Those who are there when they are asked: what asks them is made first."""
+
+    def __init__(self, peers: "Callable[[], Peers]") -> None:
+        self._peers = peers
+
+    def ask_steps(self) -> None:
+        self._peers().ask_steps()
+
+    def report_steps(self, steps: NodeSteps) -> None:
+        self._peers().report_steps(steps)

@@ -224,6 +224,7 @@ class _Job:
                 run_dir=run_dir.path,
                 reporter=self._reporter,
                 on_hang=lambda examine: agent.on_hang(examine),
+                peers=(lambda: rendezvous) if Capability.EVIDENCE in handler.capabilities else None,
             )
         )
         self._sleeps = self._closing(
@@ -308,6 +309,7 @@ class _Job:
             reserve_port=lambda: self._reserve_port(handler),
             notice=notice,
             said=self._said,
+            watch=self._hangs,
         )
         self._observers.begin(reactor, notice=notice, beats=lambda: self._beats(workers))
         health = self._closing(HealthChecking(settings, brought=self._brought.health_check_server, notice=notice))

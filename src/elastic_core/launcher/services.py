@@ -8,7 +8,8 @@ from elastic_core.agent.guardian import Guardian
 from elastic_core.agent.port import HeldPort
 from elastic_core.encoding import encode_json
 from elastic_core.reactor import Reactor
-from elastic_core.types import Failure, NodeReport, RendezvousSettings
+from elastic_core.rendezvous.handler import NoServices
+from elastic_core.types import Failure, NodeReport, RendezvousSettings, RunSteps
 
 
 class RoundPort:
@@ -50,6 +51,12 @@ class _Agent(Protocol):
     def decide_for_run(self, reports: Sequence[NodeReport], history: Sequence[Failure], question: str) -> None: ...
 
 
+class _Watch(Protocol):
+    def tell_steps(self, serial: int) -> None: ...
+
+    def hear_steps(self, seen: RunSteps) -> None: ...
+
+
 class Services:
     """Hands what a handler asks for to those who can do it, on their thread."""
 
@@ -62,6 +69,7 @@ class Services:
         settings: RendezvousSettings,
         reserve_port: Callable[[], int],
         notice: Callable[[str], None],
+        watch: _Watch | None = None,
         said: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Serve a handler that was built with `settings`; `said` hears of its lines, too."""
@@ -71,6 +79,7 @@ class Services:
         self._settings = settings
         self._reserve_port = reserve_port
         self._notice = notice
+        self._watch: _Watch = watch or NoServices()
         self._said = said
 
     def reserve_port(self) -> int:
@@ -103,6 +112,14 @@ class Services:
     def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure], *, question: str = "") -> None:
         """Have the failure policy decide for the whole run; what it says comes through the handler's `answer`."""
         self._reactor.post(lambda: self._agent.decide_for_run(reports, history, question))
+
+    def tell_steps(self, serial: int) -> None:
+        """Have this node say how far its workers are."""
+        self._reactor.post(lambda: self._watch.tell_steps(serial))
+
+    def hear_steps(self, seen: RunSteps) -> None:
+        """Have the watch over the workers know how far those of other nodes are."""
+        self._reactor.post(lambda: self._watch.hear_steps(seen))
 
 
 def _nothing() -> None:
