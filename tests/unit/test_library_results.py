@@ -2,6 +2,10 @@
 
 import os
 
+import pytest
+
+from elastic_core.compat.hosted import barrier_from
+from elastic_core.errors import ConfigError
 from elastic_core.launcher.health import LoopPulse
 from elastic_core.launcher.library import failures_of
 from elastic_core.launcher.outcome import RunOutcome
@@ -96,3 +100,14 @@ class TestPulse:
         self.clock.advance(40)
         assert 79 <= self.age_s() <= 81
         assert self.nudges == 1
+
+
+@pytest.mark.parametrize(("text", "seconds"), [(None, 300.0), ("", 300.0), ("12.5", 12.5), ("0", 0.0)])
+def test_the_barrier_of_torchs_handlers_comes_from_the_environment(text, seconds):
+    assert barrier_from({} if text is None else {"TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT": text}) == seconds
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "inf", "nan"])
+def test_a_barrier_that_cannot_be_is_refused(text):
+    with pytest.raises(ConfigError, match=r"TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT=.*needed seconds"):
+        barrier_from({"TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT": text})

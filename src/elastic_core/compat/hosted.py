@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
 from elastic_core.compat.roll_call import Books, RoundTalk, Word, store_lost, unlike_names
 from elastic_core.errors import (
+    ConfigError,
     ElasticError,
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -44,6 +45,7 @@ TORCH_TIMEOUT_S = 900
 SHARED_STORE_VARIABLE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 LAST_WORD_S = 1.0
 """How long a node that ends waits for the others to have read how the run ended: it may host their store."""
+BARRIER_VARIABLE = "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT"
 BARRIER_S = 300.0
 """How long a node whose workers are done waits for the others' to be, by default: as torch's agent does."""
 AWAY_S = 5.0
@@ -80,7 +82,7 @@ class HostedRendezvous(RendezvousHandler):
         conf: Mapping[str, str],
         create: Callable[[Any], Any],
         label: str,
-        barrier_s: float = BARRIER_S,
+        barrier_s: float | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Make no handler before the first round: making one may connect, and block.
@@ -90,14 +92,15 @@ class HostedRendezvous(RendezvousHandler):
             conf: The options as typed.
             create: torch's word for a function from its parameters to a handler.
             label: The distribution that brings it, for messages.
-            barrier_s: How long a node whose workers are done waits for the others' to be.
+            barrier_s: How long a node whose workers are done waits for the others' to be; None: as
+                `TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT` says, else 300 s.
             clock: For waiting at the end.
         """
         super().__init__(settings)
         self._conf = dict(conf)
         self._create = create
         self._label = label
-        self._barrier_s = barrier_s
+        self._barrier_s = barrier_from(os.environ) if barrier_s is None else barrier_s
         self._clock = clock
         self._rendezvous: Any = importlib.import_module("torch.distributed.elastic.rendezvous")
         self._handler: Any = None
@@ -369,3 +372,19 @@ class HostedRendezvous(RendezvousHandler):
             f" ({type(cause).__name__}: {one_line(cause)})" if isinstance(cause, Exception) else ""
         )
         return cls(f"run {self.settings.run_id!r}: rendezvous {self.settings.backend!r} ({self._label}): {text}")
+
+
+def barrier_from(environ: Mapping[str, str]) -> float:
+    """Return the seconds that the environment says, else torch's.
+
+    Raises:
+        ConfigError: it says no number of seconds.
+    """
+    text = environ.get(BARRIER_VARIABLE) or str(BARRIER_S)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ConfigError(f"{BARRIER_VARIABLE}={text!r}: needed seconds, 0 or more", hint=f"{BARRIER_VARIABLE}=300")
+    return value
