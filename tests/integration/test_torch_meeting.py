@@ -89,6 +89,39 @@ def test_two_processes_meet_in_a_tcp_store_and_one_goes_on_alone(node):
     assert host.said[2][:3] == [0, 1, ["rank 0"]]
 
 
+AGENT = """
+import sys
+from elastic_core.agent.server import LocalElasticAgent, WorkerSpec
+from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
+
+WORKER = "import os; e = os.environ; print('{', e['RANK'], e['WORLD_SIZE'], e['MASTER_PORT'], '}', flush=True)"
+
+if __name__ == "__main__":
+    params = RendezvousParameters("c10d", sys.argv[1], "run", 2, 2, "127.0.0.1", lease_ttl=3)
+    handler = get_rendezvous_handler(params)
+    args = ("-c", WORKER)
+    spec = WorkerSpec("trainer", 2, rdzv_handler=handler, entrypoint=sys.executable, args=args)
+    result = LocalElasticAgent(spec).run()
+    print(result.state.name, sorted(result.return_values))
+"""
+
+
+def test_two_agents_of_the_library_meet_in_a_tcp_store(tmp_path):
+    (tmp_path / "agent.py").write_text(AGENT)
+    command = [sys.executable, str(tmp_path / "agent.py"), f"127.0.0.1:{get_free_port()}"]
+    agents = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) for _ in range(2)]
+    try:
+        said = [agent.communicate(timeout=60)[0] for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill()
+    workers = sorted(line.split()[1:4] for each in said for line in each.splitlines() if line.startswith("{"))
+    assert [line[:2] for line in workers] == [["0", "4"], ["1", "4"], ["2", "4"], ["3", "4"]]
+    assert len({port for _, _, port in workers}) == 1
+    ends = sorted(line for each in said for line in each.splitlines() if line.startswith("SUCC"))
+    assert ends == ["SUCCEEDED [0, 1]", "SUCCEEDED [2, 3]"]
+
+
 def on_threads(*works):
     with ThreadPoolExecutor(len(works)) as pool:
         return [each.result(30) for each in [pool.submit(work) for work in works]]

@@ -176,8 +176,14 @@ class DynamicRendezvousHandler(CoordinatedRendezvous):
         self._agent = services
 
     def adopt(self, settings: types.RendezvousSettings) -> "DynamicRendezvousHandler":
-        """Take what an agent's run knows better (workers of a node, its name, the script); the options stay."""
-        self.settings = replace(settings, options={**settings.options, **self.settings.options})
+        """Take what an agent's run knows better (workers of a node, its name); options and addresses stay."""
+        own = self.settings
+        self.settings = replace(
+            settings,
+            endpoint=own.endpoint or settings.endpoint,
+            local_addr=own.local_addr or settings.local_addr,
+            options={**settings.options, **own.options},
+        )
         return self
 
     def next_rendezvous(self) -> types.RendezvousInfo:
