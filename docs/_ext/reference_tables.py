@@ -77,9 +77,9 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "ELASTIC_HEALTH_CHECK_HOST": "address to listen on for them; default `127.0.0.1`",
     "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "seconds in uninterruptible sleep after which a worker is a failure; "
     "default: never",
-    "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT": "seconds that a node whose workers are done waits for the others' to be, with a "
+    "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT": "seconds that a node whose workers are done waits for the others', with a "
     "handler that was written for torch; default 300",
-    "TORCH_ELASTIC_WORKER_IDENTICAL": "`1`: agents that are subclasses of `SimpleElasticAgent` take all nodes to be alike",
+    "TORCH_ELASTIC_WORKER_IDENTICAL": "`1`: subclasses of `SimpleElasticAgent` take all nodes to be alike",
     "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "prefix of tee'd lines; knows `${role_name}`, `${local_rank}`, `${rank}`",
     "CUDA_VISIBLE_DEVICES": "limits what `--nproc-per-node gpu` counts and what the numbers of `--devices` mean; for "
     "other accelerators `HIP_VISIBLE_DEVICES`, `ROCR_VISIBLE_DEVICES`, `ZE_AFFINITY_MASK`",
