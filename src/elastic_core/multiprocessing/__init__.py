@@ -6,24 +6,52 @@ Importing it loads nothing: each name is fetched when it is first used.
 # Not from typing: the hook in a failing worker imports this package.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from elastic_core.multiprocessing.context import PContext
+    from elastic_core.multiprocessing.errors import ProcessFailure
+    from elastic_core.multiprocessing.functions import FunctionCall
+    from elastic_core.multiprocessing.group_context import MultiprocessContext, SubprocessContext
     from elastic_core.multiprocessing.logs_specs import DefaultLogsSpecs, LogsDest, LogsSpecs
-    from elastic_core.multiprocessing.signal_exception import SignalException
+    from elastic_core.multiprocessing.run_result import RunProcsResult
+    from elastic_core.multiprocessing.signals import SignalException
+    from elastic_core.multiprocessing.start import start_processes
     from elastic_core.multiprocessing.std import Std, to_map
 
-__all__ = ["DefaultLogsSpecs", "LogsDest", "LogsSpecs", "SignalException", "Std", "to_map"]
+__all__ = [
+    "DefaultLogsSpecs",
+    "FunctionCall",
+    "LogsDest",
+    "LogsSpecs",
+    "MultiprocessContext",
+    "PContext",
+    "ProcessFailure",
+    "RunProcsResult",
+    "SignalException",
+    "Std",
+    "SubprocessContext",
+    "start_processes",
+    "to_map",
+]
+
+_MODULES = {
+    "DefaultLogsSpecs": "logs_specs",
+    "FunctionCall": "functions",
+    "LogsDest": "logs_specs",
+    "LogsSpecs": "logs_specs",
+    "MultiprocessContext": "group_context",
+    "PContext": "context",
+    "ProcessFailure": "errors",
+    "RunProcsResult": "run_result",
+    "SignalException": "signals",
+    "Std": "std",
+    "SubprocessContext": "group_context",
+    "start_processes": "start",
+    "to_map": "std",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name in ("Std", "to_map"):
-        from elastic_core.multiprocessing import std
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # a failing worker's hook needs none of this
 
-        return getattr(std, name)
-    if name == "SignalException":
-        from elastic_core.multiprocessing.signal_exception import SignalException
-
-        return SignalException
-    if name in __all__:
-        from elastic_core.multiprocessing import logs_specs
-
-        return getattr(logs_specs, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -6,6 +6,7 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -94,6 +95,7 @@ class DefaultLogsSpecs(LogsSpecs):
             raise NotADirectoryError(f"log_dir: {log_dir} is a file")
         super().__init__(log_dir, redirects, tee, local_ranks_filter)
         self._layout: LogLayout | None = None
+        self._temporary = ""
 
     @property
     def root_log_dir(self) -> str:
@@ -101,7 +103,7 @@ class DefaultLogsSpecs(LogsSpecs):
         if not self._root_log_dir:
             import tempfile  # 10 ms, and rarely needed
 
-            self._root_log_dir = tempfile.mkdtemp(prefix="elastic_logs_")
+            self._root_log_dir = self._temporary = tempfile.mkdtemp(prefix="elastic_logs_")
         return self._root_log_dir
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
@@ -132,6 +134,14 @@ class DefaultLogsSpecs(LogsSpecs):
             self._layout = LogLayout(log_dir=root, run_dir=Path(root), run_id=run_id)
         attempt = env.get("ELASTIC_ROUND") or env.get("TORCHELASTIC_RESTART_COUNT") or "0"
         return self._layout.prepare(int(attempt), rank)
+
+    def discard_empty(self) -> None:
+        """Remove the directories that it made and nothing was written to. Called: when no worker runs."""
+        if self._layout is not None:
+            self._layout.discard_empty()
+        if self._temporary:
+            with suppress(OSError):  # it holds something, or is gone
+                Path(self._temporary).rmdir()
 
     def __repr__(self) -> str:
         return (

@@ -7,7 +7,7 @@ import pickle
 import sys
 from contextlib import suppress
 
-from elastic_core.errors import WorkerError
+from elastic_core.errors import ElasticError, WorkerError
 
 # Not from typing: a worker function waits for every import here.
 TYPE_CHECKING = False
@@ -29,13 +29,19 @@ def perform(load: Load, result_fd: int) -> None:
     Raises:
         SystemExit: the function raised it, or anything else, which is then recorded and printed.
     """
+    called = False
     try:
         fn, args = load()
-        _send(result_fd, fn, _recorded(fn)(*args))
+        called = True
+        value = _recorded(fn)(*args)
+        called = False
+        _send(result_fd, fn, value)
     except SystemExit:
         raise
     except BaseException as error:  # noqa: BLE001  # as at the interpreter's top
-        sys.excepthook(type(error), error.with_traceback(_users(error.__traceback__)), error.__traceback__)
+        # What we have to say about the call itself needs no traceback of ours.
+        trace = None if isinstance(error, ElasticError) and not called else _users(error.__traceback__)
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
         sys.exit(1)
 
 

@@ -1,0 +1,114 @@
+"""Signals for a process that waits for workers: told where it waits, and nowhere else."""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from elastic_core.clock import SYSTEM_CLOCK
+
+LOG = logging.getLogger(__name__)
+
+SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+_DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+
+
+class SignalException(Exception):
+    """This process got a signal that asks it to end.
+
+    Args:
+        msg: For people.
+        sigval: The signal; kept as an attribute.
+    """
+
+    def __init__(self, msg: str, sigval: signal.Signals) -> None:
+        """Keep the signal."""
+        super().__init__(msg)
+        self.sigval = sigval
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle with both."""
+        return type(self), (str(self), self.sigval)
+
+
+class SignalWatch:
+    """Turns signals into a `SignalException` of the wait that is going on, or of the next one.
+
+    A signal is never raised in the middle of anything else. A second one, while nobody has waited since the first, has
+    the effect that it had before the watch; so has each once the watch has ended. A signal that was ignored (nohup)
+    stays so. Threading: the main thread; elsewhere nothing is watched, as Python gives signals to the main thread.
+    """
+
+    def __init__(self) -> None:
+        """Watch nothing yet."""
+        self._before: dict[int, object] = {}
+        self._pending: int | None = None
+        self._waiting = False
+
+    def begin(self) -> None:
+        """Watch the signals that the variable TORCHELASTIC_SIGNALS_TO_HANDLE names, the four that end jobs without."""
+        if threading.current_thread() is not threading.main_thread():
+            LOG.info("signals are not watched: not the main thread")
+            return
+        for name in os.environ.get(SIGNALS_VARIABLE, _DEFAULT).split(","):
+            signum = getattr(signal, name.strip(), None)
+            if not isinstance(signum, signal.Signals) or signum in (signal.SIGKILL, signal.SIGSTOP):
+                LOG.warning("%s: %r is no signal that can be handled", SIGNALS_VARIABLE, name)
+            elif signal.getsignal(signum) not in (signal.SIG_IGN, None):
+                self._before[signum] = signal.signal(signum, self._on_signal)
+
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        if self._waiting:
+            self._waiting = False  # once: what follows from it must not be interrupted in turn
+            raise _told(signum)
+        if self._pending is not None:
+            self.end()
+            os.kill(os.getpid(), signum)
+        self._pending = signum
+
+    @contextmanager
+    def wait(self) -> Iterator[None]:
+        """Have a signal end what is done meanwhile.
+
+        Raises:
+            SignalException: there is one, or was one since the last wait.
+        """
+        if not self._before or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._waiting = True
+        try:
+            pending, self._pending = self._pending, None
+            if pending is not None:
+                raise _told(pending)
+            yield
+        finally:
+            self._waiting = False
+
+    def end(self) -> None:
+        """Give the signals back, but for those that somebody else has taken meanwhile; idempotent."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for signum in list(self._before):
+            before = self._before.pop(signum)
+            if signal.getsignal(signum) == self._on_signal:
+                signal.signal(signum, before)  # type: ignore[arg-type]  # what `signal.signal` returned
+
+
+def _told(signum: int) -> SignalException:
+    sigval = signal.Signals(signum)
+    return SignalException(f"process {os.getpid()} got {sigval.name}", sigval)
+
+
+def wait_for(event: threading.Event, timeout_s: float | None) -> bool:
+    """Wait for an event however long (None: for ever), in pieces that the lock of any platform can take."""
+    if timeout_s is None:
+        return event.wait()
+    until_s = SYSTEM_CLOCK.monotonic_s() + timeout_s
+    while not event.wait(min(max(0.0, until_s - SYSTEM_CLOCK.monotonic_s()), threading.TIMEOUT_MAX)):
+        if SYSTEM_CLOCK.monotonic_s() >= until_s:
+            return False
+    return True
