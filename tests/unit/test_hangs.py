@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastic_core.agent.hang_elsewhere import Others, answer, judged
 from elastic_core.agent.hangs import (
     Elsewhere,
+    Late,
     Limits,
     Recovered,
     SectionSeen,
@@ -14,9 +16,9 @@ from elastic_core.agent.hangs import (
     begin,
     look,
     odd_ones_out,
-    told,
     without,
 )
+from elastic_core.types import RankStep, RunSteps
 
 HANG = Limits(hang_s=10.0)
 BOTH = Limits(hang_s=10.0, startup_s=30.0)
@@ -311,16 +313,64 @@ def test_output_elsewhere_is_a_sign_of_life_here():
     assert node.verdicts == []
 
 
-def test_node_tells_its_slowest_rank():
+def test_node_tells_how_far_its_ranks_are_and_for_how_long_they_are_silent():
     node = Node(ranks=3)
     node.beats(0, 2, step=120)
     node.beats(1, step=119)
     node.sees(1, sections=opened(node.now_s, 50.0))
     node.lives(4)
-    steps = told(node.watch)
-    assert (steps.max_step, steps.min_step, steps.slowest_rank) == (120, 119, 1)
+    sightings = {rank: watched.sighting for rank, watched in node.watch.workers.items()}
+    steps = answer(3, node.watch, sightings, node_id="n1", ranks={0: 8, 1: 9, 2: 10})
+    assert (steps.serial, steps.ranks, steps.max_step, steps.min_step) == (3, (8, 9, 10), 120, 119)
+    assert [(one.global_rank, one.step) for one in steps.behind] == [(9, 119)]
     assert steps.protected_s == pytest.approx(46.0)
     assert steps.quiet_s == pytest.approx(4.0)
+
+
+# --- what other nodes say
+
+
+def heard(node, **given):
+    others = Others()
+    others.hear(RunSteps(serial=1, node_count=2, **given), node.watch)
+    return others
+
+
+def test_what_was_heard_grows_old():
+    node = Node(ranks=1)
+    others = heard(node, protected_s=3.0, quiet_s=1.0, max_step=7)
+    node.lives(2)
+    now = others.now(node.watch)
+    assert (now.protected_s, now.quiet_s, now.max_step) == (pytest.approx(1.0), pytest.approx(3.0), 7)
+
+
+LATE = Late(local_rank=0, quiet_s=9.0, step=5, begun=True)
+
+
+@pytest.mark.parametrize(
+    ("stall", "given", "excused"),
+    [
+        (Stall(late=(LATE,), top_step=5), {}, False),
+        (Stall(late=(LATE,), top_step=5), {"protected_s": 60.0}, True),
+        (Stall(late=(LATE,), top_step=5, hung=True), {"protected_s": 60.0}, False),
+        (Stall(late=(LATE,), top_step=5), {"quiet_s": 0.1}, False),
+        (Stall(late=(LATE,), by_beats=False), {"quiet_s": 0.1}, True),
+        (Stall(late=(LATE,), by_beats=False), {"quiet_s": 60.0}, False),
+    ],
+    ids=["nothing", "a section", "at the limit", "beats count here", "output there", "silence there"],
+)
+def test_reason_to_wait_may_be_on_another_node(stall, given, excused):
+    node = Node(ranks=1)
+    assert (judged(stall, node.watch, heard(node, **given).now(node.watch)) is None) == excused
+
+
+def test_rank_is_behind_if_others_are_further_anywhere():
+    node = Node(ranks=1)
+    behind = (RankStep(global_rank=0, step=5, node_id="a"), RankStep(global_rank=4, step=6, node_id="b"))
+    others = heard(node, max_step=7, min_step=5, behind=behind)
+    stall = judged(Stall(late=(LATE,), top_step=5), node.watch, others.now(node.watch))
+    assert (stall.behind, stall.top_step) == ((0,), 7)
+    assert [one.global_rank for one in others.behind(stall, own=[0])] == [4]
 
 
 # --- properties

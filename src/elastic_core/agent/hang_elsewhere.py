@@ -27,7 +27,7 @@ def answer(
     steps = {ranks[rank]: seen.step for rank, seen in sightings.items() if seen.step is not None}
     top = max(steps.values(), default=None)
     behind = sorted(rank for rank, step in steps.items() if top is not None and step < top)
-    told = hangs.told(watch)
+    silence = hangs.silence(watch)
     return NodeSteps(
         serial=serial,
         node_id=node_id,
@@ -35,8 +35,8 @@ def answer(
         max_step=top,
         min_step=min(steps.values(), default=None),
         behind=tuple(RankStep(global_rank=rank, step=steps[rank]) for rank in behind[:MOST_RANKS]),
-        protected_s=told.protected_s,
-        quiet_s=told.quiet_s,
+        protected_s=silence.protected_s,
+        quiet_s=silence.quiet_s,
     )
 
 

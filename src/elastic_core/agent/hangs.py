@@ -68,13 +68,9 @@ class Elsewhere(Record, frozen=True, kw_only=True):
     quiet_s: float | None = None
 
 
-class NodeSteps(Record, frozen=True, kw_only=True):
-    """What this node can tell the others: `Elsewhere` is made of everybody's."""
+class Silence(Record, frozen=True, kw_only=True):
+    """Of this node's workers, as `Elsewhere`."""
 
-    max_step: int | None
-    min_step: int | None
-    slowest_rank: int | None
-    """A local rank."""
     protected_s: float
     quiet_s: float
 
@@ -176,15 +172,10 @@ def look(
     return _judge(watch, elsewhere or Elsewhere())
 
 
-def told(watch: Watch) -> NodeSteps:
-    """Return what the other nodes need in order to judge their own ranks."""
-    steps = {rank: each.sighting.step for rank, each in watch.workers.items() if each.sighting.step is not None}
-    slowest = min(steps, key=lambda rank: (steps[rank] or 0, rank), default=None)
+def silence(watch: Watch) -> Silence:
+    """Return what the other nodes need, besides steps, in order to judge their own ranks."""
     signs = [each.sign_s for each in watch.workers.values()]
-    return NodeSteps(
-        max_step=max(steps.values(), default=None),
-        min_step=None if slowest is None else steps[slowest],
-        slowest_rank=slowest,
+    return Silence(
         protected_s=max(0.0, _protected_until(watch) - watch.lived_s),
         quiet_s=watch.lived_s - max(signs, default=watch.lived_s),
     )
