@@ -193,6 +193,18 @@ time.sleep(60)
     assert "signalled" not in agent.out
 
 
+def test_worker_that_has_failed_and_does_not_end_is_told_with_its_exception(elastic, script):
+    """As where a process group waits for its peers while the interpreter shuts down."""
+    text = "import atexit\n" + BEATS + "atexit.register(time.sleep, 60)\nheartbeat(step=3)\nraise ValueError('boom')\n"
+    agent = elastic("--hang-timeout", "1", "--shutdown-timeout", "2", script(text))
+    assert agent.wait(60) == 1
+    incident = agent.incident()
+    assert (incident["failure_class"], incident["summary"]) == ("user exception", "ValueError: boom")
+    assert (incident["exit_code"], incident["hang"]) == (1, None)
+    assert "ValueError: boom" in agent.err[agent.err.index("── run") :]
+    assert agent.survivors() == []
+
+
 def test_stopped_worker_is_told_as_such_and_ended(elastic, script):
     agent = elastic("--hang-timeout", "1.5", script(BEATS + "while True:\n    heartbeat()\n    time.sleep(0.05)\n"))
     (pid,) = wait_for(lambda: [p for p in agent.survivors() if is_python(p)][:1])

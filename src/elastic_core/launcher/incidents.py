@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from elastic_core.agent.hang_report import HangReport
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.encoding import encode_json
-from elastic_core.failure.classify import TIMED_SOURCES, judge
+from elastic_core.failure.classify import TIMED_SOURCES, is_timed, judge
 from elastic_core.failure.evidence import node_evidence, read_run, run_incident
 from elastic_core.failure.incident import (
     Incident,
@@ -149,7 +149,8 @@ class IncidentReporter:
         if self._hang is not None:
             for rank in self._hang.blamed:  # whether or not they have ended since
                 exit = ends.pop(rank, None) or self._hang.exit_of(rank)
-                failed.append(self._hang.worker(rank, exit, self._logs_of(rank)))
+                hung = self._hang.worker(rank, exit, self._logs_of(rank))
+                failed.append(self._failed_before(exit) or hung)
         for exit in ends.values():
             if exit.code == 0 and exit.stop_signal is None:
                 finished += 1
@@ -158,6 +159,21 @@ class IncidentReporter:
             if exit.code != 0 or worker.origin is Origin.STOPPED:
                 failed.append(worker)
         return Evidence(failed=tuple(failed), finished_count=finished)
+
+    def _failed_before(self, exit: WorkerExit) -> FailedWorker | None:
+        """Return the part of a worker that hangs because it has failed: its interpreter waits for a peer, or a device.
+
+        Its record alone is read; the end of its stderr tells of warnings, too.
+        """
+        paths = self._paths.get(exit.local_rank)
+        if paths is None or not paths.error_file:
+            return None
+        ended = exit if exit.code else replace(exit, code=1)
+        error = read_error(Path(paths.error_file), None, None, exit=ended)
+        if not is_timed(error):
+            return None
+        worker = judge(ended, error, log_paths=self._logs_of(exit.local_rank))
+        return None if worker.origin is Origin.STOPPED else worker
 
     def _judge(self, exit: WorkerExit) -> FailedWorker:
         paths = self._paths.get(exit.local_rank)
@@ -203,7 +219,8 @@ class IncidentReporter:
         if self._hang is None:
             return incident
         retryable = incident.retryable and not self._hang.for_good
-        return replace(incident, hang=self._hang.record, retryable=retryable)
+        told = self._hang.record if incident.failure_class is FailureClass.HANG else None
+        return replace(incident, hang=told, retryable=retryable)
 
     # --- decisions
 
