@@ -321,16 +321,19 @@ def test_two_agents_are_told_apart_by_run_or_by_rank(start, machine):
     assert second.process.poll() is None
 
 
-def test_deep_run_directory_has_its_sockets_elsewhere(start, machine, tmp_path):
+@pytest.mark.parametrize("mode", [0o700, 0o775])
+def test_deep_or_open_run_directory_is_no_obstacle(start, machine, tmp_path, mode):
     deep = tmp_path / ("d" * 100)
-    agent = start("--run-dir", str(deep), listens=False)
-    folder = Path(wait_for(lambda: _status(deep / "status.json").get("control"))).parent
-    assert str(folder).startswith("/tmp/elastic-")
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    deep.mkdir()
+    deep.chmod(mode)
+    agent = start("--run-dir", str(deep), words=["served"], listens=False)
+    path = Path(wait_for(lambda: _status(deep / "status.json").get("control")))
+    assert path == (deep if mode == 0o700 else deep / "control") / "agent.sock"
     assert machine.ok("--run", deep, "ping") == "pong\n"
+    assert machine.ok("--run", deep, "--worker", 0, "ping") == "pong\n"
     machine.ok("--run", deep, "drain")
     assert agent.wait() == 143
-    assert not folder.exists()
+    assert not list(deep.glob("**/*.sock"))
 
 
 def test_variable_that_a_user_has_set_stands(elastic, script, tmp_path):

@@ -226,27 +226,36 @@ def test_socket_of_a_stranger_is_refused(folder):
         sockets.listen(str(folder / "a"))
 
 
-def test_path_that_is_too_long_is_refused(folder):
-    with pytest.raises(ConfigError, match="longer than the 107 bytes"):
+def test_name_that_is_too_long_is_refused(folder):
+    with pytest.raises(ConfigError, match="longer than the kernel takes"):
         sockets.listen(str(folder / ("x" * 108)))
 
 
-def test_sockets_are_in_the_run_directory_or_in_a_short_one_of_their_own(tmp_path):
+def test_sockets_of_a_deep_directory_are_in_it_all_the_same(tmp_path):
     near = paths.SocketPaths(Path("/usr"), 8)
     assert (near.agent, near.worker(7)) == ("/usr/agent.sock", "/usr/worker_7.sock")
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
     far = paths.SocketPaths(deep, 8)
-    made = Path(far.agent).parent
-    assert stat.S_IMODE(made.stat().st_mode) == 0o700
+    assert far.agent == str(deep / "agent.sock")
     assert len(far.worker(7) + paths.TORCH_SUFFIX) <= paths.LONGEST_PATH
-    sockets.listen(far.worker(3)).close()
-    far.remove()
-    assert not made.exists()
+    with sockets.listen(far.agent), sockets.listen(far.worker(3)):
+        assert {path.name for path in deep.iterdir()} == {"agent.sock", "worker_3.sock"}
+        with pytest.raises(ConfigError, match="another process listens at"):
+            sockets.listen(far.agent)
+    sockets.listen(far.agent).close()
+    far.close()
+    assert [path.name for path in deep.iterdir()] == ["agent.sock"]
 
 
-def test_run_directory_that_others_can_write_to_has_no_socket_in_it(folder):
+def test_run_directory_that_others_can_write_to_has_one_of_our_own_in_it(folder):
     folder.chmod(0o775)
-    far = paths.SocketPaths(folder, 1)
-    assert not far.agent.startswith(str(folder))
-    far.remove()
+    own = paths.SocketPaths(folder, 1)
+    assert own.agent == str(folder / "control" / "agent.sock")
+    assert stat.S_IMODE((folder / "control").stat().st_mode) == 0o700
+    own.close()
+    assert list(folder.iterdir()) == []
+    (folder / "control").mkdir()
+    (folder / "control").chmod(0o777)
+    with pytest.raises(ConfigError, match="can be written by others"):
+        paths.SocketPaths(folder, 1)

@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 from elastic_core.control_plane.handlers import JSON
+from elastic_core.control_plane.paths import within_reach
 from elastic_core.types import Record
 
 DEFAULT_TIMEOUT_S: Final = 30.0
@@ -44,7 +45,8 @@ class _UnixConnection(http.client.HTTPConnection):
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self._timeout_s)
-        self.sock.connect(self._path)
+        with within_reach(self._path) as near:
+            self.sock.connect(near)
 
 
 def call(

@@ -1,8 +1,9 @@
-"""Where the sockets of a run are: in its directory, or in one of their own where that is too deep or not safe."""
+"""Where the sockets of a run are, and how to use one whose path is longer than the kernel takes."""
 
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -11,32 +12,40 @@ from elastic_core.errors import ConfigError
 LONGEST_PATH: Final = 107
 """Bytes of a socket's path that the kernel takes."""
 AGENT_SOCKET: Final = "agent.sock"
+OWN_FOLDER: Final = "control"
+"""What is made in a run directory that others can write to."""
 TORCH_SUFFIX: Final = ".torch/s"
 """What is added to a worker's path for the socket of torch's own server, whose directory keeps others out."""
-_SHORT: Final = "/tmp"  # TMPDIR may be what makes the path so long
+_FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class SocketPaths:
-    """The paths of the sockets of one agent and its workers.
+    """The paths of the sockets of one agent and its workers, all in the run directory.
+
+    Workers of a deep one get there through a descriptor of this process: their path must be short enough for torch,
+    too, and nothing may be left elsewhere when everything is killed.
 
     Args:
         run_dir: Exists.
         worker_count: Of this node.
 
     Raises:
-        OSError: the run directory is too deep or others can write to it, and no other one can be made.
+        ConfigError: there is no safe place in it.
+        OSError: the system refused.
     """
 
     def __init__(self, run_dir: Path, worker_count: int) -> None:
         """Choose the directory."""
-        self._made = False
-        self._folder = run_dir
         self._count = worker_count
+        self._folder = run_dir if _is_safe(run_dir) else run_dir / OWN_FOLDER
+        if self._folder != run_dir:
+            self._folder.mkdir(0o700, exist_ok=True)
+            check_directory(self._folder)
+        self._near, self._fd = str(self._folder), -1
         longest = f"{self.worker(worker_count - 1)}{TORCH_SUFFIX}"
-        if len(os.fsencode(longest)) > LONGEST_PATH or not _is_safe(run_dir):
-            self._folder = Path(_SHORT) / f"elastic-{os.urandom(8).hex()}"
-            self._folder.mkdir(0o700)
-            self._made = True
+        if len(os.fsencode(longest)) > LONGEST_PATH:
+            self._fd = os.open(self._folder, _FOLDER)
+            self._near = f"/proc/{os.getpid()}/fd/{self._fd}"
 
     @property
     def agent(self) -> str:
@@ -44,17 +53,41 @@ class SocketPaths:
         return str(self._folder / AGENT_SOCKET)
 
     def worker(self, local_rank: int) -> str:
-        """A worker's, the same in all rounds."""
-        return str(self._folder / f"worker_{local_rank}.sock")
+        """A worker's, the same in all rounds; good while this process lives."""
+        return f"{self._near}/worker_{local_rank}.sock"
 
-    def remove(self) -> None:
-        """Remove what is left of killed workers' servers, and the directory, if it is one of our own."""
+    def close(self) -> None:
+        """Remove what is left of killed workers' servers, and give the descriptor back."""
         for rank in range(self._count):
             remove_socket(self.worker(rank))
             remove_torch_socket(self.worker(rank) + TORCH_SUFFIX)
-        if self._made:
+        if self._folder.name == OWN_FOLDER:
             with suppress(OSError):
                 self._folder.rmdir()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd, self._near = -1, str(self._folder)
+
+
+@contextmanager
+def within_reach(path: str) -> Iterator[str]:
+    """Yield a path of the same socket that the kernel takes, for as long as the block runs.
+
+    Raises:
+        ConfigError: the name alone is too long.
+        OSError: its directory can't be opened.
+    """
+    if len(os.fsencode(path)) <= LONGEST_PATH:
+        yield path
+        return
+    fd = os.open(Path(path).parent, _FOLDER)
+    try:
+        near = f"/proc/self/fd/{fd}/{Path(path).name}"
+        if len(os.fsencode(near)) > LONGEST_PATH:
+            raise ConfigError(f"the socket's name in {path!r} is longer than the kernel takes", hint="a shorter name")
+        yield near
+    finally:
+        os.close(fd)
 
 
 def check_directory(folder: Path) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from elastic_core.control_plane.paths import LONGEST_PATH, check_directory
+from elastic_core.control_plane.paths import check_directory, within_reach
 from elastic_core.errors import ConfigError
 
 _OWNER_ONLY: Final = 0o600
@@ -21,17 +21,16 @@ def listen(path: str) -> socket.socket:
     What is left of a server that is gone is replaced.
 
     Raises:
-        ConfigError: the path is too long or taken, or its directory is not safe.
+        ConfigError: the name is too long or taken, or its directory is not safe.
         OSError: the system refused.
     """
-    if len(os.fsencode(path)) > LONGEST_PATH:
-        raise ConfigError(f"the socket's path {path!r} is longer than the {LONGEST_PATH} bytes that the kernel takes")
     check_directory(Path(path).parent)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         # The mode that the file is made with; the umask, which all threads share, can only take from it.
         os.fchmod(sock.fileno(), _OWNER_ONLY)
-        _bind(sock, path)
+        with within_reach(path) as near:
+            _bind(sock, near, path)
         sock.listen(_BACKLOG)
     except BaseException:
         sock.close()
@@ -39,14 +38,14 @@ def listen(path: str) -> socket.socket:
     return sock
 
 
-def _bind(sock: socket.socket, path: str) -> None:
+def _bind(sock: socket.socket, near: str, path: str) -> None:
     try:
-        sock.bind(path)
+        sock.bind(near)
     except OSError as err:
         if err.errno != errno.EADDRINUSE:
             raise
-        _remove_stale(path)
-        sock.bind(path)
+        _remove_stale(near, path)
+        sock.bind(near)
     made = Path(path).lstat()
     if stat.S_IMODE(made.st_mode) & 0o077 or made.st_uid != os.geteuid():
         with suppress(OSError):
@@ -54,7 +53,7 @@ def _bind(sock: socket.socket, path: str) -> None:
         raise ConfigError(f"the socket {path!r} can't be made for its owner only (its file system keeps no modes)")
 
 
-def _remove_stale(path: str) -> None:
+def _remove_stale(near: str, path: str) -> None:
     """Remove a socket of ours that nobody listens at.
 
     Raises:
@@ -68,7 +67,7 @@ def _remove_stale(path: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
-            probe.connect(path)
+            probe.connect(near)
         except ConnectionRefusedError:
             Path(path).unlink()
             return

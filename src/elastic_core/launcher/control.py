@@ -65,7 +65,7 @@ class AgentControl:
         if settings.control_plane:
             try:
                 self._paths = SocketPaths(run_dir, settings.nproc_per_node)
-            except OSError as err:
+            except (ElasticError, OSError) as err:
                 self._say(err)
 
     def _say(self, err: ElasticError | OSError) -> None:
@@ -135,5 +135,5 @@ class AgentControl:
             self._server.close()
             self._server = None
         if self._paths is not None:
-            self._paths.remove()
+            self._paths.close()
             self._paths = None
