@@ -30,6 +30,8 @@ print(json.dumps({name: os.environ[name] for name in names}), flush=True)
 """
 FAIL_ONCE = "import os, sys; sys.exit(3 if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' else 0)"
 
+FAIL_ONCE_SH = "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 3; exit 0"
+
 
 @pytest.fixture(autouse=True)
 def _own_runtime(tmp_path, monkeypatch):
@@ -229,13 +231,26 @@ class TestAgent:
         assert result.is_failed()
         assert {rank: each.exitcode for rank, each in result.failures.items()} == {1: 1}
 
-    def test_hooks_that_would_never_be_called_are_refused(self):
+    def test_a_subclass_with_hooks_of_its_own_has_them_called(self, capfd):
+        calls = []
+
         class Mine(LocalElasticAgent):
             def _start_workers(self, worker_group):
-                return {}
+                calls.append("start")
+                return super()._start_workers(worker_group)
 
-        with pytest.raises(TypeError, match=r"Mine overrides _start_workers.*Try: subclass SimpleElasticAgent"):
-            Mine(WorkerSpec(role="t", local_world_size=1, entrypoint="true"))
+            def _stop_workers(self, worker_group):
+                calls.append("stop")
+                super()._stop_workers(worker_group)
+
+        command = f"echo ${{local_rank}} $RANK $WORLD_SIZE $MASTER_ADDR $ROLE_NAME; {FAIL_ONCE_SH}"
+        spec = WorkerSpec("t", 2, entrypoint="sh", args=("-c", command), max_restarts=1, monitor_interval=0.05)
+        result = Mine(spec, shutdown_timeout=2).run()
+        assert (result.state, result.return_values) == (WorkerState.SUCCEEDED, {0: None, 1: None})
+        assert calls == ["start", "stop", "start"]
+        assert set(capfd.readouterr().out.split("\n")) == {"0 0 2 127.0.0.1 t", "1 1 2 127.0.0.1 t", ""}
+        results = Mine(WorkerSpec("t", 2, entrypoint=functions.add, args=(1,), monitor_interval=0.05)).run()
+        assert results.return_values == {0: 2, 1: 2}
 
     def test_a_worker_stuck_in_the_kernel_ends_the_run_without_a_restart(self, monkeypatch, tmp_path):
         monkeypatch.setattr(sleep_watch, "sleep_serial", lambda pid, proc="/proc": 7)

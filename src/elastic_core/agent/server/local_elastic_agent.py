@@ -2,12 +2,14 @@
 
 import importlib
 import signal
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from elastic_core.agent.server.simple_elastic_agent import SimpleElasticAgent
 from elastic_core.agent.server.worker_group import RunResult, WorkerGroup
 from elastic_core.agent.server.worker_spec import DEFAULT_ROLE, WorkerSpec
-from elastic_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from elastic_core.agent.server.local_steps import LocalSteps
 
 _HOOKS = ("_start_workers", "_stop_workers", "_monitor_workers", "_shutdown")
 
@@ -27,10 +29,8 @@ class LocalElasticAgent(SimpleElasticAgent):
         uninterruptible_state_timeout: A worker that is this long in uninterruptible sleep fails the run; 0: never;
             None: `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`.
 
-    The hooks of `SimpleElasticAgent` are not called here: subclass that one to run workers in another way.
-
-    Raises:
-        TypeError: a subclass overrides such a hook.
+    A subclass that overrides a hook of `SimpleElasticAgent` gets that class's loop, in which hooks are called, and not
+    the one of `elastic run`: health checks and the watch for uninterruptible sleep are its own business then.
     """
 
     def __init__(
@@ -50,10 +50,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._log_line_prefix_template = log_line_prefix_template
         self._health_check_server = health_check_server
         self._uninterruptible_state_timeout = uninterruptible_state_timeout
-        for name in _HOOKS:
-            if getattr(type(self), name) is not getattr(LocalElasticAgent, name):
-                what = f"{type(self).__name__} overrides {name}, which LocalElasticAgent does not call"
-                raise TypeError(f"{what}. Try: subclass SimpleElasticAgent")
+        self._steps: LocalSteps | None = None
 
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
         """Run to the end, restarts included, and return what came of it.
@@ -65,6 +62,8 @@ class LocalElasticAgent(SimpleElasticAgent):
             RendezvousError: no round could be formed.
             ElasticError: the run could not begin, or failed of something else than a worker.
         """
+        if any(getattr(type(self), name) is not getattr(LocalElasticAgent, name) for name in _HOOKS):
+            return super().run(role)
         launcher = importlib.import_module("elastic_core.launcher.local_agent")  # above this room: it wires the agent
         result = launcher.run_group(
             self._worker_group,
@@ -79,18 +78,33 @@ class LocalElasticAgent(SimpleElasticAgent):
         assert isinstance(result, RunResult)
         return result
 
+    @property
+    def _local(self) -> "LocalSteps":
+        if self._steps is None:
+            from elastic_core.agent.server.local_steps import LocalSteps  # for subclasses only
+
+            self._steps = LocalSteps(
+                logs_specs=self._logs_specs,
+                start_method=self._start_method,
+                log_line_prefix_template=self._log_line_prefix_template,
+            )
+        return self._steps
+
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        _not_called("_start_workers")
+        """Start the workers as processes, and return their pids by local rank."""
+        restarts = worker_group.spec.max_restarts - self._remaining_restarts
+        return self._local.start(worker_group, self._handler, restart_count=restarts)
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        _not_called("_stop_workers")
+        """Stop the workers within the time that they have."""
+        self._local.stop(signal.SIGTERM, self._shutdown_timeout)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        _not_called("_monitor_workers")
+        """Return how the workers are."""
+        return self._local.monitor(worker_group)
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
-        _not_called("_shutdown")
-
-
-def _not_called(name: str) -> NoReturn:
-    raise ConfigError(f"LocalElasticAgent has no step {name}: its loop is that of elastic run", hint="run()")
+        """Stop the workers, and the health check server."""
+        if self._health_check_server is not None:
+            self._health_check_server.stop()
+        self._local.stop(death_sig, timeout)
