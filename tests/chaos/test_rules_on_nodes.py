@@ -1,8 +1,11 @@
 """A rule file on several nodes: its counters are the run's; nodes that it leaves out stay so, as long as it says."""
 
+import json
 import time
 
 import pytest
+
+from chaos.multi_node import WORKER
 
 RULES = """
 rules:
@@ -73,3 +76,31 @@ def test_a_node_comes_back_when_its_time_is_over(run):
     back = bad.said(world=3, restarts=1, changes=before["changes"] + 1)
     assert back["at"] > began_s + 2
     run.all_end(*nodes)
+
+
+STEPS = WORKER.replace(
+    "while not",
+    """from elastic_core.worker import heartbeat
+gained = says["restarts"] if says["restarts"] < 2 else 1
+heartbeat(step=10 * gained + (5 if says["node"] == "b" else 3))
+(shared / f"beat-{says['node']}-{says['gen']}").touch()
+while not all((shared / f"beat-{node}-{says['gen']}").exists() for node in "ab"):
+    time.sleep(0.01)
+if says["node"] == "a":
+    raise ValueError("loss went up")
+while not""",
+    1,
+)
+
+
+def test_progress_is_that_of_the_node_that_had_come_furthest(redis_run):
+    """One node fails again and again; another one's steps say whether the run had got on meanwhile."""
+    redis_run.script.write_text(STEPS)
+    path = redis_run.shared / "rules.yaml"
+    path.write_text("rules: [{match: {repeats: 2}, action: fail}, {action: restart, max: 5, backoff: off}]")
+    nodes = [redis_run.node(name, "2", "--policy", str(path)) for name in "ab"]
+    for node in nodes:
+        assert node.agent.wait(15) == 1, node.agent.err
+        assert max(line["restarts"] for line in node.says()) == 2  # 5, then 15, then 15 again
+    incident = json.loads(next(nodes[1].agent.runtime.glob("elastic-*/*/incident.json")).read_text())
+    assert (incident["progress"], incident["node_id"]) == (15, "a")
