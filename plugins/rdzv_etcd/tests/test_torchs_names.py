@@ -8,7 +8,13 @@ import pytest
 
 from elastic_core.compat.elastic.rendezvous import RendezvousParameters
 from elastic_core.compat.elastic.rendezvous.registry import get_rendezvous_handler
-from elastic_core.rendezvous import EtcdServer, RendezvousConnectionError
+from elastic_core.rendezvous import (
+    EtcdRendezvous,
+    EtcdRendezvousHandler,
+    EtcdServer,
+    RendezvousClosedError,
+    RendezvousConnectionError,
+)
 from elastic_core.rendezvous.etcd_v2_backend import EtcdRendezvousBackend
 from etcd_servers import free_ports
 
@@ -88,3 +94,24 @@ def test_nodes_meet(server, run_id, backend):
     assert infos[0].bootstrap_store_info == infos[1].bootstrap_store_info
     for handler in handlers:
         assert handler.shutdown()
+
+
+def test_the_legacy_classes(server, run_id):
+    run = EtcdRendezvous(server.get_client(), "/torchelastic/p2p", run_id, 1, 1, 20, 1)
+    token, rank, world = run.rendezvous_barrier()
+    assert (token > 0, rank, world) == (True, 0, 1)
+    run.set_closed()
+    with pytest.raises(RendezvousClosedError):
+        run.rendezvous_barrier()
+    assert run.shutdown()
+    handler = EtcdRendezvousHandler(
+        EtcdRendezvous(server.get_endpoint(), "p2p", f"{run_id}-2", 1, 2, 600, 30), "10.0.0.1"
+    )
+    assert (handler.get_backend(), handler.settings.local_addr) == ("etcd", "10.0.0.1")
+    assert {key: handler.settings.options[key] for key in ("join_timeout", "last_call_timeout", "etcd_prefix")} == {
+        "join_timeout": 600.0,
+        "last_call_timeout": 30.0,
+        "etcd_prefix": "p2p",
+    }
+    params = RendezvousParameters("etcd", server.get_endpoint(), run_id, 1, 2, timeout=300)
+    assert get_rendezvous_handler(params).settings.options["join_timeout"] == 300.0

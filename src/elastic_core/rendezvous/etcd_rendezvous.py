@@ -4,60 +4,117 @@ Nothing of torch's protocol on the server is kept: nodes of one run must all be 
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from elastic_core.rendezvous.dynamic import DynamicRendezvousHandler
 from elastic_core.rendezvous.etcd_client import import_plugin
 from elastic_core.rendezvous.parameters import RendezvousParameters
 from elastic_core.types import API_VERSION
 
-if TYPE_CHECKING:
-    from elastic_core.types import RendezvousInfo
-
-
-class EtcdRendezvousHandler(DynamicRendezvousHandler):
-    """The handler that library users get for torch's name `etcd`."""
-
-    api_version: ClassVar[int] = API_VERSION
-
-    def get_backend(self) -> str:
-        """Return `etcd`."""
-        return "etcd"
-
 
 class EtcdRendezvous:
-    """Joins rounds on etcd: the part of the handler that torch has as a class of its own.
+    """A run on an etcd server, as torch's class of this name has it.
 
     Args:
-        params: As `create_rdzv_handler` takes them.
+        client: python-etcd's `Client`: its host, port and protocol count; or the endpoint, `HOST:PORT`.
+        prefix: What the run's keys begin with.
+        run_id: The run's id.
+        num_min_workers: The fewest nodes.
+        num_max_workers: The most nodes.
+        timeout: Seconds for the fewest nodes to come.
+        last_call_timeout: Seconds for more nodes, when the fewest are there.
     """
 
-    def __init__(self, params: RendezvousParameters) -> None:
+    def __init__(
+        self,
+        client: Any,  # noqa: ANN401  # python-etcd has no types
+        prefix: str,
+        run_id: str,
+        num_min_workers: int,
+        num_max_workers: int,
+        timeout: float,
+        last_call_timeout: float,
+    ) -> None:
         """Connect to nothing yet."""
-        self.handler = create_rdzv_handler(params)
+        self.client = client
+        config: dict[str, Any] = {
+            "etcd_prefix": prefix,
+            "timeout": timeout,
+            "last_call_timeout": last_call_timeout,
+        }
+        endpoint = client if isinstance(client, str) else f"{client.protocol}://{client.host}:{client.port}"
+        self._parameters = RendezvousParameters("etcd", endpoint, run_id, num_min_workers, num_max_workers, **config)
+        self._handler: EtcdRendezvousHandler | None = None
 
-    def rendezvous_barrier(self) -> "RendezvousInfo":
-        """Block until there is a round with this node in it."""
-        return self.handler.next_rendezvous()
+    @property
+    def parameters(self) -> RendezvousParameters:
+        """What it was made of."""
+        return self._parameters
+
+    def rendezvous_barrier(self) -> tuple[int, int, int]:
+        """Block until there is a round with this node in it; return its token, this node's rank, and the count.
+
+        Raises:
+            RendezvousError: and its kinds.
+        """
+        info = self._own().next_rendezvous()
+        return info.round_token, info.rank, info.world_size
 
     def set_closed(self) -> None:
         """End the run for all nodes."""
-        self.handler.set_closed()
+        self._own().set_closed()
+
+    def shutdown(self) -> bool:
+        """Leave."""
+        return self._own().shutdown()
+
+    def _own(self) -> "EtcdRendezvousHandler":
+        if self._handler is None:
+            self._handler = EtcdRendezvousHandler(self, None)
+        return self._handler
 
 
-def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
+class EtcdRendezvousHandler(DynamicRendezvousHandler):
+    """The handler that library users get for torch's name `etcd`.
+
+    Args:
+        rdzv_impl: The run.
+        local_addr: This node's address, as the others reach it.
+
+    Raises:
+        ValueError: an option can't be.
+        PluginError: elastic-rdzv-etcd is not installed.
+    """
+
+    api_version: ClassVar[int] = API_VERSION
+
+    def __init__(self, rdzv_impl: EtcdRendezvous, local_addr: str | None) -> None:
+        """Connect to nothing yet."""
+        made = _made(rdzv_impl.parameters, local_addr)
+        super().__init__(made.store, made.settings)
+
+
+def create_rdzv_handler(params: RendezvousParameters) -> DynamicRendezvousHandler:
     """Return a handler on the `etcd` backend of elastic-rdzv-etcd, with its options; torch's names of them do.
 
     Raises:
         ValueError: an option can't be.
         PluginError: elastic-rdzv-etcd is not installed.
     """
+    made: DynamicRendezvousHandler = _made(params, params.local_addr)
+    return made
+
+
+def _made(params: RendezvousParameters, local_addr: str | None) -> Any:  # noqa: ANN401  # a handler of the backend's
     import_plugin()
+    config = dict(params.config)
+    if "timeout" in config:  # of the whole rendezvous, in this handler of torch's
+        config.setdefault("join_timeout", config.pop("timeout"))
     named = RendezvousParameters(
-        "etcd", params.endpoint, params.run_id, params.min_nodes, params.max_nodes, params.local_addr, **params.config
+        "etcd", params.endpoint, params.run_id, params.min_nodes, params.max_nodes, local_addr, **config
     )
-    made: Any = importlib.import_module("elastic_core.compat.library").make_handler(named)  # above this room
-    return EtcdRendezvousHandler(made.store, made.settings)
+    library = importlib.import_module("elastic_core.compat.library")  # above this room, for it knows plugins
+    return library.make_handler(named)
 
 
 def __getattr__(name: str) -> object:
