@@ -57,7 +57,7 @@ BAD = [
     (["-m", "no_such_module"], "module 'no_such_module' not found"),
     (["--no-python", "no-such-program"], "program 'no-such-program' not found on PATH"),
     (["--log-dir", "train.py", "train.py"], "--log-dir 'train.py'"),
-    (["--run-path", "train.py"], "--run-path is not available yet"),
+    (["--run-path", "-m", "train"], "--run-path runs a script, not a module (-m)"),
     (["--rdzv-backend", "redis", "--nnodes", "2", "train.py"], "no run id"),
 ]
 

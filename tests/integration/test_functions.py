@@ -1,6 +1,7 @@
 """Functions as workers, by each of the three start methods: real processes."""
 
 import gc
+import json
 import multiprocessing
 import os
 import signal
@@ -16,7 +17,7 @@ from group_kit import GroupKit, is_alive, open_fds, set_subreaper
 from elastic_core.errors import ConfigError, WorkerError
 from elastic_core.multiprocessing.functions import START_METHODS, FunctionCall, main_module
 from elastic_core.multiprocessing.functions.starter import FunctionStarter
-from support import wait_for
+from support import launcher, wait_for
 
 ALL = pytest.mark.parametrize("method", START_METHODS)
 
@@ -37,6 +38,13 @@ def group(tmp_path):
     for kit in kits:
         kit.close()
     assert open_fds() == before
+
+
+@pytest.fixture
+def start(tmp_path):
+    folder = tmp_path / "agents"
+    folder.mkdir()
+    yield from launcher(folder)
 
 
 def run(kit, count=1, **more):
@@ -297,3 +305,26 @@ def test_the_caller_keeps_its_own(group):
         assert run(group(samples.add, 1, method=method)) == {0: 2}
     assert (multiprocessing.get_start_method(allow_none=True), dict(os.environ), Path.cwd(), list(sys.path)) == before
     assert multiprocessing.active_children() == children
+
+
+# --- `--run-path`
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_run_path_runs_a_script_as_if_by_itself(start, tmp_path, method):
+    (tmp_path / "beside.py").write_text("WORD = 'found'\n")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import json, os, sys, beside\n"
+        "print(json.dumps([__name__, sys.argv[1:], beside.WORD, os.environ['RANK'], 'torch' in sys.modules]))\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    raise ValueError('boom')\n"
+    )
+    options = ["--run-path", "--start-method", method, "--nproc-per-node", "2", "--max-restarts", "1", "-r", "1:1"]
+    agent = start(*options, script, "--lr", "${local_rank}")
+    assert agent.wait() == 0
+    said = [json.loads(line) for line in agent.out.splitlines()]
+    assert said[-1] == ["__main__", ["--lr", "0"], "found", "0", False]
+    assert "ValueError: boom (" in agent.err
+    assert "runpy" not in agent.err
+    assert agent.survivors() == []

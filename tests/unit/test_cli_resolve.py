@@ -527,23 +527,6 @@ def test_logs_specs_is_a_name(run):
     assert (resolution.settings.logs_specs, resolution.origins["logs_specs"]) == ("mine", "env PET_LOGS_SPECS")
 
 
-# --- not available yet ---
-
-
-@pytest.mark.parametrize(
-    ("dest", "value"),
-    [
-        ("start_method", "fork"),
-    ],
-)
-def test_what_is_not_there_yet_is_said_in_one_line(run, dest, value):
-    name = f"--{dest.replace('_', '-')}"
-    (line,) = run(**{dest: value}).settings.notices
-    assert line.startswith(f"{name} {value!r} is not available yet (it comes in a later release); ignored: ")
-    (line,) = run(environ={f"PET_{dest.upper()}": value}).settings.notices
-    assert line.startswith(f"PET_{dest.upper()}={value!r} is not available yet")
-
-
 # --- metrics and events ---
 
 
@@ -582,6 +565,32 @@ def test_other_metrics_ports_are_refused(run, typed):
     assert refused(run, metrics_port=typed) == line
 
 
-def test_run_path_is_refused(run):
-    assert refused(run, run_path=True).startswith("--run-path is not available yet: scripts are started as programs")
-    assert refused(run, environ={"PET_RUN_PATH": "1"}).startswith("PET_RUN_PATH='1' is not available yet")
+# --- scripts as functions ---
+
+
+def test_run_path_has_workers_call_a_function(run):
+    entrypoint = run(run_path=True).settings.entrypoint
+    call = entrypoint.function
+    assert (call.fn.__name__, call.start_method, call.with_main) == ("run_script_path", "spawn", False)
+    assert call.args == entrypoint.argv[1:]
+    assert entrypoint.python
+    resolution = run(environ={"PET_RUN_PATH": "1", "PET_START_METHOD": "forkserver"})
+    assert resolution.settings.entrypoint.function.start_method == "forkserver"
+    assert resolution.settings.notices == ()
+
+
+def test_run_path_stands_against_other_ways_to_run(run):
+    assert refused(run, run_path=True, module=True).startswith("--run-path runs a script, not a module (-m)")
+    assert refused(run, run_path=True, debug_rank="0", start_method="fork").endswith("Try: --start-method spawn")
+    assert run(run_path=True, debug_rank="0").settings.entrypoint.function is not None
+    (line,) = run(run_path=True, no_python=True).settings.notices
+    assert line == "--no-python has no effect: --run-path runs a Python script"
+    lines = run(run_path=True, standby=True, max_restarts="1").settings.notices
+    assert lines == ("--standby has no effect: functions as workers (--run-path among them) start afresh",)
+
+
+@pytest.mark.parametrize("environ", [{}, {"PET_START_METHOD": "fork"}])
+def test_a_start_method_without_functions_has_no_effect(run, environ):
+    given = {} if environ else {"start_method": "fork"}
+    (line,) = run(**given, environ=environ).settings.notices
+    assert line.endswith("'fork' has no effect without --run-path: each worker is a program")

@@ -114,4 +114,4 @@ class RunSettings(Record, frozen=True, kw_only=True):
     """What a standby worker imports ahead, if it is installed."""
     disabled_plugins: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
-    """Lines that the user must see before the workers start (what is not available yet, what has no effect)."""
+    """Lines that the user must see before the workers start (what has no effect)."""

@@ -60,7 +60,7 @@ REST: tuple[OptionRow, ...] = (
         Section.COMPATIBILITY,
         "start-method",
         "METHOD",
-        "How worker functions are started: spawn, fork or forkserver. Not available yet: ignored with a notice.",
+        "How processes begin that run a function, as with --run-path: spawn, fork or forkserver.",
         default="spawn",
         torch=True,
         choices=("spawn", "fork", "forkserver"),
@@ -69,7 +69,7 @@ REST: tuple[OptionRow, ...] = (
         Section.COMPATIBILITY,
         "run-path",
         None,
-        "Run the script as a function in a forked interpreter. Not available yet: refused.",
+        "Run the script as a function (by runpy), in a process begun as --start-method says.",
         torch=True,
     ),
 )

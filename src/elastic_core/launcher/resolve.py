@@ -12,15 +12,14 @@ from elastic_core.launcher.draft import Draft, Resolution
 from elastic_core.launcher.entrypoint import make_entrypoint
 from elastic_core.launcher.log_options import resolve_logs
 from elastic_core.launcher.observing_options import take_observing
-from elastic_core.launcher.options import BY_DEST
 from elastic_core.launcher.placement import place_run
 from elastic_core.launcher.policy_choice import take_restarts
 from elastic_core.launcher.probing import take_probes
+from elastic_core.launcher.run_path import check_start_method, for_each_rank, take_run_path
 from elastic_core.launcher.values import (
     disabled_plugins,
     integer,
     node_range,
-    one_of,
     seconds,
     signal_names,
 )
@@ -53,7 +52,9 @@ def resolve(
     """
     choices = Choices(given, environ)
     draft = Draft(choices, environ)
-    _refuse_run_path(choices)
+    as_function = entrypoint is None and choices.flag("run_path")
+    if as_function:
+        entrypoint = take_run_path(draft, script, arguments)
     entrypoint = entrypoint or make_entrypoint(
         script,
         arguments,
@@ -61,6 +62,7 @@ def resolve(
         no_python=choices.flag("no_python"),
         environ=environ,
     )
+    check_start_method(draft, entrypoint)
     draft.set(
         "entrypoint", entrypoint, "env PYTHON_EXEC" if entrypoint.python and environ.get("PYTHON_EXEC") else "default"
     )
@@ -76,11 +78,12 @@ def resolve(
     nproc = place_workers(draft, node or Node(environ, python=environ.get("PYTHON_EXEC") or sys.executable))
     resolve_logs(draft, nproc)
     take_observing(draft)
+    if as_function:
+        draft.set("entrypoint", for_each_rank(entrypoint, nproc), "default")
     _debugging(draft, nproc)
     _hangs(draft)
     take_probes(draft)
     _standby(draft, entrypoint)
-    _not_available_yet(draft)
     return draft.finish()
 
 
@@ -156,6 +159,8 @@ def _standby(draft: Draft, entrypoint: Entrypoint) -> None:
 def _no_standby(draft: Draft, entrypoint: Entrypoint) -> str:
     """Return why no worker could ever be taken over by a spare, empty if one could."""
     choices = draft.choices
+    if entrypoint.function is not None:
+        return "functions as workers (--run-path among them) start afresh"
     if not entrypoint.python:
         return "only Python scripts and modules can have standby workers, not programs (--no-python)"
     if choices.text("debug_rank") is not None:
@@ -164,26 +169,3 @@ def _no_standby(draft: Draft, entrypoint: Entrypoint) -> str:
     if alone and choices.text("policy") == "intensity" and integer(choices, "max_restarts", at_least=0) == 0:
         return "with --max-restarts 0 there is no restart"
     return ""
-
-
-# --- what a later release brings ---
-
-
-def _refuse_run_path(choices: Choices) -> None:
-    if choices.flag("run_path"):
-        raise ConfigError(
-            f"{choices.label('run_path')} is not available yet: scripts are started as programs of their own",
-            hint="the same line without it, which runs the script in a fresh interpreter",
-        )
-
-
-def _not_available_yet(draft: Draft) -> None:
-    """Say of each accepted option that has no room yet what happens instead."""
-    choices = draft.choices
-    if choices.chosen("start_method"):
-        one_of(choices, "start_method", BY_DEST["start_method"].choices)
-        _tell_later(draft, "start_method", "ignored: it is for worker functions, scripts are started as programs")
-
-
-def _tell_later(draft: Draft, dest: str, instead: str) -> None:
-    draft.tell(f"{draft.choices.label(dest)} is not available yet (it comes in a later release); {instead}")

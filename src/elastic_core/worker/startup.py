@@ -73,7 +73,8 @@ class _Armed:
 
 def arm() -> None:
     """Arm the hook in this process, as its environment says."""
-    if isinstance(getattr(sys.excepthook, "__self__", None), _Armed):
+    before = getattr(sys.excepthook, "__self__", None)
+    if isinstance(before, _Armed) and before.pid == os.getpid():
         return  # two installations of the package, each with its .pth file
     error_file = os.environ.get(ERROR_FILE_VARIABLE, "")
     try:

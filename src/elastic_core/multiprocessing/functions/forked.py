@@ -7,6 +7,7 @@ import pickle
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 from elastic_core.multiprocessing.functions import inherited
@@ -63,6 +64,5 @@ def _unbuffered(fd: int) -> io.TextIOWrapper:
 def _arm() -> None:
     """Do what the `.pth` file does in a fresh interpreter."""
     if os.environ.get("ELASTIC_WORKER_HOOKS", "") == "1":
-        from elastic_core.worker.startup import arm
-
-        arm()
+        # By name, as in that file: it is the worker's side of the product, which nothing here may know.
+        import_module("elastic_core.worker.startup").arm()

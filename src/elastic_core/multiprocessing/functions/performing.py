@@ -79,6 +79,6 @@ def _first_line(error: Exception) -> str:
 def _users(trace: TracebackType | None) -> TracebackType | None:
     """Return the traceback from the user's first frame on; ours alone if there is none of the user's."""
     whole = trace
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((_OURS, "<frozen runpy>")):
         trace = trace.tb_next
     return whole if trace is None else trace
