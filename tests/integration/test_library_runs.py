@@ -14,12 +14,15 @@ import pytest
 from elastic_core.agent import sleep_watch
 from elastic_core.agent.server import LocalElasticAgent, WorkerSpec, WorkerState, health_check_server
 from elastic_core.errors import ConfigError, ElasticError, RendezvousConnectionError
+from elastic_core.hooks.handler import AgentHook
+from elastic_core.hooks.runner import NamedHook
 from elastic_core.launcher import LaunchConfig, elastic_launch, launch, launch_agent
 from elastic_core.multiprocessing import DefaultLogsSpecs, Std
 from elastic_core.multiprocessing.errors import ChildFailedError
+from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.rendezvous import registry
 from elastic_core.rendezvous.local import LocalRendezvous
-from elastic_core.types import RendezvousSettings
+from elastic_core.types import HookSettings, Refuse, RendezvousSettings
 from redis_servers import RedisServer, free_port
 from support import processes_with, wait_for
 
@@ -454,3 +457,17 @@ class TestNodes:
         lone = self.shared(f"redis://127.0.0.1:{free_port()}", rdzv_configs={"connect_timeout": 1})
         with pytest.raises(RendezvousConnectionError, match="could not be reached"):
             elastic_launch(LaunchConfig(**lone), "true")()
+
+
+def test_a_run_that_a_hook_refuses_is_an_error(monkeypatch):
+    class Refuses(AgentHook):
+        api_version = 1
+
+        def on_joining(self, event):
+            return Refuse(reason="not today")
+
+    hook = NamedHook(name="refuses", distribution="in code", hook=Refuses(HookSettings(name="refuses")))
+    monkeypatch.setattr(PluginRegistry, "make_hooks", lambda self, settings: ([hook], []))
+    with pytest.raises(ElasticError, match="not today") as caught:
+        launch(["true"], nproc_per_node=1)
+    assert caught.value.exit_code != 0

@@ -43,8 +43,10 @@ def run_for_caller(settings: RunSettings, brought: Brought = NOTHING, outcome: R
         run_job(settings, own_process=False, outcome=outcome, brought=brought)
     if outcome.stopped and outcome.exit_code > 128:
         raise _stopped(outcome)
-    if outcome.failure is None:  # it succeeded, or was not needed
+    if outcome.succeeded:
         return RunResult(state=WorkerState.SUCCEEDED, return_values=dict(outcome.return_values))
+    if outcome.failure is None:  # a hook would not let it begin, say
+        raise outcome.error or _with_code(ElasticError(outcome.reason), outcome.exit_code)
     failures = failures_of(outcome, outcome.failure)
     if not failures:
         raise _error(outcome.failure, outcome.error)
@@ -103,8 +105,11 @@ def _error(cause: Failure, joining: ElasticError | None) -> ElasticError:
     if joining is not None and cause.failure_class is FailureClass.RENDEZVOUS:
         return joining
     kind = _KINDS.get(cause.failure_class, ElasticError)
-    error = kind(cause.summary)
-    vars(error)["exit_code"] = cause.exit_code
+    return _with_code(kind(cause.summary), cause.exit_code)
+
+
+def _with_code(error: ElasticError, exit_code: int) -> ElasticError:
+    vars(error)["exit_code"] = exit_code  # this one's own, over that of its class
     return error
 
 

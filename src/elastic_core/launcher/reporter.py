@@ -38,7 +38,7 @@ class RunReporter:
         self._made: IncidentReporter | None = None
         self.began = True
         self.final_failure: Failure | None = None
-        """What the last record was about."""
+        """What ended the run; None: nothing that was recorded."""
         self._paths: dict[int, WorkerPaths] = {}
         self._restarts = 0
 
@@ -115,7 +115,7 @@ class RunReporter:
 
         A run that never began (no round was formed) is told in one line, and leaves nothing to keep.
         """
-        self.final_failure = failure
+        self.final_failure = failure if isinstance(decision, Stop) else None
         if round_ is None and failure.failure_class is FailureClass.RENDEZVOUS:
             self.notice(f"error: {failure.summary}")
             self.began = False
