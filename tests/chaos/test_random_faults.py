@@ -46,6 +46,7 @@ def faults(elastic, tmp_path, request, monkeypatch, record_property):
     assert list(scratch.iterdir()) == []
 
 
+@pytest.mark.timeout(240)
 def test_ten_random_faults(faults, redis_server):
     faults(redis_server, 10)
 
