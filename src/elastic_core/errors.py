@@ -51,15 +51,19 @@ class PluginError(ElasticError):
 
 
 class RendezvousError(ElasticError):
-    """No round could be formed; exit code 4."""
+    """No round could be formed; exit code 4. Its kinds may be raised without a word, as torch's are."""
 
     exit_code: ClassVar[int] = 4
+
+    def __init__(self, what: str = "", *, hint: str = "") -> None:
+        """Keep the parts."""
+        super().__init__(what or f"{type(self).__name__} was raised", hint=hint)
 
 
 class RendezvousClosedError(RendezvousError):
     """The run is over: its rendezvous was closed. `exit_code` is the run's, where it is known how it ended."""
 
-    def __init__(self, what: str, *, hint: str = "", exit_code: int | None = None) -> None:
+    def __init__(self, what: str = "", *, hint: str = "", exit_code: int | None = None) -> None:
         """Keep the parts."""
         super().__init__(what, hint=hint)
         if exit_code is not None:

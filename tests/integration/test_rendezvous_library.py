@@ -2,6 +2,7 @@
 
 import datetime
 import importlib
+import os
 import pickle
 import socket
 import subprocess
@@ -11,6 +12,8 @@ import pytest
 
 from elastic_core import errors, rendezvous, types
 from elastic_core.clock import WaitBudget
+from elastic_core.compat.elastic import utils
+from elastic_core.compat.elastic.utils import logging, process_state
 from elastic_core.errors import BackendRefusedError, BackendUnavailableError, OutcomeUnknownError
 from elastic_core.rendezvous import (
     RendezvousHandlerRegistry,
@@ -317,6 +320,39 @@ def test_others_who_always_are_faster(monkeypatch):
         StateStore(rendezvous_settings(run_id="r"), backend=Crowded()).enlist(
             b"", incarnation="a", ttl_s=5, wait=WaitBudget.lasting(60)
         )
+
+
+# --- errors and small helpers
+
+
+@pytest.mark.parametrize("kind", [errors.RendezvousError, errors.RendezvousClosedError, errors.RendezvousTimeoutError])
+def test_errors_may_be_raised_without_a_word_as_torchs_are(kind):
+    error = pickle.loads(pickle.dumps(kind()))
+    assert (str(error), type(error), error.exit_code) == (f"{kind.__name__} was raised", kind, 4)
+
+
+def test_macros_stand_for_a_workers_own_values():
+    assert utils.macros.substitute(["--rank=${local_rank}", 7, "$x"], "3") == ["--rank=3", 7, "$x"]
+
+
+def test_a_variable_that_must_be_there(monkeypatch):
+    monkeypatch.setenv("THERE", "")
+    assert utils.get_env_variable_or_raise("THERE") == ""
+    with pytest.raises(ValueError, match="NOT_THERE"):
+        utils.get_env_variable_or_raise("NOT_THERE")
+
+
+def test_a_logger_has_the_level_of_its_variable(monkeypatch):
+    monkeypatch.setenv("LOGLEVEL", "debug")
+    assert (logging.get_logger().name, logging.get_logger("x").level) == (__name__, 10)
+    monkeypatch.delenv("LOGLEVEL")
+    assert logging.get_logger("x").level == 30
+
+
+def test_the_state_of_a_process():
+    assert process_state.read_proc_state(os.getpid()) == "R"
+    assert process_state.read_proc_state(2**22 + 1) is None
+    assert [process_state.is_uninterruptible_state(state) for state in ("D", "R", None)] == [True, False, False]
 
 
 # --- names

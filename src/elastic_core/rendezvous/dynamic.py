@@ -78,7 +78,7 @@ def _positive(name: str, given: timedelta | None, default_s: float) -> timedelta
     return value
 
 
-class RendezvousSettings(types.Record, frozen=True, kw_only=True):
+class RendezvousSettings(types.Record, frozen=True):
     """The settings of a dynamic rendezvous, as torch names them."""
 
     run_id: str
