@@ -17,6 +17,7 @@ _ROOMS = frozenset(
         "agent",
         "compat",
         "control_plane",
+        "data",
         "events",
         "launcher",
         "metrics",
