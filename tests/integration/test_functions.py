@@ -111,11 +111,15 @@ def test_a_result_of_200_mb_does_not_block(group, method):
 
 
 @ALL
-def test_a_result_counts_though_the_worker_hangs_in_its_exit_handlers(group, method, tmp_path):
+def test_a_result_counts_though_the_worker_hangs_in_its_exit_handlers(group, method, tmp_path, monkeypatch):
+    monkeypatch.setattr("elastic_core.multiprocessing.group.LINGER_S", 0.1)
     path = tmp_path / "hanging"
     kit = group(samples.return_then_hang, str(path), method=method)
     kit.start_calls()
     kit.run_until(path.exists)
+    kit.run_until(lambda: kit.notices)
+    assert "(pid " in kit.notices[0]
+    assert "returned 0.1 s ago, as all others, and has not ended: it waits in its exit handlers" in kit.notices[0]
     assert kit.exits == []
     assert kit.group.return_values == {}  # it has not ended
     kit.stop(grace_s=0.2)

@@ -74,6 +74,7 @@ class WorkerGroup:
         self._oom = OomCounter()
         self._timer: Timer | None = None
         self._poll: Timer | None = None
+        self._lingering: Timer | None = None
         self._look_serial = 0
         self._denied: set[int] = set()
 
@@ -123,6 +124,7 @@ class WorkerGroup:
                 notice=self._notice,
                 standby=self._standby,
                 functions=self._functions,
+                on_returned=self._on_returned,
             )
             self._workers[worker.pid] = worker
             self._advance(ladder.LeaderStarted(pid=worker.pid, group=worker.leads_group))
@@ -140,9 +142,15 @@ class WorkerGroup:
 
     def _forget_round(self) -> None:
         # One that was given up is still reaped if it ends after all.
+        self._forget_lingering()
         self._lost = [worker for worker in (*self._lost, *self._workers.values()) if not worker.ended]
         self._workers.clear()
         self._denied.clear()
+
+    def _forget_lingering(self) -> None:
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
 
     def _poll_unless_signalled(self, worker: WorkerProcess) -> None:
         # Without pidfds the loop calls `reap` on SIGCHLD. Only the main thread can have signals, and only of our own
@@ -165,6 +173,17 @@ class WorkerGroup:
         for worker in (*self._workers.values(), *self._lost):
             if worker.pidfd is None and not worker.ended:
                 self._collect(worker, self._on_exit)
+
+    def _on_returned(self) -> None:
+        if all(worker.returned for worker in self._running()) and self._lingering is None:
+            self._lingering = self._reactor.call_later(LINGER_S, self._tell_lingering)
+
+    def _tell_lingering(self) -> None:
+        for worker in self._running():
+            self._notice(
+                f"worker with local rank {worker.launch.local_rank} (pid {worker.pid}) returned {LINGER_S:g} s ago, as "
+                "all others, and has not ended: it waits in its exit handlers or for its threads"
+            )
 
     def _on_pidfd(self, worker: WorkerProcess) -> None:
         self._collect(worker, self._on_exit)
@@ -311,6 +330,7 @@ class WorkerGroup:
         for worker in self._workers.values():
             worker.finish()
         self._sweeper.reap_adopted(workers=[worker.pid for worker in self._workers.values()])
+        self._forget_lingering()
         self._on_stopped()
 
     def reap_adopted(self) -> None:
@@ -332,11 +352,15 @@ class WorkerGroup:
         self._lost.clear()
         self._state = ladder.LadderState()
         self._set_timer()
+        self._forget_lingering()
         if self._poll is not None:
             self._poll.cancel()
 
 
 _POLL_S = 0.1
+LINGER_S = 30.0
+"""How long workers may take to end once all have returned before a line is worth it. A long upload may be the cause:
+nothing but `--hang-timeout` ends them."""
 _UNKILLABLE = "does not end after SIGKILL (a hung device or file system holds it in the kernel); going on without it"
 
 

@@ -87,6 +87,11 @@ class WorkerProcess:
         return None if self.result is None or call is None else self.result.value(call.name)
 
     @property
+    def returned(self) -> bool:
+        """Whether its function has returned, and all of that is here."""
+        return self.result is not None and self.result.complete
+
+    @property
     def signals_end(self) -> bool:
         """Whether its end brings us a SIGCHLD: not of one whose parent is a server of ours."""
         return isinstance(self._process, subprocess.Popen)
@@ -183,8 +188,11 @@ def spawn(
     notice: Callable[[str], None],
     standby: "StandbyPool | None" = None,
     functions: "FunctionStarter | None" = None,
+    on_returned: Callable[[], None] = lambda: None,
 ) -> WorkerProcess:
     """Start one worker, or hand it over to a spare from `standby`; one that calls a function needs `functions`.
+
+    `on_returned` is called when all that its function returned is here.
 
     It leads a session and a process group of its own, unless it keeps the terminal. Its stdin is ours, as under
     torchrun: in a session of its own a worker may read a terminal without being stopped for it, so a debugger in a
@@ -198,7 +206,7 @@ def spawn(
         try:
             out, out_ends = _open_stream(launch.stdout, ours, childs, notice)
             err, err_ends = _open_stream(launch.stderr, ours, childs, notice)
-            process, result = _start(launch, reactor, out, err, standby, functions)
+            process, result = _start(launch, reactor, out, err, standby, functions, on_returned)
         except (OSError, ValueError) as error:
             raise _spawn_error(launch, error) from error
         started_s = reactor.now_s()
@@ -225,13 +233,14 @@ def _start(
     err: int | None,
     standby: "StandbyPool | None",
     functions: "FunctionStarter | None",
+    on_returned: Callable[[], None],
 ) -> tuple["subprocess.Popen[bytes] | ForkedChild", "ResultPipe | None"]:
     if launch.function is not None:
         from elastic_core.multiprocessing.functions.result_pipe import ResultPipe  # only functions return something
 
         assert functions is not None, "a launch with a function needs a FunctionStarter"
         child, result_fd = functions.start(launch, out, err)
-        return child, ResultPipe(reactor, result_fd)
+        return child, ResultPipe(reactor, result_fd, on_complete=on_returned)
     process = None if standby is None else standby.take(launch, _or_ours(out, 1), _or_ours(err, 2))
     if process is None:
         with bound_to(launch.cpus):
