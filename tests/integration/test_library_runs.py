@@ -471,3 +471,17 @@ def test_a_run_that_a_hook_refuses_is_an_error(monkeypatch):
     with pytest.raises(ElasticError, match="not today") as caught:
         launch(["true"], nproc_per_node=1)
     assert caught.value.exit_code != 0
+
+
+def test_what_is_not_used_is_not_imported():
+    code = (
+        "import sys, elastic_core.launcher, elastic_core.agent.server\n"
+        "assert not {'elastic_core.launcher.api', 'elastic_core.launcher.resolve', 'dataclasses'} & set(sys.modules)\n"
+        "from elastic_core.launcher import launch\n"
+        "from elastic_core.agent.server import LocalElasticAgent, WorkerSpec\n"
+        "WorkerSpec('r', 1, entrypoint='true')\n"
+        "assert not {'torch', 'numpy', 'http.server', 'elastic_core.launcher.job'} & set(sys.modules)\n"
+        "launch(['true'])\n"
+        "assert not {'torch', 'numpy', 'http.server'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
