@@ -72,7 +72,7 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "PYTHON_EXEC": "interpreter of the workers; default: the one that runs `elastic`",
     "OMP_NUM_THREADS": "left as it is where it is set, unless `--omp-threads` is given",
     "LOGLEVEL": "level of events, which are INFO: `WARNING` records none",
-    "TORCHELASTIC_SIGNALS_TO_HANDLE": "signals that end the wait of [`start_processes`](../howto/functions.md); "
+    "TORCHELASTIC_SIGNALS_TO_HANDLE": "signals that end the wait of [`start_processes`](multiprocessing.md); "
     "default `SIGTERM,SIGINT,SIGHUP,SIGQUIT`",
     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "seconds of grace where `--shutdown-timeout` is not given",
     "TORCHELASTIC_HEALTH_CHECK_PORT": "port on which [health checks](agent.md) are answered; 0 takes a free one",
