@@ -283,12 +283,16 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters as TheirPa
 from elastic_core.agent.server import LocalElasticAgent, RunResult, SimpleElasticAgent, WorkerSpec, WorkerState
 from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
 
-def spec(handler, size):
-    return WorkerSpec("t", size, handler, entrypoint="sh", args=("-c", "echo $TORCHELASTIC_RUN_ID $RANK $WORLD_SIZE"))
+def spec(handler, size, **options):
+    args = ("-c", "echo $TORCHELASTIC_RUN_ID $RANK $WORLD_SIZE")
+    return WorkerSpec("t", size, handler, entrypoint="sh", args=args, **options)
 
 before = dict(os.environ)
 handler = theirs.get_rendezvous_handler(TheirParameters("c10d", "localhost:0", "theirs", 1, 1))
-print(LocalElasticAgent(spec(handler, 2)).run().state.name, flush=True)
+agent = LocalElasticAgent(spec(handler, 2, master_addr="here", master_port=29511))
+print(agent.run().state.name, flush=True)
+group = agent.get_worker_group()
+assert (group.master_addr, group.master_port) == ("here", 29511), (group.master_addr, group.master_port)
 assert dict(os.environ) == before
 
 handler = get_rendezvous_handler(RendezvousParameters("c10d", "localhost:0", "ours", 1, 1))

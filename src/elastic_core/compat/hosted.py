@@ -195,9 +195,11 @@ class HostedRendezvous(RendezvousHandler):
         address = settings.local_addr or socket.getfqdn()
 
         def master() -> tuple[str, int]:
+            if settings.master_addr and settings.master_port:  # the user's word, in a WorkerSpec
+                return settings.master_addr, settings.master_port
             if bootstrap is None:
-                return address, self.services.reserve_port()
-            return bootstrap.master_addr, int(bootstrap.master_port)
+                return settings.master_addr or address, self.services.reserve_port()
+            return settings.master_addr or bootstrap.master_addr, settings.master_port or int(bootstrap.master_port)
 
         me = RosterMember(
             node_id=settings.node_id or socket.gethostname(),

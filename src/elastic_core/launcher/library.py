@@ -1,6 +1,7 @@
 """A run that a function of the library has asked for: what becomes of it is a result or an exception."""
 
 import os
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -114,8 +115,6 @@ def _with_code(error: ElasticError, exit_code: int) -> ElasticError:
 
 
 def _stopped(outcome: RunOutcome) -> Exception:
-    import signal
-
     from elastic_core.multiprocessing import SignalException
 
     signum = signal.Signals(outcome.exit_code - 128)
