@@ -1,0 +1,12 @@
+"""What a server says of timers that have run down."""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+_log = logging.getLogger(__name__)
+
+
+def log_debug_info_for_expired_timers(run_id: str, expired_timers: Mapping[int, Sequence[str]]) -> None:
+    """Log the timers that have run down, by worker; nothing where there are none."""
+    if expired_timers:
+        _log.info("run %r: timers have run down: %s", run_id, dict(expired_timers))
