@@ -33,6 +33,11 @@ class ChosenLogsSpecs:
         self._entry = entry
         self._specs = specs
 
+    @property
+    def specs(self) -> Any:  # noqa: ANN401  # of torch's class, or of anybody's
+        """The object itself, for those who hand it on."""
+        return self._specs
+
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Return where a round's output goes; `envs` may be changed by it.
 
