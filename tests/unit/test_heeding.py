@@ -4,11 +4,13 @@ import pytest
 from msgspec.structs import replace
 
 from elastic_core.rendezvous import member_messages as m
-from elastic_core.rendezvous.documents import ControlDocument, Ending, RosterEntry, RoundDocument
+from elastic_core.rendezvous.documents import ControlDocument, Ending, RosterEntry, RoundDocument, StopOrder
 from elastic_core.rendezvous.hearing import hear
+from elastic_core.rendezvous.heeding import record_of
 from elastic_core.rendezvous.machine import step
 from elastic_core.rendezvous.membership import NEVER_S, Me, Progress, State, Want, question_about
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Revisions, Seat
+from elastic_core.types import NodeReport
 
 ME = Me(node="n1", incarnation="n1#1", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=2, max_nodes=4)
 FAILED = m.Failed(text="refused")
@@ -105,6 +107,18 @@ def test_who_was_told_to_stop_leaves_when_the_others_know_that_it_has_left():
 )
 def test_nobody_else_waits_to_leave(state):
     assert operations(state, 100.0) == [m.Withdraw]
+
+
+def test_who_ordered_a_stop_that_was_published_late_tells_how_long_before_that_it_failed():
+    """Another node's order may stand in its place; without the store each had counted from its own."""
+    report = NodeReport(node_id="n1", age_s=0.1)
+    ordered = hear(replace(DRAINED, leaving=False), m.StopPosted(reason="boom", report=report), 100.0)
+    theirs = StopOrder(token=7, nonce="x", by="n2", incarnation="n2#1", reason="reset", report=NodeReport(node_id="n2"))
+    assert record_of(ordered).report is None  # the order has it
+    stood = step(replace(ordered, control=replace(CONTROL, stopping=theirs)), (), now_s=103.0).state
+    assert record_of(stood).report.age_s == pytest.approx(3.1)
+    final = hear(stood, m.ReportPosted(report=replace(report, final=True)), 104.0)
+    assert record_of(final).report.age_s == pytest.approx(3.1)
 
 
 DECIDED = Ending(token=0, nonce="", kind="restart", reason="n2 failed", by="n2", evidence="what n2 saw")

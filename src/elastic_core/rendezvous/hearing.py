@@ -141,7 +141,7 @@ def _stopped(state: State, reason: str, report: NodeReport, now_s: float) -> Sta
         reason=reason,
         report=report,
     )
-    return replace(state, order=order, stands=order, want=Want.STOP, stop_told=mine.token, stopped_s=now_s)
+    return replace(state, order=order, stands=order, want=Want.STOP, stop_told=mine.token, stopped_s=now_s, lag_s=0.0)
 
 
 # --- trouble

@@ -37,7 +37,7 @@ from elastic_core.rendezvous.steps_heeded import tell_steps
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
 from elastic_core.rendezvous.texts import missing, nodes, timed_out, waiting
 from elastic_core.rendezvous.which_run import closed, meet
-from elastic_core.types import Decided, FailureClass, Restart, RoundEnded, Stop, StopOrdered
+from elastic_core.types import Decided, FailureClass, NodeReport, Restart, RoundEnded, Stop, StopOrdered
 
 PART_S = 0.5
 """How long a node that was told to stop waits, without workers, for the others to have noticed."""
@@ -79,9 +79,15 @@ def record_of(state: State) -> MemberRecord:
         role=me.role,
         rank_hint=me.rank_hint,
         boot=me.boot,
-        report=state.report if state.want is Want.STOP else None,
+        report=_told_in_time(state) if state.want is Want.STOP else None,
         steps=state.steps if state.want is Want.RUN else None,
     )
+
+
+def _told_in_time(state: State) -> NodeReport | None:
+    """Return what this node has seen, by the time at which the order stood: that is the same for all."""
+    report = state.report
+    return report if report is None or not state.lag_s else replace(report, age_s=report.age_s + state.lag_s)
 
 
 def _stopping(state: State) -> str:
@@ -104,7 +110,10 @@ def _control(state: State, now_s: float) -> Heeded:
     control = state.control
     if CONTROL_KEY not in state.fresh or control is None or not state.epoch or control.epoch != state.epoch:
         return state, NOTHING
+    ordering = state.order is not None
     state = _unsay(state, control)
+    if ordering and state.order is None:
+        state = replace(state, lag_s=state.lag_s or now_s - state.stopped_s)
     if control.verdict is not None:
         return _verdict(state, control.verdict)
     ending, mine = control.ending, state.mine
@@ -147,7 +156,7 @@ def _ordered(state: State, stopping: StopOrder | None, now_s: float) -> Heeded:
         return _order_again(state), NOTHING
     if state.want is not Want.RUN or state.stop_told >= stopping.token:
         return state, NOTHING
-    state = replace(state, want=Want.STOP, stop_told=stopping.token, stopped_s=now_s, stands=stopping)
+    state = replace(state, want=Want.STOP, stop_told=stopping.token, stopped_s=now_s, lag_s=0.0, stands=stopping)
     return state, (m.Changed(change=StopOrdered(reason=stopping.reason, by=stopping.by)),)
 
 

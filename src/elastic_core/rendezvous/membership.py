@@ -120,6 +120,8 @@ class State(Record, frozen=True, kw_only=True):
     confirmed was sent, `evidence_s` when peers were asked who then said that the store is away for all.
     `recorded` is what the store has of it, as far as is known; at `repeat_s` it is told again, come what may.
     `stop_told` is the token of the round of which this node has ordered the stop, or was told it, at `stopped_s`;
+    `lag_s` is how much later an order stood that this node had given, or another's in its place: all nodes tell how
+    long before that moment something happened, and while the store is away each stops by its own order.
     `stands` that order, `order` one that is still to be published, `report` what this node has seen of that round;
     `alone`: the agent was told to decide by itself. `steps_wanted`, `steps_asked` and `steps_heard` are serials of
     questions about this round's steps: what this node wants to know, was asked, and was told; `steps` is its answer.
@@ -143,6 +145,7 @@ class State(Record, frozen=True, kw_only=True):
     report: NodeReport | None = None
     stop_told: int = 0
     stopped_s: float = 0.0
+    lag_s: float = 0.0
     alone: bool = False
     steps_wanted: int = 0
     steps_asked: int = 0
