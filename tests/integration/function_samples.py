@@ -102,3 +102,8 @@ def refuse():
 
 def refusing():
     return Refuses()
+
+
+def doubled(tensor):
+    tensor *= 2
+    return tensor

@@ -332,3 +332,52 @@ def test_run_path_runs_a_script_as_if_by_itself(start, tmp_path, method):
     assert "ValueError: boom (" in agent.err
     assert "runpy" not in agent.err
     assert agent.survivors() == []
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_nothing_survives_an_agent_that_is_killed(start, tmp_path, method):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, signal, sys, threading\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = os.fork()\n"
+        "if child: print(os.getpid(), child, os.getppid(), flush=True)\n"
+        "threading.Event().wait(60)\n"
+    )
+    agent = start("--run-path", "--start-method", method, script)
+    wait_for(lambda: agent.out.endswith("\n"))
+    pids = [int(word) for word in agent.out.split()]
+    assert all(is_alive(pid) for pid in pids)
+    agent.signal(signal.SIGKILL)
+    wait_for(lambda: not any(is_alive(pid) for pid in pids))
+
+
+def test_a_run_that_is_told_to_stop_is_not_held_by_a_worker_that_has_returned(start, tmp_path):
+    path = tmp_path / "hanging"
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import atexit, pathlib, threading\n"
+        f"atexit.register(lambda: (pathlib.Path({str(path)!r}).touch(), threading.Event().wait(60)))\n"
+    )
+    agent = start("--run-path", "--start-method", "fork", script)
+    wait_for(path.exists)
+    agent.signal(signal.SIGTERM)
+    assert agent.wait(20) == 128 + signal.SIGTERM
+
+
+# --- torch
+
+
+@pytest.fixture
+def tensor():
+    import torch
+
+    return torch.ones(1000).share_memory_()  # its descriptor was there before
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_tensors_are_shared_on_the_way_in_and_copied_on_the_way_out(tensor, group, method):
+    (returned,) = run(group(samples.doubled, tensor, method=method)).values()
+    assert returned.sum() == 2000
+    assert tensor.sum() == 2000  # in place, in shared memory

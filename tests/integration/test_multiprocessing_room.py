@@ -1,5 +1,6 @@
 """Workers in the hands of a program that is no agent: `start_processes` and what belongs to it."""
 
+import gc
 import io
 import os
 import signal
@@ -23,7 +24,7 @@ from elastic_core.multiprocessing import (
     SubprocessContext,
     start_processes,
 )
-from elastic_core.multiprocessing.redirects import redirect, redirect_stderr, redirect_stdout
+from elastic_core.multiprocessing.redirects import get_std_cm, redirect, redirect_stderr, redirect_stdout
 from elastic_core.multiprocessing.subprocess_handler import SubprocessHandler, get_subprocess_handler
 from elastic_core.multiprocessing.tail_log import TailLog
 from support import wait_for
@@ -34,6 +35,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 @pytest.fixture
 def start(tmp_path):
     """Return a function that starts workers; the caller must be as it was afterwards."""
+    gc.collect()  # what other tests left
     before, made = _of_caller(), []
 
     def begin(entrypoint, args, *, name="trainer", envs=None, logs_specs=None, **more):
@@ -153,8 +155,7 @@ def test_a_worker_that_hangs_after_its_result_does_not_hold_the_caller(start, tm
 def test_output_flows_while_nobody_waits(start, tmp_path):
     specs = DefaultLogsSpecs(log_dir=str(tmp_path / "logs"), tee=Std.OUT)
     context = start("/bin/sh", shell("head -c 3000000 /dev/zero | tr '\\0' x; echo"), logs_specs=specs)
-    wait_for(lambda: not is_alive(context.pids()[0]))
-    assert Path(context.stdouts[0]).stat().st_size == 3_000_001
+    wait_for(lambda: Path(context.stdouts[0]).stat().st_size == 3_000_001)
 
 
 # --- failures
@@ -301,6 +302,9 @@ def test_redirect_takes_python_c_and_programs(tmp_path, capfd):
     assert sorted(out.read_text().splitlines()) == ["descriptor", "program", "python"]
     assert err.read_text() == "error\n"
     assert capfd.readouterr().out == "after\n"
+    with get_std_cm("", redirect_stdout):
+        print("not redirected")
+    assert capfd.readouterr().out == "not redirected\n"
     with pytest.raises(ValueError, match="unknown stream 'stdin'"), redirect("stdin", str(out)):
         pass
 

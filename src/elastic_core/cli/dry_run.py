@@ -49,7 +49,9 @@ def _entrypoint_origin(resolution: Resolution) -> str:
     entrypoint = resolution.settings.entrypoint
     kind = "program" if not entrypoint.python else "module" if entrypoint.module else "script"
     interpreter = f", run by {entrypoint.argv[0]} ({resolution.origins['entrypoint']})" if entrypoint.python else ""
-    return f"{kind}{interpreter}"
+    function = entrypoint.function
+    how = "" if function is None else f" as a function (--start-method {function.start_method})"
+    return f"{kind}{how}{interpreter}"
 
 
 def _shown(value: object) -> str:

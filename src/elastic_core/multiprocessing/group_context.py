@@ -1,6 +1,7 @@
 """The two kinds of `PContext`: of a function, and of a program."""
 
 import atexit
+import logging
 import os
 import signal
 import sys
@@ -19,6 +20,8 @@ from elastic_core.multiprocessing.run_result import RunProcsResult
 from elastic_core.multiprocessing.signals import SignalWatch, wait_for
 from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
 from elastic_core.multiprocessing.supervised import SupervisedWorkers
+
+LOG = logging.getLogger(__name__)
 
 _AGENTS_OWN = ("ELASTIC_FAULT_FILE", "ELASTIC_BEAT_FILE", "ELASTIC_WORKER_HOOKS")
 """What this process may have from an agent of its own, and is not for its workers."""
@@ -194,6 +197,8 @@ class MultiprocessContext(GroupContext):
         from elastic_core.multiprocessing.functions.starter import FunctionStarter
 
         self._starter = FunctionStarter(self._call)
+        for line in self._starter.warnings:
+            LOG.warning("%s", line)
         return SupervisedWorkers(self.name, functions=self._starter)
 
     def _command(self, local_rank: int) -> tuple[str, ...]:

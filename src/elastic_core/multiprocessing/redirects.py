@@ -3,8 +3,8 @@
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 
 _FDS = {"stdout": 1, "stderr": 2}
 
@@ -47,6 +47,11 @@ def redirect_stderr(to_file: str) -> Iterator[None]:
     """Send stderr to a file meanwhile, as `redirect` does."""
     with redirect("stderr", to_file):
         yield
+
+
+def get_std_cm(std_rd: str, redirect_fn: Callable[[str], AbstractContextManager[None]]) -> AbstractContextManager[None]:
+    """Return `redirect_fn(std_rd)`, or what changes nothing where no file is named."""
+    return redirect_fn(std_rd) if std_rd else nullcontext()
 
 
 def _fds_of(std: str) -> set[int]:

@@ -13,6 +13,7 @@ from elastic_core.multiprocessing import (
     SubprocessContext,
     to_map,
 )
+from elastic_core.multiprocessing.redirects import get_std_cm, redirect_stderr, redirect_stdout
 from elastic_core.multiprocessing.subprocess_handler import SubprocessHandler, get_subprocess_handler
 from elastic_core.multiprocessing.tail_log import TailLog
 
@@ -29,6 +30,9 @@ __all__ = [
     "SubprocessContext",
     "SubprocessHandler",
     "TailLog",
+    "get_std_cm",
     "get_subprocess_handler",
+    "redirect_stderr",
+    "redirect_stdout",
     "to_map",
 ]
