@@ -53,7 +53,8 @@ def _fragments(folder: Path) -> list[tuple[Path, str]]:
     for file in folder.glob("*"):
         match = _NAME.fullmatch(file.name)
         if match is None:
-            raise ValueError(f"{file.name} in {folder.name}/ is not ISSUE.KIND.md, or ISSUE.PART.KIND.md, with KIND one of {', '.join(KINDS)}")
+            forms = "ISSUE.KIND.md, or ISSUE.PART.KIND.md"
+            raise ValueError(f"{file.name} in {folder.name}/ is not {forms}, with KIND one of {', '.join(KINDS)}")
         if not file.read_text(encoding="utf-8").strip():
             raise ValueError(f"{file.name} in {folder.name}/ is empty")
         found.append((int(match[1]), file, match[2]))

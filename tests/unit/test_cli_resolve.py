@@ -7,9 +7,9 @@ import pytest
 
 from elastic_core.errors import ConfigError
 from elastic_core.launcher.devices import Node
-from elastic_core.numa.nvml import NvidiaGpus
 from elastic_core.launcher.options import OPTIONS
 from elastic_core.launcher.resolve import resolve
+from elastic_core.numa.nvml import NvidiaGpus
 
 
 class FakeNode(Node):

@@ -51,7 +51,10 @@ def lose_the_fragments(root):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda root: (root / "changes/3.feat.md").write_text("x"), r"3\.feat\.md in changes/ is not ISSUE\.KIND\.md, or"),
+        (
+            lambda root: (root / "changes/3.feat.md").write_text("x"),
+            r"3\.feat\.md in changes/ is not ISSUE\.KIND\.md, or",
+        ),
         (lambda root: (root / "changes/3.doc.md").write_text(" \n"), r"3\.doc\.md in changes/ is empty"),
         (lambda root: (root / "CHANGELOG.md").write_text("# Changelog\n\n## 0.1.0 (x)\n"), "section 0.1.0 already"),
         (lambda root: (root / "CHANGELOG.md").write_text("# News\n"), "does not begin with '# Changelog'"),
