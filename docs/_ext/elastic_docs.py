@@ -1,6 +1,7 @@
 """Our Sphinx extension: tables taken from the code, the state diagram as a picture, references by the public names."""
 
 from docutils import nodes
+from migration_tables import GENERATORS as OF_TORCH
 from reference_tables import GENERATORS
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -11,6 +12,7 @@ from state_diagram import draw
 import elastic_core.api
 
 _API = "elastic_core.api"
+_ALL = {**GENERATORS, **OF_TORCH}
 
 
 class FromCode(SphinxDirective):
@@ -21,7 +23,7 @@ class FromCode(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Parse what the generator gives as if it stood in the page."""
         self.env.note_reread()  # the code may have changed where the page has not
-        return self.parse_text_to_nodes(GENERATORS[self.arguments[0]](), allow_section_headings=True)
+        return self.parse_text_to_nodes(_ALL[self.arguments[0]](), allow_section_headings=True)
 
 
 class Mermaid(SphinxDirective):

@@ -77,6 +77,8 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "seconds of grace where `--shutdown-timeout` is not given",
     "TORCHELASTIC_HEALTH_CHECK_PORT": "port on which [health checks](agent.md) are answered; 0 takes a free one",
     "ELASTIC_HEALTH_CHECK_HOST": "address to listen on for them; default `127.0.0.1`",
+    "TORCHELASTIC_ENABLE_FILE_TIMER": "`1`: the agent ends workers whose timers expire; they reach it by a named pipe",
+    "TORCHELASTIC_TIMER_FILE": "path of that pipe, by which workers find it; default: a fresh one",
     "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "seconds in uninterruptible sleep after which a worker is a failure; "
     "default: never",
     "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT": "seconds that a node whose workers are done waits for the others', with a "

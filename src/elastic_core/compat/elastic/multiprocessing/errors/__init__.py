@@ -1,5 +1,7 @@
 """`torch.distributed.elastic.multiprocessing.errors`, by ours."""
 
+from typing import Any
+
 from elastic_core.multiprocessing.errors import (
     ChildFailedError,
     ErrorHandler,
@@ -9,4 +11,16 @@ from elastic_core.multiprocessing.errors import (
     set_error_handler,
 )
 
-__all__ = ["ChildFailedError", "ErrorHandler", "ProcessFailure", "get_error_handler", "record", "set_error_handler"]
+__all__ = [
+    "JSON",
+    "ChildFailedError",
+    "ErrorHandler",
+    "GlobalRank",
+    "ProcessFailure",
+    "get_error_handler",
+    "record",
+    "set_error_handler",
+]
+
+JSON = dict[str, Any]
+GlobalRank = int

@@ -1,0 +1,72 @@
+"""The tables of the migration page, from `torch_map` and from the options that the command itself reads."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from reference_tables import READ_VARIABLES, WORKER_VARIABLES
+from torch_map import COMMANDS, MODULES, PAGES, Module, compat
+
+from elastic_core.launcher.options import OPTIONS, OptionRow
+
+
+def commands() -> str:
+    """What is typed or declared."""
+    return _table(("torch", "here"), ((f"`{torchs}`", ours) for torchs, ours in COMMANDS))
+
+
+def pages() -> str:
+    """Torch's pages and ours."""
+    return _table(("torch's page", "ours"), PAGES)
+
+
+def options() -> str:
+    """Return the options of torchrun."""
+    rows = ((_signature(row), f"`{row.env}`", _default(row), row.help) for row in OPTIONS if row.torch)
+    return _table(("option", "variable", "default", "here"), rows)
+
+
+def _signature(row: OptionRow) -> str:
+    names = ", ".join(f"`{name}`" for name in ([f"-{row.short}"] if row.short else []) + [f"--{row.name}"])
+    return names if row.metavar is None else f"{names} `{row.metavar}`"
+
+
+def _default(row: OptionRow) -> str:
+    return row.default_note or (f"`{row.default}`" if row.default else "")
+
+
+def variables() -> str:
+    """The variables that torchrun sets or reads, and `elastic run` does."""
+    known = {**WORKER_VARIABLES, **READ_VARIABLES}
+    rows = ((f"`{name}`", text) for name, text in known.items() if not name.startswith("ELASTIC_"))
+    return _table(("variable", "here"), (row for row in rows if "redis" not in row[1] and "etcd`" not in row[1]))
+
+
+def names() -> str:
+    """Every public name of torch's modules, by module."""
+    return "\n\n".join(_module(name, module) for name, module in MODULES.items())
+
+
+def _module(name: str, module: Module) -> str:
+    rows = [(f"`{each}`", f"`{module.room}.{each}`") for each in module.names]
+    rows += [(f"`{each}`", f"`{compat(name)}.{each}`") for each in module.compat_only]
+    rows += [(f"`{each}`", f"none: {reason}") for each, reason in module.absent.items()]
+    return f"### `{name}`\n\nAs a whole: `{compat(name)}`.\n\n" + _table(("name", "here"), sorted(rows))
+
+
+GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
+    "migration-commands": commands,
+    "migration-pages": pages,
+    "migration-options": options,
+    "migration-variables": variables,
+    "migration-names": names,
+}
+"""By the name that a page asks for."""
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
