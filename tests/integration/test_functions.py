@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 from functools import partial
@@ -207,6 +208,24 @@ def test_what_cannot_be_sent_is_one_line(group, method):
     kit = group(samples.add, 1, threading.Lock(), method=method)
     with pytest.raises(WorkerError, match=r"argument 2 \(lock\) of function 'add' can't be sent to its workers"):
         kit.start_calls()
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_function_of_a_prompt_is_one_line(method):
+    """What a worker can't find: there is no file that it could import."""
+    program = (
+        "from elastic_core.multiprocessing import DefaultLogsSpecs, Std, start_processes\n"
+        "def work(): pass\n"
+        "specs = DefaultLogsSpecs()\n"
+        f"workers = start_processes('x', work, {{0: ()}}, {{0: {{}}}}, specs, start_method={method!r})\n"
+        "print(workers.wait().failures[0].exitcode)\n"
+        "import shutil; shutil.rmtree(specs.root_log_dir)\n"
+    )
+    command = [sys.executable, "-"]
+    ran = subprocess.run(command, input=program, capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout == "1\n"
+    (line,) = ran.stderr.splitlines()
+    assert "the worker does not find its function, or what it is called with: Can't get attribute 'work'. Try:" in line
 
 
 def test_what_is_no_call_is_refused():

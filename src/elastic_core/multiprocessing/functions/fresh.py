@@ -60,10 +60,11 @@ def load_call(fd: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         with open(fd, "rb") as file:
             fn, args = pickle.load(file)  # from our own caller, over a descriptor that nobody else has
     except AttributeError as error:
-        if not str(error).startswith("Can't get attribute"):
+        what, found, _ = str(error).partition(" on <module ")
+        if not found:
             raise
         raise WorkerError(
-            f"the worker does not find its function, or what it is called with: {error}",
+            f"the worker does not find its function, or what it is called with: {what}",
             hint='define both in a module, outside `if __name__ == "__main__":`, or start_method="fork"',
         ) from None
     return fn, args

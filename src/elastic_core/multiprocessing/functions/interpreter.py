@@ -46,7 +46,7 @@ def _preparation() -> dict[str, Any]:
 
 
 def _main() -> dict[str, str]:
-    """Return how the worker finds the caller's main module; nothing where it has no file (a prompt, a notebook)."""
+    """Return how the worker finds the caller's main module; nothing where that has no file, as at a prompt."""
     folder = process.ORIGINAL_DIR  # type: ignore[attr-defined]  # as in `_preparation`
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
@@ -55,7 +55,8 @@ def _main() -> dict[str, str]:
     path = getattr(main, "__file__", None)
     if path is None:
         return {}
-    return {"init_main_from_path": os.path.normpath(os.path.join(folder or "", path))}  # noqa: PTH118  # as above
+    whole = Path(os.path.normpath(os.path.join(folder or "", path)))  # noqa: PTH118  # as multiprocessing does
+    return {"init_main_from_path": str(whole)} if whole.exists() else {}
 
 
 def _tracker_fd() -> int | None:

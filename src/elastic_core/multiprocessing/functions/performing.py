@@ -6,6 +6,7 @@ import os
 import pickle
 import sys
 from contextlib import suppress
+from multiprocessing import spawn
 
 from elastic_core.errors import ElasticError, WorkerError
 
@@ -19,8 +20,12 @@ if TYPE_CHECKING:
     Load = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
 
 LENGTH_BYTES = 8
+_MACHINERY = (
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),  # noqa: PTH100, PTH120  # pathlib is not ours to load
+    "<frozen runpy>",
+    spawn.__file__,
+)
 _ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120  # pathlib is not ours to load
 
 
 def perform(load: Load, result_fd: int) -> None:
@@ -40,7 +45,7 @@ def perform(load: Load, result_fd: int) -> None:
         raise
     except BaseException as error:  # noqa: BLE001  # as at the interpreter's top
         # What we have to say about the call itself needs no traceback of ours.
-        trace = None if isinstance(error, ElasticError) and not called else _users(error.__traceback__)
+        trace = None if isinstance(error, ElasticError) and not called else users_part(error.__traceback__)
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         sys.exit(1)
 
@@ -76,9 +81,9 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _users(trace: TracebackType | None) -> TracebackType | None:
+def users_part(trace: TracebackType | None) -> TracebackType | None:
     """Return the traceback from the user's first frame on; ours alone if there is none of the user's."""
     whole = trace
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((_OURS, "<frozen runpy>")):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_MACHINERY):
         trace = trace.tb_next
     return whole if trace is None else trace

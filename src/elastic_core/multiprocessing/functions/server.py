@@ -22,8 +22,10 @@ from multiprocessing.context import ForkProcess
 from typing import NoReturn
 
 from elastic_core.clock import SYSTEM_CLOCK
+from elastic_core.errors import ElasticError
 from elastic_core.multiprocessing.functions.call import FunctionCall
 from elastic_core.multiprocessing.functions.forked import Load, be_worker
+from elastic_core.multiprocessing.functions.performing import users_part
 from elastic_core.multiprocessing.functions.wire import MAX_FDS, MESSAGE_BYTES
 
 BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -57,8 +59,12 @@ def serve_clean(control_fd: int, prepare: Callable[[], None]) -> NoReturn:
     try:
         prepare()
     except BaseException as error:  # noqa: BLE001  # told to the caller, who waits for the first answer
-        traceback.print_exc()
-        _answer(control, "failed", f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+        if isinstance(error, ElasticError):
+            _answer(control, "failed", str(error))
+        else:
+            traceback.print_exception(type(error), error, users_part(error.__traceback__))
+            _answer(control, "failed", f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+        sys.stderr.flush()
         os._exit(1)
     _answer(control, "ready", None)
     _Server(control, lambda _, fd: load_call(fd), mask).serve()
