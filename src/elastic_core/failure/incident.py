@@ -20,7 +20,6 @@ from elastic_core.types import (
     Origin,
     Record,
     Restart,
-    WorkerExit,
 )
 
 SCHEMA_VERSION = 1
@@ -250,7 +249,7 @@ def build_incident(
         source="worker",
         failure_class=first.failure_class,
         summary=first.summary,
-        exit_code=1 if _ended_by_us(first.exit) else exit_code_for(first.exit.code),
+        exit_code=1 if _ended_by_us(first) else exit_code_for(first.exit.code),
         retryable=not hopeless,
         first=_worker(first, MAX_CALLSTACK_CHARS, log_tail=first.log_tail[-MAX_LOG_TAIL_CHARS:]),
         secondary=tuple(
@@ -384,9 +383,12 @@ def describe_decision(decision: Decision) -> IncidentDecision:
     return IncidentDecision(kind="stop", rule=decision.rule, reason=decision.reason, outcome=decision.outcome)
 
 
-def _ended_by_us(exit: WorkerExit) -> bool:
+def _ended_by_us(worker: FailedWorker) -> bool:
     # It had failed, but was slow to end when it was stopped with the others: that signal says nothing about the run,
     # and 128+N would look like a run that was told to stop.
+    exit = worker.exit
+    if worker.failure_class is FailureClass.HANG and exit.code < 0:
+        return True  # with a signal of its own choice, perhaps
     return exit.stop_signal is not None and exit.code in (-exit.stop_signal, -signal.SIGKILL)
 
 
