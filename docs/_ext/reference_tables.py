@@ -65,6 +65,8 @@ WORKER_VARIABLES: Final[Mapping[str, str]] = {
     "one; a value of yours stands; absent with `--no-control-plane`",
     "ELASTIC_BEAT_FILE": "memory for [heartbeats](../howto/hangs.md) and stacks; absent without `--hang-timeout` and "
     "`--startup-timeout`",
+    "TORCHELASTIC_TIMER_FILE": "the pipe for [timers](../howto/timers.md); absent, or as inherited, without "
+    "`TORCHELASTIC_ENABLE_FILE_TIMER=1`",
 }
 """What a worker's environment holds beside what it inherits."""
 
@@ -77,8 +79,8 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "seconds of grace where `--shutdown-timeout` is not given",
     "TORCHELASTIC_HEALTH_CHECK_PORT": "port on which [health checks](agent.md) are answered; 0 takes a free one",
     "ELASTIC_HEALTH_CHECK_HOST": "address to listen on for them; default `127.0.0.1`",
-    "TORCHELASTIC_ENABLE_FILE_TIMER": "`1`: the agent ends workers whose timers expire; they reach it by a named pipe",
-    "TORCHELASTIC_TIMER_FILE": "path of that pipe, by which workers find it; default: a fresh one",
+    "TORCHELASTIC_ENABLE_FILE_TIMER": "`1`: the agent ends workers whose [timers](../howto/timers.md) run down",
+    "TORCHELASTIC_TIMER_FILE": "where to make the pipe by which workers set them; default: in the run directory",
     "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "seconds in uninterruptible sleep after which a worker is a failure; "
     "default: never",
     "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT": "seconds that a node whose workers are done waits for the others', with a "
@@ -154,7 +156,11 @@ def worker_variable_names() -> list[str]:
     names: dict[str, None] = {}
     for settings in (bare, replace(bare, omp_threads=1, devices=("0",))):
         paths = WorkerPaths(
-            error_file="error.json", fault_file="fault.log", beat_file="/proc/1/fd/9", control_socket="/run/w.sock"
+            error_file="error.json",
+            fault_file="fault.log",
+            beat_file="/proc/1/fd/9",
+            control_socket="/run/w.sock",
+            timer_file="/run/timers/1.pipe",
         )
         names |= dict.fromkeys(worker_environment(settings, _attempt(), 0, paths, {}))
     return sorted(names, key=list(WORKER_VARIABLES).index)
