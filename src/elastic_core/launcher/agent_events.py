@@ -9,7 +9,7 @@ from elastic_core.agent import states as s
 from elastic_core.events.api import Event, EventMetadataValue, EventSource, NodeState, RdzvEvent
 from elastic_core.launcher.agent_metrics import outcome
 from elastic_core.launcher.phases import Phases
-from elastic_core.launcher.sights import RanksAssigned, Seen, StateEntered, StoreReachable
+from elastic_core.launcher.sights import RanksAssigned, Seen, StateEntered, StoreReachable, WatchdogTold
 from elastic_core.types import ErrorRecord, FailedWorker, Record, Round, WorkerExit
 
 PREFIX: Final = "torchelastic.worker.status."
@@ -72,6 +72,8 @@ class AgentEvents:
             case StoreReachable(reachable=reachable):
                 text = "the rendezvous store is back" if reachable else "the rendezvous store is away"
                 yield self._rdzv("store", text, NodeState.RUNNING)
+            case WatchdogTold():
+                yield self._watchdog(seen, seen.sight)
             case m.AgentStopped():
                 yield from self._stopped(seen, seen.sight)
             case _:
@@ -179,6 +181,18 @@ class AgentEvents:
             "agent_restarts": self._restart_count,
             "duration_ms": None,
         }
+
+    def _watchdog(self, seen: Seen, told: WatchdogTold) -> Event:
+        more: dict[str, EventMetadataValue] = {"watchdog_event": told.name}
+        if told.worker_pid is not None:  # as texts: that is how torch writes them
+            more |= {
+                "worker_pid": str(told.worker_pid),
+                "scope_id": told.scope_id,
+                "expiration_time": str(told.expiration_time),
+                "signal": str(told.signal),
+            }
+        metadata = self._metadata("RUNNING", seen, more)
+        return Event(name=told.name, source=EventSource.AGENT, timestamp=seen.at_ns // 1_000_000, metadata=metadata)
 
     def _rdzv(self, name: str, message: str, node_state: NodeState) -> RdzvEvent:
         identity, round_ = self._identity, self._round

@@ -71,6 +71,10 @@ class RunSettings(Record, frozen=True, kw_only=True):
     """How long they may take to the first one; 0: for ever."""
     uninterruptible_timeout_s: float = 0.0
     """How long a worker may be in uninterruptible sleep; 0: for ever."""
+    file_timer: bool = False
+    """Whether workers may set timers through a pipe."""
+    timer_file: str = ""
+    """The pipe's path; empty: one in the run directory."""
     health_check_port: int | None = None
     """Where probes are answered over HTTP; 0: a free port, None: nowhere."""
     monitor_interval_s: float = 0.1

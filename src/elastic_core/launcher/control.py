@@ -97,10 +97,10 @@ class AgentControl:
 
     def with_sockets(self, paths: Mapping[int, WorkerPaths]) -> dict[int, WorkerPaths]:
         """Return the files of a round's workers with the sockets that they may serve on."""
+        self._fault_files = {rank: files.fault_file for rank, files in paths.items()}
         own = self._paths
         if own is None:
             return dict(paths)
-        self._fault_files = {rank: files.fault_file for rank, files in paths.items()}
         return {rank: replace(files, control_socket=own.worker(rank)) for rank, files in paths.items()}
 
     def begin_round(self, launches: Sequence[WorkerLaunch]) -> None:

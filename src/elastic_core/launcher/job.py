@@ -36,6 +36,7 @@ from elastic_core.launcher.rundir import RunDirectory
 from elastic_core.launcher.services import RoundPort, Services
 from elastic_core.launcher.sleep_watching import SleepWatching
 from elastic_core.launcher.status_keeper import StatusKeeper
+from elastic_core.launcher.timer_watching import TimerWatching
 from elastic_core.messages import SpawnWorkers
 from elastic_core.multiprocessing.console import Console
 from elastic_core.multiprocessing.group import WorkerGroup
@@ -143,6 +144,7 @@ class _Job:
         self._sidecar: StoreSidecar | None = None
         self._hangs: HangWatching
         self._sleeps: SleepWatching
+        self._timers: TimerWatching
         self._rdzv = _rendezvous_settings(settings, self._node_id, self._incarnation)
         self._registry = PluginRegistry(disabled=settings.disabled_plugins)
 
@@ -260,6 +262,18 @@ class _Job:
                 notice=notice,
             )
         )
+        self._timers = self._closing(
+            TimerWatching(
+                settings,
+                reactor=reactor,
+                run_dir=run_dir.path,
+                reporter=self._reporter,
+                observers=self._observers,
+                on_hang=lambda examine: agent.on_hang(examine),
+                sources=self._control.stack_sources,
+                send=workers.send,
+            )
+        )
         rendezvous = self._closing(
             RendezvousThread(
                 handler,
@@ -289,7 +303,7 @@ class _Job:
                 log=notice,
                 heard=self._observers.moment,
             ),
-            workers=self._sleeps.over(self._hangs.over(workers)),
+            workers=self._timers.over(self._sleeps.over(self._hangs.over(workers))),
             reporter=self._reporter,
             plan=lambda command: self._plan(command, handler),
             journal=journal,
@@ -316,6 +330,7 @@ class _Job:
         health.serve(LoopPulse(lambda: agent.turned_s, lambda: reactor.post(lambda: None)))
         reactor.call_later(WARM_AFTER_S, self._settle_in)
         result = agent.run()
+        self._timers.close()
         self._observers.close()
         if self._sidecar is not None:
             self._sidecar.close()
@@ -364,6 +379,7 @@ class _Job:
     def _on_exit(self, exit: WorkerExit, agent: Agent) -> None:
         self._hangs.ended(exit.local_rank)
         self._sleeps.ended(exit.local_rank)
+        self._timers.ended(exit.local_rank)
         if self._outcome is not None:
             self._outcome.exits[exit.global_rank] = exit
         agent.on_worker_exit(exit)
@@ -401,7 +417,8 @@ class _Job:
 
     def _own_children(self, guardian: Guardian, handler: RendezvousHandler) -> frozenset[int]:
         """Return the children of this process that belong to no worker."""
-        ours = guardian.pids() | handler.pids() | self._hangs.helpers() | self._control.helpers()
+        ours = guardian.pids() | handler.pids()
+        ours |= self._hangs.helpers() | self._control.helpers() | self._timers.helpers()
         return ours if self._sidecar is None else ours | self._sidecar.pids()
 
     # --- what the agent asks for
@@ -442,7 +459,7 @@ class _Job:
             use_agent_store=self._settings.agent_store or handler.use_agent_store,
         )
         paths = self._hangs.with_files(self._logs.round_paths(command.round), command.round)
-        paths = self._control.with_sockets(paths)
+        paths = self._timers.with_files(self._control.with_sockets(paths), command.round)
         self._sleeps.begin_round(command.round)
         launches, paths = self._logs.asked(worker_plan(self._settings, attempt, paths), paths)
         self._control.begin_round(launches)

@@ -12,6 +12,7 @@ from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
 
 if TYPE_CHECKING:
+    from elastic_core.launcher.sights import WatchdogTold
     from elastic_core.multiprocessing.beat_file import Beats
 
 
@@ -50,6 +51,9 @@ class Observers:
 
     def assigned(self, took_s: float) -> None:
         """Take how long it took to agree on ranks. Threading: any."""
+
+    def watchdog(self, told: "WatchdogTold") -> None:
+        """Take what the watchdog of file timers has done."""
 
     def close(self) -> None:
         """Hand on what is left, and end; idempotent."""

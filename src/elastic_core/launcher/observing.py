@@ -18,7 +18,16 @@ from elastic_core.launcher.observers import Observers
 from elastic_core.launcher.observing_feed import Feed, Outlet
 from elastic_core.launcher.outlets import EventOutlet, MetricOutlet, Relay
 from elastic_core.launcher.rundir import RunDirectory
-from elastic_core.launcher.sights import Beat, Heartbeats, RanksAssigned, Seen, Sight, StateEntered, StoreReachable
+from elastic_core.launcher.sights import (
+    Beat,
+    Heartbeats,
+    RanksAssigned,
+    Seen,
+    Sight,
+    StateEntered,
+    StoreReachable,
+    WatchdogTold,
+)
 from elastic_core.launcher.status_keeper import AWAY, BACK
 from elastic_core.launcher.store_calls import StoreMeter
 from elastic_core.messages import Moment
@@ -193,6 +202,10 @@ class Observing(Observers):
     def assigned(self, took_s: float) -> None:
         """Take how long it took to agree on ranks."""
         self._see(RanksAssigned(took_s=took_s))
+
+    def watchdog(self, told: WatchdogTold) -> None:
+        """Take what the watchdog of file timers has done."""
+        self._see(told)
 
     def _see(self, sight: Sight) -> None:
         feed = self._feed

@@ -20,6 +20,8 @@ class WorkerPaths(Record, frozen=True, kw_only=True):
     """What it beats into; empty: it is not asked to."""
     control_socket: str = ""
     """Where its control plane may listen; empty: nowhere."""
+    timer_file: str = ""
+    """The pipe to which it may write timers; empty: as inherited."""
     stdout: StreamPlan = StreamPlan()
     stderr: StreamPlan = StreamPlan()
 
@@ -102,6 +104,8 @@ def worker_environment(
     env.pop("ELASTIC_BEAT_FILE", None)
     if paths.beat_file:
         env["ELASTIC_BEAT_FILE"] = paths.beat_file
+    if paths.timer_file:
+        env["TORCHELASTIC_TIMER_FILE"] = paths.timer_file
     if paths.control_socket:
         env.setdefault("TORCH_WORKER_SERVER_SOCKET", paths.control_socket)  # a user's own choice stands
     if settings.worker_hooks and settings.entrypoint.python:

@@ -7,10 +7,12 @@ from elastic_core.launcher.draft import Draft
 
 HEALTH_PORT_VARIABLE: Final = "TORCHELASTIC_HEALTH_CHECK_PORT"
 UNINTERRUPTIBLE_VARIABLE: Final = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
+TIMER_VARIABLE: Final = "TORCHELASTIC_ENABLE_FILE_TIMER"
+TIMER_FILE_VARIABLE: Final = "TORCHELASTIC_TIMER_FILE"
 
 
 def take_probes(draft: Draft) -> None:
-    """Settle the health check's port, and how long a worker may be in uninterruptible sleep.
+    """Settle the health check's port, how long a worker may be in uninterruptible sleep, and the pipe of timers.
 
     Raises:
         ConfigError: a variable is malformed.
@@ -21,6 +23,10 @@ def take_probes(draft: Draft) -> None:
     limit = draft.environ.get(UNINTERRUPTIBLE_VARIABLE)
     if limit:
         draft.set("uninterruptible_timeout_s", _seconds(limit), f"env {UNINTERRUPTIBLE_VARIABLE}")
+    timers = draft.environ.get(TIMER_VARIABLE)
+    if timers:
+        draft.set("file_timer", _switch(timers), f"env {TIMER_VARIABLE}")
+        draft.set("timer_file", draft.environ.get(TIMER_FILE_VARIABLE, ""), f"env {TIMER_FILE_VARIABLE}")
 
 
 def _port(text: str) -> int:
@@ -37,6 +43,12 @@ def _seconds(text: str) -> float:
     if not value < float("inf"):  # nor is "not a number"
         _reject(UNINTERRUPTIBLE_VARIABLE, text, "seconds, 0 for no limit", "300")
     return max(0.0, value)
+
+
+def _switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        _reject(TIMER_VARIABLE, text, "1 or 0", "1")
+    return text == "1"
 
 
 def _reject(variable: str, text: str, needed: str, example: str) -> NoReturn:

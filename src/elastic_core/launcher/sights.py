@@ -52,7 +52,17 @@ class StateEntered(Record, frozen=True, kw_only=True):
     state: AgentState
 
 
-Sight = Moment | StateEntered | RanksAssigned | StoreReachable | StoreCalls | Heartbeats
+class WatchdogTold(Record, frozen=True, kw_only=True):
+    """What the watchdog of file timers has done, by torch's name for it, and the request that it is about, if any."""
+
+    name: str
+    worker_pid: int | None = None
+    scope_id: str = ""
+    expiration_time: float = 0.0
+    signal: int = 0
+
+
+Sight = Moment | StateEntered | RanksAssigned | StoreReachable | StoreCalls | Heartbeats | WatchdogTold
 
 
 class Seen(Record, frozen=True, kw_only=True):

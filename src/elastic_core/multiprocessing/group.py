@@ -250,6 +250,14 @@ class WorkerGroup:
         for worker in self._running():
             self._permitted(worker.pid, partial(worker.send, signum))
 
+    def send(self, local_rank: int, signum: int) -> None:
+        """End one live worker with a signal: of that process alone, and a stop as those of all are."""
+        for worker in self._running():
+            if worker.launch.local_rank == local_rank:
+                if worker.stop_signal is None:
+                    worker.stop_signal, worker.stop_sent_ns = signum, self._clock.wall_ns()
+                self._permitted(worker.pid, partial(_send_and_continue, worker.send, signum))
+
     def _advance(self, event: ladder.LadderEvent) -> None:
         step = ladder.advance(self._state, event, now_s=self._clock.monotonic_s())
         self._state = step.state

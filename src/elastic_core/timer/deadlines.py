@@ -56,6 +56,10 @@ class Deadlines:
         late = sorted(((due_s, key) for key, (due_s, _) in self._due.items() if due_s <= now_s))
         return tuple(Expired(request=self._due.pop(key)[1], late_s=now_s - due_s) for due_s, key in late)
 
+    def postpone(self, by_s: float) -> None:
+        """Have all timers run down later: nobody could heed them meanwhile."""
+        self._due = {key: (due_s + by_s, request) for key, (due_s, request) in self._due.items()}
+
     def forget(self, pid: int) -> None:
         """Forget the timers of a process."""
         self._due = {key: value for key, value in self._due.items() if key[0] != pid}

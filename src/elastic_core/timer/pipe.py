@@ -8,6 +8,10 @@ from typing import Final
 _CHUNK_BYTES: Final = 1 << 16
 
 
+class PipeInUseError(FileExistsError):
+    """Somebody reads this pipe already."""
+
+
 class TimerPipe:
     """A pipe that only its owner can write to.
 
@@ -15,7 +19,8 @@ class TimerPipe:
         path: What a dead server left there is replaced, and so is an empty file.
 
     Raises:
-        FileExistsError: there is something else, or a pipe that somebody reads.
+        PipeInUseError: it is there, and somebody reads it.
+        FileExistsError: there is something else.
         OSError: it can't be made.
     """
 
@@ -67,7 +72,7 @@ def _clear(path: str) -> None:
     if not pipe and not (stat.S_ISREG(found.st_mode) and found.st_size == 0):
         raise FileExistsError(f"{path!r} is there, and is no pipe")
     if pipe and _is_read(path):
-        raise FileExistsError(f"{path!r} is the pipe of another server")
+        raise PipeInUseError(f"{path!r} is the pipe of another server")
     os.unlink(path)  # noqa: PTH108
 
 
