@@ -191,6 +191,14 @@ def test_static_by_name_with_an_endpoint_stays_static(run):
     assert run(rdzv_backend="static").settings.rdzv_backend == "local"
 
 
+def test_static_says_that_a_node_restarts_alone(run):
+    several = {"nnodes": "2", "rdzv_endpoint": "10.0.0.1:29500"}
+    (line,) = run(**several, max_restarts="3").settings.notices
+    assert "a node restarts alone" in line
+    assert run(**several, max_restarts="0").settings.notices == ()
+    assert run(max_restarts="3").settings.notices == ()
+
+
 def test_static_over_several_nodes_is_torchs(run):
     settings = run(nnodes="2", node_rank="1", master_addr="10.0.0.1").settings
     assert (settings.rdzv_backend, settings.rdzv_endpoint, settings.run_id) == ("static", "10.0.0.1:29500", "none")

@@ -145,6 +145,8 @@ def _backend(draft: Draft, backend: str, conf: dict[str, str], max_nodes: int) -
 def _static(draft: Draft, max_nodes: int) -> None:
     choices = draft.choices
     tell_without_store(draft, "static")
+    if max_nodes > 1 and (choices.text("max_restarts") or "0").strip() != "0":
+        draft.tell("with 'static' a node restarts alone, and the others fail of it. Try: --rdzv-backend c10d")
     draft.take("node_rank", _check_node_rank(draft, max_nodes))
     address = _unbracketed(choices.text("master_addr") or "")
     port = integer(choices, "master_port", at_least=1, at_most=65535) if choices.chosen("master_port") else None
