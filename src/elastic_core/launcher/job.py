@@ -471,6 +471,7 @@ class _Job:
 
     def _finish(self, result: AgentResult, journal: Journal, run_dir: RunDirectory) -> None:
         """Keep what is worth keeping, and name it."""
+        self._logs.finish()
         failed = result.ending is Ending.FAILED and self._reporter.began
         if failed:
             try:

@@ -55,6 +55,13 @@ class RunLogs:
         """Remove what `prepare` made, if nothing is in it."""
         self._layout.discard_empty()
 
+    def finish(self) -> None:
+        """Have a class of ours remove what it made and nothing was written to. Called: when no worker runs."""
+        specs = None if self._chosen is None else self._chosen.specs
+        discard_empty = getattr(specs, "discard_empty", None)
+        if callable(discard_empty):
+            discard_empty()
+
     def round_paths(self, round_: Round) -> dict[int, WorkerPaths]:
         """Make the directories of a round, and return its files by local rank.
 

@@ -91,6 +91,8 @@ class _Server:
             if not data:
                 self._leave()
             kind, value = pickle.loads(data)
+            if kind == "leave":
+                self._leave()
             if kind == "reap":
                 _answer(self._control, "code", self._reap(value))
                 continue

@@ -9,6 +9,7 @@ import sys
 import warnings
 from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 from elastic_core.errors import WorkerError
 from elastic_core.multiprocessing.functions.call import FunctionCall
@@ -19,6 +20,8 @@ STATUS_LOST = 1
 _ANSWER_S = 60.0
 """A fork of a process with much memory takes long, on a machine that is short of it longer."""
 _END_S = 5.0
+_open_controls: "WeakSet[socket.socket]" = WeakSet()
+"""Our ends of the sockets of all servers: a copy of this process must not keep another's open."""
 
 
 class ForkServer:
@@ -27,6 +30,7 @@ class ForkServer:
     def __init__(self, control: socket.socket, process: "_Process", *, greets: bool) -> None:
         """Take one that was started; `greets`: it first says that it is ready."""
         control.settimeout(_ANSWER_S)
+        _open_controls.add(control)
         self._control = control
         self._process = process
         self._greets = greets
@@ -88,6 +92,8 @@ class ForkServer:
 
     def close(self) -> None:
         """End it, and with it the workers that are left; idempotent."""
+        with suppress(OSError):  # it is gone, or was told before
+            self._control.send(pickle.dumps(("leave", None)))  # somebody whom this process has forked may hold it open
         self._control.close()
         self._process.end()
 
@@ -179,7 +185,8 @@ def fork_server(call: FunctionCall) -> ForkServer:
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads: told by ourselves, in our own words
             pid = os.fork()
         if pid == 0:
-            ours.close()
+            for control in (ours, *_open_controls):
+                control.close()
             serve_copy(its, call, mask)
     except OSError as error:
         ours.close()

@@ -2,7 +2,8 @@
 
 `("fork", names)` with the descriptors `names` tells of, then those of the call: `orders` is a file that holds
 `WorkerOrders`, behind them the call unless the server has it. Answer: `("pid", number)` or `("failed", text)`.
-`("reap", pid)`, answered by `("code", exit code or None)`. A clean server first says `("ready", None)` or `failed`.
+`("reap", pid)`, answered by `("code", exit code or None)`; `("leave", None)`, not answered. A clean server first says
+`("ready", None)` or `failed`.
 """
 
 from typing import NamedTuple
