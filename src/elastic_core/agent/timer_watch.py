@@ -17,7 +17,9 @@ from elastic_core.timer.pipe import TimerPipe
 from elastic_core.types import Record
 
 STOOD_STILL_S: Final = 1.0
-"""A look that comes so much too late: the agent was stopped, perhaps with its workers, and that does not count."""
+"""A look that comes so much too late: the agent was stopped, perhaps with its workers."""
+GO_ON_S: Final = 5.0
+"""What workers then have to go on: nobody knows how much of their time was left when they were stopped."""
 _MOST_READS: Final = 32
 _MOST_ANCESTORS: Final = 64
 _SHOWN: Final = 100
@@ -175,7 +177,7 @@ class TimerWatch:
         self._timer = None
         late_s = self._clock.monotonic_s() - self._due_s
         if late_s >= STOOD_STILL_S:
-            self._deadlines.postpone(late_s)
+            self._deadlines.postpone(late_s + GO_ON_S)
         self._read_all()  # one that was given back in time is not late, however late we are
         expired = self._deadlines.expired(self._clock.monotonic_s())
         found = tuple(each for each in map(self._overdue, expired) if each is not None)

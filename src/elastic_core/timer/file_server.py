@@ -68,8 +68,8 @@ class FileTimerServer:
         """Begin."""
         self._wake = os.pipe2(os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._serve, name="elastic-timers", daemon=self._daemon)
-        self._thread.start()
         self._log_event(STARTED, None)
+        self._thread.start()
 
     def stop(self) -> None:
         """End, and remove the pipe."""
