@@ -109,7 +109,7 @@ def _handler(handler: Any, settings: RendezvousSettings, *, barrier_s: float) ->
     if isinstance(handler, RendezvousHandler) and adopt is not None:  # it was made of torch's parameters
         adopt(settings)
         return handler
-    if isinstance(handler, RendezvousHandler):
+    if isinstance(handler, RendezvousHandler) and hasattr(handler, "settings"):
         handler.settings = replace(
             handler.settings,
             local_world_size=settings.local_world_size,

@@ -124,9 +124,14 @@ class RendezvousHandler(ABC):
     services: AgentServices = NoServices()
     """Bound by the agent before its first call."""
 
-    def __init__(self, settings: RendezvousSettings) -> None:
-        """Keep the settings; no connection is made before the first `next_rendezvous`."""
-        self.settings = settings
+    def __init__(self, settings: RendezvousSettings | None = None) -> None:
+        """Keep the settings; no connection is made before the first `next_rendezvous`.
+
+        Classes with torch's methods, which know of no settings, call it without any, or not at all; agents then do for
+        them what they do for torch's own.
+        """
+        if settings is not None:
+            self.settings = settings
         self.wait = WaitBudget()
 
     @abstractmethod
