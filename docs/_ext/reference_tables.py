@@ -65,7 +65,7 @@ WORKER_VARIABLES: Final[Mapping[str, str]] = {
     "one; a value of yours stands; absent with `--no-control-plane`",
     "ELASTIC_BEAT_FILE": "memory for [heartbeats](../howto/hangs.md) and stacks; absent without `--hang-timeout` and "
     "`--startup-timeout`",
-    "TORCHELASTIC_TIMER_FILE": "the pipe for [timers](../howto/timers.md); absent, or as inherited, without "
+    "TORCHELASTIC_TIMER_FILE": "the pipe for [timers](timers.md); absent, or as inherited, without "
     "`TORCHELASTIC_ENABLE_FILE_TIMER=1`",
 }
 """What a worker's environment holds beside what it inherits."""
@@ -79,7 +79,7 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "seconds of grace where `--shutdown-timeout` is not given",
     "TORCHELASTIC_HEALTH_CHECK_PORT": "port on which [health checks](agent.md) are answered; 0 takes a free one",
     "ELASTIC_HEALTH_CHECK_HOST": "address to listen on for them; default `127.0.0.1`",
-    "TORCHELASTIC_ENABLE_FILE_TIMER": "`1`: the agent ends workers whose [timers](../howto/timers.md) run down",
+    "TORCHELASTIC_ENABLE_FILE_TIMER": "`1`: the agent ends workers whose [timers](timers.md) run down",
     "TORCHELASTIC_TIMER_FILE": "where to make the pipe by which workers set them; default: in the run directory",
     "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "seconds in uninterruptible sleep after which a worker is a failure; "
     "default: never",
