@@ -271,7 +271,7 @@ class Following:
 
     def hung(self, report, send):
         if not self.busy:
-            self.reports.append(report)
+            self.reports.append(report())
             send()
         return not self.busy
 

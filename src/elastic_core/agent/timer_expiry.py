@@ -31,8 +31,8 @@ class TimerExpiry:
         reactor: The loop.
         folder: Where stacks go, into a folder for each time.
         sources: Returns for each live worker its pid, that of the process to look at, and where it writes its stacks.
-        on_hang: Takes the report, and calls the function beside it before anything is decided. False: something else is
-            being decided, nothing was called, and it may be asked again.
+        on_hang: Gets what makes the report, and what signals the workers, and calls both before anything is decided.
+            False: something else is being decided, neither was called, and it may be asked again.
         send: Signals a worker, by local rank.
         heard: Takes what happens, by torch's names, and the request that it is about.
         notice: Takes one line for people.
@@ -46,7 +46,7 @@ class TimerExpiry:
         *,
         folder: Path,
         sources: Callable[[], Mapping[int, tuple[int, int, StackFile | None]]],
-        on_hang: Callable[[HangReport, Callable[[], None]], bool],
+        on_hang: Callable[[Callable[[], HangReport], Callable[[], None]], bool],
         send: Callable[[int, int], None],
         heard: Callable[[str, FileTimerRequest], None],
         notice: Callable[[str], None],
@@ -102,7 +102,7 @@ class TimerExpiry:
 
     def _end_all(self, stacks: Mapping[int, Stacks]) -> None:
         self._cancel()
-        if self._late and not self._on_hang(self._report(stacks), self._signal_all):
+        if self._late and not self._on_hang(lambda: self._report(stacks), self._signal_all):
             self._timer = self._reactor.call_later(AGAIN_S, lambda: self._end_all(stacks))
 
     def _signal_all(self) -> None:

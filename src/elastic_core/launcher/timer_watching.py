@@ -14,7 +14,6 @@ from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.observers import Observers
 from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.launcher.reporter import RunReporter
-from elastic_core.launcher.sights import WatchdogTold
 from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.reactor import Reactor
 from elastic_core.types import Failure, Round
@@ -83,7 +82,7 @@ class TimerWatching:
             sources=sources,
             on_hang=self._hung,
             send=send,
-            heard=self._heard,
+            heard=self._tell,
             notice=reporter.notice,
         )
         self._watch = timer_watch.TimerWatch(
@@ -144,7 +143,7 @@ class TimerWatching:
         self._watch.begin(launches, pids)
         if not self._begun:
             self._begun = True
-            self._observers.watchdog(WatchdogTold(name=STARTED))
+            self._tell(STARTED)
 
     def ended(self, local_rank: int) -> None:
         """Take a worker's end."""
@@ -172,29 +171,32 @@ class TimerWatching:
         with suppress(OSError):  # it is not ours, or was never made
             self._folder.rmdir()
         if self._begun:
-            self._observers.watchdog(WatchdogTold(name=STOPPED))
+            self._tell(STOPPED)
 
     # --- what happens
 
-    def _heard(self, name: str, request: "FileTimerRequest") -> None:
-        self._observers.watchdog(
-            WatchdogTold(
+    def _tell(self, name: str, request: "FileTimerRequest | None" = None) -> None:
+        from elastic_core.launcher.sights import WatchdogTold
+
+        told = WatchdogTold(name=name)
+        if request is not None:
+            told = WatchdogTold(
                 name=name,
                 worker_pid=request.worker_pid,
                 scope_id=request.scope_id,
                 expiration_time=request.expiration_time,
                 signal=request.signal,
             )
-        )
+        self._observers.watchdog(told)
 
-    def _hung(self, report: "HangReport", send: Callable[[], None]) -> bool:
+    def _hung(self, report: "Callable[[], HangReport]", send: Callable[[], None]) -> bool:
         round_, wanted = self._round, False
 
         def examine() -> Failure:
             nonlocal wanted
             wanted = True
             assert round_ is not None
-            failure = self._reporter.hung(round_, report)
+            failure = self._reporter.hung(round_, report())
             send()
             return failure
 

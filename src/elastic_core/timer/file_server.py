@@ -17,6 +17,7 @@ STARTED: Final = "watchdog started"
 EXPIRED: Final = "timer expired"
 KILLED: Final = "kill worker process"
 STOPPED: Final = "watchdog stopped"
+_SHOWN: Final = 100
 
 _log = logging.getLogger(__name__)
 
@@ -166,17 +167,16 @@ class FileTimerServer:
             if not to_the_end:
                 break
         if self._lines.too_long:
-            self._tell("lines that are too long are left out")
+            self._tell("size", "a line is too long; it is left out, as others may be")
 
     def _parsed(self, line: bytes) -> list[FileTimerRequest]:
         try:
             return [parse(line)]
         except ValueError as err:
-            self._tell(f"{line[:80]!r} is no timer request, and left out ({err}), as others may be")
+            self._tell("form", f"{line[:_SHOWN]!r} is no timer request ({err}); it is left out, as others may be")
             return []
 
-    def _tell(self, text: str) -> None:
-        kind = text[-20:]
+    def _tell(self, kind: str, text: str) -> None:
         if kind not in self._told:
             self._told.add(kind)
             _log.warning("timers of run %r: %s", self._run_id, text)
