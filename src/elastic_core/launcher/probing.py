@@ -26,7 +26,8 @@ def take_probes(draft: Draft) -> None:
     timers = draft.environ.get(TIMER_VARIABLE)
     if timers:
         draft.set("file_timer", _switch(timers), f"env {TIMER_VARIABLE}")
-        draft.set("timer_file", draft.environ.get(TIMER_FILE_VARIABLE, ""), f"env {TIMER_FILE_VARIABLE}")
+        if path := draft.environ.get(TIMER_FILE_VARIABLE):
+            draft.set("timer_file", path, f"env {TIMER_FILE_VARIABLE}")
 
 
 def _port(text: str) -> int:
