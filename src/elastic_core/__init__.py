@@ -19,11 +19,13 @@ _ROOMS = frozenset(
         "control_plane",
         "data",
         "events",
+        "launch",
         "launcher",
         "metrics",
         "multiprocessing",
         "numa",
         "rendezvous",
+        "run",
         "timer",
         "worker",
     }

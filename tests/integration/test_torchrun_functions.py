@@ -1,6 +1,7 @@
 """`elastic_core.run` and `elastic_core.launch`: torch's functions around its parser, and the twin of old."""
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ from elastic_core import launch as twin
 from elastic_core.compat import launch as compat_launch
 from elastic_core.compat import run as compat_run
 from elastic_core.errors import ConfigError
+from elastic_core.launcher import elastic_launch
 from elastic_core.launcher.arguments import settings_of_args
 from elastic_core.multiprocessing import Std
 from elastic_core.multiprocessing.errors import ChildFailedError
@@ -43,6 +45,12 @@ class TestParser:
         assert (args.max_restarts, args.standalone, args.nnodes) == (3, True, "2")
         assert (args.training_script, args.training_script_args) == ("train.py", ["--nnodes", "9"])
         assert compat_run.parse_args(["--max-restarts", "0", "train.py"]).max_restarts == 0
+
+    def test_what_may_be_repeated_is_gathered_in_place_of_the_variable(self, monkeypatch):
+        monkeypatch.setenv("PET_METRICS_HANDLER", "console")
+        assert compat_run.parse_args(["t.py"]).metrics_handler == ["console"]
+        given = compat_run.parse_args(["--metrics-handler", "null", "--metrics-handler", "jsonl:m", "t.py"])
+        assert given.metrics_handler == ["null", "jsonl:m"]
 
     def test_a_program_may_add_options_of_its_own(self, here):
         parser = compat_run.get_args_parser()
@@ -89,6 +97,14 @@ class TestConfig:
     def test_static_has_the_nodes_rank(self):
         args = compat_run.parse_args(["--nnodes", "2", "--node-rank", "1", "train.py"])
         assert compat_run.config_from_args(args)[0].rdzv_configs == {"rank": 1}
+
+    def test_is_what_elastic_launch_takes(self, here):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        args = compat_run.parse_args(["--nproc-per-node", "2", "--master-port", str(port), "train.py", "x"])
+        config, command, arguments = compat_run.config_from_args(args)
+        assert elastic_launch(config=config, entrypoint=command)(*arguments) == {0: None, 1: None}
 
     def test_a_function_for_run_path_and_a_program_for_no_python(self):
         assert compat_run.config_from_args(compat_run.parse_args(["--run-path", "/t.py", "x"]))[1:] == (

@@ -5,7 +5,7 @@
 
 import os
 import sys
-from argparse import REMAINDER, ArgumentParser, Namespace
+from argparse import REMAINDER, Action, ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -74,7 +74,7 @@ def _add(parser: ArgumentParser, row: OptionRow, choices: Choices) -> None:
         parser.add_argument(*row.spellings, action="store_true", default=choices.flag(row.dest), help=help_text)
     elif row.many:
         default = list(choices.texts(row.dest))
-        parser.add_argument(*row.spellings, action="append", default=default, metavar=row.metavar, help=help_text)
+        parser.add_argument(*row.spellings, action=_Gather, default=default, metavar=row.metavar, help=help_text)
     else:
         parser.add_argument(
             *row.spellings,
@@ -84,6 +84,14 @@ def _add(parser: ArgumentParser, row: OptionRow, choices: Choices) -> None:
             metavar=row.metavar,
             help=help_text,
         )
+
+
+class _Gather(Action):
+    """Gathers the values of an option that may be repeated, in place of those of its variable."""
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option: str | None = None) -> None:  # noqa: ANN401  # argparse's own
+        earlier = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, [*([] if earlier is self.default else earlier), values])
 
 
 def parse_args(args: Sequence[str] | None) -> Namespace:
