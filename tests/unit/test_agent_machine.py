@@ -223,6 +223,16 @@ def test_ignore_of_one_failure_examines_the_others_that_failed_meanwhile():
     assert [e.local_rank for e in step.commands[0].exits] == [2]
 
 
+def test_what_hung_and_was_ignored_may_end_in_any_way_later():
+    failure = make_failure(1)
+    hang = drive(*TO_RUNNING, m.HangFound(failure=failure), m.DecisionMade(failure=failure, decision=Ignore()))
+    ended = drive(m.WorkerExited(exit=make_exit(1, -9)), state=hang.state)
+    assert isinstance(ended.state, Running)
+    assert names(ended) == []
+    another = drive(m.WorkerExited(exit=make_exit(0, 3)), m.WorkerExited(exit=make_exit(1, -9)), state=hang.state)
+    assert [exit.local_rank for exit in another.state.exits] == [0]
+
+
 def test_stop_signal_drains_with_that_signal_and_a_second_one_kills_only_after_half_a_second():
     step = drive(*TO_RUNNING, m.StopRequested(signum=2), now_s=10.0)
     assert step.commands[0] == m.StopWorkers(signum=2, reason="stopped by signal 2", drain=True)

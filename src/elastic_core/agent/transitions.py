@@ -244,6 +244,8 @@ def _collect(
     alive = running.alive - {exit.local_rank}
     if exit.code == 0:
         return replace(running, alive=alive, done=running.done | {exit.local_rank}), exits
+    if exit.local_rank in running.ignored:  # one that hung, and has ended since: that it is missing is decided
+        return replace(running, alive=alive), exits
     return replace(running, alive=alive), (*exits, exit)
 
 
