@@ -2,7 +2,6 @@
 
 import gc
 import os
-import signal
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -13,7 +12,7 @@ from msgspec.structs import replace
 from elastic_core.agent.guardian import Guardian
 from elastic_core.agent.journal import Journal
 from elastic_core.agent.loop import Agent
-from elastic_core.agent.parts import AgentOptions, AgentResult
+from elastic_core.agent.parts import AgentResult
 from elastic_core.agent.rendezvous_thread import RendezvousThread
 from elastic_core.agent.states import AgentState, Ending
 from elastic_core.agent.subreaper import become_subreaper
@@ -26,7 +25,6 @@ from elastic_core.launcher.brought import NOTHING, Brought
 from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.control import AgentControl
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
-from elastic_core.launcher.hang_watching import HangWatching
 from elastic_core.launcher.health import HealthChecking, LoopPulse
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.observers import choose_observers
@@ -34,9 +32,9 @@ from elastic_core.launcher.plan import Attempt, worker_plan
 from elastic_core.launcher.reporter import RunReporter
 from elastic_core.launcher.rundir import RunDirectory
 from elastic_core.launcher.services import RoundPort, Services
-from elastic_core.launcher.sleep_watching import SleepWatching
 from elastic_core.launcher.status_keeper import StatusKeeper
-from elastic_core.launcher.timer_watching import TimerWatching
+from elastic_core.launcher.told import agent_options, policy_settings, rendezvous_settings, stop_signals
+from elastic_core.launcher.watching import Watching
 from elastic_core.messages import SpawnWorkers
 from elastic_core.multiprocessing.console import Console
 from elastic_core.multiprocessing.group import WorkerGroup
@@ -50,9 +48,7 @@ from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import (
     Capability,
     HookSettings,
-    PolicySettings,
     RendezvousInfo,
-    RendezvousSettings,
     Round,
     WorkerExit,
 )
@@ -67,10 +63,6 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 WARM_AFTER_S = 0.5
-STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-FORWARDED_SIGNALS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
-
-_WITHOUT_STORE = ("local", "static")
 
 _C = TypeVar("_C", bound="_Closes")
 
@@ -101,7 +93,7 @@ def run_job(
             # First of all: with fork, workers are copies of what this process is now.
             functions = _function_starter(settings, cleanup)
             if own_process:
-                cleanup.enter_context(early_stops(_stop_signals(settings)))
+                cleanup.enter_context(early_stops(stop_signals(settings)))
             job = _Job(settings, cleanup, own_process=own_process, timings=timings, outcome=outcome, brought=brought)
             return job.run(functions)
     except EarlyStop as stop:
@@ -142,10 +134,8 @@ class _Job:
         cleanup.callback(self._port.close)
         self._planned = False
         self._sidecar: StoreSidecar | None = None
-        self._hangs: HangWatching
-        self._sleeps: SleepWatching
-        self._timers: TimerWatching
-        self._rdzv = _rendezvous_settings(settings, self._node_id, self._incarnation)
+        self._watch: Watching
+        self._rdzv = rendezvous_settings(settings, self._node_id, self._incarnation)
         self._registry = PluginRegistry(disabled=settings.disabled_plugins)
 
     def run(self, functions: "FunctionStarter | None" = None) -> int:
@@ -156,12 +146,12 @@ class _Job:
         if Capability.CONTROL in handler.capabilities:
             # It adds to the host's name the address by which others come here, unless the user chose an id.
             handler.settings = replace(handler.settings, node_id=settings.node_id)
-        policy = registry.make_policy(settings.policy, _policy_settings(settings), settings.policy_conf)
+        policy = registry.make_policy(settings.policy, policy_settings(settings), settings.policy_conf)
         chosen = choose_logs_specs(settings, self._brought.logs_specs)
         self._observers = self._closing(choose_observers(settings, own_process=self._own_process))
         self._observers.meter(handler)
         self._mark("plugins")
-        with held(_stop_signals(settings) if self._own_process else ()):
+        with held(stop_signals(settings) if self._own_process else ()):
             run_dir = RunDirectory.create(settings.run_dir, settings.run_id)
             self._logs = RunLogs(settings, run_dir=run_dir.path, chosen=chosen)
             self._cleanup.callback(self._discard_unused, run_dir)
@@ -219,22 +209,17 @@ class _Job:
         self._status = self._closing(self._status_keeper(reactor, handler, run_dir))
         agent: Agent
         standby = self._standby_pool(reactor, notice) if settings.standby else None
-        self._hangs = self._closing(
-            HangWatching(
+        self._watch = self._closing(
+            Watching(
                 settings,
                 reactor=reactor,
                 run_dir=run_dir.path,
                 reporter=self._reporter,
+                observers=self._observers,
                 on_hang=lambda examine: agent.on_hang(examine),
                 peers=(lambda: rendezvous) if Capability.EVIDENCE in handler.capabilities else None,
-            )
-        )
-        self._sleeps = self._closing(
-            SleepWatching(
-                settings,
-                reactor=reactor,
-                reporter=self._reporter,
-                on_hang=lambda examine: agent.on_hang(examine),
+                sources=lambda: self._control.stack_sources(),
+                send=lambda rank, signum: workers.send(rank, signum),
             )
         )
         workers = self._closing(
@@ -258,20 +243,8 @@ class _Job:
                 reactor=reactor,
                 run_dir=run_dir.path,
                 status=self._status,
-                beat_file=self._hangs.beat_file,
+                beat_file=self._watch.hangs.beat_file,
                 notice=notice,
-            )
-        )
-        self._timers = self._closing(
-            TimerWatching(
-                settings,
-                reactor=reactor,
-                run_dir=run_dir.path,
-                reporter=self._reporter,
-                observers=self._observers,
-                on_hang=lambda examine: agent.on_hang(examine),
-                sources=self._control.stack_sources,
-                send=workers.send,
             )
         )
         rendezvous = self._closing(
@@ -285,12 +258,12 @@ class _Job:
             )
         )
         agent = Agent(
-            _agent_options(settings, self._node_id, run_dir),
+            agent_options(settings, self._node_id, run_dir.path),
             reactor=reactor,
             rendezvous=rendezvous,
             policy=PolicyRunner(
                 policy,
-                Intensity(_policy_settings(settings)),
+                Intensity(policy_settings(settings)),
                 name=settings.policy,
                 distribution=self._registry.blame(FAILURE_GROUP, settings.policy)[0],
                 post=reactor.post,
@@ -303,7 +276,7 @@ class _Job:
                 log=notice,
                 heard=self._observers.moment,
             ),
-            workers=self._timers.over(self._sleeps.over(self._hangs.over(workers))),
+            workers=self._watch.over(workers),
             reporter=self._reporter,
             plan=lambda command: self._plan(command, handler),
             journal=journal,
@@ -311,7 +284,7 @@ class _Job:
             adopted=workers.reap_adopted if subreaper else None,
             fence_passed=guardian.fence_passed,
             observe=self._note,
-            progress=self._hangs.progress,
+            progress=self._watch.hangs.progress,
         )
         self._control.serve(agent, rendezvous, workers)
         self._control.metrics = self._observers.exposition
@@ -323,14 +296,14 @@ class _Job:
             reserve_port=lambda: self._reserve_port(handler),
             notice=notice,
             said=self._said,
-            watch=self._hangs,
+            watch=self._watch.hangs,
         )
         self._observers.begin(reactor, notice=notice, beats=lambda: self._beats(workers))
         health = self._closing(HealthChecking(settings, brought=self._brought.health_check_server, notice=notice))
         health.serve(LoopPulse(lambda: agent.turned_s, lambda: reactor.post(lambda: None)))
         reactor.call_later(WARM_AFTER_S, self._settle_in)
         result = agent.run()
-        self._timers.close()
+        self._watch.timers.close()
         self._observers.close()
         if self._sidecar is not None:
             self._sidecar.close()
@@ -373,13 +346,11 @@ class _Job:
         self._observers.said(text)
 
     def _beats(self, workers: WorkerGroup) -> dict[int, "Beats"]:
-        files = {rank: self._hangs.beat_file(rank) for rank in workers.alive}
+        files = {rank: self._watch.hangs.beat_file(rank) for rank in workers.alive}
         return {rank: file.read() for rank, file in files.items() if file is not None}
 
     def _on_exit(self, exit: WorkerExit, agent: Agent) -> None:
-        self._hangs.ended(exit.local_rank)
-        self._sleeps.ended(exit.local_rank)
-        self._timers.ended(exit.local_rank)
+        self._watch.ended(exit.local_rank)
         if self._outcome is not None:
             self._outcome.exits[exit.global_rank] = exit
         agent.on_worker_exit(exit)
@@ -417,8 +388,7 @@ class _Job:
 
     def _own_children(self, guardian: Guardian, handler: RendezvousHandler) -> frozenset[int]:
         """Return the children of this process that belong to no worker."""
-        ours = guardian.pids() | handler.pids()
-        ours |= self._hangs.helpers() | self._control.helpers() | self._timers.helpers()
+        ours = guardian.pids() | handler.pids() | self._watch.helpers() | self._control.helpers()
         return ours if self._sidecar is None else ours | self._sidecar.pids()
 
     # --- what the agent asks for
@@ -458,9 +428,8 @@ class _Job:
             variables=dict(command.variables),
             use_agent_store=self._settings.agent_store or handler.use_agent_store,
         )
-        paths = self._hangs.with_files(self._logs.round_paths(command.round), command.round)
-        paths = self._timers.with_files(self._control.with_sockets(paths), command.round)
-        self._sleeps.begin_round(command.round)
+        paths = self._watch.begin_round(self._logs.round_paths(command.round), command.round)
+        paths = self._control.with_sockets(paths)
         launches, paths = self._logs.asked(worker_plan(self._settings, attempt, paths), paths)
         self._control.begin_round(launches)
         self._reporter.begin_round(paths, command.restart_count)
@@ -491,71 +460,6 @@ class _Closes(Protocol):
     def close(self) -> None: ...
 
 
-def _rendezvous_settings(settings: RunSettings, node_id: str, incarnation: str) -> RendezvousSettings:
-    return RendezvousSettings(
-        backend=settings.rdzv_backend,
-        run_id=settings.run_id,
-        endpoint=settings.rdzv_endpoint,
-        min_nodes=settings.min_nodes,
-        max_nodes=settings.max_nodes,
-        local_world_size=settings.nproc_per_node,
-        role=settings.role,
-        node_id=node_id,
-        node_rank=settings.node_rank,
-        master_addr=settings.master_addr,
-        master_port=settings.master_port,
-        local_addr=settings.local_addr,
-        monitor_interval_s=settings.monitor_interval_s,
-        incarnation=incarnation,
-        attempt=settings.rdzv_attempt,
-        spares=settings.spares,
-        fingerprint=_fingerprint(settings),
-        allow_mismatch=settings.allow_mismatch,
-        max_membership_changes=settings.max_membership_changes,
-        store_outage_grace_s=settings.store_outage_grace_s,
-        on_store_loss=settings.on_store_loss,
-    )
-
-
-def _fingerprint(settings: RunSettings) -> dict[str, str]:
-    if settings.rdzv_backend in _WITHOUT_STORE:
-        return {}
-    from elastic_core.launcher.fingerprint import run_fingerprint  # milliseconds that other runs save
-
-    return run_fingerprint(settings)
-
-
-def _policy_settings(settings: RunSettings) -> PolicySettings:
-    return PolicySettings(
-        name=settings.policy,
-        max_restarts=settings.max_restarts,
-        restart_window_s=settings.restart_window_s,
-        restart_backoff_s=settings.restart_backoff_s,
-        fatal_exit_codes=settings.fatal_exit_codes,
-        run_id=settings.run_id,
-        min_nodes=settings.min_nodes,
-        max_nodes=settings.max_nodes,
-    )
-
-
 def _where(handler: RendezvousHandler) -> str:
     store = getattr(handler, "store", None)
     return store.where if isinstance(store, CoordinationStore) else ""
-
-
-def _stop_signals(settings: RunSettings) -> tuple[int, ...]:
-    return tuple(sorted({signal.Signals[name] for name in settings.signals_to_handle} & STOP_SIGNALS))
-
-
-def _agent_options(settings: RunSettings, node_id: str, run_dir: RunDirectory) -> AgentOptions:
-    listed = {signal.Signals[name] for name in settings.signals_to_handle}
-    return AgentOptions(
-        run_id=settings.run_id,
-        node_id=node_id,
-        run_dir=str(run_dir.path),
-        pid=os.getpid(),
-        shutdown_timeout_s=settings.shutdown_timeout_s,
-        stop_signals=_stop_signals(settings),
-        forwarded_signals=tuple(sorted((listed | FORWARDED_SIGNALS) - STOP_SIGNALS)),
-        keep_interrupt=settings.debug_rank is not None,
-    )

@@ -181,7 +181,9 @@ class StoredRun:
             return "waiting for a round"
         ending = None if control is None else control.ending
         if ending is not None and (ending.token, ending.nonce) == (round_.token, round_.nonce):
-            return {"restart": "restarting", "asked": "restarting", "regroup": "regrouping"}.get(ending.kind, ending.kind)
+            return {"restart": "restarting", "asked": "restarting", "regroup": "regrouping"}.get(
+                ending.kind, ending.kind
+            )
         stopping = None if control is None else control.stopping
         if stopping is not None and (stopping.token, stopping.nonce) == (round_.token, round_.nonce):
             return "stopping"
