@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from reference_tables import READ_VARIABLES, WORKER_VARIABLES
-from torch_map import COMMANDS, MODULES, PAGES, Module, compat
+from torch_map import COMMANDS, MODULES, PAGES, VARIABLES, Module, compat
 
 from elastic_core.launcher.options import OPTIONS, OptionRow
 
@@ -34,11 +34,16 @@ def _default(row: OptionRow) -> str:
     return row.default_note or (f"`{row.default}`" if row.default else "")
 
 
+_OURS: Final = ("ELASTIC_", "ETCDCTL_", "PATH", "REDIS_", "SLURM_", "XDG_")
+"""How variables begin that torchrun does not know."""
+
+
 def variables() -> str:
     """The variables that torchrun sets or reads, and `elastic run` does."""
-    known = {**WORKER_VARIABLES, **READ_VARIABLES}
-    rows = ((f"`{name}`", text) for name, text in known.items() if not name.startswith("ELASTIC_"))
-    return _table(("variable", "here"), (row for row in rows if "redis" not in row[1] and "etcd`" not in row[1]))
+    known = {**WORKER_VARIABLES, **READ_VARIABLES, **VARIABLES}
+    return _table(
+        ("variable", "here"), ((f"`{name}`", text) for name, text in known.items() if not name.startswith(_OURS))
+    )
 
 
 def names() -> str:

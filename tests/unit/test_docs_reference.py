@@ -40,6 +40,18 @@ def test_every_option_is_in_the_reference_with_its_help_and_variable(row):
     assert row.env is None or (f"`{row.env}`" in text and f"`{row.env}`" in tables.pet_variables())
 
 
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *DOCS.glob("*.md"), *DOCS.glob("*/*.md")], ids=lambda page: page.stem
+)
+def test_nothing_is_left_for_later(page):
+    assert not re.findall(r"(?i)not available yet|not there yet|no effect yet|not implemented", page.read_text())
+
+
+@pytest.mark.parametrize("row", OPTIONS, ids=lambda row: row.name)
+def test_no_option_is_left_for_later(row):
+    assert "yet" not in row.help
+
+
 def variables_in_the_code():
     names = set()
     for path in SOURCES:
