@@ -38,13 +38,16 @@ class SignalWatch:
     """Turns signals into a `SignalException` of the wait that is going on, or of the next one.
 
     A signal is never raised in the middle of anything else. A second one, while nobody has waited since the first, has
-    the effect that it had before the watch; so has each once the watch has ended. A signal that was ignored (nohup)
-    stays so. Threading: the main thread; elsewhere nothing is watched, as Python gives signals to the main thread.
+    the effect that it had before the watch; so has each once the watch has ended, and in a process that is forked
+    meanwhile. A signal that was ignored (nohup) stays so. Threading: the main thread; elsewhere nothing is watched, as
+    Python gives signals to the main thread.
     """
 
     def __init__(self) -> None:
         """Watch nothing yet."""
         self._before: dict[int, object] = {}
+        self._pid = os.getpid()
+        self._over = False
         self._pending: int | None = None
         self._waiting = False
 
@@ -53,6 +56,7 @@ class SignalWatch:
         if threading.current_thread() is not threading.main_thread():
             LOG.info("signals are not watched: not the main thread")
             return
+        self._pid = os.getpid()
         for name in os.environ.get(SIGNALS_VARIABLE, _DEFAULT).split(","):
             signum = getattr(signal, name.strip(), None)
             if not isinstance(signum, signal.Signals) or signum in (signal.SIGKILL, signal.SIGSTOP):
@@ -61,13 +65,27 @@ class SignalWatch:
                 self._before[signum] = signal.signal(signum, self._on_signal)
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        if self._over or os.getpid() != self._pid:
+            # A later watch, or a fork, has kept us in place: whoever was there before us is meant.
+            self._pass_on(signum, frame)
+            return
         if self._waiting:
             self._waiting = False  # once: what follows from it must not be interrupted in turn
             raise _told(signum)
         if self._pending is not None:
             self.end()
-            os.kill(os.getpid(), signum)
+            self._pass_on(signum, frame)
+            return
         self._pending = signum
+
+    def _pass_on(self, signum: int, frame: FrameType | None) -> None:
+        before = _live(self._before[signum], signum)
+        if not callable(before) or signal.getsignal(signum) == self._on_signal:
+            signal.signal(signum, before)  # type: ignore[arg-type]  # what `signal.signal` returned
+        if callable(before):
+            before(signum, frame)
+        else:
+            os.kill(os.getpid(), signum)
 
     @contextmanager
     def wait(self) -> Iterator[None]:
@@ -76,7 +94,7 @@ class SignalWatch:
         Raises:
             SignalException: there is one, or was one since the last wait.
         """
-        if not self._before or threading.current_thread() is not threading.main_thread():
+        if not self._before or self._over or threading.current_thread() is not threading.main_thread():
             yield
             return
         self._waiting = True
@@ -90,12 +108,19 @@ class SignalWatch:
 
     def end(self) -> None:
         """Give the signals back, but for those that somebody else has taken meanwhile; idempotent."""
+        self._over = True
         if threading.current_thread() is not threading.main_thread():
             return
-        for signum in list(self._before):
-            before = self._before.pop(signum)
+        for signum, before in self._before.items():
             if signal.getsignal(signum) == self._on_signal:
-                signal.signal(signum, before)  # type: ignore[arg-type]  # what `signal.signal` returned
+                signal.signal(signum, _live(before, signum))  # type: ignore[arg-type]  # what `signal.signal` returned
+
+
+def _live(handler: object, signum: int) -> object:
+    """Return a handler, or for that of a watch that has ended what was there before it."""
+    while isinstance(watch := getattr(handler, "__self__", None), SignalWatch) and watch._over:
+        handler = watch._before[signum]
+    return handler
 
 
 def _told(signum: int) -> SignalException:
