@@ -101,8 +101,12 @@ class GroupKit:
 
     def start_calls(self, count=1, **more):
         """Start workers that call the function."""
-        launches = [self.launch("", rank, argv=(sys.executable, self.call.name), **more) for rank in range(count)]
-        self.group.start([msgspec.structs.replace(launch, function=self.call) for launch in launches])
+        self.group.start([self.call_launch(rank, **more) for rank in range(count)])
+
+    def call_launch(self, rank=0, **more):
+        """A worker that calls the function."""
+        launch = self.launch("", rank, argv=(sys.executable, self.call.name), **more)
+        return msgspec.structs.replace(launch, function=self.call)
 
     def run_until(self, condition, *, within_s=DEADLINE_S):
         """Turn the loop until the condition holds; return how long it took."""

@@ -4,6 +4,7 @@ import gc
 import json
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import function_samples as samples
 import pytest
-from group_kit import GroupKit, is_alive, open_fds, set_subreaper
+from group_kit import GroupKit, is_alive, open_fds, set_subreaper, state_of
 
 from elastic_core.errors import ConfigError, WorkerError
 from elastic_core.multiprocessing.functions import START_METHODS, FunctionCall, main_module
@@ -284,6 +285,51 @@ def test_the_end_of_the_server_is_told(group, method, tmp_path):
     assert kit.exits[0].code == 1  # how it ended went with the server
     with pytest.raises(WorkerError, match="the process that workers are forked from is gone"):
         kit.start_calls()
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_workers_without_their_server_are_reaped_by_whoever_takes_orphans_in(group, method, tmp_path):
+    path = tmp_path / "worker"
+    set_subreaper(True)
+    try:
+        kit = group(samples.sleep_and_tell, str(path), method=method)
+        kit.start_calls()
+        kit.run_until(path.exists)
+        (server,) = kit.functions.pids()
+        os.kill(server, signal.SIGKILL)
+        os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)  # its orphans are ours now
+        kit.stop(grace_s=5)
+        assert kit.exits[0].code == -signal.SIGTERM
+    finally:
+        set_subreaper(False)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_worker_that_has_ended_is_reaped_on_order_only(group, method):
+    kit = group(samples.add, 1, method=method)
+    first = kit.functions.start(kit.call_launch(0), None, None)
+    wait_for(lambda: not is_alive(first.child.pid))
+    second = kit.functions.start(kit.call_launch(1), None, None)
+    assert state_of(first.child.pid) == "Z", "its number must stay its own until somebody has asked"
+    assert first.child.poll() == 0
+    wait_for(lambda: second.child.poll() == 0)
+    for started in (first, second):
+        os.close(started.result_fd)
+
+
+def test_a_server_ends_though_this_process_has_many_files(group):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    kit = group(samples.add, 1, method="fork")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    many = []
+    try:
+        while not many or many[-1] < 1024:
+            many.append(os.dup(0))
+        kit.functions.close()
+    finally:
+        for fd in many:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])

@@ -17,7 +17,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import connection, get_context
+from multiprocessing import connection, get_context, process
 from multiprocessing.context import ForkProcess
 from typing import NoReturn
 
@@ -116,6 +116,7 @@ class _Server:
             os.read(began, 1)
             os.close(began)
         assert worker.pid is not None
+        process._children.discard(worker)  # type: ignore[attr-defined]  # the next start would reap what has ended
         self._workers[worker.pid] = worker
         return worker.pid
 

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import select
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from weakref import WeakSet
 from elastic_core.errors import WorkerError
 from elastic_core.multiprocessing.functions.call import FunctionCall
 from elastic_core.multiprocessing.functions.wire import MAX_FDS, MESSAGE_BYTES
+from elastic_core.multiprocessing.procfs import read_stat
 
 STATUS_LOST = 1
 """The code of a worker whose server is gone, and with it how the worker ended."""
@@ -60,7 +62,7 @@ class ForkServer:
         try:
             code: int | None = self._ask(("reap", pid), "code", [])
         except OSError:
-            return STATUS_LOST if _has_ended(pid) else None
+            return _code_of_orphan(pid)
         return code
 
     def _ask(self, message: tuple[str, object], kind: str, fds: list[int]) -> Any:  # noqa: ANN401  # by kind
@@ -117,14 +119,13 @@ class ForkedChild:
         return self.returncode
 
 
-def _has_ended(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
+def _code_of_orphan(pid: int) -> int | None:
+    """Return the exit code of a worker whose server is gone, None while it runs."""
+    with suppress(ChildProcessError):  # it is ours only where this process takes orphans in: an init, a subreaper
+        reaped, status = os.waitpid(pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if reaped else None
+    stat = read_stat(pid)
+    return None if stat is not None and stat.alive else STATUS_LOST  # nobody may ever reap it
 
 
 # --- the two kinds of servers
@@ -156,9 +157,9 @@ class _Process:
             pidfd = -1
         try:
             if pidfd >= 0:
-                import select
-
-                select.select([pidfd], [], [], _END_S)
+                poll = select.poll()  # unlike `select.select`, it takes descriptors above 1023
+                poll.register(pidfd, select.POLLIN)
+                poll.poll(_END_S * 1000)
             with suppress(ChildProcessError):  # somebody else has reaped it
                 return os.waitpid(self.pid, os.WNOHANG if pidfd >= 0 else 0)[0] != 0
         finally:
