@@ -154,10 +154,17 @@ class Driver:
         except Exception as err:  # noqa: BLE001  # whatever a store raises must reach the agent as one clear line
             failure = err
         finally:
-            if self._peers is not None:
-                self._peers.close()
-            self._store.close()
-            self._ended(failure)
+            self._ended(self._close(failure))
+
+    def _close(self, failure: Exception | None) -> Exception | None:
+        """Give back what is held; return what ended the thread before its time, at the latest here."""
+        for held in (self._peers, self._store):
+            try:
+                if held is not None:
+                    held.close()
+            except Exception as err:  # noqa: BLE001  # as in `_run`: whoever waits for the end must hear of it
+                failure = failure or err
+        return failure
 
     def _take(self) -> tuple[m.Event, ...]:
         with self._lock:
