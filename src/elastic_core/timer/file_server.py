@@ -116,7 +116,8 @@ class FileTimerServer:
             if request.expiration_time < 0:
                 self._timers.pop(key, None)
             else:
-                self._processes.hold(request.worker_pid)
+                if self._processes.hold(request.worker_pid):
+                    self._forget(request.worker_pid)  # of one that has ended, and had this pid
                 self._timers[key] = request
         self._let_go()
 
@@ -136,6 +137,9 @@ class FileTimerServer:
             if request.expiration_time <= deadline:
                 expired.setdefault(pid, []).append(request)
         return expired
+
+    def _forget(self, pid: int) -> None:
+        self._timers = {key: request for key, request in self._timers.items() if key[0] != pid}
 
     def _let_go(self) -> None:
         self._processes.keep({pid for pid, _ in self._timers})
@@ -201,6 +205,9 @@ class FileTimerServer:
         self._let_go()
 
     def _signal(self, pid: int, request: FileTimerRequest) -> None:
+        if pid == os.getpid():
+            _log.warning("the server's own process is over its time for %r; it goes on", request.scope_id)
+            return
         try:
             self._processes.send(pid, request.signal)
         except OSError as err:

@@ -76,7 +76,8 @@ class LocalTimerServer(TimerServer):
             if request.expiration_time < 0:
                 self._timers.pop(key, None)
             else:
-                self._processes.hold(request.worker_id)
+                if self._processes.hold(request.worker_id):
+                    self._forget(request.worker_id)  # of one that has ended, and had this pid
                 self._timers[key] = request
         self._let_go()
 
@@ -106,6 +107,9 @@ class LocalTimerServer(TimerServer):
     def _reap_worker(self, worker_id: int) -> bool:
         self._processes.send(worker_id, signal.SIGKILL)
         return True
+
+    def _forget(self, pid: int) -> None:
+        self._timers = {key: request for key, request in self._timers.items() if key[0] != pid}
 
     def _let_go(self) -> None:
         self._processes.keep({pid for pid, _ in self._timers})

@@ -27,6 +27,7 @@ class TimerPipe:
     def __init__(self, path: str) -> None:
         """Make and open it."""
         self.path = path
+        self.fd = self._writer = -1
         _clear(path)
         os.mkfifo(path, 0o600)
         made = os.lstat(path)  # beside the descriptors' own
@@ -37,6 +38,8 @@ class TimerPipe:
             # A writer of our own: without any the pipe would be readable all the time, at its end.
             self._writer = os.open(path, os.O_WRONLY | flags)
         except OSError:
+            if self.fd >= 0:
+                os.close(self.fd)
             self._remove()
             raise
 

@@ -20,10 +20,13 @@ class Processes:
         self._fds: dict[int, int] = {}
 
     def hold(self, pid: int) -> bool:
-        """Hold a process; False: there is no such process, so that whoever has this pid later is a stranger."""
+        """Hold a process; True: only from now on, so that whatever is known of this pid is about another one.
+
+        One that has ended already can't be held, so that whoever has its pid later is a stranger.
+        """
         if pid in self._fds:
             if self.lives(pid):
-                return True
+                return False
             self.let_go(pid)
         try:
             self._fds[pid] = os.pidfd_open(pid)
