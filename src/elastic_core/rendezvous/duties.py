@@ -39,12 +39,6 @@ GATHER_S = 2.0
 """How long nodes that stop their workers are waited for before it is decided without their word."""
 LOSS_MARGIN_S = 1.5
 """How much later than its lease ends a lost node is missed by all, at the longest."""
-MEMORY_LIMIT = 64
-"""How many nodes that are gone a round document remembers."""
-LOSS_MARGIN_S = 1.5
-"""How much later than its lease ends a lost node is missed by all, at the longest."""
-MEMORY_LIMIT = 64
-"""How many nodes that are gone a round document remembers."""
 
 
 def judge(view: View, notes: Notes) -> Judgement:

@@ -14,12 +14,6 @@ from elastic_core.rendezvous.roster import Candidate, assign, choose, entries
 
 PARK_S = (0.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """How long a node that left without a word waits as a spare when it is back, by how often it did so."""
-GATHER_S = 2.0
-"""How long nodes that stop their workers are waited for before it is decided without their word."""
-LOSS_MARGIN_S = 1.5
-"""How much later than its lease ends a lost node is missed by all, at the longest."""
-MEMORY_LIMIT = 64
-"""How many nodes that are gone a round document remembers."""
 MEMORY_LIMIT = 64
 """How many nodes that are gone a round document remembers."""
 

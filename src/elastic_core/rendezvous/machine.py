@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from elastic_core.rendezvous import member_messages as m
 from elastic_core.rendezvous.acting import DEPUTIES, KEEP_S, Planned, do_duty, swap_control
-from elastic_core.rendezvous.documents import ControlDocument, Ending, RosterEntry, Verdict, encode
+from elastic_core.rendezvous.documents import HISTORY_LIMIT, ControlDocument, Ending, RosterEntry, Verdict, encode
 from elastic_core.rendezvous.hearing import MEMBERS, hear
 from elastic_core.rendezvous.heeding import PART_S, heed, knows_members, own_round, record_of
 from elastic_core.rendezvous.member_messages import Step
@@ -30,7 +30,6 @@ LAST_WORD_S = 2.0
 """How long a node that leaves with the run's verdict waits for a store that is away, to give it."""
 ASK_EVERY_S = 0.25
 PEERS_LIMIT = 8
-HISTORY_LIMIT = 64
 _READ_COST_S = 0.0002
 """How much later the leader reads all members again, for each of them: it must not spend its time on reading."""
 _LONGEST_READ_PAUSE_S = 0.25
