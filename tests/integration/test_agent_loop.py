@@ -8,8 +8,19 @@ from elastic_core import messages as m
 from elastic_core.agent.journal import Journal
 from elastic_core.agent.loop import FENCED, Agent
 from elastic_core.agent.parts import AgentOptions
+from elastic_core.agent.steps import PEERS_SETTLE_S
 from elastic_core.reactor import Reactor
-from elastic_core.types import Decided, Failure, FailureClass, Restart, Round, RoundEnded, WorkerExit
+from elastic_core.types import (
+    Decided,
+    FailedWorker,
+    Failure,
+    FailureClass,
+    Origin,
+    Restart,
+    Round,
+    RoundEnded,
+    WorkerExit,
+)
 
 ROUND = Round(
     index=4, token=9, nonce="n", node_rank=0, node_count=2, local_world_size=2, base_rank=2, world_size=4,
@@ -68,13 +79,13 @@ class Workers:
 
 class Reporter:
     def __init__(self):
-        self.told = []
+        self.told, self.failed = [], ()
 
     def examine(self, round_, exits, restart_count):
-        return make_failure(2)
+        return make_failure(exits[-1].global_rank)
 
     def failed_workers(self):
-        return ()
+        return self.failed
 
     def decided(self, failure, decision, fallback_reason):
         self.told.append(("decided", failure.global_rank))
@@ -101,7 +112,8 @@ def killed(rank, **changes):
 class Played:
     """An agent that has come to run the round."""
 
-    def __init__(self, reactor, fence_s):
+    def __init__(self, reactor, fence_s, gathers):
+        self.reactor = reactor
         self.rendezvous, self.policy, self.workers, self.reporter = Rendezvous(), Policy(), Workers(), Reporter()
         self.journal = Journal()
         self.agent = Agent(
@@ -109,7 +121,7 @@ class Played:
             policy=self.policy, hooks=Hooks(), workers=self.workers, reporter=self.reporter, plan=lambda _: [],
             journal=self.journal, note_workers=lambda _: None, fence_passed=lambda now_s: now_s >= fence_s,
         )  # fmt: skip
-        self.agent.dispatch(m.StartRequested(control=True))
+        self.agent.dispatch(m.StartRequested(control=True, gathers=gathers))
         self.agent.dispatch(m.RoundFormed(round=ROUND))
 
     def hear(self, change):
@@ -119,7 +131,7 @@ class Played:
 @pytest.fixture
 def play():
     reactor = Reactor()
-    yield lambda fence_s=float("inf"): Played(reactor, fence_s)
+    yield lambda fence_s=float("inf"), gathers=False: Played(reactor, fence_s, gathers)
     reactor.close()
 
 
@@ -179,3 +191,23 @@ def test_the_grace_period_is_the_shorter_of_the_users_and_the_leases(play):
     it.hear(RoundEnded(reason="cut off", stop_within_s=100.0))
     it.hear(RoundEnded(reason="cut off", stop_within_s=2.0))
     assert [grace_s for _, grace_s in it.workers.stops] == [30.0, 2.0]
+
+
+@pytest.mark.parametrize("origin", [Origin.COLLATERAL, Origin.INTRINSIC])
+def test_where_all_have_merely_lost_a_peer_it_is_judged_later_and_with_what_came_since(play, origin):
+    it = play(gathers=True)
+    it.reporter.failed = (
+        FailedWorker(
+            exit=killed(0), origin=origin, failure_class=FailureClass.USER_EXCEPTION, summary="reset", at_ns=0
+        ),
+    )
+    began_s = it.reactor.now_s()
+    it.agent.on_worker_exit(killed(0))
+    assert len(it.policy.answers) == (origin is Origin.INTRINSIC)
+    it.agent.on_worker_exit(killed(1))
+    while not it.policy.answers:
+        it.reactor.turn()
+    took_s = it.reactor.now_s() - began_s
+    (failure, _), late = it.policy.answers[0], origin is Origin.COLLATERAL
+    assert (failure.global_rank, took_s >= PEERS_SETTLE_S) == (3 if late else 2, late)
+    assert took_s < 1.0

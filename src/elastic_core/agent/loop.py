@@ -327,8 +327,9 @@ class Agent:
             return
 
         def judge() -> None:
-            if isinstance(self._state, Deciding) and self._state.round is round_:
-                self.dispatch(m.Examined(failure=failure))
+            state = self._state
+            if isinstance(state, Deciding) and state.round is round_:  # and others of this node may have ended since
+                self.dispatch(m.Examined(failure=self._examine(state.exits, round_)))
 
         self._reactor.call_later(PEERS_SETTLE_S, judge)
 
