@@ -24,8 +24,11 @@ from elastic_core.multiprocessing import (
     SubprocessContext,
     start_processes,
 )
+from elastic_core.multiprocessing.console import Console
 from elastic_core.multiprocessing.redirects import get_std_cm, redirect, redirect_stderr, redirect_stdout
+from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.multiprocessing.subprocess_handler import SubprocessHandler, get_subprocess_handler
+from elastic_core.multiprocessing.supervised import SupervisedWorkers
 from elastic_core.multiprocessing.tail_log import TailLog
 from support import wait_for
 
@@ -210,6 +213,24 @@ def test_what_cannot_start_is_one_line_and_leaves_nothing(start):
         start(samples.add, {0: (1,)}, start_method="threads")
 
 
+def test_no_workers_at_all_have_ended_well(start):
+    result = start("/bin/true", {}).wait(timeout=20)
+    assert (result.return_values, result.failures) == ({}, {})
+
+
+def test_what_breaks_the_supervision_off_is_no_success(start, monkeypatch):
+    def broken(console, timeout_s=0.0):
+        raise OSError("the console is gone")
+
+    monkeypatch.setattr(Console, "flush", broken)
+    before = signal.getsignal(signal.SIGTERM)
+    context = start("/bin/true", {0: ()})
+    assert signal.getsignal(signal.SIGTERM) != before
+    with pytest.raises(OSError, match="the console is gone"):
+        context.wait()
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
 def test_ranks_must_be_full(tmp_path):
     specs = DefaultLogsSpecs(log_dir=str(tmp_path))
     with pytest.raises(RuntimeError, match=r"envs: local rank mapping mismatch: has \[0\], needed 0 to 1"):
@@ -255,6 +276,41 @@ def test_a_signal_between_waits_is_told_by_the_next(start):
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)  # the second in a row has its usual effect
     context.close()
+
+
+def test_ctrl_c_while_they_start_leaves_none(tmp_path):
+    class Interrupted(threading.Event):
+        def wait(self, timeout=None):
+            raise KeyboardInterrupt
+
+    workers = SupervisedWorkers("x")
+    workers._began = Interrupted()
+    env = dict(os.environ, **workers.mark)
+    with pytest.raises(KeyboardInterrupt):
+        workers.start([WorkerLaunch(local_rank=0, global_rank=0, argv=("/bin/sleep", "60"), env=env)])
+    assert workers.finished.is_set()
+    assert workers.exits[0].code == -signal.SIGKILL
+
+
+def test_a_forked_child_that_ends_leaves_them_to_its_parent(tmp_path):
+    script = tmp_path / "forks.py"
+    script.write_text(
+        "import os, sys\n"
+        "from elastic_core.multiprocessing import DefaultLogsSpecs, start_processes\n"
+        f"specs = DefaultLogsSpecs({str(tmp_path / 'logs')!r})\n"
+        f"wait = 'while [ ! -e {tmp_path / 'go'} ]; do sleep 0.05; done'\n"
+        "context = start_processes('x', '/bin/sh', {0: ('-c', wait)}, {0: {}}, specs)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    sys.exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "assert context.wait(0) is None\n"
+        f"open({str(tmp_path / 'go')!r}, 'w').close()\n"
+        "print(context.wait().return_values)\n"
+    )
+    command = [sys.executable, "-W", "ignore", str(script)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert ran.stdout == "{0: None}\n"
 
 
 def test_workers_do_not_outlive_a_caller_that_forgets_them(tmp_path):

@@ -57,6 +57,7 @@ class GroupContext(PContext):
         self._signals = SignalWatch()
         self._workers: SupervisedWorkers | None = None
         self._result: RunProcsResult | None = None
+        self._pid = os.getpid()
 
     @abstractmethod
     def _make_workers(self) -> SupervisedWorkers:
@@ -73,6 +74,7 @@ class GroupContext(PContext):
         """As in `PContext`."""
         if self._workers is not None:
             raise ValueError("the workers of this context were started before")
+        self._pid = os.getpid()
         # First, for what forks this process; the thread that supervises comes after.
         self._workers = self._make_workers()
         self._signals.begin()
@@ -118,9 +120,11 @@ class GroupContext(PContext):
             ended = wait_for(self._workers.finished, None if timeout < 0 else timeout)
         if not ended:
             return None
-        if self._result is None:
-            self._result = self._make_result(self._workers)
-        self._end()
+        try:
+            if self._result is None:
+                self._result = self._make_result(self._workers)
+        finally:
+            self._end()
         return self._result
 
     def _make_result(self, workers: SupervisedWorkers) -> RunProcsResult:
@@ -142,6 +146,8 @@ class GroupContext(PContext):
 
     def close(self, death_sig: signal.Signals | None = None, timeout: float = 30) -> None:
         """As in `PContext`."""
+        if os.getpid() != self._pid:
+            return  # a forked child on its way out: they are its parent's
         if self._workers is not None:
             self._workers.stop(death_sig or signal.SIGTERM, timeout)
             self._workers.finished.wait()  # the ladder ends by itself, whatever a worker does

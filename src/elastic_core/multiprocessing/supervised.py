@@ -56,6 +56,7 @@ class SupervisedWorkers:
         self._unloadable: WorkerError | None = None
         self._reactor: Reactor | None = None
         self._stopping = False
+        self._unwanted = False
 
     @property
     def mark(self) -> dict[str, str]:
@@ -68,7 +69,10 @@ class SupervisedWorkers:
 
         Raises:
             WorkerError: a value can't be loaded here.
+            Exception: what has broken off the supervision; how the workers ended is not known then.
         """
+        if self._error is not None:
+            raise self._error
         if self._unloadable is not None:
             raise self._unloadable
         return self._values
@@ -81,7 +85,13 @@ class SupervisedWorkers:
         """
         self._launches = launches
         self._thread.start()
-        self._began.wait()
+        try:
+            self._began.wait()
+        except BaseException:  # Ctrl-C: nobody will ever hold them
+            self._unwanted = True
+            self.stop(signal.SIGKILL, 0.0)
+            self.finished.wait()
+            raise
         if self._error is not None:
             self._thread.join()
             raise self._error
@@ -130,6 +140,8 @@ class SupervisedWorkers:
         else:
             self.pids.update(group.pids)
             self._began.set()
+            if self._unwanted or not self._launches:
+                self._stop(signal.SIGKILL, 0.0)
         reactor.run()
         console.flush()
         try:
