@@ -10,6 +10,7 @@ from elastic_core import events, metrics
 from elastic_core import messages as m
 from elastic_core.events import handlers as event_handlers
 from elastic_core.events import recording
+from elastic_core.launcher import observing_feed
 from elastic_core.launcher.agent_events import AgentEvents, Identity
 from elastic_core.launcher.agent_metrics import AgentMetrics
 from elastic_core.launcher.observing_feed import MOST_WAITING, Feed
@@ -133,6 +134,9 @@ def test_a_handler_that_hangs_fills_no_memory(lines):
         def hear(self, seen):
             hold.wait(60)
 
+        def close(self):
+            pass
+
     feed = Feed([Hangs()], tell=lines.append)
     feed.start()
     for _ in range(MOST_WAITING + 5):
@@ -147,3 +151,30 @@ def test_a_handler_that_hangs_fills_no_memory(lines):
 
 def test_a_feed_that_was_never_started_is_closed_at_once(lines):
     assert Feed([], tell=lines.append).close()
+
+
+def test_a_handler_that_does_not_close_is_left_behind(lines, monkeypatch):
+    monkeypatch.setattr(observing_feed, "CLOSE_LIMIT_S", 0.1)
+    hold = threading.Event()
+
+    class Stuck(KeptMetrics):
+        def close(self):
+            hold.wait(60)
+
+    own = Stuck()
+    feed = Feed([metric_outlet(lines, own)], tell=lines.append)
+    feed.start()
+    feed.put(STOPPED)
+    assert not feed.close()
+    assert own.got
+    hold.set()
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_handlers_are_closed_with_their_feed(lines, started):
+    own = KeptMetrics()
+    feed = Feed([metric_outlet(lines, own)], tell=lines.append)
+    if started:
+        feed.start()
+    assert feed.close()
+    assert own.closed

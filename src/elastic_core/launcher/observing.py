@@ -119,8 +119,6 @@ class Observing(Observers):
             tell=self._tell,
         )
         event_outlet = EventOutlet(lambda: AgentEvents(self._identity()), event_handler, tell=self._tell)
-        self._cleanup.callback(metric_outlet.close)
-        self._cleanup.callback(event_outlet.close)
         outlets: list[Outlet] = [metric_outlet, event_outlet]
         self._feed = Feed(outlets, tell=self._tell)
         self._metric_outlet = metric_outlet if built else None
@@ -160,8 +158,7 @@ class Observing(Observers):
         self._post = None
         if feed is not None and not feed.close():
             self._lines.append("a handler of metrics or events has not returned; the run ends without it")
-        elif feed is not None:
-            self._cleanup.close()
+        self._cleanup.close()
         self._flush()
 
     def _tell(self, text: str) -> None:

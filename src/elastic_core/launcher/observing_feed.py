@@ -22,6 +22,10 @@ class Outlet(Protocol):
         """Take it."""
         ...
 
+    def close(self) -> None:
+        """Give back what handlers hold. Called: last, on the same thread."""
+        ...
+
 
 class Published(Record, frozen=True, kw_only=True):
     """A value that something in this process has published by itself, and for whom."""
@@ -95,16 +99,23 @@ class Feed:
             self._queue.put(what)
 
     def close(self) -> bool:
-        """Wait a moment until all is handed on, and end; idempotent. False: a handler has not returned."""
-        thread = self._thread
-        if self._closed or thread is None:
+        """Wait a moment until all is handed on and closed, and end; idempotent. False: a handler has not returned."""
+        if self._closed:
             return True
         self._closed = True
+        thread = self._thread
+        if thread is None:
+            self._close_outlets()
+            return True
         self._queue.put(None)
         thread.join(CLOSE_LIMIT_S)
         if self._dropped:
             self._tell(f"{self._dropped} metrics and events were dropped: their handlers were too slow")
         return not thread.is_alive()
+
+    def _close_outlets(self) -> None:
+        for outlet in self._outlets:
+            outlet.close()
 
     def _serve(self) -> None:
         while (what := self._queue.get()) is not None:
@@ -113,3 +124,4 @@ class Feed:
                 continue
             for outlet in self._outlets:
                 outlet.hear(what)
+        self._close_outlets()  # here, too, nobody waits for them without an end
