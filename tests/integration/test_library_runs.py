@@ -173,6 +173,19 @@ class TestTheCaller:
         assert caller.returncode == 0
         assert processes_with("TORCHELASTIC_RUN_ID=told-to-stop") == []
 
+    def test_from_a_main_module_without_its_guard_ends_with_the_whole_advice(self, script):
+        path = script(
+            "from elastic_core.launcher import launch\n"
+            "def work():\n"
+            "    return 1\n"
+            "launch(work, nproc_per_node=1, max_restarts=3)\n"
+        )
+        ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=60, check=False)
+        assert ran.returncode == 1
+        report = " ".join(ran.stderr.partition("\n── run ")[2].partition("\nIncident: ")[0].split())
+        assert "import or usage error: elastic_core.errors.ConfigError: 'work': a worker imports" in report
+        assert 'Try: put what starts them below `if __name__ == "__main__":` Decision: stop (another try' in report
+
     @pytest.mark.parametrize(
         ("call", "said"),
         [

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from elastic_core.failure.incident import Incident, IncidentDecision, IncidentFrame, IncidentWorker
 from elastic_core.failure.traceback_text import frame_lines, place
+from elastic_core.types import FailureClass
 
 MAX_LINES = 25
 MIN_WIDTH = 40
@@ -156,8 +157,9 @@ def _node(incident: Incident) -> str:
 
 def _message(incident: Incident, width: int) -> Iterator[str]:
     first = incident.first
-    # Nothing else tells of what the launcher itself could not do: the advice stands at the end.
-    room = MAX_SUMMARY_LINES if first is None else 1
+    # Nothing else tells of what the launcher itself could not do, or of how it was used: the advice stands at the end.
+    advises = first is None or incident.failure_class is FailureClass.USAGE
+    room = MAX_SUMMARY_LINES if advises else 1
     yield from _wrapped(f"{incident.failure_class.value}: {_clean(incident.summary)}", width, room)
     exception = None if first is None else first.exception
     if exception is None:

@@ -127,12 +127,14 @@ def _document(error: BaseException, *, source: str, at_ns: int) -> dict[str, Any
 
 def _our_part(error: BaseException, source: str, at_ns: int) -> dict[str, Any]:
     frames = _frames(error)
+    importing = isinstance(error, SyntaxError | ImportError) and at_top_level(frames)
     return {
         "timestamp_ns": at_ns,
         "source": source,
         "type": _type_name(type(error)),
         "frames": frames,
-        "top_level_import": isinstance(error, SyntaxError | ImportError) and at_top_level(frames),
+        # Without a frame of anybody's, an error of ours says that the call can't be made as it was written.
+        "top_level_import": importing or (not frames and type(error).__module__ == "elastic_core.errors"),
     }
 
 
