@@ -3,10 +3,14 @@
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from elastic_core.errors import RendezvousStateError
+from elastic_core.failure.intensity import Intensity
 from elastic_core.rendezvous.documents import (
+    BUDGET_LIMIT,
     FORMAT,
+    HISTORY_LIMIT,
     ControlDocument,
     Ending,
     MemberRecord,
@@ -16,9 +20,10 @@ from elastic_core.rendezvous.documents import (
     Verdict,
     decode,
     encode,
+    remembered,
 )
 from elastic_core.testing import sample_failure
-from elastic_core.types import NodeReport
+from elastic_core.types import NodeReport, PolicySettings, Restart, Stop
 
 ROUND = RoundDocument(
     epoch="e", token=3, nonce="n.1", index=2, master_addr="10.0.0.1", master_port=4711,
@@ -76,3 +81,26 @@ def test_another_version_is_named():
 
 def test_a_field_of_a_later_minor_version_is_passed_over():
     assert decode(encode(ROUND)[:-1] + b',"later":1}', RoundDocument) == ROUND
+
+
+@pytest.mark.parametrize("budget", [3, 200])
+def test_a_budget_is_counted_however_long_ago_it_was_spent(budget):
+    policy = Intensity(PolicySettings(name="intensity", max_restarts=budget))
+    history, failure = (), sample_failure(message="boom", log_tail="tail")
+    for _ in range(2 * budget):
+        decision = policy.decide(failure, history)
+        if isinstance(decision, Stop):
+            break
+        history = remembered(history, replace(failure, decision=decision))
+    assert len(history) == budget
+    assert [past.message for past in history[-HISTORY_LIMIT:]] == ["boom"] * min(budget, HISTORY_LIMIT)
+    assert not any(past.message for past in history[:-HISTORY_LIMIT])
+
+
+def test_a_history_does_not_grow_without_an_end():
+    history = ()
+    for _ in range(BUDGET_LIMIT + 9):
+        history = remembered(history, sample_failure(message="m" * 1000, decision=Restart(rule="max-restarts")))
+    assert len(history) == BUDGET_LIMIT
+    document = ControlDocument(epoch="e", attempt=0, secret="s", history=history)
+    assert len(encode(document)) < 400_000  # etcd's servers take 1.5 MB at once

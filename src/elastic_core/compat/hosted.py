@@ -24,6 +24,7 @@ from elastic_core.errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
+from elastic_core.rendezvous.documents import remembered
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.types import (
     API_VERSION,
@@ -50,7 +51,6 @@ BARRIER_S = 300.0
 """How long a node whose workers are done waits for the others' to be, by default: as torch's agent does."""
 AWAY_S = 5.0
 """How long it waits for a store that is away: its host may have gone with all that was to be said."""
-HISTORY_LIMIT = 64
 
 _KINDS: tuple[tuple[str, type[RendezvousError]], ...] = (
     ("RendezvousGracefulExitError", RendezvousGracefulExitError),
@@ -286,7 +286,7 @@ class HostedRendezvous(RendezvousHandler):
         self._heard = decided
         talk.count("heard", add=1)
         if isinstance(decided.decision, Restart) and decided.failure is not None:
-            history = (*self._books.history, replace(decided.failure, decision=decided.decision))[-HISTORY_LIMIT:]
+            history = remembered(self._books.history, replace(decided.failure, decision=decided.decision))
             self._books = replace(self._books, restarts=self._books.restarts + 1, history=history)
 
     def num_nodes_waiting(self) -> int:

@@ -5,10 +5,11 @@ roster, is written once for each round and read once by each node; its entries a
 thousand of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from elastic_core.errors import RendezvousStateError
 from elastic_core.types import Failure, NodeReport, NodeSteps, Record, RunSteps
@@ -205,7 +206,9 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 HISTORY_LIMIT = 64
-"""How many failures are kept; policies look at the last ones."""
+"""How many failures are kept whole; policies look at the last ones."""
+BUDGET_LIMIT = 500
+"""How many are kept at all, without their messages: what they cost counts, however long ago it was."""
 
 _D = TypeVar("_D", MemberRecord, RoundDocument, ControlDocument)
 
@@ -216,6 +219,13 @@ _VERSIONED = b'{"v":%d,' % FORMAT
 
 class _Versioned(msgspec.Struct):
     v: Any = None
+
+
+def remembered(history: Sequence[Failure], failure: Failure) -> tuple[Failure, ...]:
+    """Return a history with one more failure: small, since all nodes read it for as long as the run lasts."""
+    every = (*history, replace(failure, log_tail=""))[-BUDGET_LIMIT:]
+    old = (replace(past, message="") if past.message else past for past in every[:-HISTORY_LIMIT])
+    return (*old, *every[-HISTORY_LIMIT:])
 
 
 def encode(document: MemberRecord | RoundDocument | ControlDocument) -> bytes:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from elastic_core.rendezvous import member_messages as m
 from elastic_core.rendezvous.acting import DEPUTIES, KEEP_S, Planned, do_duty, swap_control
-from elastic_core.rendezvous.documents import HISTORY_LIMIT, ControlDocument, Ending, RosterEntry, Verdict, encode
+from elastic_core.rendezvous.documents import ControlDocument, Ending, RosterEntry, Verdict, encode, remembered
 from elastic_core.rendezvous.hearing import MEMBERS, hear
 from elastic_core.rendezvous.heeding import PART_S, heed, knows_members, own_round, record_of
 from elastic_core.rendezvous.member_messages import Step
@@ -24,7 +24,6 @@ from elastic_core.rendezvous.outage import gives_up_s, misses_host_s, needs_leas
 from elastic_core.rendezvous.steps_heeded import question
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic
 from elastic_core.rendezvous.which_run import puts_back
-from elastic_core.types import Failure
 
 LAST_WORD_S = 2.0
 """How long a node that leaves with the run's verdict waits for a store that is away, to give it."""
@@ -225,16 +224,10 @@ def _post(state: State, now_s: float) -> Planned:
     post, control = state.post, state.control
     if post is None or control is None or control.epoch != state.epoch:
         return state, None
-    history = _with(control.history, post.failure, post)
+    history = control.history if post.failure is None else remembered(control.history, post.failure)
     if isinstance(post, Ending):
         return swap_control(state, replace(control, ending=post, history=history, stopping=None))
     return swap_control(state, replace(control, verdict=post, history=history, stopping=None))
-
-
-def _with(history: tuple[Failure, ...], failure: Failure | None, post: object) -> tuple[Failure, ...]:
-    if failure is None:
-        return history
-    return (*history, replace(failure, log_tail=""))[-HISTORY_LIMIT:]  # read by all nodes, for as long as the run lasts
 
 
 def _leave_at_last(state: State, now_s: float) -> Planned:
