@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from elastic_core.cli.ctl_target import Target, worker_of
 from elastic_core.control_plane import Request, Response, handlers, paths, sockets
 from elastic_core.control_plane.http import LONGEST_BODY, serve
-from elastic_core.errors import ConfigError
+from elastic_core.control_plane.torch_handlers import TorchHandlers
+from elastic_core.errors import ConfigError, ElasticError
 
 
 class Offer:
@@ -119,12 +121,29 @@ def test_parameters_are_of_the_address_and_of_a_form(path, body, kind, params):
     ("head", "status"),
     [
         (f"Content-Length: {LONGEST_BODY + 1}", 413),
+        (f"Content-Length: {'9' * 5000}", 413),
         ("Content-Length: -1", 400),
         ("Transfer-Encoding: chunked", 400),
     ],
 )
 def test_bodies_without_a_bound_are_refused(head, status):
     assert exchange(OFFER, f"POST /handler/ping HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode())[0] == status
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_what_is_no_address_is_refused(method):
+    status, _, body = ask(OFFER, method, "http://[/handler/ping")
+    assert (status, body) == (400, b"no address: Invalid IPv6 URL")
+
+
+def test_agent_that_refuses_to_tell_its_workers_is_one_line(folder):
+    path = str(folder / "agent.sock")
+    with sockets.listen(path) as listening:
+        thread = threading.Thread(target=lambda: serve(listening.accept()[0], Offer(workers=broken)))
+        thread.start()
+        with pytest.raises(ElasticError, match=r"^the agent refused 'workers' \(status 500\): .*ValueError: boom$"):
+            worker_of(Target(name="the agent", path=path), 0, timeout_s=10)
+        thread.join(10)
 
 
 @pytest.mark.parametrize("noise", [b"", b"\r\n", b"\x00\xff\x80 nonsense\r\n\r\n", b"POST /handler/ping"])
@@ -224,6 +243,16 @@ def test_socket_of_a_stranger_is_refused(folder):
     os.chown(folder / "a", 12345, 12345)
     with pytest.raises(ConfigError, match="belongs to user 12345"):
         sockets.listen(str(folder / "a"))
+
+
+def test_directory_for_torchs_socket_that_was_there_is_refused(folder):
+    (folder / "elsewhere").mkdir(0o700)
+    (folder / "a.torch").symlink_to(folder / "elsewhere")
+    (folder / "b.torch").mkdir()
+    (folder / "b.torch").chmod(0o755)
+    for name in ("a", "b"):
+        with pytest.raises(ConfigError, match=r"is no directory of user .* with mode 0700\. Try: remove it"):
+            TorchHandlers(str(folder / name))._begin()
 
 
 def test_name_that_is_too_long_is_refused(folder):

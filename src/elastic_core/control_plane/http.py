@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Final, Protocol
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from elastic_core.control_plane.handlers import JSON, TEXT, Handler, Request, Response
 
 HANDLER_PATH: Final = "/handler/"
 LONGEST_BODY: Final = 1 << 20
+_LONGEST_LENGTH: Final = 20
+"""Digits; Python refuses to read thousands of them."""
 READ_TIMEOUT_S: Final = 10.0
 """How long a client may take over its request."""
 _FORM: Final = "application/x-www-form-urlencoded"
@@ -70,7 +72,10 @@ class _Exchange(BaseHTTPRequestHandler):
         """Say nothing: stderr is the training's."""
 
     def do_GET(self) -> None:
-        path = urlsplit(self.path).path
+        address = self._address()
+        if address is None:
+            return
+        path = address.path
         if path == "/":
             page = f'<h1>{self._offer.title}</h1>\n<a href="{HANDLER_PATH}">Handler names</a>\n'
             self._send(HTTPStatus.OK, page.encode(), "text/html")
@@ -81,9 +86,9 @@ class _Exchange(BaseHTTPRequestHandler):
             self._send(HTTPStatus.NOT_FOUND, b"", TEXT)
 
     def do_POST(self) -> None:
-        address = urlsplit(self.path)
-        body = self._body()
-        if body is None:
+        address = self._address()
+        body = None if address is None else self._body()
+        if address is None or body is None:
             return
         if not address.path.startswith(HANDLER_PATH):
             self._send(HTTPStatus.NOT_FOUND, b"", TEXT)
@@ -99,13 +104,21 @@ class _Exchange(BaseHTTPRequestHandler):
 
     do_HEAD = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _nothing
 
+    def _address(self) -> SplitResult | None:
+        """Return what is asked for; None: it was refused."""
+        try:
+            return urlsplit(self.path)
+        except ValueError as err:
+            self._send(HTTPStatus.BAD_REQUEST, f"no address: {err}".encode(), TEXT)
+            return None
+
     def _body(self) -> bytes | None:
         """Return the request's body; None: it was refused."""
         text = self.headers.get("Content-Length", "0")
         if not text.isdecimal() or "Transfer-Encoding" in self.headers:
             self._send(HTTPStatus.BAD_REQUEST, b"a body needs its Content-Length", TEXT)
             return None
-        if int(text) > LONGEST_BODY:
+        if len(text) > _LONGEST_LENGTH or int(text) > LONGEST_BODY:
             self._send(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, b"the body is longer than 1 MiB", TEXT)
             return None
         return self.rfile.read(int(text))

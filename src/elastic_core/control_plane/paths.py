@@ -112,6 +112,18 @@ def check_directory(folder: Path) -> None:
         )
 
 
+def check_private(folder: Path) -> None:
+    """Refuse a directory that others can enter, or that leads elsewhere: it was there before us.
+
+    Raises:
+        ConfigError: it is not this user's alone.
+        OSError: it can't be looked at.
+    """
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise ConfigError(f"{str(folder)!r} is no directory of user {os.geteuid()} with mode 0700", hint="remove it")
+
+
 def _is_safe(folder: Path) -> bool:
     try:
         check_directory(folder)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from elastic_core.control_plane.handlers import Handler, Request, Response
-from elastic_core.control_plane.paths import TORCH_SUFFIX, remove_torch_socket
+from elastic_core.control_plane.paths import TORCH_SUFFIX, check_private, remove_torch_socket
 
 
 class _Server(Protocol):
@@ -59,6 +59,7 @@ class TorchHandlers:
             if self._server is None:
                 # Torch makes its socket by the umask: the directory keeps others out.
                 self._folder.mkdir(0o700, exist_ok=True)
+                check_private(self._folder)
                 self._path.unlink(missing_ok=True)  # of a process that is gone; torch would refuse it
                 torch = _torch()
                 assert torch is not None  # it was there when its names were asked for
