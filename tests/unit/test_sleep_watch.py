@@ -54,11 +54,17 @@ class _Timer:
 
 
 @pytest.fixture
-def watch(tree):
+def watch(tree, request):
     clock = ManualClock()
     began_s = clock.monotonic_s()
     timers, told = Timers(clock), []
-    made = SleepWatch(timers, limit_s=8, on_stuck=told.append, clock=clock, proc=str(tree.root))
+
+    def on_stuck(found):
+        told.append(found)
+        return len(told) > refusals
+
+    refusals = getattr(request, "param", 0)
+    made = SleepWatch(timers, limit_s=8, on_stuck=on_stuck, clock=clock, proc=str(tree.root))
     launches = [WorkerLaunch(local_rank=rank, global_rank=rank + 4, argv=("x",), env={}) for rank in (0, 1)]
     tree.put(70, "S", 1)
     tree.put(71, "R", 1)
@@ -90,6 +96,14 @@ def test_a_worker_that_sleeps_on_is_told_once(tree, watch):
     assert told == []
     run_until(40)
     assert told == [(Sleeper(local_rank=1, global_rank=5, pid=71, slept_s=8.0, wait="nfs_wait"),)]
+
+
+@pytest.mark.parametrize("watch", [2], indirect=True)
+def test_where_something_else_is_being_decided_it_is_told_again(tree, watch):
+    _, told, run_until = watch
+    tree.put(71, "D", 5)
+    run_until(40)
+    assert [(found[0].local_rank, found[0].slept_s) for found in told] == [(1, 8.0), (1, 10.0), (1, 12.0)]
 
 
 def test_a_worker_that_reads_a_slow_disk_is_not(tree, watch):

@@ -69,7 +69,8 @@ class SleepWatch:
     Args:
         reactor: The loop.
         limit_s: How long one may sleep; more than 0.
-        on_stuck: Called once a round, with those that have slept for longer, the longest first.
+        on_stuck: Called with those that have slept for longer, the longest first: once a round, and as long as it
+            returns False (something else is being decided) at the next look again.
         clock: The host's.
         proc: Where the kernel tells of processes.
 
@@ -81,7 +82,7 @@ class SleepWatch:
         reactor: Reactor,
         *,
         limit_s: float,
-        on_stuck: Callable[[tuple[Sleeper, ...]], None],
+        on_stuck: Callable[[tuple[Sleeper, ...]], bool],
         clock: Clock = SYSTEM_CLOCK,
         proc: str = "/proc",
     ) -> None:
@@ -98,6 +99,7 @@ class SleepWatch:
 
     def begin(self, launches: Iterable[WorkerLaunch], pids: Mapping[int, int]) -> None:
         """Begin to watch workers that were just started."""
+        self.end()
         self._launches = {launch.local_rank: launch for launch in launches}
         self._pids = dict(pids)
         self._sleeps = {}
@@ -124,11 +126,12 @@ class SleepWatch:
         serials = {rank: sleep_serial(pid, proc=self._proc) for rank, pid in self._pids.items()}
         self._sleeps = look(self._sleeps, serials, now_s=now_s)
         stuck = [rank for rank, sleep in self._sleeps.items() if now_s - sleep.since_s >= self._limit_s]
-        if not stuck:
+        if not stuck or not self._is_told(stuck, now_s):
             self._look_later()
-            return
+
+    def _is_told(self, stuck: Iterable[int], now_s: float) -> bool:
         sleepers = (self._sleeper(rank, now_s) for rank in stuck)
-        self._on_stuck(tuple(sorted(sleepers, key=lambda each: (-each.slept_s, each.local_rank))))
+        return self._on_stuck(tuple(sorted(sleepers, key=lambda each: (-each.slept_s, each.local_rank))))
 
     def _sleeper(self, rank: int, now_s: float) -> Sleeper:
         pid = self._pids[rank]

@@ -67,11 +67,19 @@ class SleepWatching:
         if self._watch is not None:
             self._watch.end()
 
-    def _stuck(self, sleepers: "tuple[Sleeper, ...]") -> None:
-        round_ = self._round
-        if round_ is not None:
+    def _stuck(self, sleepers: "tuple[Sleeper, ...]") -> bool:
+        round_, taken = self._round, False
+
+        def examine() -> Failure:
+            nonlocal taken
+            taken = True
+            assert round_ is not None
             report = _report(sleepers, round_, uptime_s=self._reactor.now_s() - self._began_s)
-            self._on_hang(lambda: self._reporter.hung(round_, report))
+            return self._reporter.hung(round_, report)
+
+        if round_ is not None:
+            self._on_hang(examine)
+        return taken
 
 
 def _report(sleepers: "tuple[Sleeper, ...]", round_: Round, *, uptime_s: float) -> "HangReport":
