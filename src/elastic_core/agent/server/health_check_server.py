@@ -3,11 +3,12 @@
 import json
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
-from typing import Final
+from typing import Any, Final
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 
@@ -108,6 +109,11 @@ class _Server(ThreadingHTTPServer):
         # Without HTTPServer's own: it asks the name service who we are, which takes seconds where there is none.
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  # as in the base class
+        # A probe that only connects is no error, and would be a traceback in the workers' output every few seconds.
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def _handler(answer: Callable[[], tuple[int, dict[str, object]]]) -> type[BaseHTTPRequestHandler]:
