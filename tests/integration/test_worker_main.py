@@ -241,7 +241,7 @@ def test_compat_has_it_by_torchs_name():
     from elastic_core.control_plane import worker_main
 
     assert control_plane.worker_main is worker_main
-    assert control_plane.__all__ == ["worker_main"]
+    assert control_plane.TORCH_WORKER_SERVER_SOCKET == "TORCH_WORKER_SERVER_SOCKET"
 
 
 # --- torch
