@@ -18,7 +18,9 @@ from group_kit import GroupKit, is_alive, open_fds, set_subreaper, state_of
 
 from elastic_core.errors import ConfigError, WorkerError
 from elastic_core.multiprocessing.functions import START_METHODS, FunctionCall, main_module
+from elastic_core.multiprocessing.functions.result_pipe import ResultPipe, open_result_pipe
 from elastic_core.multiprocessing.functions.starter import FunctionStarter
+from elastic_core.reactor import Reactor
 from support import launcher, wait_for
 
 ALL = pytest.mark.parametrize("method", START_METHODS)
@@ -244,6 +246,19 @@ def test_a_main_module_without_its_guard_is_one_line():
             FunctionStarter(FunctionCall(samples.add, (1,)))
     finally:
         main_module.end_import()
+
+
+def test_a_result_for_which_there_is_no_memory_is_one_line():
+    reactor = Reactor()
+    read_fd, write_fd = open_result_pipe()
+    pipe = ResultPipe(reactor, read_fd)
+    os.write(write_fd, (1 << 62).to_bytes(8, "little"))
+    os.close(write_fd)
+    pipe.drain()
+    reactor.close()
+    assert not pipe.complete
+    with pytest.raises(WorkerError, match=r"'work' returned 4611686018427387904 bytes, .* no memory\. Try: write it"):
+        pipe.value("work")
 
 
 # --- the life of workers

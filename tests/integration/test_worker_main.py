@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -234,6 +235,19 @@ def test_pyspy_dump_runs_what_is_installed(worker, folder, code, status):
         assert reply.text.startswith("py-spy failed (exit code 1): no right. Try: ")
     else:
         assert reply.text == f"dump --pid {process.pid} --native --nonblocking\n"
+
+
+def test_server_without_a_thread_listens_to_nobody(folder, monkeypatch):
+    def none(thread):
+        raise RuntimeError("can't start new thread")
+
+    path = folder / "w.sock"
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", none)
+        with pytest.raises(RuntimeError, match="new thread"):
+            WorkerServer(str(path))
+    assert not path.exists()
+    WorkerServer(str(path)).shutdown()
 
 
 def test_compat_has_it_by_torchs_name():

@@ -48,7 +48,7 @@ class WorkerServer:
 
     Raises:
         ConfigError: the path can't be used.
-        OSError: the system refused.
+        RuntimeError: there is no thread to be had.
     """
 
     def __init__(self, path: str) -> None:
@@ -64,7 +64,12 @@ class WorkerServer:
         self._open = threading.Event()
         self._open.set()
         self._thread = threading.Thread(target=self._accept, name="elastic-control", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            remove_socket(self._path)
+            self._socket.close()  # else clients would wait for nobody
+            raise
         _SERVERS.add(self)
 
     @property

@@ -43,6 +43,7 @@ class ResultPipe:
         self._buffer = bytearray(LENGTH_BYTES)
         self._filled = 0
         self._has_length = False
+        self._no_room_for = 0
         self.complete = False
         self._value: object = None
         reactor.add_reader(read_fd, lambda: self._read(_READS_A_TURN))
@@ -66,8 +67,12 @@ class ResultPipe:
 
     def _next(self) -> None:
         if not self._has_length:
-            self._has_length = True
-            self._buffer, self._filled = bytearray(int.from_bytes(self._buffer, "little")), 0
+            self._has_length, length = True, int.from_bytes(self._buffer, "little")
+            try:
+                self._buffer, self._filled = bytearray(length), 0
+            except (MemoryError, OverflowError):  # what `value` tells: the loop has others to watch
+                self._no_room_for = length
+                self.close()
             return
         self.complete = True
         self.close()
@@ -89,6 +94,11 @@ class ResultPipe:
         Raises:
             WorkerError: it can't be loaded in this process.
         """
+        if self._no_room_for:
+            raise WorkerError(
+                f"function {name!r} returned {self._no_room_for} bytes, for which its caller has no memory",
+                hint="write it to a file, and return its name",
+            )
         if self.complete and self._buffer:
             import pickle  # only functions return something
 
