@@ -67,13 +67,12 @@ def test_a_node_joins_one_is_lost_and_another_takes_its_place(run):
 
 
 def test_the_guard_of_a_killed_agent_gives_its_seat_back(run):
+    run.lease_s = 4 * LEASE_S  # so that nobody takes the end of a lease for the guard's word, on a busy machine either
     a, b = (run.node(name, "1:2") for name in "ab")
     a.said(world=2)
     b.said(world=2)
-    began_s = time.monotonic()
     b.kill_agent()
-    wait_for(lambda: a.says()[-1]["world"] == 1, within_s=LEASE_S, what="a to go on alone")
-    assert time.monotonic() - began_s < 1.5
+    wait_for(lambda: a.says()[-1]["world"] == 1, within_s=2 * LEASE_S, what="a to go on alone")
     run.all_end(a)
 
 
