@@ -10,8 +10,8 @@ SHELL := /bin/bash
 # The one place that says which torch is installed here; the packages themselves accept a range.
 TORCH ?= torch==2.13.0
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-# The number of tests that run side by side; 0: one by one.
-JOBS ?= 2
+# The number of tests that run side by side; 0: one by one. More than there are cores: most of them wait most of the time.
+JOBS ?= 4
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 # How many seeds `make simulate` plays; hours for more.
