@@ -135,7 +135,8 @@ class Engine:
         assert least <= restarts <= most, f"{restarts} restarts after {trial}, not {least} to {most}\n{self.job.told()}"
         bounds = [fault.changes for fault in trial.faults]
         low, high = (sum(each) for each in zip(*bounds, strict=True))
-        low = low if alone is not None else min(low, 1)
+        if alone is None:  # a node that is lost while a failure is decided goes out with the same step
+            low = 0 if restarts else min(low, 1)
         assert low <= changes <= high, f"{changes} changes after {trial}, not {low} to {high}\n{self.job.told()}"
 
     # --- the end
