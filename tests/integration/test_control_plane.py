@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -272,7 +273,11 @@ def test_interrupt_of_ctl_is_an_interrupt(start, machine):
 
 def _queued(pid):
     """Return whether a process waits on a unix socket."""
-    return any("socket:" in os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # closed since it was listed
+            if "socket:" in os.readlink(f"/proc/{pid}/fd/{fd}"):
+                return True
+    return False
 
 
 def test_what_is_not_there_is_told_in_a_line(start, machine, tmp_path):
