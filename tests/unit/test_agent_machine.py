@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from elastic_core import messages as m
 from elastic_core.agent import diagram
-from elastic_core.agent.journal import Journal, read, replay
+from elastic_core.agent.journal import FIRST_EVENTS, LAST_EVENTS, Gap, Journal, read, replay
 from elastic_core.agent.machine import EVENTS, STATES, TABLE, Handled, Ignored, advance
 from elastic_core.agent.states import (
     Await,
@@ -43,6 +44,7 @@ from elastic_core.types import (
     Resumed,
     Round,
     RoundEnded,
+    RunCounts,
     Stop,
     StopOrdered,
     Suspended,
@@ -375,6 +377,35 @@ def test_journal_replays_to_the_same_steps(tmp_path):
     direct = list(replay([(float(n), e) for n, e in enumerate(events)]))
     assert list(replay(read(tmp_path / "journal.jsonl"))) == direct
     assert isinstance(direct[-1].state, Leaving)
+
+
+def test_a_journal_keeps_the_first_and_the_last_events_and_says_how_many_are_missing(tmp_path):
+    journal = Journal()
+    for number in range(FIRST_EVENTS + LAST_EVENTS + 7):
+        journal.add(m.RoundChanged(change=NodesWaiting(count=number)), float(number))
+    journal.write(tmp_path / "journal.jsonl")
+    events = list(read(tmp_path / "journal.jsonl"))
+    assert events == list(journal.events)
+    (at,) = [index for index, (_, event) in enumerate(events) if event == Gap(event_count=7)]
+    assert at == FIRST_EVENTS
+    assert [event.change.count for _, event in events[:at]] == list(range(FIRST_EVENTS))
+    assert [now_s for now_s, _ in events[at + 1 :]] == [float(FIRST_EVENTS + 7 + n) for n in range(LAST_EVENTS)]
+    started = [(0.0, m.StartRequested()), (1.0, Gap(event_count=7)), (2.0, m.WorkersSpawned())]
+    assert len(list(replay(started))) == 1, "what follows a gap can't be replayed"
+
+
+def test_a_journal_keeps_each_failure_of_the_rounds_histories_once():
+    def failure(number):  # another object each time, as each round's document is decoded anew
+        return msgspec.structs.replace(make_failure(1), round_index=number)
+
+    journal = Journal()
+    for number in range(20):
+        counts = RunCounts(restart_count=number, membership_changes=0, history=tuple(map(failure, range(number))))
+        round_ = msgspec.structs.replace(make_round(), index=number, counts=counts)
+        journal.add(m.RoundFormed(round=round_), float(number))
+    histories = [event.round.counts.history for _, event in journal.events]
+    assert histories[19] == tuple(map(failure, range(19)))
+    assert len({id(failure) for history in histories for failure in history}) == 19
 
 
 class Histories(RuleBasedStateMachine):

@@ -1,6 +1,9 @@
 """`--timings` adds up: each moment belongs to what it ended."""
 
+from msgspec.structs import replace
+
 from elastic_core import messages as m
+from elastic_core.agent.journal import Gap
 from elastic_core.launcher.timings import Timings
 from elastic_core.types import Round
 
@@ -96,3 +99,22 @@ def test_the_process_itself_knows_its_age():
     (line,) = (line for line in Timings(clock=clock).lines() if "start:" in line)
     age_ms = float(line.removesuffix(" ms").rpartition(" ")[2])
     assert 0 < age_ms < 3_600_000
+
+
+def test_rounds_that_the_journal_did_not_keep_are_named_as_a_gap():
+    clock = SteppedClock(0.0)
+    timings = Timings(clock=clock, started_s=0.0)
+    timings.take(
+        [
+            (1.0, m.StartRequested()),
+            (1.5, m.RoundFormed(round=ROUND)),
+            (9.5, Gap(event_count=70)),
+            (9.6, m.WorkersStopped()),
+            (9.7, m.RoundFormed(round=replace(ROUND, index=12))),
+            (9.8, m.WorkersStopped()),
+        ]
+    )
+    assert timings.lines()[1:3] == [
+        "timings: round 0: rendezvous 500.0 ms, 70 events left out 8000.0 ms, stop 100.0 ms",
+        "timings: round 12: rendezvous 100.0 ms, stop 100.0 ms",
+    ]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from elastic_core import messages as m
+from elastic_core.agent.journal import Gap, JournalEvent
 from elastic_core.agent.steps import BACKOFF, LEAVE, SETTLE
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 
@@ -39,7 +40,7 @@ class Timings:
         self._last_s = self._began_s
         self._before: list[Part] = []
         self._after: list[Part] = []
-        self._rounds: list[list[Part]] = []
+        self._rounds: list[tuple[int, list[Part]]] = []
         self._spawned_s: float | None = None
         self.mark("interpreter and command line")
 
@@ -50,10 +51,18 @@ class Timings:
         parts.append((what, now_s - self._last_s))
         self._last_s = now_s
 
-    def take(self, journal: Iterable[tuple[float, m.AgentEvent]]) -> None:
+    def take(self, journal: Iterable[tuple[float, JournalEvent]]) -> None:
         """Take the agent's journal, when the agent has ended."""
-        self._rounds.append([])
+        index, parts = 0, list[Part]()
+        self._rounds.append((index, parts))
         for at_s, event in journal:
+            if isinstance(event, m.RoundFormed) and event.round.index != index:
+                index = event.round.index
+                self._rounds[-1] = (index, parts)
+            if isinstance(event, Gap):
+                parts.append((f"{event.event_count} events left out", at_s - self._last_s))
+                self._last_s = at_s
+                continue
             if isinstance(event, m.StartRequested):
                 self._before.append(("agent", at_s - self._last_s))
                 self._last_s = at_s
@@ -62,16 +71,17 @@ class Timings:
                 continue  # part of what ends next
             if isinstance(event, m.WorkersSpawned):
                 self._spawned_s = self._spawned_s or at_s
-            self._rounds[-1].append((what, at_s - self._last_s))
+            parts.append((what, at_s - self._last_s))
             self._last_s = at_s
             if isinstance(event, m.WorkersStopped):
-                self._rounds.append([])
+                index, parts = index + 1, []
+                self._rounds.append((index, parts))
 
     def lines(self) -> list[str]:
         """Return it for people: one line for the start, one for each round, one for the end."""
-        *rounds, last = self._rounds or [[]]
+        *rounds, (_, last) = self._rounds or [(0, [])]
         lines = [f"start: {_listed(self._before)}"]
-        lines += [f"round {index}: {_listed(_merged(parts))}" for index, parts in enumerate(rounds)]
+        lines += [f"round {index}: {_listed(_merged(parts))}" for index, parts in rounds]
         lines.append(f"end: {_listed([*_merged(last), *self._after])}")
         total_s = self._last_s - self._began_s
         spawned = "" if self._spawned_s is None else f"{_ms(self._spawned_s - self._began_s)} until workers ran, "
