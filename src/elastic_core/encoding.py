@@ -1,8 +1,33 @@
-"""Records as JSON, whatever their text holds: file names and arguments need not be Unicode."""
+"""Text of any origin, for JSON and for people: file names and arguments need not be Unicode, nor be harmless."""
+
+import re
 
 import msgspec
 
 from elastic_core.types import Record
+
+_SPACE = re.compile(r"[^\S ]+")
+
+
+def clean(text: str) -> str:
+    """Return `text` as one line that steers no terminal and forges no line of a log.
+
+    Line ends, tabs and other white space become a blank; what can't be seen (escape and control characters, changes of
+    direction, characters without width) becomes `?`. Bytes that were no Unicode stay: encoding writes them out.
+    """
+    if text.isprintable():
+        return text
+    flat = _SPACE.sub(" ", text)
+    return "".join(sign if sign.isprintable() or "\ud800" <= sign <= "\udfff" else "?" for sign in flat)
+
+
+def printable_json(text: str) -> str:
+    r"""Return JSON with `\u009b` for each character that a terminal might obey: the same content."""
+    if text.isprintable():
+        return text
+    import json  # rarely needed
+
+    return "".join(sign if sign.isprintable() or sign == "\n" else json.dumps(sign)[1:-1] for sign in text)
 
 
 def encode_json(record: Record) -> bytes:

@@ -64,12 +64,13 @@ def main(args: Sequence[str] | None = None) -> None:
 def process() -> None:
     """Be the process of `python -m elastic_core.launch`: the agent and exit codes of `elastic run`."""
     from elastic_core.cli.main import process as elastic_process
+    from elastic_core.cli.output import echo
 
     warnings.warn(_DEPRECATED, FutureWarning, stacklevel=2)
     try:
         words = _line(sys.argv[1:])
     except ConfigError as error:
-        sys.stderr.write(f"elastic: error: {error}\n")
+        echo(f"elastic: error: {error}", err=True)
         sys.exit(error.exit_code)
     elastic_process(["run", *words])
 

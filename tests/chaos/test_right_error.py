@@ -161,3 +161,14 @@ def test_torch_record_and_a_real_collective(elastic, script):
     incident = agent.incident()
     assert incident["first"]["global_rank"] == 1, json.dumps(incident, indent=1)
     assert "RuntimeError: rank one is done for" in "\n".join(blocks(agent.err))
+
+
+def test_an_exception_steers_no_terminal_and_forges_no_line(elastic, script):
+    train = script("raise ValueError('label 11\\n\\x1b[2J\\x9b31m\\u202eelastic: all is well')")
+    run = elastic("--max-restarts", "1", "--restart-backoff", "0", train)
+    assert run.wait() == 1
+    ours = [line for line in run.err.splitlines() if "label 11" in line or "restart" in line or "all is well" in line]
+    assert any(line.startswith("elastic: rank 0 failed: ValueError: label 11") for line in ours)
+    end = run.err[run.err.index("── run") :]
+    assert "?[2J?31m?elastic: all is well" in end
+    assert all(line.isprintable() for line in end.splitlines())

@@ -84,6 +84,13 @@ def _plain_environment():
         (["--rdzv-backend", "redis", "--rdzv-endpoint", "amqp://h", "train.py"], ["'amqp'", "redis://"]),
         (["--allow-mismatch", "nprocs", "train.py"], ["'nprocs'", "--allow-mismatch nproc"]),
         (["--on-store-loss", "die", "train.py"], ["--on-store-loss 'die'", "keep, fail"]),
+        (["--rdzv-backend", "redis", "--rdzv-id", "", "train.py"], ["--rdzv-id ''", "a name of printable characters"]),
+        (["--rdzv-backend", "redis", "--rdzv-id", "\udcff", "train.py"], [r"--rdzv-id '\udcff'", "printable"]),
+        (["--rdzv-id", "a\nb", "train.py"], [r"--rdzv-id 'a\nb'", "printable"]),
+        (["--node-id", "evil\x1b[2J\nFAKE", "train.py"], [r"--node-id 'evil\x1b[2J\nFAKE'", "printable"]),
+        (["--node-id", "\udcff", "train.py"], [r"--node-id '\udcff'", "printable"]),
+        (["--node-id", "", "train.py"], ["--node-id ''", "printable"]),
+        (["--role", "turned \u202eup", "train.py"], [r"--role 'turned \u202eup'", "printable"]),
         (["--spares", "many", "train.py"], ["--spares 'many'", "a whole number", "leave --spares out"]),
     ],
 )

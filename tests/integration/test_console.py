@@ -256,6 +256,15 @@ def test_streams_that_are_one_file_share_one_queue(reactor, pipe):
     os.close(twin)
 
 
+def test_what_others_wrote_is_cleaned_and_lines_stay_lines(reactor, pipe):
+    console = Console(reactor, stdout_fd=pipe[1], stderr_fd=pipe[1])
+    console.line("elastic: round 0 is over: evil\x1b]0;t\a\x1b[2J\n\x1b[31mFAKE LINE lost", "the next")
+    assert read_available(pipe[0]) == b"elastic: round 0 is over: evil?]0;t??[2J ?[31mFAKE LINE lost\nthe next\n"
+    console.stdout.submit(b"\x1b[1mof a worker\n")
+    assert read_available(pipe[0]) == b"\x1b[1mof a worker\n"
+    console.close()
+
+
 def test_other_threads_may_say_a_line(reactor, pipe):
     console = Console(reactor, stdout_fd=pipe[1], stderr_fd=pipe[1])
     thread = threading.Thread(target=lambda: console.line("from a hook"))

@@ -117,7 +117,7 @@ def test_what_a_worker_wrote_does_not_steer_the_terminal(policies, tmp_path, cap
     path.write_bytes(encode_json(sample_failure(summary="\x1b[2J\nboo")))
     assert main(["policy", "simulate", "--policy", "patient", "--trace", str(path)]) == 0
     out = capsys.readouterr().out
-    assert "?[2J?boo" in out
+    assert "?[2J boo" in out
     assert "1 failure, and the run goes on" in out
 
 

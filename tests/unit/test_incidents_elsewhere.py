@@ -37,7 +37,7 @@ def lines():
 
 @pytest.fixture
 def reporter(tmp_path, lines):
-    made = IncidentReporter(SETTINGS, run_dir=tmp_path, node_id="a", line=lines.append)
+    made = IncidentReporter(SETTINGS, run_dir=tmp_path, node_id="a", line=lambda *said: lines.append("\n".join(said)))
     made.begin_round({}, 1)
     return made
 

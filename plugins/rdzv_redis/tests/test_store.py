@@ -317,6 +317,12 @@ def test_keys_have_one_hash_tag_and_expire(store, server, run_id, wait):
     assert all(int(server.call(f"PTTL {key}").strip(":\r\n")) <= 60_000 for key in keys)
 
 
+def test_a_run_without_a_name_has_a_hash_tag_too(make_store, server, wait):
+    store = make_store(server.endpoint, run="")
+    enlist(store, "a", wait)
+    assert server.call("ZCARD elastic:{%}:seats").strip() == ":1"
+
+
 def test_a_run_is_kept_after_the_last_call_and_then_gone(store, server, wait):
     seat = enlist(store, "a", wait)
     store.swap("round", b"1", expect=None, keep_s=0.6, wait=wait)

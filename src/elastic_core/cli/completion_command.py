@@ -1,5 +1,7 @@
 """`elastic completion`: the script that teaches a shell our commands and options."""
 
+import sys
+
 import click
 
 _SHELLS = ("bash", "zsh", "fish")
@@ -19,7 +21,7 @@ def _completion(shell: str) -> int:
     complete = get_completion_class(shell)
     if complete is None:
         raise click.UsageError(f"click knows no completion for {shell!r}")
-    click.echo(complete(elastic, {}, "elastic", COMPLETE_VARIABLE).source())
+    sys.stdout.write(complete(elastic, {}, "elastic", COMPLETE_VARIABLE).source() + "\n")
     return 0
 
 

@@ -14,10 +14,9 @@ from elastic_core.cli.ctl_target import (
     worker_of,
     workers_of,
 )
+from elastic_core.cli.output import echo, echo_json
 from elastic_core.cli.run_target import complete_run
-from elastic_core.cli.status_text import clean
 from elastic_core.control_plane import client
-from elastic_core.encoding import encode_json
 from elastic_core.errors import ConfigError, ElasticError
 from elastic_core.launcher.values import nearest
 from elastic_core.types import Record
@@ -60,7 +59,7 @@ def _ctl(words: tuple[str, ...], run: str | None, worker: int | None, timeout: f
     target = agent if worker is None else worker_of(agent, worker, timeout_s=timeout)
     reply = asked(target, lambda: client.call(target.path, command, params, timeout_s=timeout))
     if as_json:
-        _write(_answer(command, target, reply))
+        echo_json(_answer(command, target, reply))
     elif not reply.ok:
         raise _refusal(command, target, reply, timeout)
     else:
@@ -91,19 +90,20 @@ def _refusal(command: str, target: Target, reply: client.Reply, timeout_s: float
             near = nearest(command, names)
             hint = f"elastic ctl {near}" if near else "--worker RANK" if target.rank is None else ""
             return ConfigError(f"{target.name} has no command {command!r}; it has {', '.join(names)}", hint=hint)
-    text = clean(" ".join(reply.text.split()))
+    text = " ".join(reply.text.split())
     what = f"{target.name} refused {command!r} (status {reply.status}): {text}"
     return ConfigError(what) if _code(reply) == ConfigError.exit_code else ElasticError(what)
 
 
 def _print(reply: client.Reply) -> None:
-    text = reply.text
     if reply.is_json:
         try:
-            text = msgspec.json.format(reply.content, indent=2).decode("utf-8", "replace")
+            echo_json(msgspec.json.format(reply.content, indent=2).decode("utf-8", "replace"))
         except msgspec.DecodeError:
-            text = reply.text
-    click.echo(text.rstrip("\n"))
+            pass
+        else:
+            return
+    echo(*reply.text.rstrip("\n").split("\n"))
 
 
 def _answer(command: str, target: Target, reply: client.Reply) -> Answer:
@@ -131,13 +131,13 @@ def _list(run_id: str, agent: Target, worker: int | None, timeout_s: float, *, a
     if worker is not None and not servers:
         worker_of(agent, worker, timeout_s=timeout_s)  # which says who is there
     if as_json:
-        _write(CommandsDocument(run_id=run_id, servers=tuple(servers)))
+        echo_json(CommandsDocument(run_id=run_id, servers=tuple(servers)))
         return
     for server in servers:
         who = "agent" if server.rank is None else f"rank {server.rank}"
-        click.echo(f"{who}: {'no server' if server.commands is None else ', '.join(map(clean, server.commands))}")
+        echo(f"{who}: {'no server' if server.commands is None else ', '.join(server.commands)}")
     if any(server.commands is None for server in servers):
-        click.echo(f"For a server in a worker, {NO_SERVER}.")
+        echo(f"For a server in a worker, {NO_SERVER}.")
 
 
 def _names(target: Target, timeout_s: float) -> tuple[str, ...] | None:
@@ -145,10 +145,6 @@ def _names(target: Target, timeout_s: float) -> tuple[str, ...] | None:
         return asked(target, lambda: client.names(target.path, timeout_s=timeout_s))
     except ElasticError:
         return None
-
-
-def _write(document: Record) -> None:
-    click.echo(encode_json(document).decode())
 
 
 _HELP = """\

@@ -8,7 +8,6 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from elastic_core.cli.status_text import clean
 from elastic_core.control_plane import client
 from elastic_core.errors import ConfigError, ElasticError
 from elastic_core.launcher.run_index import FoundRun, find_runs, runs_named
@@ -98,7 +97,7 @@ def workers_of(agent: Target, *, timeout_s: float) -> tuple[KnownWorker, ...]:
     """Return the workers of an agent's node; raises as `asked` does."""
     reply = asked(agent, lambda: client.call(agent.path, "workers", timeout_s=timeout_s))
     if not reply.ok:  # its loop is stuck, say
-        text = clean(" ".join(reply.text.split()))
+        text = " ".join(reply.text.split())
         raise ElasticError(f"{agent.name} refused 'workers' (status {reply.status}): {text}")
     return msgspec.json.decode(reply.content, type=_Workers).workers
 

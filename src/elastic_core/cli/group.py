@@ -3,6 +3,7 @@
 import click
 
 from elastic_core.cli.lazy_commands import LazyCommands
+from elastic_core.cli.output import echo
 from elastic_core.errors import ConfigError
 
 _COMMANDS = {
@@ -41,7 +42,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     if wanted and not ctx.resilient_parsing:
         from elastic_core._version import __version__
 
-        click.echo(f"elastic-core {__version__}")
+        echo(f"elastic-core {__version__}")
         ctx.exit()
 
 

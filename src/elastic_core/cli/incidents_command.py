@@ -7,9 +7,9 @@ from typing import Final
 
 import click
 
+from elastic_core.cli.output import echo, echo_json
 from elastic_core.cli.run_target import complete_run, store_asked, store_params
-from elastic_core.cli.status_text import Table, aligned, clean
-from elastic_core.encoding import encode_json
+from elastic_core.cli.status_text import Table, aligned
 from elastic_core.errors import ConfigError
 from elastic_core.failure.report import render
 from elastic_core.launcher.incident_list import (
@@ -36,11 +36,11 @@ def _incidents(words: tuple[str, ...], last: bool, as_json: bool, **options: str
     if number is not None or last:
         listed = [_picked(listed, number)]
     if as_json:
-        click.echo(encode_json(IncidentDocument(incidents=tuple(listed))).decode())
+        echo_json(IncidentDocument(incidents=tuple(listed)))
     elif number is not None or last:
-        click.echo(_block(listed[0]))
+        echo(*_block(listed[0]).split("\n"))
     else:
-        click.echo(_table(listed))
+        echo(*_table(listed).split("\n"))
     return 0
 
 
@@ -95,14 +95,14 @@ def _row(listed: ListedIncident) -> tuple[str, ...]:
     rank = incident.elsewhere_rank if incident.first is None else incident.first.global_rank
     return (
         str(listed.number),
-        clean(incident.at.partition(".")[0] + "Z" if incident.at_ns else incident.at),
-        clean(incident.run_id),
+        incident.at.partition(".")[0] + "Z" if incident.at_ns else incident.at,
+        incident.run_id,
         incident.failure_class.value,
         "-" if rank is None else str(rank),
-        clean(incident.host if incident.elsewhere_rank is not None else incident.node_id),
+        incident.host if incident.elsewhere_rank is not None else incident.node_id,
         str(incident.restart_count),
-        "-" if decision is None else clean(decision_words(decision.kind, decision.delay_s, decision.rule)),
-        clean(incident.summary),
+        "-" if decision is None else decision_words(decision.kind, decision.delay_s, decision.rule),
+        incident.summary,
     )
 
 

@@ -139,10 +139,10 @@ def _report(error: Exception) -> int:
 
 def _say(text: str, code: int, *, notes: Sequence[str] = ()) -> int:
     """Write the error's line, and below it one for each note: what is wrong in each place of a file, say."""
+    from elastic_core.cli.output import echo
     from elastic_core.cli.secrets import masked_text
 
-    for line in (f"elastic: error: {text}", *notes):
-        print(masked_text(" ".join(line.split())), file=sys.stderr)  # noqa: T201 - the command line's voice
+    echo(*(masked_text(" ".join(line.split())) for line in (f"elastic: error: {text}", *notes)), err=True)
     return code
 
 

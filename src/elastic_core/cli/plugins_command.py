@@ -3,6 +3,7 @@
 import click
 
 from elastic_core.cli.lazy_commands import LazyCommands
+from elastic_core.cli.output import echo, echo_json
 
 
 class _Plugins(LazyCommands):
@@ -27,12 +28,12 @@ def _plugins(as_json: bool) -> int | None:
     if as_json:
         import json
 
-        click.echo(json.dumps([dict(zip(heads, row, strict=True)) for row in found], indent=2))
+        echo_json(json.dumps([dict(zip(heads, row, strict=True)) for row in found], indent=2))
         return 0
     widths = [max(len(row[column]) for row in (heads, *found)) for column in range(len(heads) - 1)]
     for row in (tuple(head.upper() for head in heads), *found):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        click.echo("  ".join((*cells, row[-1])).rstrip())
+        echo("  ".join((*cells, row[-1])).rstrip())
     return 0
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from elastic_core.cli.output import echo
 from elastic_core.errors import ConfigError
 from elastic_core.types import Record
 
@@ -203,14 +204,14 @@ def _write(path: Path, text: str) -> Path:
 def _tell(folder: Path, written: list[Path], plugin: str, package: str, kind: _Kind) -> None:
     import shlex
 
-    click.echo(f"wrote a package with the {kind.noun} {plugin!r}:")
+    echo(f"wrote a package with the {kind.noun} {plugin!r}:")
     for path in sorted(written):
-        click.echo(f"  {path}")
-    click.echo("next:")
+        echo(f"  {path}")
+    echo("next:")
     commands = [f"cd {shlex.quote(str(folder))}", "pip install -e '.[test]'", "pytest", kind.trial.format(name=plugin)]
     for line in commands[folder == Path() :]:
-        click.echo(f"  {line}")
-    click.echo(f"then fill in what is marked TODO; begin with src/{package}/{kind.module}.py")
+        echo(f"  {line}")
+    echo(f"then fill in what is marked TODO; begin with src/{package}/{kind.module}.py")
 
 
 _HELP = """\

@@ -2,14 +2,15 @@
 
 import click
 
+from elastic_core.cli.output import echo
 from elastic_core.cli.policy_options import build_policy, policy_parameters
 
 
 def _check(file: str | None, **given: str | tuple[str, ...] | None) -> int:
     name, _, warnings = build_policy(file, given)
     for line in warnings:
-        click.echo(line, err=True)
-    click.echo(f"{file or f'policy {name!r}'}: ok")
+        echo(line, err=True)
+    echo(f"{file or f'policy {name!r}'}: ok")
     return 0
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
+from elastic_core.cli.output import echo, echo_json
 from elastic_core.cli.policy_options import build_policy, policy_parameters
 from elastic_core.encoding import encode_json
 from elastic_core.errors import ConfigError, ElasticError, PluginError
@@ -68,13 +69,13 @@ def _simulate(file: str | None, trace: str, as_json: bool, **given: str | tuple[
     failures = read_trace(_content(trace), trace)
     found = simulate(policy, failures, name=name)
     for line in warnings:
-        click.echo(line, err=True)
+        echo(line, err=True)
     if as_json:
-        click.echo(json.dumps([_as_json(one) for one in found], indent=2))
+        echo_json(json.dumps([_as_json(one) for one in found], indent=2))
         return 0
     for one in found:
-        click.echo("\n".join(_as_text(one)))
-    click.echo(_ending(found, len(failures)))
+        echo(*_as_text(one))
+    echo(_ending(found, len(failures)))
     return 0
 
 
@@ -99,7 +100,7 @@ def _as_text(one: Simulated) -> list[str]:
     rank = "" if failure.global_rank is None else f"rank {failure.global_rank} "
     node = f"on {failure.node_id} " if failure.node_id else ""
     head = f"{one.number}. {failure.at_s:g} s, {rank}{node}up {failure.uptime_s:g} s: {failure.summary}"
-    return [_clean(line) for line in (head, f"   {_told(one.decision)}", *(f"     {line}" for line in one.why))]
+    return [head, f"   {_told(one.decision)}", *(f"     {line}" for line in one.why)]
 
 
 def _told(decision: Decision) -> str:
@@ -121,11 +122,6 @@ def _ending(found: Sequence[Simulated], count: int) -> str:
         return f"{count} failures, and the run goes on" if count != 1 else "1 failure, and the run goes on"
     end = f"the run ends as {found[-1].decision.outcome} at failure {len(found)} of {count}"
     return f"{end}; {left} more would not have come" if left else end
-
-
-def _clean(line: str) -> str:
-    """Keep what a worker wrote from steering the terminal."""
-    return "".join(character if character.isprintable() else "?" for character in line)
 
 
 command = click.Command(

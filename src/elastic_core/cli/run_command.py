@@ -3,6 +3,7 @@
 import click
 
 from elastic_core.cli.arguments import read_arguments
+from elastic_core.cli.output import echo
 from elastic_core.cli.run_help import write_options
 from elastic_core.cli.start import start
 from elastic_core.launcher.options import OPTIONS, OptionRow
@@ -31,7 +32,7 @@ class RunCommand(click.Command):
             return super().parse_args(ctx, args)
         arguments = read_arguments(args)
         if arguments.help:
-            click.echo(ctx.get_help())
+            echo(*ctx.get_help().split("\n"))
             ctx.exit()
         ctx.params = {"arguments": arguments}
         return []

@@ -25,8 +25,9 @@ def start(arguments: Arguments) -> int:
     resolution = resolve(arguments.given, arguments.script, arguments.rest, environ=os.environ)
     if "dry_run" in arguments.given:
         from elastic_core.cli.dry_run import describe
+        from elastic_core.cli.output import echo
 
-        sys.stdout.write(describe(resolution, os.environ) + "\n")
+        echo(*describe(resolution, os.environ).split("\n"))
         return 0
     if timings is not None:
         timings.mark("options")

@@ -10,11 +10,11 @@ from typing import Final, Protocol
 import click
 from msgspec.structs import replace
 
+from elastic_core.cli.output import echo, echo_json
 from elastic_core.cli.run_target import complete_run, store_asked, store_params
 from elastic_core.cli.status_live import live, show, wanted
 from elastic_core.cli.status_text import Page, page_of_run, page_of_runs, plain
 from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
-from elastic_core.encoding import encode_json
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.failure.incident import iso_time
 from elastic_core.launcher.run_index import FoundRun, find_runs, look_at, runs_named
@@ -142,13 +142,13 @@ def _status(target: str | None, as_json: bool, watch: float | None, **options: s
         if as_json:
             _write_json(runs)
         elif not runs:
-            click.echo(source.nothing())
+            echo(source.nothing())
         else:
             page = _page(runs)
             if wanted():
                 show(page)
             else:
-                click.echo(plain(page))
+                echo(*plain(page).split("\n"))
         return 0
 
 
@@ -157,7 +157,7 @@ def _watch(source: Source, every_s: float, *, as_json: bool) -> int:
     gc.enable()
     pause = WaitBudget()
     with ExitStack() as cleanup:
-        tell: Callable[[Page], None] = lambda page: click.echo(plain(page) + "\n")  # noqa: E731
+        tell: Callable[[Page], None] = lambda page: echo(*plain(page).split("\n"), "")  # noqa: E731
         if not as_json and wanted():
             tell = cleanup.enter_context(live())
         try:
@@ -185,7 +185,7 @@ def _page(runs: Sequence[RunView]) -> Page:
 
 
 def _write_json(runs: Sequence[RunView]) -> None:
-    click.echo(encode_json(StatusDocument(runs=tuple(runs))).decode())
+    echo_json(StatusDocument(runs=tuple(runs)))
 
 
 def _now() -> str:

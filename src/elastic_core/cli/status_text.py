@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import force_setattr
+
+from elastic_core.encoding import clean
 from elastic_core.launcher.run_view import IncidentView, NodeView, RunView, StoreView
 from elastic_core.types import Record
 
@@ -14,25 +17,34 @@ _NOTHING: Final = "-"
 
 
 class Table(Record, frozen=True, kw_only=True):
-    """Heads and rows of equal length, ready to be shown."""
+    """Heads and rows of equal length, cleaned of what could steer a terminal."""
 
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
+    def __post_init__(self) -> None:
+        """Clean the cells, whoever fills them."""
+        force_setattr(self, "rows", tuple(tuple(map(clean, row)) for row in self.rows))
+
 
 class Page(Record, frozen=True, kw_only=True):
-    """Lines above, tables, lines below."""
+    """Lines above, tables, lines below; cleaned."""
 
     above: tuple[str, ...]
     tables: tuple[Table, ...] = ()
     below: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Clean the lines, whoever writes them."""
+        force_setattr(self, "above", tuple(map(clean, self.above)))
+        force_setattr(self, "below", tuple(map(clean, self.below)))
 
 
 def page_of_run(run: RunView, *, now_ns: int) -> Page:
     """Return one run in full; `now_ns` is this host's wall clock, by which ages are told."""
     tables = [Table(heads=NODE_HEADS, rows=tuple(_node_row(node, now_ns) for node in run.nodes))] if run.nodes else []
     if run.workers:
-        rows = tuple((str(w.local_rank), str(w.global_rank), str(w.pid), clean(w.state)) for w in run.workers)
+        rows = tuple((str(w.local_rank), str(w.global_rank), str(w.pid), w.state) for w in run.workers)
         tables.append(Table(heads=WORKER_HEADS, rows=rows))
     return Page(above=tuple(_above(run, now_ns)), tables=tuple(tables), below=tuple(_below(run, now_ns)))
 
@@ -79,30 +91,24 @@ def age(iso: str, now_ns: int) -> str:
     return duration(now_ns / 1e9 - then)
 
 
-def clean(text: str) -> str:
-    """Return `text` on one line and without control characters: what others wrote must not steer a terminal."""
-    flat = " ".join(text.split())
-    return "".join(character if character.isprintable() else "?" for character in flat)
-
-
 def incident_line(incident: IncidentView) -> str:
     """Return an incident on one line: `rank 3 on n1 failed: ValueError: boom (user exception, round 2); restart`."""
     subject = f"rank {incident.rank}" if incident.rank is not None else incident.failure_class
-    node = f" on {clean(incident.node_id)}" if incident.node_id else ""
+    node = f" on {incident.node_id}" if incident.node_id else ""
     where = f", round {incident.round_index}" if incident.round_index >= 0 else ""
-    decision = f"; {clean(incident.decision)}" if incident.decision else ""
-    return f"{clean(subject)}{node} failed: {clean(incident.summary)} ({incident.failure_class}{where}){decision}"
+    decision = f"; {incident.decision}" if incident.decision else ""
+    return f"{subject}{node} failed: {incident.summary} ({incident.failure_class}{where}){decision}"
 
 
 # --- the parts of a page
 
 
 def _above(run: RunView, now_ns: int) -> list[str]:
-    lines = [f"run {clean(run.run_id)!r}: {clean(run.state)}"]
+    lines = [f"run {run.run_id!r}: {run.state}"]
     if run.round is not None:
         token = f" (token {run.round.token})" if run.round.token else ""
         lines[0] += f", round {run.round.index}{token}"
-        master = f"; master {clean(run.round.master_addr)}:{run.round.master_port}" if run.round.master_addr else ""
+        master = f"; master {run.round.master_addr}:{run.round.master_port}" if run.round.master_addr else ""
         lines.append(f"{_count(run.round.node_count, 'node')}, {_count(run.round.world_size, 'worker')}{master}")
     restarts = f"{_count(run.restart_count, 'restart')}{_limit(run.max_restarts)}"
     changes = f"{_count(run.membership_changes, 'membership change')}{_limit(run.max_membership_changes)}"
@@ -112,7 +118,7 @@ def _above(run: RunView, now_ns: int) -> list[str]:
         life = {True: "", False: "; it is dead", None: "; it can't be seen from here"}[agent.alive]
         ended = run.verdict is not None and agent.alive is False
         started = age(agent.started, now_ns)
-        lines.append(f"agent {agent.pid} on {clean(agent.host)}, started {started} ago{'' if ended else life}")
+        lines.append(f"agent {agent.pid} on {agent.host}, started {started} ago{'' if ended else life}")
     elif run.source == "directory":
         lines.append("its agent left no status: it began just now, or ended before it wrote one")
     if run.store is not None:
@@ -123,10 +129,10 @@ def _above(run: RunView, now_ns: int) -> list[str]:
 
 
 def _store_line(store: StoreView, now_ns: int) -> str:
-    where = f"store: {clean(store.where)}"
+    where = f"store: {store.where}"
     if store.reachable is False:
         since = f" for {age(store.unreachable_since, now_ns)}" if store.unreachable_since else ""
-        trouble = f" ({clean(store.trouble)})" if store.trouble else ""
+        trouble = f" ({store.trouble})" if store.trouble else ""
         return f"{where}, unreachable{since}{trouble}"
     return where if store.latency_s is None else f"{where}, read in {store.latency_s * 1000:.1f} ms"
 
@@ -134,20 +140,20 @@ def _store_line(store: StoreView, now_ns: int) -> str:
 def _below(run: RunView, now_ns: int) -> list[str]:
     lines = []
     if run.waiting:
-        named = ", ".join(clean(node) for node in run.waiting[:MOST_NAMED])
+        named = ", ".join(run.waiting[:MOST_NAMED])
         more = f" and {len(run.waiting) - MOST_NAMED} more" if len(run.waiting) > MOST_NAMED else ""
         lines.append(f"waiting for a place: {named}{more}")
     if run.last_incident is not None:
         when = f", {age(run.last_incident.at, now_ns)} ago" if run.last_incident.at else ""
         lines.append(f"last incident (of {run.incident_count}{when}): {incident_line(run.last_incident)}")
         if run.last_incident.path:
-            lines.append(f"  {clean(run.last_incident.path)}")
+            lines.append(f"  {run.last_incident.path}")
     if run.verdict is not None:
         verdict = run.verdict
-        reason = f": {clean(verdict.reason)}" if verdict.reason else ""
-        lines.append(f"verdict: {clean(verdict.outcome)}, exit code {verdict.exit_code}{reason}")
+        reason = f": {verdict.reason}" if verdict.reason else ""
+        lines.append(f"verdict: {verdict.outcome}, exit code {verdict.exit_code}{reason}")
     if run.run_dir:
-        lines.append(f"run directory: {clean(run.run_dir)}")
+        lines.append(f"run directory: {run.run_dir}")
     return lines
 
 
@@ -156,11 +162,11 @@ def _node_row(node: NodeView, now_ns: int) -> tuple[str, ...]:
     ranks = _NOTHING
     if first is not None and count > 0:
         ranks = str(first) if count == 1 else f"{first}-{first + count - 1}"
-    role = f" ({clean(node.role)})" if node.role not in ("", "default") else ""
+    role = f" ({node.role})" if node.role not in ("", "default") else ""
     return (
-        clean(node.node_id) or _NOTHING,
-        clean(node.address) or _NOTHING,
-        clean(node.state) or _NOTHING,
+        node.node_id or _NOTHING,
+        node.address or _NOTHING,
+        node.state or _NOTHING,
         f"{ranks}{role}",
         str(count) if count else _NOTHING,
         age(node.since, now_ns),
@@ -170,14 +176,14 @@ def _node_row(node: NodeView, now_ns: int) -> tuple[str, ...]:
 def _run_row(run: RunView, now_ns: int) -> tuple[str, ...]:
     agent, node = run.agent, run.nodes[0] if run.nodes else None
     return (
-        clean(run.run_id),
-        clean(run.state),
+        run.run_id,
+        run.state,
         _NOTHING if run.round is None else str(run.round.index),
         f"{run.restart_count}{_limit(run.max_restarts)}",
-        _NOTHING if node is None else clean(node.node_id),
+        _NOTHING if node is None else node.node_id,
         _NOTHING if agent is None else str(agent.pid),
         _NOTHING if node is None else age(node.since, now_ns),
-        clean(run.run_dir) or _NOTHING,
+        run.run_dir or _NOTHING,
     )
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from elastic_core.compat.round_store import RoundStores
+from elastic_core.encoding import clean
 from elastic_core.errors import (
     ElasticError,
     PluginError,
@@ -75,7 +76,7 @@ def make_handler(parameters: TorchParameters, backend: str) -> "TorchHandler":
     except ElasticError as error:
         raise ValueError(_for_torchrun(str(error))) from error
     for text in registry.warnings:
-        _log.warning("elastic: %s", text)
+        _log.warning("elastic: %s", clean(text))
     importlib.import_module(TORCH_RENDEZVOUS).RendezvousHandler.register(TorchHandler)
     return TorchHandler(handler, name=parameters.backend)
 
@@ -199,7 +200,7 @@ class TorchHandler:
 
 
 def _warn(text: str) -> None:
-    _log.warning("elastic: %s", text)
+    _log.warning("elastic: %s", clean(text))
 
 
 def _for_torchrun(text: str) -> str:

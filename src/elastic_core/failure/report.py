@@ -4,6 +4,7 @@ import re
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 
+from elastic_core.encoding import clean
 from elastic_core.failure.incident import Incident, IncidentDecision, IncidentFrame, IncidentWorker
 from elastic_core.failure.traceback_text import frame_lines, place
 from elastic_core.types import FailureClass
@@ -33,7 +34,7 @@ def render(incident: Incident, *, width: int = 100, encoding: str = "utf-8", inc
     width = max(width, MIN_WIDTH)
     # Fewer frames first: all the rest is bounded, and a shorter traceback loses least.
     for frame_count in (4, 3, 2, 1):
-        lines = list(_block(incident, width, incident_path, frame_count))
+        lines = list(map(clean, _block(incident, width, incident_path, frame_count)))
         if len(lines) <= MAX_LINES:
             break
     return encodable("\n".join(lines), encoding)
@@ -64,8 +65,8 @@ def render_attempt(
     if others:
         consequence = f"; {_count(others, 'other')} failed after it{consequence}"
     room = width - len(subject) - len(where) - len(consequence) - 2
-    summary = _cut(_clean(incident.summary), max(room, MIN_SUMMARY))
-    return encodable(f"{subject}: {summary}{where}{consequence}", encoding)
+    summary = _cut(incident.summary, max(room, MIN_SUMMARY))
+    return encodable(clean(f"{subject}: {summary}{where}{consequence}"), encoding)
 
 
 def encodable(text: str, encoding: str) -> str:
@@ -104,20 +105,20 @@ def _block(incident: Incident, width: int, incident_path: str, frame_count: int)
     yield from _identity(incident, width)
     yield from _message(incident, width)
     if incident.first is not None and incident.first.exception is not None:
-        yield from frame_lines(_frames(incident.first), count=frame_count, width=width, clean=_clean)
+        yield from frame_lines(_frames(incident.first), count=frame_count, width=width)
     yield from _others(incident, width)
     yield from _logs(incident)
     if incident.hang is not None and incident.hang.stacks:
-        yield f"Stacks: {_clean(incident.hang.stacks)}"
+        yield f"Stacks: {incident.hang.stacks}"
     if incident.decision is not None:
         yield _cut(f"Decision: {_decision(incident.decision)}", width)
     if incident_path:
-        yield f"Incident: {_clean(incident_path)}"
+        yield f"Incident: {incident_path}"
     yield "─" * width
 
 
 def _rule(title: str, width: int) -> str:
-    return _cut(f"── {_clean(title)} ", width).ljust(width, "─")
+    return _cut(f"── {title} ", width).ljust(width, "─")
 
 
 def _subject(incident: Incident, *, verb: bool = True) -> str:
@@ -133,7 +134,7 @@ def _identity(incident: Incident, width: int) -> Iterator[str]:
     where = f"round {incident.round_index}" if incident.round_index >= 0 else "no round yet"
     tail = f"source={incident.source}  {where}, restarts {incident.restart_count}  {incident.at}"
     if first is None and incident.elsewhere_rank is not None:
-        yield _cut(f"rank {incident.elsewhere_rank} on {_clean(incident.host)}, another node  {tail}", width)
+        yield _cut(f"rank {incident.elsewhere_rank} on {incident.host}, another node  {tail}", width)
         return
     if first is None:
         yield _cut(f"host {_node(incident)}  {tail}", width)
@@ -151,7 +152,7 @@ def _identity(incident: Incident, width: int) -> Iterator[str]:
 
 def _node(incident: Incident) -> str:
     """Call this node as the others' reports do, and say on which host it is where its id does not."""
-    node, host = _clean(incident.node_id), _clean(incident.host)
+    node, host = incident.node_id, incident.host
     return node if host in node else f"{node} ({host})"
 
 
@@ -160,7 +161,7 @@ def _message(incident: Incident, width: int) -> Iterator[str]:
     # Nothing else tells of what the launcher itself could not do, or of how it was used: the advice stands at the end.
     advises = first is None or incident.failure_class is FailureClass.USAGE
     room = MAX_SUMMARY_LINES if advises else 1
-    yield from _wrapped(f"{incident.failure_class.value}: {_clean(incident.summary)}", width, room)
+    yield from _wrapped(f"{incident.failure_class.value}: {incident.summary}", width, room)
     exception = None if first is None else first.exception
     if exception is None:
         return
@@ -172,7 +173,7 @@ def _message(incident: Incident, width: int) -> Iterator[str]:
         yield "the end of its stderr:"
         lines = shown = lines[-MAX_MESSAGE_LINES:]
     for line in shown:
-        yield _cut(f"  {_clean(line.strip())}", width)
+        yield _cut(f"  {line.strip()}", width)
     if len(lines) > len(shown):
         yield f"  … {_count(len(lines) - len(shown), 'more line')}"
 
@@ -189,7 +190,7 @@ def _others(incident: Incident, width: int) -> Iterator[str]:
     groups = _grouped(secondary)
     shown = groups if len(groups) <= MAX_GROUPS else groups[: MAX_GROUPS - 1]
     for group in shown:
-        yield _listing("secondary failures", group, _clean(group[0].summary), width)
+        yield _listing("secondary failures", group, group[0].summary, width)
     if len(groups) > len(shown):
         rest = [worker for group in groups[len(shown) :] for worker in group]
         yield _listing("secondary failures", rest, f"{len(groups) - len(shown)} other kinds of failure", width)
@@ -206,7 +207,7 @@ def _on_nodes(incident: Incident) -> str:
     """Name the nodes where there are several."""
     if incident.told_count < 2:
         return ""
-    names = [_clean(node.node_id) for node in incident.nodes[:MAX_NODES]]
+    names = [node.node_id for node in incident.nodes[:MAX_NODES]]
     more = incident.told_count - len(names)
     return f", on {incident.told_count} nodes: {', '.join(names)}{f' and {more} more' if more else ''}"
 
@@ -230,9 +231,9 @@ def _listing(what: str, workers: Sequence[IncidentWorker], story: str, width: in
 def _logs(incident: Incident) -> Iterator[str]:
     """Give the first worker's log files, uncut: they are there to be copied."""
     paths = () if incident.first is None else incident.first.log_paths
-    title = f"Logs on {_clean(incident.node_id)}:" if incident.told_count > 1 else "Logs:"
+    title = f"Logs on {incident.node_id}:" if incident.told_count > 1 else "Logs:"
     for index, path in enumerate(paths[:MAX_LOG_PATHS]):
-        yield f"{title if index == 0 else ' ' * len(title)} {_clean(path)}"
+        yield f"{title if index == 0 else ' ' * len(title)} {path}"
 
 
 def _decision(decision: IncidentDecision) -> str:
@@ -240,18 +241,18 @@ def _decision(decision: IncidentDecision) -> str:
     if decision.kind == "restart" and decision.delay_s > 0:
         text += f" in {decision.delay_s:g} s"
     details = "; ".join(part for part in (decision.reason, decision.rule) if part)
-    return f"{text} ({_clean(details)})" if details else text
+    return f"{text} ({details})" if details else text
 
 
 def _where(incident: Incident) -> str:
     if incident.elsewhere_rank is not None:
-        return f" (on {_clean(incident.host)})"
+        return f" (on {incident.host})"
     if incident.first is None:
         return ""
     innermost = place(_frames(incident.first))
     node = f"on {incident.node_id}" if incident.told_count > 1 else ""
     parts = [part for part in (innermost if innermost not in incident.summary else "", node) if part]
-    return f" ({_clean(' '.join(parts))})" if parts else ""
+    return f" ({' '.join(parts)})" if parts else ""
 
 
 def _frames(worker: IncidentWorker) -> tuple[IncidentFrame, ...]:
@@ -278,9 +279,3 @@ def _wrapped(text: str, width: int, count: int) -> Iterator[str]:
         end = room if end < 0 else end
         yield margin + text[:end].rstrip()
         text, count, margin = text[end:].lstrip(), count - 1, "  "
-
-
-def _clean(text: str) -> str:
-    """Return `text` on one line and without control characters: what a worker wrote must not steer a terminal."""
-    flat = text.replace("\t", " ").replace("\n", " ")
-    return "".join(character if character.isprintable() else "?" for character in flat)

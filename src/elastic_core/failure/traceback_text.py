@@ -1,6 +1,6 @@
 """A traceback in a few lines: the frames that a user can act on, the others counted."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from elastic_core.failure.incident import IncidentFrame
 
@@ -21,16 +21,13 @@ def place(frames: Sequence[IncidentFrame]) -> str:
     return f"{frame.file.rpartition('/')[2]}:{frame.line}"
 
 
-def frame_lines(
-    frames: Sequence[IncidentFrame], *, count: int, width: int, clean: Callable[[str], str]
-) -> Iterator[str]:
+def frame_lines(frames: Sequence[IncidentFrame], *, count: int, width: int) -> Iterator[str]:
     """Give at most `count` frames, outermost first, each with its source line; the others are counted where they were.
 
     Args:
         frames: Without launcher frames, outermost first.
         count: At least 1.
         width: Longer lines are cut.
-        clean: Makes a text safe to print.
     """
     if not frames:
         return
@@ -39,9 +36,9 @@ def frame_lines(
     for index in sorted(_chosen(frames, count)):
         yield from _gap(index - previous - 1)
         frame = frames[index]
-        yield f"  {clean(_short_path(frame.file))}:{frame.line} in {clean(frame.function)}"
+        yield f"  {_short_path(frame.file)}:{frame.line} in {frame.function}"
         if frame.text:
-            yield _cut(f"    {clean(frame.text)}", width)
+            yield _cut(f"    {frame.text}", width)
         previous = index
     yield from _gap(len(frames) - previous - 1)
 

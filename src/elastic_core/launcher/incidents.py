@@ -63,10 +63,10 @@ class IncidentReporter:
         *,
         run_dir: Path,
         node_id: str,
-        line: Callable[[str], None],
+        line: Callable[[*tuple[str, ...]], None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Write incidents below `run_dir`, and lines through `line`."""
+        """Write incidents below `run_dir`; `line` prints lines that nothing comes between."""
         self._settings = settings
         self._run_dir = run_dir
         self._files = IncidentFiles(run_dir)
@@ -307,7 +307,7 @@ class IncidentReporter:
         path = self._write(incident)
         self._before_restart = incident if isinstance(decision, Restart) else None
         if isinstance(decision, Stop) and decision.outcome == "failed":
-            self._line(render(incident, width=_width(), encoding=_encoding(), incident_path=path))
+            self._line(*render(incident, width=_width(), encoding=_encoding(), incident_path=path).split("\n"))
         elif isinstance(decision, Stop):
             self._notice(f"ending the run as done: {decision.reason}")
         return incident.exit_code

@@ -5,7 +5,7 @@ import uuid
 from elastic_core.errors import ConfigError
 from elastic_core.launcher.coordination import settle_store, tell_without_store
 from elastic_core.launcher.draft import Draft
-from elastic_core.launcher.values import integer, key_values
+from elastic_core.launcher.values import integer, key_values, name_of
 
 _DEFAULT_STATIC_PORT = 29500
 _RENDEZVOUS = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf")
@@ -71,7 +71,7 @@ def _local(draft: Draft, *, origin: str) -> None:
     draft.set("rdzv_backend", "local", origin)
     tell_without_store(draft, "local")
     if draft.choices.chosen("rdzv_id"):
-        draft.take("run_id", draft.choices.text("rdzv_id"), "rdzv_id")
+        draft.take("run_id", name_of(draft.choices, "rdzv_id"), "rdzv_id")
     else:
         draft.set("run_id", str(uuid.uuid4()), "derived: fresh, one node")
 
@@ -125,7 +125,7 @@ def _backend(draft: Draft, backend: str, conf: dict[str, str], max_nodes: int) -
     draft.take("rdzv_endpoint", (choices.text("rdzv_endpoint") or "").strip())
     draft.take("rdzv_conf", conf)
     if choices.chosen("rdzv_id") or static:
-        draft.take("run_id", choices.text("rdzv_id"), "rdzv_id")
+        draft.take("run_id", name_of(choices, "rdzv_id"), "rdzv_id")
     elif max_nodes == 1:
         draft.set("run_id", str(uuid.uuid4()), "derived: fresh, one node")
     else:

@@ -29,8 +29,10 @@ class RunReporter:
     Threading: the supervisor's thread only.
     """
 
-    def __init__(self, settings: RunSettings, *, run_dir: Path, node_id: str, line: Callable[[str], None]) -> None:
-        """Write incidents below `run_dir`, and lines through `line`."""
+    def __init__(
+        self, settings: RunSettings, *, run_dir: Path, node_id: str, line: Callable[[*tuple[str, ...]], None]
+    ) -> None:
+        """Write incidents below `run_dir`; `line` prints lines that nothing comes between."""
         self._settings = settings
         self._run_dir = run_dir
         self._node_id = node_id

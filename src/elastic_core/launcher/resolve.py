@@ -19,6 +19,7 @@ from elastic_core.launcher.run_path import check_start_method, for_each_rank, ta
 from elastic_core.launcher.values import (
     disabled_plugins,
     integer,
+    name_of,
     node_range,
     seconds,
     signal_names,
@@ -89,9 +90,9 @@ def resolve(
 
 def _names(draft: Draft) -> None:
     choices = draft.choices
-    draft.take("role", choices.text("role"))
+    draft.take("role", name_of(choices, "role"))
     draft.take("local_addr", choices.text("local_addr"))
-    draft.take("node_id", choices.text("node_id") or "")
+    draft.take("node_id", name_of(choices, "node_id") if choices.chosen("node_id") else "")
     draft.take("agent_store", choices.flag("agent_store"))
 
 

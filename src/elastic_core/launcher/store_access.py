@@ -6,7 +6,7 @@ from typing import Final
 from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
 from elastic_core.errors import BackendUnavailableError, ConfigError, RendezvousConnectionError, WaitExpiredError
 from elastic_core.launcher.choices import Choices
-from elastic_core.launcher.values import key_values, seconds
+from elastic_core.launcher.values import key_values, name_of, seconds
 from elastic_core.plugins.coordination import store_of_others
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, CoordinationStore, Survey
@@ -59,7 +59,7 @@ def chosen_store(given: Mapping[str, str], environ: Mapping[str, str]) -> StoreC
     return StoreChoice(
         backend=backend,
         endpoint=(choices.text("rdzv_endpoint") or "").strip(),
-        run_id=choices.text("rdzv_id") or "",
+        run_id=name_of(choices, "rdzv_id"),
         conf=conf,
         limit_s=limit_s,
     )

@@ -77,6 +77,18 @@ def one_of(choices: Choices, dest: str, allowed: tuple[str, ...]) -> str:
     return text
 
 
+def name_of(choices: Choices, dest: str) -> str:
+    """Return the value as a name that others will read, in lines, documents and keys: printable, and not empty.
+
+    Raises:
+        ConfigError: it is empty, or has a character in it that can't be seen (or is not UTF-8).
+    """
+    text = choices.text(dest) or ""
+    if not text or not text.isprintable():
+        choices.reject(dest, "a name of printable characters", hint=f"--{BY_DEST[dest].name} bert-7")
+    return text
+
+
 def node_range(choices: Choices) -> tuple[int, int]:
     """Return `--nnodes` as (fewest, most) nodes.
 

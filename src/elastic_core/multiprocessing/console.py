@@ -4,6 +4,7 @@ import os
 import threading
 from functools import partial
 
+from elastic_core.encoding import clean
 from elastic_core.multiprocessing.sink import STALL_S, Sink
 from elastic_core.reactor import Reactor
 
@@ -28,9 +29,12 @@ class Console:
         same = _identity(stdout_fd) == _identity(stderr_fd)
         self.stderr = self.stdout if same else Sink(reactor, stderr_fd, stall_s=stall_s)
 
-    def line(self, text: str) -> None:
-        """Write the agent's own words to stderr, as one or more whole lines."""
-        data = text.encode("utf-8", "backslashreplace") + b"\n"
+    def line(self, *lines: str) -> None:
+        """Write the agent's own words to stderr, whole lines that nothing comes between.
+
+        Whatever others have a part in (node ids, exceptions, reasons of plugins) is cleaned here, once for all.
+        """
+        data = "".join(f"{clean(line)}\n" for line in lines).encode("utf-8", "backslashreplace")
         if threading.get_ident() == self._thread:
             self.stderr.submit(data, own=True)
         else:

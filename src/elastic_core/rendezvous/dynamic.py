@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 from msgspec.structs import replace
 
 from elastic_core import types
+from elastic_core.encoding import clean
 from elastic_core.rendezvous.alone import AloneRounds, AloneServices, RoundStore
 from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
 from elastic_core.rendezvous.handler import AgentServices
@@ -286,4 +287,4 @@ def _seconds(params: RendezvousParameters, name: str) -> float | None:
 
 
 def _warn(text: str) -> None:
-    _log.warning("elastic: %s", text)
+    _log.warning("elastic: %s", clean(text))

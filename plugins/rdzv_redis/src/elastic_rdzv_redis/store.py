@@ -78,7 +78,9 @@ class RedisStore(CoordinationStore):
                 f"options for TLS were given, but {self._target} is an endpoint without TLS",
                 hint=f"--rdzv-endpoint rediss://{self._target}",
             )
-        base = f"elastic:{{{quote(settings.run_id, safe='')}}}:"
+        # Between the braces is what a cluster places keys by, all of a run together; nothing there would spread them.
+        tag = quote(settings.run_id, safe="") or "%"  # no id is quoted so
+        base = f"elastic:{{{tag}}}:"
         self._keys = tuple(base + part for part in _PARTS)
         self._live_session: Session | None = None
         self._renewed: tuple[Line, Revisions, bool] | None = None
