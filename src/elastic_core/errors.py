@@ -4,7 +4,13 @@ Messages have one line: where, what was seen against what was needed, then `Try:
 builds its own text, and pickles. `exit_code` is what the command line ends with.
 """
 
-from typing import ClassVar
+import errno
+from typing import ClassVar, Final
+
+MOMENTARY_ERRNOS: Final = frozenset(
+    {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EIO}
+)
+"""What the system refuses today may be granted in a second: processes, memory, descriptors, room on a disk."""
 
 
 class ElasticError(Exception):
@@ -36,6 +42,17 @@ def _rebuild(cls: type[ElasticError], what: str, hint: str) -> ElasticError:
     error = cls.__new__(cls)
     ElasticError.__init__(error, what, hint=hint)
     return error
+
+
+def is_momentary(error: BaseException | None) -> bool:
+    """Whether the system refused something that it may grant a moment later: for an error, or one of its causes."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in MOMENTARY_ERRNOS:
+            return True
+        if isinstance(error, RuntimeError) and "start new thread" in str(error):  # EAGAIN, in the words of `threading`
+            return True
+        error = error.__cause__
+    return False
 
 
 class ConfigError(ElasticError):

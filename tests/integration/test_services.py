@@ -5,6 +5,7 @@ import socket
 import msgspec
 import pytest
 
+from elastic_core.clock import WaitBudget
 from elastic_core.errors import ConfigError
 from elastic_core.launcher.services import RoundPort, Services
 from elastic_core.types import RendezvousSettings
@@ -78,10 +79,10 @@ def test_the_port_is_whatever_the_launcher_holds(served):
 
 def test_each_round_has_a_port_of_its_own_and_the_last_is_given_back():
     held = RoundPort(None)
-    first = held.renew()
+    first = held.renew(WaitBudget())
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("127.0.0.1", first))
-    second = held.renew()
+    second = held.renew(WaitBudget())
     assert second
     held.close()
     held.close()
@@ -94,6 +95,6 @@ def test_the_port_that_the_user_chose_can_be_held_again():
         port = taken.getsockname()[1]
         held = RoundPort(port)
         with pytest.raises(ConfigError, match=str(port)):
-            held.renew()
-    assert held.renew() == held.renew() == port
+            held.renew(WaitBudget())
+    assert held.renew(WaitBudget()) == held.renew(WaitBudget()) == port
     held.close()

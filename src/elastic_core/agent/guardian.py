@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from elastic_core.reactor import Reactor
+from elastic_core.errors import is_momentary
+from elastic_core.reactor import Reactor, Timer
 
 _START_LIMIT = 5
 _START_WINDOW_S = 10.0
+_RETRY_S = 5.0
+"""When a guard is tried again that the system has refused for want of processes, memory or descriptors."""
 _HUNT_WAIT_S = 2.0
 _FAREWELL_WAIT_S = 0.005
 _NEVER_S = float("inf")
@@ -39,6 +42,7 @@ class Guardian:
         self._last_act = _NO_LAST_ACT
         self._starts: deque[float] = deque(maxlen=_START_LIMIT)
         self._pid: int | None = None
+        self._retry: Timer | None = None
         self._pipe = -1
         self._death_fd = -1
 
@@ -71,8 +75,15 @@ class Guardian:
             )
             self._pid, self._pipe = _spawn_guard(greeting.encode(), self._last_act.encode())
         except OSError as error:
-            self._notice(f"no guard could be started ({error}): if this agent is killed, its workers may survive it")
+            if self._retry is None:
+                told = f"no guard could be started ({error}): if this agent is killed, its workers may survive it"
+                self._notice(told)
+            if is_momentary(error):
+                self._retry = self._reactor.call_later(_RETRY_S, self.start)
             return
+        if self._retry is not None:
+            self._retry = None
+            self._notice("a guard was started: if this agent is killed, its workers do not survive it")
         try:
             self._death_fd = os.pidfd_open(self._pid)
         except OSError:  # no pidfds here: a pipe without reader wakes us as well
@@ -180,6 +191,8 @@ class Guardian:
 
     def dismiss(self) -> None:
         """Say farewell and let the guard go; takes milliseconds, leaves no process behind; idempotent."""
+        if self._retry is not None:
+            self._retry.cancel()
         if self._pid is None:
             return
         self._tell("farewell\n")

@@ -22,7 +22,7 @@ from elastic_core.agent.steps import PEERS_SETTLE_S
 from elastic_core.agent.stopping import Stopping
 from elastic_core.agent.timers import Timers
 from elastic_core.clock import SYSTEM_CLOCK, Clock
-from elastic_core.errors import ElasticError
+from elastic_core.errors import ElasticError, WorkerError, is_momentary
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.runner import HookRunner
 from elastic_core.reactor import Reactor
@@ -294,7 +294,7 @@ class Agent:
         self._restart_count = command.restart_count
         self._placing.spawning()
         try:
-            self._workers.start(self._plan(command))
+            self._start_workers(command)
         except ElasticError as err:
             failure = self._placing.no_start(err, command.round)
             self.dispatch(m.SpawnFailed(failure=failure, alive=self._workers.alive))
@@ -308,6 +308,14 @@ class Agent:
             self._reporter.restarted(
                 rendezvous_s=self._formed_s - self._join_s, start_s=self._clock.monotonic_s() - self._formed_s
             )
+
+    def _start_workers(self, command: m.SpawnWorkers) -> None:
+        try:
+            self._workers.start(self._plan(command))
+        except (OSError, RuntimeError) as err:
+            if not is_momentary(err):
+                raise
+            raise WorkerError(f"the workers can't be started: {err}") from err
 
     def _examine(self, exits: tuple[WorkerExit, ...], round_: Round) -> Failure:
         return self._placing.of_worker(self._reporter.examine(round_, exits, self._restart_count), exits, round_)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from elastic_core.clock import Clock
-from elastic_core.errors import ElasticError
+from elastic_core.errors import ElasticError, is_momentary
 from elastic_core.types import Failure, FailureClass, Round, WorkerExit
 
 NO_STORE_CODE = 4
@@ -64,7 +64,7 @@ class Placing:
         return replace(failure, at_s=at_s, node_count=failure.node_count or count)
 
     def no_start(self, err: ElasticError, round_: Round) -> Failure:
-        """Return the failure of workers that could not be started."""
+        """Return the failure of workers that could not be started; another try can mend what was refused for now."""
         return Failure(
             failure_class=FailureClass.START_UP,
             summary=str(err),
@@ -75,7 +75,7 @@ class Placing:
             uptime_s=0.0,
             exit_code=err.exit_code,
             message=str(err),
-            retryable=False,
+            retryable=is_momentary(err),
         )
 
     def no_store(self, reason: str, round_: Round) -> Failure:

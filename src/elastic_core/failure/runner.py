@@ -69,8 +69,12 @@ class PolicyRunner:
             return
         question = self._open = _Question(self, failure, tuple(history), on_decision)
         thread = threading.Thread(target=question.ask, name=f"elastic-policy-{self.name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as err:  # none is to be had now
+            question.settle(None, f"{self._title} was not asked ({err})")
+            return
         self._call_later(self._timeout_s, lambda: self._overrun(question, thread))
-        thread.start()
 
     def _overrun(self, question: "_Question", thread: threading.Thread) -> None:
         if not question.answered:

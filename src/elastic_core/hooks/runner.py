@@ -54,6 +54,8 @@ RESERVED: Final = frozenset(
         "ROLE_WORLD_SIZE",
     }
 )
+_THREAD_RETRY_S: Final = 0.5
+"""When a thread is tried again that the system has refused."""
 RESERVED_PREFIXES: Final = ("MASTER_", "TORCHELASTIC_", "ELASTIC_")
 """Variables that say what a worker is: ours to set."""
 
@@ -219,7 +221,12 @@ class HookRunner:
             self._staffed = True
             self._shift += 1
             shift = self._shift
-        threading.Thread(target=self._serve, args=(shift,), name="elastic-hooks", daemon=True).start()
+        try:
+            threading.Thread(target=self._serve, args=(shift,), name="elastic-hooks", daemon=True).start()
+        except RuntimeError:  # none is to be had now: what waits, waits on
+            with self._changed:
+                self._staffed = False
+            self._call_later(_THREAD_RETRY_S, self._staff)
 
     def _watch(self) -> None:
         if not self._watched:

@@ -298,6 +298,7 @@ class _Job:
             said=self._said,
             watch=self._watch.hangs,
         )
+        self._port.notice = handler.services.say
         self._observers.begin(reactor, notice=notice, beats=lambda: self._beats(workers))
         health = self._closing(HealthChecking(settings, brought=self._brought.health_check_server, notice=notice))
         health.serve(LoopPulse(lambda: agent.turned_s, lambda: reactor.post(lambda: None)))
@@ -398,16 +399,21 @@ class _Job:
             self._sidecar.retire(wait)  # or a port that the user chose could not be held again
         began_s = SYSTEM_CLOCK.monotonic_s()
         round_ = resolve_round(
-            info, index=index, settings=self._rdzv, token=index + 1, choose_master=self._choose_master, wait=wait
+            info,
+            index=index,
+            settings=self._rdzv,
+            token=index + 1,
+            choose_master=lambda: self._choose_master(wait),
+            wait=wait,
         )
         self._observers.assigned(SYSTEM_CLOCK.monotonic_s() - began_s)
         if self._sidecar is not None and round_.node_rank == 0:
             self._sidecar.host(round_.master_port, wait)
         return round_
 
-    def _choose_master(self) -> tuple[str, int]:
+    def _choose_master(self, wait: WaitBudget) -> tuple[str, int]:
         settings = self._settings
-        port = self._port.renew()
+        port = self._port.renew(wait)
         # Among several nodes the others must be able to come here; on one, nobody from outside has any business here.
         own = LOOPBACK if settings.max_nodes == 1 else socket.getfqdn()
         return settings.master_addr or settings.local_addr or own, port
@@ -415,7 +421,7 @@ class _Job:
     def _reserve_port(self, handler: RendezvousHandler) -> int:
         if self._sidecar is not None:
             self._sidecar.retire(handler.wait)  # or a port that the user chose could not be held again
-        return self._port.renew()
+        return self._port.renew(handler.wait)
 
     def _plan(self, command: SpawnWorkers, handler: RendezvousHandler) -> list[WorkerLaunch]:
         self._planned = True

@@ -2,14 +2,20 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from elastic_core.agent.guardian import Guardian
 from elastic_core.agent.port import HeldPort
+from elastic_core.clock import WaitBudget
 from elastic_core.encoding import encode_json
+from elastic_core.errors import ElasticError, is_momentary
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import NoServices
 from elastic_core.types import Failure, NodeReport, RendezvousSettings, RunSteps
+
+RESERVE_LIMIT_S: Final = 30.0
+RESERVE_PAUSE_S: Final = 0.5
+LONGEST_PAUSE_S: Final = 4.0
 
 
 class RoundPort:
@@ -18,16 +24,37 @@ class RoundPort:
     def __init__(self, wanted: int | None) -> None:
         """Hold none yet; `wanted` is the user's choice."""
         self._wanted = wanted
+        self.notice: Callable[[str], None] = lambda text: None
+        """Takes one line for people. Threading: whose that renews the port."""
         self._lock = threading.Lock()
         self._held: HeldPort | None = None
 
-    def renew(self) -> int:
+    def renew(self, wait: WaitBudget) -> int:
         """Give the last round's port back, whose workers are gone, hold a fresh one and return it.
+
+        What the system refuses for a moment (a descriptor, most often) is tried again for `RESERVE_LIMIT_S`.
 
         Raises:
             ConfigError: the one that the user chose can't be had.
             RendezvousError: none can be had.
+            WaitCancelledError: the agent wants no round any more.
+
+        Threading: blocks while the system refuses.
         """
+        pause_s, left_s = RESERVE_PAUSE_S, RESERVE_LIMIT_S
+        while True:
+            try:
+                return self._renew()
+            except ElasticError as err:
+                if not is_momentary(err) or left_s <= 0:
+                    raise
+                if pause_s == RESERVE_PAUSE_S:
+                    self.notice(f"{err.what}: trying again for {RESERVE_LIMIT_S:g} s; this costs no restart")
+            wait.sleep(pause_s)
+            left_s -= pause_s
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _renew(self) -> int:
         with self._lock:
             self._give_back()
             self._held = HeldPort.reserve() if self._wanted is None else HeldPort.hold(self._wanted)

@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
+from elastic_core.errors import is_momentary
 from elastic_core.multiprocessing.affinity import bound_to
 from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.reactor import Reactor, Timer
@@ -228,7 +229,11 @@ class StandbyPool:
             with bound_to(launch.cpus):
                 spare = Spare(launch, _lasting(launch.env), self._imports)
         except (OSError, ValueError) as error:
-            self._turn_off(f"can't start one: {error}")
+            self._deaths += 1
+            if is_momentary(error) and self._deaths < MAX_DEATHS:
+                self._start_later(self._delay_s * 2**self._deaths)
+            else:
+                self._turn_off(f"can't start one: {error}")
             return
         self._spares[rank] = spare
         self._reactor.add_reader(spare.agents.fileno(), partial(self._on_word, rank, spare))

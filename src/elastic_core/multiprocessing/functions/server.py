@@ -99,7 +99,8 @@ class _Server:
             try:
                 _answer(self._control, "pid", self._fork(value, fds))
             except (OSError, AssertionError) as error:  # the latter: a daemonic process may have no children
-                _answer(self._control, "failed", f"{type(error).__name__}: {error}")
+                known = isinstance(error, OSError) and error.errno
+                _answer(self._control, "failed", error if known else f"{type(error).__name__}: {error}")
             finally:
                 for fd in fds:
                     os.close(fd)

@@ -85,7 +85,7 @@ class ForkServer:
             raise self._lost("the process that workers are forked from is gone")
         said, value = pickle.loads(data)
         if said != kind:
-            raise OSError(value)
+            raise value if isinstance(value, OSError) else OSError(value)
         return value
 
     def _lost(self, text: str) -> OSError:
