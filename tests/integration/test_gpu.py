@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from support import lacks
+
 pytestmark = [pytest.mark.gpu, pytest.mark.torch, pytest.mark.timeout(300)]
 
 DIGITS = Path(__file__).parents[2] / "examples/digits/train.py"
@@ -29,7 +31,7 @@ def gpu_count():
     )  # fmt: skip
     count = int(asked.stdout)
     if count < 1:
-        pytest.skip("torch sees no GPU here")
+        lacks("a GPU that torch sees")
     return count
 
 

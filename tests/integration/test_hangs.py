@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support import wait_for
+from support import lacks, wait_for
 
 BEATS = """
 import os, pathlib, sys, time
@@ -297,7 +297,7 @@ FREEZER = Path("/sys/fs/cgroup/freezer")
 def freeze():
     """Put a process into uninterruptible sleep, out of which not even SIGKILL gets it, until the test is over."""
     if not os.access(FREEZER / "cgroup.procs", os.W_OK):
-        pytest.skip("no freezer of our own here")
+        lacks("a freezer cgroup of our own")
     folder = FREEZER / f"elastic-test-{os.getpid()}"
     folder.mkdir()
 

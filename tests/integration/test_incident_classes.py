@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.failure.incident import read_incident
-from support import wait_for
+from support import lacks, wait_for
 
 DIES = {
     "user exception": "raise ValueError('boom')",
@@ -73,10 +73,10 @@ def small():
     try:
         folder.mkdir()
         (folder / limit).write_text(str(LIMIT_BYTES))
-    except OSError as err:
+    except OSError:
         with suppress(OSError):
             folder.rmdir()
-        pytest.skip(f"no memory controller of our own here: {err}")
+        lacks("a memory cgroup of our own")
     yield folder
     wait_for(lambda: (folder / "cgroup.procs").read_text() == "")
     folder.rmdir()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support import lacks
 from wheel_kit import Environment, attempted, version, write_script
 
 pytestmark = pytest.mark.xdist_group("packaging")
@@ -43,11 +44,11 @@ def other(request, tmp_path_factory, dist):
         pytest.skip("all tests run on this very Python")
     python = interpreter(request.param)
     if python is None:
-        pytest.skip(f"no python{request.param} here")
+        lacks(f"python{request.param}")
     environment = Environment(tmp_path_factory.mktemp("other") / "venv", python)
     done = environment.pip("install", "--only-binary", ":all:", *THIRD_PARTY)
     if done.returncode and not os.environ.get("CI"):
-        pytest.skip(f"no package index for python{request.param}: {done.stderr.splitlines()[-1]}")
+        lacks(f"a package index for python{request.param}")
     assert done.returncode == 0, done.stderr
     environment.install("--no-deps", *dist.glob("*.whl"))
     environment.minor = request.param

@@ -27,6 +27,7 @@ from elastic_rdzv_redis import embedded
 from elastic_rdzv_redis.embedded import DEFAULT_PORT, TOKEN_VARIABLE, EmbeddedStore, derive_password
 from elastic_rdzv_redis.place import free_port, is_free
 from elastic_rdzv_redis.server import find_program
+from support import lacks
 
 LOCAL = "127.0.0.1"
 INCARNATION = os.urandom(16).hex()  # another in each process of the tests: a guard of one must not hunt in the others
@@ -39,7 +40,7 @@ def _server(monkeypatch):
     try:
         find_program()
     except ConfigError:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("no Valkey or Redis server here")
+        lacks("redis-server", install="apt-get install redis-server")
 
 
 @pytest.fixture

