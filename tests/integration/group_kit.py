@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from elastic_core.multiprocessing.console import Console
+from elastic_core.multiprocessing.disk import STALL_S, Disk
 from elastic_core.multiprocessing.functions.starter import FunctionStarter
 from elastic_core.multiprocessing.group import WorkerGroup
 from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
@@ -45,7 +46,9 @@ class GroupKit:
     `console` is a pair of descriptors; without, what would go there goes to files.
     """
 
-    def __init__(self, folder, *, subreaper=False, console=None, stall_s=5.0, spared=tuple, call=None):
+    def __init__(
+        self, folder, *, subreaper=False, console=None, stall_s=5.0, disk_stall_s=STALL_S, spared=tuple, call=None
+    ):
         self.folder = folder
         self.call = call
         self.functions = None if call is None else FunctionStarter(call)
@@ -61,6 +64,7 @@ class GroupKit:
         self.exits = []
         self.stopped = 0
         self.notices = []
+        self.disk = Disk(self.reactor, notice=self.notices.append, stall_s=disk_stall_s)
         self.group = WorkerGroup(
             self.reactor,
             console=self.console,
@@ -71,6 +75,7 @@ class GroupKit:
             notice=self.notices.append,
             spared=spared,
             functions=self.functions,
+            disk=self.disk,
         )
 
     def _on_stopped(self):
@@ -136,6 +141,7 @@ class GroupKit:
 
     def close(self):
         self.group.close()
+        self.disk.close()
         if self.functions is not None:
             self.functions.close()
         self.console.close()

@@ -37,6 +37,7 @@ from elastic_core.launcher.told import agent_options, policy_settings, rendezvou
 from elastic_core.launcher.watching import Watching
 from elastic_core.messages import SpawnWorkers
 from elastic_core.multiprocessing.console import Console
+from elastic_core.multiprocessing.disk import END_S, Disk
 from elastic_core.multiprocessing.group import WorkerGroup
 from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.plugins.missing import FAILURE_GROUP, RENDEZVOUS_GROUP
@@ -198,6 +199,7 @@ class _Job:
         notice = self._reporter.notice
         for text in (*settings.notices, *warnings, *(self._functions.warnings if self._functions is not None else ())):
             notice(text)
+        self._disk = self._closing(Disk(reactor, notice=notice))
         guardian = Guardian(reactor, incarnation=self._incarnation, notice=notice)
         self._cleanup.push(lambda kind, error, trace: guardian.unleash() if error else guardian.dismiss())
         guardian.start()
@@ -234,6 +236,7 @@ class _Job:
                 spared=lambda: self._own_children(guardian, handler),
                 standby=standby,
                 functions=self._functions,
+                disk=self._disk,
             )
         )
         self._status.workers = workers
@@ -314,6 +317,7 @@ class _Job:
         if self._outcome is not None:
             self._outcome.error = rendezvous.error
             self._outcome.take(result, workers.return_values, self._reporter.final_failure)
+        self._disk.close(within_s=min(END_S, settings.shutdown_timeout_s))
         console.flush()
         return result
 

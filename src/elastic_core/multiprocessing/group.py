@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, assert_never
@@ -11,6 +12,7 @@ from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import IllegalEventError
 from elastic_core.multiprocessing import ladder
 from elastic_core.multiprocessing.console import Console
+from elastic_core.multiprocessing.disk import Disk, Lane
 from elastic_core.multiprocessing.oom import OomCounter
 from elastic_core.multiprocessing.process import WorkerProcess, remnants_exist, spawn
 from elastic_core.multiprocessing.spec import WorkerLaunch
@@ -29,7 +31,8 @@ class WorkerGroup:
     Args:
         reactor: The loop that watches the workers.
         console: Where tee'd output goes.
-        on_exit: Called once for each worker that ended, in the order in which the kernel told us.
+        on_exit: Called once for each worker that ended, in the order in which the kernel told us, when what it wrote
+            through us is in its files, unless these are held up.
         on_stopped: Called once for each `stop`, when nothing is left of any worker; never from inside `stop`.
         incarnation: What marks the environment of this agent's workers (`ELASTIC_INCARNATION`).
         subreaper: Whether this process is a subreaper.
@@ -37,6 +40,7 @@ class WorkerGroup:
         spared: Gives the pids of the agent's own children that are no workers (the guard).
         standby: Has spares for workers; closed by whoever made it. None: each worker is started afresh.
         functions: Starts workers that call a function; closed by whoever made it.
+        disk: Writes log files; closed by whoever made it. None: the group makes and closes its own.
         clock: The host's clocks.
 
     The group can be started again once `on_stopped` was called. Threading: the reactor's thread.
@@ -55,11 +59,14 @@ class WorkerGroup:
         spared: Callable[[], Collection[int]] = tuple,
         standby: "StandbyPool | None" = None,
         functions: "FunctionStarter | None" = None,
+        disk: Disk | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Start nothing yet."""
         self._reactor = reactor
         self._sinks = (console.stdout, console.stderr)
+        self._disk = Disk(reactor, notice=notice) if disk is None else disk
+        self._owns_disk = disk is None
         self._on_exit = on_exit
         self._on_stopped = on_stopped
         self._notice = notice
@@ -77,6 +84,7 @@ class WorkerGroup:
         self._lingering: Timer | None = None
         self._look_serial = 0
         self._denied: set[int] = set()
+        self._untold: deque[tuple[list[Lane], float, Callable[[], None]]] = deque()
 
     # --- what there is
 
@@ -121,6 +129,7 @@ class WorkerGroup:
                 launch,
                 reactor=self._reactor,
                 sinks=self._sinks,
+                disk=self._disk,
                 notice=self._notice,
                 standby=self._standby,
                 functions=self._functions,
@@ -201,7 +210,26 @@ class WorkerGroup:
         worker.drain()
         exit_ = self._exit_of(worker, code, at_s=at_s, at_ns=at_ns)
         self._advance(ladder.LeaderEnded(pid=worker.pid, remnants=remnants))
-        tell(exit_)
+        self._once_written(worker.lanes, partial(tell, exit_))
+
+    def _once_written(self, lanes: list[Lane], tell: Callable[[], None]) -> None:
+        """Call `tell` when these lanes are empty or held up, and all that came before it was told."""
+        self._untold.append((lanes, self._reactor.now_s() + WRITTEN_S, tell))
+        if len(self._untold) == 1:
+            self._tell_written()
+
+    def _tell_written(self) -> None:
+        while self._untold:
+            lanes, until_s, tell = self._untold[0]
+            left_s = until_s - self._reactor.now_s()
+            if left_s > 0 and any(lane.scheduled and not lane.stalled for lane in lanes):
+                self._disk.when_written(lanes, self._tell_written, within_s=left_s)
+                return
+            try:
+                tell()
+            finally:
+                if self._untold:  # not closed by it
+                    self._untold.popleft()
 
     def _exit_of(
         self, worker: WorkerProcess, code: int, *, at_s: float, at_ns: int, unreapable: bool = False
@@ -339,7 +367,7 @@ class WorkerGroup:
             worker.finish()
         self._sweeper.reap_adopted(workers=[worker.pid for worker in self._workers.values()])
         self._forget_lingering()
-        self._on_stopped()
+        self._once_written([lane for worker in self._workers.values() for lane in worker.lanes], self._on_stopped)
 
     def reap_adopted(self) -> None:
         """Reap ended orphans that workers left to us as a subreaper. Called: on SIGCHLD, if at all."""
@@ -356,6 +384,9 @@ class WorkerGroup:
                 worker.disown()
             worker.unwatch(self._reactor)
             worker.finish()
+        self._untold.clear()
+        if self._owns_disk:
+            self._disk.close()
         self._workers.clear()
         self._lost.clear()
         self._state = ladder.LadderState()
@@ -366,6 +397,8 @@ class WorkerGroup:
 
 
 _POLL_S = 0.1
+WRITTEN_S = 1.0
+"""How long a worker's end waits until what it wrote is in its files: who reads them then finds its last words."""
 LINGER_S = 30.0
 """How long workers may take to end once all have returned before a line is worth it. A long upload may be the cause:
 nothing but `--hang-timeout` ends them."""

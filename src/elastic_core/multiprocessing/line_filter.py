@@ -2,9 +2,12 @@
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from elastic_core.multiprocessing.lines import LinePrefixer
-from elastic_core.multiprocessing.log_file import LogFile
+
+if TYPE_CHECKING:
+    from elastic_core.multiprocessing.log_file import LogFile, QueuedLog
 
 
 class LineFilter:
@@ -18,7 +21,7 @@ class LineFilter:
         file: Taken over; several filters may append to one file, for each write is of whole lines.
     """
 
-    def __init__(self, texts: Sequence[str], *, prefix: str, file: LogFile) -> None:
+    def __init__(self, texts: Sequence[str], *, prefix: str, file: "LogFile | QueuedLog") -> None:
         """Start at the beginning of a line."""
         self._needles = [text.encode("utf-8", "surrogateescape") for text in texts]
         self._pattern = re.compile(b"|".join(re.escape(needle) for needle in self._needles))

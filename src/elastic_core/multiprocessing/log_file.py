@@ -3,6 +3,11 @@
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from elastic_core.multiprocessing.disk import Disk
 
 _LF, _CR = 0x0A, 0x0D
 
@@ -33,7 +38,7 @@ class LogFile:
         self, path: str, *, notice: Callable[[str], None], max_bytes: int | None = None, backups: int = 0
     ) -> None:
         """Open the file."""
-        self._path = path
+        self.path = self._path = path
         self._notice = notice
         self._backups = backups
         self._fd = open_log(path)
@@ -131,6 +136,27 @@ class LogFile:
                 if self._backups:
                     os.rename(f"{self._path}.1", self._path)  # noqa: PTH104  # as above
             raise
+
+
+class QueuedLog:
+    """A log file that is written beside the loop. Threading: the reactor's thread."""
+
+    def __init__(self, file: LogFile, disk: "Disk") -> None:
+        """Take the file over."""
+        self._file = file
+        self.lane = disk.lane(file.path)
+
+    def write(self, *chunks: bytes) -> None:
+        """Have chunks written after those before them."""
+        self.lane.put(partial(self._write, chunks), sum(map(len, chunks)))
+
+    def _write(self, chunks: tuple[bytes, ...]) -> None:
+        for chunk in chunks:
+            self._file.write(chunk)
+
+    def close(self) -> None:
+        """Give the descriptor back once all is written; idempotent."""
+        self.lane.put(self._file.close)
 
 
 def _last_line_end(data: bytes, room: int) -> int:

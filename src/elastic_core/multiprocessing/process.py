@@ -6,12 +6,14 @@ import signal
 import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from elastic_core.errors import WorkerError
 from elastic_core.multiprocessing.affinity import bound_to
+from elastic_core.multiprocessing.disk import Disk, Lane
 from elastic_core.multiprocessing.line_filter import LineFilter
-from elastic_core.multiprocessing.log_file import LogFile, open_log
+from elastic_core.multiprocessing.log_file import LogFile, QueuedLog, open_log
 from elastic_core.multiprocessing.sink import Sink
 from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
 from elastic_core.multiprocessing.tee import Tee, open_pipe
@@ -139,6 +141,11 @@ class WorkerProcess:
         """Return whether its process group still has members. Called: right after it was reaped."""
         return self.leads_group and remnants_exist(self.pid)
 
+    @property
+    def lanes(self) -> list[Lane]:
+        """Where what it writes is put into files, as far as that passes through us."""
+        return [lane for tee in self.tees for lane in tee.lanes]
+
     def drain(self) -> None:
         """Take what its streams hold now: it is gone, and its last words are wanted."""
         for tee in self.tees:
@@ -185,6 +192,7 @@ def spawn(
     *,
     reactor: Reactor,
     sinks: tuple[Sink, Sink],
+    disk: Disk,
     notice: Callable[[str], None],
     standby: "StandbyPool | None" = None,
     functions: "FunctionStarter | None" = None,
@@ -202,10 +210,14 @@ def spawn(
         WorkerError: it could not be started; the message names the program and the reason.
     """
     tees: list[Tee] = []
+
+    def posted(text: str) -> None:  # files are written beside the loop
+        reactor.post(partial(notice, text))
+
     with ExitStack() as ours, ExitStack() as childs:
         try:
-            out, out_ends = _open_stream(launch.stdout, ours, childs, notice)
-            err, err_ends = _open_stream(launch.stderr, ours, childs, notice)
+            out, out_ends = _open_stream(launch.stdout, ours, childs, posted)
+            err, err_ends = _open_stream(launch.stderr, ours, childs, posted)
             process, result = _start(launch, reactor, out, err, standby, functions, on_returned)
         except (OSError, ValueError) as error:
             raise _spawn_error(launch, error) from error
@@ -213,14 +225,16 @@ def spawn(
         ours.pop_all()
         for plan, sink, ends in ((launch.stdout, sinks[0], out_ends), (launch.stderr, sinks[1], err_ends)):
             if ends is not None:
+                filtered = _queued(ends.filtered, disk)
                 tees.append(
                     Tee(
                         reactor,
                         read_fd=ends.read_fd,
-                        file=ends.file,
+                        file=_queued(ends.file, disk),
                         sink=sink if plan.console else None,
                         prefix=plan.prefix,
-                        line_filter=ends.line_filter,
+                        line_filter=_filter(plan, filtered),
+                        filtered=filtered,
                     )
                 )
     return WorkerProcess(launch, process, tees, started_s, result)
@@ -260,7 +274,7 @@ class _Ends(NamedTuple):
 
     read_fd: int
     file: LogFile | None
-    line_filter: LineFilter | None
+    filtered: LogFile | None
 
 
 def _open_stream(
@@ -280,15 +294,22 @@ def _open_stream(
 
 
 def _open_ends(plan: StreamPlan, read_fd: int, ours: ExitStack, notice: Callable[[str], None]) -> _Ends:
-    file, line_filter = None, None
+    file, filtered = None, None
     if plan.file is not None:
         file = LogFile(plan.file, notice=notice, max_bytes=plan.max_bytes, backups=plan.backups)
         ours.callback(file.close)
     if plan.filters and plan.filtered_file is not None:
         filtered = LogFile(plan.filtered_file, notice=notice)
         ours.callback(filtered.close)
-        line_filter = LineFilter(plan.filters, prefix=plan.prefix, file=filtered)
-    return _Ends(read_fd, file, line_filter)
+    return _Ends(read_fd, file, filtered)
+
+
+def _queued(file: LogFile | None, disk: Disk) -> QueuedLog | None:
+    return None if file is None else QueuedLog(file, disk)
+
+
+def _filter(plan: StreamPlan, file: QueuedLog | None) -> LineFilter | None:
+    return None if file is None else LineFilter(plan.filters, prefix=plan.prefix, file=file)
 
 
 def _or_ours(fd: int | None, ours: int) -> int:

@@ -4,9 +4,10 @@ import fcntl
 import os
 from contextlib import suppress
 
+from elastic_core.multiprocessing.disk import Lane
 from elastic_core.multiprocessing.line_filter import LineFilter
 from elastic_core.multiprocessing.lines import LinePrefixer
-from elastic_core.multiprocessing.log_file import LogFile
+from elastic_core.multiprocessing.log_file import QueuedLog
 from elastic_core.multiprocessing.sink import Sink
 from elastic_core.reactor import Reactor, Timer
 
@@ -37,10 +38,11 @@ class Tee:
     Args:
         reactor: The loop.
         read_fd: The pipe; taken over.
-        file: Where the exact bytes go at once, None for nowhere; taken over.
+        file: Where the exact bytes go, None for nowhere; taken over.
         sink: The console's queue, None for none.
         prefix: What stands before each line on the console.
         line_filter: Gets a copy of everything, None for none; ended with the stream.
+        filtered: What it writes to.
 
     Threading: the reactor's thread.
     """
@@ -50,10 +52,11 @@ class Tee:
         reactor: Reactor,
         *,
         read_fd: int,
-        file: LogFile | None,
+        file: QueuedLog | None,
         sink: Sink | None,
         prefix: str,
         line_filter: LineFilter | None = None,
+        filtered: QueuedLog | None = None,
     ) -> None:
         """Start reading."""
         self._reactor = reactor
@@ -62,6 +65,9 @@ class Tee:
         self._sink = sink
         self._lines = LinePrefixer(prefix.encode("utf-8", "surrogateescape"))
         self._line_filter = line_filter
+        self.lanes = tuple(log.lane for log in (file, filtered) if log is not None)
+        """Where what it has read is written to files."""
+        self._brakes: tuple[Sink | Lane, ...] = self.lanes if sink is None else (sink, *self.lanes)
         self._paused = False
         self._nap: Timer | None = None
         self._nap_s = _LONGEST_NAP_S
@@ -95,26 +101,32 @@ class Tee:
 
     def _read(self, chunks: int, *, heed_congestion: bool = True) -> int:
         count = 0
+        taken: list[bytes] = []
         for _ in range(chunks):
             try:
                 data = os.read(self._read_fd, CHUNK_BYTES)
             except BlockingIOError:
                 break
             if not data:
+                self._write(taken)
                 self._end()
-                break
+                return count
             count += len(data)
+            taken.append(data)
             self._take(data)
-            if heed_congestion and self._sink is not None and self._sink.congested:
-                self._pause()
+            if (heed_congestion and self._pause()) or len(data) < CHUNK_BYTES:
                 break
-            if len(data) < CHUNK_BYTES:
-                break
+        self._write(taken)
+        if heed_congestion and self._read_fd >= 0:
+            self._pause()
         return count
 
+    def _write(self, taken: list[bytes]) -> None:
+        # Once a turn, for it wakes a thread.
+        if self._file is not None and taken:
+            self._file.write(*taken)
+
     def _take(self, data: bytes) -> None:
-        if self._file is not None:
-            self._file.write(data)
         if self._line_filter is not None:
             self._line_filter.feed(data)
         if self._sink is not None and not self._sink.broken:
@@ -124,16 +136,20 @@ class Tee:
 
     # --- back-pressure
 
-    def _pause(self) -> None:
-        if self._paused or self._sink is None:
-            return
-        self._paused = True
-        self._reactor.remove_reader(self._read_fd)
-        self._sink.when_relieved(self._resume)
+    def _pause(self) -> bool:
+        """Leave the pipe unread while the console or a file has too much waiting; return whether that is so."""
+        congested = next((brake for brake in self._brakes if brake.congested), None)
+        if congested is None:
+            return False
+        if not self._paused:
+            self._paused = True
+            self._reactor.remove_reader(self._read_fd)
+            congested.when_relieved(self._resume)
+        return True
 
     def _resume(self) -> None:
         self._paused = False
-        if self._read_fd >= 0 and self._nap is None:
+        if self._read_fd >= 0 and not self._pause() and self._nap is None:
             self._reactor.add_reader(self._read_fd, self._on_readable)
 
     # --- the end
