@@ -18,11 +18,13 @@ from elastic_core.types import (
 class StartRequested(Record, frozen=True, kw_only=True):
     """The agent was told to run; `control`: its rendezvous takes one decision for the whole run.
 
-    `gathers`: it does so on the evidence of all nodes, when all workers are gone.
+    `gathers`: it does so on the evidence of all nodes, when all workers are gone. `stop_signals`: those that the agent
+    takes for an order to stop.
     """
 
     control: bool = False
     gathers: bool = False
+    stop_signals: tuple[int, ...] = ()
 
 
 class JoinAllowed(Record, frozen=True, kw_only=True):

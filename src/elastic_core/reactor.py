@@ -53,6 +53,7 @@ class Reactor:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.add_reader(self._wake_read, self._drain_wake)
         self._on_signal: Callable[[int], None] | None = None
+        self._arrived: deque[int] = deque()
         self._old_handlers: dict[int, signal._HANDLER] = {}
         self._old_wakeup: int | None = None
 
@@ -114,20 +115,28 @@ class Reactor:
 
     def _drain_wake(self) -> None:
         with suppress(BlockingIOError):
-            for byte in os.read(self._wake_read, 4096):
-                if byte and self._on_signal is not None:
-                    self._on_signal(byte)
+            os.read(self._wake_read, 4096)
+        # What was noted while the pipe was read: its byte may have been among those.
+        self._deliver_signals()
 
     def handle_signals(self, signums: Iterable[int], on_signal: Callable[[int], None]) -> None:
-        """Deliver these signals as calls of `on_signal` on the loop, in order of arrival.
+        """Deliver these signals as calls of `on_signal` on the loop, before anything else that the turn has found.
 
-        The Python-level handler does nothing; the C handler's wake-up byte carries the number. Threading: the main
-        thread only.
+        The interpreter runs the handler, which notes the number, on this thread before the next instruction; the byte
+        of the C handler only wakes the loop, so that none is lost where the pipe is full. As in the kernel, a signal
+        that comes again before it was noted counts once. Threading: the main thread only.
         """
         self._on_signal = on_signal
         self._old_wakeup = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         for signum in signums:
-            self._old_handlers[signum] = signal.signal(signum, _only_wake) or signal.SIG_DFL
+            self._old_handlers[signum] = signal.signal(signum, self._note_signal) or signal.SIG_DFL
+
+    def _note_signal(self, signum: int, frame: object) -> None:
+        self._arrived.append(signum)
+
+    def _deliver_signals(self) -> None:
+        while self._arrived and self._on_signal is not None:
+            self._on_signal(self._arrived.popleft())
 
     # --- running
 
@@ -143,7 +152,10 @@ class Reactor:
 
     def turn(self, timeout_s: float | None = None) -> None:
         """Wait for the next thing, at most `timeout_s` (None: for ever), and run what is due."""
-        for key, mask in self._selector.select(self._timeout(timeout_s)):
+        ready = self._selector.select(self._timeout(timeout_s))
+        # First, whatever the kernel reports first: who signals us and our processes at once has us know why they end.
+        self._deliver_signals()
+        for key, mask in ready:
             callbacks = self._interest.get(key.fd, {})
             for bit in (selectors.EVENT_READ, selectors.EVENT_WRITE):
                 callback = callbacks.get(bit)
@@ -158,7 +170,7 @@ class Reactor:
                 timer.callback()
 
     def _timeout(self, timeout_s: float | None) -> float | None:
-        if self._mailbox or self._stopped:
+        if self._mailbox or self._arrived or self._stopped:
             return 0.0
         while self._timers and self._timers[0][2].callback is None:
             heapq.heappop(self._timers)
@@ -180,7 +192,3 @@ class Reactor:
             os.close(self._wake_read)
             os.close(self._wake_write)
             self._wake_read = self._wake_write = -1
-
-
-def _only_wake(signum: int, frame: object) -> None:
-    """Let the wake-up descriptor do the work."""

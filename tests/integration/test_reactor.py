@@ -85,6 +85,48 @@ def test_signals_arrive_on_the_loop_in_order_and_handlers_are_given_back():
     assert signal.getsignal(signal.SIGUSR1) == before
 
 
+def test_signal_outlives_a_full_wake_up_pipe():
+    reactor = Reactor()
+    got = []
+    reactor.handle_signals([signal.SIGTERM], got.append)
+    for _ in range(70_000):  # more than a pipe holds: what threads post while the loop stands still
+        reactor.post(lambda: None)
+    os.kill(os.getpid(), signal.SIGTERM)
+    run_until(reactor, lambda: got)
+    assert got == [signal.SIGTERM]
+    reactor.close()
+
+
+def test_signal_comes_before_the_end_of_a_process_that_the_same_turn_finds():
+    reactor = Reactor()
+    told = []
+    pid = os.posix_spawn("/bin/true", ["true"], {})
+    pidfd = os.pidfd_open(pid)
+    reactor.add_reader(pidfd, lambda: (told.append("end"), reactor.remove_reader(pidfd)))
+    reactor.handle_signals([signal.SIGTERM], told.append)
+    os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)  # so it is the first that the kernel reports
+    os.kill(os.getpid(), signal.SIGTERM)
+    reactor.turn(1.0)
+    assert told == [signal.SIGTERM, "end"]
+    reactor.close()
+    os.waitpid(pid, 0)
+    os.close(pidfd)
+
+
+def test_signal_that_somebody_else_handles_is_not_ours():
+    reactor = Reactor()
+    got, theirs = [], []
+    reactor.handle_signals([signal.SIGTERM], got.append)
+    before = signal.signal(signal.SIGALRM, lambda *_: theirs.append("alarm"))
+    try:
+        os.kill(os.getpid(), signal.SIGALRM)
+        reactor.turn(0.1)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        reactor.close()
+    assert (got, theirs) == ([], ["alarm"])
+
+
 def test_pidfd_wakes_when_the_process_ends(reactor):
     pid = os.posix_spawn("/bin/true", ["true"], {})
     pidfd = os.pidfd_open(pid)

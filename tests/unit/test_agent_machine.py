@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
 
 from elastic_core import messages as m
 from elastic_core.agent import diagram
@@ -30,7 +31,7 @@ from elastic_core.agent.states import (
     Stopping,
     Waiting,
 )
-from elastic_core.agent.steps import Step
+from elastic_core.agent.steps import SETTLE_S, STOP_SETTLE_S, Step
 from elastic_core.errors import IllegalEventError
 from elastic_core.types import (
     Decided,
@@ -53,6 +54,7 @@ from elastic_core.types import (
 )
 
 WORKERS = 3
+STOP_SIGNALS = (2, 15)
 
 
 def make_round(index=0):
@@ -148,6 +150,50 @@ def test_settling_ends_early_when_no_worker_is_left_and_examines_all_of_them():
     step = drive(*TO_RUNNING, *exits)
     assert names(step) == ["CancelTimer", "Examine"]
     assert [e.local_rank for e in step.commands[1].exits] == [0, 1, 2]
+
+
+def told_to_stop(*codes, control=False):
+    begin = m.StartRequested(control=control, gathers=control, stop_signals=STOP_SIGNALS)
+    exits = [m.WorkerExited(exit=make_exit(rank, code)) for rank, code in enumerate(codes)]
+    return drive(begin, *TO_RUNNING[1:], *exits)
+
+
+@pytest.mark.parametrize("codes", [(-15,), (143,), (-2, -2), (-15, -15, -15), (7, -15), (7, 130, 7), (-15, 0, 0)])
+@pytest.mark.parametrize("control", [False, True])
+def test_death_by_a_stop_signal_is_the_stop_of_the_node_when_the_agent_gets_it_in_time(codes, control):
+    step = told_to_stop(*codes, control=control)
+    assert isinstance(step.state, Settling)
+    drained = drive(m.StopRequested(signum=15), state=step.state)
+    assert names(drained)[-2:] == (["StopWorkers", "WatchRound"] if control else ["CancelTimer", "StopWorkers"])
+    assert not {"OrderStop", "PublishDecision", "Examine", "AskPolicy"} & set(names(step) + names(drained))
+    end = drive(m.WorkersStopped(), m.RendezvousLeft(), state=drained.state)
+    assert (end.state.outcome.ending, end.state.outcome.exit_code) == (Ending.STOPPED, 143)
+    assert end.state.ledger.history == ()
+
+
+def test_death_by_a_stop_signal_is_a_failure_when_the_agent_gets_none_in_time():
+    step = told_to_stop(-15)
+    assert step.commands == (m.SetTimer(name="settle", delay_s=STOP_SETTLE_S),)
+    assert names(drive(m.TimerFired(name="settle"), state=step.state)) == ["Examine"]
+
+
+def test_time_for_a_stop_signal_counts_from_the_first_death_by_one():
+    assert told_to_stop(7).commands == (m.SetTimer(name="settle", delay_s=SETTLE_S),)
+    assert told_to_stop(7, -15).commands == (m.SetTimer(name="settle", delay_s=STOP_SETTLE_S),)
+    assert told_to_stop(7, -15, -2).commands == ()
+
+
+@pytest.mark.parametrize("code", [-9, -11, -10, 137, 15, 1])
+def test_other_deaths_do_not_wait_for_a_stop_signal(code):
+    step = told_to_stop(code)
+    assert m.SetTimer(name="settle", delay_s=STOP_SETTLE_S) not in step.commands
+    assert isinstance(told_to_stop(code, code, code).state, Deciding)
+
+
+def test_worker_that_we_had_signalled_does_not_wait_for_a_stop_signal():
+    timed_out = replace(make_exit(0, -15), stop_signal=15, stop_sent_ns=1)
+    step = drive(m.WorkerExited(exit=timed_out), state=told_to_stop().state)
+    assert names(step) == ["Examine"]
 
 
 def failed_with(decision, *, code=-9, rank=1):
@@ -426,10 +472,11 @@ class Histories(RuleBasedStateMachine):
         self.stops = 0
         self.stop_ladder = False
         self.spawned_after_stop = False
-        self.give(m.StartRequested(control=self.control, gathers=self.gathers))
+        self.give(m.StartRequested(control=self.control, gathers=self.gathers, stop_signals=STOP_SIGNALS))
 
     def give(self, event):
         before = self.state
+        self.event = event
         step = advance(before, event, now_s=self.now_s)
         rule_ = TABLE[type(before)][type(event)]
         if isinstance(rule_, Handled):
@@ -479,6 +526,8 @@ class Histories(RuleBasedStateMachine):
                 self.watching = True
             case m.Examine(exits=exits):
                 assert exits
+                if any(exit.code in (-15, 143) for exit in exits):
+                    assert isinstance(self.event, m.TimerFired), "the agent may be about to get that signal, too"
                 self.owed.append(m.Examined(failure=make_failure(exits[0].local_rank)))
             case m.AskPolicy(failure=failure):
                 self.owed.append(failure)
@@ -501,7 +550,7 @@ class Histories(RuleBasedStateMachine):
         self.give(m.DecisionMade(failure=owed, decision=decision) if isinstance(owed, Failure) else owed)
 
     @precondition(lambda self: self.alive and not isinstance(self.state, Starting))
-    @rule(data=st.data(), code=st.sampled_from([0, 0, 7, -9]))
+    @rule(data=st.data(), code=st.sampled_from([0, 0, 7, -9, -15, 143]))
     def worker_ends(self, data, code):
         rank = data.draw(st.sampled_from(sorted(self.alive)))
         self.alive.discard(rank)

@@ -121,7 +121,8 @@ class Agent:
         self._hooks.tell(
             m.AgentStarted(run_id=options.run_id, node_id=options.node_id, run_dir=options.run_dir, pid=options.pid)
         )
-        self.dispatch(m.StartRequested(control=self._rendezvous.control, gathers=self._rendezvous.gathers))
+        control, gathers = self._rendezvous.control, self._rendezvous.gathers
+        self.dispatch(m.StartRequested(control=control, gathers=gathers, stop_signals=options.stop_signals))
         while not isinstance(self._state, Ended):
             self._reactor.turn()
             self._turned_s = self._clock.monotonic_s()

@@ -146,7 +146,7 @@ TABLE: dict[type, dict[type, Rule]] = {
         {
             m.WorkerExited: _to(t.ended_while_deciding, Deciding),
             m.Examined: _to(t.examined, Deciding),
-            m.DecisionMade: _to(t.decided, Running, Deciding, Stopping, Awaiting, Waiting, Gating, Leaving),
+            m.DecisionMade: _to(t.decided, Running, Settling, Deciding, Stopping, Awaiting, Waiting, Gating, Leaving),
             m.RoundChanged: _to(news.deciding_heard, Deciding, Stopping, Awaiting, Gating, Waiting, Leaving),
             m.StopRequested: _to(t.stop_deciding, Stopping, Leaving),
         },

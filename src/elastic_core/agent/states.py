@@ -23,6 +23,8 @@ class Ledger(Record, frozen=True, kw_only=True):
     """The rendezvous takes one decision for the whole run: it is told ours, and what it tells stands."""
     gathers: bool = False
     """It does so on the evidence of all nodes: a failure here stops them all, and we wait for what is decided."""
+    stop_signals: tuple[int, ...] = ()
+    """What tells the agent to stop: a worker that dies of one may have got it together with the agent."""
 
 
 class Ending(enum.StrEnum):
@@ -109,7 +111,7 @@ class Running(Record, frozen=True, kw_only=True):
 
 
 class Settling(Record, frozen=True, kw_only=True):
-    """A worker has failed by itself; its peers have a moment to say what they saw before they are stopped."""
+    """A worker has failed by itself: its peers have a moment to say what they saw, and the agent to be told to stop."""
 
     running: Running
     exits: tuple[WorkerExit, ...]

@@ -25,6 +25,11 @@ from elastic_core.types import Decision, Failure, FailureClass, Record, Round
 
 SETTLE_S = 0.1
 """How long peers of a worker that failed by itself may still report what they saw; a signal death settles at once."""
+STOP_SETTLE_S = 0.5
+"""How long a worker's death by a stop signal that we had not sent may turn out to be the stop of this whole node.
+
+Whoever signals all its processes needs milliseconds, on a machine without a processor to spare some tens of them.
+"""
 PEERS_SETTLE_S = 0.5
 """The same for peers on other nodes, where all that failed here has merely lost one: it may be on its way out."""
 URGE_S = 0.5

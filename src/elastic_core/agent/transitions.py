@@ -37,6 +37,7 @@ from elastic_core.agent.steps import (
     REPORT,
     SETTLE,
     SETTLE_S,
+    STOP_SETTLE_S,
     URGE_S,
     Step,
     after_stop,
@@ -69,7 +70,8 @@ from elastic_core.types import (
 
 def begin(state: Created, event: m.StartRequested, now_s: float) -> Step:
     """Ask the hooks, then join."""
-    ledger = replace(state.ledger, control=event.control, gathers=event.control and event.gathers)
+    gathers = event.control and event.gathers
+    ledger = replace(state.ledger, control=event.control, gathers=gathers, stop_signals=event.stop_signals)
     return gate(ledger, "the agent was started")
 
 
@@ -213,10 +215,20 @@ def _finishing(before: Running, running: Running) -> tuple[m.AgentCommand, ...]:
 
 def _evidence(running: Running, exits: tuple[WorkerExit, ...], *, settle: bool) -> Step:
     reason = f"local rank {exits[0].local_rank} failed"
-    if settle and running.alive:
-        timer = m.SetTimer(name=SETTLE, delay_s=SETTLE_S)
-        return Step(state=Settling(running=running, exits=exits), commands=(timer,), reason=reason)
-    return _examine(running, exits, reason)
+    if any(_told_to_stop(running.ledger, exit) for exit in exits):
+        delay_s, reason = STOP_SETTLE_S, f"local rank {exits[0].local_rank} was told to stop, not by us"
+    elif settle and running.alive:
+        delay_s = SETTLE_S
+    else:
+        return _examine(running, exits, reason)
+    timer = m.SetTimer(name=SETTLE, delay_s=delay_s)
+    return Step(state=Settling(running=running, exits=exits), commands=(timer,), reason=reason)
+
+
+def _told_to_stop(ledger: Ledger, exit: WorkerExit) -> bool:
+    """Return whether a worker ended by a stop signal of somebody else's, or with the code that stands for one."""
+    signum = -exit.code if exit.code < 0 else exit.code - 128
+    return exit.stop_signal is None and signum in ledger.stop_signals
 
 
 def _examine(
@@ -229,11 +241,15 @@ def _examine(
 def another_ended(state: Settling, event: m.WorkerExited, now_s: float) -> Step:
     """Collect what another worker left while the evidence settles."""
     running, exits = _collect(state.running, state.exits, event.exit)
-    if not running.alive:
+    stops = any(_told_to_stop(running.ledger, exit) for exit in exits)
+    if not running.alive and not stops:
         return _examine(running, exits, "no worker is left", (m.CancelTimer(name=SETTLE),))
+    longer: tuple[m.AgentCommand, ...] = ()
+    if stops and not any(_told_to_stop(running.ledger, exit) for exit in state.exits):
+        longer = (m.SetTimer(name=SETTLE, delay_s=STOP_SETTLE_S),)
     return Step(
         state=Settling(running=running, exits=exits),
-        commands=_finishing(state.running, running),
+        commands=(*_finishing(state.running, running), *longer),
         reason=f"local rank {event.exit.local_rank} ended too",
     )
 

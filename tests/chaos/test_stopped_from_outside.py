@@ -1,0 +1,121 @@
+"""Whoever signals all processes of a node at once stops that node: no failure, no restart, and the others go on.
+
+As systemd does it (the main process first, then the rest of the cgroup), a batch system's step kill, `docker stop` with
+an init that signals its whole group, or somebody with a list of pids.
+"""
+
+import os
+import signal
+from contextlib import suppress
+
+import pytest
+
+from chaos.multi_node import descendants, is_alive
+from support import wait_for
+
+SLEEPS = "import os, time\nos.write(1, b'{}' + os.linesep.encode())\ntime.sleep(600)\n"
+CHOOSES = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
+os.write(1, b'{}' + os.linesep.encode())
+time.sleep(600)
+"""
+DEAF = """
+import json, os, pathlib, signal, time
+for signum in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(signum, signal.SIG_IGN)
+env, shared = os.environ, pathlib.Path(os.environ["TEST_SHARED"])
+says = dict(node=env["ELASTIC_NODE_ID"], world=int(env["WORLD_SIZE"]), restarts=int(env["TORCHELASTIC_RESTART_COUNT"]))
+os.write(1, (json.dumps(says) + os.linesep).encode())
+while not (shared / "finish").exists():
+    time.sleep(0.02)
+"""
+ORDERS = ["agent first", "workers first"]
+SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+TRIES = [
+    pytest.param(2, id="2 tries"),
+    pytest.param(50, id="50 tries", marks=[pytest.mark.chaos_full, pytest.mark.timeout(900)]),
+]
+
+
+def signal_all(agent_pid, order, signum):
+    """Signal a node's agent and everything below it."""
+    others = sorted(descendants(agent_pid))
+    for pid in [agent_pid, *others] if order == "agent first" else [*others, agent_pid]:
+        with suppress(ProcessLookupError):  # a worker's group was signalled by the agent meanwhile
+            os.kill(pid, signum)
+
+
+def assert_drained(agent, code):
+    assert agent.wait(30) == code, agent.err
+    assert "failed" not in agent.err, agent.err
+    assert "restart" not in agent.err, agent.err
+    assert agent.survivors() == []
+
+
+@pytest.mark.parametrize("tries", TRIES)
+@pytest.mark.parametrize("budget", [0, 2])
+@pytest.mark.parametrize("order", ORDERS)
+def test_signal_to_all_of_the_only_node_is_no_failure(elastic, script, order, budget, tries):
+    for number in range(tries):
+        signum, workers = SIGNALS[number % 3], 1 + 3 * (number % 2)
+        agent = elastic("--nproc-per-node", workers, "--max-restarts", budget, "--no-worker-hooks", script(SLEEPS))
+        wait_for(lambda agent=agent, workers=workers: len(agent.lines()) == workers)
+        signal_all(agent.pid, order, signum)
+        assert_drained(agent, 128 + signum)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_code_that_stands_for_the_signal_is_no_failure_either(elastic, script, order):
+    agent = elastic("--nproc-per-node", 2, "--max-restarts", "0", script(CHOOSES))
+    wait_for(lambda: len(agent.lines()) == 2)
+    signal_all(agent.pid, order, signal.SIGTERM)
+    assert_drained(agent, 143)
+
+
+def test_workers_death_by_a_stop_signal_alone_is_a_failure_as_before(elastic, script):
+    agent = elastic("--nproc-per-node", 2, "--max-restarts", "1", script(SLEEPS))
+    wait_for(lambda: len(agent.lines()) == 2)
+    os.kill(min(agent.survivors()), signal.SIGTERM)
+    wait_for(lambda: len(agent.lines()) == 4)
+    assert "killed by SIGTERM (15); restart 1 of 1 now" in agent.err
+    agent.signal(signal.SIGTERM)
+    assert agent.wait(30) == 143
+
+
+@pytest.mark.parametrize("tries", TRIES)
+@pytest.mark.parametrize("budget", ["0", "2"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_signal_to_all_of_one_node_costs_the_other_no_restart(redis_run, order, budget, tries):
+    options = ("--max-restarts", budget, "--nproc-per-node", "2")
+    conf = {"conf": "last_call_timeout=0.2"}
+    b = redis_run.node("b", "1:2", *options, **conf)
+    b.said(world=2)
+    for number in range(tries):
+        a = redis_run.node("a", "1:2", *options, **conf)
+        world = a.said(world=4, count=2)
+        b.said(world=4, gen=world["gen"], count=2)
+        signal_all(a.agent.pid, order, SIGNALS[number % 2])
+        a.ends(128 + SIGNALS[number % 2])
+        b.told(f"round {world['gen']} is over: a left")
+        b.said(world=2, restarts=0, gen=world["gen"] + 1, count=2)
+    redis_run.all_end(b)
+    assert "failed" not in a.agent.err + b.agent.err
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_node_that_is_killed_while_it_drains_has_left_all_the_same(redis_run, order):
+    redis_run.script.write_text(DEAF)
+    a, b = (redis_run.node(name, "1:2", "--max-restarts", "0", "--shutdown-timeout", "60") for name in "ab")
+    for node in (a, b):
+        node.said(world=2)
+    signal_all(a.agent.pid, order, signal.SIGTERM)
+    a.told("SIGTERM: stopping 1 worker")
+    everybody = [a.agent.pid, *descendants(a.agent.pid)]
+    signal_all(a.agent.pid, order, signal.SIGKILL)
+    assert a.agent.wait(10) == -signal.SIGKILL
+    wait_for(lambda: not any(is_alive(pid) for pid in everybody))
+    b.told("round 0 is over: a left")
+    redis_run.finish()  # its worker is deaf, too: it ends by itself, before the next round or in it
+    b.ends(0, within_s=30)
+    assert "failed" not in b.agent.err
