@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -387,18 +386,6 @@ class TestHealth:
         monkeypatch.delenv("TORCHELASTIC_HEALTH_CHECK_PORT")
         elastic_launch(config(), "true", health_check_server=Mine(lambda: 0, 0, 60))()
         assert calls == ["start", "stop", "stop"]
-
-    def test_a_client_that_goes_away_is_no_traceback(self, capfd):
-        server = health_check_server.create_healthcheck_server(lambda: 0, 0, 60)
-        server.start()
-        try:
-            ours, theirs = socket.socketpair()
-            theirs.sendall(b"unread")
-            ours.close()  # so the other side's next read is a reset
-            server._server.process_request_thread(theirs, ("", 0))
-        finally:
-            server.stop()
-        assert capfd.readouterr().err == ""
 
     def test_an_agent_that_stands_still_is_dead(self):
         server = health_check_server.create_healthcheck_server(lambda: 0, 0, 60)

@@ -8,6 +8,7 @@ from typing import Any, Final
 from elastic_core.errors import ConfigError
 from elastic_core.metrics.api import MetricData, MetricHandler, split_series
 from elastic_core.metrics.table import BY_NAME, GROUP, Family, Kind
+from elastic_core.page_server import Page, PageServer
 
 LOOPBACK: Final = "127.0.0.1"
 MAX_SERIES: Final = 10_000
@@ -49,13 +50,13 @@ class PrometheusMetricHandler(MetricHandler):
         self._registry = client.CollectorRegistry()
         self._registry.register(self)
         try:
-            self._server, self._thread = client.start_http_server(port, addr=host, registry=self._registry)
+            self._server = PageServer(host, port, self._page, name="elastic-metrics")
         except OSError as err:
             raise ConfigError(
                 f"metrics can't be served on {place(host, port)}: {err.strerror or err}",
                 hint="--metrics-port with a port that is free, or 0 for any",
             ) from err
-        self.url = f"http://{place(host, self._server.server_port)}/metrics"
+        self.url = f"http://{place(host, self._server.port)}/metrics"
 
     def emit(self, metric_data: MetricData) -> None:
         """Keep the value."""
@@ -86,6 +87,10 @@ class PrometheusMetricHandler(MetricHandler):
         """Return what a scrape gets, and its MIME type."""
         return self._client.generate_latest(self._registry).decode(), str(self._client.CONTENT_TYPE_LATEST)
 
+    def _page(self, path: str) -> Page:
+        text, content_type = self.text()
+        return Page(200, content_type, text.encode())
+
     def collect(self) -> Iterable[object]:
         """Return all families. Called: by the library, for each scrape."""
         with self._lock:
@@ -112,9 +117,7 @@ class PrometheusMetricHandler(MetricHandler):
 
     def close(self) -> None:
         """Serve no longer; idempotent."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(1.0)
+        self._server.close()
 
 
 def place(host: str, port: int) -> str:

@@ -1,0 +1,199 @@
+"""The HTTP server for probes and scrapes: what it answers, and what strangers can't use up."""
+
+import errno
+import json
+import os
+import resource
+import socket
+import threading
+import time
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from elastic_core import page_server
+from elastic_core.agent.server.health_check_server import HealthCheckServer
+from elastic_core.clock import SYSTEM_CLOCK
+from elastic_core.page_server import MOST_CONNECTIONS, Page, PageServer
+from redis_servers import free_port
+from support import wait_for
+
+
+@pytest.fixture
+def server():
+    server = PageServer("127.0.0.1", 0, page, name="pages")
+    yield server
+    server.close()
+    server.close()
+
+
+def page(path):
+    if path == "/broken":
+        raise ValueError("no page")
+    return Page(200, "text/plain", b"x" * (3_000_000 if path == "/large" else 3))
+
+
+def connected(port):
+    return socket.create_connection(("127.0.0.1", port), 10)
+
+
+def answer(port, request):
+    with connected(port) as client:
+        client.sendall(request)
+        return b"".join(iter(lambda: client.recv(1 << 16), b""))
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "body"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"200 OK", b"xxx"),
+        (b"GET /large?a=b HTTP/1.0\r\n\r\n", b"200 OK", b"x" * 3_000_000),
+        (b"HEAD / HTTP/1.1\r\n\r\n", b"200 OK", b""),
+        (b"GET /broken HTTP/1.1\r\n\r\n", b"500 Internal Server Error", b"ValueError: no page\n"),
+        (b"POST / HTTP/1.1\r\n\r\n", b"501 Not Implemented", b"GET and HEAD are answered\n"),
+        (b"GET /\r\n\r\n", b"400 Bad Request", b"no HTTP/1 request\n"),
+        (b"\xff\x00\r\n\r\n", b"400 Bad Request", b"no HTTP/1 request\n"),
+    ],
+)
+def test_what_is_answered(server, request_, status, body):
+    head, _, rest = answer(server.port, request_).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.0 " + status + b"\r\n")
+    assert rest == body
+
+
+@pytest.mark.parametrize("request_", [b"", b"GET / HTTP/1.1\r\n", b"G" * 20_000])
+def test_what_is_no_request_is_sent_away(server, request_):
+    with connected(server.port) as client:
+        client.sendall(request_)
+        client.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionResetError):
+            assert client.recv(10) == b""
+    assert answer(server.port, b"GET / HTTP/1.1\r\n\r\n").endswith(b"xxx")
+
+
+def test_a_request_byte_by_byte_ends_by_its_time_and_by_its_pieces(server, monkeypatch):
+    monkeypatch.setattr(page_server, "REQUEST_LIMIT_S", 0.5)
+    for pause_s in (0.05, 0.005):
+        with connected(server.port) as client:
+            client.settimeout(pause_s)
+            wait_for(lambda: sent_away(client), within_s=10, what="the end of the connection")  # at once
+
+
+def sent_away(client):
+    """Send one more byte; return whether the server has closed."""
+    try:
+        client.sendall(b"x")
+        return client.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+def test_who_holds_all_connections_makes_room_for_who_waits(server):
+    held = [connected(server.port) for _ in range(MOST_CONNECTIONS)]
+    wait_for(lambda: len(server._connections) == MOST_CONNECTIONS)
+    assert answer(server.port, b"GET / HTTP/1.1\r\n\r\n").endswith(b"xxx")
+    for client in held:
+        client.close()
+
+
+def test_when_descriptors_are_gone_it_does_not_spin(server, monkeypatch):
+    real, refused = socket.socket.accept, []
+
+    def refuse(listener):
+        refused.append(listener)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket.socket, "accept", refuse)
+    with connected(server.port) as client:
+        client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        wait_for(lambda: len(refused) >= 2)
+        refusals_s = time.monotonic()
+        wait_for(lambda: len(refused) >= 4)
+        assert time.monotonic() - refusals_s > page_server.REFUSED_PAUSE_S
+        monkeypatch.setattr(socket.socket, "accept", real)
+        assert client.recv(100).startswith(b"HTTP/1.0 200")
+
+
+# --- a run beside a hostile client
+
+FAILS_ONCE = """
+import os, pathlib, sys, time
+if os.environ["TORCHELASTIC_RESTART_COUNT"] != "0": sys.exit(0)
+pathlib.Path("up").touch()
+while not os.path.exists("go"): time.sleep(0.02)
+sys.exit(7)
+"""
+
+
+def cpu_s(pid):
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def count(pid, what):
+    return len(list(Path(f"/proc/{pid}/{what}").iterdir()))
+
+
+@pytest.mark.parametrize("port_of", ["health", "metrics"])
+def test_a_hostile_client_uses_up_nothing(elastic, script, tmp_path, port_of):
+    port = free_port()
+    args = ["--metrics-port", str(port)] if port_of == "metrics" else []
+    agent = elastic(
+        "--nproc-per-node", "2", "--max-restarts", "3", *args, script(FAILS_ONCE), cwd=tmp_path,
+        env={"TORCHELASTIC_HEALTH_CHECK_PORT": str(port)} if port_of == "health" else {},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (96, 96)),
+    )  # fmt: skip
+    wait_for((tmp_path / "up").exists)
+    wait_for(lambda: list(agent.runtime.rglob("agent.sock")), what="an agent that has settled")
+    descriptors, threads = count(agent.pid, "fd"), count(agent.pid, "task")
+    clients = [socket.socket() for _ in range(400)]
+    try:
+        for client in clients:
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.1", port))
+        began_s, used_s = time.monotonic(), cpu_s(agent.pid)
+        pause = threading.Event()
+        while time.monotonic() < began_s + 4:
+            for client in clients:
+                with suppress(OSError):
+                    client.send(b"x")  # never a whole line
+            assert count(agent.pid, "fd") <= descriptors + MOST_CONNECTIONS
+            assert count(agent.pid, "task") <= threads
+            pause.wait(0.5)
+        assert cpu_s(agent.pid) - used_s < 0.8, "of 4 s"
+        (tmp_path / "go").touch()
+        assert agent.wait(60) == 0, agent.err
+    finally:
+        for client in clients:
+            client.close()
+    assert "restart 1 of 3" in agent.err
+    assert "Too many open files" not in agent.err
+
+
+def test_a_probe_is_answered_beside_a_hostile_client(server):
+    clients = [socket.socket() for _ in range(3 * MOST_CONNECTIONS)]
+    try:
+        for client in clients:
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.1", server.port))
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/", timeout=60) as found:
+            assert found.read() == b"xxx"
+    finally:
+        for client in clients:
+            client.close()
+
+
+def test_health_is_json():
+    server = HealthCheckServer(lambda: SYSTEM_CLOCK.wall_ns() // 10**9, 0, 60, host="::1")
+    server.start()
+    try:
+        with urllib.request.urlopen(f"http://[::1]:{server.port}/health?x", timeout=10) as found:
+            assert json.load(found)["alive"]
+            assert found.headers["Content-Type"] == "application/json"
+    finally:
+        server.stop()
+        server.stop()
