@@ -45,6 +45,7 @@ class AgentServer:
         self._make_offer = make_offer
         self._offer: Offer | None = None
         self._lock = threading.Lock()
+        self._open = 0
         self._socket = sockets.listen(path)
         self._socket.setblocking(False)
         self._fd = self._socket.fileno()
@@ -69,14 +70,26 @@ class AgentServer:
             threading.Thread(target=self._serve, args=(connection,), name="elastic-control", daemon=True).start()
         except RuntimeError:  # no thread to be had: this client is sent away
             connection.close()
+            return
+        self._open += 1
+        if self._open == sockets.MOST_CONNECTIONS:
+            self._reactor.remove_reader(self._fd)
 
     def _serve(self, connection: socket.socket) -> None:
         from elastic_core.control_plane.http import serve
 
-        with self._lock:
-            if self._offer is None:
-                self._offer = self._make_offer()
-        serve(connection, self._offer)
+        try:
+            with self._lock:
+                if self._offer is None:
+                    self._offer = self._make_offer()
+            serve(connection, self._offer)
+        finally:
+            self._reactor.post(self._served)
+
+    def _served(self) -> None:
+        self._open -= 1
+        if self._open == sockets.MOST_CONNECTIONS - 1:
+            self._listen()
 
     def close(self) -> None:
         """Listen no more, and remove the socket; idempotent. What is being answered is not waited for."""

@@ -7,11 +7,23 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote, urlencode
 
+from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.control_plane.handlers import JSON
 from elastic_core.control_plane.paths import within_reach
 from elastic_core.types import Record
 
 DEFAULT_TIMEOUT_S: Final = 30.0
+LONGEST_ANSWER: Final = 64 << 20
+"""Bytes; a worker answers what it likes, and the agent must not fill its memory with it."""
+_PIECE: Final = 1 << 16
+
+
+class AnswerTooLongError(http.client.HTTPException):
+    """A server answered more than is read of it."""
+
+    def __init__(self, longest: int) -> None:
+        """Keep what would have been read."""
+        super().__init__(f"its answer is longer than {longest / (1 << 20):g} MiB")
 
 
 class Reply(Record, frozen=True, kw_only=True):
@@ -50,16 +62,22 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def call(
-    path: str, name: str, params: Mapping[str, str] | None = None, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    path: str,
+    name: str,
+    params: Mapping[str, str] | None = None,
+    *,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    longest: int = LONGEST_ANSWER,
 ) -> Reply:
     """Run handler `name` of the server at the socket `path`.
 
     Raises:
-        OSError: there is no such server, it is not for us, or it did not answer in time.
+        OSError: there is no such server, it is not for us, or it has not answered in time, to its last byte.
+        AnswerTooLongError: it answered more than `longest` bytes.
         http.client.HTTPException: what answers there speaks no HTTP.
     """
     query = f"?{urlencode(params)}" if params else ""
-    return _ask(path, "POST", f"/handler/{quote(name, safe='')}{query}", timeout_s)
+    return _ask(path, "POST", f"/handler/{quote(name, safe='')}{query}", timeout_s, longest)
 
 
 def names(path: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> tuple[str, ...]:
@@ -71,12 +89,23 @@ def names(path: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> tuple[str, ...]
         raise http.client.HTTPException("what answers there is no control plane") from err
 
 
-def _ask(path: str, method: str, address: str, timeout_s: float) -> Reply:
+def _ask(path: str, method: str, address: str, timeout_s: float, longest: int = LONGEST_ANSWER) -> Reply:
+    end_s = SYSTEM_CLOCK.monotonic_s() + timeout_s
     connection = _UnixConnection(path, timeout_s)
     try:
         connection.request(method, address)
+        sock = connection.sock  # the response takes it over
         response = connection.getresponse()
         kind = response.headers.get("Content-Type", "")
-        return Reply(status=response.status, content_type=kind, content=response.read())
+        content = bytearray()
+        while piece := response.read1(_PIECE):
+            content += piece
+            if len(content) > longest:
+                raise AnswerTooLongError(longest)
+            left_s = end_s - SYSTEM_CLOCK.monotonic_s()
+            if left_s <= 0:
+                raise TimeoutError("timed out")
+            sock.settimeout(left_s)
+        return Reply(status=response.status, content_type=kind, content=bytes(content))
     finally:
         connection.close()

@@ -13,6 +13,8 @@ from elastic_core.errors import ConfigError
 
 _OWNER_ONLY: Final = 0o600
 _BACKLOG: Final = 16
+MOST_CONNECTIONS: Final = 16
+"""Requests that a server answers at the same time; the rest waits in the kernel's queue."""
 
 
 def listen(path: str) -> socket.socket:

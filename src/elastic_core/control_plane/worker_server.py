@@ -63,6 +63,7 @@ class WorkerServer:
         self._offer = WorkerOffer(self._torch)
         self._open = threading.Event()
         self._open.set()
+        self._room = threading.Semaphore(sockets.MOST_CONNECTIONS)
         self._thread = threading.Thread(target=self._accept, name="elastic-control", daemon=True)
         try:
             self._thread.start()
@@ -86,25 +87,35 @@ class WorkerServer:
         remove_socket(self._path)
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in it
+        self._room.release()  # or for room
         self._thread.join()
         self._socket.close()
         self._torch.close()
 
     def _accept(self) -> None:
         while self._open.is_set():
+            self._room.acquire()
             try:
                 connection, _ = self._socket.accept()
             except OSError:
+                self._room.release()
                 if self._open.is_set():
                     _PAUSE.wait(_PAUSE_S)  # out of descriptors, most often
                 continue
             answer = threading.Thread(
-                target=serve, args=(connection, self._offer), name="elastic-control-request", daemon=True
+                target=self._serve, args=(connection,), name="elastic-control-request", daemon=True
             )
             try:
                 answer.start()
             except RuntimeError:  # no thread to be had: this client is sent away, the training goes on
+                self._room.release()
                 connection.close()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            serve(connection, self._offer)
+        finally:
+            self._room.release()
 
     def forget(self) -> None:
         """Close what was inherited. Called: in a forked child."""

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from elastic_core.agent.hang_stacks import StackRequest, Stacks
 from elastic_core.control_plane.agent_server import LoopCall
-from elastic_core.control_plane.client import call
+from elastic_core.control_plane.client import AnswerTooLongError, call
 from elastic_core.control_plane.handlers import JSON, TEXT, Handler, Request, Response
 from elastic_core.encoding import encode_json
 from elastic_core.messages import RestartRequested, StopRequested
+from elastic_core.multiprocessing.beat_file import MAX_STACKS_BYTES
 from elastic_core.types import Record
 
 if TYPE_CHECKING:
@@ -206,7 +207,9 @@ class AgentHandlers:
 
     def _from_worker(self, worker: WorkerState) -> str:
         try:
-            reply = call(worker.control, "dump_traceback", timeout_s=_WORKER_S)
+            reply = call(worker.control, "dump_traceback", timeout_s=_WORKER_S, longest=MAX_STACKS_BYTES)
+        except AnswerTooLongError as err:
+            return f"left out: {err}"
         except Exception:  # noqa: BLE001  # no server, or one that does not answer: there is nothing to be had
             return ""
         return reply.text if reply.ok else ""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from elastic_core.timer.api import SHORTEST_WAIT_S, now_s
+from elastic_core.timer.deadlines import MOST
 from elastic_core.timer.debug_info_logging import log_debug_info_for_expired_timers
 from elastic_core.timer.file_request import FileTimerRequest, Lines, parse
 from elastic_core.timer.pipe import TimerPipe
@@ -118,7 +119,10 @@ class FileTimerServer:
             else:
                 if self._processes.hold(request.worker_pid):
                     self._forget(request.worker_pid)  # of one that has ended, and had this pid
-                self._timers[key] = request
+                if key in self._timers or len(self._timers) < MOST:
+                    self._timers[key] = request
+                else:
+                    self._tell("most", f"more than {MOST} are set at the same time; further ones are left out")
         self._let_go()
 
     def clear_timers(self, worker_pids: set[int]) -> None:
