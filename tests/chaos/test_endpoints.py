@@ -246,8 +246,8 @@ def test_two_runs_in_one_server_have_nothing_to_do_with_each_other(elastic, serv
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [(("--nproc-per-node", "2"), "nproc"), (("--role", "x"), "role"), ((), "nnodes")],
-    ids=["nproc", "role", "nnodes"],
+    [(("--nproc-per-node", "2"), "nproc"), ((), "nnodes")],
+    ids=["nproc", "nnodes"],
 )
 def test_other_settings_are_refused(served_run, options, named):
     a = served_run.node("a", "1:2")

@@ -63,12 +63,13 @@ def test_other_sizes_are_refused_unless_allowed(redis_run):
 
 
 def test_unequal_nodes_have_one_numbering(redis_run):
-    same = ("--allow-mismatch", "nproc,role")
-    a = redis_run.node("a", "2", "--nproc-per-node", "1", "--role", "reader", *same)
+    a = redis_run.node("a", "2", "--nproc-per-node", "1", "--role", "reader")
     a.told("", 1)
-    b = redis_run.node("b", "2", "--nproc-per-node", "2", "--role", "trainer", *same)
+    b = redis_run.node("b", "2", "--nproc-per-node", "2", "--role", "trainer")
     b.said(count=2)
     a.said()
+    told = "was begun with --nproc-per-node 1 and --role reader, this node has 2 and trainer"
+    assert [told in node.agent.err for node in (a, b)] == [False, True]
     says = sorted(a.says() + b.says(), key=lambda line: line["rank"])
     assert [line["rank"] for line in says] == [0, 1, 2]
     assert {line["world"] for line in says} == {3}

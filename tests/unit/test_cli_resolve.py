@@ -349,6 +349,10 @@ def test_omp_threads_follow_torchs_default(run, monkeypatch):
 def test_workers_follow_the_devices(run):
     assert run(nproc_per_node="gpu", gpus=4).settings.nproc_per_node == 4
     assert run(nproc_per_node="auto", gpus=4).settings.nproc_per_node == 4
+    sources = [run(nproc_per_node=text, gpus=4).settings.nproc_source for text in ("auto", "cpu", "4")]
+    assert sources == ["auto", "cpu", ""]
+    assert run(devices="1,3", gpus=4).settings.nproc_source == "--devices"
+    assert run().settings.nproc_source == ""
     assert run(nproc_per_node="auto").settings.nproc_per_node == len(os.sched_getaffinity(0))
     assert run(nproc_per_node="cpu").settings.nproc_per_node == len(os.sched_getaffinity(0))
     text = refused(run, nproc_per_node="gpu")

@@ -49,6 +49,7 @@ def test_holds_what_joiners_compare():
         "nproc": "4",
         "role": "default",
         "backend_options": "lease_ttl=5,last_call_timeout=30",
+        "agent": "elastic",
         "format": "1",
         "torch": "2.13",
         "python": "3.11",
@@ -89,10 +90,9 @@ def test_nothing_differs():
         ("nnodes", {"min_nodes": 1}),
         ("entrypoint", {"entrypoint": "eval.py"}),
         ("nproc", {"nproc": 8}),
-        ("role", {"role": "reader"}),
         ("backend_options", {"backend_options": {"lease_ttl": 10.0, "last_call_timeout": 30.0}}),
         ("format", {"wire_format": 2}),
-        ("torch", {"torch": "2.14"}),
+        ("torch", {"torch": "2.14.0"}),
     ],
 )
 def test_refused(key, other):
@@ -101,6 +101,43 @@ def test_refused(key, other):
     assert refusals == [Difference(key=key, mine=mine[key], theirs=theirs[key])]
     assert not warnings
     assert compare_fingerprints(mine, theirs, allowed={key}) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "told"),
+    [
+        ({"role": "ps"}, {"role": "master"}, "--role master, this node has ps"),
+        (
+            {"role": "ps", "nproc": 2, "entrypoint": "ps.py"},
+            {"role": "master", "nproc": 8, "entrypoint": "main.py"},
+            "the entry point main.py and --nproc-per-node 8 and --role master, this node has ps.py and 2 and ps",
+        ),
+        (
+            {"nproc": 4, "nproc_source": "gpu"},
+            {"nproc": 8, "nproc_source": "gpu"},
+            "--nproc-per-node gpu (8), this node has gpu (4)",
+        ),
+        ({"nproc": 4}, {"nproc": 8, "nproc_source": "auto"}, "--nproc-per-node auto (8), this node has 4"),
+        ({"torch": "2.13.1"}, {"torch": "2.13.0"}, "torch 2.13.0, this node has 2.13.1"),
+    ],
+    ids=["role", "all of another role", "GPUs", "one number and one word", "release of torch"],
+)
+def test_what_may_be_meant_is_one_line(mine, theirs, told):
+    refusals, warnings = compare_fingerprints(make(**mine), make(**theirs))
+    assert not refusals
+    assert mismatch_warning("r", warnings) == f"run 'r' was begun with {told}"
+
+
+def test_the_same_number_is_no_difference_however_it_was_found():
+    assert compare_fingerprints(make(nproc=8), make(nproc=8, nproc_source="gpu")) == ([], [])
+
+
+def test_an_agent_of_torchruns_is_refused_and_nothing_allows_it():
+    refusals, _ = compare_fingerprints(make(), {"agent": "torchrun", "format": "1"}, allowed=ALLOWABLE)
+    assert str(mismatch_error("r", WHERE, refusals)) == (
+        "run 'r' on redis at host:6379 was begun with the launcher torchrun, this node has elastic. "
+        "Try: the same launcher and elastic-core on every node"
+    )
 
 
 def test_another_policy_only_warns():
@@ -154,11 +191,11 @@ def test_text_of_the_refusal():
 
 
 def test_text_with_two_differences():
-    refusals, _ = compare_fingerprints(make(role="reader"), make(entrypoint="eval.py"))
+    refusals, _ = compare_fingerprints(make(nproc=8), make(entrypoint="eval.py"))
     assert str(mismatch_error("r", WHERE, refusals)) == (
-        "run 'r' on redis at host:6379 was begun with the entry point eval.py and --role default, "
-        "this node has train.py and reader. "
-        "Try: the same command line on every node, or --allow-mismatch entrypoint,role"
+        "run 'r' on redis at host:6379 was begun with the entry point eval.py and --nproc-per-node 4, "
+        "this node has train.py and 8. "
+        "Try: the same command line on every node, or --allow-mismatch entrypoint,nproc"
     )
 
 
@@ -177,7 +214,7 @@ def test_text_for_torch_and_for_the_format():
     assert text.endswith("torch, or --allow-mismatch torch")
     refusals, _ = compare_fingerprints(make(wire_format=2), make())
     assert str(mismatch_error("r", WHERE, refusals)).endswith(
-        "was begun with wire format 1, this node has 2. Try: the same elastic-core on every node"
+        "was begun with wire format 1, this node has 2. Try: the same launcher and elastic-core on every node"
     )
 
 
@@ -212,7 +249,7 @@ def test_torch_from_metadata(tmp_path):
     (tmp_path / "b" / "torch_geometric-9.9.9.dist-info").mkdir()
     (tmp_path / "c" / "torch-1.0.0.dist-info").mkdir(parents=True)
     paths = [str(tmp_path / name) for name in ("missing", "a", "b", "c")]
-    assert torch_version(paths) == "2.13"
+    assert torch_version(paths) == "2.13.0"
     assert torch_version(paths[:2]) == ""
 
 
@@ -221,7 +258,7 @@ def test_torch_from_its_sources(tmp_path):
     (tmp_path / "torch" / "version.py").write_text(
         "from typing import x\n__version__ = '2.14.0a0+git1234567'\ncuda = None\n"
     )
-    assert torch_version([str(tmp_path)]) == "2.14"
+    assert torch_version([str(tmp_path)]) == "2.14.0a0"
 
 
 def test_torch_half_installed(tmp_path):

@@ -35,6 +35,7 @@ def test_every_key_is_what_the_run_was_started_with(script):
         "nproc": "8",
         "role": "trainer",
         "backend_options": "lease_ttl=2",
+        "agent": "elastic",
         "format": str(FORMAT),
         "torch": torch_version(),
         "python": OURS,
@@ -90,7 +91,7 @@ def test_another_interpreter_is_read_off_its_folders(script, tmp_path):
     (site / "torch-2.14.1+cu130.dist-info").mkdir(parents=True)
     python = str(tmp_path / "venv/bin/python")
     made = of(Entrypoint(argv=(python, "-u", script), name=script, script=script))
-    assert (made["torch"], made["python"]) == ("2.14", "3.12")
+    assert (made["torch"], made["python"]) == ("2.14.1", "3.12")
     bare = of(Entrypoint(argv=("python3", "-u", script), name=script, script=script))
     assert bare["torch"] == ""
     assert "python" not in bare

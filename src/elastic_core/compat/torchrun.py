@@ -23,18 +23,14 @@ from elastic_core.errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
-from elastic_core.plugins.options import convert
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.rendezvous.alone import AloneRounds, AloneServices
-from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS
 from elastic_core.rendezvous.documents import FORMAT
 from elastic_core.rendezvous.handler import RendezvousHandler
-from elastic_core.rendezvous.identity import attempt_from_environment, fingerprint, torch_version
+from elastic_core.rendezvous.identity import attempt_from_environment
 from elastic_core.types import Capability, RendezvousSettings
 
 TORCH_RENDEZVOUS = "torch.distributed.elastic.rendezvous"
-_ENTRYPOINT = "a script of torchrun's"
-"""What nodes under `elastic run` are told when they meet one of torchrun's: they would not understand each other."""
 
 _ERRORS: tuple[tuple[type[ElasticError], str], ...] = (
     (RendezvousTimeoutError, "RendezvousTimeoutError"),
@@ -97,29 +93,10 @@ def _settings(parameters: TorchParameters, backend: str, conf: Mapping[str, str]
         local_addr=parameters.local_addr,
         incarnation=os.urandom(16).hex(),
         attempt=attempt_from_environment(os.environ),
-        fingerprint=_fingerprint(parameters, conf),
+        # torch's nodes agree on nothing else; those of `elastic run` would not understand them.
+        fingerprint={"agent": "torchrun", "format": str(FORMAT)},
+        allow_mismatch=("nnodes",),
     )
-
-
-def _fingerprint(parameters: TorchParameters, conf: Mapping[str, str]) -> dict[str, str]:
-    """Return what all nodes must agree on, of that what torch lets us know."""
-    agreed = {
-        spec.name: convert(conf[spec.name], spec, flag="--rdzv-conf") if spec.name in conf else spec.default
-        for spec in COORDINATED_OPTIONS
-    }
-    made = fingerprint(
-        min_nodes=parameters.min_nodes,
-        max_nodes=parameters.max_nodes,
-        entrypoint=_ENTRYPOINT,
-        is_module=False,
-        arguments=(),
-        nproc=1,
-        role="",
-        backend_options=agreed,
-        wire_format=FORMAT,
-        torch=torch_version(),
-    )
-    return {key: text for key, text in made.items() if key not in ("arguments", "nproc", "role")}
 
 
 class TorchHandler:

@@ -33,6 +33,8 @@ class RunSettings(Record, frozen=True, kw_only=True):
     min_nodes: int = 1
     max_nodes: int = 1
     nproc_per_node: int = 1
+    nproc_source: str = ""
+    """What that number was derived from: `gpu`, `auto`, `cpu`, `xpu` or `--devices`; empty: it was typed."""
     devices: tuple[str, ...] = ()
     """`--devices`: the visible device for each local rank; empty: as inherited."""
     device_variable: str = "CUDA_VISIBLE_DEVICES"

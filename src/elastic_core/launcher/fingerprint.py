@@ -31,6 +31,7 @@ def run_fingerprint(settings: RunSettings) -> dict[str, str]:
         is_module=entrypoint.module is not None,
         arguments=_arguments(entrypoint),
         nproc=settings.nproc_per_node,
+        nproc_source=settings.nproc_source,
         role=settings.role,
         backend_options=_agreed(settings),
         wire_format=FORMAT,

@@ -118,6 +118,7 @@ def _handler(handler: Any, settings: RendezvousSettings, *, barrier_s: float) ->
             monitor_interval_s=settings.monitor_interval_s,
             local_addr=handler.settings.local_addr or settings.local_addr,
             fingerprint=handler.settings.fingerprint or settings.fingerprint,
+            allow_mismatch=handler.settings.allow_mismatch or settings.allow_mismatch,
         )
         return handler
     hosted = importlib.import_module("elastic_core.compat.hosted")  # above this room, for it knows torch

@@ -11,6 +11,7 @@ from elastic_core.launcher.given import Given, given_from, library_environment
 from elastic_core.launcher.launch_config import LaunchConfig
 from elastic_core.launcher.resolve import resolve
 from elastic_core.multiprocessing.logs_specs import DefaultLogsSpecs
+from elastic_core.rendezvous.identity import ALLOWABLE
 
 if TYPE_CHECKING:
     from elastic_core.agent.server.worker_spec import WorkerSpec
@@ -104,7 +105,11 @@ def _settled(given: Given, entrypoint: Entrypoint) -> RunSettings:
     if unset:  # a library leaves it alone, as torch's does: only a command line is told that it was set to 1
         environ["OMP_NUM_THREADS"] = ""
     settings = resolve(given, environ=environ, entrypoint=entrypoint).settings
-    return replace(settings, entrypoint=_for_each_rank(settings.entrypoint, settings.nproc_per_node))
+    return replace(
+        settings,
+        entrypoint=_for_each_rank(settings.entrypoint, settings.nproc_per_node),
+        allow_mismatch=tuple(sorted(ALLOWABLE)),  # what code asks for is no slip of a command line's
+    )
 
 
 def _for_each_rank(entrypoint: Entrypoint, nproc: int) -> Entrypoint:

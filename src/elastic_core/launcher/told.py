@@ -45,8 +45,12 @@ def _fingerprint(settings: RunSettings) -> dict[str, str]:
     if settings.rdzv_backend in _WITHOUT_STORE:
         return {}
     from elastic_core.launcher.fingerprint import run_fingerprint  # milliseconds that other runs save
+    from elastic_core.rendezvous.identity import ALLOWABLE
 
-    return run_fingerprint(settings)
+    made = run_fingerprint(settings)
+    # Where everything may differ (a library call), nobody who comes later is compared with this node either.
+    fixed = {key: text for key, text in made.items() if key not in ALLOWABLE}
+    return fixed if ALLOWABLE.issubset(settings.allow_mismatch) else made
 
 
 def policy_settings(settings: RunSettings) -> PolicySettings:

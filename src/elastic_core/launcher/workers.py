@@ -57,22 +57,25 @@ def _bind(draft: Draft, nproc: int, devices: tuple[str, ...], node: Node) -> Non
 def _number(draft: Draft, device_count: int, node: Node) -> int:
     choices, dest = draft.choices, "nproc_per_node"
     if device_count and not choices.chosen(dest):
-        draft.set(dest, device_count, "derived: one per device of --devices")
-        return device_count
+        return _derived(draft, device_count, "--devices", "derived: one per device of --devices")
     text = (choices.text(dest) or "").strip()
     if text.removeprefix("-").removeprefix("+").isdecimal():
         number = integer(choices, dest, at_least=1)
         draft.take(dest, number)
         return number
     if device_count and text in ("auto", "gpu", "xpu"):
-        draft.set(dest, device_count, f"derived: {choices.label(dest)}, one per device of --devices")
-        return device_count
+        return _derived(draft, device_count, text, f"derived: {choices.label(dest)}, one per device of --devices")
     found = count_for(text, node)
     if found is None:
         choices.reject(dest, f"a number from 1 up, or {', '.join(_WORDS)}", hint=nearest(text, _WORDS) or "auto")
     _refuse_none(draft, found)
-    draft.set(dest, found.count, f"derived: {choices.label(dest)}, {found.reason}")
-    return found.count
+    return _derived(draft, found.count, text, f"derived: {choices.label(dest)}, {found.reason}")
+
+
+def _derived(draft: Draft, count: int, source: str, origin: str) -> int:
+    draft.set("nproc_per_node", count, origin)
+    draft.set("nproc_source", source, origin)
+    return count
 
 
 def _refuse_none(draft: Draft, found: DeviceCount) -> None:

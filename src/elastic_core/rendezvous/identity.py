@@ -16,12 +16,12 @@ from typing import Final
 from elastic_core.errors import ConfigError, RendezvousError
 from elastic_core.types import Record
 
-REFUSED: Final = frozenset({"nnodes", "entrypoint", "nproc", "role", "backend_options", "format", "torch"})
-"""Keys of a fingerprint that must agree."""
-WARNED: Final = frozenset({"arguments", "policy", "python"})
-"""Keys that should."""
-ALLOWABLE: Final = (REFUSED | WARNED) - {"format"}
-"""What `--allow-mismatch` takes: a format that we can't read can't be allowed."""
+REFUSED: Final = frozenset({"nnodes", "entrypoint", "nproc", "backend_options", "agent", "format", "torch"})
+"""Keys of a fingerprint of which a difference may be surely a slip: `_is_slip` says when."""
+WARNED: Final = frozenset({"role", "arguments", "policy", "python"})
+"""Keys of which a difference may be meant."""
+ALLOWABLE: Final = (REFUSED | WARNED) - {"agent", "format"}
+"""What `--allow-mismatch` takes: agents that don't understand each other can't be allowed."""
 AGREED_OPTIONS: Final = ("lease_ttl", "last_call_timeout")
 """Options of every coordinated backend that are part of the run, not of the node: leases are judged by them."""
 
@@ -34,12 +34,14 @@ _FLAGS: Final = {
 }
 _WORDS: Final = {
     "entrypoint": "the entry point",
+    "agent": "the launcher",
     "format": "wire format",
     "torch": "torch",
     "python": "Python",
 }
 _ATTEMPT_VARIABLES: Final = ("SLURM_RESTART_COUNT", "JOBSET_RESTART_ATTEMPT", "AWS_BATCH_JOB_ATTEMPT")
 _TORCH_VERSION: Final = re.compile(r"(?:^|\n)__version__\s*=\s*['\"]([^'\"]+)")
+_DERIVED: Final = re.compile(r"\S+ \((\d+)\)")
 _ODD: Final = re.compile(r"[^\w.@:%+-]+")
 
 
@@ -58,6 +60,7 @@ def fingerprint(
     backend_options: Mapping[str, object],
     wire_format: int,
     torch: str,
+    nproc_source: str = "",
     python: str | None = None,
     policy: str = "intensity",
 ) -> dict[str, str]:
@@ -74,6 +77,7 @@ def fingerprint(
         backend_options: The backend's resolved options; those of `AGREED_OPTIONS` count.
         wire_format: The version of what is kept in the store.
         torch: As `torch_version` gives it.
+        nproc_source: What the number of workers was derived from (`gpu`); empty: it was typed as a number.
         python: `MAJOR.MINOR` of the workers' Python; None: as ours.
         policy: What decides after a failure: any node may come to decide for all.
     """
@@ -81,9 +85,10 @@ def fingerprint(
     return {
         "nnodes": str(max_nodes) if min_nodes == max_nodes else f"{min_nodes}:{max_nodes}",
         "entrypoint": f"-m {entrypoint}" if is_module else Path(entrypoint).name,
-        "nproc": str(nproc),
+        "nproc": f"{nproc_source} ({nproc})" if nproc_source else str(nproc),
         "role": role,
         "backend_options": ",".join(f"{name}={_plain(value)}" for name, value in options.items()),
+        "agent": "elastic",
         "format": str(wire_format),
         "torch": torch,
         "arguments": _digest(arguments),
@@ -118,17 +123,43 @@ def compare_fingerprints(
     """Return the differences for which a join is refused, and those for which a warning is enough.
 
     What was allowed is neither. Keys that only one side has are passed over: `format` says whether versions get along.
-    A torch that one side could not find (a container of its own for the workers, say) only warns.
     """
     refusals: list[Difference] = []
     warnings: list[Difference] = []
     for key in mine:
-        if key in allowed or key not in theirs or mine[key] == theirs[key] or key not in REFUSED | WARNED:
+        if key in allowed or key not in theirs or key not in REFUSED | WARNED:
+            continue
+        if mine[key] == theirs[key] or (key == "nproc" and _count_of(mine[key]) == _count_of(theirs[key])):
             continue
         difference = Difference(key=key, mine=mine[key], theirs=theirs[key])
-        unknown = key == "torch" and not (mine[key] and theirs[key])
-        (refusals if key in REFUSED and not unknown else warnings).append(difference)
+        (refusals if _is_slip(key, mine, theirs) else warnings).append(difference)
     return refusals, warnings
+
+
+def _is_slip(key: str, mine: Mapping[str, str], theirs: Mapping[str, str]) -> bool:
+    """Return whether a difference can't be meant.
+
+    Nodes of another role may have another script and other numbers of workers, and what `gpu` comes to is the node's. A
+    torch that one side could not find (a container of its own for the workers, say) is not known to be another one.
+    """
+    sides = (mine[key], theirs[key])
+    same_role = not ("role" in mine and "role" in theirs) or mine["role"] == theirs["role"]
+    if key == "nproc":
+        return same_role and all(map(str.isdecimal, sides))
+    if key == "entrypoint":
+        return same_role
+    if key == "torch":
+        return all(sides) and _minor(mine[key]) != _minor(theirs[key])
+    return key in REFUSED
+
+
+def _count_of(nproc: str) -> str:
+    derived = _DERIVED.fullmatch(nproc)
+    return derived.group(1) if derived else nproc
+
+
+def _minor(release: str) -> list[str]:
+    return release.split(".")[:2]
 
 
 def mismatch_error(run_id: str, where: str, refusals: Sequence[Difference]) -> RendezvousError:
@@ -141,7 +172,7 @@ def mismatch_error(run_id: str, where: str, refusals: Sequence[Difference]) -> R
     """
     allowable = ",".join(difference.key for difference in refusals if difference.key in ALLOWABLE)
     blocked = any(difference.key not in ALLOWABLE for difference in refusals)
-    hint = "the same elastic-core on every node" if blocked else "the same command line on every node"
+    hint = "the same launcher and elastic-core on every node" if blocked else "the same command line on every node"
     if any(difference.key == "torch" for difference in refusals) and not blocked:
         hint += " with the same torch"
     if not blocked:
@@ -209,7 +240,7 @@ def parse_allow_mismatch(texts: Iterable[str]) -> frozenset[str]:
 
 
 def torch_version(paths: Sequence[str] | None = None) -> str:
-    """Return torch's `MAJOR.MINOR` as an interpreter with these paths would import it; empty: it has none.
+    """Return torch's release, without its build, as an interpreter with these paths would import it; empty: none.
 
     Read from the metadata's file name, or, where torch runs from its sources, from what its build has written.
 
@@ -219,7 +250,7 @@ def torch_version(paths: Sequence[str] | None = None) -> str:
     for entry in dict.fromkeys(sys.path if paths is None else paths):
         version = _torch_in(entry or os.curdir)
         if version:
-            return ".".join(version.split("+")[0].split(".")[:2])
+            return version.partition("+")[0]
     return ""
 
 

@@ -118,7 +118,8 @@ def _checked(info: RendezvousInfo, settings: RendezvousSettings) -> RendezvousIn
             _refuse(settings, f"returned {name} {count!r}; a whole number from 0 up, or None, is needed")
     if not 0 <= info.rank < info.world_size:
         _refuse(settings, f"returned rank {info.rank} of {info.world_size} nodes; ranks begin at 0")
-    if not settings.min_nodes <= info.world_size <= settings.max_nodes:
+    within = settings.min_nodes <= info.world_size <= settings.max_nodes
+    if not within and "nnodes" not in settings.allow_mismatch:  # then the limits are those of whoever leads
         wanted = f"{settings.min_nodes}:{settings.max_nodes}"
         _refuse(settings, f"formed a round of {info.world_size} nodes; --nnodes allows {wanted}")
     if info.master_port is not None:
