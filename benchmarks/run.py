@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> None:
     print(", ".join(f"{name} {value}" for name, value in about.items()), flush=True)
     results: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="elastic-bench-") as folder:
-        os.environ["XDG_RUNTIME_DIR"] = folder
+        os.environ["XDG_RUNTIME_DIR"] = os.environ["TMPDIR"] = folder
         bench = Bench(folder=Path(folder), launchers=launchers, size=QUICK if arguments.quick else FULL, torch=torch)
         for name in arguments.only or MEASURES:
             for result in MEASURES[name](bench):

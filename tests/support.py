@@ -57,6 +57,11 @@ def processes_with(mark: str) -> list[int]:
     return found
 
 
+def places_of_runs(folder: Path) -> dict[str, str]:
+    """The variables by which a run directory is made in this folder, with a terminal and without."""
+    return {"XDG_RUNTIME_DIR": str(folder), "TMPDIR": str(folder)}
+
+
 class Elastic:
     """One agent process and its surroundings."""
 
@@ -70,7 +75,7 @@ class Elastic:
         streams = {"stdin": subprocess.DEVNULL, "stdout": self._files[0], "stderr": self._files[1]}
         self.process = subprocess.Popen(
             [*ELASTIC, "--rdzv-id", self.run_id, *args],
-            env=inherited | {"XDG_RUNTIME_DIR": str(self.runtime)} | (env or {}),
+            env=inherited | places_of_runs(self.runtime) | (env or {}),
             **(streams | {"cwd": folder} | options),  # type: ignore[call-overload]  # options are Popen's own
         )
 

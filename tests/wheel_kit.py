@@ -120,7 +120,7 @@ class Environment:
         return subprocess.Popen(
             [str(self.bin / "elastic"), *map(str, args)],
             cwd=cwd,
-            env=kept | {"XDG_RUNTIME_DIR": str(runtime)} | variables,
+            env=kept | {"XDG_RUNTIME_DIR": str(runtime), "TMPDIR": str(runtime)} | variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

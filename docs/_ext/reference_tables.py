@@ -89,7 +89,8 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "prefix of tee'd lines; knows `${role_name}`, `${local_rank}`, `${rank}`",
     "CUDA_VISIBLE_DEVICES": "limits what `--nproc-per-node gpu` counts and what the numbers of `--devices` mean; for "
     "other accelerators `HIP_VISIBLE_DEVICES`, `ROCR_VISIBLE_DEVICES`, `ZE_AFFINITY_MASK`",
-    "XDG_RUNTIME_DIR": "where run directories are made, if it is this user's own; else `TMPDIR`, `TEMP`, `TMP`, `/tmp`",
+    "XDG_RUNTIME_DIR": "where run directories of runs with a terminal are made, if it is this user's own; else "
+    "`TMPDIR`, `TEMP`, `TMP`, `/tmp`",
     "SLURM_RESTART_COUNT": "which attempt at the run this is, where `--rdzv-attempt` is not given; else "
     "`JOBSET_RESTART_ATTEMPT`, `AWS_BATCH_JOB_ATTEMPT`",
     "TORCHELASTIC_ETCD_BINARY_PATH": "the etcd that `EtcdServer` and `--rdzv-conf embedded=true` run; default that of "

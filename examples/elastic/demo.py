@@ -52,7 +52,7 @@ class Node:
         """Start it in a folder, for its run directory, too: a killed agent can't remove that."""
         self.name = name
         self.process = subprocess.Popen(
-            command, cwd=folder, env=os.environ | {"XDG_RUNTIME_DIR": str(folder)},
+            command, cwd=folder, env=os.environ | {"XDG_RUNTIME_DIR": str(folder), "TMPDIR": str(folder)},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         self._lines = lines

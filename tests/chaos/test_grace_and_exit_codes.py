@@ -176,7 +176,7 @@ def test_debug_rank_has_the_terminal(script, tmp_path):
     process = subprocess.Popen(
         [*ELASTIC, "--nproc-per-node", "2", "--debug-rank", "0", str(path)],
         stdin=follower, stdout=follower, stderr=follower, start_new_session=True,
-        env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)}, preexec_fn=_take_terminal,
+        env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path), "TMPDIR": str(tmp_path)}, preexec_fn=_take_terminal,
     )  # fmt: skip
     os.close(follower)
     seen = b""
@@ -220,6 +220,6 @@ def test_elastic_run_never_imports_torch_or_numpy(script, tmp_path):
     )
     done = subprocess.run(
         [sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True,
-        env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)},
+        env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path), "TMPDIR": str(tmp_path)},
     )  # fmt: skip
     assert json.loads(done.stdout) == [0, []]

@@ -74,7 +74,7 @@ def terminal(tmp_path):
         leader, follower = os.openpty()
         process = subprocess.Popen(
             [*ELASTIC, *map(str, args)], stdin=follower, stdout=follower, stderr=follower, start_new_session=True,
-            env=os.environ | {"XDG_RUNTIME_DIR": str(runtime)}, preexec_fn=_take_terminal,
+            env=os.environ | {"XDG_RUNTIME_DIR": str(runtime), "TMPDIR": str(runtime)}, preexec_fn=_take_terminal,
         )  # fmt: skip
         os.close(follower)
         started.append((process, leader))

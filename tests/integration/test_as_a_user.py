@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from support import ELASTIC, lacks, wait_for
+from support import ELASTIC, lacks, places_of_runs, wait_for
 
 LINE = "import os\nos.write(1, b'{\"rank\": %s}\\n' % os.environ['RANK'].encode())\n"
 STREAMS = """
@@ -126,7 +126,7 @@ def run_on_a_tiny_disk(tmp_path, script_path, *args, runtime=None):
     return subprocess.run(
         [*_on_a_tiny_disk(tmp_path / "disk"), *ELASTIC, *map(str, args), str(script_path)],
         capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path,
-        env=os.environ | {"XDG_RUNTIME_DIR": str(runtime or tmp_path / "runtime")},
+        env=os.environ | places_of_runs(runtime or tmp_path / "runtime"),
     )  # fmt: skip
 
 
@@ -253,7 +253,7 @@ def test_library_calls_give_their_caller_everything_back(script, tmp_path):
     done = subprocess.run(
         [sys.executable, str(caller), str(good), str(bad)],
         capture_output=True, text=True, check=False, timeout=60,
-        env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path / "runtime")},
+        env=os.environ | places_of_runs(tmp_path / "runtime"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "nothing is left"

@@ -33,7 +33,7 @@ def refused(here):
 
     def run(*args, env=None, **options):
         mark = f"{MARK}={here}"
-        ours = {"XDG_RUNTIME_DIR": str(here / "runtime"), MARK: str(here)}
+        ours = {"XDG_RUNTIME_DIR": str(here / "runtime"), "TMPDIR": str(here / "runtime"), MARK: str(here)}
         done = subprocess.run(
             [*ELASTIC, *map(str, args)], capture_output=True, text=True, timeout=60, check=False,
             stdin=subprocess.DEVNULL, **({"cwd": here, "env": _plain_environment() | ours | (env or {})} | options),

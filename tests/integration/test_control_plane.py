@@ -52,6 +52,7 @@ class Machine:
         self.runtime = runtime
         self._capsys = capsys
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+        monkeypatch.setenv("TMPDIR", str(runtime))
 
     def listening(self):
         """Return the sockets of the agents that have said that they listen."""
@@ -95,7 +96,7 @@ def start(elastic, machine, script, tmp_path):
     def begin(*options, words=(), listens=True):
         before = machine.listening()
         args = ["--shutdown-timeout", "20", *options, str(script(WAITS)), str(tmp_path), *words]
-        agent = elastic(*args, env={"XDG_RUNTIME_DIR": str(machine.runtime)})
+        agent = elastic(*args, env={"XDG_RUNTIME_DIR": str(machine.runtime), "TMPDIR": str(machine.runtime)})
         if listens:
             wait_for(lambda: machine.listening() - before)
         return agent
@@ -217,7 +218,9 @@ def test_restart_on_one_node_restarts_all(elastic, machine, script, tmp_path, re
         runtime.mkdir(mode=0o700)
         options = ["--rdzv-backend", "redis", "--rdzv-endpoint", redis_server.endpoint, "--rdzv-id", "both"]
         options += ["--nnodes", "2", "--node-id", name, "--rdzv-conf", "last_call_timeout=0.2"]
-        return elastic(*options, str(text), str(tmp_path), env={"XDG_RUNTIME_DIR": str(runtime)})
+        return elastic(
+            *options, str(text), str(tmp_path), env={"XDG_RUNTIME_DIR": str(runtime), "TMPDIR": str(runtime)}
+        )
 
     agents = [begin("a"), begin("b")]
     wait_for(lambda: all(agent.lines() for agent in agents))
@@ -258,7 +261,7 @@ def test_interrupt_ends_the_agent_whoever_asks_it_something(start, machine):
 def test_interrupt_of_ctl_is_an_interrupt(start, machine):
     agent = start()
     agent.signal(signal.SIGSTOP)
-    env = os.environ | {"XDG_RUNTIME_DIR": str(machine.runtime)}
+    env = os.environ | {"XDG_RUNTIME_DIR": str(machine.runtime), "TMPDIR": str(machine.runtime)}
     asking = subprocess.Popen([sys.executable, "-m", "elastic_core", "ctl", "ping"], env=env, stderr=subprocess.PIPE)
     (path,) = machine.listening()
     wait_for(lambda: _queued(asking.pid))

@@ -51,7 +51,7 @@ def test_class_that_only_overrides_next_rendezvous_and_returns_a_tuple(script, t
     launcher = script(CUSTOM, "launch.py")
     done = subprocess.run(
         [sys.executable, str(launcher), str(worker)], capture_output=True, text=True, timeout=60, check=False,
-        env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)},
+        env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path), "TMPDIR": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

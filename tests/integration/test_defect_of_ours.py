@@ -33,7 +33,7 @@ def test_unexpected_error_in_the_agent_ends_in_one_line_and_leaves_no_process(sc
     done = subprocess.run(
         [sys.executable, str(script(LOST, "lost.py")), str(script(WORKER))],
         capture_output=True, text=True, timeout=60, check=False,
-        env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path), "TEST_MARK": mark},
+        env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path), "TMPDIR": str(tmp_path), "TEST_MARK": mark},
     )  # fmt: skip
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()

@@ -41,6 +41,7 @@ def run(command, folder):
     env = inherited | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "XDG_RUNTIME_DIR": str(folder / "runtime"),
+        "TMPDIR": str(folder / "runtime"),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     with subprocess.Popen(

@@ -40,6 +40,7 @@ FAIL_ONCE_SH = "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 3; exit 0"
 def _own_runtime(tmp_path, monkeypatch):
     (tmp_path / "runtime").mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "runtime"))
     for name in [name for name in os.environ if name.startswith(("PET_", "ELASTIC_", "TORCHELASTIC_"))]:
         monkeypatch.delenv(name)
 
@@ -432,7 +433,11 @@ class TestNodes:
                         [sys.executable, "-c", NODE, json.dumps(own), command],
                         stdout=subprocess.PIPE,
                         text=True,
-                        env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path / f"node{number}")},
+                        env=os.environ
+                        | {
+                            "XDG_RUNTIME_DIR": str(tmp_path / f"node{number}"),
+                            "TMPDIR": str(tmp_path / f"node{number}"),
+                        },
                     )
                 )
             return sorted(each.communicate(timeout=60)[0] for each in started)

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from redis_servers import free_port, redis_server  # noqa: F401  # a fixture
-from support import ELASTIC
+from support import ELASTIC, places_of_runs
 
 SCRIPT = """
 import os
@@ -23,7 +23,7 @@ def run(tmp_path):
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "ELASTIC_", "REDIS_"))}
         done = subprocess.run(
             [*ELASTIC, *args], capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL,
-            cwd=tmp_path, env=kept | {"XDG_RUNTIME_DIR": str(tmp_path / "runtime")} | variables,
+            cwd=tmp_path, env=kept | places_of_runs(tmp_path / "runtime") | variables,
         )  # fmt: skip
         assert list((tmp_path / "runtime").iterdir()) == []
         return done.returncode, done.stdout.splitlines(), done.stderr

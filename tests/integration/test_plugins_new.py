@@ -48,6 +48,7 @@ class Author:
             PATH=f"{self.environment.bin}{os.pathsep}{os.environ['PATH']}",
             HOME=str(home),
             XDG_RUNTIME_DIR=str(home),
+            TMPDIR=str(home),
             PIP_NO_INDEX="1",
             PIP_NO_BUILD_ISOLATION="0",  # pip's spelling of no isolation: nothing is downloaded
         )

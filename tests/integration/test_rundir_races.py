@@ -24,7 +24,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def start(code, runtime):
     runtime.mkdir(mode=0o700, exist_ok=True)
-    env = {**os.environ, "XDG_RUNTIME_DIR": str(runtime)}
+    env = {**os.environ, "XDG_RUNTIME_DIR": str(runtime), "TMPDIR": str(runtime)}
     return subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True)
 
 

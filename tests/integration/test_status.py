@@ -33,6 +33,7 @@ class Machine:
         self.runtime.mkdir(mode=0o700)
         self._capsys = capsys
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(self.runtime))
+        monkeypatch.setenv("TMPDIR", str(self.runtime))
         for name in [name for name in os.environ if name.startswith("PET_")]:
             monkeypatch.delenv(name)
 
@@ -70,7 +71,7 @@ def start(elastic, machine, script, tmp_path):
 
     def begin(*options):
         args = [*options, "--shutdown-timeout", "3", str(script(WAITS)), str(tmp_path)]
-        return elastic(*args, env={"XDG_RUNTIME_DIR": str(machine.runtime)})
+        return elastic(*args, env={"XDG_RUNTIME_DIR": str(machine.runtime), "TMPDIR": str(machine.runtime)})
 
     return begin
 

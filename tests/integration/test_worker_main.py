@@ -309,10 +309,11 @@ def test_ctl_reaches_a_worker_with_torchs_worker_main(elastic, script, folder, m
     text = (HEAD + "with worker_main():\n    hold()\n").replace(
         "elastic_core.control_plane", "torch.distributed.elastic.control_plane"
     )
-    env = {"TEST_FOLDER": str(folder), "XDG_RUNTIME_DIR": str(folder)}
+    env = {"TEST_FOLDER": str(folder), "XDG_RUNTIME_DIR": str(folder), "TMPDIR": str(folder)}
     agent = elastic(str(script(text)), env=env)
     wait_for((folder / "up").exists, within_s=60)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
     assert main(["ctl", "--worker", "0", "ping"]) == 0
     assert main(["ctl", "--worker", "0", "fr_trace_json"]) == 0
     assert '"version"' in capsys.readouterr().out

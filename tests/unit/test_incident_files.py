@@ -75,8 +75,14 @@ def test_where_there_are_no_links_there_are_copies(tmp_path, monkeypatch):
 
 
 def test_what_can_not_be_written_is_an_error(tmp_path):
-    with pytest.raises(OSError, match="gone"):
-        IncidentFiles(tmp_path / "gone").write(incident(0))
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        IncidentFiles(tmp_path / "file").write(incident(0))
+
+
+def test_a_directory_that_has_gone_is_made_again(tmp_path):
+    IncidentFiles(tmp_path / "gone").write(incident(0))
+    assert len(find_incidents(tmp_path / "gone")) == 1
 
 
 def test_they_are_found_in_order_each_once_and_rubbish_is_passed_over(tmp_path):

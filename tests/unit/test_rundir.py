@@ -1,5 +1,6 @@
 """The run directory's rules: where it is made, who may read it, when it goes."""
 
+import fcntl
 import os
 import stat
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from elastic_core.errors import ConfigError
 from elastic_core.launcher import rundir
-from elastic_core.launcher.rundir import RunDirectory
+from elastic_core.launcher.rundir import RunDirectory, runs_folders
 
 
 @pytest.fixture
@@ -17,6 +18,7 @@ def base(tmp_path, monkeypatch):
     runtime = tmp_path / "runtime"
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    monkeypatch.setenv("TMPDIR", str(runtime))
     return runtime
 
 
@@ -188,3 +190,132 @@ def test_a_chosen_directory_that_can_not_be_used_is_one_line(tmp_path, monkeypat
     monkeypatch.setattr(rundir.os, "access", lambda path, mode: False)
     with pytest.raises(ConfigError, match="not writable by this user"):
         RunDirectory.create(str(tmp_path), "a")
+
+
+@pytest.fixture
+def two(tmp_path, monkeypatch):
+    """A runtime directory of the user's own, and a temp directory."""
+    places = tmp_path / "runtime", tmp_path / "temp"
+    for place, name in zip(places, ("XDG_RUNTIME_DIR", "TMPDIR"), strict=True):
+        place.mkdir(mode=0o700)
+        monkeypatch.setenv(name, str(place))
+    return places
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_runtime_directory_is_for_runs_with_a_terminal(two, terminal, monkeypatch):
+    monkeypatch.setattr(rundir, "_has_terminal", lambda: terminal)
+    runtime, temp = two
+    assert RunDirectory.create(None, "a").path.parent == parent_of(runtime if terminal else temp)
+    assert set(runs_folders()) == {parent_of(runtime), parent_of(temp)}
+
+
+def test_a_place_that_takes_no_directory_gives_way_to_the_next(two, monkeypatch):
+    monkeypatch.setattr(rundir, "_has_terminal", lambda: True)
+    runtime, temp = two
+    make = Path.mkdir
+
+    def full(self, *args, **more):
+        if runtime in self.parents:
+            raise OSError(28, "No space left on device")
+        make(self, *args, **more)
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    assert RunDirectory.create(None, "a").path.parent == parent_of(temp)
+
+
+def is_locked(path):
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # what systemd-tmpfiles tries before it looks into a directory
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def test_cleaners_are_kept_out_while_the_run_lives(base):
+    run = RunDirectory.create(None, "a")
+    assert is_locked(run.path)
+    run.close()
+    assert not is_locked(run.path)
+
+
+def test_a_directory_that_has_gone_is_made_again_as_private_and_locked(base, monkeypatch):
+    run = RunDirectory.create(None, "a")
+    assert not run.restore()
+    path = run.path
+    path.rmdir()
+    parent_of(base).rmdir()
+    before = os.umask(0)
+    try:
+        assert run.restore()
+    finally:
+        os.umask(before)
+    assert run.path == path
+    assert {stat.S_IMODE(p.stat().st_mode) for p in (path, path.parent)} == {0o700}
+    assert is_locked(path)
+    assert not run.restore()
+
+
+def test_a_directory_whose_place_has_gone_is_made_elsewhere(two, monkeypatch):
+    monkeypatch.setattr(rundir, "_has_terminal", lambda: True)
+    runtime, temp = two
+    run = RunDirectory.create(None, "a")
+    run.path.rmdir()
+    parent_of(runtime).rmdir()
+    runtime.rmdir()
+    runtime.touch()  # can't be made again
+    assert run.restore()
+    assert run.path.parent == parent_of(temp)
+
+
+def test_a_directory_that_somebody_has_put_in_its_place_is_not_taken(base):
+    run = RunDirectory.create(None, "a")
+    path = run.path
+    path.rmdir()
+    path.mkdir()
+    path.chmod(0o777)
+    assert run.restore()
+    assert run.path != path
+    assert run.path.parent == path.parent
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777, 0o702])
+def test_a_chosen_directory_that_others_can_write_to_is_refused(tmp_path, mode):
+    (tmp_path / "run").mkdir()
+    if mode == 0o770:
+        if os.geteuid():
+            pytest.skip("only root can give a directory to another group")
+        os.chown(tmp_path / "run", -1, 65534)
+    (tmp_path / "run").chmod(mode)
+    match = rf"^--run-dir '.*run' can be written by others \(mode {mode:03o}\); needed is a directory of user \d+ that"
+    with pytest.raises(ConfigError, match=match) as caught:
+        RunDirectory.create(str(tmp_path / "run"), "a")
+    assert "Try: --run-dir" in str(caught.value)
+
+
+def test_a_chosen_directory_of_another_user_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(ConfigError, match=rf"--run-dir '.*' belongs to user {tmp_path.stat().st_uid}; needed is"):
+        RunDirectory.create(str(tmp_path), "a")
+
+
+def test_a_chosen_directory_with_links_in_it_is_refused(tmp_path):
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "run").mkdir(mode=0o700)
+    (tmp_path / "run" / "journal.jsonl").symlink_to(tmp_path / "victim")
+    with pytest.raises(ConfigError, match=r"has a symbolic link in it \('journal.jsonl'\); needed is a directory"):
+        RunDirectory.create(str(tmp_path / "run"), "a")
+    (tmp_path / "mine").symlink_to(tmp_path / "deep")
+    (tmp_path / "deep").mkdir(mode=0o700)
+    assert RunDirectory.create(str(tmp_path / "mine"), "a").path == tmp_path / "mine"  # the user's own shorthand
+
+
+def test_a_chosen_directory_that_the_users_own_group_can_write_to_will_do(tmp_path):
+    if tmp_path.stat().st_gid != tmp_path.stat().st_uid:
+        pytest.skip("this user has no group of its own number")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run").chmod(0o775)  # a umask of 002, usual where each user has a group
+    assert RunDirectory.create(str(tmp_path / "run"), "a").path == tmp_path / "run"

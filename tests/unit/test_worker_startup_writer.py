@@ -252,7 +252,8 @@ def test_without_an_error_file_the_error_is_logged(monkeypatch, caplog):
 
 
 def test_an_error_file_that_cannot_be_written_is_logged_with_the_error(monkeypatch, caplog, tmp_path):
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "nowhere" / "e"))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "file" / "e"))
     ErrorHandler().record_exception(caught(boom))
     assert "not written" in caplog.text
     assert "uncaught ValueError: boom" in caplog.text

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from elastic_core.agent.hang_report import RankReport, headline
 from elastic_core.agent.hang_stacks import Stacks
+from elastic_core.private_file import make_folder
 
 
 def write_stacks(folder: Path, ranks: Sequence[RankReport], stacks: Mapping[int, Stacks]) -> tuple[RankReport, ...]:
@@ -15,7 +16,7 @@ def write_stacks(folder: Path, ranks: Sequence[RankReport], stacks: Mapping[int,
     Raises:
         OSError: they can't be written.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(str(folder))
     written = []
     for rank in ranks:
         path = folder / f"rank_{rank.global_rank}.txt"

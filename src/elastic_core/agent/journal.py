@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -13,6 +12,7 @@ from elastic_core.agent.machine import EVENTS, advance
 from elastic_core.agent.states import AgentState, Created
 from elastic_core.agent.steps import Step
 from elastic_core.encoding import encode_json
+from elastic_core.private_file import replace_file
 from elastic_core.types import Failure, Record
 
 FIRST_EVENTS = 300
@@ -74,7 +74,7 @@ class Journal:
         return (*self._first, *gap, *self._last)
 
     def write(self, path: Path) -> None:
-        """Write one JSON object a line.
+        """Write one JSON object a line, readable by its owner only.
 
         Raises:
             OSError: it can't be written; then there is no file.
@@ -83,12 +83,7 @@ class Journal:
             encode_json(Entry(now_s=now_s, event=type(event).__name__, fields=msgspec.Raw(encode_json(event))))
             for now_s, event in self.events
         )
-        try:
-            path.write_bytes(b"\n".join(lines) + b"\n")
-        except OSError:
-            with suppress(OSError):
-                path.unlink()
-            raise
+        replace_file(path, b"\n".join(lines) + b"\n")
 
 
 def read(path: Path) -> Iterator[tuple[float, JournalEvent]]:

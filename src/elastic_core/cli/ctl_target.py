@@ -10,8 +10,7 @@ import msgspec
 
 from elastic_core.control_plane import client
 from elastic_core.errors import ConfigError, ElasticError
-from elastic_core.launcher.run_index import FoundRun, find_runs, runs_named
-from elastic_core.launcher.rundir import runs_folder
+from elastic_core.launcher.run_index import FoundRun, find_runs, places, runs_named
 from elastic_core.launcher.status_file import AgentStatus
 from elastic_core.types import Record
 
@@ -66,7 +65,7 @@ def chosen_run(target: str | None, worker: int | None) -> AgentStatus:
 
 def _nothing(target: str | None, found: list[FoundRun]) -> ConfigError:
     if target is None:
-        return ConfigError(f"no agent of this user runs here (looked in {str(runs_folder())!r})")
+        return ConfigError(f"no agent of this user runs here (looked in {places()})")
     last = found[-1]
     if last.status is None:
         return ConfigError(f"the agent of run {target!r} has left no word of itself", hint="again in a second")

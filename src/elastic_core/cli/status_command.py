@@ -17,9 +17,8 @@ from elastic_core.cli.status_text import Page, page_of_run, page_of_runs, plain
 from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.failure.incident import iso_time
-from elastic_core.launcher.run_index import FoundRun, find_runs, look_at, runs_named
+from elastic_core.launcher.run_index import FoundRun, find_runs, look_at, places, runs_named
 from elastic_core.launcher.run_view import RunView, StatusDocument, StoreView, view_of_directory
-from elastic_core.launcher.rundir import runs_folder
 from elastic_core.launcher.store_access import StoreChoice, StoreReader
 from elastic_core.launcher.store_view import StoredRun
 
@@ -117,13 +116,12 @@ class MachineSource:
 
     def nothing(self) -> str:
         """Say where they were looked for, and what else is there."""
-        folder = str(runs_folder())
         kept: list[FoundRun] = find_runs()
         more = ""
         if kept:
             count = "1 run directory is" if len(kept) == 1 else f"{len(kept)} run directories are"
             more = f"; {count} kept there: elastic incidents"
-        return f"no agent of this user runs here (looked in {folder!r}){more}"
+        return f"no agent of this user runs here (looked in {places()}){more}"
 
 
 def _status(target: str | None, as_json: bool, watch: float | None, **options: str | None) -> int:

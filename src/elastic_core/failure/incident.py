@@ -1,9 +1,7 @@
 """The incident: what failed first, what followed from it, and what was decided. One JSON file for people and tools."""
 
-import os
 import signal
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -11,6 +9,7 @@ import msgspec
 from elastic_core.encoding import encode_json
 from elastic_core.failure.classify import rank_causes
 from elastic_core.failure.fingerprint import fingerprint
+from elastic_core.private_file import replace_file
 from elastic_core.types import (
     Decision,
     FailedWorker,
@@ -413,17 +412,7 @@ def write_incident(path: Path, incident: Incident) -> None:
     Raises:
         OSError: it can't be written; what was there before is unchanged.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    content = msgspec.json.format(encode_json(incident), indent=2) + b"\n"
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(fd, "wb") as file:  # noqa: PTH123  # a descriptor, not a path
-            file.write(content)
-        temporary.replace(path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
+    replace_file(path, msgspec.json.format(encode_json(incident), indent=2) + b"\n")
 
 
 def read_incident(path: Path) -> Incident:

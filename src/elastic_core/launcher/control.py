@@ -61,12 +61,7 @@ class AgentControl:
         self._beat_file = beat_file
         self._fault_files: dict[int, str] = {}
         self._server: AgentServer | None = None
-        self._paths: SocketPaths | None = None
-        if settings.control_plane:
-            try:
-                self._paths = SocketPaths(run_dir, settings.nproc_per_node)
-            except (ElasticError, OSError) as err:
-                self._say(err)
+        self._paths = self._new_paths(run_dir)
 
     def _say(self, err: ElasticError | OSError) -> None:
         self._notice(f"no control plane, so that 'elastic ctl' can't reach this agent: {err}")
@@ -83,6 +78,26 @@ class AgentControl:
             self._say(err)
             return
         self.status.control = self._paths.agent
+
+    def move(self, run_dir: Path) -> None:
+        """Listen in another run directory: the one before has gone, and the sockets with it."""
+        if self._paths is None:
+            return
+        served = self._server is not None
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        self._paths.close()
+        self._paths, self.status.control = self._new_paths(run_dir), ""
+        if served:
+            self.warm()
+
+    def _new_paths(self, run_dir: Path) -> SocketPaths | None:
+        try:
+            return SocketPaths(run_dir, self.settings.nproc_per_node) if self.settings.control_plane else None
+        except (ElasticError, OSError) as err:
+            self._say(err)
+            return None
 
     def _offer(self) -> "Offer":
         from elastic_core.launcher.control_handlers import AgentHandlers

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from elastic_core.failure.incident import Incident, read_incident, write_incident
+from elastic_core.private_file import make_folder
 from elastic_core.types import Record
 
 INCIDENT_FILE: Final = "incident.json"
@@ -30,7 +31,7 @@ class IncidentFiles:
 
     def __init__(self, run_dir: Path) -> None:
         """Look at nothing yet."""
-        self._run_dir = run_dir
+        self.run_dir = run_dir
         self._number: int | None = None
 
     def write(self, incident: Incident, *, again: bool = False) -> str:
@@ -41,21 +42,22 @@ class IncidentFiles:
         Raises:
             OSError: it can't be written.
         """
-        path = self._run_dir / INCIDENT_FILE
+        path = self.run_dir / INCIDENT_FILE
+        make_folder(str(self.run_dir))
         write_incident(path, incident)
         if incident.round_index >= 0:
-            folder = self._run_dir / f"attempt_{incident.round_index}"
-            folder.mkdir(exist_ok=True)
+            folder = self.run_dir / f"attempt_{incident.round_index}"
+            make_folder(str(folder))
             _also(path, folder / INCIDENT_FILE, incident)
         if self._number is None:
             # A directory that the user chose may hold those of an earlier run.
-            self._number = max(_numbers(self._run_dir), default=-1) + 1
+            self._number = max(_numbers(self.run_dir), default=-1) + 1
         elif not again:
             self._number += 1
-        _also(path, self._run_dir / _name(self._number), incident)
+        _also(path, self.run_dir / _name(self._number), incident)
         if self._number >= MOST_KEPT:
             with suppress(OSError):
-                (self._run_dir / _name(self._number - MOST_KEPT + 1)).unlink()
+                (self.run_dir / _name(self._number - MOST_KEPT + 1)).unlink()
         return str(path)
 
 

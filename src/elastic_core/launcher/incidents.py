@@ -68,8 +68,9 @@ class IncidentReporter:
     ) -> None:
         """Write incidents below `run_dir`; `line` prints lines that nothing comes between."""
         self._settings = settings
-        self._run_dir = run_dir
         self._files = IncidentFiles(run_dir)
+        self.restore: Callable[[], bool] = lambda: False
+        """Makes the run directory again if it has gone, and returns whether it had."""
         self.last_path = ""
         self._node_id = node_id
         self._host = socket.gethostname()
@@ -88,6 +89,10 @@ class IncidentReporter:
         self._paths = paths
         self._restarts = self._restarts_before = restart_count
         self._hang = None
+
+    def move(self, run_dir: Path) -> None:
+        """Take another run directory: the one before has gone."""
+        self._files.run_dir = run_dir
 
     def _notice(self, text: str) -> None:
         self._line(f"elastic: {text}")
@@ -343,9 +348,14 @@ class IncidentReporter:
 
     def _write(self, incident: Incident, *, again: bool = False) -> str:
         try:
-            self.last_path = self._files.write(incident, again=again)
+            try:
+                self.last_path = self._files.write(incident, again=again)
+            except OSError:
+                if not self.restore():
+                    raise
+                self.last_path = self._files.write(incident, again=again)
         except OSError as err:
-            path = str(self._run_dir / INCIDENT_FILE)
+            path = str(self._files.run_dir / INCIDENT_FILE)
             self._notice(f"the incident could not be written to {path!r}: {err.strerror}")
             return ""
         return self.last_path

@@ -17,6 +17,7 @@ from elastic_core.agent.rendezvous_thread import RendezvousThread
 from elastic_core.agent.states import AgentState, Ending
 from elastic_core.agent.subreaper import become_subreaper
 from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
+from elastic_core.errors import ElasticError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
 from elastic_core.failure.runner import PolicyRunner
@@ -155,6 +156,7 @@ class _Job:
         with held(stop_signals(settings) if self._own_process else ()):
             run_dir = RunDirectory.create(settings.run_dir, settings.run_id)
             self._logs = RunLogs(settings, run_dir=run_dir.path, chosen=chosen)
+            self._run_dir = self._closing(run_dir)
             self._cleanup.callback(self._discard_unused, run_dir)
         self._logs.prepare()
         hooks, warnings = registry.make_hooks(HookSettings(name="", run_id=settings.run_id, run_dir=str(run_dir.path)))
@@ -196,6 +198,7 @@ class _Job:
         reactor = self._closing(Reactor())
         console = self._closing(Console(reactor))
         self._reporter = RunReporter(settings, run_dir=run_dir.path, node_id=self._node_id, line=console.line)
+        self._reporter.restore = self._restore_run_dir
         notice = self._reporter.notice
         for text in (*settings.notices, *warnings, *(self._functions.warnings if self._functions is not None else ())):
             notice(text)
@@ -429,6 +432,7 @@ class _Job:
 
     def _plan(self, command: SpawnWorkers, handler: RendezvousHandler) -> list[WorkerLaunch]:
         self._planned = True
+        self._restore_run_dir()
         attempt = Attempt(
             round=command.round,
             restart_count=command.restart_count,
@@ -447,6 +451,23 @@ class _Job:
             error_files = {launch.global_rank: paths[launch.local_rank].error_file for launch in launches}
             self._outcome.begin_round(command.round, error_files)
         return launches
+
+    def _restore_run_dir(self) -> bool:
+        before = self._run_dir.path
+        try:
+            if not self._run_dir.restore():
+                return False
+        except ElasticError as err:  # whoever needs it says what that means
+            self._reporter.notice(f"the run directory {str(before)!r} has gone, and can't be made again: {err}")
+            return False
+        path = self._run_dir.path
+        self._reporter.notice(
+            f"the run directory {str(before)!r} had gone (a cleaner of temporary files, or a logout); "
+            + ("made anew" if path == before else f"{str(path)!r} is in its place")
+        )
+        for part in (self._logs, self._reporter, self._status, self._control):
+            part.move(path)
+        return True
 
     def _finish(self, result: AgentResult, journal: Journal, run_dir: RunDirectory) -> None:
         """Keep what is worth keeping, and name it."""

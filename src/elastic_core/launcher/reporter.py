@@ -38,11 +38,19 @@ class RunReporter:
         self._node_id = node_id
         self._line = line
         self._made: IncidentReporter | None = None
+        self.restore: Callable[[], bool] = lambda: False
+        """Makes the run directory again if it has gone, and returns whether it had."""
         self.began = True
         self.final_failure: Failure | None = None
         """What ended the run; None: nothing that was recorded."""
         self._paths: dict[int, WorkerPaths] = {}
         self._restarts = 0
+
+    def move(self, run_dir: Path) -> None:
+        """Take another run directory: the one before has gone."""
+        self._run_dir = run_dir
+        if self._made is not None:
+            self._made.move(run_dir)
 
     @property
     def last_incident(self) -> str:
@@ -62,6 +70,7 @@ class RunReporter:
             from elastic_core.launcher.incidents import IncidentReporter
 
             self._made = IncidentReporter(self._settings, run_dir=self._run_dir, node_id=self._node_id, line=self._line)
+            self._made.restore = self.restore
             self._made.begin_round(self._paths, self._restarts)
         return self._made
 

@@ -8,7 +8,7 @@ import msgspec
 
 from elastic_core.errors import ConfigError
 from elastic_core.launcher.incident_files import INCIDENT_FILE
-from elastic_core.launcher.rundir import runs_folder
+from elastic_core.launcher.rundir import runs_folders
 from elastic_core.launcher.status_file import STATUS_FILE, AgentStatus, is_running, read_status
 from elastic_core.types import Record
 
@@ -25,17 +25,21 @@ class FoundRun(Record, frozen=True, kw_only=True):
 
 
 def find_runs() -> list[FoundRun]:
-    """Return all run directories in their usual place, the oldest first."""
-    try:
-        with os.scandir(runs_folder()) as entries:
-            folders = [(entry.stat().st_ctime_ns, entry.path) for entry in entries if entry.is_dir()]
-    except FileNotFoundError:
-        return []
+    """Return all run directories in their usual places, the oldest first."""
+    folders: list[tuple[int, str]] = []
+    for place in runs_folders():
+        with suppress(FileNotFoundError), os.scandir(place) as entries:
+            folders += [(entry.stat().st_ctime_ns, entry.path) for entry in entries if entry.is_dir()]
     found = []
     for _, path in sorted(folders):
         with suppress(OSError):  # a run that has just ended takes its directory with it
             found.append(look_at(Path(path)))
     return sorted(found, key=lambda run: 0 if run.status is None else run.status.agent.started_ns)
+
+
+def places() -> str:
+    """Return where run directories are looked for, for people."""
+    return " or ".join(repr(str(folder)) for folder in runs_folders())
 
 
 def look_at(path: Path) -> FoundRun:
@@ -54,7 +58,7 @@ def look_at(path: Path) -> FoundRun:
 
 
 def runs_named(target: str) -> list[FoundRun]:
-    """Return the runs that somebody means: a run directory, or all of a run id in their usual place.
+    """Return the runs that somebody means: a run directory, or all of a run id in their usual places.
 
     Raises:
         ConfigError: there is none.
@@ -67,7 +71,7 @@ def runs_named(target: str) -> list[FoundRun]:
         if named:
             return named
     raise ConfigError(
-        f"no run directory {target!r}, and no run of that id in {str(runs_folder())!r}",
+        f"no run directory {target!r}, and no run of that id in {places()}",
         hint="elastic status, which lists this machine's runs; or --rdzv-backend, --rdzv-endpoint and --rdzv-id",
     )
 

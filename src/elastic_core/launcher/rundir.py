@@ -1,12 +1,13 @@
 """The run directory: where a run keeps what it needs on this node, and what is worth keeping of it afterwards."""
 
+import fcntl
 import os
-import stat
 from contextlib import suppress
 from pathlib import Path
 
 from elastic_core.errors import ConfigError
 from elastic_core.multiprocessing.layout import quote_id
+from elastic_core.private_file import danger_in, make_folder
 
 _ID_LIMIT = 40
 """Characters of the run id in the name: the path of a socket in the directory must stay below 108."""
@@ -18,30 +19,66 @@ class RunDirectory:
     """One run's directory on this node, readable by its owner only.
 
     A directory of our own is removed when the run succeeds, unless somebody asked for what is in it; a directory that
-    the user chose is never removed. If the agent is killed its directory stays.
+    the user chose is never removed. If the agent is killed its directory stays. While the agent lives it holds a shared
+    lock on it, which cleaners of temporary files heed.
     """
 
-    def __init__(self, path: Path, *, ours: bool) -> None:
-        """Take over an existing directory; `ours`: we made it, and may remove it."""
+    def __init__(self, path: Path, *, chosen: str | None, run_id: str = "") -> None:
+        """Take over an existing directory; `chosen` by the user: else we made it, and may remove it."""
         self.path = path
-        self._ours = ours
-        self._reason = "" if ours else "--run-dir was given"
+        self._chosen = chosen
+        self._run_id = run_id
+        self._reason = "" if chosen is None else "--run-dir was given"
+        self._lock_fd = _locked(path)
 
     @classmethod
     def create(cls, chosen: str | None, run_id: str) -> "RunDirectory":
         """Make the directory of a run.
 
         Args:
-            chosen: The user's `--run-dir`, created if need be. None: `elastic-<uid>/<id>-<random>` under
-                `$XDG_RUNTIME_DIR`, or under the temp directory.
+            chosen: The user's `--run-dir`, created if need be. None: `elastic-<uid>/<id>-<random>` under the temp
+                directory; under `$XDG_RUNTIME_DIR`, which is emptied when the user logs out, if the run has a terminal.
             run_id: Any text; what can't stand in a file name is quoted, and a long one is cut.
 
         Raises:
             ConfigError: there is no place for it, or the place is not safe.
         """
-        if chosen is not None:
-            return cls(_prepare_chosen(chosen), ours=False)
-        return cls(_make_fresh(_base_directory() / f"elastic-{os.geteuid()}", run_id), ours=True)
+        path = _make_fresh(run_id) if chosen is None else _prepare_chosen(chosen)
+        return cls(path, chosen=chosen, run_id=run_id)
+
+    def restore(self) -> bool:
+        """Make the directory again if it has gone, elsewhere if need be; return whether it had gone.
+
+        Raises:
+            ConfigError: there is no place for it.
+        """
+        if self._is_there():
+            return False
+        self.close()
+        try:
+            if self._chosen is not None:
+                _prepare_chosen(self._chosen)
+            else:
+                make_folder(str(self.path))
+                if danger_in(self.path):
+                    self.path = _make_fresh(self._run_id)
+        except OSError:
+            self.path = _make_fresh(self._run_id)
+        self._lock_fd = _locked(self.path)
+        return True
+
+    def _is_there(self) -> bool:
+        try:
+            held, found = os.fstat(self._lock_fd), self.path.stat()
+        except OSError:
+            return self._lock_fd < 0 and self.path.is_dir()
+        return (held.st_dev, held.st_ino) == (found.st_dev, found.st_ino)
+
+    def close(self) -> None:
+        """Give the lock back; idempotent."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
 
     @property
     def kept_because(self) -> str:
@@ -61,22 +98,24 @@ class RunDirectory:
             self.keep("the run failed")
         if self._reason:
             return True
+        self.close()
         _remove_tree(self.path)
         with suppress(OSError):  # another run's directory is in it, or another run has just removed it
             self.path.parent.rmdir()
         return self.path.exists()
 
 
-def runs_folder() -> Path:
-    """Return where this user's run directories are, if `--run-dir` does not say otherwise; it may not exist.
+def runs_folders() -> list[Path]:
+    """Return where this user's run directories may be, if `--run-dir` does not say otherwise; some may not exist.
 
     Raises:
-        ConfigError: there is no place for it, or somebody else has taken it.
+        ConfigError: there is no place for them, or somebody else has taken it.
     """
-    folder = _base_directory() / f"elastic-{os.geteuid()}"
-    with suppress(FileNotFoundError):
-        _check_owner_only(folder)
-    return folder
+    folders = [base / f"elastic-{os.geteuid()}" for base in _base_directories()]
+    for folder in folders:
+        with suppress(FileNotFoundError):
+            _check_owner_only(folder)
+    return folders
 
 
 def _prepare_chosen(chosen: str) -> Path:
@@ -95,20 +134,48 @@ def _prepare_chosen(chosen: str) -> Path:
         raise ConfigError(f"--run-dir {chosen!r} is a file, not a directory", hint=_TRY)
     if not os.access(path, os.W_OK | os.X_OK):
         raise ConfigError(f"--run-dir {chosen!r} is not writable by this user", hint=_TRY)
+    danger = _danger_in_chosen(path)
+    if danger:
+        needed = f"needed is a directory of user {os.geteuid()} that only its owner can write to"
+        raise ConfigError(f"--run-dir {chosen!r} {danger}; {needed}", hint=f"--run-dir {chosen}/NAME, or chmod go-w")
     return path
 
 
-def _base_directory() -> Path:
-    """Return the user's runtime directory, or the temp directory (as tempfile chooses it, 10 ms cheaper)."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and Path(runtime).is_absolute() and _is_private(Path(runtime)):
-        return Path(runtime)
+def _danger_in_chosen(path: Path) -> str:
+    """Return what another user may have prepared, or could change under us."""
+    try:
+        if path.is_symlink() and path.lstat().st_uid not in (os.geteuid(), 0):
+            return f"is a symbolic link of user {path.lstat().st_uid}"
+        if danger := danger_in(path.resolve(), own_group=True):
+            return danger
+        with os.scandir(path) as entries:
+            return next((f"has a symbolic link in it ({each.name!r})" for each in entries if each.is_symlink()), "")
+    except OSError as error:
+        return f"can't be looked at ({error.strerror})"
+
+
+def _base_directories() -> list[Path]:
+    """Return the temp directory (as tempfile chooses it, 10 ms cheaper) and the user's runtime directory, best first.
+
+    The latter is removed when the user logs out, whatever still runs: it is for those who sit at a terminal.
+    """
+    found = []
     named = [value for name in ("TMPDIR", "TEMP", "TMP") if (value := os.environ.get(name))]
     candidates = [*named, "/tmp", "/var/tmp", "/usr/tmp"]
     for candidate in candidates:
         if _is_writable_directory(Path(candidate)):
-            return Path(candidate).absolute()
-    raise ConfigError(f"no writable directory for the run's files (looked at {', '.join(candidates)})", hint=_TRY)
+            found.append(Path(candidate).absolute())
+            break
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and Path(runtime).is_absolute() and _is_private(Path(runtime)) and Path(runtime) not in found:
+        found.insert(0 if _has_terminal() else len(found), Path(runtime))
+    if not found:
+        raise ConfigError(f"no writable directory for the run's files (looked at {', '.join(candidates)})", hint=_TRY)
+    return found
+
+
+def _has_terminal() -> bool:
+    return any(os.isatty(fd) for fd in (0, 1, 2))
 
 
 def _is_private(path: Path) -> bool:
@@ -122,8 +189,17 @@ def _is_writable_directory(path: Path) -> bool:
     return os.access(path, os.W_OK | os.X_OK) and path.is_dir()  # `is_dir` raises at what we may not reach
 
 
-def _make_fresh(parent: Path, run_id: str) -> Path:
-    """Make a directory of our own below `parent`, which runs of the same user share."""
+def _make_fresh(run_id: str) -> Path:
+    """Make a directory of our own, in the best place that takes one."""
+    *better, last = [base / f"elastic-{os.geteuid()}" for base in _base_directories()]
+    for parent in better:
+        with suppress(ConfigError):
+            return _make_below(parent, run_id)
+    return _make_below(last, run_id)
+
+
+def _make_below(parent: Path, run_id: str) -> Path:
+    """Make a directory below `parent`, which runs of the same user share."""
     name = quote_id(run_id)[:_ID_LIMIT]
     try:
         for _ in range(_ATTEMPTS):
@@ -142,20 +218,27 @@ def _make_fresh(parent: Path, run_id: str) -> Path:
 
 def _check_owner_only(parent: Path) -> None:
     """Refuse a directory that another user could have prepared, or could change under us."""
-    found = parent.lstat()
-    if not stat.S_ISDIR(found.st_mode):
-        seen = "is a symbolic link" if stat.S_ISLNK(found.st_mode) else "is not a directory"
-    elif found.st_uid != os.geteuid():
-        seen = f"belongs to user {found.st_uid}"
-    elif found.st_mode & 0o022:
-        seen = f"can be written by others (mode {stat.S_IMODE(found.st_mode):03o})"
-    else:
-        return
-    raise ConfigError(
-        f"the directory for run directories {str(parent)!r} {seen}; needed is a directory of user {os.geteuid()} that "
-        "only its owner can write to",
-        hint=f"remove it, or {_TRY}",
-    )
+    danger = danger_in(parent)
+    if danger:
+        raise ConfigError(
+            f"the directory for run directories {str(parent)!r} {danger}; needed is a directory of user {os.geteuid()} "
+            "that only its owner can write to",
+            hint=f"remove it, or {_TRY}",
+        )
+
+
+def _locked(path: Path) -> int:
+    """Return a descriptor that holds a shared lock on the directory, -1 where there are no locks.
+
+    Cleaners (systemd-tmpfiles) pass over a directory, and all below it, that they can't lock for themselves alone.
+    """
+    fd = -1
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:  # a file system without locks: held all the same, to know whether it is still there
+        return fd
+    return fd
 
 
 def _remove_tree(path: Path) -> None:

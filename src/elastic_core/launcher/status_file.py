@@ -4,7 +4,6 @@ import _thread
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +11,7 @@ import msgspec
 
 from elastic_core.encoding import encode_json
 from elastic_core.multiprocessing.procfs import read_file, read_stat
+from elastic_core.private_file import replace_file
 from elastic_core.types import Record
 
 SCHEMA_VERSION: Final = 1
@@ -137,16 +137,7 @@ def write_status(path: Path, status: AgentStatus) -> None:
     Raises:
         OSError: it can't be written; what was there before is unchanged.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(fd, "wb") as file:  # noqa: PTH123  # a descriptor, not a path
-            file.write(encode_json(status) + b"\n")
-        temporary.replace(path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
+    replace_file(path, encode_json(status) + b"\n")
 
 
 def read_status(path: Path) -> AgentStatus:

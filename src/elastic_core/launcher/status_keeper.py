@@ -80,6 +80,11 @@ class StatusKeeper:
         self.control = ""
         """The path of the agent's socket; set once it listens."""
 
+    def move(self, run_dir: Path) -> None:
+        """Take another run directory: the one before has gone."""
+        self._run_dir, self._writer = run_dir, None
+        self._mark()
+
     # --- what is heard
 
     def note(self, state: AgentState, reason: str) -> None:

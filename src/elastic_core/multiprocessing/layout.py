@@ -13,6 +13,7 @@ from pathlib import Path
 from elastic_core.errors import ConfigError
 from elastic_core.multiprocessing.spec import StreamPlan
 from elastic_core.multiprocessing.std import Std
+from elastic_core.private_file import make_folder
 from elastic_core.types import Record
 
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
@@ -50,6 +51,12 @@ class LogLayout:
         self._run_dir = run_dir
         self._run_id = run_id
         self._root = None if self._log_dir else run_dir
+
+    def move(self, run_dir: Path) -> None:
+        """Take another run directory: the one before has gone."""
+        self._run_dir = run_dir
+        if self._log_dir is None:
+            self._root = run_dir
 
     @property
     def root(self) -> Path | None:
@@ -96,7 +103,10 @@ class LogLayout:
         """
         directory = self.open() / f"attempt_{round_index}" / str(local_rank)
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            if self._log_dir is None:
+                make_folder(str(directory))
+            else:
+                directory.mkdir(parents=True, exist_ok=True)
             error_file = _free_error_file(directory)
         except OSError as error:
             raise _log_dir_error(self._log_dir or str(self._run_dir), error, given=bool(self._log_dir)) from error

@@ -10,10 +10,10 @@ import json
 import os
 import time
 import traceback
-from contextlib import suppress
 from itertools import pairwise
 
 from elastic_core.multiprocessing.errors.frames import at_top_level
+from elastic_core.private_file import make_folder, replace_file
 
 # Not from typing: a worker that fails within a second of its start would wait for that import.
 TYPE_CHECKING = False
@@ -232,15 +232,10 @@ def _plain(text: str) -> str:
 
 
 def _dump(path: str, document: dict[str, Any]) -> None:
-    """Replace the file at once, readable by its owner only."""
-    temporary = f"{path}.{os.getpid()}.tmp"
+    """Replace the file at once, readable by its owner only; a directory that is gone is made again, as private."""
     content = json.dumps(document).encode()
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(fd, "wb") as file:  # noqa: PTH123  # a descriptor, not a path
-            file.write(content)
-        os.replace(temporary, path)  # noqa: PTH105  # pathlib would be one more import in a failing process
-    except OSError:
-        with suppress(OSError):
-            os.unlink(temporary)  # noqa: PTH108  # as above
-        raise
+        replace_file(path, content)
+    except FileNotFoundError:  # a cleaner of temporary files has been there
+        make_folder(os.path.dirname(path))  # noqa: PTH120  # as above
+        replace_file(path, content)

@@ -1,0 +1,83 @@
+"""Files and folders that only their owner may read; a file is replaced as a whole, and no link in its way is followed.
+
+Workers load this while they fail: little but `os`.
+"""
+
+import errno
+import os
+import stat
+
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
+    """Give a file this content at once.
+
+    Raises:
+        OSError: it can't be written; what was there before is unchanged.
+    """
+    temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
+    try:
+        with open(_create(temporary), "wb") as file:  # a descriptor, not a path
+            file.write(content)
+        os.replace(temporary, path)  # noqa: PTH105  # pathlib would be one more import in a failing process
+    except OSError:
+        _remove(temporary)
+        raise
+
+
+def make_folder(path: str) -> None:
+    """Make a directory, and those above it that are missing, for its owner only, whatever the umask.
+
+    Raises:
+        OSError: one can't be made; or what there is of them is not safe: somebody else could change what is made there.
+    """
+    missing = []
+    while not os.path.isdir(path):  # noqa: PTH112  # as above
+        missing.append(path)
+        path = os.path.dirname(path)  # noqa: PTH120  # as above
+    if missing and (danger := danger_in(path, sticky=True)):
+        raise PermissionError(errno.EPERM, f"{path} {danger}", missing[0])
+    for folder in reversed(missing):
+        try:
+            os.mkdir(folder, 0o700)  # noqa: PTH102  # as above
+        except FileExistsError:  # another worker was faster, or somebody who means ill
+            if danger := danger_in(folder):
+                raise PermissionError(errno.EPERM, f"{folder} {danger}", folder) from None
+
+
+def danger_in(folder: str | os.PathLike[str], *, sticky: bool = False, own_group: bool = False) -> str:
+    """Return why a directory that is there is not this user's own and safe from others; empty if it is.
+
+    `sticky`: root's will do, and one that others can write to but in which nobody can replace what is another's (/tmp).
+    `own_group`: so will one that a group can write to which has the user's own number: nobody else is in it.
+
+    Raises:
+        OSError: it can't be looked at.
+    """
+    found = os.lstat(folder)
+    if stat.S_ISLNK(found.st_mode) and sticky and found.st_uid in (os.geteuid(), 0):
+        found = os.stat(folder)  # noqa: PTH116  # as above
+    if not stat.S_ISDIR(found.st_mode):
+        return "is a symbolic link" if stat.S_ISLNK(found.st_mode) else "is not a directory"
+    if found.st_uid != os.geteuid() and not (sticky and found.st_uid == 0):
+        return f"belongs to user {found.st_uid}"
+    others = 0o002 if own_group and found.st_gid == found.st_uid else 0o022
+    if found.st_mode & others and not (sticky and found.st_mode & stat.S_ISVTX):
+        return f"can be written by others (mode {stat.S_IMODE(found.st_mode):03o})"
+    return ""
+
+
+def _create(path: str) -> int:
+    try:
+        return os.open(path, _FLAGS, 0o600)
+    except FileExistsError:  # of an earlier process with our number, or somebody's link
+        _remove(path)
+        return os.open(path, _FLAGS, 0o600)
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)  # noqa: PTH108  # as above
+    except OSError:
+        return

@@ -1,0 +1,62 @@
+"""Files of one user in places where others may be."""
+
+import os
+import stat
+
+import pytest
+
+from elastic_core.private_file import make_folder, replace_file
+
+
+@pytest.fixture(autouse=True)
+def no_umask():
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def mode(path):
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def test_a_file_is_its_owners_only_and_replaced_as_a_whole(tmp_path):
+    path = tmp_path / "status.json"
+    for content in (b"one", b"two"):
+        replace_file(path, content)
+        assert path.read_bytes() == content
+        assert mode(path) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["status.json", "status.json.PID.tmp"])
+def test_a_link_in_its_way_is_replaced_not_followed(tmp_path, name):
+    name = name.replace("PID", str(os.getpid()))
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / name).symlink_to(tmp_path / "victim")
+    replace_file(tmp_path / "status.json", b"ours")
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert not (tmp_path / "status.json").is_symlink()
+    assert (tmp_path / "status.json").read_bytes() == b"ours"
+
+
+def test_what_can_not_be_written_leaves_nothing(tmp_path):
+    (tmp_path / "status.json").mkdir()
+    with pytest.raises(IsADirectoryError):
+        replace_file(tmp_path / "status.json", b"ours")
+    assert list(tmp_path.iterdir()) == [tmp_path / "status.json"]
+
+
+def test_missing_folders_are_made_for_their_owner_only(tmp_path):
+    make_folder(str(tmp_path / "a" / "b" / "c"))
+    make_folder(str(tmp_path / "a" / "b" / "c"))
+    assert {mode(tmp_path / "a"), mode(tmp_path / "a" / "b"), mode(tmp_path / "a" / "b" / "c")} == {0o700}
+
+
+def test_nothing_is_made_where_others_could_replace_it(tmp_path):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(PermissionError, match="can be written by others"):
+        make_folder(str(tmp_path / "open" / "a"))
+    (tmp_path / "open").chmod(0o1777)  # as /tmp is
+    make_folder(str(tmp_path / "open" / "a" / "b"))
+    assert mode(tmp_path / "open" / "a") == 0o700
