@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.failure.classify import COLLATERAL_WINDOW_NS, classify, judge, one_line, rank_causes, signal_name
+from elastic_core.failure.classify import (
+    COLLATERAL_WINDOW_NS,
+    classify,
+    judge,
+    one_line,
+    rank_causes,
+    shortened,
+    signal_name,
+)
 from elastic_core.types import ErrorRecord, FailureClass, Origin, WorkerExit
 
 AT_NS = 1_700_000_000_000_000_000
@@ -249,8 +257,18 @@ def test_ranking_keeps_everyone_and_no_cause_hides_behind_its_consequence(drawn)
 
 
 def test_one_line_is_bounded():
-    assert one_line("x" * 1000, 10) == "x" * 9 + "…"
+    assert one_line("x" * 1000, 10) == "xxxxxx…xxx"
     assert one_line("") == ""
+
+
+@given(st.text("ab 17", max_size=60), st.integers(8, 40))
+def test_a_shortened_text_has_its_ends_and_one_gap_at_most(text, limit):
+    told = shortened(text, limit)
+    assert len(told) <= limit
+    head, _, tail = told.partition("…")
+    assert text.startswith(head)
+    assert text.endswith(tail)
+    assert (told == text) == (len(text) <= limit)
 
 
 def test_unknown_signals_have_their_number():

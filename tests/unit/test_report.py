@@ -1,4 +1,5 @@
 import itertools
+import re
 
 import pytest
 from msgspec.structs import replace
@@ -182,13 +183,48 @@ def test_a_restarted_failure_takes_one_line():
 
 
 def test_a_restarted_failure_says_when_without_whom_and_who_else_failed():
-    workers = [failed(message="m" * 500), failed(3, at_ns=AT_NS + 1)]
+    message = f"{'m' * 150} port 29500 {'m' * 150}"
+    workers = [failed(message=message), failed(3, at_ns=AT_NS + 1)]
     found = incident(workers, decision=Restart(delay_s=0.5, exclude_nodes=("n3",)))
     told = render_attempt(found, restart=2, max_restarts=None)
-    summary = "ValueError: ".ljust(59, "m") + "…"
+    (summary,) = re.findall("failed: (.*) \\(train.py", told)
+    assert len(summary) == 200
+    assert summary.startswith("ValueError: mmm")
+    assert summary.endswith("mmm")
+    assert "29500" in summary
     assert told == f"rank 2 failed: {summary} (train.py:10); 1 other failed after it; restart 2 in 0.5 s without n3"
-    wide = render_attempt(found, restart=2, max_restarts=None, width=200)
-    assert len(wide) == 200
+
+
+def test_a_message_is_whole_where_that_is_possible_and_its_class_without_its_module():
+    message = (
+        "The checkpoint being loaded used a DP world size of 2 but the current world size is 1. "
+        "Automatic adjustment of ZeRO's optimizer state partitioning with a new world size is not currently supported."
+    )
+    workers = [failed(kind="deepspeed.runtime.zero.utils.ZeRORuntimeException", message=message)]
+    lines = block(workers).split("\n")
+    first = next(n for n, line in enumerate(lines) if line.startswith("user exception: ZeRORuntimeException: The"))
+    assert " ".join(line.strip() for line in lines[first : first + 3]) == (
+        f"user exception: ZeRORuntimeException: {message}"
+    )
+    line = render_attempt(incident(workers, decision=Restart()), restart=1, max_restarts=3)
+    assert "used a DP world size of 2 but the current world size is 1. Automatic" in line
+    port = "The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98"
+    workers = [failed(kind="torch.distributed.DistNetworkError", message=port)]
+    assert f"rank 2 failed: DistNetworkError: {port} (train.py:10)" in render_attempt(
+        incident(workers, decision=Restart()), restart=1, max_restarts=3
+    )
+    assert "port: 29500," in block(workers)
+
+
+def test_a_message_that_is_too_long_for_three_lines_keeps_its_ends_and_its_numbers():
+    message = f"{'begin ' * 20}at 10.0.0.7:29500 {'middle ' * 30}{'end ' * 20}over"
+    lines = block([failed(message=message)]).split("\n")
+    at = next(n for n, line in enumerate(lines) if line.startswith("user exception: ValueError: begin"))
+    told = " ".join(line.strip() for line in lines[at : at + 3])
+    assert "10.0.0.7:29500" in told
+    assert told.count("…") == 1
+    assert told.endswith("end over")
+    assert lines[at + 3].startswith("Traceback")
 
 
 def test_ranges():
@@ -226,10 +262,10 @@ def test_the_launchers_own_failure_is_told_to_its_end_with_the_advice():
     assert " ".join(line.strip() for line in lines[first:end]) == f"start-up: {summary}"
 
 
-def test_a_word_longer_than_the_line_is_broken_and_the_last_line_is_cut():
+def test_a_word_longer_than_the_lines_is_broken_and_lacks_its_middle():
     lines = [line for line in render(start_up_failure("x" * 500), width=60).split("\n") if "xxxx" in line]
     assert len(lines) == 4  # and `start-up:` above them
-    assert lines[-1].endswith("…")
+    assert sum("…" in line for line in lines) == 1
     assert all(len(line) <= 60 for line in lines)
 
 

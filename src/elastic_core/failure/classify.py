@@ -1,5 +1,6 @@
 """What kind of failure a worker's end was, and which of several came first. Pure."""
 
+import itertools
 import re
 import signal
 from collections.abc import Iterable
@@ -151,9 +152,23 @@ def signal_name(signum: int) -> str:
 
 
 def one_line(text: str, limit: int = MAX_SUMMARY_CHARS) -> str:
-    """Return the first line of `text` that says something, cut to `limit` characters."""
-    line = next((stripped for line in text.splitlines() if (stripped := line.strip())), "")
-    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+    """Return the first line of `text` that says something, in at most `limit` characters."""
+    return shortened(next((stripped for line in text.splitlines() if (stripped := line.strip())), ""), limit)
+
+
+def shortened(text: str, limit: int) -> str:
+    """Return `text` in at most `limit` characters: what is left out stands in the middle, and has the fewest digits.
+
+    A message begins with what went wrong and ends with the numbers and addresses that tell one case from another.
+    """
+    if len(text) <= limit:
+        return text
+    gap = len(text) - limit + 1
+    digits = [0, *itertools.accumulate(map(str.isdigit, text))]
+    middle = (len(text) - gap) * 2 // 3
+    starts = range(max(1, limit // 3), len(text) - gap - limit // 6)
+    start = min(starts, key=lambda at: (digits[at + gap] - digits[at], abs(at - middle)), default=middle)
+    return f"{text[:start].rstrip()}…{text[start + gap :].lstrip()}"
 
 
 def _kind(exit: WorkerExit, error: ErrorRecord | None, *, script_missing: bool) -> tuple[FailureClass, str]:
@@ -182,7 +197,8 @@ def _exception_kind(exit: WorkerExit, error: ErrorRecord) -> FailureClass:
 
 def _describe(error: ErrorRecord) -> str:
     message = one_line(error.message)
-    return one_line(f"{error.type}: {message}" if message else error.type)
+    name = _short(error.type)  # its module is in the record
+    return one_line(f"{name}: {message}" if message else name)
 
 
 def _end(exit: WorkerExit) -> str:

@@ -5,13 +5,14 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 
 from elastic_core.encoding import clean
+from elastic_core.failure.classify import shortened
 from elastic_core.failure.incident import Incident, IncidentDecision, IncidentFrame, IncidentWorker
 from elastic_core.failure.traceback_text import frame_lines, place
 from elastic_core.types import FailureClass
 
 MAX_LINES = 25
 MIN_WIDTH = 40
-MIN_SUMMARY = 60
+MAX_SUMMARY = 200
 MAX_MESSAGE_LINES = 3
 MAX_LOG_PATHS = 2
 MAX_GROUPS = 3
@@ -40,16 +41,13 @@ def render(incident: Incident, *, width: int = 100, encoding: str = "utf-8", inc
     return encodable("\n".join(lines), encoding)
 
 
-def render_attempt(
-    incident: Incident, *, restart: int, max_restarts: int | None, width: int = 100, encoding: str = "utf-8"
-) -> str:
-    """Return the one line about a failure that the run survives; it is longer than `width` rather than say too little.
+def render_attempt(incident: Incident, *, restart: int, max_restarts: int | None, encoding: str = "utf-8") -> str:
+    """Return the one line about a failure that the run survives; rather long than without what matters.
 
     Args:
         incident: What happened, with its decision.
         restart: Which restart this causes, from 1.
         max_restarts: How many there may be; None: not limited by count.
-        width: The terminal's width.
         encoding: What the stream can show.
     """
     decision = incident.decision
@@ -64,8 +62,7 @@ def render_attempt(
     others = incident.failed_count if incident.told_count else len(incident.secondary)
     if others:
         consequence = f"; {_count(others, 'other')} failed after it{consequence}"
-    room = width - len(subject) - len(where) - len(consequence) - 2
-    summary = _cut(incident.summary, max(room, MIN_SUMMARY))
+    summary = shortened(incident.summary, MAX_SUMMARY)
     return encodable(clean(f"{subject}: {summary}{where}{consequence}"), encoding)
 
 
@@ -160,7 +157,7 @@ def _message(incident: Incident, width: int) -> Iterator[str]:
     first = incident.first
     # Nothing else tells of what the launcher itself could not do, or of how it was used: the advice stands at the end.
     advises = first is None or incident.failure_class is FailureClass.USAGE
-    room = MAX_SUMMARY_LINES if advises else 1
+    room = MAX_SUMMARY_LINES if advises else MAX_MESSAGE_LINES
     yield from _wrapped(f"{incident.failure_class.value}: {incident.summary}", width, room)
     exception = None if first is None else first.exception
     if exception is None:
@@ -173,7 +170,7 @@ def _message(incident: Incident, width: int) -> Iterator[str]:
         yield "the end of its stderr:"
         lines = shown = lines[-MAX_MESSAGE_LINES:]
     for line in shown:
-        yield _cut(f"  {line.strip()}", width)
+        yield f"  {shortened(line.strip(), width - 2)}"
     if len(lines) > len(shown):
         yield f"  … {_count(len(lines) - len(shown), 'more line')}"
 
@@ -268,14 +265,21 @@ def _cut(text: str, width: int) -> str:
 
 
 def _wrapped(text: str, width: int, count: int) -> Iterator[str]:
-    """Yield `text` in at most `count` lines, broken at blanks where there are any; the last one is cut."""
+    """Yield `text` in at most `count` lines, broken at blanks where there are any; a longer one lacks its middle."""
+    whole = text
+    while len(lines := list(_broken(text, width))) > count:
+        text = shortened(whole, min(len(text) - 1, count * width))
+    yield from lines
+
+
+def _broken(text: str, width: int) -> Iterator[str]:
     margin = ""
     while text:
         room = width - len(margin)
-        if len(text) <= room or count <= 1:
-            yield margin + _cut(text, room)
+        if len(text) <= room:
+            yield margin + text
             return
         end = text.rfind(" ", 1, room + 1)
         end = room if end < 0 else end
         yield margin + text[:end].rstrip()
-        text, count, margin = text[end:].lstrip(), count - 1, "  "
+        text, margin = text[end:].lstrip(), "  "

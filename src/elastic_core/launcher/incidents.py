@@ -260,7 +260,7 @@ class IncidentReporter:
         told = replace(incident, decision=describe_decision(decision))
         # Only the built-in policy promises a number of restarts; another's budget is its own.
         budget = self._settings.max_restarts if self._settings.policy == "intensity" else None
-        text = render_attempt(told, restart=self._restarts, max_restarts=budget, width=_width(), encoding=_encoding())
+        text = render_attempt(told, restart=self._restarts, max_restarts=budget, encoding=_encoding())
         self._line(f"elastic: {text}")
 
     def _examined_or_launcher(self, failure: Failure) -> Incident:
