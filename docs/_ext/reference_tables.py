@@ -93,6 +93,8 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "`TMPDIR`, `TEMP`, `TMP`, `/tmp`",
     "SLURM_RESTART_COUNT": "which attempt at the run this is, where `--rdzv-attempt` is not given; else "
     "`JOBSET_RESTART_ATTEMPT`, `AWS_BATCH_JOB_ATTEMPT`",
+    "SLURM_NODEID": "compared with `--node-rank` where one step spans the nodes; with `SLURM_PROCID` and "
+    "`SLURM_STEP_NUM_NODES`",
     "TORCHELASTIC_ETCD_BINARY_PATH": "the etcd that `EtcdServer` and `--rdzv-conf embedded=true` run; default that of "
     "the extra `embedded`, else the one on `PATH`",
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "set to `1`, where it is not set, with a handler that was written for torch: "
