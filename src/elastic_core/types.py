@@ -235,6 +235,7 @@ class PolicySettings(Record, frozen=True, kw_only=True):
     restart_window_s: float | None = None
     restart_backoff_s: float = 0.5
     fatal_exit_codes: tuple[int, ...] = ()
+    same_failure_limit: int | None = None
     run_id: str = ""
     min_nodes: int = 1
     max_nodes: int = 1
@@ -381,6 +382,8 @@ class Failure(Record, frozen=True, kw_only=True):
     """How far the run had come, in steps that only rise; None: not known."""
     node_count: int | None = None
     """How many nodes the failed round had; None: there was none, or it is not known."""
+    membership_changes: int | None = None
+    """How many rounds of the run had ended because nodes came or went; None: not known."""
     decision: "Restart | Stop | Ignore | None" = None
 
 
@@ -448,6 +451,8 @@ class RunSteps(Record, frozen=True, kw_only=True, omit_defaults=True):
 class Restart(Record, frozen=True, kw_only=True, tag="restart"):
     """Start all workers again, after `delay_s`, without the nodes named; `rule` says which rule decided.
 
+    `reason` is for the line about it: what makes one doubt that it helps, say.
+
     `exclude_s`: for how many seconds each of `exclude_nodes` stays out, in the same order; those behind its end stay so
     until the next decision. A node that the run needs to have enough comes back before.
     """
@@ -456,6 +461,7 @@ class Restart(Record, frozen=True, kw_only=True, tag="restart"):
     exclude_nodes: tuple[str, ...] = ()
     exclude_s: tuple[float, ...] = ()
     rule: str = ""
+    reason: str = ""
 
 
 class Stop(Record, frozen=True, kw_only=True, tag="stop"):

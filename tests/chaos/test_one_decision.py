@@ -212,3 +212,24 @@ def test_a_store_that_dies_with_its_host_before_the_decision_masks_no_failure(el
     assert b.agent.wait(LEASE_S + SLACK_S) == 7
     assert "exit code 7" in b.agent.err
     assert "hosts the rendezvous store" in b.agent.err
+
+
+AGAIN = """
+import os
+raise RuntimeError(f"state of 2 ranks, {os.environ['WORLD_SIZE']} are here (pid {os.getpid()})")
+"""
+
+
+def test_a_failure_that_repeats_ends_the_run_on_all_nodes(redis_run):
+    redis_run.script.write_text(AGAIN)
+    options = ("--max-restarts", "9", "--same-failure-limit", "3")
+    nodes = [redis_run.node(name, "2", *options) for name in "ab"]
+    assert [node.agent.wait() for node in nodes] == [1, 1]
+    for node in nodes:
+        assert "the same failure 2 times in a row, and no step between; restart 2 of 9 now" in node.agent.err
+        assert "Incident:" in node.agent.err
+        told = node.agent.incident()["decision"]
+        assert told["rule"] == "same-failure-limit"
+        assert told["reason"].startswith(
+            "the same failure 3 times in a row, and no step between (--same-failure-limit 3"
+        )

@@ -118,9 +118,7 @@ def test_all_that_nodes_know_is_in_one_incident():
     assert "stopped by the launcher: ranks 1, 2, 5" in text
     assert "4 workers had finished before" in text
     assert "Logs on b:" in text
-    line = render_attempt(
-        replace(incident, decision=describe_decision(Restart())), restart=1, max_restarts=3, width=200
-    )
+    line = render_attempt(replace(incident, decision=describe_decision(Restart())), restart=1, max_restarts=3)
     assert "rank 4 failed: ValueError: boom (trainx.py:29 on b); 1 other failed after it; restart 1 of 3 now" in line
 
 

@@ -112,6 +112,7 @@ def test_preemption_and_ignored_failures_cost_nothing():
     [
         ({"max_restarts": -1}, "--max-restarts is -1"),
         ({"restart_window_s": 0.0}, "--restart-window is 0 s"),
+        ({"same_failure_limit": 1}, "--same-failure-limit is 1"),
         ({"restart_backoff_s": -0.5}, "--restart-backoff is -0.5 s"),
         ({"restart_backoff_s": float("nan")}, "--restart-backoff is nan s"),
     ],
@@ -128,3 +129,81 @@ def test_never_more_restarts_than_the_budget(budget, uptimes):
     assert len(restarts) == budget
     assert all(0 <= d.delay_s <= 30 for d in restarts)
     assert all(isinstance(d, Stop) for d in decisions[budget:])
+
+
+# --- failures that a restart can't mend
+
+
+def raised(fingerprint="a", **changes):
+    return failure(**({"exception_type": "ValueError", "fingerprint": fingerprint} | changes))
+
+
+def test_the_same_exception_again_is_told_and_ends_the_run_at_its_limit():
+    reasons = [decision.reason for decision in run(policy(max_restarts=9), [raised()] * 3 + [raised("b")])]
+    assert reasons == ["", *(f"the same failure {n} times in a row, and no step between" for n in (2, 3)), ""]
+    decisions = run(policy(max_restarts=9, same_failure_limit=3), [raised("b"), *[raised()] * 3])
+    assert [type(decision) for decision in decisions] == [Restart, Restart, Restart, Stop]
+    assert decisions[-1] == Stop(
+        reason="the same failure 3 times in a row, and no step between (--same-failure-limit 3)",
+        rule="same-failure-limit",
+    )
+
+
+@pytest.mark.parametrize(
+    ("failures", "same"),
+    [
+        ([raised(progress=10), raised(progress=10)], True),  # as far as its checkpoint lets it, and the same batch
+        ([raised(progress=10), raised(progress=4)], True),
+        ([raised(progress=10), raised(progress=11)], False),
+        ([raised(progress=10, uptime_s=999.0), raised(progress=10, uptime_s=999.0)], True),
+        ([raised(progress=10), raised(progress=None)], True),  # at once, before any step
+        ([raised(progress=10), raised(progress=None, uptime_s=61.0)], False),
+        ([raised(uptime_s=999.0), raised(uptime_s=60.0)], True),
+        ([raised(), raised(uptime_s=60.1)], False),
+        ([raised(), raised("b"), raised()], False),
+        ([failure(fingerprint="a"), failure(fingerprint="a")], False),  # killed twice: by whom, nobody knows
+        ([raised(""), raised("")], False),
+    ],
+)
+def test_what_is_the_same_failure_without_a_step(failures, same):
+    last = run(policy(max_restarts=9, same_failure_limit=2), failures)[-1]
+    assert isinstance(last, Stop) is same
+
+
+@pytest.mark.parametrize(
+    ("failures", "told"),
+    [
+        ([raised(membership_changes=1)], True),
+        ([raised(membership_changes=0)], False),
+        ([raised(membership_changes=None)], False),
+        ([raised(membership_changes=1, uptime_s=61.0)], False),
+        ([failure(membership_changes=1)], False),
+        ([raised("b", membership_changes=1), raised(membership_changes=1)], False),
+        ([raised("b", membership_changes=1), raised(membership_changes=2)], True),
+    ],
+)
+def test_an_exception_at_once_after_nodes_came_or_went_is_told(failures, told):
+    last = run(policy(max_restarts=9), failures)[-1]
+    assert last.reason == ("at once after nodes had come or gone" if told else "")
+
+
+KINDS = st.builds(
+    raised,
+    st.sampled_from("ab"),
+    uptime_s=st.sampled_from([1.0, 100.0]),
+    progress=st.sampled_from([None, 1, 2]),
+    exception_type=st.sampled_from(["ValueError", ""]),
+)
+
+
+@given(st.lists(KINDS, min_size=1, max_size=12), st.integers(2, 5), st.integers(0, 12))
+def test_the_limit_ends_no_run_that_the_budget_or_another_failure_would_not_let_go_on_alike(failures, limit, budget):
+    plain = run(policy(max_restarts=budget), failures)
+    limited = run(policy(max_restarts=budget, same_failure_limit=limit), failures)
+    for at, (without, with_limit) in enumerate(zip(plain, limited, strict=True)):
+        row = failures[max(0, at + 1 - limit) : at + 1]
+        if isinstance(with_limit, Stop) and with_limit.rule == "same-failure-limit":
+            assert len(row) == limit
+            assert len({(one.exception_type, one.fingerprint) for one in row}) == 1
+            return  # the run is over
+        assert with_limit == without

@@ -49,6 +49,7 @@ class Placing:
             at_s=at_s - self._began_s,
             uptime_s=at_s - self.spawned_s,
             progress=self.progress(),
+            membership_changes=None if round_.counts is None else round_.counts.membership_changes,
         )
 
     def of_machine(self, failure: Failure, round_: Round | None) -> Failure:

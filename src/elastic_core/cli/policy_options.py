@@ -20,6 +20,7 @@ _DESTS: Final = (
     "restart_window",
     "restart_backoff",
     "fatal_exit_codes",
+    "same_failure_limit",
     "nnodes",
 )
 

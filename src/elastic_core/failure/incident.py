@@ -373,6 +373,7 @@ def describe_decision(decision: Decision) -> IncidentDecision:
         return IncidentDecision(
             kind="restart",
             rule=decision.rule,
+            reason=decision.reason,
             delay_s=decision.delay_s,
             exclude_nodes=decision.exclude_nodes,
             exclude_s=decision.exclude_s,

@@ -20,6 +20,10 @@ class Intensity(FailureHandler):
     code of `--fatal-exit-codes`, a script that is missing or can't be compiled. Preemption costs no budget, ignored
     failures cost none either.
 
+    Where the same exception comes again from the same place, and the run got no further than the last time, a restart
+    says so; the one that makes it `--same-failure-limit` in a row ends the run. Further is a step that workers say;
+    where none says any, more than 60 s after their start.
+
     Threading: pure; called on the supervisor's thread.
 
     Raises:
@@ -35,6 +39,9 @@ class Intensity(FailureHandler):
             raise ConfigError(f"--max-restarts is {settings.max_restarts}; 0 (none) or more is needed")
         if settings.restart_window_s is not None and not settings.restart_window_s > 0:
             raise ConfigError(f"--restart-window is {settings.restart_window_s:g} s; more than 0 is needed")
+        limit = settings.same_failure_limit
+        if limit is not None and limit < 2:
+            raise ConfigError(f"--same-failure-limit is {limit}; 2 or more is needed: once is no repetition")
         if not settings.restart_backoff_s >= 0:
             raise ConfigError(f"--restart-backoff is {settings.restart_backoff_s:g} s; 0 (none) or more is needed")
 
@@ -46,10 +53,15 @@ class Intensity(FailureHandler):
             return Stop(reason=f"exit code {failure.exit_code} is fatal (--fatal-exit-codes)", rule="fatal-exit-codes")
         if failure.failure_class is FailureClass.PREEMPTED:
             return Restart(rule="preempted")
+        row = _same_in_a_row(failure, history)
+        limit = self.settings.same_failure_limit
+        if limit is not None and row >= limit:
+            return Stop(reason=f"{_in_words(row)} (--same-failure-limit {limit})", rule="same-failure-limit")
         paid = [past for past in history if _cost_a_restart(past)]
         if self._spent(paid, failure) >= self.settings.max_restarts:
             return Stop(reason=self._why_not(), rule="max-restarts")
-        return Restart(delay_s=self._backoff_s(failure, paid), rule="max-restarts")
+        reason = _in_words(row) if row > 1 else _after_a_change(failure, history)
+        return Restart(delay_s=self._backoff_s(failure, paid), rule="max-restarts", reason=reason)
 
     def explain(self, failure: Failure, history: Sequence[Failure]) -> Sequence[str]:
         """Return how much of the budget was used before."""
@@ -89,3 +101,36 @@ class Intensity(FailureHandler):
 
 def _cost_a_restart(past: Failure) -> bool:
     return isinstance(past.decision, Restart) and past.failure_class is not FailureClass.PREEMPTED
+
+
+# --- what a restart can't mend
+
+
+def _same_in_a_row(failure: Failure, history: Sequence[Failure]) -> int:
+    """Return how many failures in a row, this one the last, are the same exception, and got no further."""
+    row, newer = 1, failure
+    for past in reversed(history):
+        known = newer.exception_type and newer.fingerprint
+        same = (newer.exception_type, newer.fingerprint) == (past.exception_type, past.fingerprint)
+        if not known or not same or _got_further(newer, past):
+            break
+        row, newer = row + 1, past
+    return row
+
+
+def _got_further(failure: Failure, past: Failure) -> bool:
+    if failure.progress is None or past.progress is None:
+        return failure.uptime_s > QUICK_S
+    return failure.progress > past.progress
+
+
+def _in_words(row: int) -> str:
+    return f"the same failure {row} times in a row, and no step between"
+
+
+def _after_a_change(failure: Failure, history: Sequence[Failure]) -> str:
+    """Return what to say of an exception at once after nodes had come or gone: the script may not fit the new size."""
+    before = (history[-1].membership_changes or 0) if history else 0
+    changed = failure.membership_changes is not None and failure.membership_changes > before
+    at_once = failure.exception_type and failure.uptime_s <= QUICK_S
+    return "at once after nodes had come or gone" if changed and at_once else ""

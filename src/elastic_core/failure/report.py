@@ -59,6 +59,8 @@ def render_attempt(incident: Incident, *, restart: int, max_restarts: int | None
         consequence += f" without {', '.join(decision.exclude_nodes)}"
     subject = _subject(incident)
     where = _where(incident)
+    if decision is not None and decision.reason:
+        consequence = f"; {decision.reason}{consequence}"
     others = incident.failed_count if incident.told_count else len(incident.secondary)
     if others:
         consequence = f"; {_count(others, 'other')} failed after it{consequence}"

@@ -63,6 +63,7 @@ class RunSettings(Record, frozen=True, kw_only=True):
     node_id: str = ""
     max_restarts: int = 0
     restart_window_s: float | None = None
+    same_failure_limit: int | None = None
     restart_backoff_s: float = 0.5
     fatal_exit_codes: tuple[int, ...] = ()
     policy: str = "intensity"

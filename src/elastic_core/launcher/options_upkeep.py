@@ -43,6 +43,13 @@ UPKEEP: tuple[OptionRow, ...] = (
     ),
     row(
         Section.RESTARTS,
+        "same-failure-limit",
+        "N",
+        "End the run when the same exception comes from the same place for the Nth time in a row, and got no further.",
+        default_note="no limit",
+    ),
+    row(
+        Section.RESTARTS,
         "policy",
         "NAME|FILE",
         "Failure handler that decides between restart and stop ('elastic plugins' lists what is installed), or a rule "

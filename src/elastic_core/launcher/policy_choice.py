@@ -49,6 +49,7 @@ def take_restarts(draft: Draft) -> None:
     draft.take("restart_window_s", made.restart_window_s, "restart_window")
     draft.take("restart_backoff_s", made.restart_backoff_s, "restart_backoff")
     draft.take("fatal_exit_codes", made.fatal_exit_codes)
+    draft.take("same_failure_limit", made.same_failure_limit)
     name, conf = policy_choice(choices)
     draft.take("policy", name)
     draft.take("policy_conf", conf, "policy" if is_file(choices.text("policy") or "") else "policy_conf")
@@ -62,12 +63,14 @@ def policy_settings(choices: Choices) -> PolicySettings:
     """
     window = choices.text("restart_window")
     min_nodes, max_nodes = node_range(choices)
+    repeats = choices.chosen("same_failure_limit")
     return PolicySettings(
         name=policy_choice(choices)[0],
         max_restarts=integer(choices, "max_restarts", at_least=0),
         restart_window_s=None if window is None else seconds(choices, "restart_window", above_zero=True),
         restart_backoff_s=seconds(choices, "restart_backoff"),
         fatal_exit_codes=exit_codes(choices) if choices.chosen("fatal_exit_codes") else (),
+        same_failure_limit=integer(choices, "same_failure_limit", at_least=2) if repeats else None,
         min_nodes=min_nodes,
         max_nodes=max_nodes,
     )

@@ -61,6 +61,7 @@ def policy_settings(settings: RunSettings) -> PolicySettings:
         restart_window_s=settings.restart_window_s,
         restart_backoff_s=settings.restart_backoff_s,
         fatal_exit_codes=settings.fatal_exit_codes,
+        same_failure_limit=settings.same_failure_limit,
         run_id=settings.run_id,
         min_nodes=settings.min_nodes,
         max_nodes=settings.max_nodes,

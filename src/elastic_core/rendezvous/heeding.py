@@ -173,6 +173,8 @@ def _change(ending: Ending) -> RoundEnded | Decided:
         decision = Restart(
             delay_s=ending.delay_s, exclude_nodes=ending.exclude, exclude_s=ending.exclude_s, rule=ending.rule
         )
+        if ending.failure is not None and isinstance(ending.failure.decision, Restart):
+            decision = replace(decision, reason=ending.failure.decision.reason)
         return Decided(decision=decision, failure=ending.failure, evidence=ending.evidence)
     if ending.kind == "asked":
         return Decided(decision=Restart(rule=ending.reason))
