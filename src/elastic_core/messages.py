@@ -232,7 +232,7 @@ class KillWorkers(Record, frozen=True, kw_only=True):
 
 
 class ForwardSignal(Record, frozen=True, kw_only=True):
-    """Send a signal to every worker."""
+    """Have every worker get a signal when it is ready for it; where none runs, those that are started next."""
 
     signum: int
 

@@ -7,6 +7,7 @@ from its standard input; of each kind the latest counts:
 - `workers [PID ...]`: those not yet reaped;
 - `fence SECONDS`: when the workers must be dead though the agent lives, by CLOCK_MONOTONIC; `inf`: never;
 - `last TEXT`: what `last_act` is told once the agent has died and the workers have; `-`: nothing;
+- `forget SIGNAL`: the agent has seen that this one is pending;
 - `farewell`: the agent ends in peace, there is nothing to do.
 
 Lines that it does not know it ignores. When the pipe ends, or the agent's process does, without a farewell, the hunt
@@ -67,6 +68,13 @@ def _close(fd: int) -> None:
         os.close(fd)
     except OSError:
         return  # the descriptor that listed the others
+
+
+def _forget(signum: int) -> None:
+    """Take a pending signal, which we block, so that the next one shows."""
+    import _signal  # type: ignore[import-not-found]  # `signal` around it would add a quarter to the memory
+
+    _signal.sigtimedwait({signum}, 0)
 
 
 class Watch:
@@ -161,6 +169,8 @@ class Watch:
             self._fence_told = True
         elif word == "last":
             self.last_act = b"" if rest == "-" else rest.encode()
+        elif word == "forget":
+            _forget(int(rest))
         elif word == "farewell":
             self.farewell = True
 

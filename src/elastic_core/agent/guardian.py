@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from elastic_core.errors import is_momentary
+from elastic_core.multiprocessing import vitals
 from elastic_core.reactor import Reactor, Timer
 
 _START_LIMIT = 5
@@ -54,6 +55,16 @@ class Guardian:
     def pids(self) -> frozenset[int]:
         """Return the processes that sweeps must spare and others must not reap."""
         return frozenset() if self._pid is None else frozenset({self._pid})
+
+    def signalled(self, signum: int) -> bool:
+        """Return whether the guard has got a signal since this was last asked: it keeps each, and acts on none.
+
+        Who signals all processes of the agent's tree, or of its cgroup, signals the guard as well.
+        """
+        if self._pid is None or not vitals.is_pending(self._pid, signum):
+            return False
+        self._tell(f"forget {signum}\n")
+        return True
 
     def start(self) -> None:
         """Start the guard, without waiting until it is ready: what it is told waits in the pipe.

@@ -86,37 +86,41 @@ TABLE: dict[type, dict[type, Rule]] = {
     ),
     Gating: _row(
         {
+            m.SignalForwarded: _to(t.forward, Gating),
             m.JoinAllowed: _to(t.join, Joining),
             m.JoinRefused: _to(t.join_refused, Deciding),
             m.StopRequested: _to(t.stop_before_round, Leaving),
         },
-        {(m.SignalForwarded,): _NO_WORKER, (m.RoundChanged, m.TimerFired): _LATE, (m.RestartRequested,): _STARTS},
+        {(m.RoundChanged, m.TimerFired): _LATE, (m.RestartRequested,): _STARTS},
     ),
     Joining: _row(
         {
+            m.SignalForwarded: _to(t.forward, Joining),
             m.RoundFormed: _to(t.formed, Preparing),
             m.RendezvousFailed: _to(t.no_round, Leaving),
             m.StopRequested: _to(t.stop_before_round, Leaving),
         },
-        {(m.SignalForwarded,): _NO_WORKER, (m.RoundChanged, m.TimerFired): _LATE, (m.RestartRequested,): _STARTS},
+        {(m.RoundChanged, m.TimerFired): _LATE, (m.RestartRequested,): _STARTS},
     ),
     Preparing: _row(
         {
+            m.SignalForwarded: _to(t.forward, Preparing),
             m.StartAllowed: _to(t.start, Starting, Awaiting, Gating, Waiting),
             m.StartRefused: _to(t.start_refused, Deciding, Awaiting, Gating, Waiting),
             m.RoundChanged: _to(news.preparing_heard, Preparing, Leaving),
             m.StopRequested: _to(t.stop_before_start, Leaving),
         },
-        {(m.SignalForwarded,): _NO_WORKER, (m.TimerFired,): _LATE, (m.RestartRequested,): _STARTS},
+        {(m.TimerFired,): _LATE, (m.RestartRequested,): _STARTS},
     ),
     Starting: _row(
         {
+            m.SignalForwarded: _to(t.forward, Starting),
             m.WorkersSpawned: _to(t.spawned, Running, Stopping),
             m.SpawnFailed: _to(t.spawn_failed, Deciding, Stopping),
             m.RoundChanged: _to(news.starting_heard, Starting),
             m.StopRequested: _to(t.stop_starting, Stopping),
         },
-        {(m.SignalForwarded,): _NO_WORKER, (m.TimerFired,): _LATE, (m.RestartRequested,): _STARTS},
+        {(m.TimerFired,): _LATE, (m.RestartRequested,): _STARTS},
     ),
     Running: _row(
         {
@@ -131,19 +135,20 @@ TABLE: dict[type, dict[type, Rule]] = {
     ),
     Settling: _row(
         {
+            m.SignalForwarded: _to(t.forward, Settling),
             m.WorkerExited: _to(t.another_ended, Settling, Deciding),
             m.TimerFired: _to(t.settled, Deciding),
             m.RoundChanged: _to(news.settling_heard, Settling, Stopping),
             m.StopRequested: _to(t.stop_settling, Stopping),
         },
         {
-            (m.SignalForwarded,): "the workers are about to be stopped",
             (m.HangFound,): _FAILED,
             (m.RestartRequested,): _DECIDED,
         },
     ),
     Deciding: _row(
         {
+            m.SignalForwarded: _to(t.forward, Deciding),
             m.WorkerExited: _to(t.ended_while_deciding, Deciding),
             m.Examined: _to(t.examined, Deciding),
             m.DecisionMade: _to(t.decided, Running, Settling, Deciding, Stopping, Awaiting, Waiting, Gating, Leaving),
@@ -151,7 +156,6 @@ TABLE: dict[type, dict[type, Rule]] = {
             m.StopRequested: _to(t.stop_deciding, Stopping, Leaving),
         },
         {
-            (m.SignalForwarded,): "the workers may be about to be stopped",
             (m.HangFound,): _FAILED,
             (m.RestartRequested,): _DECIDED,
             (m.TimerFired,): _LATE,
@@ -159,6 +163,7 @@ TABLE: dict[type, dict[type, Rule]] = {
     ),
     Stopping: _row(
         {
+            m.SignalForwarded: _to(t.forward, Stopping),
             m.WorkersStopped: _to(t.workers_gone, Awaiting, Gating, Waiting, Leaving),
             m.RoundChanged: _to(news.stopping_heard, Stopping),
             m.TimerFired: _to(t.report_due, Stopping),
@@ -167,24 +172,25 @@ TABLE: dict[type, dict[type, Rule]] = {
         {
             (m.WorkerExited,): "the ladder counts them; the incident reads them",
             (*_POLICY, m.WorkersSpawned, m.SpawnFailed): _LATE,
-            (m.SignalForwarded,): "the workers are being stopped",
             (m.HangFound, m.RestartRequested): "the workers are being stopped",
         },
     ),
     Awaiting: _row(
         {
+            m.SignalForwarded: _to(t.forward, Awaiting),
             m.RoundChanged: _to(news.awaiting_heard, Awaiting, Deciding, Gating, Waiting, Leaving),
             m.StopRequested: _to(t.stop_awaiting, Leaving),
         },
-        {(m.SignalForwarded,): _NO_WORKER, (*_POLICY, m.TimerFired): _LATE, (m.RestartRequested,): _DECIDED},
+        {(*_POLICY, m.TimerFired): _LATE, (m.RestartRequested,): _DECIDED},
     ),
     Waiting: _row(
         {
+            m.SignalForwarded: _to(t.forward, Waiting),
             m.TimerFired: _to(t.backoff_over, Gating),
             m.RoundChanged: _to(news.waiting_heard, Waiting, Leaving),
             m.StopRequested: _to(t.stop_waiting, Leaving),
         },
-        {(m.SignalForwarded,): _NO_WORKER, (m.RestartRequested,): _STARTS},
+        {(m.RestartRequested,): _STARTS},
     ),
     Leaving: _row(
         {

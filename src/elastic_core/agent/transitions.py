@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from elastic_core import messages as m
 from elastic_core.agent import news
 from elastic_core.agent.states import (
+    AgentState,
     Await,
     Awaiting,
     Created,
@@ -398,11 +399,12 @@ def restart_asked(state: Running, event: m.RestartRequested, now_s: float) -> St
     return stop(state.ledger, state.round, Rejoin(), event.reason, first=(*ask, told))
 
 
-def forward(state: Running, event: m.SignalForwarded, now_s: float) -> Step:
-    """Pass a user signal on."""
-    return Step(
-        state=state, commands=(m.ForwardSignal(signum=event.signum),), reason=f"signal {event.signum} passed on"
-    )
+def forward(state: AgentState, event: m.SignalForwarded, now_s: float) -> Step:
+    """Pass a user signal on to the workers, or to those that are started next."""
+    if isinstance(state, Stopping) and isinstance(state.then, End):
+        return Step(state=state, reason="the workers are being stopped")
+    send = m.ForwardSignal(signum=event.signum)
+    return Step(state=state, commands=(send,), reason=f"signal {event.signum} passed on")
 
 
 # --- when workers are gone ---

@@ -240,6 +240,7 @@ class _Job:
                 standby=standby,
                 functions=self._functions,
                 disk=self._disk,
+                sent_to_all=guardian.signalled,
             )
         )
         self._status.workers = workers

@@ -17,6 +17,7 @@ from elastic_core.multiprocessing.oom import OomCounter
 from elastic_core.multiprocessing.process import WorkerProcess, remnants_exist, spawn
 from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.multiprocessing.sweep_use import Sweeper
+from elastic_core.multiprocessing.user_signals import UserSignals
 from elastic_core.reactor import Reactor, Timer
 from elastic_core.types import WorkerExit
 
@@ -41,6 +42,7 @@ class WorkerGroup:
         standby: Has spares for workers; closed by whoever made it. None: each worker is started afresh.
         functions: Starts workers that call a function; closed by whoever made it.
         disk: Writes log files; closed by whoever made it. None: the group makes and closes its own.
+        sent_to_all: As of `UserSignals`.
         clock: The host's clocks.
 
     The group can be started again once `on_stopped` was called. Threading: the reactor's thread.
@@ -60,6 +62,7 @@ class WorkerGroup:
         standby: "StandbyPool | None" = None,
         functions: "FunctionStarter | None" = None,
         disk: Disk | None = None,
+        sent_to_all: Callable[[int], bool] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Start nothing yet."""
@@ -84,6 +87,13 @@ class WorkerGroup:
         self._lingering: Timer | None = None
         self._look_serial = 0
         self._denied: set[int] = set()
+        self._user_signals = UserSignals(
+            reactor,
+            running=self._ready_for_signals,
+            send=self._send_user_signal,
+            notice=notice,
+            sent_to_all=sent_to_all,
+        )
         self._untold: deque[tuple[list[Lane], float, Callable[[], None]]] = deque()
 
     # --- what there is
@@ -139,6 +149,7 @@ class WorkerGroup:
             self._advance(ladder.LeaderStarted(pid=worker.pid, group=worker.leads_group))
             if not worker.watch(self._reactor, partial(self._on_pidfd, worker)):
                 self._poll_unless_signalled(worker)
+        self._user_signals.begin_round()
         if self._standby is not None:
             self._standby.prepare(launches)
 
@@ -274,9 +285,14 @@ class WorkerGroup:
         self._advance(ladder.KillOrdered())
 
     def forward(self, signum: int) -> None:
-        """Send a signal to each live worker process, not to its group: it is meant for the ranks."""
-        for worker in self._running():
-            self._permitted(worker.pid, partial(worker.send, signum))
+        """Have each worker process get a signal, not its group: it is meant for the ranks (`user_signals`)."""
+        self._user_signals.forward(signum)
+
+    def _ready_for_signals(self) -> dict[int, int]:
+        return {} if self._state.order is not None else {w.pid: w.launch.local_rank for w in self._running()}
+
+    def _send_user_signal(self, pid: int, signum: int) -> None:
+        self._permitted(pid, partial(self._workers[pid].send, signum))
 
     def send(self, local_rank: int, signum: int) -> None:
         """End one live worker with a signal: of that process alone, and a stop as those of all are."""
