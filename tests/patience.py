@@ -47,6 +47,20 @@ def patience(limit_s: float) -> float:
     return limit_s * slowness()
 
 
+class Deadline:
+    """When to give up waiting for what takes less than `limit_s` on an idle machine."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s, self._began_s = limit_s, time.monotonic()
+        self._end_s = self._began_s + patience(limit_s)
+
+    def passed(self) -> bool:
+        """Return whether it is over; before it is, the machine is measured again."""
+        if time.monotonic() > self._end_s:
+            self._end_s = self._began_s + self._limit_s * slowness(now=True)
+        return time.monotonic() > self._end_s
+
+
 def kept(took_s: float, limit_s: float) -> None:
     """Check that something took no longer than the product promises, as far as this machine lets it."""
     if took_s <= limit_s:

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import pytest
 
-from patience import patience, slowness
+from patience import Deadline, patience
 
 ELASTIC = [sys.executable, "-m", "elastic_core.run"]
 """The same as `elastic run`, whatever PATH says."""
@@ -22,13 +22,10 @@ ELASTIC = [sys.executable, "-m", "elastic_core.run"]
 def wait_for(condition: Callable[[], object], *, within_s: float = 20.0, what: str = "") -> object:
     """Return the condition's first true value; fail when none comes in time, which is longer on a slow machine."""
     pause = threading.Event()
-    began_s = time.monotonic()
-    end_s = began_s + patience(within_s)
+    end = Deadline(within_s)
     while not (value := condition()):
-        if time.monotonic() > end_s:
-            end_s = began_s + within_s * slowness(now=True)
-            if time.monotonic() > end_s:
-                raise AssertionError(f"not within {end_s - began_s:.1f} s: {what or condition}")
+        if end.passed():
+            raise AssertionError(f"not within {patience(within_s):.1f} s: {what or condition}")
         pause.wait(0.01)
     return value
 

@@ -14,6 +14,8 @@ import pytest
 
 from chaos.multi_node import Run
 from etcd_servers import EtcdServer
+from patience import kept
+from promises import AT_ONCE_S
 from redis_servers import PASSWORD, USER, RedisServer, free_port
 from support import ELASTIC, wait_for
 
@@ -53,7 +55,7 @@ def test_host_that_no_dns_knows(start, backend):
     agent = start(backend, "no-such-host.invalid:6379", "--connect-timeout", "1")
     line = one_line(agent, "no-such-host.invalid", "--rdzv-endpoint")
     assert re.search(r"can ?not (be )?resolve", line), line
-    assert time.monotonic() - began_s < 2.5
+    kept(time.monotonic() - began_s, 2.5)
 
 
 @pytest.mark.parametrize("backend", SERVERS)
@@ -105,7 +107,7 @@ def test_an_address_that_is_silent_is_given_up_in_time(start, backend):
         began_s = time.monotonic()
         agent = start(backend, f"127.0.0.1:{port}", "--connect-timeout", "1")
         one_line(agent, f"127.0.0.1:{port}", "within 1 s")
-        assert time.monotonic() - began_s < 2.5
+        kept(time.monotonic() - began_s, 2.5)
 
 
 @contextmanager
@@ -126,7 +128,7 @@ def ends_at_once(agent, signum=signal.SIGINT):
     began_s = time.monotonic()
     agent.signal(signum)
     assert agent.wait(5) == 128 + signum, agent.err
-    assert time.monotonic() - began_s < 1.0
+    kept(time.monotonic() - began_s, AT_ONCE_S)
     assert "Traceback" not in agent.err
 
 
@@ -212,7 +214,7 @@ def test_interrupted_while_the_server_is_away(troubled_run):
     began_s = time.monotonic()
     a.agent.signal(signal.SIGINT)
     a.ends(130, within_s=5)
-    assert time.monotonic() - began_s < 2.0
+    kept(time.monotonic() - began_s, 2 * AT_ONCE_S)  # its seat is given back, if the server lets it
 
 
 # --- K10 (c): too few

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from chaos.multi_node import is_alive
+from patience import kept
 from support import lacks, wait_for
 
 COUNTED = """
@@ -73,7 +74,7 @@ def test_a_missing_script_starts_nothing_on_any_node(any_run):
         node.ends(2)
         assert len(node.agent.err.splitlines()) == 1
         assert "train.py" in node.agent.err
-    assert time.monotonic() - began_s < 2  # two interpreters, on a busy machine
+    kept(time.monotonic() - began_s, 2)  # two interpreters, on a busy machine
 
 
 def test_signals_that_stop_nothing_and_one_that_does(any_run):

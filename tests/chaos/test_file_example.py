@@ -10,6 +10,7 @@ import tokenize
 import pytest
 
 from chaos.multi_node import LEASE_S, SLACK_S, Run
+from patience import kept
 from support import wait_for
 from wheel_kit import ROOT
 
@@ -65,7 +66,7 @@ def test_a_join_a_crash_and_a_lost_node(run):
     began_s = time.monotonic()
     b.power_off()
     alone = a.said(world=1, gen=3)
-    assert time.monotonic() - began_s < LEASE_S + SLACK_S
+    kept(time.monotonic() - began_s, LEASE_S + SLACK_S)
     assert (alone["restarts"], alone["changes"]) == (1, 2)
     run.all_end(a)
 
@@ -75,7 +76,7 @@ def test_the_guard_of_a_killed_agent_gives_its_seat_back(run):
     began_s = time.monotonic()
     b.kill_agent()
     a.said(world=1, gen=2, within_s=LEASE_S)
-    assert time.monotonic() - began_s < LEASE_S
+    kept(time.monotonic() - began_s, LEASE_S)
     run.all_end(a)
 
 

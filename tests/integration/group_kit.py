@@ -15,6 +15,7 @@ from elastic_core.multiprocessing.functions.starter import FunctionStarter
 from elastic_core.multiprocessing.group import WorkerGroup
 from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
 from elastic_core.reactor import Reactor
+from patience import Deadline
 
 PR_SET_CHILD_SUBREAPER = 36
 DEADLINE_S = 30.0
@@ -115,9 +116,9 @@ class GroupKit:
 
     def run_until(self, condition, *, within_s=DEADLINE_S):
         """Turn the loop until the condition holds; return how long it took."""
-        began_s = time.monotonic()
+        began_s, end = time.monotonic(), Deadline(within_s)
         while not condition():
-            assert time.monotonic() - began_s < within_s, f"not within {within_s} s; exits so far: {self.exits}"
+            assert not end.passed(), f"not within {within_s} s; exits so far: {self.exits}"
             self.reactor.turn(0.02)
         return time.monotonic() - began_s
 

@@ -21,6 +21,7 @@ from elastic_core.types import (
     RoundEnded,
     WorkerExit,
 )
+from patience import kept
 
 ROUND = Round(
     index=4, token=9, nonce="n", node_rank=0, node_count=2, local_world_size=2, base_rank=2, world_size=4,
@@ -210,4 +211,4 @@ def test_where_all_have_merely_lost_a_peer_it_is_judged_later_and_with_what_came
     took_s = it.reactor.now_s() - began_s
     (failure, _), late = it.policy.answers[0], origin is Origin.COLLATERAL
     assert (failure.global_rank, took_s >= PEERS_SETTLE_S) == (3 if late else 2, late)
-    assert took_s < 1.0
+    kept(took_s, 1.0)

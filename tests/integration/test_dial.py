@@ -11,6 +11,7 @@ from elastic_core.clock import WaitBudget
 from elastic_core.errors import BackendUnavailableError, WaitCancelledError, WaitExpiredError
 from elastic_core.rendezvous import address, endpoint
 from elastic_core.rendezvous.endpoint import ask, dial, resolve
+from patience import kept
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_the_budget_is_shorter_than_the_time_limit(silent):
     began = time.monotonic()
     with pytest.raises(BackendUnavailableError, match=r"no answer within 0\.[12] s"):
         dial(*silent, timeout_s=60, wait=WaitBudget.lasting(0.2))
-    assert time.monotonic() - began < 5
+    kept(time.monotonic() - began, 5)
 
 
 def test_cancelled_while_connecting(silent):
@@ -108,7 +109,7 @@ def test_cancelled_while_connecting(silent):
     began = time.monotonic()
     with pytest.raises(WaitCancelledError):
         dial(*silent, timeout_s=60, wait=wait)
-    assert time.monotonic() - began < 1
+    kept(time.monotonic() - began, 1)
 
 
 def test_cancelled_before(listener):
@@ -154,7 +155,7 @@ def test_a_name_server_that_does_not_answer(names):
         began = time.monotonic()
         with pytest.raises(WaitCancelledError):
             resolve("slow.test", 1, wait=wait)
-        assert time.monotonic() - began < 1
+        kept(time.monotonic() - began, 1)
     finally:
         never.set()
 

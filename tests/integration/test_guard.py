@@ -14,6 +14,8 @@ import pytest
 from elastic_core.agent.guardian import Guardian
 from elastic_core.multiprocessing.sweep import is_alive
 from elastic_core.reactor import Reactor
+from patience import Deadline, kept
+from promises import GUARD_S
 from support import processes_with, wait_for
 
 AGENT = """
@@ -141,7 +143,7 @@ def test_nothing_survives_a_killed_agent(start, tmp_path, mode):
     took_s = time.monotonic() - began_s
     assert processes_with(mark) == []
     wait_for(lambda: gone(guard), within_s=5, what="the guard's own end")
-    assert took_s < 3, "the promise is 1 s; slow machines get more here"
+    kept(took_s, GUARD_S)
 
 
 def test_an_agent_killed_while_it_starts_leaves_nothing(start):
@@ -295,9 +297,9 @@ def settled(pid):
 
 
 def turn_until(reactor, condition, within_s=10.0):
-    end_s = time.monotonic() + within_s
+    end = Deadline(within_s)
     while not condition():
-        assert time.monotonic() < end_s
+        assert not end.passed()
         reactor.turn(0.02)
 
 
@@ -387,7 +389,7 @@ def test_dismissing_is_quick_and_leaves_no_process(guarded):
         guardian.dismiss()
         took_s = time.monotonic() - began_s
         assert not Path(f"/proc/{pid}").exists()
-        assert took_s < 1, "milliseconds, on a machine with something else to do as well"
+        kept(took_s, 1)
         guardian.dismiss()
         guardian.start()
     assert guardian.pid is not None

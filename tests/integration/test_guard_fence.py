@@ -21,6 +21,8 @@ from elastic_core.multiprocessing.sweep import is_alive
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.store import Seat
 from etcd_servers import etcd_server
+from patience import kept
+from promises import GUARD_S
 from redis_servers import binary, free_port, redis_server
 from support import wait_for
 
@@ -158,7 +160,8 @@ def test_a_stopped_agents_workers_die_at_the_fence_and_nobody_else(agent):
     agent.signal(signal.SIGSTOP)
     wait_for(lambda: gone(*family), within_s=5)
     late_s = time.monotonic() - until_s
-    assert 0 <= late_s < 1, "milliseconds on a quiet machine"
+    assert late_s >= 0
+    kept(late_s, GUARD_S)
     assert not gone(sidecar)
     assert not gone(child)
     assert not gone(agent.process.pid)
@@ -356,7 +359,7 @@ def test_a_killed_agents_seat_is_given_back_within_a_second(agent, any_place):
     wait_for(lambda: not place.taken(), within_s=5)
     took_s = time.monotonic() - began_s
     print(f"seat gone after {took_s * 1000:.0f} ms")
-    assert took_s < 1.5, "the promise is 1 s"
+    kept(took_s, GUARD_S)
     wait_for(lambda: gone(guard))
 
 

@@ -14,6 +14,8 @@ from elastic_rdzv_etcd.store import EtcdStore
 from elastic_rdzv_redis.store import RedisStore
 from etcd_servers import etcd_private
 from integration.test_rendezvous_scale import NODES, Node
+from patience import kept
+from promises import SPREAD_S
 from redis_servers import redis_server
 from support import wait_for
 
@@ -74,8 +76,8 @@ def test_64_nodes_stop_within_a_second_and_hear_one_decision(backend, request):
     heard_s = max(heard.values()) - began_s
     decided_s = max(at_s for at_s, _ in decided.values()) - began_s
     print(f"{NODES} nodes on {backend}: all heard of the stop in {heard_s:.3f} s, of the decision in {decided_s:.3f} s")
-    assert heard_s < 1.0
-    assert decided_s < 4.0
+    kept(heard_s, SPREAD_S)
+    kept(decided_s, 4.0)
     assert {evidence for _, evidence in decided.values()} == {"of all"}
     assert len(asked) == 1
     # Who had not been heard after two seconds was decided about without its word.

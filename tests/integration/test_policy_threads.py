@@ -1,7 +1,6 @@
 """A policy on its thread, with a real reactor: it answers, raises, hangs, or comes too late."""
 
 import threading
-import time
 
 import pytest
 
@@ -10,6 +9,7 @@ from elastic_core.failure.intensity import Intensity
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.reactor import Reactor
 from elastic_core.types import Failure, FailureClass, Ignore, PolicySettings, Restart, Stop
+from patience import Deadline
 
 PATIENCE_S = 20.0
 SETTINGS = PolicySettings(name="mine", max_restarts=1)
@@ -62,9 +62,9 @@ def ask(reactor, runner, history=()):
 
 
 def until(reactor, condition):
-    end_s = time.monotonic() + PATIENCE_S
+    end = Deadline(PATIENCE_S)
     while not condition():
-        assert time.monotonic() < end_s, "the condition never came true"
+        assert not end.passed(), "the condition never came true"
         reactor.turn(0.01)
 
 

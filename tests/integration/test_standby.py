@@ -14,6 +14,7 @@ import pytest
 from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.multiprocessing.standby_pool import MAX_DEATHS, ROUND_VARIABLES, StandbyPool
 from elastic_core.reactor import Reactor
+from patience import Deadline, patience
 from support import processes_with, wait_for
 
 DEADLINE_S = 30.0
@@ -61,9 +62,9 @@ class Bench:
         return WorkerLaunch(local_rank=rank, global_rank=rank, argv=argv, env=env | variables)
 
     def turn_until(self, condition):
-        end_s = time.monotonic() + DEADLINE_S
+        end = Deadline(DEADLINE_S)
         while not condition():
-            assert time.monotonic() < end_s, self.notices
+            assert not end.passed(), self.notices
             self.reactor.turn(0.02)
 
     def stand_by(self, *launches):
@@ -76,14 +77,19 @@ class Bench:
             process = self.pool.take(launch, out.fileno(), err.fileno())
 
         def end():
-            code = process.wait(DEADLINE_S)
+            code = process.wait(patience(DEADLINE_S))
             return code, (self.folder / "spare.out").read_text(), (self.folder / "spare.err").read_text()
 
         return process, end
 
     def cold(self, launch):
         done = subprocess.run(
-            launch.argv, env=launch.env, capture_output=True, text=True, timeout=DEADLINE_S, start_new_session=True
+            launch.argv,
+            env=launch.env,
+            capture_output=True,
+            text=True,
+            timeout=patience(DEADLINE_S),
+            start_new_session=True,
         )
         return done.returncode, done.stdout, done.stderr
 

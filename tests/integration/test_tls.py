@@ -7,6 +7,7 @@ import time
 import pytest
 
 from elastic_core.api import BackendError, BackendUnavailableError, Interrupt, Tls, WaitBudget, start_tls
+from patience import kept
 from support import wait_for
 
 AT_ONCE = struct.pack("ii", 1, 0)
@@ -78,4 +79,6 @@ def test_a_server_that_says_nothing(ends, interrupt):
     began_s = time.monotonic()
     with pytest.raises(BackendUnavailableError, match="no answer from server:1 in time"):
         begin(client, interrupt)
-    assert 0.9 < time.monotonic() - began_s < 3
+    took_s = time.monotonic() - began_s
+    assert took_s > 0.9
+    kept(took_s, 3)

@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from patience import kept
+
 STUBBORN = """
 import os, pathlib, signal, sys, time
 if os.environ["RANK"] == "0":
@@ -37,7 +39,7 @@ def test_5_the_shutdown_timeout_counts_after_a_failure(script, tmp_path):
     begun_s = time.monotonic()
     done = run("--nproc-per-node", 2, "--shutdown-timeout", 1, script(STUBBORN), folder=tmp_path)
     assert done.returncode == 5, done.stderr
-    assert time.monotonic() - begun_s < 20  # torchrun takes 30 s for the failure alone
+    kept(time.monotonic() - begun_s, 20)  # torchrun takes 30 s for the failure alone
 
 
 @pytest.mark.parametrize(("how", "code"), [("0", 0), ("1", 1), ("42", 42), ("SIGKILL", 137)])

@@ -8,12 +8,13 @@ import sys
 import threading
 
 import pytest
-from group_kit import GroupKit, is_alive, open_fds, set_subreaper, state_of
+from group_kit import DEADLINE_S, GroupKit, is_alive, open_fds, set_subreaper, state_of
 
 from elastic_core.errors import IllegalEventError, WorkerError
 from elastic_core.multiprocessing import ladder
 from elastic_core.multiprocessing.process import WorkerProcess
 from elastic_core.multiprocessing.spec import StreamPlan
+from patience import kept
 
 PRELUDE = """
 import os, signal, sys, time
@@ -62,11 +63,12 @@ def test_exits_tell_code_and_time_and_nobody_stopped_them(kit):
     for e in kit.exits:
         assert (e.global_rank, e.pid) == (e.local_rank + 100, pids[e.local_rank])
         assert e.stop_signal is None
-        assert 0 < e.runtime_s < 30
+        assert 0 < e.runtime_s < DEADLINE_S
         assert not e.unreapable
     assert [e.at_ns for e in kit.exits] == sorted(e.at_ns for e in kit.exits)
     assert kit.group.alive == frozenset()
-    assert kit.stop(within_s=2) < 1
+    took_s = kit.stop(within_s=2)
+    kept(took_s, 1)
 
 
 def test_each_worker_has_its_own_session_and_only_the_usual_descriptors(kit):
@@ -132,7 +134,9 @@ def test_the_whole_grace_period_is_given_to_a_worker_that_saves_its_work(kit):
         SLEEP,
     )
     kit.run_until(lambda: all("ready" in kit.said(rank) for rank in (0, 1)))
-    assert 1.5 <= kit.stop(grace_s=20) < 10
+    took_s = kit.stop(grace_s=20)
+    assert took_s >= 1.5
+    kept(took_s, 10)
     assert kit.said().endswith("saved\n")
     ended = {e.local_rank: e for e in kit.exits}
     assert (ended[0].code, ended[1].code) == (5, -15)
@@ -142,7 +146,9 @@ def test_the_whole_grace_period_is_given_to_a_worker_that_saves_its_work(kit):
 def test_all_deaf_workers_are_killed_together_when_the_grace_period_ends(kit):
     kit.start(*[DEAF] * 3)
     kit.run_until(lambda: all("ready" in kit.said(rank) for rank in range(3)))
-    assert 0.5 <= kit.stop(grace_s=0.5) < 3
+    took_s = kit.stop(grace_s=0.5)
+    assert took_s >= 0.5
+    kept(took_s, 3)
     assert [(e.code, e.stop_signal) for e in kit.exits] == [(-9, 15)] * 3
 
 
@@ -162,7 +168,8 @@ def test_a_stopped_process_gets_to_act_on_the_signal(kit):
     kit.run_until_said("ready")
     os.kill(kit.group.pids[0], signal.SIGSTOP)
     kit.run_until(lambda: state_of(kit.group.pids[0]) == "T")
-    assert kit.stop(grace_s=60) < 10
+    took_s = kit.stop(grace_s=60)
+    kept(took_s, 10)
     assert kit.exits[0].code == 4
 
 
@@ -197,7 +204,7 @@ def test_a_failed_workers_children_are_ended_while_the_others_run_on(kit, deaf):
     kit.run_until_exits(1)
     child = kit.pid_in("child")
     took_s = kit.run_until(lambda: not is_alive(child), within_s=5)
-    assert took_s < 3
+    kept(took_s, 3)
     assert kit.group.alive == {1}
     kit.stop()
 
@@ -242,7 +249,8 @@ def test_what_the_agent_itself_started_is_left_alone(tmp_path):
     kit = GroupKit(tmp_path, subreaper=True, spared=lambda: (guard.pid,))
     try:
         kit.start(SLEEP)
-        assert kit.stop() < 1
+        took_s = kit.stop()
+        kept(took_s, 1)
         assert (command.poll(), guard.poll()) == (None, None)
     finally:
         kit.close()
@@ -280,7 +288,8 @@ def test_a_worker_that_kill_does_not_end_is_reported_and_left(kit, monkeypatch):
     kit.start(SLEEP, SLEEP)
     stuck = kit.group.pids[0]
     monkeypatch.setattr(WorkerProcess, "reap", lambda self: None if self.pid == stuck else real_reap(self))
-    assert kit.stop(grace_s=0.2) < 5
+    took_s = kit.stop(grace_s=0.2)
+    kept(took_s, 5)
     ended = {e.local_rank: e for e in kit.exits}
     assert (ended[0].code, ended[0].unreapable, ended[0].stop_signal) == (-9, True, 15)
     assert not ended[1].unreapable

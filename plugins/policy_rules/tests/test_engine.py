@@ -8,6 +8,7 @@ import pytest
 from elastic_core.api import Failure, FailureClass, Ignore, PolicySettings, Restart, Stop
 from elastic_policy_rules.engine import Engine
 from elastic_policy_rules.reader import read
+from patience import kept
 
 
 def engine(text, **settings):
@@ -400,4 +401,4 @@ def test_no_pattern_holds_the_agent_up(pattern):
     evil = failure(message="a" * 1_000_000 + "!", log_tail="a" * 4096 + "!")
     began_s = time.monotonic()
     policy.judge(evil, ())
-    assert time.monotonic() - began_s < 1.0
+    kept(time.monotonic() - began_s, 1.0)

@@ -6,6 +6,8 @@ import pytest
 
 from elastic_core.api import BackendUnavailableError, OutcomeUnknownError, WaitBudget
 from elastic_rdzv_etcd.coding import b64
+from patience import kept
+from promises import OVERRUN_S
 from support import wait_for
 
 KEY = b64(b"/elastic/key")
@@ -45,7 +47,7 @@ def succeeds(call):
         except FAILURES:
             return None
         finally:
-            assert time.monotonic() - tried_s < LONGEST_S
+            kept(time.monotonic() - tried_s, LONGEST_S)
 
     wait_for(tried, within_s=15)
     return time.monotonic() - began_s
@@ -106,7 +108,7 @@ def test_without_a_majority_nothing_is_served_and_nobody_waits_long(make_gateway
         began_s = time.monotonic()
         with pytest.raises(BackendUnavailableError, match="no member of the cluster serves us"):
             call()
-        assert time.monotonic() - began_s < 1
+        kept(time.monotonic() - began_s, 1)
     for member in lost:
         member.launch()
     succeeds(lambda: put(gateway, wait))
@@ -122,12 +124,12 @@ def test_a_majority_that_hangs_keeps_nobody_longer_than_the_limit(make_gateway, 
     began_s = time.monotonic()
     with pytest.raises(BackendUnavailableError):
         stream.events(20, wait)  # the one that is left knows that it leads nowhere
-    assert time.monotonic() - began_s < 5
+    kept(time.monotonic() - began_s, 5)
     for call in (put, get, watch):
         began_s = time.monotonic()
         with pytest.raises(FAILURES):
             call(gateway, WaitBudget.lasting(1))
-        assert time.monotonic() - began_s < 1.3
+        kept(time.monotonic() - began_s, 1 + OVERRUN_S)
     for member in hanging:
         member.resume()
     succeeds(lambda: put(gateway, wait))

@@ -9,6 +9,8 @@ import pytest
 from chaos.multi_node import LEASE_S, SLACK_S, Run
 from elastic_core.api import WaitBudget
 from etcd_servers import EtcdServer
+from patience import kept
+from promises import GUARD_S
 from support import launcher, wait_for
 
 LATE_S = 1.0
@@ -54,13 +56,13 @@ def test_a_node_joins_one_is_lost_and_another_takes_its_place(run):
     began_s = time.monotonic()
     b = run.node("b", "1:2")
     mine, theirs = a.said(world=2), b.said(world=2)
-    assert time.monotonic() - began_s < 5
+    kept(time.monotonic() - began_s, 5)
     assert (mine["gen"], mine["master"]) == (theirs["gen"], theirs["master"])
     began_s = time.monotonic()
     a.power_off()
     alone = b.said(world=1, within_s=LEASE_S + SLACK_S + LATE_S)
     assert (alone["rank"], alone["restarts"]) == (0, 0)
-    assert time.monotonic() - began_s < LEASE_S + SLACK_S + LATE_S
+    kept(time.monotonic() - began_s, LEASE_S + SLACK_S + LATE_S)
     c = run.node("c", "1:2")
     assert b.said(world=2, count=2)["restarts"] == c.said(world=2)["restarts"] == 0
     run.all_end(b, c)
@@ -74,7 +76,7 @@ def test_the_guard_of_a_killed_agent_gives_its_seat_back(run):
     began_s = time.monotonic()
     b.kill_agent()
     wait_for(lambda: a.says()[-1]["world"] == 1, within_s=LEASE_S, what="a to go on alone")
-    assert time.monotonic() - began_s < 1.5
+    kept(time.monotonic() - began_s, GUARD_S + 0.5)  # and the other one's restart
     run.all_end(a)
 
 

@@ -29,6 +29,7 @@ from elastic_core.testing.store_model import StoreModel
 from elastic_rdzv_etcd.v2_errors import ForgottenError
 from elastic_rdzv_etcd.v2_store import EtcdV2Store
 from etcd_servers import EtcdCluster, EtcdServer, TlsEtcd
+from patience import kept
 from redis_servers import Proxy
 from support import wait_for
 
@@ -419,7 +420,7 @@ def test_the_first_few_hear_of_a_removal_though_nobody_clears_up(make_store, etc
     timer.start()
     began_s = time.monotonic()
     assert store.watch(since, [Topic.DEPARTURES], timeout_s=9, wait=wait).changed == {Topic.DEPARTURES}
-    assert time.monotonic() - began_s < 2
+    kept(time.monotonic() - began_s, 2)
     timer.join()
 
 
@@ -447,7 +448,7 @@ def test_a_watch_ends_when_its_server_dies_and_goes_on_with_its_data(make_store,
     began_s = time.monotonic()
     with pytest.raises(BackendUnavailableError):
         store.watch(now, ALL, timeout_s=9, wait=wait)
-    assert time.monotonic() - began_s < 2
+    kept(time.monotonic() - began_s, 2)
     timer.join()
     with pytest.raises(BackendUnavailableError, match="Connection refused"):
         store.renew(seat, ttl_s=30, wait=wait)

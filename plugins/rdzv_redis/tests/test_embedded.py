@@ -27,6 +27,8 @@ from elastic_rdzv_redis import embedded
 from elastic_rdzv_redis.embedded import DEFAULT_PORT, TOKEN_VARIABLE, EmbeddedStore, derive_password
 from elastic_rdzv_redis.place import free_port, is_free
 from elastic_rdzv_redis.server import find_program
+from patience import kept
+from promises import GUARD_S
 from support import lacks
 
 LOCAL = "127.0.0.1"
@@ -337,16 +339,18 @@ def test_the_host_waits_no_longer_than_it_may(make, port, monkeypatch):
     monkeypatch.setattr(embedded, "_LINGER_S", 0.3)
     began = time.monotonic()
     host.withdraw(ours, wait=budget())
-    assert 0.3 <= time.monotonic() - began < 2
+    took_s = time.monotonic() - began
+    assert took_s >= 0.3
+    kept(took_s, 2)
     ours = enlist(host, "a")
     monkeypatch.setattr(embedded, "_LINGER_S", 20)
     began = time.monotonic()
     host.withdraw(ours, wait=budget(0.2))
-    assert time.monotonic() - began < 2
+    kept(time.monotonic() - began, 2)
     wait, ours = budget(), enlist(host, "a")
     threading.Timer(0.2, wait.cancel).start()
     host.withdraw(ours, wait=wait)
-    assert time.monotonic() - began < 3
+    kept(time.monotonic() - began, 3)
 
 
 def test_a_guest_does_not_wait(make, port):
@@ -356,7 +360,7 @@ def test_a_guest_does_not_wait(make, port):
     enlist(host, "a")
     began = time.monotonic()
     guest.withdraw(enlist(guest, "b"), wait=budget())
-    assert time.monotonic() - began < 1
+    kept(time.monotonic() - began, 1)
 
 
 def test_the_host_ends_and_guests_do_not_take_over(make, port):
@@ -445,7 +449,7 @@ def test_the_agent_of_the_host_is_killed(make, port, monkeypatch):
         wait = budget()
         while _alive(server):
             wait.sleep(0.02)
-        assert time.monotonic() - began < 1
+        kept(time.monotonic() - began, GUARD_S)
         with pytest.raises(BackendUnavailableError):
             connect(guest)
     finally:
@@ -474,7 +478,7 @@ def test_cancelled_while_the_host_is_awaited(make):
         with pytest.raises(WaitCancelledError):
             store.connect(wait=wait)
         timer.join()
-        assert time.monotonic() - began < 1
+        kept(time.monotonic() - began, 1)
 
 
 # --- what users write

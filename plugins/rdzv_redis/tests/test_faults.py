@@ -15,6 +15,8 @@ from elastic_core.api import (
     WaitBudget,
     WaitCancelledError,
 )
+from patience import kept
+from promises import CANCELLED_S, OVERRUN_S
 from redis_servers import Proxy, RedisServer, free_port
 from support import wait_for
 
@@ -128,7 +130,7 @@ def test_a_paused_server_costs_no_more_than_the_wait(store, redis_server, wait):
             began_s = time.monotonic()
             with pytest.raises(error, match=r"no answer from 127\.0\.0\.1:\d+ in time"):
                 call(WaitBudget.lasting(0.3))
-            assert time.monotonic() - began_s < 0.6
+            kept(time.monotonic() - began_s, 0.3 + OVERRUN_S)
     finally:
         redis_server.resume()
     assert store.renew(seat, ttl_s=30, wait=wait).live == 1
@@ -149,7 +151,7 @@ def test_cancelling_ends_a_call_to_a_paused_server(store, redis_server, wait, wh
     try:
         with pytest.raises(WaitCancelledError):
             calls[what]()
-        assert time.monotonic() - at_s[0] < 0.1
+        kept(time.monotonic() - at_s[0], CANCELLED_S)
     finally:
         redis_server.resume()
     assert store.renew(seat, ttl_s=30, wait=wait).live == 1
@@ -162,7 +164,7 @@ def test_a_watch_ends_when_its_server_dies(store, redis_server, wait):
     began_s = time.monotonic()
     with pytest.raises(BackendUnavailableError):
         store.watch(now, ALL, timeout_s=30, wait=wait)
-    assert time.monotonic() - began_s < 2
+    kept(time.monotonic() - began_s, 2)
 
 
 def test_a_server_restarted_without_its_data_is_a_reset(store, redis_server, wait):
@@ -229,7 +231,7 @@ def test_a_port_that_never_answers(make_store):
         began_s = time.monotonic()
         with pytest.raises(BackendUnavailableError, match="in time"):
             make_store(f"127.0.0.1:{silent.getsockname()[1]}").connect(wait=WaitBudget.lasting(0.3))
-        assert time.monotonic() - began_s < 0.6
+        kept(time.monotonic() - began_s, 0.3 + OVERRUN_S)
 
 
 def test_a_port_that_speaks_http(make_store, wait):

@@ -4,6 +4,8 @@ import time
 
 import pytest
 
+from patience import kept
+
 MEMBERS = 1024
 RECORD = b"r" * 300
 
@@ -45,7 +47,7 @@ def test_a_renewal_costs_the_server_no_more_with_a_thousand_members(store, redis
     for seat in many:
         assert store.renew(seat, ttl_s=60, wait=wait).live == MEMBERS
     print(f"{MEMBERS} renewals, one after another: {time.monotonic() - began_s:.3f} s; server: {with_few} {with_many}")
-    assert time.monotonic() - began_s < 5
+    kept(time.monotonic() - began_s, 5)
     began_s = time.monotonic()
     assert [len(member.record) for member in store.members(wait=wait).members] == [len(RECORD)] * MEMBERS
     print(f"members(): {(time.monotonic() - began_s) * 1000:.1f} ms")

@@ -6,6 +6,8 @@ import time
 import pytest
 
 from elastic_core.api import Revisions, Topic, WaitBudget, WaitCancelledError, WaitExpiredError
+from patience import kept
+from promises import CANCELLED_S
 from redis_servers import RedisServer
 from support import wait_for
 
@@ -212,7 +214,9 @@ def test_watch_ends_at_its_timeout_where_nothing_moves(store, wait):
     now = revisions(store, wait)
     began_s = time.monotonic()
     seen = store.watch(now, ALL, timeout_s=0.2, wait=wait)
-    assert 0.19 < time.monotonic() - began_s < 1
+    took_s = time.monotonic() - began_s
+    assert took_s > 0.19
+    kept(took_s, 1)
     assert (seen.revisions, seen.changed) == (now, frozenset())
 
 
@@ -230,7 +234,7 @@ def test_a_change_ends_a_watch_of_its_topic_only(store, make_store, server, wait
     timer.start()
     began_s = time.monotonic()
     assert store.watch(now, [Topic.DEPARTURES], timeout_s=9, wait=wait).changed == {Topic.DEPARTURES}
-    assert time.monotonic() - began_s < 2
+    kept(time.monotonic() - began_s, 2)
     timer.join()
 
 
@@ -284,7 +288,7 @@ def test_cancelling_ends_a_watch_and_the_store_stays_usable(store, wait):
     with pytest.raises(WaitCancelledError):
         store.watch(now, ALL, timeout_s=30, wait=cancelled)
     wait_for(lambda: ended_at_s)
-    assert time.monotonic() - ended_at_s[0] < 0.1
+    kept(time.monotonic() - ended_at_s[0], CANCELLED_S)
     with pytest.raises(WaitCancelledError):
         store.members(wait=cancelled)
     assert names(store, wait) == ["a"]
