@@ -10,7 +10,7 @@ import pytest
 from chaos.multi_node import StaticRun
 
 BOOM = """
-import json, os, pathlib, time
+import atexit, json, os, pathlib, signal, time
 rank = int(os.environ["RANK"])
 here = pathlib.Path(os.environ["TEST_SHARED"])
 os.write(1, (json.dumps({"rank": rank, "world": int(os.environ["WORLD_SIZE"])}) + os.linesep).encode())
@@ -19,9 +19,13 @@ def wait_for(name):
         time.sleep(0.001)
 def train():
     if rank == 2:
-        (here / "boom").touch()
+        atexit.register((here / "boom").touch)  # when its exception is on record
         raise ValueError("boom")
+    if rank == 3:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # fails by itself, however soon it is told to stop
     wait_for("boom")
+    while (pid := (here / "boom").read_text()) and os.path.exists(f"/proc/{pid}"):
+        time.sleep(0.001)
     time.sleep(0.06)
     raise ConnectionResetError("connection reset by peer")
 (here / f"ready{rank}").touch()
@@ -88,6 +92,8 @@ def test_a_truncated_error_file_changes_nothing_but_the_detail(any_run):
 
 
 TRUNCATED = """pathlib.Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text('{"message": {"mess')
+        (here / "boom.new").write_text(str(os.getpid()))
+        (here / "boom.new").rename(here / "boom")  # the others wait until its agent has seen its end
         os._exit(9)"""
 
 

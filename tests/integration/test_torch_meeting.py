@@ -22,6 +22,7 @@ from elastic_core.rendezvous import (
     synchronize,
 )
 from elastic_core.rendezvous.c10d_backend import create_backend
+from patience import patience
 from support import wait_for
 
 pytestmark = pytest.mark.torch
@@ -94,7 +95,8 @@ import sys
 from elastic_core.agent.server import LocalElasticAgent, WorkerSpec
 from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
 
-WORKER = "import os; e = os.environ; print('{', e['RANK'], e['WORLD_SIZE'], e['MASTER_PORT'], '}', flush=True)"
+SAYS = "' '.join(('{', e['RANK'], e['WORLD_SIZE'], e['MASTER_PORT'], '}', os.linesep))"
+WORKER = f"import os; e = os.environ; os.write(1, {SAYS}.encode())"
 
 if __name__ == "__main__":
     params = RendezvousParameters("c10d", sys.argv[1], "run", 2, 2, "127.0.0.1", lease_ttl=3)
@@ -111,7 +113,7 @@ def test_two_agents_of_the_library_meet_in_a_tcp_store(tmp_path):
     command = [sys.executable, str(tmp_path / "agent.py"), f"127.0.0.1:{get_free_port()}"]
     agents = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) for _ in range(2)]
     try:
-        said = [agent.communicate(timeout=60)[0] for agent in agents]
+        said = [agent.communicate(timeout=patience(60))[0] for agent in agents]
     finally:
         for agent in agents:
             agent.kill()

@@ -18,7 +18,7 @@ from elastic_core.multiprocessing.errors import ChildFailedError
 
 SCRIPT = """
 import os, sys
-print(*sys.argv[1:], "rank", os.environ["LOCAL_RANK"], flush=True)
+os.write(1, f"{' '.join(sys.argv[1:])} rank {os.environ['LOCAL_RANK']}\\n".encode())  # whole lines: two share a pipe
 sys.exit(int(os.environ.get("CODE", "0")))
 """
 

@@ -85,13 +85,13 @@ def test_update_needs_number_and_incarnation(store, wait):
 
 
 def test_renew_says_who_is_ahead_and_whose_lease_ends_next(store, wait):
-    first, second = enlist(store, "a", wait, ttl_s=3), enlist(store, "b", wait, ttl_s=9)
-    renewal = store.renew(second, ttl_s=9, wait=wait)
+    first, second = enlist(store, "a", wait, ttl_s=30), enlist(store, "b", wait, ttl_s=90)
+    renewal = store.renew(second, ttl_s=90, wait=wait)
     assert (renewal.ahead, renewal.live) == (1, 2)
-    assert 2 < renewal.next_expiry_s <= 3
-    assert 8 < store.renew(first, ttl_s=9, wait=wait).next_expiry_s <= 9
+    assert 20 < renewal.next_expiry_s <= 30
+    assert 80 < store.renew(first, ttl_s=90, wait=wait).next_expiry_s <= 90
     store.withdraw(second, wait=wait)
-    assert store.renew(first, ttl_s=9, wait=wait).next_expiry_s is None
+    assert store.renew(first, ttl_s=90, wait=wait).next_expiry_s is None
 
 
 def test_an_expired_member_goes_when_another_renews(store, wait):
