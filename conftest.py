@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from patience import patience, slowness
 
@@ -27,6 +28,9 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[SEED] = str(random.SystemRandom().randrange(1_000_000))
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = os.environ[SEED]
+    if not os.environ.get("CI"):  # there Hypothesis does so by itself
+        settings.register_profile("without a clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        settings.load_profile("without a clock")
     slowness()
     if not getattr(config.option, "numprocesses", None):  # else this process only gives out tests
         _end_ignoring()
