@@ -213,6 +213,10 @@ class RendezvousSettings(Record, frozen=True, kw_only=True):
     """Random, made anew by each agent process; marks everything that it starts (`ELASTIC_INCARNATION`)."""
     attempt: int = 0
     """How often the scheduler has begun the run again (`--rdzv-attempt`)."""
+    attempt_given: bool = False
+    """Whether a user or a scheduler has said which attempt this is; else nobody can tell one from the next."""
+    job: str = ""
+    """The scheduler's name of the job, where that tells attempts apart (`slurm 4711`); empty: not known."""
     spares: int | None = None
     """How many surplus nodes may wait in reserve; None: any number."""
     fingerprint: Mapping[str, str] = {}

@@ -299,6 +299,27 @@ def test_a_late_joiner_after_success_ends_well(served_run):
     late = served_run.node("c", "2")
     late.ends(0)
     assert late.says() == []
+    assert "nothing was started on this node" in late.agent.err
+    job = served_run.node("d", "1", env={"ELASTIC_JOB_ID": "another", "JOBSET_RESTART_ATTEMPT": "1"})
+    job.said(world=1)  # another attempt is no latecomer
+    served_run.all_end(job)
+
+
+def test_a_run_whose_nodes_lost_their_power_is_begun_anew(served_run):
+    """With all its restarts, and by whoever comes: nobody is there to compare with."""
+    nodes = [served_run.node(name, "2", "--max-restarts", "1", "--restart-backoff", "0") for name in "ab"]
+    for node in nodes:
+        node.said(world=2)
+    served_run.exit_rank(0, 0, 6)
+    for node in nodes:
+        assert node.said(world=2, gen=1)["restarts"] == 1
+    for node in nodes:
+        node.power_off()
+    (served_run.shared / "exit-0-0").unlink()
+    again = served_run.node("c", "1", "--max-restarts", "1")
+    assert again.said(world=1)["restarts"] == 0
+    assert "has no live node" in again.agent.err
+    served_run.all_end(again)
 
 
 def test_the_same_nodes_begin_a_new_run(served_run):

@@ -17,6 +17,7 @@ from elastic_core.errors import (
     RendezvousTimeoutError,
     WaitCancelledError,
 )
+from elastic_core.rendezvous import member_messages as m
 from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
 from elastic_core.testing import MemoryServer, MemoryStore, rendezvous_settings, sample_failure
 from elastic_core.types import Decided, NodeReport, Restart, RoundEnded, Stop, StopOrdered, Undecided
@@ -69,9 +70,24 @@ class Node:
         return self.handler.watch(within_s)
 
 
+class Shifted:
+    """The server's clock, which a test puts forward."""
+
+    def __init__(self):
+        self.by_s = 0.0
+
+    def monotonic_s(self):
+        return SYSTEM_CLOCK.monotonic_s() + self.by_s
+
+
 @pytest.fixture
-def server():
-    return MemoryServer()
+def clock():
+    return Shifted()
+
+
+@pytest.fixture
+def server(clock):
+    return MemoryServer(clock=clock)
 
 
 @pytest.fixture
@@ -420,3 +436,115 @@ def test_a_verdict_that_a_node_came_to_alone_is_told_when_the_store_is_back_befo
     if isinstance(changes[0], Undecided):
         changes.append(a.watch())
     assert changes[-1].decision.reason == "decided alone"
+
+
+# --- which run is this
+
+
+def end(one, decision=None, exit_code=7):
+    one.join()
+    one.handler.publish(decision or Stop(reason="no use"), replace(sample_failure(), exit_code=exit_code))
+    assert isinstance(one.watch().decision, Stop)
+    one.handler.shutdown()
+
+
+@pytest.mark.parametrize("outcome", ["failed", "done"])
+def test_a_verdict_answers_latecomers_for_a_minute(node, clock, outcome):
+    end(node("a"), Stop(reason="no use", outcome=outcome))
+    with pytest.raises(RendezvousClosedError) as told:
+        node("late").join()
+    assert "nothing was started on this node" in str(told.value)
+    assert " 0 s ago" in str(told.value)
+    assert "the same line in 60 s" in str(told.value)
+    clock.by_s += 61
+    assert node("next").join().index == 0
+
+
+def test_who_asks_again_and_again_does_not_keep_a_verdict(node, clock):
+    end(node("a"))
+    for n in range(3):
+        with pytest.raises(RendezvousClosedError, match=f" {n * 25} s ago"):
+            node(f"late{n}").join()
+        clock.by_s += 25
+    assert node("next").join().index == 0
+
+
+@pytest.mark.parametrize(("outcome", "keep_s"), [("failed", 600), ("done", 24 * 3600)])
+def test_a_verdict_answers_the_same_attempt_for_longer(node, clock, outcome, keep_s):
+    slurm = {"attempt_given": True, "job": "slurm 7"}
+    end(node("a", **slurm), Stop(reason="no use", outcome=outcome))
+    clock.by_s += keep_s - 30
+    with pytest.raises(RendezvousClosedError) as told:
+        node("late", **slurm).join()
+    assert "the same line" not in str(told.value)
+    clock.by_s += 31
+    assert node("later", **slurm).join().index == 0
+
+
+def test_a_verdict_is_nothing_to_another_job(node):
+    end(node("a", attempt_given=True, job="slurm 7"))
+    assert node("b", attempt_given=True, job="slurm 8").join().index == 0
+
+
+def test_a_node_of_another_job_joins_a_run_that_goes_on(node):
+    a, b = node("a", nnodes=(1, 2), job="slurm 7", attempt=2), node("b", nnodes=(1, 2), job="slurm 8")
+    a.join()
+    joining = threading.Thread(target=lambda: together(b))
+    joining.start()
+    assert isinstance(a.watch(), RoundEnded)
+    assert a.join().world_size == 2
+    joining.join(10)
+
+
+def cut(one, reach):
+    """Let an agent be without its store until `reach` is set."""
+    driver = one.handler._driver
+    perform = driver._perform
+    driver._perform = lambda operation: (reach.wait(), perform(operation))[1]
+    driver.post(m.PeerAsked())  # ends the wait that is under way
+
+
+@pytest.fixture
+def reach():
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+LEASES = {"lease_ttl": 3.0, "last_call_timeout": 1.0}
+
+
+def test_a_run_whose_nodes_are_dead_is_begun_anew_whatever_it_was(node, clock, reach):
+    a = node("a", fingerprint={"nproc": "4"}, attempt=3)
+    a.join()
+    a.handler.publish(Restart(rule="r"), sample_failure())
+    a.watch()
+    assert a.join().restart_count == 1
+    cut(a, reach)
+    clock.by_s += 3600
+    b = node("b", fingerprint={"nproc": "8"})
+    info = b.join()
+    assert (info.index, info.restart_count, info.history) == (0, 0, ())
+    assert any("has no live node: a new run begins in 1 s" in line for line in b.services.lines)
+
+
+def told_that_it_ended(one):
+    with pytest.raises(RendezvousError):
+        one.join(60.0)
+
+
+def test_a_newcomer_waits_for_members_whose_leases_ended_while_the_store_was_away(node, clock, reach):
+    """It reaches the store first, and finds nobody alive."""
+    a = node("a", options=LEASES)
+    a.join()
+    cut(a, reach)
+    clock.by_s += 3600
+    b = node("b", options={**LEASES, "join_timeout": 60.0})
+    waiting = threading.Thread(target=told_that_it_ended, args=(b,))
+    waiting.start()
+    wait_for(lambda: any("has no live node" in line for line in b.services.lines), what="b at the door")
+    reach.set()
+    wait_for(lambda: b.handler._driver.control is not None, what="b in a run")
+    assert b.handler._driver.control.epoch == a.handler._driver.control.epoch
+    b.handler.shutdown()
+    waiting.join(10)

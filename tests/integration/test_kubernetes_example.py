@@ -13,6 +13,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "examples" / "kubernetes"
 SAMPLES = {
     "metadata.name": "bert-7-0",
     "status.podIP": "10.1.2.3",
+    "metadata.labels['jobset.sigs.k8s.io/jobset-uid']": "5f0c",
     "metadata.annotations['jobset.sigs.k8s.io/restart-attempt']": "2",
 }
 
@@ -107,6 +108,8 @@ def test_the_endpoint_of_c10d_is_the_first_pod():
 def test_a_jobset_counts_its_attempts(tmp_path):
     (pod,) = pods(documents("jobset.yaml"))
     (container,) = pod["containers"]
-    settings, _ = dry_run(container, tmp_path)
+    settings, shown = dry_run(container, tmp_path)
     assert settings["rdzv_attempt"] == "2"
+    assert settings["rdzv_attempt_given"] == "yes"
+    assert "job 5f0c" in shown
     assert (settings["min_nodes"], settings["max_nodes"]) == ("2", "8")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.rendezvous import acting, duties, forming, hearing, heeding, leading, machine
+from elastic_core.rendezvous import acting, duties, forming, hearing, heeding, leading, machine, which_run
 from elastic_core.rendezvous import member_messages as m
 from elastic_core.rendezvous.membership import NEVER_S, Me, question_about
 from elastic_core.testing import simulation_scenario as s
@@ -122,6 +122,36 @@ def a_renewal_extends_nothing(patch: pytest.MonkeyPatch) -> None:
         return answer
 
     patch.setattr(StoreModel, "renew", idle)
+
+
+SECOND = ("one run trains", TRAINS, "a run that goes on stays", "an outage ends no round")
+
+
+@mutation(*SECOND, **faults(s.DOOR, steady=True, nodes=4, max_nodes=4, last_call_s=0.1))
+def a_newcomer_waits_for_nobody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(which_run, "_over_s", lambda control, me: 0.0)
+
+
+@mutation(*SECOND, **faults(s.DOOR, steady=True, nodes=4, max_nodes=4, last_call_s=0.1))
+def a_newcomer_counts_from_when_it_came(patch: pytest.MonkeyPatch) -> None:
+    look = hearing._look
+
+    def early(state, epochs, now_s):
+        after = look(state, epochs, now_s)
+        return replace(after, door=replace(after.door, empty_s=min(after.door.empty_s, state.began_s)))
+
+    patch.setattr(hearing, "_look", early)
+
+
+@mutation(*SECOND, **faults(s.DOOR, steady=True, nodes=4, max_nodes=4, last_call_s=0.1))
+def a_newcomer_looks_at_nobody(patch: pytest.MonkeyPatch) -> None:
+    look = hearing._look
+    patch.setattr(hearing, "_look", lambda state, epochs, now_s: look(state, frozenset(), now_s))
+
+
+@mutation(PLACE, END, **faults(s.BLACKOUT))
+def a_run_of_the_dead_is_never_over(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(which_run, "is_over", lambda state, control: False)
 
 
 @mutation(PLACE, END, **faults(s.POWER))

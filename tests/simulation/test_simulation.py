@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from elastic_core.testing.simulation import simulate
 from elastic_core.testing.simulation_scenario import (
     ALL_FAULTS,
+    BLACKOUT,
     CRASH,
+    DOOR,
+    FAILURE,
     FAILURES,
     LEADER,
     MESSAGES,
@@ -64,6 +67,23 @@ def test_a_store_that_is_away_ends_no_round(fault, ttl_s):
             nodes=2 + seed % 4, faults=frozenset({fault}), count=2, steady=True, ttl_s=ttl_s, latency_s=ttl_s / 500
         )
         assert simulate(seed, scenario).rounds == 1
+
+
+@pytest.mark.parametrize("ttl_s", [2.0, 5.0])
+def test_newcomers_who_wait_for_the_store_begin_no_second_run(ttl_s):
+    """Every lease has ended when it is back, and they reach it first: they wait for the members."""
+    for seed in range(40):
+        nodes = 2 + seed % 4
+        scenario = Scenario(
+            nodes=nodes, max_nodes=nodes, faults=frozenset({DOOR}), count=2, steady=True, ttl_s=ttl_s, last_call_s=0.1
+        )
+        assert simulate(seed, scenario).rounds == 1
+
+
+def test_a_run_without_a_live_node_is_begun_anew_with_all_its_restarts():
+    reports = [simulate(seed, several(seed, {BLACKOUT, FAILURE})) for seed in range(60)]
+    assert min(report.restarts for report in reports) == 0
+    assert len({report.outcomes["crashed"] for report in reports if "crashed" in report.outcomes}) > 1
 
 
 def several(seed, faults, **more):

@@ -83,6 +83,7 @@ def _conf(config: Mapping[str, object]) -> dict[str, str]:
 
 
 def _settings(parameters: TorchParameters, backend: str, conf: Mapping[str, str]) -> RendezvousSettings:
+    attempt = attempt_from_environment(os.environ)
     return RendezvousSettings(
         backend=backend,
         run_id=parameters.run_id,
@@ -92,7 +93,9 @@ def _settings(parameters: TorchParameters, backend: str, conf: Mapping[str, str]
         local_world_size=1,  # torch's agents tell each other how many workers they have
         local_addr=parameters.local_addr,
         incarnation=os.urandom(16).hex(),
-        attempt=attempt_from_environment(os.environ),
+        attempt=attempt.number,
+        attempt_given=attempt.given,
+        job=attempt.job,
         # torch's nodes agree on nothing else; those of `elastic run` would not understand them.
         fingerprint={"agent": "torchrun", "format": str(FORMAT)},
         allow_mismatch=("nnodes",),

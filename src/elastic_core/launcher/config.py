@@ -45,6 +45,10 @@ class RunSettings(Record, frozen=True, kw_only=True):
     rdzv_conf: Mapping[str, str] = {}
     rdzv_attempt: int = 0
     """How often the scheduler has begun the run again."""
+    rdzv_attempt_given: bool = False
+    """Whether that, or the job with it, tells this attempt from all others."""
+    rdzv_job: str = ""
+    """The scheduler's name of the job; empty: not known."""
     spares: int | None = None
     """How many surplus nodes may wait in reserve; None: any number."""
     allow_mismatch: tuple[str, ...] = ()

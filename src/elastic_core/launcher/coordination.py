@@ -48,7 +48,11 @@ def settle_store(draft: Draft, conf: dict[str, str]) -> None:
     draft.take("rdzv_conf", _shorthands(draft, conf))
     if not draft.choices.chosen("rdzv_attempt"):
         attempt = attempt_from_environment(draft.environ)
-        draft.set("rdzv_attempt", attempt, "derived: the scheduler's count" if attempt else "default")
+        draft.set("rdzv_attempt", attempt.number, "derived: the scheduler's count" if attempt.number else "default")
+        draft.set("rdzv_job", attempt.job, "derived: the scheduler's name of the job" if attempt.job else "default")
+        draft.set("rdzv_attempt_given", attempt.given, "derived: the scheduler's" if attempt.given else "default")
+    else:
+        draft.set("rdzv_attempt_given", True, "derived: --rdzv-attempt")
 
 
 def _shorthands(draft: Draft, conf: dict[str, str]) -> dict[str, str]:

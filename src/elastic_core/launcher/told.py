@@ -32,6 +32,8 @@ def rendezvous_settings(settings: RunSettings, node_id: str, incarnation: str) -
         monitor_interval_s=settings.monitor_interval_s,
         incarnation=incarnation,
         attempt=settings.rdzv_attempt,
+        attempt_given=settings.rdzv_attempt_given,
+        job=settings.rdzv_job,
         spares=settings.spares,
         fingerprint=_fingerprint(settings),
         allow_mismatch=settings.allow_mismatch,

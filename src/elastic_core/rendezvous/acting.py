@@ -20,10 +20,11 @@ from elastic_core.rendezvous.leading import (
 from elastic_core.rendezvous.member_messages import Operation
 from elastic_core.rendezvous.membership import LONG_AGO_S, NEVER_S, State, question_about
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
+from elastic_core.rendezvous.which_run import KEEP_DONE_S, KEEP_FAILED_S
 
-KEEP_S = 24 * 3600.0
-"""How long a run's content stays after its last call, and after it ended well."""
-KEEP_FAILED_S = 600.0
+KEEP_S = 25 * 3600.0
+"""How long a run's content stays after its last call; other than after its end, so that stores can tell how old that
+is."""
 DEPUTIES = 2
 """How many members behind the leader look after its duties."""
 DUTY_PERIODS = 2
@@ -132,7 +133,7 @@ def _do(state: State, duty: FormRound | EndRound | NoteDone | TellSteps | GiveVe
 def swap_control(state: State, document: ControlDocument) -> Planned:
     """Put this document in the place of the one that was read."""
     keep_s = KEEP_S
-    if document.verdict is not None and document.verdict.outcome == "failed":
-        keep_s = KEEP_FAILED_S
+    if document.verdict is not None:
+        keep_s = KEEP_DONE_S if document.verdict.outcome == "done" else KEEP_FAILED_S
     swap = m.Swap(key=CONTROL_KEY, document=document, expect=state.control_version, keep_s=keep_s)
     return state, swap

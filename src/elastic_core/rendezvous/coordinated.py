@@ -311,6 +311,8 @@ class CoordinatedRendezvous(RendezvousHandler):
             fail_on_loss=settings.on_store_loss == "fail",
             hosted=self._store.hosted_by_member,
             attempt=settings.attempt,
+            attempt_given=settings.attempt_given,
+            job=settings.job,
             spares=settings.spares,
             max_changes=settings.max_membership_changes,
             fingerprint=dict(settings.fingerprint),

@@ -186,7 +186,9 @@ class StepsOrder(Record, frozen=True, kw_only=True, omit_defaults=True):
 class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Which run this is, and what is decided.
 
-    `epoch` is random and another for each run; `secret` is what agents of the run know each other by. `history` has the
+    `epoch` is random and another for each run; `secret` is what agents of the run know each other by. `given`: somebody
+    has said which attempt this is; `job` is the scheduler's name of it. `over_s`: the run is over when for so long
+    nobody of it has been alive; 0: as the reader's own would be. `history` has the
     last failures with their decisions, oldest first. `done` are the incarnations of the round with the nonce `done_of`
     whose workers had all ended well when the leader's had: it may be gone before the others are done.
     """
@@ -203,6 +205,9 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     steps: StepsOrder | None = None
     done_of: str = ""
     done: tuple[str, ...] = ()
+    given: bool = False
+    job: str = ""
+    over_s: float = 0.0
 
 
 HISTORY_LIMIT = 64

@@ -302,7 +302,10 @@ class Driver:
                 )
             case m.Load(key=key):
                 document = store.load(key, wait=wait)
-                return m.Loaded(key=key, document=document, value=_value(key, document))
+                value = _value(key, document)
+                return m.Loaded(key=key, document=document, value=value, age_s=self._age_s(value, wait))
+            case m.SurveyRun():
+                return m.Surveyed(epochs=self._epochs(wait))
             case m.Swap(key=key, document=new, expect=expect, keep_s=keep_s):
                 swapped = store.swap(key, encode(new), expect=expect, keep_s=keep_s, wait=wait)
                 return m.SwapAnswered(key=key, swapped=swapped, value=_value(key, swapped.current))
@@ -325,6 +328,18 @@ class Driver:
                 clock=self._clock,
             )
         return self._place(address, self._peers.port)
+
+    def _age_s(self, value: ControlDocument | RoundDocument | None, wait: WaitBudget) -> float | None:
+        """Return how long ago a run has ended, for a newcomer."""
+        newcomer = not self._state.epoch and isinstance(value, ControlDocument) and value.verdict is not None
+        return self._store.keep_age_s(wait=wait) if newcomer else None
+
+    def _epochs(self, wait: WaitBudget) -> frozenset[str]:
+        """Return the epochs of the runs of which somebody is known to be alive."""
+        seen = self._store.survey((), wait=wait)
+        doubtful = seen.silent | seen.unproven
+        records = (decode(one.record, MemberRecord) for one in seen.members if one.incarnation not in doubtful)
+        return frozenset(record.epoch for record in records)
 
     def _secret(self) -> str:
         kept = self._state.kept

@@ -7,7 +7,17 @@ from msgspec.structs import replace
 
 from elastic_core.rendezvous import member_messages as m
 from elastic_core.rendezvous.documents import ControlDocument, Ending, RoundDocument, StopOrder, Verdict
-from elastic_core.rendezvous.membership import LONG_AGO_S, NEVER_S, Progress, State, Trouble, Want, question_about
+from elastic_core.rendezvous.membership import (
+    LONG_AGO_S,
+    NEVER_S,
+    Door,
+    Ended,
+    Progress,
+    State,
+    Trouble,
+    Want,
+    question_about,
+)
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic, Watched
 from elastic_core.types import NodeReport
 
@@ -198,8 +208,10 @@ def _doubt(state: State, now_s: float) -> State:
     Who had a lease when the trouble began is heard again, or has stopped its workers, before one lease has passed.
     """
     hold_s = now_s + state.me.ttl_s if state.confirmed_s > LONG_AGO_S else state.notes.hold_until_s
-    # The record, too: a store that went back in time may have an older one.
-    return replace(state, fresh=frozenset(), recorded=b"", notes=replace(state.notes, hold_until_s=hold_s))
+    # The record, too: a store that went back in time may have an older one. And whoever waits for a run's members to
+    # come back begins to wait anew: the trouble may have been theirs as well.
+    notes = replace(state.notes, hold_until_s=hold_s)
+    return replace(state, fresh=frozenset(), recorded=b"", notes=notes, door=None)
 
 
 # --- answers of the store
@@ -213,6 +225,7 @@ _ANSWERS = (
     | m.Withdrawn
     | m.MembersRead
     | m.Loaded
+    | m.Surveyed
     | m.SwapAnswered
     | m.WatchEnded
 )
@@ -248,8 +261,11 @@ def _answer(state: State, event: _ANSWERS, now_s: float) -> State:
         case m.MembersRead(members=members):
             state = _counted(state, len(members))
             return replace(state, members=members, members_read_s=now_s, fresh=state.fresh | {MEMBERS})
-        case m.Loaded(key=key, document=document, value=value):
-            return _read(state, key, document.version if document is not None else None, value)
+        case m.Loaded(key=key, document=document, value=value, age_s=age_s):
+            state = _read(state, key, document.version if document is not None else None, value)
+            return _age(state, value, age_s, now_s) if isinstance(value, ControlDocument) else state
+        case m.Surveyed(epochs=epochs):
+            return _look(state, epochs, now_s)
         case m.SwapAnswered(key=key, swapped=swapped, value=value):
             current = swapped.current
             state = replace(state, owed="", begin=False)
@@ -259,6 +275,26 @@ def _answer(state: State, event: _ANSWERS, now_s: float) -> State:
             return _watched(state, watched, now_s)
         case _:
             assert_never(event)
+
+
+def _age(state: State, control: ControlDocument, age_s: float | None, now_s: float) -> State:
+    """Take note of when the run has ended that stands in the store."""
+    if control.verdict is None:
+        return replace(state, ended=None)
+    known = state.ended
+    if age_s is None and known is not None and known.epoch == control.epoch:
+        return state
+    return replace(state, ended=Ended(epoch=control.epoch, at_s=now_s - (age_s or 0.0), known=age_s is not None))
+
+
+def _look(state: State, epochs: frozenset[str], now_s: float) -> State:
+    """Take note of whether somebody of the run in the store is alive."""
+    if state.control is None:
+        return state
+    epoch, door = state.control.epoch, state.door
+    empty = door is not None and door.epoch == epoch and not door.alive
+    empty_s = door.empty_s if door is not None and empty else now_s
+    return replace(state, door=Door(epoch=epoch, alive=epoch in epochs, looked_s=now_s, empty_s=empty_s))
 
 
 def _counted(state: State, live: int) -> State:
@@ -295,6 +331,8 @@ def _watched(state: State, watched: Watched, now_s: float) -> State:
         return replace(_doubt(state, now_s), renew_s=now_s)
     stale = {topic.value for topic in watched.changed}
     renew_s = state.renew_s
+    if state.door is not None and Topic.MEMBERS in watched.changed:
+        state = replace(state, door=replace(state.door, looked_s=LONG_AGO_S))
     if Topic.DEPARTURES in watched.changed:
         stale.add(MEMBERS)
         if state.ahead:

@@ -115,7 +115,7 @@ def _control(state: State, now_s: float) -> Heeded:
     if ordering and state.order is None:
         state = replace(state, lag_s=state.lag_s or now_s - state.stopped_s)
     if control.verdict is not None:
-        return _verdict(state, control.verdict)
+        return _verdict(state, control.verdict, now_s)
     ending, mine = control.ending, state.mine
     if mine is None:
         return state, NOTHING
@@ -181,11 +181,11 @@ def _change(ending: Ending) -> RoundEnded | Decided:
     return RoundEnded(reason=ending.reason, lost=ending.lost, arrived=ending.arrived)
 
 
-def _verdict(state: State, verdict: Verdict) -> Heeded:
+def _verdict(state: State, verdict: Verdict, now_s: float) -> Heeded:
     if state.verdict_told:
         return state, NOTHING
     if state.want is Want.JOIN:
-        return closed(state, verdict)
+        return closed(state, verdict, now_s)
     if state.want not in (Want.RUN, Want.STOP):
         return state, NOTHING
     decision = Stop(reason=verdict.reason, outcome=verdict.outcome, rule=verdict.rule)
@@ -326,7 +326,7 @@ def _wait(state: State, now_s: float) -> Heeded:
     if now_s >= misses_host_s(state):
         what = f"run {me.run_id!r}: {host_lost(state)}"
         return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="connection", what=what),)
-    knows = trouble is not None or knows_members(state, now_s)
+    knows = trouble is not None or knows_members(state, now_s) or not state.epoch
     if not state.spare and now_s >= state.waiting_s + me.join_timeout_s and knows:
         what = timed_out(state)
         return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="timeout", what=what, hint=missing(state)),)

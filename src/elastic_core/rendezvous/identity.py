@@ -40,6 +40,12 @@ _WORDS: Final = {
     "python": "Python",
 }
 _ATTEMPT_VARIABLES: Final = ("SLURM_RESTART_COUNT", "JOBSET_RESTART_ATTEMPT", "AWS_BATCH_JOB_ATTEMPT")
+_JOB_VARIABLES: Final = (
+    ("SLURM_JOB_ID", "slurm", True),
+    ("AWS_BATCH_JOB_ID", "batch", False),
+    ("ELASTIC_JOB_ID", "job", False),
+)
+"""The variable, the scheduler's name, and whether a job of it that says no count is in its first attempt."""
 _TORCH_VERSION: Final = re.compile(r"(?:^|\n)__version__\s*=\s*['\"]([^'\"]+)")
 _DERIVED: Final = re.compile(r"\S+ \((\d+)\)")
 _ODD: Final = re.compile(r"[^\w.@:%+-]+")
@@ -280,16 +286,33 @@ def default_node_id(host_name: str, local_address: str) -> str:
     return host if address in ("", "127.0.0.1", "::1", host) else f"{host}@{address}"
 
 
-def attempt_from_environment(environ: Mapping[str, str]) -> int:
+class Attempt(Record, frozen=True, kw_only=True):
+    """Which attempt at its run a node belongs to.
+
+    `job` is the scheduler's name of the job, empty where it has none. `given`: job and count together tell this attempt
+    from every other one.
+    """
+
+    number: int = 0
+    job: str = ""
+    given: bool = False
+
+
+def attempt_from_environment(environ: Mapping[str, str]) -> Attempt:
     """Return which attempt at its run this node belongs to; equal on all nodes of one, another after a requeue.
 
-    What the scheduler counts: `SLURM_RESTART_COUNT` (Slurm's own; absent in the first attempt),
-    `JOBSET_RESTART_ATTEMPT` (Kubernetes' JobSet: has to be mapped from the pod's annotation
-    `jobset.sigs.k8s.io/restart-attempt` by the manifest; a plain Job tells its pods nothing of the kind), or
-    `AWS_BATCH_JOB_ATTEMPT` (AWS Batch's own, from 1). Else 0. What is no number is passed over.
+    What the scheduler says of itself: `SLURM_JOB_ID` with `SLURM_RESTART_COUNT` (absent in the first attempt), or
+    `AWS_BATCH_JOB_ID` with `AWS_BATCH_JOB_ATTEMPT` (from 1). Kubernetes tells pods nothing: manifests map the Job's or
+    JobSet's uid to `ELASTIC_JOB_ID`, and the annotation `jobset.sigs.k8s.io/restart-attempt` of a JobSet's pods to
+    `JOBSET_RESTART_ATTEMPT`; a plain Job has no count. What is no number is passed over.
     """
-    for variable in _ATTEMPT_VARIABLES:
-        value = environ.get(variable, "").strip()
-        if value.isascii() and value.isdecimal():
-            return int(value)
-    return 0
+    number = next((int(text) for name in _ATTEMPT_VARIABLES if _is_number(text := environ.get(name, "").strip())), None)
+    for variable, scheduler, counts in _JOB_VARIABLES:
+        name = environ.get(variable, "").strip().partition("#")[0]  # AWS Batch: behind it is the node's index
+        if name:
+            return Attempt(number=number or 0, job=f"{scheduler} {name}", given=counts or number is not None)
+    return Attempt(number=number or 0)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()

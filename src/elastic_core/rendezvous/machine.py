@@ -23,7 +23,7 @@ from elastic_core.rendezvous.membership import NEVER_S, Progress, State, Want
 from elastic_core.rendezvous.outage import gives_up_s, misses_host_s, needs_lease, says_away_s, undecided_s
 from elastic_core.rendezvous.steps_heeded import question
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic
-from elastic_core.rendezvous.which_run import puts_back
+from elastic_core.rendezvous.which_run import looks_again_s, puts_back
 
 LAST_WORD_S = 2.0
 """How long a node that leaves with the run's verdict waits for a store that is away, to give it."""
@@ -161,12 +161,30 @@ def _write_control(state: State, now_s: float) -> Planned:
     if control is None or state.begin:
         me = state.me
         fresh = ControlDocument(
-            epoch=me.fresh_epoch, attempt=me.attempt, secret=me.secret, fingerprint=dict(me.fingerprint)
+            epoch=me.fresh_epoch,
+            attempt=me.attempt,
+            secret=me.secret,
+            fingerprint=dict(me.fingerprint),
+            given=me.attempt_given,
+            job=me.job,
+            over_s=me.over_s,
         )
         return swap_control(replace(state, epoch="", kept=None, kept_round=None), fresh)
     if ROUND_KEY not in state.fresh:
         return state, m.Load(key=ROUND_KEY)
-    return state, m.Pause(until_s=now_s + state.me.period_s)  # nothing here is this member's business
+    return _stand_at_door(state, control, now_s)
+
+
+def _stand_at_door(state: State, control: ControlDocument, now_s: float) -> Planned:
+    """Find out whether the run in the store goes on, or how long ago it ended."""
+    if control.verdict is not None and (state.ended is None or state.ended.epoch != control.epoch):
+        return state, m.Load(key=CONTROL_KEY)
+    look_s = looks_again_s(state, control)
+    if now_s >= look_s:
+        return state, m.SurveyRun()
+    until_s = min(look_s, _deadline_s(state, now_s), state.renew_s if state.seat is not None else NEVER_S)
+    topics = (Topic.CONTROL, Topic.ROUND, Topic.MEMBERS)
+    return state, m.Watch(since=state.since, topics=topics, until_s=max(until_s, now_s + 0.001))
 
 
 def puts_back_here(state: State) -> bool:

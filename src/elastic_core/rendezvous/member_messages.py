@@ -118,11 +118,15 @@ class MembersRead(Record, frozen=True, kw_only=True):
 
 
 class Loaded(Record, frozen=True, kw_only=True):
-    """A document as it stands."""
+    """A document as it stands.
+
+    `age_s`: how long ago the run has ended whose verdict it has; None: there is none, or the store can't tell.
+    """
 
     key: str
     document: Document | None
     value: ControlDocument | RoundDocument | None
+    age_s: float | None = None
 
 
 class SwapAnswered(Record, frozen=True, kw_only=True):
@@ -131,6 +135,12 @@ class SwapAnswered(Record, frozen=True, kw_only=True):
     key: str
     swapped: Swapped
     value: ControlDocument | RoundDocument | None
+
+
+class Surveyed(Record, frozen=True, kw_only=True):
+    """Who is alive was looked at from outside: the epochs of the runs that they are of."""
+
+    epochs: frozenset[str]
 
 
 class WatchEnded(Record, frozen=True, kw_only=True):
@@ -187,6 +197,7 @@ Event = (
     | Withdrawn
     | MembersRead
     | Loaded
+    | Surveyed
     | SwapAnswered
     | WatchEnded
     | PeersAnswered
@@ -229,6 +240,10 @@ class Withdraw(Record, frozen=True, kw_only=True):
 
 class ReadMembers(Record, frozen=True, kw_only=True):
     """Read all members; answers MembersRead."""
+
+
+class SurveyRun(Record, frozen=True, kw_only=True):
+    """Look who is alive, without a seat and without a trace."""
 
 
 class Load(Record, frozen=True, kw_only=True):
@@ -281,7 +296,20 @@ class Gone(Record, frozen=True, kw_only=True):
 
 
 Operation = (
-    Connect | Enlist | Update | Renew | Withdraw | ReadMembers | Load | Swap | Watch | AskPeers | Ask | Pause | Gone
+    Connect
+    | Enlist
+    | Update
+    | Renew
+    | Withdraw
+    | ReadMembers
+    | SurveyRun
+    | Load
+    | Swap
+    | Watch
+    | AskPeers
+    | Ask
+    | Pause
+    | Gone
 )
 
 

@@ -48,6 +48,8 @@ class Me(Record, frozen=True, kw_only=True):
     fail_on_loss: bool = False
     hosted: bool = False
     attempt: int = 0
+    attempt_given: bool = False
+    job: str = ""
     spares: int | None = None
     max_changes: int | None = None
     fingerprint: Mapping[str, str] = {}
@@ -57,6 +59,11 @@ class Me(Record, frozen=True, kw_only=True):
     def period_s(self) -> float:
         """Return the time from one renewal to the next."""
         return self.ttl_s / 3
+
+    @property
+    def over_s(self) -> float:
+        """Return how long nobody of a run that this member begins must have been alive for it to be over."""
+        return self.ttl_s + self.last_call_s
 
     @property
     def cut_s(self) -> float:
@@ -96,6 +103,26 @@ def question_about(token: int, nonce: str) -> str:
     return f"{token} {nonce}"
 
 
+class Ended(Record, frozen=True, kw_only=True):
+    """A run that has a verdict, and when it ended. Not `known`: the store can't tell, so that is when it was read."""
+
+    epoch: str
+    at_s: float
+    known: bool
+
+
+class Door(Record, frozen=True, kw_only=True):
+    """What a newcomer has seen of the run in the store, of which it does not know yet whether to join it.
+
+    `alive`: at `looked_s` somebody of it was. `empty_s`: since when nobody is, as far as this member could see.
+    """
+
+    epoch: str
+    alive: bool
+    looked_s: float
+    empty_s: float
+
+
 class Trouble(Record, frozen=True, kw_only=True):
     """The store can't be reached. `asked_s`: when peers were last asked."""
 
@@ -116,8 +143,9 @@ class State(Record, frozen=True, kw_only=True):
     `kept` and `kept_round` are the last of this run: copies to offer to a store that has lost them. `clock` has an
     epoch and when that run's clock stood at 0: as early as the rounds that were read say.
     `live` counts the members, `most` how many there were at once since this one began to wait.
-    `mine` is the round that this member runs or ran last. `confirmed_s` is when the last lease operation that the store
-    confirmed was sent, `evidence_s` when peers were asked who then said that the store is away for all.
+    `ended` and `door` are about a run in the store that is not this member's. `door_said`: people know that it waits
+    there. `mine` is the round that this member runs or ran last. `confirmed_s` is when the last lease operation that
+    the store confirmed was sent, `evidence_s` when peers were asked who then said that the store is away for all.
     `recorded` is what the store has of it, as far as is known; at `repeat_s` it is told again, come what may.
     `stop_told` is the token of the round of which this node has ordered the stop, or was told it, at `stopped_s`;
     `lag_s` is how much later an order stood that this node had given, or another's in its place: all nodes tell how
@@ -178,6 +206,9 @@ class State(Record, frozen=True, kw_only=True):
     control_version: str | None = None
     kept: ControlDocument | None = None
     begin: bool = False
+    ended: Ended | None = None
+    door: Door | None = None
+    door_said: bool = False
     round: RoundDocument | None = None
     round_version: str | None = None
     kept_round: RoundDocument | None = None

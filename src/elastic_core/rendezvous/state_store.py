@@ -39,6 +39,7 @@ from elastic_core.rendezvous.store import (
     Renewal,
     Revisions,
     Seat,
+    Survey,
     Swapped,
     Topic,
     Watched,
@@ -110,11 +111,12 @@ class _Content(msgspec.Struct):
 
 
 class _Seen(NamedTuple):
-    """A member's beat, and since when this client has seen it stand still."""
+    """A member's beat, since when this client has seen it stand still, and whether it has ever seen it move."""
 
     number: int
     beat: int
     since_s: float
+    moved: bool
 
 
 class _Attendance:
@@ -137,8 +139,14 @@ class _Attendance:
             patient = _PAUSE_SHARE * seat.ttl_s
             watched = 0 <= gap_s < patient and 0 <= quiet_s < patient  # below zero: the clock went back
             keeps = known is not None and watched and not moved
-            seen[incarnation] = known if keeps and known else _Seen(seat.number, seat.beat, now_s)
+            ever = known is not None and known.number == seat.number and (known.moved or moved)
+            seen[incarnation] = known if keeps and known else _Seen(seat.number, seat.beat, now_s, ever)
         self._seen, self._looked_s = seen, now_s
+
+    @property
+    def unproven(self) -> frozenset[str]:
+        """The members that this client has never seen move: they may have been dead for days."""
+        return frozenset(incarnation for incarnation, seen in self._seen.items() if not seen.moved)
 
     def left_s(self, incarnation: str, seat: _Seat, now_s: float) -> float:
         """Return how long a member may go on being silent."""
@@ -264,6 +272,20 @@ class StateStore(CoordinationStore):
             return Members(revision=content.revisions.members, members=live)
 
         return self._change(act, wait)
+
+    def survey(self, keys: Collection[str], *, wait: WaitBudget) -> Survey:
+        """Return who has a seat, whose lease is over as far as was seen here, and documents; removes nobody."""
+        content = self._look(wait)[0] or _Content()
+        now_s, left = self._clock.monotonic_s(), self._attendance.left_s
+        return Survey(
+            members=tuple(
+                Member(seat=seat.number, incarnation=incarnation, record=seat.record)
+                for incarnation, seat in content.seats.items()
+            ),
+            silent=frozenset(name for name, seat in content.seats.items() if left(name, seat, now_s) <= 0),
+            unproven=self._attendance.unproven,
+            documents={key: content.documents[key].value for key in keys if key in content.documents},
+        )
 
     def _expire(self, content: _Content, now_s: float, *, but: str = "") -> None:
         """Remove the silent ones; `but` speaks right now."""

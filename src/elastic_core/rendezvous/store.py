@@ -60,11 +60,13 @@ class Members(Record, frozen=True, kw_only=True):
 class Survey(Record, frozen=True, kw_only=True):
     """What somebody sees who takes no part: everybody who has a seat, and documents by key.
 
-    `silent` are the incarnations among the members whose leases have ended.
+    `silent` are the incarnations among the members whose leases have ended, `unproven` those of which this client
+    can't say so yet: it has not looked for long enough.
     """
 
     members: tuple[Member, ...]
     silent: frozenset[str] = frozenset()
+    unproven: frozenset[str] = frozenset()
     documents: Mapping[str, bytes] = {}
 
 
@@ -225,6 +227,14 @@ class CoordinationStore(ABC):
 
         `keep_s`: how long the run's content is kept after the last call of any member, from now on.
         """
+
+    def keep_age_s(self, *, wait: WaitBudget) -> float | None:
+        """Return how long ago a `swap` has changed `keep_s`, by the server's own clock; None: it can't tell.
+
+        The end of a run changes it: that is how late a newcomer is. May be up to half a minute too low. Overridden
+        where the server counts time.
+        """
+        return None
 
     @abstractmethod
     def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:

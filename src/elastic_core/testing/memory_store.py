@@ -15,6 +15,7 @@ from elastic_core.api import (
     Renewal,
     Revisions,
     Seat,
+    Survey,
     Swapped,
     Topic,
     WaitBudget,
@@ -105,6 +106,24 @@ class MemoryStore(CoordinationStore):
             "members",
             self.settings.run_id,
             lambda run, now_s: run.members(now_s=now_s),
+            wait=self._ready(wait),
+        )
+
+    def survey(self, keys: Collection[str], *, wait: WaitBudget) -> Survey:
+        """Return who has a seat, and documents; leaves no trace."""
+        return self._server.call(
+            "survey",
+            self.settings.run_id,
+            lambda run, now_s: run.survey(keys, now_s=now_s),
+            wait=self._ready(wait),
+        )
+
+    def keep_age_s(self, *, wait: WaitBudget) -> float | None:
+        """Return how long ago it was last said anew how long content is kept."""
+        return self._server.call(
+            "keep_age_s",
+            self.settings.run_id,
+            lambda run, now_s: run.keep_age_s(now_s=now_s),
             wait=self._ready(wait),
         )
 

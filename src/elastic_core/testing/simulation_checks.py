@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from elastic_core.rendezvous.documents import ControlDocument, Ending, RoundDocument, Verdict, decode
 from elastic_core.rendezvous.membership import question_about
 from elastic_core.rendezvous.store import CONTROL_KEY
-from elastic_core.testing.simulation_scenario import Scenario
+from elastic_core.testing.simulation_scenario import STORE_AWAY, Scenario
 from elastic_core.types import Decided, Record, Restart
 
 TRACE_LENGTH = 80
@@ -78,6 +78,9 @@ class Checks:
         """Judge that workers of a round start on a node."""
         key = (document.token, document.nonce)
         for other, theirs in self.live.items():
+            if theirs.epoch != document.epoch:
+                what = f"{incarnation} starts workers of {document.epoch}, {other} has some of {theirs.epoch}"
+                raise Violation("one run trains", what)
             if (theirs.token, theirs.nonce) != key:
                 what = f"{incarnation} starts workers of {key}, {other} has some of {(theirs.token, theirs.nonce)}"
                 raise Violation("one round trains", what)
@@ -103,7 +106,8 @@ class Checks:
             last = self.rounds[self.last]
             if document.token <= last.token:
                 raise Violation("tokens rise", f"{key} runs after {(last.token, last.nonce)}")
-            if document.restarts < last.restarts or document.changes < last.changes:
+            fewer = document.restarts < last.restarts or document.changes < last.changes
+            if fewer and document.epoch == last.epoch:
                 raise Violation("counters rise", f"{document.restarts}, {document.changes} after {last}")
         if scenario.steady and self.rounds:
             raise Violation("an outage ends no round", f"{key} follows {max(self.rounds)}")
@@ -167,6 +171,8 @@ class Checks:
             return
         after = decode(new, ControlDocument)
         before = decode(old, ControlDocument) if old is not None else None
+        if before is not None and before.epoch != after.epoch:
+            self._replaced(before)
         if before is not None and before.epoch == after.epoch and before.verdict not in (None, after.verdict):
             raise Violation("a verdict stays", f"{before.verdict} was replaced by {after.verdict}")
         if after.ending is not None:
@@ -175,6 +181,12 @@ class Checks:
             self._decided(after.verdict)
         if after.verdict is not None and self.verdict != after.verdict:
             self._verdict(after, after.verdict)
+
+    def _replaced(self, before: ControlDocument) -> None:
+        """Judge that another run is begun in the place of one."""
+        training = sorted(name for name, round_ in self.live.items() if round_.epoch == before.epoch)
+        if before.verdict is None and training and self.scenario.faults <= STORE_AWAY:
+            raise Violation("a run that goes on stays", f"{training} have workers of {before.epoch}")
 
     def _verdict(self, control: ControlDocument, verdict: Verdict) -> None:
         self.verdict = verdict

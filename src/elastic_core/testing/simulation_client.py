@@ -11,7 +11,17 @@ from elastic_core.rendezvous.documents import ControlDocument, MemberRecord, Rou
 from elastic_core.rendezvous.machine import step
 from elastic_core.rendezvous.membership import NEVER_S, Me, State
 from elastic_core.rendezvous.roster import Candidate
-from elastic_core.rendezvous.store import CONTROL_KEY, Document, Members, Renewal, Revisions, Seat, Swapped, Watched
+from elastic_core.rendezvous.store import (
+    CONTROL_KEY,
+    Document,
+    Members,
+    Renewal,
+    Revisions,
+    Seat,
+    Survey,
+    Swapped,
+    Watched,
+)
 from elastic_core.testing.simulation_network import Call, Line, Refused
 
 if TYPE_CHECKING:
@@ -276,7 +286,9 @@ class SimulatedClient(ABC):
             case m.ReadMembers():
                 return lambda s, t: s.members(now_s=t)
             case m.Load(key=key):
-                return lambda s, t: s.load(key, now_s=t)
+                return lambda s, t: (s.load(key, now_s=t), s.keep_age_s(now_s=t))
+            case m.SurveyRun():
+                return lambda s, t: s.survey((), now_s=t)
             case m.Swap(key=key, document=document, expect=expect, keep_s=keep_s):
                 raw = encode(document)
                 return lambda s, t: self.net.swap(s, t, key, raw, expect, keep_s)
@@ -316,8 +328,11 @@ def _event(operation: m.Operation, answer: object, sent_s: float, member: Simula
                 for one in answer.members
             )
             return m.MembersRead(members=members)
-        case m.Load(key=key), Document() | None:
-            return m.Loaded(key=key, document=answer, value=_value(key, answer))
+        case m.Load(key=key), (Document() | None as document, float() | None as age_s):
+            return m.Loaded(key=key, document=document, value=_value(key, document), age_s=age_s)
+        case m.SurveyRun(), Survey():
+            live = (one for one in answer.members if one.incarnation not in answer.silent)
+            return m.Surveyed(epochs=frozenset(_record(one.record).epoch for one in live))
         case m.Swap(key=key), Swapped():
             return m.SwapAnswered(key=key, swapped=answer, value=_value(key, answer.current))
         case _:

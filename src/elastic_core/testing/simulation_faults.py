@@ -54,6 +54,8 @@ class Faults:
             s.FAILURES: self._failures,
             s.LEADER: self._leader,
             s.FINISH: self._finish,
+            s.DOOR: self._door,
+            s.BLACKOUT: self._blackout,
         }
         strikes[kind]()
 
@@ -93,6 +95,23 @@ class Faults:
             self._note("the store is back")
 
         net.after(length_s, up)
+
+    def _door(self) -> None:
+        if self._net.paused or self._net.down:
+            return
+        length_s = self._rng.uniform(1.1, 2.5) * self._scenario.ttl_s
+        newcomers = self._rng.randint(1, 3)
+        self._note(f"the store is down for {length_s:.2f} s, and {newcomers} come meanwhile")
+        self._go_down(length_s)
+        for _ in range(newcomers):
+            self._net.after(self._rng.uniform(0.9, 1.05) * length_s, self._world.arrive)
+
+    def _blackout(self) -> None:
+        members = [member for member in self._world.members if member.live]
+        for member in members:
+            self._net.after(self._rng.uniform(0, 0.2), partial(member.crash, guarded=False))
+        for _ in range(max(len(members), self._scenario.min_nodes)):
+            self._net.after(self._rng.uniform(0.5, 2 * self._scenario.ttl_s), self._world.arrive)
 
     def _store_emptied(self) -> None:
         if self._net.paused or self._net.down:

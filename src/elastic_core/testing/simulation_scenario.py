@@ -30,11 +30,17 @@ LEADER = "leader"
 """Workers of a node fail, and whoever leads is gone before it has decided about it."""
 FINISH = "finish"
 """The workers of one node end well long before the others."""
+DOOR = "door"
+"""The store is away for longer than a lease, newcomers wait for it, and some of them reach it before the members."""
+BLACKOUT = "blackout"
+"""All nodes lose power, and others come in their place."""
 
 LOST_WRITES_S = 1.0
 STORE_FAULTS = frozenset({STORE_PAUSE, STORE_DOWN, STORE_EMPTIED, STORE_BACK})
+STORE_AWAY = frozenset({STORE_PAUSE, STORE_DOWN, DOOR, ARRIVAL, FAILURE, FAILURES})
+"""With these alone every member reaches the store again when a newcomer does."""
 ALL_FAULTS = STORE_FAULTS | {MESSAGES, PARTITION, SIGSTOP, CRASH, POWER, ARRIVAL, DEPARTURE, FAILURE, FINISH}
-ALL_FAULTS |= {FAILURES, LEADER}
+ALL_FAULTS |= {FAILURES, LEADER, DOOR, BLACKOUT}
 
 
 class Scenario(Record, frozen=True, kw_only=True):

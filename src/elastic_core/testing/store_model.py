@@ -1,9 +1,10 @@
 """What the server of a `CoordinationStore` keeps for one run: the contract as a pure value that is told the time."""
 
 import hashlib
+from collections.abc import Collection
 from typing import Final, Self
 
-from elastic_core.api import Document, Member, Members, Renewal, Revisions, Seat, Swapped, Topic
+from elastic_core.api import Document, Member, Members, Renewal, Revisions, Seat, Survey, Swapped, Topic
 
 PAUSE_SHARE: Final = 2 / 3
 """The silence of all members, as a share of a lease, that is blamed on the server: `enlist` and `renew` spare them."""
@@ -40,6 +41,7 @@ class StoreModel:
     _ttl_s: float  # the lease that it asked for
     _asked_s: float  # when anybody did
     _keep_s: float | None
+    _kept_s: float | None  # when that was last another
 
     def __init__(self, birth: str) -> None:
         self.empty(birth)
@@ -61,7 +63,7 @@ class StoreModel:
         twin._last_seat, twin._last_version = self._last_seat, self._last_version
         twin._earliest_s, twin._heard_s = self._earliest_s, self._heard_s
         twin._ttl_s = self._ttl_s
-        twin._keep_s, twin._asked_s = self._keep_s, self._asked_s
+        twin._keep_s, twin._kept_s, twin._asked_s = self._keep_s, self._kept_s, self._asked_s
         return twin
 
     # --- members ---
@@ -144,6 +146,19 @@ class StoreModel:
         )
         return Members(revision=self._revisions[Topic.MEMBERS], members=live)
 
+    def survey(self, keys: Collection[str], *, now_s: float) -> Survey:
+        """Return who has a seat, whose lease has ended, and documents; changes nothing."""
+        if self._outlived(now_s):
+            return Survey(members=())
+        return Survey(
+            members=tuple(
+                Member(seat=number, incarnation=lease.incarnation, record=lease.record)
+                for number, lease in self._leases.items()
+            ),
+            silent=frozenset(lease.incarnation for lease in self._leases.values() if lease.deadline_s <= now_s),
+            documents={key: self._documents[key].value for key in keys if key in self._documents},
+        )
+
     def expire(self, *, now_s: float) -> None:
         """Notice expired members, as a server does that needs no request for it; nobody is heard by this."""
         self._drop_expired(now_s)
@@ -162,12 +177,17 @@ class StoreModel:
         if (None if current is None else current.version) != expect:
             return Swapped(applied=False, current=current)
         self._make()
-        self._keep_s = keep_s
+        if keep_s != self._keep_s:
+            self._keep_s, self._kept_s = keep_s, now_s
         replaced = Document(value=new, version=self._new_version(new))
         self._documents[key] = replaced
         if key in {Topic.ROUND, Topic.CONTROL}:
             self._move(Topic(key))
         return Swapped(applied=True, current=replaced)
+
+    def keep_age_s(self, *, now_s: float) -> float | None:
+        """Return how long ago a swap has changed how long content is kept."""
+        return None if self._kept_s is None or self._outlived(now_s) else max(0.0, now_s - self._kept_s)
 
     # --- revisions ---
 
@@ -194,7 +214,7 @@ class StoreModel:
         self._earliest_s = float("inf")
         self._heard_s = None
         self._ttl_s = 0.0
-        self._keep_s = None
+        self._keep_s = self._kept_s = None
         self._asked_s = float("-inf")
 
     def _make(self) -> None:

@@ -144,6 +144,20 @@ class Keeper:
 
     # --- another time to keep
 
+    def age_s(self, wait: WaitBudget) -> float | None:
+        """Return for how long the content has been on its lease, or since that was last renewed; None: there is none.
+
+        A lease that is asked for its time is not renewed, so that those who come too late keep nothing alive.
+        """
+        if self._content is None:
+            answer = self.read(self._keys.told, prefix_end(self._keys.told), wait)
+            self.learn({found.key: found for found in answer.found(0)})
+        if self._content is None:
+            return None
+        told = self._call("lease/timetolive", {"ID": self._content.lease}, wait=wait, writes=False)
+        left = int(told.get("TTL", 0))
+        return float(int(told.get("grantedTTL", 0)) - left) if left > 0 else None
+
     def keep_for(self, keep_s: float, wait: WaitBudget) -> None:
         """Put all that has no lease of its own on a lease of another length, if it is another."""
         ttl = _ttl(keep_s)

@@ -333,6 +333,10 @@ class EtcdStore(CoordinationStore):
                 self._keeper.keep_for(keep_s, wait)
         return swapped
 
+    def keep_age_s(self, *, wait: WaitBudget) -> float | None:
+        """Return how long ago it was last said anew how long content is kept, or members have renewed that."""
+        return self._keeper.age_s(wait)
+
     def _learned(self, prefix: bytes, wait: WaitBudget) -> Document | None:
         """Return a document as it stands, and know the content afterwards, if there is any."""
         reads = (say.get_all(self._keys.told), say.get_all(prefix))

@@ -11,6 +11,7 @@ belongs together is put together by whoever looks:
   - `alive/NONCE`: the lease, a key with a TTL. Renewed without an event; watchers see it expire.
   - `quiet/document/KEY`: `COUNT-NONCE`, the document's version.
   - `quiet/state`: the run's birth, and the counts of the seats that are no longer there.
+- `RUN/since`: a stopwatch. Its TTL, of which it has the length, was set when `keep` was last said; nobody extends it.
 - `RUN/record/NONCE`, `RUN/body/VERSION`: the contents of members and documents, written before what names them.
 
 **A member goes** when its seat is swapped for one that is `gone`: that is the one change which counts, by the member
@@ -118,6 +119,7 @@ class Paths:
         self.documents = f"{self.quiet}/document"
         self.leases = f"{self.head}/alive"
         self.records = f"{self.run}/record"
+        self.since = f"{self.run}/since"
         self.bodies = f"{self.run}/body"
         self.state = f"{self.quiet}/state"
         self.keep = f"{self.head}/keep"

@@ -176,7 +176,17 @@ class Run:
         if content.keep_s != keep_s:
             self._keep_s = keep_s
             self.write(self.paths.keep, repr(float(keep_s)), wait)
-            self._extend(content.fading(math.inf), wait)
+            self.write(self.paths.since, str(_keep_ttl(keep_s)), wait)
+            if keep_s < content.keep_s / 2:  # else it is not worth a request for each key
+                self._extend(content.fading(math.inf), wait)
+
+    def age_s(self, wait: WaitBudget) -> float | None:
+        """Return how long ago it was last said anew how long the content is kept; None: there is none."""
+        try:
+            since = self.read(self.paths.since, wait)
+        except MissingError:
+            return None
+        return max(0.0, float(since.value) - float(since.ttl or 0))
 
     def seat(self, incarnation: str, number: int, wait: WaitBudget) -> SeatKey | None:
         """Return a member's seat, if it is this one and is not gone."""

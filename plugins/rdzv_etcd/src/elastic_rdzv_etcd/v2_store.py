@@ -25,6 +25,7 @@ from elastic_core.api import (
     Renewal,
     Revisions,
     Seat,
+    Survey,
     Swapped,
     Topic,
     WaitBudget,
@@ -279,6 +280,28 @@ class EtcdV2Store(CoordinationStore):
                 )
         raise run.crowded()
 
+    def survey(self, keys: Collection[str], *, wait: WaitBudget) -> Survey:
+        """Return who has a seat, whose lease is over, and documents; removes nobody."""
+        run = self._run
+        self._begin_call(wait)
+        for _ in range(TRIES):
+            content = run.look(wait)
+            standing = content.standing
+            records = self._records(wait) if standing else {}
+            if all(seat.nonce in records for seat in standing.values()):
+                break
+        else:
+            raise run.crowded()
+        documents = {key: document.value for key in keys if (document := self._load(key, wait)) is not None}
+        return Survey(
+            members=tuple(
+                Member(seat=seat.number, incarnation=plain(key), record=unpacked(records[seat.nonce]))
+                for key, seat in standing.items()
+            ),
+            silent=frozenset(plain(key) for key in content.silent),
+            documents=documents,
+        )
+
     def _records(self, wait: WaitBudget) -> dict[str, str]:
         try:
             result = self._run.read(self._paths.records, wait, recursive=True)
@@ -326,6 +349,11 @@ class EtcdV2Store(CoordinationStore):
             with suppress(ElasticError):  # nobody needs it; the run's end clears it up at the latest
                 run.delete(paths.body(expect), wait)
         return Swapped(applied=True, current=Document(value=new, version=version))
+
+    def keep_age_s(self, *, wait: WaitBudget) -> float | None:
+        """Return how long ago it was last said anew how long content is kept."""
+        self._begin_call(wait)
+        return self._run.age_s(wait)
 
     # --- watching
 

@@ -319,6 +319,10 @@ class EmbeddedStore(CoordinationStore):
         self._revive(wait)
         return self._inner.swap(key, new, expect=expect, keep_s=keep_s, wait=wait)
 
+    def keep_age_s(self, *, wait: WaitBudget) -> float | None:
+        """Return how long ago it was last said anew how long content is kept."""
+        return self._inner.keep_age_s(wait=wait)
+
     def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:
         """Block until something is new."""
         self._revive(wait)

@@ -3,8 +3,8 @@
 A run's content lies under four keys that share a hash tag, so that a cluster keeps them on one node:
 
 - `…:state`, a hash: `birth` (random, of the client that made the content), a revision for each topic, `seat` (the
-  highest number given), `heard` (when a member called last), `ttl` (the lease that it asked for), `keep`, and value and
-  version of each document;
+  highest number given), `heard` (when a member called last), `ttl` (the lease that it asked for), `keep`, `kept`
+  (when that was last another), and value and version of each document;
 - `…:seats` and `…:leases`, sorted sets of incarnations: by seat number, and by the end of the lease;
 - `…:records`, a hash from incarnation to what the member says of itself.
 
@@ -198,6 +198,7 @@ local applied = (standing[2] or '') == expect
 if applied then
   begin(birth)
   local version = redis.call('HINCRBY', state, 'writes', 1) .. '-' .. nonce
+  if get('keep') ~= keep_ms then redis.call('HSET', state, 'kept', now) end
   redis.call('HSET', state, 'value:' .. key, new, 'version:' .. key, version, 'keep', keep_ms)
   standing = {false, version}
   -- A document may have any name, also that of a topic which is none of a document.
@@ -205,6 +206,12 @@ if applied then
 end
 keep()
 return {applied and 1 or 0, standing[1], standing[2]}
+""")
+
+# For those who come after the end: keeps nothing for longer.
+AGE: Final = Script("""
+local kept = get('kept')
+return kept and math.max(0, now - kept) or false
 """)
 
 LOOK: Final = Script("""

@@ -192,6 +192,11 @@ class RedisStore(CoordinationStore):
         current = _document(new if applied else value, version)
         return Swapped(applied=bool(applied), current=current)
 
+    def keep_age_s(self, *, wait: WaitBudget) -> float | None:
+        """Return how long ago it was last said anew how long content is kept."""
+        age_ms = self._run(scripts.AGE, wait=wait, writes=False)
+        return None if age_ms is None else int(age_ms) / 1000
+
     def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:
         """Block until one of the topics has moved beyond `since`."""
         end_s = SYSTEM_CLOCK.monotonic_s() + timeout_s

@@ -136,6 +136,23 @@ class DocumentPromises(Kit):
         assert client.load() == one, "a document was dropped though a member called"
         assert client.numbers() == [seat.number]
 
+    def test_the_age_of_keep_s_is_not_that_of_the_last_call(self, run: StoreRun) -> None:
+        """Where `keep_age_s` tells how long ago `keep_s` was changed, nobody who looks makes that younger."""
+        client, late = run.client(), run.client()
+        one = _applied(client.swap(b"x", keep_s=100.0))
+        run.pass_time(2 * run.lease_s)
+        _applied(client.swap(b"verdict", one.version, keep_s=200.0))
+        passed_s = 0.0
+        for _ in range(2):
+            age_s = late.keep_age_s()
+            if age_s is None:
+                return
+            # A server may count whole seconds; a busy machine adds to what has passed.
+            assert passed_s - 1.0 <= age_s <= passed_s + 1.0 + 10.0, f"{age_s} s, {passed_s} s after the change"
+            late.load()
+            run.pass_time(2 * run.lease_s)
+            passed_s += 2 * run.lease_s
+
     def test_content_is_dropped_when_nobody_calls(self, run: StoreRun) -> None:
         """Some time after `keep_s` nothing is left: no server fills up with old runs."""
         client = run.client()

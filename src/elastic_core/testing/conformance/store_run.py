@@ -56,6 +56,10 @@ class Client:
         """Renew by a long lease, if no other is named."""
         return self.store.renew(seat, ttl_s=ttl_s or self._run.long_s, wait=budget())
 
+    def keep_age_s(self) -> float | None:
+        """Return how long ago `keep_s` was changed, where the store can tell."""
+        return self.store.keep_age_s(wait=budget())
+
     def withdraw(self, seat: Seat) -> None:
         """Withdraw a member."""
         self.store.withdraw(seat, wait=budget())
