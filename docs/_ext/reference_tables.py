@@ -48,7 +48,7 @@ WORKER_VARIABLES: Final[Mapping[str, str]] = {
     "TORCHELASTIC_MAX_RESTARTS": "`--max-restarts`",
     "TORCHELASTIC_RUN_ID": "the run's id (`--rdzv-id`, or a fresh one)",
     "TORCHELASTIC_USE_AGENT_STORE": "`False`: rank 0 hosts the store of `init_process_group`; `True`: it is there "
-    "(`--agent-store`)",
+    "(`--agent-store`, or rank 0 has connected to it as a client: then our hook sets it)",
     "TORCHELASTIC_ERROR_FILE": "where the worker's first uncaught exception is recorded",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "`1`, unless it is set already",
     "OMP_NUM_THREADS": "`1` with several workers where it is unset, as torchrun does; `--omp-threads` sets it",

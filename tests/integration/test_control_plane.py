@@ -119,7 +119,7 @@ def test_sees_agent_and_workers(start, machine, tmp_path):
     agent = start("--nproc-per-node", "2", "--redirects", "1")
     assert machine.ok("ping") == "pong\n"
     listed = machine.ok()
-    assert listed.startswith("agent: drain, metrics, ping, restart, stacks, state, workers\nrank 0: no server\n")
+    assert listed.startswith("agent: drain, metrics, ping, restart, stacks, state, store, workers\nrank 0: no server\n")
     state = machine.state()
     assert (state["run_id"], state["state"], state["round"]["index"]) == (agent.run_id, "running", 0)
     workers = json.loads(machine.ok("workers"))["workers"]

@@ -56,6 +56,8 @@ class AgentControl:
         """When they were about to be started."""
         self.metrics: Callable[[], tuple[str, str]] | None = None
         """Gives the metrics as text, and its MIME type; None: nobody collects any."""
+        self.open_store: Callable[[], str] = lambda: "this agent has no store to offer"
+        """Opens the workers' store beside this agent, and returns why not."""
         self.requests: set[StackRequest] = set()
         self._notice = notice
         self._beat_file = beat_file

@@ -25,7 +25,7 @@ STACKS_S: Final = 20.0
 _WORKER_S: Final = 2.0
 _REASON_CHARS: Final = 200
 _OVER: Final = ("leaving", "ended")
-AGENT_HANDLERS: Final = ("drain", "metrics", "ping", "restart", "stacks", "state", "workers")
+AGENT_HANDLERS: Final = ("drain", "metrics", "ping", "restart", "stacks", "state", "store", "workers")
 """All of them: methods of `AgentHandlers`, whose first lines the docs show."""
 
 _T = TypeVar("_T")
@@ -251,6 +251,13 @@ class AgentHandlers:
         if status.round.node_count > 1 and not self._control.rendezvous.takes_requests:
             text = f"backend {status.backend!r} can't tell the other nodes. Try: a run on redis, etcd or c10d"
             raise RefusedError(HTTPStatus.CONFLICT, text)
+
+    def store(self, request: Request, response: Response) -> None:
+        """Open the workers' store beside this agent, as `--agent-store` does. Called by rank 0 when it finds none."""
+        refusal = self._ask(self._control.open_store)
+        if refusal:
+            raise RefusedError(HTTPStatus.CONFLICT, refusal)
+        response.set_content("a store is opened at MASTER_PORT", TEXT)
 
 
 def _deadline_s(text: str) -> float | None:

@@ -135,6 +135,7 @@ class _Job:
         self._port = RoundPort(settings.master_port)
         cleanup.callback(self._port.close)
         self._planned = False
+        self._round: Round | None = None
         self._sidecar: StoreSidecar | None = None
         self._watch: Watching
         self._rdzv = rendezvous_settings(settings, self._node_id, self._incarnation)
@@ -295,6 +296,7 @@ class _Job:
         )
         self._control.serve(agent, rendezvous, workers)
         self._control.metrics = self._observers.exposition
+        self._control.open_store = lambda: self._open_store(handler, reactor, run_dir)
         handler.services = Services(
             reactor,
             agent=agent,
@@ -395,6 +397,31 @@ class _Job:
             sidecar.start()
         return sidecar
 
+    def _open_store(self, handler: RendezvousHandler, reactor: Reactor, run_dir: RunDirectory) -> str:
+        """Open the store that rank 0's worker looks for; return why not, empty when it is on its way."""
+        round_, workers = self._round, self._control.workers.alive
+        if round_ is None or not workers or round_.node_rank != 0:
+            return "no rank 0 runs on this node"
+        if self._sidecar is not None:
+            return ""
+        sidecar = self._sidecar = self._start_sidecar(handler, reactor, run_dir)
+        if sidecar is None:
+            return "the rendezvous has a store of its own"
+        port, notice = round_.master_port, self._reporter.notice
+        notice(
+            f"rank 0 connects to a store at MASTER_PORT {port}, and nobody hosts one: one is opened beside this agent, "
+            "and in later rounds, too; --agent-store does so from the start"
+        )
+
+        def done(reason: str) -> None:
+            if reason:
+                notice(f"the store at MASTER_PORT can't be opened: {reason}; rank 0 waits in vain")
+                sidecar.close()
+                self._sidecar = None
+
+        sidecar.open_store(port, done)
+        return ""
+
     def _own_children(self, guardian: Guardian, handler: RendezvousHandler) -> frozenset[int]:
         """Return the children of this process that belong to no worker."""
         ours = guardian.pids() | handler.pids() | self._watch.helpers() | self._control.helpers()
@@ -433,6 +460,7 @@ class _Job:
 
     def _plan(self, command: SpawnWorkers, handler: RendezvousHandler) -> list[WorkerLaunch]:
         self._planned = True
+        self._round = command.round
         self._restore_run_dir()
         attempt = Attempt(
             round=command.round,
@@ -441,7 +469,7 @@ class _Job:
             incarnation=self._incarnation,
             node_id=command.round.node_id or self._node_id,
             variables=dict(command.variables),
-            use_agent_store=self._settings.agent_store or handler.use_agent_store,
+            use_agent_store=self._sidecar is not None or handler.use_agent_store,
         )
         paths = self._watch.begin_round(self._logs.round_paths(command.round), command.round)
         paths = self._control.with_sockets(paths)

@@ -93,6 +93,10 @@ def arm() -> None:
         beat_file = os.environ.get(BEAT_FILE_VARIABLE, "")
         if beat_file:
             _offer_stacks(beat_file)
+        if os.environ.get("RANK") in ("0", "1") and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "False":
+            from elastic_core.worker.store_watch import watch  # rank 0 hosts the store, or finds none
+
+            watch()
     except Exception as reason:  # noqa: BLE001  # a script must run whether or not its failure can be recorded
         _note(error_file, reason)
 

@@ -1,0 +1,161 @@
+"""The watch over a worker's first store: who connects as a client, and nobody hosts one, gets one, or a line.
+
+By default rank 0's worker hosts the workers' store, in `init_process_group`, and the agent only holds the port. A
+script that connects there as a client first (torchft's Manager does) would wait until its time-out; under torchrun the
+agent has a store there from the start. The first store that rank 0 makes for that port decides: a client has the agent
+open one. When it is the server, or nothing of torch's is used, all that this module has done is to look. A rank that
+waits for rank 0 can't know what that is about to do: rank 1 says after a while that it waits.
+"""
+
+import os
+import sys
+
+# Not from typing: see `startup`.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
+
+AGENT_STORE_VARIABLE = "TORCHELASTIC_USE_AGENT_STORE"
+SOCKET_VARIABLE = "TORCH_WORKER_SERVER_SOCKET"
+RANKS = ("0", "1")
+"""Those that look; of the others, which wait for rank 0 just as rank 1 does, nothing needs to be said."""
+TOLD_AFTER_S = 30.0
+"""How long rank 1 waits in silence: rank 0 may be reading its data."""
+_MODULE = "torch._C._distributed_c10d"
+_PARAMETERS = ("host_name", "port", "world_size", "is_master")
+_LISTENS_S = 2.0
+_AGENT_S = 10.0
+_LONGEST_ANSWER = 4096
+_AGENT_UP_S = 5.0
+"""How long the agent's socket may not be there yet: it is made half a second after the workers were started."""
+
+
+def watch() -> None:
+    """Begin to look, where rank 0's worker is to host the store. Called: when a worker's process is armed."""
+    port, rank = os.environ.get("MASTER_PORT", ""), os.environ.get("RANK", "")
+    if rank not in RANKS or os.environ.get(AGENT_STORE_VARIABLE) != "False" or not port.isdecimal():
+        return
+    found = StoreWatch(int(port), rank)
+    sys.meta_path.insert(0, found)
+    found.attach()  # a standby interpreter has imported torch before it was a worker
+
+
+class StoreWatch:
+    """Waits for torch's class of stores as a finder of modules that finds none; then for the first store."""
+
+    def __init__(self, port: int, rank: str) -> None:
+        """Attach to nothing yet."""
+        self._port = port
+        self._rank = rank
+        self._pid = os.getpid()
+        self._restore: Callable[[], None] | None = None
+
+    def find_spec(self, name: str, path: object = None, target: "ModuleType | None" = None) -> None:
+        """Find nothing. Called: for each module that is imported; the class is there before the modules that use it."""
+        if self._restore is None and name.startswith("torch.distributed."):
+            self.attach()
+
+    def attach(self) -> None:
+        """Have the class tell of each store that is made, if it is there."""
+        store = getattr(sys.modules.get(_MODULE), "TCPStore", None)
+        if store is None:
+            return
+        make, see = store.__init__, self.see
+
+        def __init__(self: object, *args: object, **kwargs: object) -> None:
+            made = see(args, kwargs)
+            try:
+                make(self, *args, **kwargs)
+            finally:
+                made()
+
+        __init__.__doc__ = make.__doc__
+        store.__init__ = __init__
+        self._restore = lambda: setattr(store, "__init__", make)
+
+    def see(self, args: tuple[object, ...], kwargs: "Mapping[str, object]") -> "Callable[[], object]":
+        """Take note of a store that is about to be made; return what to call when it is. Never raises."""
+        try:
+            given = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
+            if given.get("port") == self._port and os.getpid() == self._pid:
+                self.detach()
+                if not given.get("is_master") and os.environ.get(AGENT_STORE_VARIABLE) == "False":
+                    place = f"{given.get('host_name')}:{self._port}"
+                    return self._ask(str(given.get("host_name")), place) if self._rank == "0" else _tell_later(place)
+        except Exception:  # noqa: BLE001  # whatever is odd about this store, it is the script's
+            return _nothing
+        return _nothing
+
+    def detach(self) -> None:
+        """Leave everything as it was."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        if self._restore is not None:
+            self._restore()
+
+    def _ask(self, host: str, place: str) -> "Callable[[], object]":
+        """Have the agent open a store, unless there is one; the client that is about to be made waits for it."""
+        import socket
+        from contextlib import suppress
+
+        with suppress(OSError):
+            socket.create_connection((host, self._port), _LISTENS_S).close()
+            return _nothing
+        refusal = _refusal()
+        if refusal:
+            _tell(f"rank 0 connects to a store at {place}, and nobody hosts one ({refusal})")
+        else:
+            os.environ[AGENT_STORE_VARIABLE] = "True"  # `init_process_group` is to be its client, too
+        return _nothing
+
+
+def _tell_later(place: str) -> "Callable[[], object]":
+    import threading
+
+    text = f"rank 1 has waited {TOLD_AFTER_S:g} s for a store at {place}: rank 0 has not opened one yet"
+    timer = threading.Timer(TOLD_AFTER_S, _tell, (text,))
+    timer.daemon = True
+    timer.start()
+    return timer.cancel
+
+
+def _tell(text: str) -> None:
+    told = f"elastic: {text}. Try: elastic run --agent-store, if it is not to be rank 0's"
+    print(told, file=sys.stderr, flush=True)  # noqa: T201  # a worker's voice
+
+
+def _nothing() -> None:
+    """Follow a store that is of no interest."""
+
+
+def _refusal() -> str:
+    """Ask the agent; return why it does not open a store, empty when it does."""
+    import time
+
+    path = os.path.join(os.path.dirname(os.environ.get(SOCKET_VARIABLE, "")), "agent.sock")  # noqa: PTH118, PTH120
+    end_s = time.monotonic() + _AGENT_UP_S
+    while True:
+        try:
+            return _answer(path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            if not os.path.isabs(path) or time.monotonic() > end_s:  # noqa: PTH117
+                return "its agent has no control plane"
+            time.sleep(0.1)  # noqa: TID251  # a worker has no reactor
+        except Exception as err:  # noqa: BLE001  # told, and the script goes on
+            return f"its agent: {err}"
+
+
+def _answer(path: str) -> str:
+    """Return what the agent's control plane says against it; the client of that is a room that this one can't know."""
+    import socket
+
+    answer = b""
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.settimeout(_AGENT_S)
+        agent.connect(path)
+        agent.sendall(b"POST /handler/store HTTP/1.1\r\nHost: agent\r\nContent-Length: 0\r\n\r\n")
+        while len(answer) < _LONGEST_ANSWER and (piece := agent.recv(_LONGEST_ANSWER)):
+            answer += piece
+    head, _, text = answer.partition(b"\r\n\r\n")
+    return "" if head.split(b" ")[1:2] == [b"200"] else text.decode(errors="replace") or "no answer"
