@@ -82,7 +82,7 @@ class SpawnFailed(Record, frozen=True, kw_only=True):
 
 
 class HangFound(Record, frozen=True, kw_only=True):
-    """Workers give no sign of life any more; they still run."""
+    """Workers have failed that still run: they give no sign of life, or do not end after an uncaught exception."""
 
     failure: Failure
 

@@ -193,6 +193,15 @@ class Agent:
         if isinstance(self._state, Running):
             self.dispatch(m.HangFound(failure=examine()))
 
+    def on_overdue(self, exit: WorkerExit) -> None:
+        """Take a worker that has failed, by what it recorded, and does not end; `exit` is how it would have ended."""
+        state = self._state
+        if not isinstance(state, Running) or exit.local_rank not in state.alive - state.ignored:
+            return
+        late = f"{self._options.exit_timeout_s:g} s after its exception, for its threads or exit handlers"
+        self._reporter.notice(f"rank {exit.global_rank} has not ended {late}: it has failed (--exit-timeout)")
+        self.dispatch(m.HangFound(failure=self._examine((exit,), state.round)))
+
     def on_workers_stopped(self) -> None:
         """Take the end of the stop ladder from the group."""
         self._stopping.ended()

@@ -89,6 +89,8 @@ class AgentOptions(Record, frozen=True, kw_only=True):
     run_dir: str
     pid: int
     shutdown_timeout_s: float = 30.0
+    exit_timeout_s: float = 0.0
+    """How long a worker may take to end after an uncaught exception."""
     stop_signals: tuple[int, ...] = ()
     forwarded_signals: tuple[int, ...] = (signal.SIGUSR1, signal.SIGUSR2)
     """For the workers; they never stop the job."""

@@ -72,6 +72,8 @@ class RunSettings(Record, frozen=True, kw_only=True):
     fatal_exit_codes: tuple[int, ...] = ()
     policy: str = "intensity"
     policy_conf: Mapping[str, str] = {}
+    exit_timeout_s: float = 5.0
+    """How long a worker whose uncaught exception is on record may take to end; 0: for ever."""
     hang_timeout_s: float = 0.0
     """How long workers may give no sign of life; 0: for ever."""
     startup_timeout_s: float = 0.0

@@ -242,6 +242,8 @@ class _Job:
                 functions=self._functions,
                 disk=self._disk,
                 sent_to_all=guardian.signalled,
+                exit_timeout_s=settings.exit_timeout_s,
+                on_overdue=lambda exit: agent.on_overdue(exit),
             )
         )
         self._status.workers = workers

@@ -65,6 +65,14 @@ UPKEEP: tuple[OptionRow, ...] = (
     ),
     row(
         Section.RESTARTS,
+        "exit-timeout",
+        "SECONDS",
+        "How long a worker may take to end after an uncaught exception; then it is stopped, and has failed with that "
+        "exception. Exit handlers and threads may need the time. 0: any time.",
+        default="5",
+    ),
+    row(
+        Section.RESTARTS,
         "hang-timeout",
         "SECONDS",
         "Workers that give no sign of life for so long hang, which is a failure: no heartbeat "

@@ -134,10 +134,10 @@ def _debugging(draft: Draft, nproc: int) -> None:
 def _hangs(draft: Draft) -> None:
     choices = draft.choices
     held = choices.text("debug_rank") is not None
-    for dest in ("hang_timeout", "startup_timeout"):
+    for dest in ("hang_timeout", "startup_timeout", "exit_timeout"):
         limit_s = seconds(choices, dest)
         draft.take(f"{dest}_s", 0.0 if held else limit_s, dest)
-        if held and limit_s:
+        if held and limit_s and choices.chosen(dest):
             draft.tell(f"{choices.label(dest)} has no effect: --debug-rank turns time limits off")
 
 

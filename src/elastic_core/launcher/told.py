@@ -84,6 +84,7 @@ def agent_options(settings: RunSettings, node_id: str, run_dir: Path) -> AgentOp
         run_dir=str(run_dir),
         pid=os.getpid(),
         shutdown_timeout_s=settings.shutdown_timeout_s,
+        exit_timeout_s=settings.exit_timeout_s,
         stop_signals=stop_signals(settings),
         forwarded_signals=tuple(sorted((listed | FORWARDED_SIGNALS) - STOP_SIGNALS)),
         keep_interrupt=settings.debug_rank is not None,

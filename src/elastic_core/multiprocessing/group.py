@@ -15,6 +15,7 @@ from elastic_core.multiprocessing.console import Console
 from elastic_core.multiprocessing.disk import Disk, Lane
 from elastic_core.multiprocessing.oom import OomCounter
 from elastic_core.multiprocessing.process import WorkerProcess, remnants_exist, spawn
+from elastic_core.multiprocessing.record_pipe import RecordPipes
 from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.multiprocessing.sweep_use import Sweeper
 from elastic_core.multiprocessing.user_signals import UserSignals
@@ -43,6 +44,8 @@ class WorkerGroup:
         functions: Starts workers that call a function; closed by whoever made it.
         disk: Writes log files; closed by whoever made it. None: the group makes and closes its own.
         sent_to_all: As of `UserSignals`.
+        exit_timeout_s: How long a worker whose uncaught exception is on record has to end by itself; 0: for ever.
+        on_overdue: Called with the end that such a worker would have had, and again after that time if it lives on.
         clock: The host's clocks.
 
     The group can be started again once `on_stopped` was called. Threading: the reactor's thread.
@@ -63,6 +66,8 @@ class WorkerGroup:
         functions: "FunctionStarter | None" = None,
         disk: Disk | None = None,
         sent_to_all: Callable[[int], bool] | None = None,
+        exit_timeout_s: float = 0.0,
+        on_overdue: Callable[[WorkerExit], None] = lambda _: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Start nothing yet."""
@@ -87,6 +92,9 @@ class WorkerGroup:
         self._lingering: Timer | None = None
         self._look_serial = 0
         self._denied: set[int] = set()
+        self._exit_timeout_s = exit_timeout_s
+        self._on_overdue = on_overdue
+        self._record_pipes = RecordPipes(reactor, self._on_record)
         self._user_signals = UserSignals(
             reactor,
             running=self._ready_for_signals,
@@ -135,6 +143,8 @@ class WorkerGroup:
         self._oom = OomCounter()
         launches = tuple(launches)
         for launch in launches:
+            if self._exit_timeout_s > 0:
+                self._record_pipes.open(launch)
             worker = spawn(
                 launch,
                 reactor=self._reactor,
@@ -153,6 +163,18 @@ class WorkerGroup:
         if self._standby is not None:
             self._standby.prepare(launches)
 
+    def _on_record(self, pid: int, local_rank: int) -> None:
+        worker = self._workers.get(pid)
+        if worker is not None and worker.launch.local_rank == local_rank:
+            self._reactor.call_later(self._exit_timeout_s, partial(self._tell_overdue, worker))
+
+    def _tell_overdue(self, worker: WorkerProcess) -> None:
+        if worker not in self._running() or self._state.order is not None:
+            return
+        self._reactor.call_later(self._exit_timeout_s, partial(self._tell_overdue, worker))
+        at_ns, at_s = self._clock.wall_ns(), self._clock.monotonic_s()
+        self._on_overdue(self._exit_of(worker, 1, at_s=at_s, at_ns=at_ns))
+
     def _own_children(self) -> Collection[int]:
         own = set(self._spared())
         for part in (self._standby, self._functions):
@@ -163,6 +185,7 @@ class WorkerGroup:
     def _forget_round(self) -> None:
         # One that was given up is still reaped if it ends after all.
         self._forget_lingering()
+        self._record_pipes.close()
         self._lost = [worker for worker in (*self._lost, *self._workers.values()) if not worker.ended]
         self._workers.clear()
         self._denied.clear()
@@ -379,6 +402,7 @@ class WorkerGroup:
             self._advance(ladder.Looked(found=found))
 
     def _finish(self) -> None:
+        self._record_pipes.close()
         for worker in self._workers.values():
             worker.finish()
         self._sweeper.reap_adopted(workers=[worker.pid for worker in self._workers.values()])
@@ -391,6 +415,7 @@ class WorkerGroup:
 
     def close(self) -> None:
         """Give every descriptor back; what still runs gets KILL, and is not waited for."""
+        self._record_pipes.close()
         self._look_serial += 1
         for worker in (*self._workers.values(), *self._lost):
             if worker.reap() is None:

@@ -25,6 +25,8 @@ HOOKS_VARIABLE = "ELASTIC_WORKER_HOOKS"
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 FAULT_FILE_VARIABLE = "ELASTIC_FAULT_FILE"
 BEAT_FILE_VARIABLE = "ELASTIC_BEAT_FILE"
+RECORD_PIPE_SUFFIX = ".pipe"
+"""What follows the error file's name where the agent wants to know at once that something is in it."""
 STACKS_BELOW_RTMAX = 5
 """As in `beat_layout`, which costs more to import than all of this."""
 
@@ -36,11 +38,13 @@ class _Armed:
         self.pid = os.getpid()
         self.error_file = error_file
         self.previous: Callable[[type[BaseException], BaseException, TracebackType | None], object] = sys.excepthook
-        self.written = False
+        self.written = self.reported = False
 
     def excepthook(self, kind: type[BaseException], value: BaseException, trace: "TracebackType | None") -> None:
         """Write the exception, then let whoever was there before us print it."""
         self.write(value)
+        if value is getattr(sys, "last_value", None):  # else a script called us, and may go on
+            self.report()
         self.previous(kind, value, trace)
 
     def at_exit(self) -> None:
@@ -48,8 +52,25 @@ class _Armed:
         value = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         if value is not None:
             self.write(value)
+            self.report()
         elif _never_ran():
             self.write(None)
+
+    def report(self) -> None:
+        """Have the agent know that the process ends for the exception on record, if it wants to know; once."""
+        if self.reported or os.getpid() != self.pid:
+            return
+        self.reported = True
+        try:
+            fd = os.open(self.error_file + RECORD_PIPE_SUFFIX, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return  # nobody does
+        try:
+            os.write(fd, b"%d" % self.pid)
+        except OSError:
+            return
+        finally:
+            os.close(fd)
 
     def write(self, value: BaseException | None) -> None:
         """Write `value` (None: there was no program to run), once, in the armed process only."""

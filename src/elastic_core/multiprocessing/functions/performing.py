@@ -46,7 +46,8 @@ def perform(load: Load, result_fd: int) -> None:
     except BaseException as error:  # noqa: BLE001  # as at the interpreter's top
         # What we have to say about the call itself needs no traceback of ours.
         trace = None if isinstance(error, ElasticError) and not called else users_part(error.__traceback__)
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        sys.last_value = error.with_traceback(trace)  # as there: whoever is called next knows that the process ends
+        sys.excepthook(type(error), error, trace)
         sys.exit(1)
 
 
