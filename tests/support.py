@@ -108,10 +108,14 @@ class Elastic:
         """Processes with this run's id in their environment."""
         return processes_with(f"TORCHELASTIC_RUN_ID={self.run_id}")
 
-    def incident(self) -> dict[str, object]:
-        """The incident file that the run left."""
+    def incident_path(self) -> Path:
+        """Where the incident file is that the run left."""
         (path,) = self.runtime.glob("elastic-*/*/incident.json")
-        return json.loads(path.read_text())
+        return path
+
+    def incident(self) -> dict[str, object]:
+        """What is in it."""
+        return json.loads(self.incident_path().read_text())
 
     def wait(self, within_s: float = 60.0) -> int:
         """Return the exit code; a slow machine gets longer."""

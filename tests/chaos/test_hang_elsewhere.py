@@ -27,8 +27,8 @@ def test_all_nodes_start_again_when_a_rank_of_one_hangs(served_run):
         node.said(gen=1, world=2, restarts=1)
     rank = nodes[1].says()[0]["rank"]
     told = rf"elastic: rank {rank} failed: rank {rank} has not reached step 2 \(at 1 for 1\.\d+ s, in train\.py"
-    for node in nodes:
-        assert re.search(told, node.agent.err), node.agent.err
+    assert re.search(told, nodes[1].agent.err), nodes[1].agent.err
+    assert f"elastic: rank {rank} failed on b; restart 1 of 1 now" in nodes[0].agent.err
     served_run.all_end(*nodes)
 
 
@@ -62,8 +62,9 @@ def test_node_whose_ranks_wait_leaves_the_word_to_the_one_that_they_wait_for(red
     a, b = nodes
     assert "(at step 1, in train.py:" in a.agent.err
     assert "; waiting for other ranks; stacks: " in a.agent.err
-    for node in nodes:
-        assert f"elastic: rank {b.says()[0]['rank']} failed: " in node.agent.err
+    rank = b.says()[0]["rank"]
+    assert f"elastic: rank {rank} failed: " in b.agent.err
+    assert f"elastic: rank {rank} failed on b; restart 1 of 1 now" in a.agent.err
     redis_run.all_end(*nodes)
 
 
@@ -89,11 +90,12 @@ def test_the_line_at_which_a_worker_hangs_is_in_every_node_s_report(run):
     codes = {node.agent.wait(15) for node in nodes}
     assert len(codes) == 1
     assert codes != {0}
+    report = nodes[1].agent.err[nodes[1].agent.err.index("── run") :]
+    assert len(report.splitlines()) <= 25
+    assert f"rank {rank}" in report.splitlines()[0]
+    assert f"train.py:{line} in load_batch" in report, report
+    assert f" failed: rank {rank} on b: " in nodes[0].agent.err
     for node in nodes:
-        report = node.agent.err[node.agent.err.index("── run") :]
-        assert len(report.splitlines()) <= 25
-        assert f"rank {rank}" in report.splitlines()[0]
-        assert f"train.py:{line} in load_batch" in report, report
         assert node.agent.incident()["failure_class"] == "hang"
 
 
@@ -126,8 +128,9 @@ def test_each_node_names_the_ranks_that_did_not_reach_the_step_of_the_others(red
         rf"elastic: {ranks} have not reached step 2 \(at 1 for 1\.\d+ s, in train\.py:\d+\); the others have",
         b.agent.err,
     )
+    assert f" failed: {ranks} have not reached step 2" in b.agent.err
+    assert f"elastic: rank {late[0]} failed on b; restart 1 of 1 now" in a.agent.err
     for node in (a, b):
-        assert f" failed: {ranks} have not reached step 2" in node.agent.err
         for line in node.says():
             if line["gen"] == 0:
                 assert "in stuck" in stacks_of(node, line["rank"])

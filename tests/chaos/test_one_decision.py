@@ -1,5 +1,6 @@
 """Any worker's failure anywhere stops all workers everywhere at once; one decision, one report, one exit code."""
 
+import re
 import socket
 import time
 
@@ -76,23 +77,24 @@ def failed_s(node):
     return float(node.agent.out.partition("failed ")[2].split()[0])
 
 
-def block(node):
-    """Return the report, without the line that names this node's own copy."""
-    lines = node.agent.err[node.agent.err.index("── run") :].splitlines()
-    return [line for line in lines if not line.startswith("Incident:")]
-
-
 def rank_of(said, nodes, name):
     return next(line["rank"] for line, node in zip(said, nodes, strict=True) if node.name == name)
 
 
 def all_end_with(nodes, code, within_s=10):
-    """Wait until all have ended with this code, and return the one report that all have printed."""
+    """Wait until all have ended with this code, and return the one report; the other nodes name its node."""
     assert [node.agent.wait(within_s) for node in nodes] == [code] * len(nodes), [node.agent.err for node in nodes]
-    blocks = [block(node) for node in nodes]
-    assert all(one == blocks[0] for one in blocks), blocks
-    assert len(blocks[0]) < 25
-    return "\n".join(blocks[0])
+    (teller,) = (node for node in nodes if "── run" in node.agent.err)
+    told = teller.agent.err[teller.agent.err.index("── run") :]
+    assert len(told.splitlines()) <= 25
+    rank = re.search(r"failed: rank (\d+)", told)[1]
+    assert f"Incident on {socket.gethostname()}: {teller.agent.incident_path()}" in told
+    for node in nodes:
+        if node is not teller:
+            (line,) = (line for line in node.agent.err.splitlines() if "the report is that node's" in line)
+            assert line.startswith(f"elastic: run '{teller.agent.run_id}' failed: rank {rank} on {teller.name}: ")
+            assert line.endswith(f"; incident on {socket.gethostname()}: {node.agent.incident_path()}")
+    return told
 
 
 @pytest.mark.parametrize("failing", ["a", "c"])
@@ -143,7 +145,9 @@ def test_a_restart_is_told_and_counted_the_same_on_all_nodes(job):
     order(job, rank_of(said, nodes, "b"), "kill")
     assert {node.said(gen=1)["restarts"] for node in nodes} == {1}
     lines = [next(line for line in node.agent.err.splitlines() if "restart 1 of 1" in line) for node in nodes]
-    assert lines[0] == lines[1]
+    rank = rank_of(said, nodes, "b")
+    assert lines[0] == f"elastic: rank {rank} failed on b; restart 1 of 1 now"
+    assert lines[1] == f"elastic: rank {rank} failed: killed by SIGKILL (9) (on b); restart 1 of 1 now"
     order(job, rank_of(said, nodes, "a"), "9", gen=1)
     assert "restart budget of 1 used up" in all_end_with(nodes, 9)
 
@@ -229,7 +233,6 @@ def test_a_failure_that_repeats_ends_the_run_on_all_nodes(redis_run):
     assert [node.agent.wait() for node in nodes] == [1, 1]
     for node in nodes:
         assert "the same failure 2 times in a row, and no step between; restart 2 of 9 now" in node.agent.err
-        assert "Incident:" in node.agent.err
         told = node.agent.incident()["decision"]
         assert told["rule"] == "same-failure-limit"
         assert told["reason"].startswith(

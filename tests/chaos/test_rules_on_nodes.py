@@ -33,7 +33,7 @@ def test_counters_are_the_runs(run):
     run.exit_rank(1, again[0]["gen"], 3)
     for node in (a, b):
         node.ends(3)
-        assert "Decision: stop (rule 'once': 1 time is used up; once)" in node.agent.err
+        assert "stop (rule 'once': 1 time is used up; once)" in node.agent.err
 
 
 def test_a_node_is_left_out_at_once_and_another_one_only_if_enough_are_left(run, three):

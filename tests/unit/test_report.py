@@ -5,8 +5,8 @@ import pytest
 from msgspec.structs import replace
 
 from elastic_core.failure.classify import judge
-from elastic_core.failure.incident import build_incident, build_launcher_incident
-from elastic_core.failure.report import MAX_LINES, encodable, ranges, render, render_attempt
+from elastic_core.failure.incident import build_incident, build_launcher_incident, describe_decision
+from elastic_core.failure.report import MAX_LINES, encodable, ranges, render, render_attempt, render_elsewhere
 from elastic_core.types import ErrorRecord, Failure, FailureClass, Restart, Stop, WorkerExit
 
 AT_NS = 1_700_000_000_123_456_789
@@ -291,3 +291,21 @@ def test_a_restart_after_a_failure_on_another_node_is_one_line():
     text = render_attempt(elsewhere(decision=Restart()), restart=1, max_restarts=3)
     assert text.startswith("rank 12 failed: ValueError: boom (on gpu-7/10.0.0.7); ")
     assert text.endswith("restart 1 of 3 now")
+
+
+def test_another_nodes_failure_is_one_line_that_names_it_and_says_whose_a_path_is():
+    found = replace(incident([failed(), stopped(3)]), told_count=2, node_count=2)
+    line = render_elsewhere(found, incident_path="/run/incident.json", host="gpu-7")
+    assert line == (
+        "run 'bert-7' failed: rank 2 on n0: ValueError: boom; stop (2 of 2 restarts used); the report is that node's; "
+        "incident on gpu-7: /run/incident.json"
+    )
+    assert "Incident on gpu-7: /run/incident.json" in render(found, incident_path="/run/incident.json", host="gpu-7")
+    again = replace(found, decision=describe_decision(Restart()))
+    assert render_attempt(again, restart=1, max_restarts=3, elsewhere=True) == "rank 2 failed on n0; restart 1 of 3 now"
+
+
+def test_a_run_without_a_name_is_not_called_none():
+    found = incident([failed()], run_id="none")
+    assert render(found).startswith("── run failed: rank 2 ─")
+    assert render(found, title="run at node0:29500").startswith("── run at node0:29500 failed: rank 2 ─")

@@ -270,6 +270,8 @@ def _same(ours: Failure, theirs: Failure) -> bool:
 def _regroup_instead(state: Stopping, change: RoundEnded) -> Step:
     """Go on with the next round: nothing is left to decide about this one."""
     ledger, told = _regrouped(state.ledger, state.round, change)
+    if state.stop_asked_s is not None:  # this node goes itself: who else does, and what follows, is not its business
+        told = told[:1]
     within_s = change.stop_within_s
     hurry = () if within_s is None else (m.ShortenGrace(grace_s=within_s),)
     then: Then = Rejoin() if state.stop_asked_s is None else state.then

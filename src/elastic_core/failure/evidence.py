@@ -29,6 +29,7 @@ NODE_WORKERS = 8
 """How many workers a node tells more of than their ranks, besides its first."""
 RUN_WORKERS = 16
 RUN_NODES = 32
+FEW_NODES = 4
 NODE_BYTES = 15_000
 RUN_BYTES = 24_000
 _ROOM = ((NODE_WORKERS, FRAMES), (NODE_WORKERS // 2, FRAMES // 4), (0, 0))
@@ -115,7 +116,7 @@ def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, rest
         secondary=(*incident.secondary, *_others_failed(first, reports, told))[:RUN_WORKERS],
         stopped=tuple(worker for known in told.values() if known is not None for worker in known.stopped)[:RUN_WORKERS],
         finished_count=sum(report.finished_count for report in reports),
-        nodes=tuple(_node(report, told[report.node_id]) for report in reports[:RUN_NODES]),
+        nodes=tuple(_node(report, told[report.node_id]) for report in _listed(first, reports)),
         told_count=len(reports),
         progress=failure.progress,
         failed_count=max(0, failed),
@@ -153,6 +154,13 @@ def _read(text: str) -> NodeEvidence | None:
         return msgspec.json.decode(text, type=NodeEvidence) if text else None
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+
+
+def _listed(first: NodeReport, reports: Sequence[NodeReport]) -> Sequence[NodeReport]:
+    """Return the reports of those nodes that are named, the one where it began among the few that are always left."""
+    if first in reports[FEW_NODES:]:
+        reports = (first, *(report for report in reports if report is not first))
+    return reports[:RUN_NODES]
 
 
 def _node(report: NodeReport, known: NodeEvidence | None) -> IncidentNode:
@@ -242,7 +250,7 @@ def _bounded(incident: Incident) -> Incident:
     stages: tuple[Callable[[Incident], Incident], ...] = (
         lambda it: replace(it, secondary=tuple(map(_bare, it.secondary)), stopped=tuple(map(_bare, it.stopped))),
         lambda it: replace(it, stopped=(), nodes=it.nodes[: RUN_NODES // 2]),
-        lambda it: replace(_shrunk(it, _ROOM[0]), nodes=it.nodes[:4]),
+        lambda it: replace(_shrunk(it, _ROOM[0]), nodes=it.nodes[:FEW_NODES]),
         lambda it: _shrunk(it, _ROOM[-1]),
     )
     for shorten in stages:

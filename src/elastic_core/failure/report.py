@@ -18,12 +18,22 @@ MAX_LOG_PATHS = 2
 MAX_GROUPS = 3
 MAX_NODES = 4
 MAX_SUMMARY_LINES = 5
+NO_ID = "none"
+"""What a run with `static` is called by, as in torch, where nobody gave it a name: none at all."""
 
 _PLAIN = {"…": "...", "─": "-", "·": "-"}
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
-def render(incident: Incident, *, width: int = 100, encoding: str = "utf-8", incident_path: str = "") -> str:
+def render(
+    incident: Incident,
+    *,
+    width: int = 100,
+    encoding: str = "utf-8",
+    incident_path: str = "",
+    title: str = "",
+    host: str = "",
+) -> str:
     """Return the block that ends a failed run: at most 25 lines, none but those of paths wider than `width`.
 
     Args:
@@ -31,23 +41,40 @@ def render(incident: Incident, *, width: int = 100, encoding: str = "utf-8", inc
         width: The terminal's width; less than 40 is taken as 40.
         encoding: What the stream can show; other characters are replaced (by several, where one does not do).
         incident_path: Where the incident's file is; empty: it was not written.
+        title: What the run is called; empty: by its id.
+        host: The host of that file, where there are several.
     """
+    title = title or _title(incident)
     width = max(width, MIN_WIDTH)
     # Fewer frames first: all the rest is bounded, and a shorter traceback loses least.
     for frame_count in (4, 3, 2, 1):
-        lines = list(map(clean, _block(incident, width, incident_path, frame_count)))
+        lines = list(map(clean, _block(incident, width, incident_path, frame_count, title, host)))
         if len(lines) <= MAX_LINES:
             break
     return encodable("\n".join(lines), encoding)
 
 
-def render_attempt(incident: Incident, *, restart: int, max_restarts: int | None, encoding: str = "utf-8") -> str:
+def render_elsewhere(
+    incident: Incident, *, title: str = "", incident_path: str = "", host: str = "", encoding: str = "utf-8"
+) -> str:
+    """Return the one line about the end of a run whose block another node prints; for the rest see `render`."""
+    summary = f"{_subject(incident, verb=False)} on {incident.node_id}: {shortened(incident.summary, MAX_SUMMARY)}"
+    decision = f"; {_decision(incident.decision)}" if incident.decision is not None else ""
+    copy = f"; incident{_on(host)}: {incident_path}" if incident_path else ""
+    text = f"{title or _title(incident)} failed: {summary}{decision}; the report is that node's{copy}"
+    return encodable(clean(text), encoding)
+
+
+def render_attempt(
+    incident: Incident, *, restart: int, max_restarts: int | None, elsewhere: bool = False, encoding: str = "utf-8"
+) -> str:
     """Return the one line about a failure that the run survives; rather long than without what matters.
 
     Args:
         incident: What happened, with its decision.
         restart: Which restart this causes, from 1.
         max_restarts: How many there may be; None: not limited by count.
+        elsewhere: Another node says what failed: this line is short.
         encoding: What the stream can show.
     """
     decision = incident.decision
@@ -64,6 +91,8 @@ def render_attempt(incident: Incident, *, restart: int, max_restarts: int | None
     others = incident.failed_count if incident.told_count else len(incident.secondary)
     if others:
         consequence = f"; {_count(others, 'other')} failed after it{consequence}"
+    if elsewhere:
+        return encodable(clean(f"{subject} on {incident.node_id}{consequence}"), encoding)
     summary = shortened(incident.summary, MAX_SUMMARY)
     return encodable(clean(f"{subject}: {summary}{where}{consequence}"), encoding)
 
@@ -99,8 +128,10 @@ def ranges(ranks: Iterable[int]) -> str:
 # --- the block's parts, from top to bottom
 
 
-def _block(incident: Incident, width: int, incident_path: str, frame_count: int) -> Iterator[str]:
-    yield _rule(f"run {incident.run_id!r} failed: {_subject(incident, verb=False)}", width)
+def _block(
+    incident: Incident, width: int, incident_path: str, frame_count: int, title: str, host: str
+) -> Iterator[str]:
+    yield _rule(f"{title} failed: {_subject(incident, verb=False)}", width)
     yield from _identity(incident, width)
     yield from _message(incident, width)
     if incident.first is not None and incident.first.exception is not None:
@@ -108,12 +139,20 @@ def _block(incident: Incident, width: int, incident_path: str, frame_count: int)
     yield from _others(incident, width)
     yield from _logs(incident)
     if incident.hang is not None and incident.hang.stacks:
-        yield f"Stacks: {incident.hang.stacks}"
+        yield f"Stacks{_on(incident.node_id if incident.told_count > 1 else '')}: {incident.hang.stacks}"
     if incident.decision is not None:
         yield _cut(f"Decision: {_decision(incident.decision)}", width)
     if incident_path:
-        yield f"Incident: {incident_path}"
+        yield f"Incident{_on(host)}: {incident_path}"
     yield "─" * width
+
+
+def _title(incident: Incident) -> str:
+    return f"run {incident.run_id!r}" if incident.run_id != NO_ID else "run"
+
+
+def _on(place: str) -> str:
+    return f" on {place}" if place else ""
 
 
 def _rule(title: str, width: int) -> str:

@@ -22,7 +22,7 @@ from elastic_core.failure.incident import (
     describe_decision,
     to_failure,
 )
-from elastic_core.failure.report import render, render_attempt
+from elastic_core.failure.report import NO_ID, render, render_attempt, render_elsewhere
 from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.hang import Hang
 from elastic_core.launcher.incident_files import INCIDENT_FILE, IncidentFiles
@@ -118,6 +118,7 @@ class IncidentReporter:
         `heard_s`: when this node ordered the stop, or heard of it, in monotonic seconds.
         """
         everyone = tuple(exits)
+        self._node_id = round_.node_id or self._node_id
         evidence = self._gather(everyone)
         failed = [worker for worker in evidence.failed if worker.origin is not Origin.STOPPED]
         told = NodeReport(
@@ -260,7 +261,8 @@ class IncidentReporter:
         told = replace(incident, decision=describe_decision(decision))
         # Only the built-in policy promises a number of restarts; another's budget is its own.
         budget = self._settings.max_restarts if self._settings.policy == "intensity" else None
-        text = render_attempt(told, restart=self._restarts, max_restarts=budget, encoding=_encoding())
+        elsewhere, encoding = self._is_elsewhere(incident), _encoding()
+        text = render_attempt(told, restart=self._restarts, max_restarts=budget, elsewhere=elsewhere, encoding=encoding)
         self._line(f"elastic: {text}")
 
     def _examined_or_launcher(self, failure: Failure) -> Incident:
@@ -312,10 +314,27 @@ class IncidentReporter:
         path = self._write(incident)
         self._before_restart = incident if isinstance(decision, Restart) else None
         if isinstance(decision, Stop) and decision.outcome == "failed":
-            self._line(*render(incident, width=_width(), encoding=_encoding(), incident_path=path).split("\n"))
+            self._print_end(incident, path)
         elif isinstance(decision, Stop):
             self._notice(f"ending the run as done: {decision.reason}")
         return incident.exit_code
+
+    def _print_end(self, incident: Incident, path: str) -> None:
+        """Print the block, or, where another node does, a line that names it."""
+        several = (incident.node_count or 1) > 1
+        settings, encoding, host = self._settings, _encoding(), self._host if several else ""
+        title = f"run at {settings.rdzv_endpoint}" if settings.run_id == NO_ID else ""
+        if self._is_elsewhere(incident):
+            text = render_elsewhere(incident, title=title, incident_path=path, host=host, encoding=encoding)
+            self._notice(text)
+            return
+        block = render(incident, width=_width(), encoding=encoding, incident_path=path, title=title, host=host)
+        self._line(*block.split("\n"))
+
+    def _is_elsewhere(self, incident: Incident) -> bool:
+        """Return whether the node where it failed will print it: it was there when its workers had been stopped."""
+        whose = incident.node_id
+        return whose != self._node_id and any(node.complete and node.node_id == whose for node in incident.nodes)
 
     def restarted(self, *, rendezvous_s: float, start_s: float) -> None:
         """Write once more the incident that led to a restart, now that it is known what that took, in seconds."""

@@ -33,6 +33,7 @@ from elastic_core.rendezvous.leading import (
 )
 from elastic_core.rendezvous.left_out import carried, still_out
 from elastic_core.rendezvous.steps_of_all import GATHER_STEPS_S, answers, merged, standing
+from elastic_core.rendezvous.texts import nodes
 from elastic_core.types import Failure, FailureClass, NodeReport
 
 GATHER_S = 2.0
@@ -235,7 +236,7 @@ def _change(
         kind="regroup",
         exclude=exclude,
         exclude_s=exclude_s,
-        reason=reason,
+        reason=f"{reason}; {_what_follows(view, current, lost, arrived)}",
         by=view.node,
         lost=names,
         unclean=unclean,
@@ -268,6 +269,26 @@ def _too_many_changes(
         rule="max-membership-changes",
         failure=failure if names else None,
     )
+
+
+def _what_follows(view: View, current: RoundDocument, lost: Sequence[RosterEntry], arrived: int) -> str:
+    """Return who goes on, or what is waited for."""
+    left = [entry for entry in current.roster if entry not in lost]
+    count = min(len(left) + arrived, view.max_nodes)
+    if arrived:
+        return f"{nodes(count)} go on"
+    waiting = sum(
+        1
+        for member in view.members
+        if member.record.state == "ready" and member.incarnation not in current.incarnations
+    )
+    short = view.min_nodes - count
+    if short > waiting:
+        return f"{nodes(count)} left of at least {view.min_nodes}: waiting for {short - waiting} more"
+    workers = sum(entry.nproc for entry in left)
+    here = f"{nodes(count)} with {workers} worker{'' if workers == 1 else 's'}"
+    verb = "goes on" if count == 1 else "go on"
+    return f"{here} {verb}" + (f", and {waiting} more that waited" if waiting else "")
 
 
 def _told(lost: Sequence[RosterEntry], unclean: Sequence[str], arrived: int) -> str:
