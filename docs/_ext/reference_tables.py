@@ -109,6 +109,8 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "ELASTIC_ETCD_USERNAME": "user of backend `etcd`, where neither URL nor `username` in `--rdzv-conf` says it",
     "ELASTIC_ETCD_PASSWORD": "its password, where neither URL nor `password_file` in `--rdzv-conf` says it",
     "ELASTIC_C10D_TOKEN": "token that all nodes of backend `c10d` share, where `token_file` is not given",
+    "ELASTIC_KEEP": "`1` in what a worker starts: that process is [left running](../explanation/no-orphans.md) on "
+    "purpose; the launcher's own is not passed on to workers",
     "PATH": "where a program of `--no-python` is looked for, and the server of backend `c10d`",
     "ELASTIC_DEBUG": "`1`: an error of the command line also shows its traceback",
 }

@@ -171,3 +171,36 @@ def test_a_subreaper_inherits_finds_and_reaps_orphans(tmp_path):
     )
     assert result.stdout == "done\n", result.stderr
     os.kill(int((tmp_path / "orphan.pid").read_text()), signal.SIGKILL)
+
+
+HOOKS = """
+import os, subprocess, sys, threading
+from elastic_core.agent.subreaper import become_subreaper
+from elastic_core.multiprocessing import procfs, sweep
+
+assert become_subreaper()
+ours, go_on = [], threading.Event()
+
+def hook():  # waits for what it has started when it has the time
+    ours.append(subprocess.Popen(["/bin/sh", "-c", "exit 7"]))
+    left = subprocess.run(["/bin/sh", "-c", "(exit 3) & echo $!"], stdout=subprocess.PIPE, check=True).stdout
+    ours.append(int(left))
+    go_on.wait()
+    print(ours[0].wait(), flush=True)
+
+thread = threading.Thread(target=hook)
+thread.start()
+reaped = []
+while len(ours) < 2 or ours[1] not in reaped or procfs.read_stat(ours[0].pid).state != "Z":
+    reaped += sweep.reap_adopted([])
+assert sweep.reap_adopted([], own_session=False) == []
+go_on.set()
+thread.join()
+"""
+
+
+def test_a_child_that_a_hook_waits_for_is_left_to_it(tmp_path):
+    result = subprocess.run(
+        [sys.executable, "-c", HOOKS], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert result.stdout == "7\n", result.stderr

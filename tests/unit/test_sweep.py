@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastic_core.multiprocessing import procfs, sweep
+from elastic_core.multiprocessing import procfs, sweep, sweep_use
 
 ENTRY = b"ELASTIC_INCARNATION=abc"
 
@@ -101,3 +101,135 @@ def test_without_children_files_the_children_come_from_a_map(proc, monkeypatch):
     assert (children(5), children(77), children(78)) == ([77], [78], [])
     assert sweep.survivors("abc", root_pid=5) == (77, 78)
     assert sweep.survivors("abc", root_pid=5, exclude=[77]) == ()
+
+
+# --- who is a worker's
+
+
+class Table:
+    """A process table; who is in it is seen by sweeps."""
+
+    def __init__(self, proc, monkeypatch):
+        self.proc, self.pids, self.sessions = proc, [], {}
+        monkeypatch.setattr(procfs, "list_pids", lambda: sorted(self.pids))
+        monkeypatch.setattr(procfs, "has_children_files", lambda: False)
+        monkeypatch.setattr(sweep.os, "getpid", lambda: 5)
+        monkeypatch.setattr(sweep.os, "getsid", lambda pid: self.sessions.get(pid, -1))
+
+    def add(self, pid, *, parent=1, group=None, session=None, environ=b"", limit=-1, command=b"x\0", start=9876):
+        ids = b"%d %d" % (group or pid, session or group or pid)
+        line = stat_of(b"x", pid=pid, parent=parent).replace(b"70 60", ids)
+        self.proc[f"/proc/{pid}/stat"] = line.replace(b"9876", b"%d" % start)
+        self.proc[f"/proc/{pid}/environ"] = environ
+        self.proc[f"/proc/{pid}/limits"] = b"Max file locks            %d  unlimited  locks\n" % limit
+        self.proc[f"/proc/{pid}/cmdline"] = command
+        self.pids.append(pid)
+        self.sessions[pid] = session or group or pid
+
+    def remove(self, pid):
+        self.pids.remove(pid)
+        del self.sessions[pid], self.proc[f"/proc/{pid}/stat"]
+
+
+@pytest.fixture
+def table(proc, monkeypatch):
+    table = Table(proc, monkeypatch)
+    table.add(5)
+    return table
+
+
+LIMIT = procfs.limit_mark("abc")
+
+
+def test_a_limit_mark_is_this_incarnations_and_beyond_what_could_be_reached(table):
+    table.add(10, limit=LIMIT)
+    table.add(11, limit=procfs.limit_mark("abd"))
+    assert [procfs.has_limit(pid, LIMIT) for pid in (10, 11, 12)] == [True, False, False]
+    assert 1 << 62 <= LIMIT < (1 << 63) - 1
+
+
+def test_beside_strangers_only_what_is_a_workers_counts_among_our_descendants(table):
+    table.add(10, parent=5)  # was there before, or was attached
+    table.add(11, parent=10)
+    table.add(20, parent=5, environ=ENTRY)
+    table.add(21, parent=20)
+    table.add(22, parent=5, session=20)
+    table.add(23, parent=5, group=22, session=22)
+    table.add(30, parent=5, limit=LIMIT)
+    table.add(31, parent=5, session=30)
+    table.add(40, parent=5, session=7)
+    assert tuple(sorted(sweep.survivors("abc", root_pid=5))) == (10, 11, 20, 21, 22, 23, 30, 31, 40)
+    assert set(sweep.survivors("abc", root_pid=5, strangers=True)) == {20, 21, 22, 23, 30, 31}
+    assert set(sweep.survivors("abc", root_pid=5, strangers=True, workers=[7])) == {20, 21, 22, 23, 30, 31, 40}
+
+
+def test_the_guard_of_an_agent_that_a_worker_is_is_nobodys_prey(table):
+    table.add(10, limit=LIMIT)
+    table.add(11, parent=10, limit=LIMIT, command=b"python\0elastic-guard\0")
+    table.add(12, parent=11, limit=LIMIT)
+    assert sweep.survivors("abc", root_pid=None) == (10,)
+
+
+def sweeper(**changes):
+    options = {"subreaper": False, "strangers": False, "spared": tuple} | changes
+    return sweep_use.Sweeper("abc", **options)
+
+
+@pytest.fixture
+def usable(monkeypatch):
+    monkeypatch.setattr(procfs, "is_usable", lambda: True)
+
+
+def found_by(made):
+    return {found.pid for found in made.look(workers=(), abandoned=())}
+
+
+def test_a_session_counts_while_it_has_existed_without_a_gap(table, usable):
+    made = sweeper()
+    table.add(71, session=70)
+    made.ended(70)
+    made.ended(80)  # has left nobody
+    table.add(72, session=70)
+    table.add(81, session=80)
+    assert found_by(made) == {71, 72}
+    table.remove(71)
+    assert found_by(made) == {72}, "it was seen together with the first"
+    table.remove(72)
+    table.add(73, session=70)
+    assert found_by(made) == set(), "the session of another that was given the number"
+
+
+def test_a_number_that_comes_again_with_another_start_holds_no_session(table, usable):
+    made = sweeper()
+    table.add(71, session=70)
+    made.ended(70)
+    table.remove(71)
+    table.add(71, session=70, start=9999)
+    assert found_by(made) == set()
+
+
+def test_what_is_to_stay_is_spared_with_all_that_it_starts(table, usable):
+    made = sweeper()
+    table.add(10, environ=ENTRY)
+    table.add(11, parent=10, environ=ENTRY + b"\0ELASTIC_KEEP=1\0")
+    table.add(12, parent=11, limit=LIMIT)
+    table.add(13, environ=ENTRY + b"\0ELASTIC_KEEP=0\0")
+    table.proc["/proc/11/comm"] = b"up\x1b[2J\nload\xff\n"
+    assert found_by(made) == {10, 13}
+    assert made.left_running() == ("11 up?[2J?load\ufffd", "12 ?")
+    table.remove(11)
+    assert made.left_running() == ("12 ?",)
+
+
+@pytest.mark.parametrize("shown", ["/proc/self of nobody", "4711"])
+def test_without_a_proc_of_ours_nobody_is_found(table, monkeypatch, shown):
+    def readlink(path):
+        if shown.isdigit():
+            return shown
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(procfs.os, "readlink", readlink)
+    table.add(10, environ=ENTRY)
+    made = sweeper()
+    assert made.blind
+    assert found_by(made) == set()

@@ -30,8 +30,6 @@ TYPE_CHECKING = False  # as in procfs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-GUARD_MARK = b"\0elastic-guard\0"
-"""How a guard's command line ends: its last argument, for people to see and for other guards to spare it."""
 LAST_ACT_MARK = "elastic-last-act"
 SIDECAR_ENTRY = b"ELASTIC_SIDECAR=1"
 """What marks the agent's own servers, beside its incarnation: a fence spares them, the end of the agent does not."""
@@ -245,6 +243,8 @@ def hunt(
     It ends after half a minute at most, and when it is `still` wanted no more. `fenced_agent`: the agent, if it exists
     and only its workers are to go.
     """
+    if not procfs.is_usable():
+        return False
     began_s = time.monotonic()
     quarry = Quarry(incarnation, workers, fenced_agent=fenced_agent, still=still)
     clear_looks = 0
@@ -284,7 +284,8 @@ class Quarry:
     """Finds and kills what carries the incarnation, whatever that started, and all that stayed in its sessions.
 
     A process may overwrite its environment (to set its title), or start others with an empty one: their parent, their
-    process group or their session gives them away.
+    process group or their session gives them away, or the limit that marks what descends from a worker. What was
+    started to stay (`ELASTIC_KEEP=1`) is spared, with all that it starts.
     """
 
     def __init__(
@@ -297,7 +298,9 @@ class Quarry:
     ) -> None:
         """Hunt one agent's workers; `workers` are those that it named. A fenced agent and its servers are spared."""
         self._entry = os.fsencode(f"ELASTIC_INCARNATION={incarnation}")
+        self._limit = procfs.limit_mark(incarnation)
         self._workers = workers
+        self._kept: set[int] = set()
         self._agent = fenced_agent
         self._still = still
         self._own = os.getpid()
@@ -334,14 +337,15 @@ class Quarry:
                 seen.append(stat)
         if not self._still():
             return False  # asked after the listing: who was started after the word that ends the hunt is in no list
-        for stat in seen:
-            if self._is_worker(stat):
-                self._doom(stat, found)
-        missed = [stat for stat in seen if stat.pid not in found]
-        while kin := [stat for stat in missed if self._is_kin(stat, found)]:
-            for stat in kin:
-                self._doom(stat, found)
-            missed = [stat for stat in missed if stat.pid not in found]
+        for is_worker in (self._is_worker, self._is_marked_by_limit):
+            for stat in seen:
+                if stat.pid not in found and is_worker(stat):
+                    self._doom(stat, found)
+            missed = [stat for stat in seen if stat.pid not in found]
+            while kin := [stat for stat in missed if self._is_kin(stat, found)]:
+                for stat in kin:
+                    self._doom(stat, found)
+                missed = [stat for stat in missed if stat.pid not in found]
         return bool(seen)
 
     def _is_worker(self, stat: procfs.ProcessStat) -> bool:
@@ -349,15 +353,26 @@ class Quarry:
             return True
         return procfs.has_environment_entry(stat.pid, self._entry) and not self._is_spared(stat)
 
+    def _is_marked_by_limit(self, stat: procfs.ProcessStat) -> bool:
+        # After the others: most of what is alive is a stranger's, and has to be read once more for this.
+        return not stat.kernel and procfs.has_limit(stat.pid, self._limit) and not self._is_exempt(stat)
+
     def _is_kin(self, stat: procfs.ProcessStat, found: dict[int, procfs.ProcessStat]) -> bool:
         if stat.parent not in found and stat.group not in self._led and stat.session not in self._led:
             return False
-        if self._is_spared(stat):
-            return False
+        return not self._is_exempt(stat)
+
+    def _is_exempt(self, stat: procfs.ProcessStat) -> bool:
         # The guard of an agent that one of our workers was: it has a hunt of its own to run.
-        return not (procfs.read_file(f"/proc/{stat.pid}/cmdline") or b"").endswith(GUARD_MARK)
+        if procfs.is_guard(stat.pid):
+            self._kept.add(stat.pid)
+            return True
+        return self._is_spared(stat)
 
     def _is_spared(self, stat: procfs.ProcessStat) -> bool:
+        if stat.parent in self._kept or procfs.has_environment_entry(stat.pid, procfs.KEEP_ENTRY):
+            self._kept.add(stat.pid)
+            return True
         if self._agent is None:
             return False
         return stat.pid == self._agent or procfs.has_environment_entry(stat.pid, SIDECAR_ENTRY)

@@ -18,6 +18,7 @@ from elastic_core.reactor import Reactor
 OPEN_LIMIT_S = 300.0
 """How long the store may take to listen: importing torch from a cold network disk takes minutes."""
 
+_WORKERS_OWN = ("ELASTIC_WORKER_HOOKS", "ELASTIC_KEEP")
 _START_LIMIT = 3
 _START_WINDOW_S = 60.0
 _CHUNK_BYTES = 65536
@@ -245,7 +246,7 @@ class StoreSidecar:
 
         Whoever signals the agent's whole group or cgroup means the workers, which may use the store until they end.
         """
-        environment = {name: value for name, value in os.environ.items() if name != "ELASTIC_WORKER_HOOKS"}
+        environment = {name: value for name, value in os.environ.items() if name not in _WORKERS_OWN}
         # It has no business on any device, so that no device's extension of torch needs to be loaded.
         environment |= {
             "ELASTIC_INCARNATION": self._incarnation,

@@ -41,6 +41,7 @@ from elastic_core.multiprocessing.console import Console
 from elastic_core.multiprocessing.disk import END_S, Disk
 from elastic_core.multiprocessing.group import WorkerGroup
 from elastic_core.multiprocessing.spec import WorkerLaunch
+from elastic_core.multiprocessing.sweep import has_strangers
 from elastic_core.plugins.missing import FAILURE_GROUP, RENDEZVOUS_GROUP
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.reactor import Reactor
@@ -127,6 +128,8 @@ class _Job:
         self._settings = settings
         self._cleanup = cleanup
         self._own_process = own_process
+        # Before anything of ours is started: what is there now is none of ours, nor is what it will start.
+        self._strangers = own_process and has_strangers()
         self._timings = timings
         self._outcome = outcome
         self._brought = brought
@@ -236,6 +239,7 @@ class _Job:
                 on_stopped=lambda: agent.on_workers_stopped(),
                 incarnation=self._incarnation,
                 subreaper=subreaper,
+                strangers=self._strangers,
                 notice=notice,
                 spared=lambda: self._own_children(guardian, handler),
                 standby=standby,
@@ -319,6 +323,9 @@ class _Job:
         self._observers.close()
         if self._sidecar is not None:
             self._sidecar.close()
+        if kept := workers.left_running():
+            until = " until this process ends, as process 1" if os.getpid() == 1 else ""
+            notice(f"left running on purpose (ELASTIC_KEEP=1){until}: {', '.join(kept)}")
         if self._timings is not None:
             self._timings.take(journal.events)
         self._finish(result, journal, run_dir)

@@ -102,6 +102,7 @@ def worker_environment(
     env.pop("ELASTIC_WORKER_HOOKS", None)
     env.pop("ELASTIC_FAULT_FILE", None)
     env.pop("ELASTIC_BEAT_FILE", None)
+    env.pop("ELASTIC_KEEP", None)  # for what a worker starts: ours would make all that it starts stay
     if paths.beat_file:
         env["ELASTIC_BEAT_FILE"] = paths.beat_file
     if paths.timer_file:

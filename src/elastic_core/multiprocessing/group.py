@@ -17,6 +17,7 @@ from elastic_core.multiprocessing.oom import OomCounter
 from elastic_core.multiprocessing.process import WorkerProcess, remnants_exist, spawn
 from elastic_core.multiprocessing.record_pipe import RecordPipes
 from elastic_core.multiprocessing.spec import WorkerLaunch
+from elastic_core.multiprocessing.sweep import Survivor, kill_pids
 from elastic_core.multiprocessing.sweep_use import Sweeper
 from elastic_core.multiprocessing.user_signals import UserSignals
 from elastic_core.reactor import Reactor, Timer
@@ -38,6 +39,7 @@ class WorkerGroup:
         on_stopped: Called once for each `stop`, when nothing is left of any worker; never from inside `stop`.
         incarnation: What marks the environment of this agent's workers (`ELASTIC_INCARNATION`).
         subreaper: Whether this process is a subreaper.
+        strangers: Whether it may have descendants that no worker started.
         notice: Takes one line for people.
         spared: Gives the pids of the agent's own children that are no workers (the guard).
         standby: Has spares for workers; closed by whoever made it. None: each worker is started afresh.
@@ -61,6 +63,7 @@ class WorkerGroup:
         incarnation: str,
         subreaper: bool,
         notice: Callable[[str], None],
+        strangers: bool = False,
         spared: Callable[[], Collection[int]] = tuple,
         standby: "StandbyPool | None" = None,
         functions: "FunctionStarter | None" = None,
@@ -79,7 +82,7 @@ class WorkerGroup:
         self._on_stopped = on_stopped
         self._notice = notice
         self._clock = clock
-        self._sweeper = Sweeper(incarnation, subreaper=subreaper, spared=self._own_children)
+        self._sweeper = Sweeper(incarnation, subreaper=subreaper, strangers=strangers, spared=self._own_children)
         self._spared = spared
         self._standby = standby
         self._functions = functions
@@ -103,6 +106,8 @@ class WorkerGroup:
             sent_to_all=sent_to_all,
         )
         self._untold: deque[tuple[list[Lane], float, Callable[[], None]]] = deque()
+        self._blind_noticed = False
+        self._mixed: Mapping[int, tuple[Survivor, ...]] = {}
 
     # --- what there is
 
@@ -139,22 +144,30 @@ class WorkerGroup:
         """
         if self._state.leaders or self._state.order is not None:
             raise IllegalEventError("workers of an earlier round are still there")
+        if self._sweeper.blind and not self._blind_noticed:
+            self._blind_noticed = True
+            self._notice(
+                "no /proc of this process namespace is mounted: what workers leave behind can't be found, and may "
+                "survive them; Try: mount one"
+            )
         self._forget_round()
         self._oom = OomCounter()
         launches = tuple(launches)
         for launch in launches:
             if self._exit_timeout_s > 0:
                 self._record_pipes.open(launch)
-            worker = spawn(
-                launch,
-                reactor=self._reactor,
-                sinks=self._sinks,
-                disk=self._disk,
-                notice=self._notice,
-                standby=self._standby,
-                functions=self._functions,
-                on_returned=self._on_returned,
-            )
+            with self._sweeper.marking():
+                worker = spawn(
+                    launch,
+                    reactor=self._reactor,
+                    sinks=self._sinks,
+                    disk=self._disk,
+                    notice=self._notice,
+                    standby=self._standby,
+                    functions=self._functions,
+                    on_returned=self._on_returned,
+                )
+            self._sweeper.started(worker.pid)
             self._workers[worker.pid] = worker
             self._advance(ladder.LeaderStarted(pid=worker.pid, group=worker.leads_group))
             if not worker.watch(self._reactor, partial(self._on_pidfd, worker)):
@@ -238,6 +251,8 @@ class WorkerGroup:
         if code is None:
             return
         remnants = worker.has_remnants()
+        if worker.leads_group:
+            self._sweeper.ended(worker.pid)
         worker.unwatch(self._reactor)
         if worker.given_up:
             return
@@ -328,6 +343,10 @@ class WorkerGroup:
     def _advance(self, event: ladder.LadderEvent) -> None:
         step = ladder.advance(self._state, event, now_s=self._clock.monotonic_s())
         self._state = step.state
+        self._mixed = self._sweeper.mixed_groups(
+            {action.pid for action in step.actions if isinstance(action, ladder.SignalLeader) and action.group}
+            | {action.pgid for action in step.actions if isinstance(action, ladder.SignalRemnants)}
+        )
         for action in step.actions:
             self._perform(action)
         self._set_timer()
@@ -350,7 +369,7 @@ class WorkerGroup:
                 self._signal_leader(self._workers[pid], signum, group=group)
             case ladder.SignalRemnants(pgid=pgid, signum=signum):
                 if remnants_exist(pgid):
-                    self._permitted(pgid, lambda: _send_and_continue(partial(os.killpg, pgid), signum))
+                    self._permitted(pgid, lambda: _send_and_continue(partial(self._send_group, pgid, None), signum))
             case ladder.SignalStray(found=found, signum=signum):
                 _send_and_continue(partial(self._sweeper.send, found), signum)
             case ladder.GiveUpLeader(pid=pid):
@@ -367,8 +386,18 @@ class WorkerGroup:
     def _signal_leader(self, worker: WorkerProcess, signum: int, *, group: bool) -> None:
         if worker.stop_signal is None:
             worker.stop_signal, worker.stop_sent_ns = signum, self._clock.wall_ns()
-        send = worker.send_group if group else worker.send
+        send = partial(self._send_group, worker.pid, worker) if group else worker.send
         self._permitted(worker.pid, lambda: _send_and_continue(send, signum))
+
+    def _send_group(self, pgid: int, leader: WorkerProcess | None, signum: int) -> None:
+        """Signal the process group of a worker, but for those of it that are to be kept."""
+        others = self._mixed.get(pgid)
+        if others is None:
+            os.killpg(pgid, signum)
+            return
+        kill_pids(others, signum)
+        if leader is not None:
+            leader.send(signum)
 
     def _permitted(self, pid: int, send: Callable[[], None]) -> None:
         try:
@@ -390,7 +419,7 @@ class WorkerGroup:
     # --- sweep
 
     def _look(self) -> None:
-        workers = [worker.pid for worker in self._workers.values() if worker.leads_group]
+        workers = [worker.pid for worker in self._workers.values() if worker.leads_group and not worker.ended]
         abandoned = [found.pid for found in self._state.abandoned]
         # As an event of its own, at the next turn: a look that answers inside the step that asked would nest steps.
         found = self._sweeper.look(workers=workers, abandoned=abandoned)
@@ -408,6 +437,10 @@ class WorkerGroup:
         self._sweeper.reap_adopted(workers=[worker.pid for worker in self._workers.values()])
         self._forget_lingering()
         self._once_written([lane for worker in self._workers.values() for lane in worker.lanes], self._on_stopped)
+
+    def left_running(self) -> tuple[str, ...]:
+        """Return what workers left on purpose (`ELASTIC_KEEP=1`) and still runs, each as number and name."""
+        return self._sweeper.left_running()
 
     def reap_adopted(self) -> None:
         """Reap ended orphans that workers left to us as a subreaper. Called: on SIGCHLD, if at all."""

@@ -23,7 +23,7 @@ from elastic_core.multiprocessing.supervised import SupervisedWorkers
 
 LOG = logging.getLogger(__name__)
 
-_AGENTS_OWN = ("ELASTIC_FAULT_FILE", "ELASTIC_BEAT_FILE", "ELASTIC_WORKER_HOOKS")
+_AGENTS_OWN = ("ELASTIC_FAULT_FILE", "ELASTIC_BEAT_FILE", "ELASTIC_WORKER_HOOKS", "ELASTIC_KEEP")
 """What this process may have from an agent of its own, and is not for its workers."""
 
 

@@ -11,13 +11,18 @@ TYPE_CHECKING = False  # importing typing or collections.abc would cost the guar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+KEEP_ENTRY = b"ELASTIC_KEEP=1"
+"""What spares a process that a worker leaves on purpose, in the environment that it was started with."""
+GUARD_MARK = b"\0elastic-guard\0"
+"""How a guard's command line ends: its last argument, for people to see and for other guards and sweeps to spare it."""
 _CHUNK_BYTES = 1 << 16
+_KERNEL_THREAD = 0x00200000  # PF_KTHREAD, linux/sched.h
 
 
 class ProcessStat:
     """One process at one moment: who started it, whether it still runs, and since when."""
 
-    __slots__ = ("group", "parent", "pid", "session", "start_ticks", "state", "thread_count")
+    __slots__ = ("group", "kernel", "parent", "pid", "session", "start_ticks", "state", "thread_count")
 
     def __init__(self, pid: int, fields: list[bytes]) -> None:
         """Take the fields of `/proc/PID/stat` that follow the name. Source: proc_pid_stat(5)."""
@@ -26,6 +31,7 @@ class ProcessStat:
         self.parent = int(fields[1])
         self.group = int(fields[2])
         self.session = int(fields[3])
+        self.kernel = bool(int(fields[6]) & _KERNEL_THREAD)
         self.thread_count = int(fields[17])
         self.start_ticks = int(fields[19])
 
@@ -62,6 +68,12 @@ def read_stat(pid: int) -> ProcessStat | None:
     return ProcessStat(pid, fields) if len(fields) > 19 else None
 
 
+def name_of(pid: int) -> str:
+    """Return a process's name (15 bytes at most), its printable characters only; `?`: it is gone."""
+    name = (read_file(f"/proc/{pid}/comm") or b"?").decode(errors="replace").strip()
+    return "".join(letter if letter.isprintable() else "?" for letter in name)
+
+
 def list_pids() -> list[int]:
     """Return the number of every process that we can see, ascending."""
     return numbers_in("/proc")
@@ -87,6 +99,33 @@ def all_stats() -> Iterator[ProcessStat]:
         stat = read_stat(pid)
         if stat is not None:
             yield stat
+
+
+def is_usable() -> bool:
+    """Return whether `/proc` is there, and that of our own process namespace: in another's, numbers mean others."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())  # noqa: PTH115 -- as in `numbers_in`
+    except OSError:
+        return False
+
+
+def limit_mark(incarnation: str) -> int:
+    """Return the value of `RLIMIT_LOCKS` that marks an agent's workers and all that descends from them.
+
+    The kernel hands resource limits on at every fork and exec, so this mark outlives a cleared environment. It has not
+    enforced this limit since 2.4.25, and the value is beyond what could ever be reached.
+    """
+    return (1 << 62) + int.from_bytes(incarnation.encode(), "big") % ((1 << 61) - 1)
+
+
+def has_limit(pid: int, mark: int) -> bool:
+    """Return whether a process bears a `limit_mark`. Unlike its environment, that needs nothing of its memory."""
+    return b" %d " % mark in (read_file(f"/proc/{pid}/limits") or b"")
+
+
+def is_guard(pid: int) -> bool:
+    """Return whether a process is some agent's guard: it ends by itself, when what it guards has ended."""
+    return (read_file(f"/proc/{pid}/cmdline") or b"").endswith(GUARD_MARK)
 
 
 def has_environment_entry(pid: int, entry: bytes) -> bool:
@@ -129,8 +168,9 @@ def children_map() -> Callable[[int], list[int]]:
 
 
 def _listed_children(pid: int) -> list[int]:
-    # Each thread has a list of its own: that of the children that it forked.
-    found: list[int] = []
-    for tid in thread_ids(pid):
-        found.extend(map(int, (read_file(f"/proc/{pid}/task/{tid}/children") or b"").split()))
-    return found
+    return [child for tid in thread_ids(pid) for child in thread_children(pid, tid)]
+
+
+def thread_children(pid: int, tid: int) -> list[int]:
+    """Return the children that one thread has forked; the main thread's are also those that the process adopted."""
+    return [int(child) for child in (read_file(f"/proc/{pid}/task/{tid}/children") or b"").split()]

@@ -143,6 +143,8 @@ class SupervisedWorkers:
             if self._unwanted or not self._launches:
                 self._stop(signal.SIGKILL, 0.0)
         reactor.run()
+        if kept := group.left_running():
+            LOG.warning("left running on purpose (ELASTIC_KEEP=1): %s", ", ".join(kept))
         console.flush()
         try:
             self._values = group.return_values

@@ -1,19 +1,23 @@
 """Find and end what workers started and left behind.
 
-Two ways to know such a process. The agent of `elastic run` is a subreaper: whatever a worker started, and however it
-detached itself, is a descendant of the agent until it ends, so a walk down from the agent is complete and, when nothing
-is left, one read of a few bytes. Without a subreaper the mark is the worker's environment: the incarnation in it is
-random, and inherited by everything that does not clear its environment on purpose.
+The agent of `elastic run` is a subreaper: whatever a worker started, and however it detached itself, is a descendant of
+the agent until it ends, so a walk down from the agent is complete and, when nothing is left, one read of a few bytes.
+
+Where strangers may be among the descendants (the agent is process 1 of a container, or had children when it began), and
+without a subreaper, a process is a worker's by one of two marks, both random: the incarnation in its environment, and a
+resource limit that the kernel hands on even to what clears its environment. What marked ones start, and who is in a
+group or session that one of them leads, counts too.
 """
 
 import os
 import signal
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 
 from elastic_core.multiprocessing import procfs
 
 INCARNATION_VARIABLE = "ELASTIC_INCARNATION"
+_RLIMIT_LOCKS = 10  # asm-generic/resource.h; Python has no name for it
 
 
 class Survivor(int):
@@ -23,6 +27,7 @@ class Survivor(int):
     """
 
     group: int
+    parent: int
     start_ticks: int
 
     @classmethod
@@ -30,6 +35,7 @@ class Survivor(int):
         """Name the process that `stat` was read from."""
         survivor = cls(stat.pid)
         survivor.group = stat.group
+        survivor.parent = stat.parent
         survivor.start_ticks = stat.start_ticks
         return survivor
 
@@ -39,34 +45,59 @@ def environment_entry(incarnation: str) -> bytes:
     return os.fsencode(f"{INCARNATION_VARIABLE}={incarnation}")
 
 
+def has_strangers() -> bool:
+    """Return whether there may be descendants of this process that no worker of its started. Called: before the first.
+
+    Process 1 inherits what others attach to its container. Whoever was started by `exec` has the children of the shell.
+    """
+    own = os.getpid()
+    return own == 1 or any(map(is_alive, procfs.children_map()(own)))
+
+
+def set_limit(pid: int, soft: int) -> int | None:
+    """Set the `RLIMIT_LOCKS` of a process (0: this one); return what it was, None where that was not possible."""
+    import resource  # not needed before workers are
+
+    try:
+        before, hard = resource.prlimit(pid, _RLIMIT_LOCKS)
+        resource.prlimit(pid, _RLIMIT_LOCKS, (soft, hard))
+    except (OSError, ValueError):  # it has changed its user, or ended; a sandbox; a lower limit
+        return None
+    return before
+
+
 def survivors(
     incarnation: str,
     *,
     root_pid: int | None,
     exclude: Collection[int] = (),
     workers: Collection[int] = (),
+    strangers: bool = False,
 ) -> tuple[Survivor, ...]:
     """Return the live processes that workers started, in no particular order.
 
     Args:
-        incarnation: The `ELASTIC_INCARNATION` of this agent's workers; looked for where `root_pid` is None.
-        root_pid: The agent, if it is a subreaper: all its descendants count. None: it is not.
+        incarnation: The `ELASTIC_INCARNATION` of this agent's workers.
+        root_pid: The agent, if it is a subreaper: only its descendants count, all of them unless there are `strangers`.
+            None: it is not.
         exclude: Processes that are the agent's own (the guard), with all that they started.
-        workers: Pids of workers that led their own process group or session; without a subreaper whatever is still in
-            one of those counts too, so that a program which overwrites its environment (to set its title, as
-            setproctitle does) is found.
+        workers: Pids of workers that led their own process group or session: where marks are looked for, whoever is
+            still in one of those counts too.
+        strangers: Whether some descendants may be others'.
 
     Processes that have ended and were not reaped are not alive. One found may have ended by the time of return, and one
     just being forked may be missed: whoever wants none left asks until the answer is empty.
     """
     if root_pid is not None:
-        found = _live_descendants(root_pid, exclude)
+        found = list(_descendants(root_pid, exclude))
     else:
-        found = _marked(environment_entry(incarnation), exclude, workers)
-    return tuple(Survivor.of(stat) for stat in found)
+        found = [stat for stat in procfs.all_stats() if stat.pid != os.getpid() and stat.pid not in exclude]
+    if root_pid is None or strangers:
+        found = _related(found, incarnation, workers)
+    return tuple(Survivor.of(stat) for stat in found if stat.alive)
 
 
-def _live_descendants(root_pid: int, exclude: Collection[int]) -> Iterator[procfs.ProcessStat]:
+def _descendants(root_pid: int, exclude: Collection[int]) -> Iterator[procfs.ProcessStat]:
     children = procfs.children_map()
     seen = {root_pid, *exclude}
     todo = [root_pid]
@@ -77,23 +108,63 @@ def _live_descendants(root_pid: int, exclude: Collection[int]) -> Iterator[procf
             seen.add(pid)
             todo.append(pid)
             stat = procfs.read_stat(pid)
-            if stat is not None and stat.alive:
+            if stat is not None:
                 yield stat
 
 
-def _marked(entry: bytes, exclude: Collection[int], workers: Collection[int]) -> Iterator[procfs.ProcessStat]:
-    left_out = {os.getpid(), *exclude}
+def _related(stats: list[procfs.ProcessStat], incarnation: str, workers: Collection[int]) -> list[procfs.ProcessStat]:
+    """Return those that are marked, or that belong to marked ones or to workers by descent, group or session.
+
+    But for the guards of agents that workers are: they inherit the limit.
+    """
+    entry, limit = environment_entry(incarnation), procfs.limit_mark(incarnation)
+    found, led = set[int](), set(workers)
+
+    def belongs(stat: procfs.ProcessStat) -> bool:
+        return stat.parent in found or stat.group in led or stat.session in led
+
+    def is_marked(stat: procfs.ProcessStat) -> bool:
+        return procfs.has_environment_entry(stat.pid, entry) or procfs.has_limit(stat.pid, limit)
+
+    related = list[procfs.ProcessStat]()
+    newcomers = [stat for stat in stats if not stat.kernel and (belongs(stat) or is_marked(stat))]
+    while newcomers := [stat for stat in newcomers if not (procfs.is_guard(stat.pid) or procfs.is_guard(stat.parent))]:
+        related += newcomers
+        found |= {stat.pid for stat in newcomers}
+        led |= {stat.pid for stat in newcomers if stat.pid in (stat.group, stat.session)}
+        newcomers = [stat for stat in stats if stat.pid not in found and belongs(stat)]
+    return related
+
+
+def session_members(session: int) -> frozenset[tuple[int, int]]:
+    """Return who is in a session, zombies too: each process's number and start."""
+    return frozenset(
+        (pid, stat.start_ticks)
+        for pid in procfs.list_pids()
+        if _id_of(os.getsid, pid) == session and (stat := procfs.read_stat(pid)) is not None
+    )
+
+
+def group_members(groups: Collection[int]) -> dict[int, tuple[Survivor, ...]]:
+    """Return who is in each of some process groups, but for its leader."""
+    members = dict[int, tuple[Survivor, ...]]()
     for pid in procfs.list_pids():
-        if pid in left_out:
-            continue
-        if procfs.has_environment_entry(pid, entry):
-            stat = procfs.read_stat(pid)
-        elif workers and (stat := procfs.read_stat(pid)) is not None:
-            stat = stat if stat.group in workers or stat.session in workers else None
-        else:
-            continue
-        if stat is not None and stat.alive:
-            yield stat
+        group = _id_of(os.getpgid, pid)
+        if group in groups and pid != group and (stat := procfs.read_stat(pid)) is not None and stat.alive:
+            members[group] = (*members.get(group, ()), Survivor.of(stat))
+    return members
+
+
+def _id_of(get: Callable[[int], int], pid: int) -> int:
+    try:
+        return get(pid)
+    except ProcessLookupError:
+        return -1
+
+
+def is_kept(pid: int) -> bool:
+    """Return whether a process was started to stay when its worker has ended."""
+    return procfs.has_environment_entry(pid, procfs.KEEP_ENTRY)
 
 
 def kill_pids(pids: Iterable[Survivor], signum: int) -> int:
@@ -113,7 +184,7 @@ def _kill(survivor: Survivor, signum: int) -> bool:
     except (OSError, AttributeError):  # no pidfds here, or no descriptor left: the comparison alone must do
         pidfd = -1
     try:
-        if not _is_same(survivor):
+        if not is_same(survivor):
             return False
         if pidfd >= 0:
             signal.pidfd_send_signal(pidfd, signum)
@@ -127,7 +198,8 @@ def _kill(survivor: Survivor, signum: int) -> bool:
     return True
 
 
-def _is_same(survivor: Survivor) -> bool:
+def is_same(survivor: Survivor) -> bool:
+    """Return whether the process that was found still runs."""
     stat = procfs.read_stat(survivor)
     return stat is not None and stat.alive and stat.start_ticks == survivor.start_ticks
 
@@ -138,20 +210,25 @@ def is_alive(pid: int) -> bool:
     return stat is not None and stat.alive
 
 
-def reap_adopted(known: Collection[int]) -> list[int]:
+def reap_adopted(known: Collection[int], *, own_session: bool = True) -> list[int]:
     """Collect the exits of processes that a subreaper inherited; return their pids.
 
     Args:
         known: Our own children, whose exits others wait for: workers not yet reaped, and the guard.
+        own_session: Also those in our session, which come from elsewhere than from workers. A child there may be what
+            a hook has started and waits for: the kernel lists it with the thread that forked it, and what this process
+            adopted with the main thread.
 
     Each adopted process stays a zombie until this is called: call it at SIGCHLD or whenever a worker has ended.
     """
     own = os.getpid()
+    session = os.getsid(0)
+    adopted = frozenset(procfs.thread_children(own, own) if own_session else ())
     reaped = []
     for pid in procfs.children_map()(own):
         if pid in known:
             continue
-        with suppress(ChildProcessError):  # another part of this process was faster
-            if os.waitpid(pid, os.WNOHANG)[0]:
+        with suppress(ProcessLookupError, ChildProcessError):  # another part of this process was faster
+            if (os.getsid(pid) != session or pid in adopted) and os.waitpid(pid, os.WNOHANG)[0]:
                 reaped.append(pid)
     return reaped
