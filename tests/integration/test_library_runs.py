@@ -184,7 +184,7 @@ class TestTheCaller:
         ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=60, check=False)
         assert ran.returncode == 1
         report = " ".join(ran.stderr.partition("\n── run ")[2].partition("\nIncident: ")[0].split())
-        assert "import or usage error: elastic_core.errors.ConfigError: 'work': a worker imports" in report
+        assert "import or usage error: ConfigError: 'work': a worker imports" in report
         assert 'Try: put what starts them below `if __name__ == "__main__":` Decision: stop (another try' in report
 
     @pytest.mark.parametrize(
