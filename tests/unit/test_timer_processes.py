@@ -1,5 +1,6 @@
 """Servers of timers and pids: a pid that another process has by now costs that one nothing, nor does the server's."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -8,6 +9,8 @@ import sys
 import pytest
 
 from elastic_core import timer
+from elastic_core.multiprocessing import procfs
+from elastic_core.timer import processes
 from elastic_core.timer.processes import Processes
 
 
@@ -44,11 +47,80 @@ def test_several_timers_of_a_process_stay_set(server):
 
 
 def test_a_process_is_held_once_and_one_that_has_ended_never():
-    processes = Processes()
+    made = Processes()
     gone = subprocess.Popen([sys.executable, "-c", "pass"])
     gone.wait()
-    assert [processes.hold(os.getpid()), processes.hold(os.getpid()), processes.hold(gone.pid)] == [True, False, False]
-    processes.keep(())
+    assert [made.hold(os.getpid()), made.hold(os.getpid()), made.hold(gone.pid)] == [True, False, False]
+    made.close()
+
+
+SERVER = """
+import os, resource, subprocess, sys
+from elastic_core import timer
+server = timer.FileTimerServer("pipe", "run", max_interval=0.1)
+server.start()
+worker = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdin=subprocess.PIPE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+taken = []
+try:
+    while True:
+        taken.append(os.open(os.devnull, os.O_RDONLY))
+except OSError as full:
+    print(full.errno)
+worker.stdin.write(b"go\\n")
+worker.stdin.flush()
+print(worker.wait())
+for fd in taken:
+    os.close(fd)
+server.stop()
+"""
+LATE = """
+import signal, sys, time
+from elastic_core import timer
+sys.stdin.readline()
+timer.FileTimerClient("pipe", signal=signal.SIGKILL).acquire("step", time.time() + 0.1)
+time.sleep(60)
+"""
+
+
+def test_a_server_without_a_descriptor_left_still_ends_who_is_late(tmp_path):
+    """It holds a process by its start in place of a pidfd."""
+    result = subprocess.run(
+        [sys.executable, "-c", SERVER, LATE], cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert result.stdout.split() == [str(errno.EMFILE), "-9"], result.stderr
+
+
+def test_without_a_descriptor_a_later_process_with_the_pid_is_left_alone(monkeypatch):
+    def full(pid):
+        raise OSError(errno.EMFILE, "none left")
+
+    killed = []
+    monkeypatch.setattr(os, "pidfd_open", full)
+    monkeypatch.setattr(os, "kill", lambda pid, signum: killed.append(pid))
+    made = Processes()
+    own = os.getpid()
+    start = processes._start_of(own)
+    assert start == procfs.read_stat(own).start_ticks
+    assert [made.hold(own), made.hold(own), made.lives(own)] == [True, False, True]
+    made.send(own, signal.SIGKILL)
+    monkeypatch.setattr(processes, "_start_of", lambda pid: start + 1)
+    made.send(own, signal.SIGKILL)
+    assert (killed, made.lives(own), made.hold(own)) == ([own], False, True)
+    made.close()
+
+
+def test_that_a_process_can_not_be_held_at_all_is_logged_once(monkeypatch, caplog):
+    def full(pid):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", full)
+    monkeypatch.setattr(processes, "_start_of", lambda pid: None)
+    made = Processes()
+    assert [made.hold(os.getpid()), made.hold(os.getppid())] == [False, False]
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].endswith("is without effect: it can't be held (Too many open files)")
+    made.close()
 
 
 def test_a_pipe_server_does_not_signal_its_own_process(tmp_path):

@@ -92,7 +92,7 @@ class FileTimerServer:
         if self._wake is not None:
             os.close(self._wake[0])
             self._wake = None
-        self._processes.keep(())
+        self._processes.close()
         self._pipe.close()
 
     def get_last_progress_time(self) -> int:

@@ -102,7 +102,7 @@ class LocalTimerServer(TimerServer):
         """End."""
         super().stop()
         self._timers = {}
-        self._let_go()
+        self._processes.close()
 
     def _reap_worker(self, worker_id: int) -> bool:
         self._processes.send(worker_id, signal.SIGKILL)

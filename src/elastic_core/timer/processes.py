@@ -1,43 +1,78 @@
 """Processes that set timers, each held so that its pid can't come to mean another."""
 
+import logging
 import os
 import select
 import signal
-from collections.abc import Collection
-from contextlib import suppress
-from errno import ENOSYS
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from errno import ENOSYS, ESRCH
 from typing import Final
 
 _NONE: Final = -1
 """This kernel has no pidfds: then a pid must do."""
+
+_log = logging.getLogger(__name__)
 
 
 class Processes:
     """By pid. Threading: one thread."""
 
     def __init__(self) -> None:
-        """Hold none yet."""
+        """Hold none yet; keep one descriptor for the time when this process has no other left."""
         self._fds: dict[int, int] = {}
+        self._starts: dict[int, int] = {}
+        """Where there was no descriptor for it: when the process was started, which tells it from others."""
+        self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._warned = False
 
     def hold(self, pid: int) -> bool:
         """Hold a process; True: only from now on, so that whatever is known of this pid is about another one.
 
         One that has ended already can't be held, so that whoever has its pid later is a stranger.
         """
-        if pid in self._fds:
+        if pid in self._fds or pid in self._starts:
             if self.lives(pid):
                 return False
             self.let_go(pid)
         try:
             self._fds[pid] = os.pidfd_open(pid)
         except OSError as err:
-            if err.errno != ENOSYS:
-                return False
-            self._fds[pid] = _NONE
+            if err.errno == ENOSYS:
+                self._fds[pid] = _NONE
+                return True
+            return err.errno != ESRCH and self._hold_by_start(pid, err)
         return True
+
+    def _hold_by_start(self, pid: int, error: OSError) -> bool:
+        start_ticks = self._start_of(pid)
+        if start_ticks is not None:
+            self._starts[pid] = start_ticks
+        elif not self._warned:
+            self._warned = True
+            _log.warning("a timer of process %s is without effect: it can't be held (%s)", pid, error.strerror)
+        return start_ticks is not None
+
+    def _start_of(self, pid: int) -> int | None:
+        with self._one_descriptor():
+            return _start_of(pid)
+
+    @contextmanager
+    def _one_descriptor(self) -> Iterator[None]:
+        if self._reserve >= 0:
+            os.close(self._reserve)
+        try:
+            yield
+        finally:
+            try:
+                self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:  # another thread was faster: the next time may be better
+                self._reserve = -1
 
     def lives(self, pid: int) -> bool:
         """Return whether the process that was held still runs."""
+        if pid in self._starts:
+            return self._start_of(pid) == self._starts[pid]
         fd = self._fds.get(pid)
         return fd is not None and (_exists(pid) if fd == _NONE else not _readable(fd))
 
@@ -49,7 +84,7 @@ class Processes:
         """
         if not self.lives(pid):
             return
-        fd = self._fds[pid]
+        fd = self._fds.get(pid, _NONE)
         with suppress(ProcessLookupError):  # it has ended just now
             if fd == _NONE:
                 os.kill(pid, signum)
@@ -58,14 +93,32 @@ class Processes:
 
     def let_go(self, pid: int) -> None:
         """Hold it no longer."""
+        self._starts.pop(pid, None)
         fd = self._fds.pop(pid, None)
         if fd is not None and fd != _NONE:
             os.close(fd)
 
     def keep(self, pids: Collection[int]) -> None:
         """Hold no others any longer."""
-        for pid in [pid for pid in self._fds if pid not in pids]:
+        for pid in [pid for pid in (*self._fds, *self._starts) if pid not in pids]:
             self.let_go(pid)
+
+    def close(self) -> None:
+        """Hold none, and give every descriptor back; idempotent."""
+        self.keep(())
+        if self._reserve >= 0:
+            os.close(self._reserve)
+            self._reserve = -1
+
+
+def _start_of(pid: int) -> int | None:
+    """Return when a process was started, in the kernel's ticks; None: it has ended. Source: proc_pid_stat(5)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 -- one descriptor, and no more
+            fields = file.read(4096).rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in b"ZX" else int(fields[19])
 
 
 def _readable(fd: int) -> bool:
