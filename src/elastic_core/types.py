@@ -389,6 +389,8 @@ class Failure(Record, frozen=True, kw_only=True):
     membership_changes: int | None = None
     """How many rounds of the run had ended because nodes came or went; None: not known."""
     decision: "Restart | Stop | Ignore | None" = None
+    spent: int = 0
+    """In the history: how many restarts this failure and all before it have cost. It may no longer have each."""
 
 
 class NodeReport(Record, frozen=True, kw_only=True):

@@ -3,14 +3,11 @@
 import json
 
 import pytest
-from msgspec.structs import replace
 
 from elastic_core.errors import RendezvousStateError
-from elastic_core.failure.intensity import Intensity
+from elastic_core.history import HISTORY_LIMIT, RECENT_LIMIT, TEXT_CHARS, OldFailures, remembered
 from elastic_core.rendezvous.documents import (
-    BUDGET_LIMIT,
     FORMAT,
-    HISTORY_LIMIT,
     ControlDocument,
     Ending,
     MemberRecord,
@@ -20,10 +17,9 @@ from elastic_core.rendezvous.documents import (
     Verdict,
     decode,
     encode,
-    remembered,
 )
 from elastic_core.testing import sample_failure
-from elastic_core.types import NodeReport, PolicySettings, Restart, Stop
+from elastic_core.types import NodeReport, Restart
 
 ROUND = RoundDocument(
     epoch="e", token=3, nonce="n.1", index=2, master_addr="10.0.0.1", master_port=4711,
@@ -68,39 +64,56 @@ def test_an_entry_of_a_roster_is_short():
     assert len(encode(many)) <= 64 * 1000
 
 
-@pytest.mark.parametrize("raw", [b"", b"\xff\xfe", b"[]", b"{}", b'"x"', b'{"v":2}', b'{"v":2,"epoch":3}'])
+@pytest.mark.parametrize("raw", [b"", b"\xff\xfe", b"[]", b"{}", b'"x"', b'{"v":3}', b'{"v":3,"epoch":3}'])
 def test_what_is_not_ours_is_refused(raw):
     with pytest.raises(RendezvousStateError):
         decode(raw, ControlDocument)
 
 
 def test_another_version_is_named():
-    with pytest.raises(RendezvousStateError, match=r"format 1; this version of elastic-core reads 2"):
-        decode(encode(ROUND).replace(b'"v":2', b'"v":1'), RoundDocument)
+    with pytest.raises(RendezvousStateError, match=r"format 1; this version of elastic-core reads 3"):
+        decode(encode(ROUND).replace(b'"v":3', b'"v":1'), RoundDocument)
 
 
 def test_a_field_of_a_later_minor_version_is_passed_over():
     assert decode(encode(ROUND)[:-1] + b',"later":1}', RoundDocument) == ROUND
 
 
-@pytest.mark.parametrize("budget", [3, 200])
-def test_a_budget_is_counted_however_long_ago_it_was_spent(budget):
-    policy = Intensity(PolicySettings(name="intensity", max_restarts=budget))
-    history, failure = (), sample_failure(message="boom", log_tail="tail")
-    for _ in range(2 * budget):
-        decision = policy.decide(failure, history)
-        if isinstance(decision, Stop):
-            break
-        history = remembered(history, replace(failure, decision=decision))
-    assert len(history) == budget
-    assert [past.message for past in history[-HISTORY_LIMIT:]] == ["boom"] * min(budget, HISTORY_LIMIT)
-    assert not any(past.message for past in history[:-HISTORY_LIMIT])
-
-
-def test_a_history_does_not_grow_without_an_end():
+def after(count):
+    """Return the document of a run that has failed so often."""
     history = ()
-    for _ in range(BUDGET_LIMIT + 9):
-        history = remembered(history, sample_failure(message="m" * 1000, decision=Restart(rule="max-restarts")))
-    assert len(history) == BUDGET_LIMIT
-    document = ControlDocument(epoch="e", attempt=0, secret="s", history=history)
-    assert len(encode(document)) < 400_000  # etcd's servers take 1.5 MB at once
+    for number in range(count - 1):
+        history = remembered(history, failed(number))
+    document = ControlDocument(
+        epoch="e", attempt=0, secret="s",
+        older=OldFailures.of(history[:-RECENT_LIMIT]), history=history[-RECENT_LIMIT:],
+    )  # fmt: skip
+    return decode(encode(document.after(failed(count - 1))), ControlDocument)
+
+
+def failed(number):
+    return sample_failure(
+        message=f"boom {number} " + "m" * 1000,
+        summary="RuntimeError: " + "s" * 500,
+        node_id=f"gpu-{number % 100:03}@10.0.0.{number % 100}",
+        round_index=number,
+        at_s=100.0 * number,
+        fingerprint=f"f{number % 50}",
+        decision=Restart(rule="max-restarts"),
+    )
+
+
+def test_a_control_document_stays_small():
+    """It is read by every node at every change; the history is most of it."""
+    document = after(750)
+    assert len(encode(document)) < 64_000
+    assert len(document.failures) == HISTORY_LIMIT
+    assert document.failures[-1].spent == 750
+
+
+def test_the_last_failures_are_whole():
+    document = after(40)
+    assert [past.message[:7] for past in document.failures[-2:]] == ["boom 38", "boom 39"]
+    assert {len(past.message) for past in document.failures[-RECENT_LIMIT:]} == {TEXT_CHARS}
+    assert not any(past.message for past in document.failures[:-RECENT_LIMIT])
+    assert [past.round_index for past in document.failures] == list(range(40))

@@ -1,12 +1,16 @@
 """The built-in policy: so many restarts, sooner or later, and some never."""
 
+from unittest import mock
+
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_core.errors import ConfigError
 from elastic_core.failure.intensity import Intensity
+from elastic_core.history import cost_a_restart, remembered
+from elastic_core.rendezvous.documents import ControlDocument, decode, encode
 from elastic_core.types import Failure, FailureClass, Ignore, PolicySettings, Restart, Stop
 
 
@@ -207,3 +211,63 @@ def test_the_limit_ends_no_run_that_the_budget_or_another_failure_would_not_let_
             assert len({(one.exception_type, one.fingerprint) for one in row}) == 1
             return  # the run is over
         assert with_limit == without
+
+
+# --- a bounded history
+
+
+OUTCOMES = st.builds(
+    lambda kind, gap_s, uptime_s, mark: {
+        "failure_class": kind, "gap_s": gap_s, "uptime_s": uptime_s, "exception_type": mark, "fingerprint": mark,
+    },
+    st.sampled_from((FailureClass.EXIT, FailureClass.PREEMPTED)),
+    st.sampled_from((0.0, 1.0, 40.0)),
+    st.sampled_from((1.0, 90.0)),
+    st.sampled_from(("", "a", "b")),
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    outcomes=st.lists(OUTCOMES, min_size=1, max_size=60),
+    budget=st.integers(0, 12),
+    window_s=st.none() | st.sampled_from((5.0, 100.0)),
+    limit=st.none() | st.integers(2, 6),
+)
+def test_a_bounded_history_decides_as_the_whole_one_does(outcomes, budget, window_s, limit):
+    """As long as no more is asked for within a window than is kept; without a window, whatever is asked for."""
+    handler = policy(max_restarts=budget, restart_window_s=window_s, same_failure_limit=limit)
+    whole, document, at_s = [], ControlDocument(epoch="e", attempt=0, secret="s"), 0.0
+    with mock.patch.multiple("elastic_core.history", HISTORY_LIMIT=24, RECENT_LIMIT=4):
+        for number, outcome in enumerate(outcomes):
+            outcome = dict(outcome)
+            at_s += outcome.pop("gap_s")
+            one = failure(at_s=at_s, round_index=number, **outcome)
+            decided = handler.decide(one, tuple(whole))
+            answer = handler.decide(one, document.failures)
+            if len(whole) <= 24 or sum(map(cost_a_restart, document.failures)) >= 12:
+                assert answer == decided
+            elif window_s is None:  # of pauses after many preemptions in a row nothing is promised
+                assert type(answer) is type(decided)
+            decision = decided if isinstance(decided, Restart) else Restart(rule="asked")
+            whole.append(msgspec.structs.replace(one, decision=decision))
+            document = decode(encode(document.after(whole[-1])), ControlDocument)
+
+
+@pytest.mark.parametrize("budget", [501, 700])
+def test_a_budget_above_what_is_kept_ends_when_it_should(budget):
+    handler, history = policy(max_restarts=budget, restart_backoff_s=0.0), ()
+    decisions = []
+    while len(decisions) <= budget + 1:
+        decisions.append(handler.decide(failure(at_s=float(len(decisions))), history))
+        if isinstance(decisions[-1], Stop):
+            break
+        history = remembered(history, msgspec.structs.replace(failure(), decision=decisions[-1]))
+    assert len(decisions) == budget + 1
+    assert decisions[-1] == Stop(reason=f"restart budget of {budget} used up", rule="max-restarts")
+
+
+@pytest.mark.parametrize("changes", [{"max_restarts": 501, "restart_window_s": 60.0}, {"same_failure_limit": 501}])
+def test_what_can_not_be_counted_is_refused(changes):
+    with pytest.raises(ConfigError, match="500 or less"):
+        policy(**changes)

@@ -21,6 +21,7 @@ from elastic_core.agent.states import (
     Then,
     Waiting,
 )
+from elastic_core.history import remembered
 from elastic_core.types import Decision, Failure, FailureClass, Record, Round
 
 SETTLE_S = 0.1
@@ -160,8 +161,8 @@ def without_workers(summary: str, kind: FailureClass, round_index: int = -1) -> 
 
 def noted(ledger: Ledger, failure: Failure, decision: Decision, *, restarts: int) -> Ledger:
     """Put a failure and its decision on the books, without what only one decision needs."""
-    entry = replace(failure, decision=decision, log_tail="")
-    return replace(ledger, restart_count=ledger.restart_count + restarts, history=(*ledger.history, entry))
+    history = remembered(ledger.history, replace(failure, decision=decision))
+    return replace(ledger, restart_count=ledger.restart_count + restarts, history=history)
 
 
 def after_stop(ledger: Ledger, then: Rejoin | End, incident: Incident | None, asked_s: float | None) -> Step:

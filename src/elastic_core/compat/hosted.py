@@ -24,7 +24,7 @@ from elastic_core.errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
-from elastic_core.rendezvous.documents import remembered
+from elastic_core.history import remembered
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.types import (
     API_VERSION,

@@ -29,7 +29,12 @@ class FailureHandler(ABC):
 
     @abstractmethod
     def decide(self, failure: Failure, history: Sequence[Failure]) -> Decision:
-        """Return what happens after `failure`; `history` has the run's earlier failures, oldest first."""
+        """Return what happens after `failure`; `history` has the run's earlier failures, oldest first.
+
+        Of the last 16 it has everything but the log, with messages of 400 characters at most; of those before what
+        counts: class, node, times, exception, fingerprint, progress, decision. It has 500 at the most; `spent` of the
+        last one says what all failures have cost, however long ago.
+        """
 
     def explain(self, failure: Failure, history: Sequence[Failure]) -> Sequence[str]:
         """Return in lines for people why `decide` answers as it does; for `elastic policy simulate`. Default: nothing.

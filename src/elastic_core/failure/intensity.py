@@ -5,6 +5,7 @@ from typing import ClassVar, Final
 
 from elastic_core.errors import ConfigError
 from elastic_core.failure.handler import FailureHandler
+from elastic_core.history import HISTORY_LIMIT, cost_a_restart, spent
 from elastic_core.types import Decision, Failure, FailureClass, PolicySettings, Restart, Stop
 
 QUICK_S: Final = 60.0
@@ -42,6 +43,15 @@ class Intensity(FailureHandler):
         limit = settings.same_failure_limit
         if limit is not None and limit < 2:
             raise ConfigError(f"--same-failure-limit is {limit}; 2 or more is needed: once is no repetition")
+        if limit is not None and limit > HISTORY_LIMIT:
+            raise ConfigError(
+                f"--same-failure-limit is {limit}; {HISTORY_LIMIT} or less is needed: more are not counted"
+            )
+        if settings.restart_window_s is not None and settings.max_restarts > HISTORY_LIMIT:
+            raise ConfigError(
+                f"--max-restarts is {settings.max_restarts}; with --restart-window {HISTORY_LIMIT} or less is needed",
+                hint=f"--max-restarts {HISTORY_LIMIT}, or no --restart-window",
+            )
         if not settings.restart_backoff_s >= 0:
             raise ConfigError(f"--restart-backoff is {settings.restart_backoff_s:g} s; 0 (none) or more is needed")
 
@@ -57,23 +67,23 @@ class Intensity(FailureHandler):
         limit = self.settings.same_failure_limit
         if limit is not None and row >= limit:
             return Stop(reason=f"{_in_words(row)} (--same-failure-limit {limit})", rule="same-failure-limit")
-        paid = [past for past in history if _cost_a_restart(past)]
-        if self._spent(paid, failure) >= self.settings.max_restarts:
+        paid = [past for past in history if cost_a_restart(past)]
+        if self._spent(history, paid, failure) >= self.settings.max_restarts:
             return Stop(reason=self._why_not(), rule="max-restarts")
         reason = _in_words(row) if row > 1 else _after_a_change(failure, history)
         return Restart(delay_s=self._backoff_s(failure, paid), rule="max-restarts", reason=reason)
 
     def explain(self, failure: Failure, history: Sequence[Failure]) -> Sequence[str]:
         """Return how much of the budget was used before."""
-        spent = self._spent([past for past in history if _cost_a_restart(past)], failure)
+        used = self._spent(history, [past for past in history if cost_a_restart(past)], failure)
         window_s = self.settings.restart_window_s
         within = "" if window_s is None else f" within {window_s:g} s"
-        return (f"{spent} of {self.settings.max_restarts} restarts{within} were used before (--max-restarts)",)
+        return (f"{used} of {self.settings.max_restarts} restarts{within} were used before (--max-restarts)",)
 
-    def _spent(self, paid: Sequence[Failure], failure: Failure) -> int:
+    def _spent(self, history: Sequence[Failure], paid: Sequence[Failure], failure: Failure) -> int:
         window_s = self.settings.restart_window_s
         if window_s is None:
-            return len(paid)
+            return spent(history)
         return sum(1 for past in paid if failure.at_s - past.at_s < window_s)
 
     def _why_not(self) -> str:
@@ -97,10 +107,6 @@ class Intensity(FailureHandler):
         base_s = self.settings.restart_backoff_s
         doublings = min(row - 1, 64)  # far beyond the cap, and no float overflows
         return min(base_s * 2.0**doublings, max(base_s, LONGEST_BACKOFF_S))
-
-
-def _cost_a_restart(past: Failure) -> bool:
-    return isinstance(past.decision, Restart) and past.failure_class is not FailureClass.PREEMPTED
 
 
 # --- what a restart can't mend

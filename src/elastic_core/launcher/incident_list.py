@@ -66,10 +66,13 @@ def _with_evidence(known: Incident, evidence: str) -> Incident:
 
 
 def _counted(history: Iterable[StoredFailure]) -> Iterable[tuple[StoredFailure, int]]:
-    restarts = 0
+    restarts = None
     for failure in history:
+        cost = failure.decision is not None and failure.decision.type == "restart"
+        if restarts is None:  # what was before the first that is kept is in its count
+            restarts = max(0, failure.spent - cost)
         yield failure, restarts
-        restarts += failure.decision is not None and failure.decision.type == "restart"
+        restarts += cost
 
 
 def _incident(run_id: str, failure: StoredFailure, restarts: int) -> Incident:

@@ -49,6 +49,7 @@ class StoredFailure(msgspec.Struct):
     exception_type: str = ""
     message: str = ""
     decision: StoredDecision | None = None
+    spent: int = 0
 
 
 class _Ending(msgspec.Struct):
@@ -79,6 +80,8 @@ class _Control(msgspec.Struct):
     stopping: _Stopping | None = None
     verdict: _Verdict | None = None
     history: tuple[StoredFailure, ...] = ()
+    older: tuple[tuple[msgspec.Raw, ...], ...] = ()
+    """Words, and a row for each failure before those in the history."""
 
 
 class _Round(msgspec.Struct):
@@ -143,6 +146,11 @@ class StoredRun:
         return () if self._control is None else self._control.history
 
     @property
+    def _failure_count(self) -> int:
+        older = () if self._control is None else self._control.older
+        return len(self.history) + (len(older[1]) if len(older) > 1 else 0)
+
+    @property
     def evidence(self) -> str:
         """What all nodes know of the last failure, as the JSON of an incident; empty: they left none."""
         said = (self._control.verdict, self._control.ending) if self._control is not None else ()
@@ -163,7 +171,7 @@ class StoredRun:
             membership_changes=0 if round_ is None else round_.changes,
             nodes=nodes,
             waiting=tuple(node.node_id for node in nodes if node.first_rank is None),
-            incident_count=len(self.history),
+            incident_count=self._failure_count,
             last_incident=short_failure(self.history[-1]) if self.history else None,
             store=StoreView(where=self._where, reachable=True, latency_s=round(self._latency_s, 6)),
             verdict=None

@@ -92,7 +92,7 @@ def _ask(state: State, duty: AskDecision, now_s: float) -> Planned:
     if state.asked == asked and now_s < again_s:
         return replace(state, look_s=min(state.look_s, again_s)), None
     assert state.control is not None
-    ask = m.Ask(question=question_about(*asked), reports=duty.reports, history=state.control.history)
+    ask = m.Ask(question=question_about(*asked), reports=duty.reports, history=state.control.failures)
     return replace(state, asked=asked, asked_s=now_s), ask
 
 

@@ -5,16 +5,17 @@ roster, is written once for each round and read once by each node; its entries a
 thousand of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from elastic_core.errors import RendezvousStateError
+from elastic_core.history import RECENT_LIMIT, OldFailures, remembered
 from elastic_core.types import Failure, NodeReport, NodeSteps, Record, RunSteps
 
-FORMAT = 2
+FORMAT = 3
 """The version of everything in this module; a node that finds another one refuses to join."""
 
 DEFAULT_ROLE = "default"
@@ -188,9 +189,9 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     `epoch` is random and another for each run; `secret` is what agents of the run know each other by. `given`: somebody
     has said which attempt this is; `job` is the scheduler's name of it. `over_s`: the run is over when for so long
-    nobody of it has been alive; 0: as the reader's own would be. `history` has the
-    last failures with their decisions, oldest first. `done` are the incarnations of the round with the nonce `done_of`
-    whose workers had all ended well when the leader's had: it may be gone before the others are done.
+    nobody of it has been alive; 0: as the reader's own would be. `history` has the last failures with their decisions,
+    oldest first, `older` those before. `done` are the incarnations of the round with the nonce `done_of` whose workers
+    had all ended well when the leader's had: it may be gone before the others are done.
     """
 
     v: int = FORMAT
@@ -202,6 +203,7 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     ending: Ending | None = None
     verdict: Verdict | None = None
     history: tuple[Failure, ...] = ()
+    older: OldFailures = OldFailures()
     steps: StepsOrder | None = None
     done_of: str = ""
     done: tuple[str, ...] = ()
@@ -209,11 +211,18 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     job: str = ""
     over_s: float = 0.0
 
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """Return the run's history as policies see it."""
+        return (*self.older.failures(), *self.history)
 
-HISTORY_LIMIT = 64
-"""How many failures are kept whole; policies look at the last ones."""
-BUDGET_LIMIT = 500
-"""How many are kept at all, without their messages: what they cost counts, however long ago it was."""
+    def after(self, failure: Failure | None) -> "ControlDocument":
+        """Return this with one more failure in the history."""
+        if failure is None:
+            return self
+        every = remembered(self.failures, failure)
+        return replace(self, older=OldFailures.of(every[:-RECENT_LIMIT]), history=every[-RECENT_LIMIT:])
+
 
 _D = TypeVar("_D", MemberRecord, RoundDocument, ControlDocument)
 
@@ -224,13 +233,6 @@ _VERSIONED = b'{"v":%d,' % FORMAT
 
 class _Versioned(msgspec.Struct):
     v: Any = None
-
-
-def remembered(history: Sequence[Failure], failure: Failure) -> tuple[Failure, ...]:
-    """Return a history with one more failure: small, since all nodes read it for as long as the run lasts."""
-    every = (*history, replace(failure, log_tail=""))[-BUDGET_LIMIT:]
-    old = (replace(past, message="") if past.message else past for past in every[:-HISTORY_LIMIT])
-    return (*old, *every[-HISTORY_LIMIT:])
 
 
 def encode(document: MemberRecord | RoundDocument | ControlDocument) -> bytes:

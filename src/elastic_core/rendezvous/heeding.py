@@ -251,7 +251,7 @@ def _formed(state: State, round_: RoundDocument, rank: int, control: ControlDocu
         members_read_s=LONG_AGO_S,  # what members said before the round says nothing about it
     )
     fenced = m.Fenced(until_s=state.fence_s)
-    return state, (fenced, m.Formed(document=round_, rank=rank, history=control.history, at_s=state.run_s(now_s)))
+    return state, (fenced, m.Formed(document=round_, rank=rank, history=control.failures, at_s=state.run_s(now_s)))
 
 
 def _evicted(state: State, round_: RoundDocument) -> Heeded:

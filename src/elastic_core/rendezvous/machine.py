@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from elastic_core.rendezvous import member_messages as m
 from elastic_core.rendezvous.acting import DEPUTIES, KEEP_S, Planned, do_duty, swap_control
-from elastic_core.rendezvous.documents import ControlDocument, Ending, RosterEntry, Verdict, encode, remembered
+from elastic_core.rendezvous.documents import ControlDocument, Ending, RosterEntry, Verdict, encode
 from elastic_core.rendezvous.hearing import MEMBERS, hear
 from elastic_core.rendezvous.heeding import PART_S, heed, knows_members, own_round, record_of
 from elastic_core.rendezvous.member_messages import Step
@@ -242,10 +242,10 @@ def _post(state: State, now_s: float) -> Planned:
     post, control = state.post, state.control
     if post is None or control is None or control.epoch != state.epoch:
         return state, None
-    history = control.history if post.failure is None else remembered(control.history, post.failure)
+    noted = control.after(post.failure)
     if isinstance(post, Ending):
-        return swap_control(state, replace(control, ending=post, history=history, stopping=None))
-    return swap_control(state, replace(control, verdict=post, history=history, stopping=None))
+        return swap_control(state, replace(noted, ending=post, stopping=None))
+    return swap_control(state, replace(noted, verdict=post, stopping=None))
 
 
 def _leave_at_last(state: State, now_s: float) -> Planned:
