@@ -36,7 +36,7 @@ def make_folder(path: str) -> None:
     while not os.path.isdir(path):  # noqa: PTH112  # as above
         missing.append(path)
         path = os.path.dirname(path)  # noqa: PTH120  # as above
-    if missing and (danger := danger_in(path, sticky=True)):
+    if missing and (danger := danger_in(path, sticky=True, own_group=True)):
         raise PermissionError(errno.EPERM, f"{path} {danger}", missing[0])
     for folder in reversed(missing):
         try:

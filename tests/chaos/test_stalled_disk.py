@@ -1,4 +1,4 @@
-"""A log file system that does not answer: a pipe in a log file's place, which takes nothing while nobody reads it."""
+"""File systems that do not answer: a pipe in a log file's place, and calls that don't return while a file is there."""
 
 import fcntl
 import os
@@ -98,3 +98,94 @@ def test_a_stop_is_acted_upon_while_the_log_disk_is_stalled(elastic, script, sta
     assert run.wait(30) == 128 + signal.SIGTERM
     lacks = rf"^elastic: '{stalls.run_dir}/attempt_0/0/stdout.log' lacks its last \d+ bytes: its file system does not"
     assert re.search(lacks, run.err, re.M), run.err
+
+
+HELD_CALLS = """
+import os, sys, time
+if "elastic_core.run" in sys.orig_argv:
+    place, mark = os.environ["STALLED_PLACE"], os.environ["STALLED_MARK"]
+    real_stat = os.stat
+
+    def held(path):
+        if isinstance(path, (str, os.PathLike)) and os.fspath(path).startswith(place):
+            while True:
+                try:
+                    real_stat(mark)
+                except FileNotFoundError:
+                    return
+                time.sleep(0.01)
+
+    EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.link", "os.scandir", "os.listdir", "os.rmdir")
+    sys.addaudithook(lambda event, arguments: held(arguments[0]) if event in EVENTS else None)
+
+    def wrapped(call):
+        def call_held(path, *arguments, **more):
+            held(path)
+            return call(path, *arguments, **more)
+        return call_held
+
+    for name in ("stat", "lstat", "access", "statvfs"):
+        setattr(os, name, wrapped(getattr(os, name)))
+"""
+
+
+@pytest.fixture
+def held(tmp_path):
+    """A place in which an agent's calls do not return while `held.mark` exists."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(HELD_CALLS)
+    place = tmp_path / "place"
+    place.mkdir(mode=0o700)
+    yield place
+    mark_of(place).unlink(missing_ok=True)
+
+
+def mark_of(held):
+    return held.with_name("mark")
+
+
+def environment(held):
+    """What an agent must have for its calls to be held."""
+    return {
+        "PYTHONPATH": str(held.parent / "site"),
+        "STALLED_PLACE": str(held),
+        "STALLED_MARK": str(mark_of(held)),
+    }
+
+
+def options(held):
+    return ("--run-dir", str(held / "run"), "--log-dir", str(held / "logs"), "--redirects", "3")
+
+
+def test_a_failure_while_the_disk_of_all_files_is_stalled_does_not_cost_the_lease(redis_run, held):
+    a = redis_run.node("a", "2", *options(held), "--max-restarts", "1", env=environment(held))
+    b = redis_run.node("b", "2", "--max-restarts", "1")
+    b.said(world=2)
+    mark_of(held).touch()
+    redis_run.exit_rank(0, 0, 3)
+    redis_run.exit_rank(1, 0, 3)
+    a.told("has not answered for 2 s")
+    began_s = time.monotonic()
+    wait_for(lambda: time.monotonic() - began_s > 3 * LEASE_S, what="three leases with a stalled disk")
+    mark_of(held).unlink()
+    a.told("answers again")
+    b.said(world=2, gen=1, restarts=1)
+    redis_run.all_end(a, b)
+    for node in (a, b):
+        for word in ("lost", "cut off", "store unreachable"):
+            assert word not in node.agent.err, node.agent.err
+
+
+def test_a_stop_is_acted_upon_while_the_next_round_waits_for_its_directory(elastic, script, held):
+    run = elastic(
+        *options(held), "--max-restarts", "1", "--shutdown-timeout", "3",
+        script("import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\nsys.exit(3)"),
+        str(mark_of(held)), env=environment(held),
+    )  # fmt: skip
+    wait_for(run.survivors, what="a worker")
+    wait_for(lambda: (held / "run" / "status.json").exists(), what="a run that is under way")
+    mark_of(held).touch()
+    wait_for(lambda: "restart 1 of 1 now" in run.err, what="a restart")
+    wait_for(lambda: "has not answered for 2 s" in run.err, what="a line about the disk")
+    run.signal(signal.SIGTERM)
+    assert run.wait(30) == 128 + signal.SIGTERM, run.err

@@ -70,8 +70,7 @@ def test_a_stalled_log_file_holds_back_the_worker_that_writes_there_and_nobody_e
     assert [exit.local_rank for exit in kit.exits] == [1]
     assert Path(kit.log(1)).read_bytes() == expected()
     kit.run_until(lambda: kit.notices)
-    (line,) = kit.notices
-    assert line == (
+    assert kit.notices[0] == (
         f"the file system of {kit.log(0)!r} has not answered for 0.3 s; what is to be written there waits, and so does "
         "a worker whose pipe is full"
     )
@@ -83,7 +82,7 @@ def test_a_stalled_log_file_holds_back_the_worker_that_writes_there_and_nobody_e
 
     kit.run_until(answers)
     assert kit.exits[1].code == 0
-    kit.run_until(lambda: stalled.read() or len(kit.notices) == 2)
+    kit.run_until(lambda: stalled.read() or len(kit.notices) >= 2)
     assert kit.notices[1].startswith("that file system answers again, after ")
     kit.stop()
     stalled.read()
@@ -158,7 +157,7 @@ def test_jobs_of_a_lane_are_done_in_order_and_lanes_do_not_wait_for_one_another(
     gate.set()
     turn_until(disk, lambda: len(done) == 6)
     assert done[3:] == [("a", 0), ("a", 1), ("a", 2)]
-    turn_until(disk, lambda: len(disk.notices) == 2)
+    turn_until(disk, lambda: len(disk.notices) >= 2)
     assert held_up.queued_bytes == 0
 
 
@@ -183,4 +182,4 @@ def test_several_stalled_files_are_one_line(disk):
     assert len(disk.notices) == 1
     assert disk.notices[0].startswith("the file system of 'a'")
     gate.set()
-    turn_until(disk, lambda: len(disk.notices) == 2)
+    turn_until(disk, lambda: len(disk.notices) >= 2)

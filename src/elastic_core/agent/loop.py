@@ -17,7 +17,7 @@ from elastic_core.agent.placing import Placing
 from elastic_core.agent.rendezvous_thread import RendezvousThread
 from elastic_core.agent.run_decision import RunDecision
 from elastic_core.agent.signals import Signals
-from elastic_core.agent.states import AgentState, Created, Deciding, Ended, Ending, Running
+from elastic_core.agent.states import AgentState, Created, Deciding, Ended, Ending, Preparing, Running
 from elastic_core.agent.steps import PEERS_SETTLE_S
 from elastic_core.agent.stopping import Stopping
 from elastic_core.agent.timers import Timers
@@ -64,6 +64,7 @@ class Agent:
         fence_passed: Callable[[float], bool] = lambda _: False,
         observe: Callable[[AgentState, str], None] = lambda state, reason: None,
         progress: Callable[[], int | None] = lambda: None,
+        prepare: Callable[[Round, Callable[[], None]], None] = lambda round_, done: done(),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Wire the parts; nothing runs yet.
@@ -71,7 +72,7 @@ class Agent:
         `note_workers` hears which worker pids exist; `adopted` reaps children that came to us as a subreaper;
         `fence_passed` tells whether the guard had to end the workers by a time, as this process was stopped;
         `observe` hears of each step: the state that it led to, and why; `progress` returns the furthest step of this
-        node's workers.
+        node's workers; `prepare` has made what a round's workers need on disk, and calls back.
         """
         self._options = options
         self._reactor = reactor
@@ -85,6 +86,7 @@ class Agent:
         self._adopted = adopted
         self._note_workers = note_workers
         self._fence_passed = fence_passed
+        self._prepare = prepare
         self._observe = observe
         self._clock = clock
         self._state: AgentState = Created()
@@ -295,10 +297,17 @@ class Agent:
             self.dispatch(m.JoinRefused(hook=hook, reason=refusal.reason))
 
     def _on_start_answer(self, variables: Mapping[str, str], refusal: Refuse | None, hook: str) -> None:
-        if refusal is None:
-            self.dispatch(m.StartAllowed(variables=tuple(variables.items())))
-        else:
+        if refusal is not None:
             self.dispatch(m.StartRefused(hook=hook, reason=refusal.reason))
+            return
+        round_ = self._round
+        assert round_ is not None
+
+        def prepared() -> None:
+            if isinstance(self._state, Preparing) and self._state.round is round_:  # else we are stopping
+                self.dispatch(m.StartAllowed(variables=tuple(variables.items())))
+
+        self._prepare(round_, prepared)
 
     def _spawn(self, command: m.SpawnWorkers) -> None:
         self._restart_count = command.restart_count

@@ -91,14 +91,15 @@ class AgentServer:
         if self._open == sockets.MOST_CONNECTIONS - 1:
             self._listen()
 
-    def close(self) -> None:
-        """Listen no more, and remove the socket; idempotent. What is being answered is not waited for."""
+    def close(self, *, remove: bool = True) -> None:
+        """Listen no more, and `remove` the socket; idempotent. What is being answered is not waited for."""
         if self._fd < 0 or os.getpid() != self._pid:
             return
         self._reactor.remove_reader(self._fd)
         self._fd = -1
         _SERVERS.discard(self)
-        remove_socket(self._path)
+        if remove:
+            remove_socket(self._path)
         self._socket.close()
 
     def forget(self) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from elastic_core.control_plane.paths import SocketPaths
+from elastic_core.control_plane.paths import SocketPaths, remove_socket
 from elastic_core.errors import ElasticError
 from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.plan import WorkerPaths
@@ -143,14 +143,24 @@ class AgentControl:
         """Return the pids of this process's children that are no workers."""
         return frozenset().union(*(request.helpers() for request in self.requests))
 
-    def close(self) -> None:
-        """Give everything back; idempotent."""
+    def end(self) -> Callable[[], None]:
+        """Answer nobody any more; return what removes the sockets, on whatever thread."""
         for request in self.requests:
             request.cancel()
         self.requests.clear()
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        if self._paths is not None:
-            self._paths.close()
-            self._paths = None
+        paths, self._paths = self._paths, None
+        server, self._server = self._server, None
+        if server is not None:
+            server.close(remove=False)
+
+        def remove() -> None:
+            if paths is not None and server is not None:
+                remove_socket(paths.agent)
+            if paths is not None:
+                paths.close()
+
+        return remove
+
+    def close(self) -> None:
+        """Give everything back; idempotent."""
+        self.end()()

@@ -27,6 +27,7 @@ from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.hang import Hang
 from elastic_core.launcher.incident_files import INCIDENT_FILE, IncidentFiles
 from elastic_core.launcher.plan import WorkerPaths
+from elastic_core.multiprocessing.disk import Disk, Lane
 from elastic_core.multiprocessing.errors.reader import read_error
 from elastic_core.types import (
     Decision,
@@ -45,6 +46,10 @@ from elastic_core.types import (
 
 STDERR_TAIL_BYTES = 16_384
 LOG_TAIL_BYTES = 4_096
+EVIDENCE_S = 3.0
+"""How long the files of a worker that ended may take to be read."""
+WRITE_S = 2.0
+"""How long an incident may take to be written before it is told without its path."""
 
 
 class Evidence(Record, frozen=True, kw_only=True):
@@ -71,6 +76,12 @@ class IncidentReporter:
         self._files = IncidentFiles(run_dir)
         self.restore: Callable[[], bool] = lambda: False
         """Makes the run directory again if it has gone, and returns whether it had."""
+        self.disk: Disk | None = None
+        """Where files are written and read; None: here and now."""
+        self._lane: Lane | None = None
+        self.writing = 0
+        """How many incidents are being written."""
+        self._judged: dict[int, FailedWorker] = {}
         self.last_path = ""
         self._node_id = node_id
         self._host = socket.gethostname()
@@ -89,6 +100,7 @@ class IncidentReporter:
         self._paths = paths
         self._restarts = self._restarts_before = restart_count
         self._hang = None
+        self._judged = {}
 
     def move(self, run_dir: Path) -> None:
         """Take another run directory: the one before has gone."""
@@ -98,6 +110,24 @@ class IncidentReporter:
         self._line(f"elastic: {text}")
 
     # --- evidence
+
+    def read_ahead(self, exit: WorkerExit, done: Callable[[], None]) -> None:
+        """Read what a worker that ended has left, and call `done`; a disk that does not answer is not waited for."""
+        disk, paths, judged = self.disk, self._paths.get(exit.local_rank), self._judged
+        if disk is None or paths is None:
+            done()
+            return
+
+        def take(worker: FailedWorker | None, error: Exception | None) -> None:
+            if worker is None:
+                reason = getattr(error, "strerror", None) or error
+                self._notice(
+                    f"what local rank {exit.local_rank} left beside {paths.error_file!r} is not read: {reason}"
+                )
+            judged[exit.local_rank] = judge(exit, None) if worker is None else worker
+            done()
+
+        disk.run(paths.error_file, lambda: self._judge(exit, paths), take, within_s=EVIDENCE_S)
 
     def examine(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int) -> Failure:
         """Read what the exits left, and return the first cause."""
@@ -161,7 +191,9 @@ class IncidentReporter:
             if exit.code == 0 and exit.stop_signal is None:
                 finished += 1
                 continue
-            worker = self._judge(exit)
+            worker = self._judged.get(exit.local_rank)
+            if worker is None or worker.exit != exit:
+                worker = self._judge(exit, self._paths.get(exit.local_rank))
             if exit.code != 0 or worker.origin is Origin.STOPPED:
                 failed.append(worker)
         return Evidence(failed=tuple(failed), finished_count=finished)
@@ -181,8 +213,7 @@ class IncidentReporter:
         worker = judge(ended, error, log_paths=self._logs_of(exit.local_rank))
         return None if worker.origin is Origin.STOPPED else worker
 
-    def _judge(self, exit: WorkerExit) -> FailedWorker:
-        paths = self._paths.get(exit.local_rank)
+    def _judge(self, exit: WorkerExit, paths: WorkerPaths | None) -> FailedWorker:
         if paths is None:
             return judge(exit, None)
         tail = _tail(paths.stderr.file)
@@ -192,7 +223,7 @@ class IncidentReporter:
             tail,
             exit=exit,
         )
-        worker = judge(exit, error, log_paths=self._logs_of(exit.local_rank), script_missing=self._script_missing(exit))
+        worker = judge(exit, error, log_paths=_logs_in(paths), script_missing=self._script_missing(exit))
         if tail:
             worker = replace(worker, log_tail=tail[-LOG_TAIL_BYTES:].decode(errors="replace"))
         if worker.failure_class is FailureClass.EXIT and worker.origin is not Origin.STOPPED and _on_full_disk(paths):
@@ -202,8 +233,7 @@ class IncidentReporter:
 
     def _logs_of(self, local_rank: int) -> tuple[str, ...]:
         paths = self._paths.get(local_rank)
-        files = () if paths is None else (paths.stderr.file, paths.stdout.file)
-        return tuple(path for path in files if path and Path(path).exists())
+        return () if paths is None else _logs_in(paths)
 
     def _script_missing(self, exit: WorkerExit) -> bool:
         script = self._settings.entrypoint.script
@@ -311,11 +341,12 @@ class IncidentReporter:
             incident = replace(known, decision=describe_decision(decision), phases=phases)
         else:
             incident = replace(self._final(round_, exits, failure, decision), progress=failure.progress)
-        path = self._write(incident)
         self._before_restart = incident if isinstance(decision, Restart) else None
         if isinstance(decision, Stop) and decision.outcome == "failed":
-            self._print_end(incident, path)
-        elif isinstance(decision, Stop):
+            self._write(incident, then=lambda path: self._print_end(incident, path))
+            return incident.exit_code
+        self._write(incident)
+        if isinstance(decision, Stop):
             self._notice(f"ending the run as done: {decision.reason}")
         return incident.exit_code
 
@@ -365,19 +396,47 @@ class IncidentReporter:
         )
         return replace(incident, phases=phases)
 
-    def _write(self, incident: Incident, *, again: bool = False) -> str:
+    def _write(
+        self,
+        incident: Incident,
+        *,
+        again: bool = False,
+        then: Callable[[str], None] = lambda path: None,
+        last_try: bool = False,
+    ) -> None:
+        """Write an incident, and call `then` with its path, empty where it could not be written."""
+        path = str(self._files.run_dir / INCIDENT_FILE)
+
+        def work() -> str:
+            return self._files.write(incident, again=again)
+
+        def have(written: str | None, error: Exception | None) -> None:
+            self.writing -= 1
+            if written is not None:
+                self.last_path = written
+                then(written)
+            elif not (last_try or isinstance(error, TimeoutError)) and self.restore():
+                self._write(incident, again=again, then=then, last_try=True)
+            elif isinstance(error, OSError):
+                self._notice(f"the incident could not be written to {path!r}: {error.strerror}")
+                then("")
+            else:
+                raise error or AssertionError
+
+        self.writing += 1
+        if self.disk is not None:
+            self._lane = self._lane or self.disk.lane(path)
+            self.disk.run(path, work, have, lane=self._lane, within_s=WRITE_S)
+            return
         try:
-            try:
-                self.last_path = self._files.write(incident, again=again)
-            except OSError:
-                if not self.restore():
-                    raise
-                self.last_path = self._files.write(incident, again=again)
-        except OSError as err:
-            path = str(self._files.run_dir / INCIDENT_FILE)
-            self._notice(f"the incident could not be written to {path!r}: {err.strerror}")
-            return ""
-        return self.last_path
+            written, error = work(), None
+        except OSError as raised:
+            written, error = None, raised
+        have(written, error)
+
+
+def _logs_in(paths: WorkerPaths) -> tuple[str, ...]:
+    return tuple(path for path in (paths.stderr.file, paths.stdout.file) if path and Path(path).exists())
 
 
 def _is_here(failure: Failure, round_: Round | None) -> bool:

@@ -4,7 +4,7 @@ import gc
 import os
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -29,7 +29,7 @@ from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
 from elastic_core.launcher.health import HealthChecking, LoopPulse
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.observers import choose_observers
-from elastic_core.launcher.plan import Attempt, worker_plan
+from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_plan
 from elastic_core.launcher.reporter import RunReporter
 from elastic_core.launcher.rundir import RunDirectory
 from elastic_core.launcher.services import RoundPort, Services
@@ -139,6 +139,7 @@ class _Job:
         cleanup.callback(self._port.close)
         self._planned = False
         self._round: Round | None = None
+        self._prepared: dict[int, WorkerPaths] | Exception | None = None
         self._sidecar: StoreSidecar | None = None
         self._watch: Watching
         self._rdzv = rendezvous_settings(settings, self._node_id, self._incarnation)
@@ -161,6 +162,7 @@ class _Job:
             run_dir = RunDirectory.create(settings.run_dir, settings.run_id)
             self._logs = RunLogs(settings, run_dir=run_dir.path, chosen=chosen)
             self._run_dir = self._closing(run_dir)
+            self._times_made, self._last_path = run_dir.times_made, run_dir.path
             self._cleanup.callback(self._discard_unused, run_dir)
         self._logs.prepare()
         hooks, warnings = registry.make_hooks(HookSettings(name="", run_id=settings.run_id, run_dir=str(run_dir.path)))
@@ -206,7 +208,7 @@ class _Job:
         notice = self._reporter.notice
         for text in (*settings.notices, *warnings, *(self._functions.warnings if self._functions is not None else ())):
             notice(text)
-        self._disk = self._closing(Disk(reactor, notice=notice))
+        self._disk = self._reporter.disk = self._closing(Disk(reactor, notice=notice))
         guardian = Guardian(reactor, incarnation=self._incarnation, notice=notice)
         self._cleanup.push(lambda kind, error, trace: guardian.unleash() if error else guardian.dismiss())
         guardian.start()
@@ -247,7 +249,8 @@ class _Job:
                 disk=self._disk,
                 sent_to_all=guardian.signalled,
                 exit_timeout_s=settings.exit_timeout_s,
-                on_overdue=lambda exit: agent.on_overdue(exit),
+                on_overdue=lambda exit: self._reporter.read_ahead(exit, lambda: agent.on_overdue(exit)),
+                read_ahead=self._reporter.read_ahead,
             )
         )
         self._status.workers = workers
@@ -299,6 +302,7 @@ class _Job:
             fence_passed=guardian.fence_passed,
             observe=self._note,
             progress=self._watch.hangs.progress,
+            prepare=self._prepare,
         )
         self._control.serve(agent, rendezvous, workers)
         self._control.metrics = self._observers.exposition
@@ -328,6 +332,8 @@ class _Job:
             notice(f"left running on purpose (ELASTIC_KEEP=1){until}: {', '.join(kept)}")
         if self._timings is not None:
             self._timings.take(journal.events)
+        while self._reporter.writing:  # what the run ended with is printed first
+            reactor.turn()
         self._finish(result, journal, run_dir)
         if self._outcome is not None:
             self._outcome.error = rendezvous.error
@@ -470,7 +476,6 @@ class _Job:
     def _plan(self, command: SpawnWorkers, handler: RendezvousHandler) -> list[WorkerLaunch]:
         self._planned = True
         self._round = command.round
-        self._restore_run_dir()
         attempt = Attempt(
             round=command.round,
             restart_count=command.restart_count,
@@ -480,7 +485,12 @@ class _Job:
             variables=dict(command.variables),
             use_agent_store=self._sidecar is not None or handler.use_agent_store,
         )
-        paths = self._watch.begin_round(self._logs.round_paths(command.round), command.round)
+        files, self._prepared = self._prepared, None
+        if isinstance(files, Exception):
+            raise files
+        if files is None:
+            files = self._logs.round_paths(command.round)
+        paths = self._watch.begin_round(files, command.round)
         paths = self._control.with_sockets(paths)
         launches, paths = self._logs.asked(worker_plan(self._settings, attempt, paths), paths)
         self._control.begin_round(launches)
@@ -490,15 +500,38 @@ class _Job:
             self._outcome.begin_round(command.round, error_files)
         return launches
 
+    def _prepare(self, round_: Round, done: Callable[[], None]) -> None:
+        """Have the directories and log files of a round's workers made, wherever they are."""
+
+        def work() -> dict[int, WorkerPaths]:
+            if self._run_dir.restore():
+                self._logs.move(self._run_dir.path)
+            paths = self._logs.round_paths(round_)
+            self._disk.open_ahead(self._logs.files_of(paths))
+            return paths
+
+        def take(paths: dict[int, WorkerPaths] | None, error: Exception | None) -> None:
+            self._follow_run_dir()
+            self._prepared = paths if error is None else error
+            done()
+
+        self._prepared = None
+        self._disk.run(str(self._run_dir.path), work, take)
+
     def _restore_run_dir(self) -> bool:
-        before = self._run_dir.path
         try:
-            if not self._run_dir.restore():
-                return False
+            self._run_dir.restore()
         except ElasticError as err:  # whoever needs it says what that means
-            self._reporter.notice(f"the run directory {str(before)!r} has gone, and can't be made again: {err}")
+            path = str(self._run_dir.path)
+            self._reporter.notice(f"the run directory {path!r} has gone, and can't be made again: {err}")
+        return self._follow_run_dir()
+
+    def _follow_run_dir(self) -> bool:
+        """Go where the run directory has been made again; return whether it has, since last time."""
+        if self._run_dir.times_made == self._times_made:
             return False
-        path = self._run_dir.path
+        before, path = self._last_path, self._run_dir.path
+        self._times_made, self._last_path = self._run_dir.times_made, path
         self._reporter.notice(
             f"the run directory {str(before)!r} had gone (a cleaner of temporary files, or a logout); "
             + ("made anew" if path == before else f"{str(path)!r} is in its place")
@@ -509,11 +542,13 @@ class _Job:
 
     def _finish(self, result: AgentResult, journal: Journal, run_dir: RunDirectory) -> None:
         """Keep what is worth keeping, and name it."""
-        self._logs.finish()
+        limit_s = min(END_S, self._settings.shutdown_timeout_s)
+        path = str(run_dir.path)
         failed = result.ending is Ending.FAILED and self._reporter.began
         if failed:
             try:
-                journal.write(run_dir.path / "journal.jsonl")
+                journal_path = run_dir.path / "journal.jsonl"
+                self._disk.wait(str(journal_path), lambda: journal.write(journal_path), within_s=limit_s)
             except OSError as err:  # a full disk, say: told, and no reason to hide how the run ended
                 self._reporter.notice(
                     f"the run's journal could not be written to {str(run_dir.path)!r}: {err.strerror}"
@@ -522,7 +557,15 @@ class _Job:
             run_dir.keep("logs were asked for")
             self._reporter.notice(f"logs are in {str(run_dir.path)!r}")
         self._status.end(result, kept=failed or bool(run_dir.kept_because))
-        run_dir.finish(success=not failed)
+        remove_sockets = self._control.end()
+
+        def finish() -> None:
+            remove_sockets()
+            self._logs.finish()
+            run_dir.finish(success=not failed)
+
+        with suppress(TimeoutError):  # told by the disk
+            self._disk.wait(path, finish, within_s=limit_s)
 
 
 class _Closes(Protocol):

@@ -1,7 +1,7 @@
 """Where the output of each round's workers goes: our own layout, or what `--logs-specs` says."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,6 +78,13 @@ class RunLogs:
             rank: worker_paths(settings, files[rank], global_rank=round_.global_rank(rank))
             for rank in range(settings.nproc_per_node)
         }
+
+    def files_of(self, paths: Mapping[int, WorkerPaths]) -> list[str]:
+        """Return the log files that will be opened for these workers, as far as our own layout says so."""
+        if self._chosen is not None:
+            return []
+        plans = [plan for own in paths.values() for plan in (own.stdout, own.stderr)]
+        return [plan.file for plan in plans if plan.file is not None]
 
     def asked(
         self, launches: Sequence[WorkerLaunch], paths: dict[int, WorkerPaths]

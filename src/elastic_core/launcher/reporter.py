@@ -21,6 +21,7 @@ from elastic_core.types import (
 if TYPE_CHECKING:
     from elastic_core.agent.hang_report import HangReport
     from elastic_core.launcher.incidents import IncidentReporter
+    from elastic_core.multiprocessing.disk import Disk
 
 
 class RunReporter:
@@ -40,6 +41,8 @@ class RunReporter:
         self._made: IncidentReporter | None = None
         self.restore: Callable[[], bool] = lambda: False
         """Makes the run directory again if it has gone, and returns whether it had."""
+        self.disk: Disk | None = None
+        """Where files are written and read; None: here and now."""
         self.began = True
         self.final_failure: Failure | None = None
         """What ended the run; None: nothing that was recorded."""
@@ -57,6 +60,11 @@ class RunReporter:
         """The path of the last incident's file; empty: there is none."""
         return "" if self._made is None else self._made.last_path
 
+    @property
+    def writing(self) -> bool:
+        """Whether an incident is being written, and what follows it waits."""
+        return self._made is not None and self._made.writing > 0
+
     def notice(self, text: str) -> None:
         """Print one line of the launcher's own."""
         self._line(f"elastic: {text}")
@@ -70,7 +78,7 @@ class RunReporter:
             from elastic_core.launcher.incidents import IncidentReporter
 
             self._made = IncidentReporter(self._settings, run_dir=self._run_dir, node_id=self._node_id, line=self._line)
-            self._made.restore = self.restore
+            self._made.restore, self._made.disk = self.restore, self.disk
             self._made.begin_round(self._paths, self._restarts)
         return self._made
 
@@ -79,6 +87,13 @@ class RunReporter:
         self._paths, self._restarts = paths, restart_count
         if self._made is not None:
             self._made.begin_round(paths, restart_count)
+
+    def read_ahead(self, exit: WorkerExit, done: Callable[[], None]) -> None:
+        """Read what a worker that ended has left, and call `done`: it is asked for on the loop."""
+        if exit.code == 0 and exit.stop_signal is None:
+            done()
+        else:
+            self._incidents().read_ahead(exit, done)
 
     def examine(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int) -> Failure:
         """Read what the exits left, and return the first cause."""

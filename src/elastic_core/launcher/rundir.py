@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,6 +31,9 @@ class RunDirectory:
         self._run_id = run_id
         self._reason = "" if chosen is None else "--run-dir was given"
         self._lock_fd = _locked(path)
+        self._restoring = threading.Lock()
+        self.times_made = 0
+        """How often it was made again."""
 
     @classmethod
     def create(cls, chosen: str | None, run_id: str) -> "RunDirectory":
@@ -51,7 +55,13 @@ class RunDirectory:
 
         Raises:
             ConfigError: there is no place for it.
+
+        Threading: any.
         """
+        with self._restoring:
+            return self._restore()
+
+    def _restore(self) -> bool:
         if self._is_there():
             return False
         self.close()
@@ -65,6 +75,7 @@ class RunDirectory:
         except OSError:
             self.path = _make_fresh(self._run_id)
         self._lock_fd = _locked(self.path)
+        self.times_made += 1
         return True
 
     def _is_there(self) -> bool:

@@ -5,13 +5,18 @@ is held up in one lane, another takes the others.
 """
 
 import _thread
+import errno
+import os
 import threading
 from _queue import SimpleQueue
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
+from elastic_core.multiprocessing.log_file import open_log
 from elastic_core.reactor import Reactor, Timer
 
 HIGH_WATER_BYTES = 1 << 19
@@ -23,6 +28,8 @@ STALL_S = 2.0
 END_S = 10.0
 """How long the end of a run waits for lanes that are held up."""
 
+MOST_AHEAD = 128
+"""How many log files are opened before the workers that write them are started."""
 _LOOK_S = 0.1  # as long as there is work: is a thread held up while other lanes wait?
 
 _T = TypeVar("_T")
@@ -86,22 +93,85 @@ class Disk:
         self._timer: Timer | None = None
         self._stalled_s: float | None = None
         self._closed = False
+        self._opened: dict[str, int] = {}
 
     def lane(self, path: str) -> Lane:
         """Return a new lane."""
         return Lane(self, path)
 
-    def run(self, path: str, work: Callable[[], _T], done: Callable[[_T | None, Exception | None], None]) -> None:
-        """Have `work` done in a lane of its own; `done` is called with what it returned, or with what it raised."""
+    def run(
+        self,
+        path: str,
+        work: Callable[[], _T],
+        done: Callable[[_T | None, Exception | None], None],
+        *,
+        lane: Lane | None = None,
+        within_s: float | None = None,
+    ) -> None:
+        """Have `work` done, in a lane of its own if none is given.
+
+        `done` is called once, with what it returned, or with what it raised: TimeoutError if it has not ended in time.
+        """
+        timer: Timer | None = None
+        settled = False
+
+        def settle(result: _T | None, error: Exception | None) -> None:
+            nonlocal settled
+            if settled:
+                return
+            settled = True
+            if timer is not None:
+                timer.cancel()
+            done(result, error)
 
         def job() -> None:
+            result, error = None, None
             try:
-                result, error = work(), None
+                result = work()
             except Exception as raised:  # noqa: BLE001  # it is handed to whoever asked
-                result, error = None, raised
-            self._reactor.post(partial(done, result, error))
+                error = raised
+            self._reactor.post(partial(settle, result, error))
 
-        self.put(self.lane(path), job, 0)
+        if within_s is not None:
+            late = TimeoutError(errno.ETIMEDOUT, f"its file system has not answered for {within_s:g} s", path)
+            timer = self._reactor.call_later(within_s, partial(settle, None, late))
+        (lane or self.lane(path)).put(job)
+
+    def wait(self, path: str, work: Callable[[], _T], *, within_s: float) -> _T | None:
+        """Have `work` done while the reactor turns. Called: at the end, when nothing else is to be done meanwhile.
+
+        Raises:
+            TimeoutError: it has not ended in time.
+            Exception: it was raised by `work`.
+        """
+        ended: list[tuple[_T | None, Exception | None]] = []
+        self.run(path, work, lambda result, error: ended.append((result, error)), within_s=within_s)
+        while not ended:
+            self._reactor.turn()
+        result, error = ended[0]
+        if error is not None:
+            raise error
+        return result
+
+    def open_ahead(self, paths: Iterable[str]) -> None:
+        """Open log files for those that will `take` them; one that can't be opened is left to them. In a job."""
+        for path in islice(paths, MOST_AHEAD):
+            with suppress(OSError):
+                self._opened[path] = open_log(path)
+
+    def take(self, path: str) -> int:
+        """Return the descriptor of a log file, opened ahead or now.
+
+        Raises:
+            OSError: it can't be opened.
+        """
+        fd = self._opened.pop(path, None)
+        return open_log(path) if fd is None else fd
+
+    def forget_opened(self) -> None:
+        """Close what was opened ahead, and not taken."""
+        while self._opened:
+            os.close(self._opened.popitem()[1])
 
     @property
     def unfinished(self) -> bool:
@@ -250,15 +320,15 @@ class Disk:
             self._reactor.turn(left_s)
         self._reactor.turn(0.0)
         self._closed = True
+        self.forget_opened()
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:
-            lacking = [(lane.path, lane.queued_bytes) for lane in self._busy]
+            lacking = [(lane.path, lane.queued_bytes) for lane in self._busy if lane.queued_bytes]
             for lane in self._busy:
                 lane.jobs.clear()  # what is being done ends when it can
         for path, count in lacking:
-            what = f"its last {count} bytes" if count else "its last change"
-            self._notice(f"{path!r} lacks {what}: its file system does not answer")
+            self._notice(f"{path!r} lacks its last {count} bytes: its file system does not answer")
         for _ in range(self._threads):
             self._ready.put(None)
 

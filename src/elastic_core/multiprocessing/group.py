@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     from elastic_core.multiprocessing.standby_pool import StandbyPool
 
 
+class _End:
+    """An end that is still to be told of, in its turn."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self.tell = tell
+        self.ready = False
+
+
 class WorkerGroup:
     """The shell around the stop ladder.
 
@@ -48,6 +56,7 @@ class WorkerGroup:
         sent_to_all: As of `UserSignals`.
         exit_timeout_s: How long a worker whose uncaught exception is on record has to end by itself; 0: for ever.
         on_overdue: Called with the end that such a worker would have had, and again after that time if it lives on.
+        read_ahead: Reads what a worker that ended has left, before `on_exit`; calls what it is given when it has.
         clock: The host's clocks.
 
     The group can be started again once `on_stopped` was called. Threading: the reactor's thread.
@@ -71,6 +80,7 @@ class WorkerGroup:
         sent_to_all: Callable[[int], bool] | None = None,
         exit_timeout_s: float = 0.0,
         on_overdue: Callable[[WorkerExit], None] = lambda _: None,
+        read_ahead: Callable[[WorkerExit, Callable[[], None]], None] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Start nothing yet."""
@@ -78,6 +88,7 @@ class WorkerGroup:
         self._sinks = (console.stdout, console.stderr)
         self._disk = Disk(reactor, notice=notice) if disk is None else disk
         self._owns_disk = disk is None
+        self._read_ahead = read_ahead
         self._on_exit = on_exit
         self._on_stopped = on_stopped
         self._notice = notice
@@ -105,7 +116,7 @@ class WorkerGroup:
             notice=notice,
             sent_to_all=sent_to_all,
         )
-        self._untold: deque[tuple[list[Lane], float, Callable[[], None]]] = deque()
+        self._untold: deque[_End] = deque()
         self._blind_noticed = False
         self._mixed: Mapping[int, tuple[Survivor, ...]] = {}
 
@@ -153,28 +164,34 @@ class WorkerGroup:
         self._forget_round()
         self._oom = OomCounter()
         launches = tuple(launches)
-        for launch in launches:
-            if self._exit_timeout_s > 0:
-                self._record_pipes.open(launch)
-            with self._sweeper.marking():
-                worker = spawn(
-                    launch,
-                    reactor=self._reactor,
-                    sinks=self._sinks,
-                    disk=self._disk,
-                    notice=self._notice,
-                    standby=self._standby,
-                    functions=self._functions,
-                    on_returned=self._on_returned,
-                )
-            self._sweeper.started(worker.pid)
-            self._workers[worker.pid] = worker
-            self._advance(ladder.LeaderStarted(pid=worker.pid, group=worker.leads_group))
-            if not worker.watch(self._reactor, partial(self._on_pidfd, worker)):
-                self._poll_unless_signalled(worker)
+        try:
+            for launch in launches:
+                self._start_one(launch)
+        finally:
+            self._disk.forget_opened()
         self._user_signals.begin_round()
         if self._standby is not None:
             self._standby.prepare(launches)
+
+    def _start_one(self, launch: WorkerLaunch) -> None:
+        if self._exit_timeout_s > 0:
+            self._record_pipes.open(launch)
+        with self._sweeper.marking():
+            worker = spawn(
+                launch,
+                reactor=self._reactor,
+                sinks=self._sinks,
+                disk=self._disk,
+                notice=self._notice,
+                standby=self._standby,
+                functions=self._functions,
+                on_returned=self._on_returned,
+            )
+        self._sweeper.started(worker.pid)
+        self._workers[worker.pid] = worker
+        self._advance(ladder.LeaderStarted(pid=worker.pid, group=worker.leads_group))
+        if not worker.watch(self._reactor, partial(self._on_pidfd, worker)):
+            self._poll_unless_signalled(worker)
 
     def _on_record(self, pid: int, local_rank: int) -> None:
         worker = self._workers.get(pid)
@@ -259,26 +276,25 @@ class WorkerGroup:
         worker.drain()
         exit_ = self._exit_of(worker, code, at_s=at_s, at_ns=at_ns)
         self._advance(ladder.LeaderEnded(pid=worker.pid, remnants=remnants))
-        self._once_written(worker.lanes, partial(tell, exit_))
+        self._once_written(worker.lanes, exit_, partial(tell, exit_))
 
-    def _once_written(self, lanes: list[Lane], tell: Callable[[], None]) -> None:
-        """Call `tell` when these lanes are empty or held up, and all that came before it was told."""
-        self._untold.append((lanes, self._reactor.now_s() + WRITTEN_S, tell))
-        if len(self._untold) == 1:
-            self._tell_written()
+    def _once_written(self, lanes: list[Lane], exit: WorkerExit | None, tell: Callable[[], None]) -> None:
+        """Call `tell` when these lanes are empty or held up, what `exit` left is read, and all before it was told."""
+        end = _End(tell)
+        self._untold.append(end)
 
-    def _tell_written(self) -> None:
-        while self._untold:
-            lanes, until_s, tell = self._untold[0]
-            left_s = until_s - self._reactor.now_s()
-            if left_s > 0 and any(lane.scheduled and not lane.stalled for lane in lanes):
-                self._disk.when_written(lanes, self._tell_written, within_s=left_s)
-                return
-            try:
-                tell()
-            finally:
-                if self._untold:  # not closed by it
-                    self._untold.popleft()
+        def written() -> None:
+            if exit is None or self._read_ahead is None:
+                self._tell_if_next(end)
+            else:
+                self._read_ahead(exit, partial(self._tell_if_next, end))
+
+        self._disk.when_written(lanes, written, within_s=WRITTEN_S)
+
+    def _tell_if_next(self, end: "_End") -> None:
+        end.ready = True
+        while self._untold and self._untold[0].ready:
+            self._untold.popleft().tell()
 
     def _exit_of(
         self, worker: WorkerProcess, code: int, *, at_s: float, at_ns: int, unreapable: bool = False
@@ -436,7 +452,8 @@ class WorkerGroup:
             worker.finish()
         self._sweeper.reap_adopted(workers=[worker.pid for worker in self._workers.values()])
         self._forget_lingering()
-        self._once_written([lane for worker in self._workers.values() for lane in worker.lanes], self._on_stopped)
+        lanes = [lane for worker in self._workers.values() for lane in worker.lanes]
+        self._once_written(lanes, None, self._on_stopped)
 
     def left_running(self) -> tuple[str, ...]:
         """Return what workers left on purpose (`ELASTIC_KEEP=1`) and still runs, each as number and name."""

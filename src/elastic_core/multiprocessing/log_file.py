@@ -35,13 +35,19 @@ class LogFile:
     """
 
     def __init__(
-        self, path: str, *, notice: Callable[[str], None], max_bytes: int | None = None, backups: int = 0
+        self,
+        path: str,
+        *,
+        notice: Callable[[str], None],
+        max_bytes: int | None = None,
+        backups: int = 0,
+        fd: int | None = None,
     ) -> None:
-        """Open the file."""
+        """Open the file, unless it is open as `fd`."""
         self.path = self._path = path
         self._notice = notice
         self._backups = backups
-        self._fd = open_log(path)
+        self._fd = open_log(path) if fd is None else fd
         self._max_bytes = max_bytes
         self._size = os.fstat(self._fd).st_size if max_bytes is not None else 0
         self._last = _LF

@@ -13,7 +13,7 @@ from elastic_core.errors import WorkerError
 from elastic_core.multiprocessing.affinity import bound_to
 from elastic_core.multiprocessing.disk import Disk, Lane
 from elastic_core.multiprocessing.line_filter import LineFilter
-from elastic_core.multiprocessing.log_file import LogFile, QueuedLog, open_log
+from elastic_core.multiprocessing.log_file import LogFile, QueuedLog
 from elastic_core.multiprocessing.sink import Sink
 from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
 from elastic_core.multiprocessing.tee import Tee, open_pipe
@@ -216,8 +216,8 @@ def spawn(
 
     with ExitStack() as ours, ExitStack() as childs:
         try:
-            out, out_ends = _open_stream(launch.stdout, ours, childs, posted)
-            err, err_ends = _open_stream(launch.stderr, ours, childs, posted)
+            out, out_ends = _open_stream(launch.stdout, disk, ours, childs, posted)
+            err, err_ends = _open_stream(launch.stderr, disk, ours, childs, posted)
             process, result = _start(launch, reactor, out, err, standby, functions, on_returned)
         except (OSError, ValueError) as error:
             raise _spawn_error(launch, error) from error
@@ -278,25 +278,26 @@ class _Ends(NamedTuple):
 
 
 def _open_stream(
-    plan: StreamPlan, ours: ExitStack, childs: ExitStack, notice: Callable[[str], None]
+    plan: StreamPlan, disk: Disk, ours: ExitStack, childs: ExitStack, notice: Callable[[str], None]
 ) -> tuple[int | None, _Ends | None]:
     """Return what the child gets (None: our own stream), and what a tee is made of, if there is one."""
     if plan.through_agent:
         read_fd, write_fd = open_pipe()
         childs.callback(os.close, write_fd)
         ours.callback(os.close, read_fd)
-        return write_fd, _open_ends(plan, read_fd, ours, notice)
+        return write_fd, _open_ends(plan, read_fd, disk, ours, notice)
     if plan.file is None and plan.inherit:
         return None, None
-    fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC) if plan.file is None else open_log(plan.file)
+    fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC) if plan.file is None else disk.take(plan.file)
     childs.callback(os.close, fd)
     return fd, None
 
 
-def _open_ends(plan: StreamPlan, read_fd: int, ours: ExitStack, notice: Callable[[str], None]) -> _Ends:
+def _open_ends(plan: StreamPlan, read_fd: int, disk: Disk, ours: ExitStack, notice: Callable[[str], None]) -> _Ends:
     file, filtered = None, None
     if plan.file is not None:
-        file = LogFile(plan.file, notice=notice, max_bytes=plan.max_bytes, backups=plan.backups)
+        fd = disk.take(plan.file)
+        file = LogFile(plan.file, notice=notice, max_bytes=plan.max_bytes, backups=plan.backups, fd=fd)
         ours.callback(file.close)
     if plan.filters and plan.filtered_file is not None:
         filtered = LogFile(plan.filtered_file, notice=notice)
