@@ -135,3 +135,16 @@ def test_a_pipe_server_does_not_signal_its_own_process(tmp_path):
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert (got, heard) == ([], ["watchdog started", "timer expired"])
+
+
+def test_timers_beyond_the_bound_are_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr("elastic_core.timer.file_server.MOST", 2)
+    made = timer.FileTimerServer(str(tmp_path / "pipe"), "run")
+    try:
+        pid = os.getpid()
+        made.register_timers([timer.FileTimerRequest(pid, f"scope {n}", 1e12, 0) for n in range(4)])
+        made.register_timers([timer.FileTimerRequest(pid, "scope 0", 2e12, 0)])  # one that is set may be set again
+        found = made.get_expired_timers(3e12)[pid]
+        assert [(each.scope_id, each.expiration_time) for each in found] == [("scope 0", 2e12), ("scope 1", 1e12)]
+    finally:
+        made.stop()
