@@ -19,6 +19,7 @@ from typing import TypeVar
 import pytest
 
 from etcd_servers import PREFIX, EtcdCluster, EtcdServer
+from patience import patience
 from redis_servers import RedisServer, free_port
 from support import Elastic, processes_with, wait_for
 
@@ -135,12 +136,12 @@ class Node:
         for pid in {*everybody, *descendants(self.agent.pid), self.agent.pid}:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.agent.process.wait(5)
+        self.agent.wait()
 
     def kill_agent(self) -> None:
         """Kill the agent alone: its guard is left."""
         self.agent.signal(signal.SIGKILL)
-        self.agent.process.wait(5)
+        self.agent.wait()
 
 
 class Run:
@@ -203,7 +204,7 @@ class Run:
         return self.nodes[-1]
 
     def _settings(self, conf: str) -> list[str]:
-        own = f"lease_ttl={self.lease_s:g},last_call_timeout=1,join_timeout=20"
+        own = f"lease_ttl={self.lease_s:g},last_call_timeout=1,join_timeout={patience(20):g}"
         return ["--rdzv-conf", ",".join(filter(None, (own, self._conf, conf)))]
 
     def processes(self, *names: str) -> set[int]:

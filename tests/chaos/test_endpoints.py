@@ -14,7 +14,7 @@ import pytest
 
 from chaos.multi_node import Run
 from etcd_servers import EtcdServer
-from patience import kept
+from patience import kept, patience
 from promises import AT_ONCE_S
 from redis_servers import PASSWORD, USER, RedisServer, free_port
 from support import ELASTIC, wait_for
@@ -221,14 +221,15 @@ def test_interrupted_while_the_server_is_away(troubled_run):
 
 
 def test_too_few_nodes_says_who_came(served_run):
-    a = served_run.node("a", "3", conf="join_timeout=1.5")
+    limit = f"{round(patience(1.5), 1):g}"  # in which b's process starts
+    a = served_run.node("a", "3", conf=f"join_timeout={limit}")
     served_run.has_seats(1)
-    b = served_run.node("b", "3", conf="join_timeout=1.5")
+    b = served_run.node("b", "3", conf=f"join_timeout={limit}")
     for node in (a, b):
         node.ends(4)
         one_line(node.agent, "--join-timeout")
-    assert "2 of at least 3 nodes joined (a, b) within 1.5 s, 1 missing" in a.agent.err
-    assert "1 of at least 3 nodes joined (b) within 1.5 s, 2 missing; at one time there were 2" in b.agent.err
+    assert f"2 of at least 3 nodes joined (a, b) within {limit} s, 1 missing" in a.agent.err
+    assert f"1 of at least 3 nodes joined (b) within {limit} s, 2 missing; at one time there were 2" in b.agent.err
 
 
 # --- K10 (d), (e): shared
@@ -424,7 +425,7 @@ def test_count_of_nodes_that_is_none(start):
 
 def test_several_nodes_need_a_name(script):
     args = [*ELASTIC, "--rdzv-backend", "redis", "--nnodes", "2", str(script(""))]
-    done = subprocess.run(args, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(args, capture_output=True, text=True, timeout=patience(20), check=False)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "--rdzv-id" in line

@@ -4,6 +4,7 @@ import json
 import signal
 
 from chaos.multi_node import Run
+from patience import patience
 
 
 def incident(node):
@@ -44,7 +45,7 @@ def test_host_of_the_store_is_told_to_stop(elastic, tmp_path):
 
 
 def test_too_few_nodes_come_back(redis_run):
-    a, b = (redis_run.node(name, "2", conf="join_timeout=1.5") for name in "ab")
+    a, b = (redis_run.node(name, "2", conf=f"join_timeout={patience(1.5):g}") for name in "ab")
     a.said(world=2)
     b.kill_agent()
     a.ends(4)

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from patience import patience
 from support import ELASTIC, lacks, places_of_runs, wait_for
 
 LINE = "import os\nos.write(1, b'{\"rank\": %s}\\n' % os.environ['RANK'].encode())\n"
@@ -44,7 +45,7 @@ def test_closed_standard_streams_are_nobodys_log_file(elastic, script, tmp_path,
 @pytest.mark.parametrize("args", [["--version"], ["--help"], ["run", "--dry-run", __file__], ["plugins"]])
 def test_commands_that_print_do_so_into_nothing(args):
     command = [sys.executable, "-m", "elastic_core", *args]
-    assert subprocess.run(["sh", "-c", f"{shlex.join(command)} >&-"], check=False, timeout=20).returncode == 0
+    assert subprocess.run(["sh", "-c", f"{shlex.join(command)} >&-"], check=False, timeout=patience(20)).returncode == 0
 
 
 def test_reader_that_goes_away_ends_neither_workers_nor_the_run(elastic, script, tmp_path):

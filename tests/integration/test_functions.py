@@ -21,7 +21,7 @@ from elastic_core.multiprocessing.functions import START_METHODS, FunctionCall, 
 from elastic_core.multiprocessing.functions.result_pipe import ResultPipe, open_result_pipe
 from elastic_core.multiprocessing.functions.starter import FunctionStarter
 from elastic_core.reactor import Reactor
-from patience import kept
+from patience import kept, patience
 from support import launcher, wait_for
 
 ALL = pytest.mark.parametrize("method", START_METHODS)
@@ -153,7 +153,7 @@ def queue(request):
 def test_queues_of_multiprocessing_can_be_arguments(queue, group):
     method, queue = queue
     run(group(samples.put, queue, "hello", method=method))
-    assert queue.get(timeout=10) == "hello"
+    assert queue.get(timeout=patience(10)) == "hello"
 
 
 # --- failures

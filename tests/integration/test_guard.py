@@ -14,7 +14,7 @@ import pytest
 from elastic_core.agent.guardian import Guardian
 from elastic_core.multiprocessing.sweep import is_alive
 from elastic_core.reactor import Reactor
-from patience import Deadline, kept
+from patience import Deadline, kept, patience
 from promises import GUARD_S
 from support import processes_with, wait_for
 
@@ -249,7 +249,7 @@ def test_strangers_are_left_alone(start, tmp_path):
 def test_after_a_farewell_nobody_is_killed(start, tmp_path):
     agent, mark = start("here('worker'); linger()", mode="dismiss")
     guard = guard_of(agent)
-    assert agent.wait(timeout=20) == 0
+    assert agent.wait(timeout=patience(20)) == 0
     assert gone(guard)
     wait_for(lambda: present(tmp_path, "worker"))
     assert len(processes_with(mark)) == 1

@@ -21,7 +21,7 @@ from elastic_core.multiprocessing.sweep import is_alive
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.store import Seat
 from etcd_servers import etcd_server
-from patience import kept
+from patience import kept, patience
 from promises import GUARD_S
 from redis_servers import binary, free_port, redis_server
 from support import wait_for
@@ -492,21 +492,21 @@ def last_act_process(line):
 def test_without_the_whole_word_go_nothing_is_done(place, word):
     told = last_act.encode(REDIS_STORE, msgspec.json.encode(place.seat), msgspec.json.encode(place.settings))
     process = last_act_process(told.encode())
-    said, _ = process.communicate(word, timeout=20)
+    said, _ = process.communicate(word, timeout=patience(20))
     assert (process.returncode, said) == (0, b"")
     assert place.taken()
 
 
 def test_nonsense_ends_it_without_a_word():
     process = last_act_process(b"nonsense")
-    said, _ = process.communicate(b"go\n", timeout=20)
+    said, _ = process.communicate(b"go\n", timeout=patience(20))
     assert (process.returncode, said) == (1, b"")
 
 
 def test_it_ends_though_nobody_ever_says_go(place):
     told = last_act.encode(REDIS_STORE, msgspec.json.encode(place.seat), msgspec.json.encode(place.settings))
     process = last_act_process(told.encode())
-    assert process.wait(timeout=20) == -signal.SIGALRM
+    assert process.wait(timeout=patience(20)) == -signal.SIGALRM
     process.communicate()
     assert place.taken()
 
@@ -524,12 +524,12 @@ def test_a_store_on_the_dead_agents_own_node_is_not_begun_anew(monkeypatch, tmp_
     seat = Seat(number=1, incarnation="abc", ahead=0)
     settings = settings_for("localhost:1")
     told = last_act.encode("hosting:Store", msgspec.json.encode(seat), msgspec.json.encode(settings))
-    last_act_process(told.encode()).communicate(timeout=20)
+    last_act_process(told.encode()).communicate(timeout=patience(20))
     assert (tmp_path / "note").read_text() == "False"
 
 
 def test_bytes_that_are_no_text_travel_too(monkeypatch, place):
     monkeypatch.setenv("ODD", os.fsdecode(b"\xff\n"))
     told = last_act.encode(REDIS_STORE, msgspec.json.encode(place.seat), msgspec.json.encode(place.settings))
-    assert last_act_process(told.encode()).communicate(b"go\n", timeout=20)[0] == b""
+    assert last_act_process(told.encode()).communicate(b"go\n", timeout=patience(20))[0] == b""
     assert not place.taken()

@@ -23,6 +23,7 @@ from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.rendezvous import registry
 from elastic_core.rendezvous.local import LocalRendezvous
 from elastic_core.types import HookSettings, Refuse, RendezvousSettings
+from patience import patience
 from redis_servers import RedisServer, free_port
 from support import processes_with, wait_for
 
@@ -346,7 +347,7 @@ class TestHealth:
         monkeypatch.setenv("TORCHELASTIC_HEALTH_CHECK_PORT", str(port))
         probe = (
             "import sys, urllib.request\n"
-            f"with urllib.request.urlopen('http://127.0.0.1:{port}/health', timeout=10) as answer:\n"
+            f"with urllib.request.urlopen('http://127.0.0.1:{port}/health', timeout=patience(10)) as answer:\n"
             "    open(sys.argv[1], 'wb').write(answer.read())\n"
         )
         launch([sys.executable, "-c", probe, str(tmp_path / "answer")], nproc_per_node=1)
@@ -506,4 +507,4 @@ def test_what_is_not_used_is_not_imported():
         "launch(['true'])\n"
         "assert not {'torch', 'numpy', 'http.server'} & set(sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=patience(30))

@@ -30,7 +30,7 @@ from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.multiprocessing.subprocess_handler import SubprocessHandler, get_subprocess_handler
 from elastic_core.multiprocessing.supervised import SupervisedWorkers
 from elastic_core.multiprocessing.tail_log import TailLog
-from patience import kept
+from patience import kept, patience
 from support import wait_for
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -135,7 +135,7 @@ def test_wait_gives_none_in_time_and_is_told_at_once_of_the_end(start, tmp_path)
     assert context.wait(timeout=0.3, period=60) is None
     kept(time.monotonic() - began_s, 5)
     path.touch()
-    assert context.wait(timeout=20, period=60) is not None
+    assert context.wait(timeout=patience(20), period=60) is not None
 
 
 def test_wait_works_from_any_thread(start):
@@ -215,7 +215,7 @@ def test_what_cannot_start_is_one_line_and_leaves_nothing(start):
 
 
 def test_no_workers_at_all_have_ended_well(start):
-    result = start("/bin/true", {}).wait(timeout=20)
+    result = start("/bin/true", {}).wait(timeout=patience(20))
     assert (result.return_values, result.failures) == ({}, {})
 
 
@@ -310,7 +310,7 @@ def test_a_forked_child_that_ends_leaves_them_to_its_parent(tmp_path):
         "print(context.wait().return_values)\n"
     )
     command = [sys.executable, "-W", "ignore", str(script)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=patience(30), check=True)
     assert ran.stdout == "{0: None}\n"
 
 

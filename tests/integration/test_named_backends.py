@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from patience import patience
 from redis_servers import free_port, redis_server  # noqa: F401  # a fixture
 from support import ELASTIC, places_of_runs
 
@@ -22,8 +23,8 @@ def run(tmp_path):
     def run(*args, **variables):
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "ELASTIC_", "REDIS_"))}
         done = subprocess.run(
-            [*ELASTIC, *args], capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL,
-            cwd=tmp_path, env=kept | places_of_runs(tmp_path / "runtime") | variables,
+            [*ELASTIC, *args], capture_output=True, text=True, timeout=patience(30), check=False,
+            stdin=subprocess.DEVNULL, cwd=tmp_path, env=kept | places_of_runs(tmp_path / "runtime") | variables,
         )  # fmt: skip
         assert list((tmp_path / "runtime").iterdir()) == []
         return done.returncode, done.stdout.splitlines(), done.stderr

@@ -11,6 +11,7 @@ import pytest
 
 from elastic_core.cli.main import main
 from elastic_core.launcher.status_file import AgentIdentity, AgentStatus, StatusWriter, read_status
+from patience import patience
 from support import wait_for
 
 WAITS = """
@@ -192,7 +193,7 @@ def test_a_watch_ends_with_its_run(machine, start, tmp_path):
         assert watch.stdout.readline() == f"run '{agent.run_id}': running, round 0 (token 1)\n"
         (tmp_path / "finish").touch()
         assert agent.wait() == 0
-        out, _ = watch.communicate(timeout=20)
+        out, _ = watch.communicate(timeout=patience(20))
     finally:
         watch.kill()
         watch.wait()
@@ -261,7 +262,7 @@ def test_a_terminal_gets_a_table_where_rich_is(machine, start):
         ["script", "-qec", command, "/dev/null"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=patience(30),
         stdin=subprocess.DEVNULL,
         env=os.environ | {"TERM": "xterm", "COLUMNS": "120"},
         check=False,

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from elastic_core.multiprocessing import procfs, sweep
+from patience import patience
 from support import processes_with, wait_for
 
 FAMILY = """
@@ -167,7 +168,7 @@ print("done")
 
 def test_a_subreaper_inherits_finds_and_reaps_orphans(tmp_path):
     result = subprocess.run(
-        [sys.executable, "-c", AGENT], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", AGENT], cwd=tmp_path, capture_output=True, text=True, timeout=patience(30), check=False
     )
     assert result.stdout == "done\n", result.stderr
     os.kill(int((tmp_path / "orphan.pid").read_text()), signal.SIGKILL)

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from elastic_core.control_plane import WorkerServer, client
+from patience import patience
 from support import wait_for
 
 HEAD = """
@@ -72,7 +73,7 @@ print(main("first"), (here / "w.sock").exists(), main("second"), threading.activ
     up(folder)
     assert client.call(str(folder / "w.sock"), "ping").text == "pong"
     (folder / "finish").touch()
-    assert process.communicate(timeout=20) == ("first False second 1\n", "")
+    assert process.communicate(timeout=patience(20)) == ("first False second 1\n", "")
 
 
 def test_without_the_variable_there_is_no_server_and_nothing_is_loaded(worker, folder):
@@ -88,14 +89,14 @@ with worker_main():
 """,
         path="",
     )
-    assert process.communicate(timeout=20) == ("1 set()\ninside\n", "")
+    assert process.communicate(timeout=patience(20)) == ("1 set()\ninside\n", "")
 
 
 @pytest.mark.parametrize("use", ["@worker_main()\ndef main():\n    boom()\nmain()", "with worker_main():\n    boom()"])
 def test_exceptions_are_recorded_and_go_on(worker, folder, use):
     error = folder / "error.json"
     process = worker(f"def boom():\n    raise ValueError('boom')\n{use}\n", TORCHELASTIC_ERROR_FILE=str(error))
-    assert "ValueError: boom" in process.communicate(timeout=20)[1]
+    assert "ValueError: boom" in process.communicate(timeout=patience(20))[1]
     assert process.returncode == 1
     assert "ValueError: boom" in json.loads(error.read_text())["message"]["message"]
     assert not (folder / "w.sock").exists()
@@ -108,7 +109,7 @@ def test_exceptions_are_recorded_and_go_on(worker, folder, use):
 def test_exits_are_recorded_where_they_say_why(worker, folder, use, code, recorded):
     error = folder / "error.json"
     process = worker(use.format(code), TORCHELASTIC_ERROR_FILE=str(error))
-    process.communicate(timeout=20)
+    process.communicate(timeout=patience(20))
     assert process.returncode == (int(code) if code.isdigit() else 1)
     assert error.exists() == recorded
 
@@ -157,7 +158,7 @@ main()
     path = str(folder / "w.sock")
     assert client.call(path, "ping").text == "pong"
     (folder / "finish").touch()
-    assert process.communicate(timeout=20) == ("parent True\n", "")
+    assert process.communicate(timeout=patience(20)) == ("parent True\n", "")
     assert not (folder / "w.sock").exists()
 
 
@@ -171,7 +172,7 @@ def test_worker_that_was_killed_leaves_a_socket_that_the_next_one_replaces(worke
     up(folder)
     assert client.call(str(folder / "w.sock"), "ping").text == "pong"
     third = worker("with worker_main():\n    print('trains')\n")
-    out, err = third.communicate(timeout=20)
+    out, err = third.communicate(timeout=patience(20))
     assert (out, third.returncode) == ("trains\n", 0)
     assert err.startswith("elastic: no control plane in this worker: another process listens at ")
     assert err.count("\n") == 1
@@ -184,7 +185,7 @@ def test_unsafe_directory_costs_the_server_and_not_the_training(worker, folder):
     open_folder.mkdir()
     open_folder.chmod(0o777)
     process = worker("with worker_main():\n    print('trains')\n", path=str(open_folder / "w.sock"))
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=patience(20))
     assert (out, process.returncode) == ("trains\n", 0)
     assert "can be written by others (mode 777)" in err
     assert list(open_folder.iterdir()) == []
@@ -297,7 +298,7 @@ def test_torchs_server_and_ours_answer_alike(worker, folder):
     assert "hold" in client.call(ours, "dump_traceback").text
     assert "hold" in client.call(theirs, "dump_traceback").text
     (folder / "finish").touch()
-    assert process.communicate(timeout=30)[0] == ""
+    assert process.communicate(timeout=patience(30))[0] == ""
     assert process.returncode == 0
     assert sorted(path.name for path in folder.iterdir()) == ["finish", "t.sock", "up"]  # torch leaves its own
 
