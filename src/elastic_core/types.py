@@ -229,6 +229,8 @@ class RendezvousSettings(Record, frozen=True, kw_only=True):
     on_store_loss: str = "keep"
     """`keep` or `fail`: what workers do when the store stays away for longer than the grace."""
     options: Mapping[str, str | int | float | bool | None] = {}
+    agent_port: int = 0
+    """The UDP port at which this agent answers the others (`--agent-port`); 0: a free one."""
 
 
 class PolicySettings(Record, frozen=True, kw_only=True):

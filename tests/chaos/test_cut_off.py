@@ -1,6 +1,7 @@
 """An outage of the store against being cut off from it: nodes in network namespaces, with links that the test cuts."""
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -22,9 +23,11 @@ def ip(*args):
 
 
 class Network:
-    """A switch, and hosts on it."""
+    """A switch, and hosts on it, each with an address in three networks. None has a way out of them."""
 
     SUBNET = "10.77.7"
+    SECOND = "10.88.8"
+    SIXTH = "fd00:77::"
 
     def __init__(self):
         self._switch = f"els{os.getpid()}"
@@ -43,6 +46,8 @@ class Network:
         ip("-n", self._switch, "link", "set", f"p{at}", "master", "br0", "up")
         ip("-n", name, "link", "set", "lo", "up")
         ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
+        ip("-n", name, "addr", "add", f"{self.SECOND}.{at}/24", "dev", "eth0")
+        ip("-n", name, "addr", "add", f"{self.SIXTH}{at}/64", "dev", "eth0", "nodad")
         ip("-n", name, "link", "set", "eth0", "up")
         return name, address
 
@@ -119,6 +124,9 @@ def test_a_node_that_is_cut_off_stops_in_time(cluster, network, how):
     again = [node.said(world=3, gen=gen + 2) for node in nodes.values()]
     assert {line["restarts"] for line in again} == {0}
     run.all_end(*nodes.values())
+    (told,) = [line for line in cut.agent.err.splitlines() if "cut off" in line]
+    found = "none of 2 other nodes answered" if how == "link down" else "2 of 2 other nodes reach it"
+    assert f": this node is cut off from {run.backend} at {run.server.endpoint}: {found}" in told
 
 
 def test_a_store_that_nobody_reaches_stops_nobody(cluster, network):
@@ -146,6 +154,52 @@ def test_addresses_are_those_that_the_others_can_reach(cluster):
     assert master.startswith(Network.SUBNET)
     assert {node.says()[-1]["master"] for node in nodes.values()} == {master}
     run.all_end(*nodes.values())
+
+
+WAYS = {
+    "a loopback store on the first node's host": (["1 127.0.0.1", "2 10.77.7.1"], ["10.77.7.1", "10.77.7.2"]),
+    "a loopback store on the second node's host": (["2 10.77.7.1", "1 127.0.0.1"], ["10.77.7.2", "10.77.7.1"]),
+    "several addresses": (
+        ["1 10.77.7.1 --local-addr 10.88.8.1", "2 10.77.7.1 --local-addr 10.88.8.2"],
+        ["10.88.8.1", "10.88.8.2"],
+    ),
+    "IPv6": (["1 [fd00:77::1]", "2 [fd00:77::1]"], ["fd00:77::1", "fd00:77::2"]),
+    "one of each family": (["1 [fd00:77::1]", "2 10.77.7.1"], ["fd00:77::1", "10.77.7.2"]),
+}
+"""For each of two nodes in order of arrival its host, its endpoint, its options; then the addresses in the roster."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_outage_stops_nobody_whichever_addresses_were_chosen(network, elastic, tmp_path, way):
+    lines, expected = WAYS[way]
+    hosts = [network.host()[0], network.host()[0]]
+    everywhere = ("--bind", "*", "-::*", "--protected-mode", "no")
+    server = RedisServer(tmp_path / "store", host="127.0.0.1", port=6379, config=everywhere)
+    try:
+        inside(hosts[0], server.start)
+        run = Run(elastic, tmp_path, server=server)
+        nodes = []
+        for name, line in zip("ab", lines, strict=True):
+            at, store, *options = line.split()
+            run.endpoint = f"{store}:6379"
+            nodes.append(run.node(name, "2", *options, within=hosts[int(at) - 1]))
+            inside(hosts[0], lambda: run.has_seats(len(nodes)))
+        pids = [node.said(world=2)["pid"] for node in nodes]
+        told = inside(hosts[0], lambda: server.call(f"HGETALL elastic:{{{run.id}}}:state"))
+        assert re.findall(r'\["\w+","[ab]","([^"]+)",\d+', told) == expected, told
+        server.pause()
+        began_s = time.monotonic()
+        for node in nodes:
+            node.told(AWAY)
+        wait_for(lambda: time.monotonic() - began_s > 3 * LEASE_S, what="three leases without the store")
+        server.resume()
+        for node in nodes:
+            node.told("store back")
+        run.all_end(*nodes)
+        errors = "\n".join(f"{node.name}: {node.agent.err}" for node in nodes)
+        assert [line["pid"] for node in nodes for line in node.says()] == pids, errors
+    finally:
+        server.stop()
 
 
 def test_the_embedded_store_is_on_the_node_that_has_its_address(network, elastic, tmp_path):

@@ -64,6 +64,18 @@ def test_the_server_is_away_and_comes_back(troubled_run, pair, how):
     nothing_happened(troubled_run, pair, pids)
 
 
+@pytest.mark.parametrize("addresses", [("127.0.0.5", "127.0.0.7"), ("localhost", "::1")], ids=["IPv4", "a name, IPv6"])
+def test_nodes_with_an_address_of_their_own_sit_an_outage_out(troubled_run, addresses):
+    """The store is reached from 127.0.0.1: as where hosts have a network for management and one for training."""
+    nodes = [
+        troubled_run.node(name, "2", "--local-addr", address) for name, address in zip("ab", addresses, strict=True)
+    ]
+    pids = [node.said(world=2)["pid"] for node in nodes]
+    troubled_run.server.pause()
+    all_away_for(nodes, troubled_run.server.resume, away_s=3 * LEASE_S)
+    nothing_happened(troubled_run, nodes, pids)
+
+
 @pytest.mark.chaos_full
 def test_the_server_is_away_for_20_s(troubled_run):
     troubled_run.lease_s = 10.0

@@ -1,12 +1,17 @@
 """Agents ask each other whether they reach the store."""
 
+import json
 import socket
+import threading
 
 import pytest
 
 from elastic_core.clock import SYSTEM_CLOCK
+from elastic_core.errors import ConfigError
+from elastic_core.rendezvous import peers
 from elastic_core.rendezvous.documents import RosterEntry
-from elastic_core.rendezvous.peers import PeerEndpoint, ask_peers
+from elastic_core.rendezvous.peers import PeerEndpoint, PeerNames, ask_peers
+from support import wait_for
 
 
 @pytest.fixture
@@ -14,7 +19,7 @@ def endpoint():
     started = []
 
     def start(address="127.0.0.1", *, secret="s3cret", reached=lambda: None, away=False, asked=lambda: None):
-        peer = PeerEndpoint(address, secret=lambda: secret, reached_s=reached, away=lambda: away, asked=asked)
+        peer = PeerEndpoint(secret=lambda: secret, reached_s=reached, away=lambda: away, asked=asked)
         started.append(peer)
         return RosterEntry("i", "n", address, peer.port)
 
@@ -69,3 +74,83 @@ def test_junk_is_not_answered_and_does_no_harm(endpoint):
         for junk in (b"", b"\xff" * 2000, b"[]", b'{"v":1}', b"{" * 400):
             sock.sendto(junk, (peer.host, peer.agent_port))
     assert ask(peer) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("family", "source", "asked"),
+    [
+        (socket.AF_INET, "127.0.0.9", "127.0.0.5"),
+        (socket.AF_INET, "127.0.0.1", "127.0.0.7"),
+        (socket.AF_INET6, "::1", "::1"),
+        (socket.AF_INET6, "::", "::ffff:127.0.0.5"),
+    ],
+)
+def test_the_answer_comes_from_the_address_that_was_asked(endpoint, family, source, asked):
+    peer = endpoint(reached=lambda: SYSTEM_CLOCK.monotonic_s())
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        sock.bind((source, 0))
+        sock.settimeout(10)
+        sock.sendto(json.dumps({"secret": "s3cret", "serial": "1"}).encode(), (asked, peer.agent_port))
+        _, sender = sock.recvfrom(512)
+    assert sender[:2] == (asked, peer.agent_port)
+
+
+def test_a_host_without_ipv6_answers_from_the_address_that_was_asked(endpoint, monkeypatch):
+    def refused(family, kind):
+        if family == socket.AF_INET6:
+            raise OSError(97, "Address family not supported by protocol")
+        return made(family, kind)
+
+    made = socket.socket
+    monkeypatch.setattr(peers.socket, "socket", refused)
+    entry = endpoint(reached=lambda: SYSTEM_CLOCK.monotonic_s())
+    monkeypatch.undo()
+    assert [ask(RosterEntry("i", "n", f"127.0.0.{at}", entry.agent_port)) for at in (5, 7)] == [(1, 1), (1, 1)]
+    assert ask(RosterEntry("i", "n", "::1", entry.agent_port), within_s=0.3) == (0, 0)
+
+
+def test_one_endpoint_answers_at_each_address_and_name_of_its_host(endpoint):
+    port = endpoint(reached=lambda: SYSTEM_CLOCK.monotonic_s()).agent_port
+    hosts = ("127.0.0.1", "127.0.0.5", "::1", "localhost")
+    assert ask(*(RosterEntry("i", "n", host, port) for host in hosts)) == (4, 4)
+
+
+def test_a_name_that_takes_long_keeps_nobody_waiting(endpoint, monkeypatch):
+    answers, looks = threading.Event(), []
+
+    def look_up(host, *_, **__):
+        looks.append(host)
+        assert answers.wait(20)
+        if len(looks) == 1:
+            raise OSError("no name server")
+        return [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("127.0.0.5", 0))]
+
+    monkeypatch.setattr(peers.socket, "getaddrinfo", look_up)
+    entry = RosterEntry("i", "n", "gpu-7.example", endpoint(reached=lambda: SYSTEM_CLOCK.monotonic_s()).agent_port)
+    names = PeerNames()
+    began_s = SYSTEM_CLOCK.monotonic_s()
+    assert ask_peers([entry], "s3cret", until_s=began_s + 0.3, names=names) == (0, 0)
+    assert SYSTEM_CLOCK.monotonic_s() - began_s < 10
+    answers.set()
+    wait_for(lambda: names.addresses("gpu-7.example"), what="the answer of the second try")
+    assert ask_peers([entry], "s3cret", until_s=SYSTEM_CLOCK.monotonic_s() + 5, names=names) == (1, 1)
+    assert looks == ["gpu-7.example"] * 2
+
+
+def test_a_port_that_is_taken_or_forbidden_is_one_line():
+    def made(port):
+        return PeerEndpoint(port, secret=str, reached_s=lambda: None, away=bool, asked=lambda: None)
+
+    first = made(0)
+    try:
+        with pytest.raises(ConfigError) as caught:
+            made(first.port)
+    finally:
+        first.close()
+    assert str(caught.value) == (
+        f"--agent-port {first.port} is in use on this host. Try: end what uses it (ss -lunp 'sport = :{first.port}'), "
+        "or choose another: each agent of a host has its own"
+    )
+    again = made(first.port)
+    assert again.port == first.port
+    again.close()

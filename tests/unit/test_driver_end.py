@@ -29,6 +29,7 @@ def test_the_first_error_reaches_whoever_waits_also_if_the_store_cannot_be_close
         State(me=me),
         services=NoServices(),
         place=lambda address, port: m.Connected(address="a"),
+        route=lambda members: "",
         announce=lambda announcement: None,
         ended=ended.append,
     )

@@ -62,6 +62,8 @@ class RunSettings(Record, frozen=True, kw_only=True):
     master_addr: str | None = None
     master_port: int | None = None
     local_addr: str | None = None
+    agent_port: int = 0
+    """The UDP port at which this agent answers the others; 0: a free one."""
     agent_store: bool = False
     """A process beside the agent of node 0 hosts the workers' torch store, not the worker with rank 0."""
     node_id: str = ""

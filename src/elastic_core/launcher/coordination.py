@@ -13,6 +13,7 @@ _COORDINATED_ONLY: Final = (
     "spares",
     "rdzv_attempt",
     "allow_mismatch",
+    "agent_port",
     "max_membership_changes",
     "store_outage_grace",
     "on_store_loss",
@@ -30,6 +31,8 @@ def settle_coordination(draft: Draft) -> None:
     draft.take("spares", _count(draft, "spares"))
     draft.take("rdzv_attempt", _count(draft, "rdzv_attempt") or 0)
     draft.take("allow_mismatch", _allowed(choices.texts("allow_mismatch")))
+    port = integer(choices, "agent_port", at_least=0, at_most=65535) if choices.chosen("agent_port") else 0
+    draft.take("agent_port", port)
     draft.take("max_membership_changes", _count(draft, "max_membership_changes"))
     draft.take("store_outage_grace_s", seconds(choices, "store_outage_grace"), "store_outage_grace")
     draft.take("on_store_loss", one_of(choices, "on_store_loss", BY_DEST["on_store_loss"].choices))

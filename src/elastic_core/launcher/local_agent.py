@@ -117,6 +117,7 @@ def _handler(handler: Any, settings: RendezvousSettings, *, barrier_s: float) ->
             incarnation=settings.incarnation,
             monitor_interval_s=settings.monitor_interval_s,
             local_addr=handler.settings.local_addr or settings.local_addr,
+            agent_port=handler.settings.agent_port or settings.agent_port,
             fingerprint=handler.settings.fingerprint or settings.fingerprint,
             allow_mismatch=handler.settings.allow_mismatch or settings.allow_mismatch,
         )

@@ -143,6 +143,14 @@ START: tuple[OptionRow, ...] = (
     ),
     row(
         Section.NODES,
+        "agent-port",
+        "PORT",
+        "UDP port at which this agent tells the others whether it reaches the store, for firewalls to let through; "
+        "agents of one host need one each.",
+        default_note="a free one",
+    ),
+    row(
+        Section.NODES,
         "agent-store",
         None,
         "Host the workers' torch store in a process beside node 0's agent, not in the worker with rank 0; the first "

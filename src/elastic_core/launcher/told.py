@@ -29,6 +29,7 @@ def rendezvous_settings(settings: RunSettings, node_id: str, incarnation: str) -
         master_addr=settings.master_addr,
         master_port=settings.master_port,
         local_addr=settings.local_addr,
+        agent_port=settings.agent_port,
         monitor_interval_s=settings.monitor_interval_s,
         incarnation=incarnation,
         attempt=settings.rdzv_attempt,

@@ -1,7 +1,8 @@
 """What is known of this host's addresses: which say something to other hosts, and how others may reach this one.
 
 DESIGN section 4: a node tells the source address of its connection to the store; where that is a loopback address, also
-the source of a route outside, or else its full name. `roster` takes the second unless all nodes are on one host.
+the source of a route outside, or else its full name; who reads the members and finds some elsewhere, that of a route to
+them. `roster` takes the second unless all nodes are on one host.
 """
 
 import os

@@ -30,6 +30,7 @@ from elastic_core.rendezvous.driver import Driver
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.identity import default_node_id
 from elastic_core.rendezvous.membership import NEVER_S, Me, State
+from elastic_core.rendezvous.roster import Candidate
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import (
     API_VERSION,
@@ -81,6 +82,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         self._places: deque[m.Formed | m.JoinFailed] = deque()
         self._changes: deque[RoundChange] = deque()
         self._awaits = False
+        self._on_loopback = False
         self._ended = False
         self._failure: Exception | None = None
 
@@ -235,8 +237,10 @@ class CoordinatedRendezvous(RendezvousHandler):
                 State(me=self._me()),
                 services=self.services,
                 place=self._place,
+                route=self._route,
                 announce=self._hear,
                 ended=self._on_end,
+                agent_port=self.settings.agent_port,
                 clock=self._clock,
             )
             self._driver.post(event)
@@ -324,10 +328,26 @@ class CoordinatedRendezvous(RendezvousHandler):
         settings = self.settings
         address = settings.local_addr or source or LOOPBACK
         alternative = ""
-        if not settings.local_addr and is_loopback(address):
+        self._on_loopback = not settings.local_addr and is_loopback(address)
+        if self._on_loopback:
             alternative = route_source(_OUTSIDE) or full_name(wait=WaitBudget.lasting(2.0, clock=self._clock))
         node = settings.node_id or default_node_id(os.uname().nodename, address)
         return m.Connected(address=address, alternative=alternative, agent_port=agent_port, node=node)
+
+    def _route(self, members: tuple[Candidate, ...]) -> str:
+        """Return from where members on other hosts are reached, where this one has told a loopback address.
+
+        The way out of `_place` may be another one than to them. Called: on the driver's thread.
+        """
+        boot = host_identity() if self._on_loopback else ""
+        told = (
+            address
+            for member in members
+            if self._on_loopback and member.record.boot != boot
+            for address in (member.record.address, member.record.alternative)
+        )
+        sources = (route_source(address) for address in told if not is_loopback(address))
+        return next((source for source in sources if source and not is_loopback(source)), "")
 
 
 def _seconds(value: object, default_s: float) -> float:

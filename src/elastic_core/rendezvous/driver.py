@@ -21,7 +21,7 @@ from elastic_core.rendezvous.documents import ControlDocument, MemberRecord, Rou
 from elastic_core.rendezvous.machine import step
 from elastic_core.rendezvous.membership import LONG_AGO_S, NEVER_S, State, Want
 from elastic_core.rendezvous.outage import store_failure
-from elastic_core.rendezvous.peers import PeerEndpoint, ask_peers
+from elastic_core.rendezvous.peers import PeerEndpoint, PeerNames, ask_peers
 from elastic_core.rendezvous.roster import Candidate
 from elastic_core.rendezvous.store import CONTROL_KEY, CoordinationStore, Document, Revisions, Seat
 from elastic_core.types import Failure
@@ -35,6 +35,8 @@ _STUCK_PAUSE_S = 0.2
 _NOTHING = Revisions()
 Place = Callable[[str, int], m.Connected]
 """Makes of this host's address on the connection, and the port of its peer endpoint, what the machine must know."""
+Route = Callable[[tuple[Candidate, ...]], str]
+"""Gives this host's address on the way to members elsewhere, where they can't use the one on the connection."""
 
 
 class Driver:
@@ -44,9 +46,11 @@ class Driver:
         store: The server's client; called on the driver's thread only.
         state: As the machine begins.
         services: The agent's.
-        place: Called once, when the store was first reached.
+        place: Called whenever the store was reached.
+        route: Called with the members whenever they were read.
         announce: Called on the driver's thread with what the agent must hear.
         ended: Called once, last, with the error that ended the thread before its time; None: it ended well.
+        agent_port: Where peers' questions are answered; 0: at a free port.
 
     Threading: `post`, `urge` and `join` from any thread.
     """
@@ -58,8 +62,10 @@ class Driver:
         *,
         services: "AgentServices",
         place: Place,
+        route: Route,
         announce: Callable[[m.Announcement], None],
         ended: Callable[[Exception | None], None],
+        agent_port: int = 0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Start nothing yet."""
@@ -67,14 +73,17 @@ class Driver:
         self._state = state
         self._services = services
         self._place = place
+        self._route = route
         self._announce = announce
         self._ended = ended
+        self._agent_port = agent_port
         self._clock = clock
         self._mail: deque[m.Event] = deque()
         self._lock = threading.Condition()
         self._wait: WaitBudget | None = None
         self._interruptible = False
         self._peers: PeerEndpoint | None = None
+        self._names = PeerNames()
         self._reached_s: float | None = None
         self._asked_tick_s: float | None = None
         self._fenced_s = LONG_AGO_S
@@ -139,6 +148,14 @@ class Driver:
     def _run(self) -> None:
         failure: Exception | None = None
         try:
+            self._peers = PeerEndpoint(
+                self._agent_port,
+                secret=self._secret,
+                reached_s=lambda: self._reached_s,
+                away=lambda: self._state.trouble is not None,
+                asked=lambda: self.post(m.PeerAsked()),
+                clock=self._clock,
+            )
             events: tuple[m.Event, ...] = self._take()
             while True:
                 now_s = self._clock.monotonic_s()
@@ -200,9 +217,9 @@ class Driver:
         if isinstance(operation, m.AskPeers):
             asked_s = self._clock.monotonic_s()
             answered, reaching = ask_peers(
-                operation.peers, operation.secret, until_s=operation.until_s, clock=self._clock
+                operation.peers, operation.secret, until_s=operation.until_s, names=self._names, clock=self._clock
             )
-            return m.PeersAnswered(asked_s=asked_s, answered=answered, reaching=reaching)
+            return m.PeersAnswered(asked_s=asked_s, asked=len(operation.peers), answered=answered, reaching=reaching)
         if isinstance(operation, m.Renew) and self._loop_is_stuck():
             self._pause(self._clock.monotonic_s() + _STUCK_PAUSE_S)
             return m.Failed(text="this agent's own loop does not turn", own=True)
@@ -289,17 +306,15 @@ class Driver:
                 store.withdraw(seat, wait=wait)
                 return m.Withdrawn()
             case m.ReadMembers():
-                members = store.members(wait=wait)
-                return m.MembersRead(
-                    members=tuple(
-                        Candidate(
-                            seat=member.seat,
-                            incarnation=member.incarnation,
-                            record=decode(member.record, MemberRecord),
-                        )
-                        for member in members.members
+                members = tuple(
+                    Candidate(
+                        seat=member.seat,
+                        incarnation=member.incarnation,
+                        record=decode(member.record, MemberRecord),
                     )
+                    for member in store.members(wait=wait).members
                 )
+                return m.MembersRead(members=members, alternative=self._route(members))
             case m.Load(key=key):
                 document = store.load(key, wait=wait)
                 value = _value(key, document)
@@ -318,15 +333,7 @@ class Driver:
                 assert_never(operation)
 
     def _connected(self, address: str) -> m.Connected:
-        if self._peers is None:
-            self._peers = PeerEndpoint(
-                address,
-                secret=self._secret,
-                reached_s=lambda: self._reached_s,
-                away=lambda: self._state.trouble is not None,
-                asked=lambda: self.post(m.PeerAsked()),
-                clock=self._clock,
-            )
+        assert self._peers is not None
         return self._place(address, self._peers.port)
 
     def _age_s(self, value: ControlDocument | RoundDocument | None, wait: WaitBudget) -> float | None:

@@ -18,6 +18,7 @@ from elastic_core.rendezvous.membership import (
     Want,
     question_about,
 )
+from elastic_core.rendezvous.roster import Candidate
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic, Watched
 from elastic_core.types import NodeReport
 
@@ -163,15 +164,14 @@ def _fail(state: State, event: m.Failed, now_s: float) -> State:
     jitter = zlib.crc32(f"{state.me.incarnation}/{count}".encode()) % 1000 / 3000
     pause_s = min(RETRY_S[min(count, len(RETRY_S)) - 1], state.me.ttl_s / 6)
     retry_s = now_s + pause_s * (1 - jitter)
-    trouble = Trouble(
-        since_s=trouble.since_s if trouble is not None else now_s,
+    trouble = replace(
+        trouble or Trouble(since_s=now_s),
         count=count,
         retry_s=retry_s,
         text=event.text,
         hint=event.hint,
         refused=event.refused,
         own=event.own,
-        asked_s=trouble.asked_s if trouble is not None else LONG_AGO_S,
     )
     alone = state.mine is not None and len(state.mine.roster) == 1 and not event.own
     return replace(
@@ -189,7 +189,13 @@ def _peers(state: State, event: m.PeersAnswered) -> State:
     away = event.answered > 0 and event.reaching == 0 and not state.me.hosted
     return replace(
         state,
-        trouble=replace(state.trouble, asked_s=event.asked_s),
+        trouble=replace(
+            state.trouble,
+            asked_s=event.asked_s,
+            asked=event.asked,
+            answered=event.answered,
+            reaching=event.reaching,
+        ),
         evidence_s=event.asked_s if away else state.evidence_s,
     )
 
@@ -258,8 +264,11 @@ def _answer(state: State, event: _ANSWERS, now_s: float) -> State:
             return replace(_confirmed(_counted(state, renewal.live), sent_s), ahead=renewal.ahead, expiry_s=expiry_s)
         case m.Withdrawn():
             return replace(state, seat=None, recorded=b"")
-        case m.MembersRead(members=members):
+        case m.MembersRead(members=members, alternative=alternative):
             state = _counted(state, len(members))
+            if alternative:
+                state = replace(state, alternative=alternative)
+                members = tuple(_rerouted(member, state) for member in members)
             return replace(state, members=members, members_read_s=now_s, fresh=state.fresh | {MEMBERS})
         case m.Loaded(key=key, document=document, value=value, age_s=age_s):
             state = _read(state, key, document.version if document is not None else None, value)
@@ -295,6 +304,13 @@ def _look(state: State, epochs: frozenset[str], now_s: float) -> State:
     empty = door is not None and door.epoch == epoch and not door.alive
     empty_s = door.empty_s if door is not None and empty else now_s
     return replace(state, door=Door(epoch=epoch, alive=epoch in epochs, looked_s=now_s, empty_s=empty_s))
+
+
+def _rerouted(member: Candidate, state: State) -> Candidate:
+    """Return a member as it will be read when this node's record has its other address."""
+    if member.incarnation != state.me.incarnation:
+        return member
+    return replace(member, record=replace(member.record, alternative=state.alternative))
 
 
 def _counted(state: State, live: int) -> State:

@@ -16,10 +16,11 @@ from msgspec.structs import replace
 from elastic_core.rendezvous import member_messages as m
 from elastic_core.rendezvous.acting import DEPUTIES, KEEP_S, Planned, do_duty, swap_control
 from elastic_core.rendezvous.documents import ControlDocument, Ending, RosterEntry, Verdict, encode
+from elastic_core.rendezvous.endpoint import is_ip
 from elastic_core.rendezvous.hearing import MEMBERS, hear
 from elastic_core.rendezvous.heeding import PART_S, heed, knows_members, own_round, record_of
 from elastic_core.rendezvous.member_messages import Step
-from elastic_core.rendezvous.membership import NEVER_S, Progress, State, Want
+from elastic_core.rendezvous.membership import LONG_AGO_S, NEVER_S, Progress, State, Want
 from elastic_core.rendezvous.outage import gives_up_s, misses_host_s, needs_lease, says_away_s, undecided_s
 from elastic_core.rendezvous.steps_heeded import question
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic
@@ -195,6 +196,10 @@ def puts_back_here(state: State) -> bool:
 def _enlist(state: State, now_s: float) -> Planned:
     if state.seat is not None or state.want is Want.LEAVE:
         return state, None
+    if state.alternative and not is_ip(state.alternative) and state.members_read_s == LONG_AGO_S:
+        # A loopback address, and no way out but to networks of this host: there the others may be, and who they are
+        # says which of its addresses they can use.
+        return state, m.ReadMembers()
     return state, m.Enlist(record=encode(record_of(state)))
 
 

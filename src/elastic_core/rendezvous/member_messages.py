@@ -112,9 +112,13 @@ class Withdrawn(Record, frozen=True, kw_only=True):
 
 
 class MembersRead(Record, frozen=True, kw_only=True):
-    """All live members."""
+    """All live members.
+
+    `alternative` is this host's address on the way to one of them elsewhere; empty: none is needed, or none is known.
+    """
 
     members: tuple[Candidate, ...]
+    alternative: str = ""
 
 
 class Loaded(Record, frozen=True, kw_only=True):
@@ -150,12 +154,13 @@ class WatchEnded(Record, frozen=True, kw_only=True):
 
 
 class PeersAnswered(Record, frozen=True, kw_only=True):
-    """Of the peers asked at `asked_s`, so many could tell, and so many of those had reached the store since.
+    """Of the `asked` peers, asked at `asked_s`, so many could tell, and so many of those had reached the store since.
 
     The others of those who could tell had tried, and failed. One that has not tried since it was asked can't tell.
     """
 
     asked_s: float
+    asked: int
     answered: int
     reaching: int
 

@@ -124,16 +124,19 @@ class Door(Record, frozen=True, kw_only=True):
 
 
 class Trouble(Record, frozen=True, kw_only=True):
-    """The store can't be reached. `asked_s`: when peers were last asked."""
+    """The store can't be reached. At `asked_s` so many peers were `asked`; of them so many could tell, and reach it."""
 
     since_s: float
-    count: int
-    retry_s: float
-    text: str
+    count: int = 0
+    retry_s: float = LONG_AGO_S
+    text: str = ""
     hint: str = ""
     refused: bool = False
     own: bool = False
     asked_s: float = LONG_AGO_S
+    asked: int = 0
+    answered: int = 0
+    reaching: int = 0
 
 
 class State(Record, frozen=True, kw_only=True):

@@ -110,9 +110,20 @@ def _cut_off(state: State, now_s: float) -> Heeded:
         summary = host_lost(state)
         failure = store_failure(state, summary)
         return stop(state, Decided(decision=Stop(reason=summary, rule="store"), failure=failure))
-    reason = f"this node is cut off from {me.where}: no other node of the round says that it is away for all"
+    reason = f"this node is cut off from {me.where}: {_evidence(state)}"
     within_s = max(0.0, state.fence_s - now_s)
     return stop(state, RoundEnded(reason=reason, lost=(me.node,), stop_within_s=within_s))
+
+
+def _evidence(state: State) -> str:
+    """Return in words what the nodes that were asked let us know."""
+    trouble = state.trouble
+    if trouble is None or not trouble.asked:
+        return "no other node of the round was asked whether it is away for all"
+    others = f"of {trouble.asked} other node{'s' * (trouble.asked != 1)}"
+    if trouble.reaching:
+        return f"{trouble.reaching} {others} reach{'es' * (trouble.reaching == 1)} it"
+    return f"{trouble.answered or 'none'} {others} answered whether it is away for all (asked over UDP: --agent-port)"
 
 
 def says_away_s(state: State, now_s: float) -> float:

@@ -4,6 +4,7 @@ An agent that can't reach the store must know whether it is the store that is aw
 the others of its round can tell. Who asks must know the run's secret, which only those know who could read the store.
 """
 
+import errno
 import hmac
 import os
 import selectors
@@ -11,15 +12,21 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Final
 
 import msgspec
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.errors import ConfigError
 from elastic_core.rendezvous.documents import RosterEntry
+from elastic_core.rendezvous.endpoint import is_ip
 from elastic_core.types import Record
 
-_LARGEST_BYTES = 512
-REPEAT_S = 0.05
+_LARGEST_BYTES: Final = 512
+_IP_PKTINFO: Final = 8
+"""Of Linux; Python's `socket` does not name it."""
+_CLOSE_S: Final = 1.0
+REPEAT_S: Final = 0.05
 """A datagram may be lost, and a peer may need a moment to try the store: the question is asked again after so long."""
 
 
@@ -41,17 +48,23 @@ class _Answer(Record, frozen=True, kw_only=True):
 class PeerEndpoint:
     """Answers the questions of others, on a thread of its own that sleeps in the kernel.
 
+    It is there at every address of this host, whichever of them the roster gives, and answers from the one that was
+    asked: whoever asks takes no other's answer.
+
     Args:
-        address: Of this host, to be bound; empty or not bindable: every address.
+        port: The UDP port; 0: a free one.
         secret: Gives the run's secret; empty: not known yet, nobody gets an answer.
         reached_s: Gives when the store last answered, in monotonic seconds; None: never.
         away: Gives whether the last try of the store failed.
         asked: Called on each question: the agent should try the store now.
+
+    Raises:
+        ConfigError: the port can't be bound.
     """
 
     def __init__(
         self,
-        address: str,
+        port: int = 0,
         *,
         secret: Callable[[], str],
         reached_s: Callable[[], float | None],
@@ -65,21 +78,23 @@ class PeerEndpoint:
         self._away = away
         self._asked = asked
         self._clock = clock
-        self._socket = _bound(address)
+        self._socket = _bound(port)
         self.port: int = self._socket.getsockname()[1]
         self._closed = False
-        threading.Thread(target=self._serve, name="elastic-peers", daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, name="elastic-peers", daemon=True)
+        self._thread.start()
 
     def _serve(self) -> None:
+        room = socket.CMSG_SPACE(20)  # the larger of the two kinds
         while not self._closed:
             try:
-                raw, sender = self._socket.recvfrom(_LARGEST_BYTES)
+                raw, ancillary, _, sender = self._socket.recvmsg(_LARGEST_BYTES, room)
             except OSError:
                 return
             answer = self._answer(raw)
             if answer is not None and not self._closed:
                 with suppress(OSError):  # who asked is gone, or there is no way back
-                    self._socket.sendto(answer, sender)
+                    self._socket.sendmsg([answer], _from_asked(ancillary), 0, sender)
 
     def _answer(self, raw: bytes) -> bytes | None:
         secret = self._secret()
@@ -95,105 +110,180 @@ class PeerEndpoint:
         return msgspec.json.encode(_Answer(serial=question.serial, age_s=age_s, away=self._away()))
 
     def close(self) -> None:
-        """Answer no more; idempotent."""
+        """Answer no more, and give the port back; idempotent."""
         self._closed = True
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread, whose call holds the port
+        self._thread.join(_CLOSE_S)
         self._socket.close()
 
 
-def _bound(address: str) -> socket.socket:
-    for family, host in ((_family(address), address), (socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
-        if not host:
-            continue
+def _bound(port: int) -> socket.socket:
+    """Return a socket at every address, of both families where the host has both, that learns which one was asked."""
+    problem = OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+    for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
             sock = socket.socket(family, socket.SOCK_DGRAM)
-        except OSError:
+        except OSError as err:
+            problem = err
             continue
         try:
-            sock.bind((host, 0))
-        except OSError:
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+            else:
+                sock.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
+            sock.bind((host, port))
+        except OSError as err:
             sock.close()
+            problem = err
+            if err.errno == errno.EADDRINUSE:
+                break
             continue
         return sock
-    raise OSError("no address of this host can be bound")
+    if problem.errno == errno.EADDRINUSE:
+        raise ConfigError(
+            f"--agent-port {port} is in use on this host",
+            hint=f"end what uses it (ss -lunp 'sport = :{port}'), or choose another: each agent of a host has its own",
+        ) from problem
+    raise ConfigError(
+        f"--agent-port {port}: the UDP port can't be bound on this host ({problem.strerror})",
+        hint="choose an --agent-port from 1024 to 65535, or leave it out",
+    ) from problem
 
 
-def _family(address: str) -> int:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET
+def _from_asked(ancillary: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
+    """Return what has the kernel send from the address at which a datagram came in; the way out is its own choice."""
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO):  # the address, the interface
+            return [(level, kind, data[:16] + bytes(4))]
+        if (level, kind) == (socket.IPPROTO_IP, _IP_PKTINFO):  # the interface, our address, the one in the header
+            return [(level, kind, bytes(4) + data[4:8] + bytes(4))]
+    return []
+
+
+# --- asking
+
+
+class PeerNames:
+    """Looks up names of hosts, each on a thread of its own: name servers may be away together with the store.
+
+    Threading: one thread at a time.
+    """
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._found: dict[str, tuple[str, ...]] = {}
+        self._pending: set[str] = set()
+
+    def addresses(self, host: str) -> tuple[str, ...]:
+        """Return the addresses of a host; none: not known yet, ask again."""
+        if is_ip(host):
+            return (host,)
+        if host and host not in self._found and host not in self._pending:
+            self._pending.add(host)
+            threading.Thread(target=self._look_up, args=(host,), name="elastic-names", daemon=True).start()
+        return self._found.get(host, ())
+
+    def _look_up(self, host: str) -> None:
+        try:
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
+            self._found[host] = tuple(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+        except (OSError, UnicodeError):
+            pass  # the next question asks again
+        finally:
+            self._pending.discard(host)
 
 
 def ask_peers(
-    peers: Sequence[RosterEntry], secret: str, *, until_s: float, clock: Clock = SYSTEM_CLOCK
+    peers: Sequence[RosterEntry],
+    secret: str,
+    *,
+    until_s: float,
+    names: PeerNames | None = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> tuple[int, int]:
     """Return how many of the peers could tell, and how many of those have reached the store since they were asked.
 
     The others of those who could tell have tried, and failed. Blocks until all could tell, at most until `until_s` of
     the clock.
     """
-    asked_s = clock.monotonic_s()
-    serial = os.urandom(8).hex()
-    question = msgspec.json.encode(_Question(secret=secret, serial=serial))
-    answered: set[int] = set()
-    reaching: set[int] = set()
-    with selectors.DefaultSelector() as selector:
-        sockets = _open(peers, selector)
-        try:
-            while len(answered) < len(sockets) and (left_s := until_s - clock.monotonic_s()) > 0:
-                for index, sock in sockets.items():
-                    if index not in answered:
-                        with suppress(OSError):  # nobody there, or no way there
-                            sock.send(question)
-                _collect(selector, min(left_s, REPEAT_S), serial, asked_s, clock, answered, reaching)
-        finally:
-            for sock in sockets.values():
-                sock.close()
-    return len(answered), len(reaching)
+    with _Inquiry(peers, secret, names or PeerNames(), clock) as inquiry:
+        while len(inquiry.answered) < len(peers) and (left_s := until_s - clock.monotonic_s()) > 0:
+            inquiry.send()
+            inquiry.collect(min(left_s, REPEAT_S))
+        return len(inquiry.answered), len(inquiry.reaching)
 
 
-def _open(peers: Sequence[RosterEntry], selector: selectors.BaseSelector) -> dict[int, socket.socket]:
-    sockets: dict[int, socket.socket] = {}
-    for index, peer in enumerate(peers):
-        try:
-            sock = socket.socket(_family(peer.host), socket.SOCK_DGRAM)
-        except OSError:
-            continue
-        sock.setblocking(False)
-        try:
-            sock.connect((peer.host, peer.agent_port))
-        except OSError:  # no route: cut off, or the peer is
+class _Inquiry:
+    """One question to some peers, at each address that they have."""
+
+    def __init__(self, peers: Sequence[RosterEntry], secret: str, names: PeerNames, clock: Clock) -> None:
+        self.answered: set[int] = set()
+        self.reaching: set[int] = set()
+        self._peers = peers
+        self._names = names
+        self._clock = clock
+        self._asked_s = clock.monotonic_s()
+        self._serial = os.urandom(8).hex()
+        self._question = msgspec.json.encode(_Question(secret=secret, serial=self._serial))
+        self._sockets: dict[int, list[socket.socket]] = {}
+        self._selector = selectors.DefaultSelector()
+
+    def __enter__(self) -> "_Inquiry":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._selector.close()
+        for sock in (each for sockets in self._sockets.values() for each in sockets):
             sock.close()
-            continue
-        selector.register(sock, selectors.EVENT_READ, index)
-        sockets[index] = sock
-    return sockets
 
-
-def _collect(
-    selector: selectors.BaseSelector,
-    timeout_s: float,
-    serial: str,
-    asked_s: float,
-    clock: Clock,
-    answered: set[int],
-    reaching: set[int],
-) -> None:
-    end_s = clock.monotonic_s() + timeout_s
-    while (left_s := end_s - clock.monotonic_s()) > 0:
-        ready = selector.select(left_s)
-        for key, _ in ready:
-            sock = key.fileobj
-            assert isinstance(sock, socket.socket)
-            try:
-                answer = msgspec.json.decode(sock.recv(_LARGEST_BYTES), type=_Answer)
-            except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-                continue  # refused, or not an answer of ours: the same as none
-            if answer.serial != serial:
+    def send(self) -> None:
+        """Ask whoever could not tell so far."""
+        for index, peer in enumerate(self._peers):
+            if index in self.answered:
                 continue
-            reached = answer.age_s is not None and answer.age_s < clock.monotonic_s() - asked_s
-            if reached:
-                reaching.add(key.data)
-            if reached or answer.away:
-                answered.add(key.data)
-        if len(answered) == len(selector.get_map()):
-            return
+            if not self._sockets.get(index):
+                self._sockets[index] = self._opened(index, peer)
+            for sock in self._sockets[index]:
+                with suppress(OSError):  # nobody there, or no way there
+                    sock.send(self._question)
+
+    def _opened(self, index: int, peer: RosterEntry) -> list[socket.socket]:
+        """Return sockets that take answers of a peer's addresses alone."""
+        sockets: list[socket.socket] = []
+        for address in self._names.addresses(peer.host):
+            try:
+                sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
+            except OSError:
+                continue
+            sock.setblocking(False)
+            try:
+                sock.connect((address, peer.agent_port))
+            except OSError:  # no route: cut off, or the peer is
+                sock.close()
+                continue
+            self._selector.register(sock, selectors.EVENT_READ, index)
+            sockets.append(sock)
+        return sockets
+
+    def collect(self, timeout_s: float) -> None:
+        """Take answers for so long, or until all could tell."""
+        end_s = self._clock.monotonic_s() + timeout_s
+        while len(self.answered) < len(self._peers) and (left_s := end_s - self._clock.monotonic_s()) > 0:
+            for key, _ in self._selector.select(left_s):
+                sock = key.fileobj
+                assert isinstance(sock, socket.socket)
+                try:
+                    answer = msgspec.json.decode(sock.recv(_LARGEST_BYTES), type=_Answer)
+                except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+                    continue  # refused, or not an answer of ours: the same as none
+                if answer.serial == self._serial:
+                    self._take(key.data, answer)
+
+    def _take(self, index: int, answer: _Answer) -> None:
+        reached = answer.age_s is not None and answer.age_s < self._clock.monotonic_s() - self._asked_s
+        if reached:
+            self.reaching.add(index)
+        if reached or answer.away:
+            self.answered.add(index)

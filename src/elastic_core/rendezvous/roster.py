@@ -7,10 +7,9 @@ rank that it had where that is free; newcomers fill the holes, in order of arriv
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from elastic_core.rendezvous.address import is_loopback
 from elastic_core.rendezvous.documents import DEFAULT_ROLE, MemberRecord, RosterEntry
 from elastic_core.types import Record
-
-LOOPBACKS = ("127.", "::1", "localhost")
 
 
 class Candidate(Record, frozen=True, kw_only=True):
@@ -88,7 +87,7 @@ def given_id(node: str) -> str:
 def _entry(candidate: Candidate, *, one_host: bool, alone: bool) -> RosterEntry:
     record = candidate.record
     address = record.address
-    if not one_host and address.startswith(LOOPBACKS):
+    if not one_host and is_loopback(address):
         address = record.alternative or address
     return RosterEntry(
         incarnation=candidate.incarnation,

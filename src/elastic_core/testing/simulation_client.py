@@ -190,7 +190,9 @@ class SimulatedClient(ABC):
         answers: dict[str, bool] = {}
 
         def end() -> None:
-            event = m.PeersAnswered(asked_s=asked_s, answered=len(answers), reaching=sum(answers.values()))
+            event = m.PeersAnswered(
+                asked_s=asked_s, asked=len(operation.peers), answered=len(answers), reaching=sum(answers.values())
+            )
             self._answer(turn, event)
 
         def back(name: str, age_s: float, away: bool) -> None:
