@@ -1,10 +1,15 @@
 """The lines of the README that name a backend with a server, as people type them on one node."""
 
 import os
+import socket
 import subprocess
+import time
 
 import pytest
 
+from elastic_core.errors import RendezvousConnectionError
+from elastic_core.plugins.registry import PluginRegistry
+from elastic_core.testing import rendezvous_settings
 from patience import patience
 from redis_servers import free_port, redis_server  # noqa: F401  # a fixture
 from support import ELASTIC, places_of_runs
@@ -61,3 +66,38 @@ def test_c10d_hosts_its_store_beside_the_agent(run, endpoint):
     code, out, err = run(*line, OMP_NUM_THREADS="1")
     assert (code, err) == (0, "")
     assert sorted(out) == ["0 2 job", "1 2 job"]
+
+
+@pytest.fixture
+def black_hole():
+    """An address that drops packets: of a listener whose queue is full, which the kernel tells nobody."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        waiting = [socket.socket() for _ in range(4)]
+        try:
+            for sock in waiting:
+                sock.setblocking(False)
+                sock.connect_ex(listener.getsockname())
+            yield f"127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            for sock in waiting:
+                sock.close()
+
+
+BUSY_S = 0.8
+"""What a busy machine may add to the 0.2 s of the promise. A second try beyond the limit took 2.5 s."""
+
+
+@pytest.mark.parametrize("backend", ["redis", "etcd", "etcd-v2", "c10d"])
+def test_an_address_that_drops_packets_costs_the_connect_timeout_and_no_more(black_hole, backend):
+    settings = rendezvous_settings(run_id="hole", backend=backend, endpoint=black_hole, max_nodes=2)
+    conf = {"connect_timeout": "4"} | ({"is_host": "false"} if backend == "c10d" else {})
+    handler = PluginRegistry().make_rendezvous(backend, settings, conf)
+    began_s = time.monotonic()
+    try:
+        with pytest.raises(RendezvousConnectionError, match="could not be reached within 4 s: "):
+            handler.next_rendezvous()
+        assert 4 <= time.monotonic() - began_s < 4 + 0.2 + BUSY_S
+    finally:
+        handler.shutdown()

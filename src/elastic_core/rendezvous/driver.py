@@ -269,7 +269,10 @@ class Driver:
             # Somewhat later than the wait itself: what ends it in the ordinary way is its timeout.
             return WaitBudget(max(operation.until_s, now_s) + me.ttl_s / 6, clock=self._clock)
         if isinstance(operation, m.Connect):
-            return WaitBudget(now_s + min(CONNECT_TRY_S, me.connect_timeout_s), clock=self._clock)
+            state = self._state
+            first = state.want is Want.JOIN and not state.ever_connected
+            limit_s = state.began_s + me.connect_timeout_s if first else NEVER_S
+            return WaitBudget(min(now_s + min(CONNECT_TRY_S, me.connect_timeout_s), limit_s), clock=self._clock)
         if isinstance(operation, m.Withdraw):
             return WaitBudget(now_s + max(3.0, me.period_s), clock=self._clock)
         # So short that a call that hangs, and one of a peer that was asked after it, both end before the lease does.
