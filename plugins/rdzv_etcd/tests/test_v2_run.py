@@ -50,6 +50,17 @@ def test_a_killed_worker_is_restarted_on_both_nodes(run):
     run.all_end(a, b)
 
 
+def test_no_restart_waits_for_a_lease(run):
+    """A wake-up that was lost cost one in four or five of them a whole lease."""
+    run.lease_s = 12.0
+    node = run.node("a", "1:1", "--max-restarts", "20")
+    for restart in range(20):
+        node.said(gen=restart, within_s=9)
+        run.exit_rank(0, restart, 1)
+    node.said(gen=20, within_s=9)
+    run.all_end(node)
+
+
 def test_a_node_joins_one_is_lost_and_another_takes_its_place(run):
     a = run.node("a", "1:2")
     a.said(world=1)

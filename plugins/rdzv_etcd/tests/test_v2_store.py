@@ -24,8 +24,10 @@ from elastic_core.api import (
     Revisions,
     Topic,
     WaitBudget,
+    WaitCancelledError,
 )
 from elastic_core.testing.store_model import StoreModel
+from elastic_rdzv_etcd import v2_channel
 from elastic_rdzv_etcd.v2_errors import ForgottenError
 from elastic_rdzv_etcd.v2_store import EtcdV2Store
 from etcd_servers import EtcdCluster, EtcdServer, TlsEtcd
@@ -408,6 +410,27 @@ def test_a_watch_is_not_misled_by_what_it_has_seen_before(make_store, etcd_serve
     since = revisions(other, wait)  # further than the store has looked
     seen = store.watch(since, ALL, timeout_s=0.3, wait=wait)
     assert (seen.reset, seen.changed, seen.revisions) == (False, frozenset(), since)
+
+
+def test_a_wait_that_is_cancelled_as_it_begins_spoils_none_that_follows(make_store, etcd_server, wait, monkeypatch):
+    """Its connection is ended for it, though the server had begun to answer: the next wait must not go on with that."""
+    store = make_store(etcd_server.endpoint)
+    seat = store.enlist(b"one", incarnation="a", ttl_s=30, wait=wait)
+    since = store.watch(Revisions(), ALL, timeout_s=0, wait=wait).revisions
+    cancelled = WaitBudget.lasting(30)
+    answered = v2_channel.Line.getresponse
+
+    def then_cancelled(line):
+        response = answered(line)
+        cancelled.cancel()
+        return response
+
+    monkeypatch.setattr(v2_channel.Line, "getresponse", then_cancelled)
+    with pytest.raises(WaitCancelledError):
+        store.watch(since, ALL, timeout_s=20, wait=cancelled)
+    monkeypatch.undo()
+    assert store.update(seat, b"two", wait=wait)
+    assert store.watch(since, ALL, timeout_s=20, wait=wait).changed == {Topic.MEMBERS}
 
 
 def test_the_first_few_hear_of_a_removal_though_nobody_clears_up(make_store, etcd_server, wait):

@@ -7,7 +7,7 @@ from urllib.parse import urlencode, urlsplit
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import ProtocolError, ReadTimeoutError
 
-from elastic_core.api import SYSTEM_CLOCK, Endpoint, Interrupt, WaitBudget
+from elastic_core.api import SYSTEM_CLOCK, Endpoint, Interrupt, WaitBudget, WaitCancelledError
 from elastic_rdzv_etcd.connection import LIMIT_S, Wire
 
 if TYPE_CHECKING:
@@ -131,6 +131,9 @@ class Channel:
         if self._pending is None:
             waiter = self._free_waiter()
             response = self._response(waiter, "GET", path, None, headers, whole=False)
+            if self.wait.cancelled:  # that has ended the connection, though it had begun to answer
+                self.end_waiting()
+                raise WaitCancelledError
             if response.status != 200:
                 return response
             self._pending = key, index, response
