@@ -33,8 +33,11 @@ class Content:
 
     def __init__(self, keys: Keys, birth: bytes, keep: bytes) -> None:
         """Read the lease, and how many seconds it lasts, from what is written of it."""
-        said = json.loads(keep)
-        self.lease, self.ttl = str(said["lease"]), int(said["ttl"])
+        try:
+            said = json.loads(keep)
+            self.lease, self.ttl = str(said["lease"]), int(said["ttl"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise say.foreign(keys.keep) from error
         self.born = say.has_value(keys.birth, birth)
         self.unchanged = (self.born, say.has_value(keys.keep, keep))
         """Hold while new keys may be put on the lease."""

@@ -5,12 +5,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
+from elastic_core.api import BackendRefusedError
 from elastic_rdzv_etcd.coding import b64, prefix_end, unb64
 
 Json = dict[str, Any]
 
 _PLAIN: Final = b"="
 _PACKED: Final = b"z"
+LARGEST_BYTES: Final = 16 << 20
+"""A packed value that is longer is none of ours: that of a thousand nodes, or of 500 failures, has some 100 kB."""
 _PACK_BYTES: Final = 4096
 """Shorter values stay readable in etcdctl; longer ones are a roster of many nodes, and pack to a fifth."""
 
@@ -67,9 +70,30 @@ def pack(value: bytes) -> bytes:
     return _PLAIN + value if len(value) < _PACK_BYTES else _PACKED + zlib.compress(value, 1)
 
 
-def unpack(stored: bytes) -> bytes:
-    """Return the value of what is stored."""
-    return zlib.decompress(stored[1:]) if stored[:1] == _PACKED else stored[1:]
+def unpack(stored: bytes, key: bytes) -> bytes:
+    """Return the value of what is stored under a key.
+
+    Raises:
+        BackendRefusedError: somebody else wrote it, or it unpacks to more than `LARGEST_BYTES`.
+    """
+    if stored[:1] == _PLAIN:
+        return stored[1:]
+    unpacker = zlib.decompressobj()
+    try:
+        value = unpacker.decompress(stored[1:], LARGEST_BYTES) if stored[:1] == _PACKED else b""
+    except zlib.error as error:
+        raise foreign(key) from error
+    if not unpacker.eof:
+        raise foreign(key)
+    return value
+
+
+def foreign(key: bytes) -> BackendRefusedError:
+    """Return the error for content of a run that is not what this version writes."""
+    shown = repr(key.decode(errors="replace"))
+    return BackendRefusedError(
+        f"the run's content has something that this version did not write, at key {shown}", hint="another --rdzv-id"
+    )
 
 
 # --- comparisons

@@ -274,7 +274,7 @@ class EtcdStore(CoordinationStore):
 
     def _members(self, found: Sequence[Found]) -> tuple[Member, ...]:
         return tuple(
-            Member(seat=one.made, incarnation=self._attendance.incarnation(one), record=say.unpack(one.value))
+            Member(seat=one.made, incarnation=self._attendance.incarnation(one), record=say.unpack(one.value, one.key))
             for one in sorted(found, key=lambda one: one.made)
         )
 
@@ -405,7 +405,7 @@ def _document(found: Sequence[Found], prefix: bytes) -> Document | None:
     parts = {one.name(prefix): one.value for one in found}
     if _VALUE not in parts or _VERSION not in parts:
         return None
-    return Document(value=say.unpack(parts[_VALUE]), version=parts[_VERSION].decode())
+    return Document(value=say.unpack(parts[_VALUE], prefix), version=parts[_VERSION].decode())
 
 
 def _prefix(text: str) -> str:
