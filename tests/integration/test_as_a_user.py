@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from elastic_core.launcher.logs import KEPT_ROUNDS
 from patience import patience
 from support import ELASTIC, lacks, places_of_runs, wait_for
 
@@ -258,3 +259,20 @@ def test_library_calls_give_their_caller_everything_back(script, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "nothing is left"
+
+
+@pytest.mark.parametrize("logs", [False, True])
+def test_a_run_that_fails_for_long_does_not_fill_the_disk_with_rounds(elastic, tmp_path, logs):
+    rounds = KEPT_ROUNDS + 6
+    told = ("--tee", "3") if logs else ()
+    agent = elastic("--no-python", "--restart-backoff", "0", "--max-restarts", rounds - 1, *told, "/bin/false")
+    assert agent.wait(120) == 1
+    (run_dir,) = agent.runtime.glob("elastic-*/*")
+    folders = {int(path.name.removeprefix("attempt_")) for path in run_dir.glob("attempt_*")}
+    incidents = {int(path.stem.removeprefix("incident-")) for path in run_dir.glob("incident-*.json")}
+    links = {int(path.parent.name.removeprefix("attempt_")) for path in run_dir.glob("attempt_*/incident.json")}
+    kept = {0, *range(rounds - KEPT_ROUNDS + 1, rounds)}
+    assert folders == (set(range(rounds)) if logs else kept), "logs that were asked for are kept"
+    assert links == incidents == kept
+    if logs:
+        assert len(list(run_dir.glob("attempt_*/0/stdout.log"))) == rounds

@@ -1,14 +1,18 @@
 """Where the output of each round's workers goes: our own layout, or what `--logs-specs` says."""
 
 import os
+from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from elastic_core.launcher.config import RunSettings
+from elastic_core.launcher.incident_files import INCIDENT_FILE
 from elastic_core.launcher.plan import WorkerPaths
+from elastic_core.launcher.rundir import remove_tree
 from elastic_core.multiprocessing.layout import LogLayout, RankPaths, line_prefix, stream_plans
 from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
 from elastic_core.multiprocessing.std import parse_ranks, parse_std
@@ -17,6 +21,9 @@ from elastic_core.types import Round
 if TYPE_CHECKING:
     from elastic_core.multiprocessing.logs_specs import LogsDest
     from elastic_core.plugins.logs_specs import ChosenLogsSpecs
+
+KEPT_ROUNDS: Final = 64
+"""The first round of a run and the last ones, of which the run directory has the workers' folders. Logs are kept."""
 
 
 class RunLogs:
@@ -35,6 +42,8 @@ class RunLogs:
         # A class of somebody's has the log directory to itself: what it has no word for goes to the run directory.
         log_dir = settings.log_dir if self._chosen is None else None
         self._layout = LogLayout(log_dir=log_dir, run_dir=run_dir, run_id=settings.run_id)
+        self._run_dir = run_dir
+        self._rounds: deque[int] = deque()
 
     @property
     def in_run_dir(self) -> bool:
@@ -54,6 +63,7 @@ class RunLogs:
     def move(self, run_dir: Path) -> None:
         """Take another run directory: the one before has gone."""
         self._layout.move(run_dir)
+        self._run_dir = run_dir
 
     def discard_empty(self) -> None:
         """Remove what `prepare` made, if nothing is in it."""
@@ -73,11 +83,25 @@ class RunLogs:
             ConfigError: a directory can't be made.
         """
         settings = self._settings
+        self._forget_rounds(round_.index)
         files = {rank: self._layout.prepare(round_.index, rank) for rank in range(settings.nproc_per_node)}
         return {
             rank: worker_paths(settings, files[rank], global_rank=round_.global_rank(rank))
             for rank in range(settings.nproc_per_node)
         }
+
+    def _forget_rounds(self, index: int) -> None:
+        """Remove what a round long ago left in the run directory: a run may fail for days."""
+        if index not in self._rounds:
+            self._rounds.append(index)
+        while len(self._rounds) > KEPT_ROUNDS:
+            folder = self._run_dir / f"attempt_{self._rounds[1]}"
+            del self._rounds[1]
+            if self.in_run_dir:
+                with suppress(OSError):
+                    (folder / INCIDENT_FILE).unlink()
+            else:
+                remove_tree(folder)
 
     def files_of(self, paths: Mapping[int, WorkerPaths]) -> list[str]:
         """Return the log files that will be opened for these workers, as far as our own layout says so."""

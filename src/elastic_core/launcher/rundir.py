@@ -110,7 +110,7 @@ class RunDirectory:
         if self._reason:
             return True
         self.close()
-        _remove_tree(self.path)
+        remove_tree(self.path)
         with suppress(OSError):  # another run's directory is in it, or another run has just removed it
             self.path.parent.rmdir()
         return self.path.exists()
@@ -252,7 +252,7 @@ def _locked(path: Path) -> int:
     return fd
 
 
-def _remove_tree(path: Path) -> None:
+def remove_tree(path: Path) -> None:
     """Remove a directory and all in it, as far as possible, following no link."""
     # By hand: shutil would cost 5 ms to import, a quarter of what a run may take to end.
     with suppress(OSError):
@@ -260,7 +260,7 @@ def _remove_tree(path: Path) -> None:
         with os.scandir(path) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    _remove_tree(Path(entry.path))
+                    remove_tree(Path(entry.path))
                 else:
                     with suppress(OSError):
                         os.unlink(entry.path)  # noqa: PTH108 -- a log directory may hold thousands
