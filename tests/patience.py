@@ -18,7 +18,7 @@ from contextlib import contextmanager
 BARE_START_S = 0.02
 """What the start and the end of a bare interpreter take on an idle core of an ordinary machine, at most."""
 
-MOST = 20.0
+MOST = 10.0
 """However slow the machine: who waits longer than this many times a limit waits for something that never comes."""
 
 CI_FACTOR, CI_LEAST_S = 10.0, 20.0

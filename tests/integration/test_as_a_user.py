@@ -67,11 +67,11 @@ def test_reader_that_goes_away_ends_neither_workers_nor_the_run(elastic, script,
 # --- names
 
 
-def test_run_id_that_is_no_text_fails_nothing(elastic, script):
+def test_run_id_that_is_no_text_is_refused(elastic, script):
     agent = elastic("--rdzv-id", b"caf\xe9/\xff".decode("utf-8", "surrogateescape"), script("raise SystemExit(7)\n"))
-    assert agent.wait(20) == 7
-    assert "run 'caf\\udce9/\\udcff' failed: rank 0" in agent.err
-    assert agent.incident()["run_id"] == "caf\\udce9/\\udcff"
+    assert agent.wait(20) == 2
+    (line,) = agent.err.splitlines()
+    assert "--rdzv-id 'caf\\udce9/\\udcff': needed a name of printable characters. Try:" in line
 
 
 def test_exception_and_script_name_that_are_no_text_are_reported(elastic, script):
@@ -82,10 +82,11 @@ def test_exception_and_script_name_that_are_no_text_are_reported(elastic, script
     assert agent.incident()["first"]["exception"]["type"] == "ValueError"
 
 
-def test_role_with_a_line_end_tears_no_lines(elastic, script):
+def test_role_with_a_line_end_is_refused(elastic, script):
     agent = elastic("--role", "a\nb", "--tee", "3", script(LINE))
-    assert agent.wait(20) == 0
-    assert agent.out == '[a b0]:{"rank": 0}\n'
+    assert agent.wait(20) == 2
+    (line,) = agent.err.splitlines()
+    assert "--role 'a\\nb': needed a name of printable characters. Try:" in line
 
 
 # --- limits

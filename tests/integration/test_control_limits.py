@@ -12,7 +12,7 @@ import pytest
 
 from elastic_core.control_plane import client, sockets
 from elastic_core.control_plane.worker_server import WorkerServer
-from support import wait_for
+from support import places_of_runs, wait_for
 
 FLOODS = """
 import os, socket
@@ -43,7 +43,7 @@ def rss_mib(pid):
 
 
 def test_a_worker_that_answers_without_end_costs_a_line(elastic, script, folder):
-    agent = elastic("--no-worker-hooks", script(FLOODS), env={"XDG_RUNTIME_DIR": str(folder)})
+    agent = elastic("--no-worker-hooks", script(FLOODS), env=places_of_runs(folder))
     path = str(wait_for(lambda: list(folder.rglob("agent.sock")))[0])
     wait_for(lambda: any(os.path.exists(f"{path.rpartition('/')[0]}/{name}") for name in names(path)))
     before = rss_mib(agent.pid)
@@ -120,7 +120,7 @@ def held(path, number):
 
 
 def test_the_agent_answers_some_at_a_time(elastic, script, folder):
-    agent = elastic(script("import time\ntime.sleep(60)\n"), env={"XDG_RUNTIME_DIR": str(folder)})
+    agent = elastic(script("import time\ntime.sleep(60)\n"), env=places_of_runs(folder))
     path = str(wait_for(lambda: list(folder.rglob("agent.sock")))[0])
     tasks = Path(f"/proc/{agent.pid}/task")
     before = len(list(tasks.iterdir()))

@@ -10,6 +10,7 @@ group or session that one of them leads, counts too.
 """
 
 import os
+import resource  # not later: a descriptor for it may be lacking then
 import signal
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
@@ -56,8 +57,6 @@ def has_strangers() -> bool:
 
 def set_limit(pid: int, soft: int) -> int | None:
     """Set the `RLIMIT_LOCKS` of a process (0: this one); return what it was, None where that was not possible."""
-    import resource  # not needed before workers are
-
     try:
         before, hard = resource.prlimit(pid, _RLIMIT_LOCKS)
         resource.prlimit(pid, _RLIMIT_LOCKS, (soft, hard))
