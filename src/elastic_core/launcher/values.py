@@ -77,6 +77,9 @@ def one_of(choices: Choices, dest: str, allowed: tuple[str, ...]) -> str:
     return text
 
 
+_NAMES = {"node-id": "node0", "role": "trainer"}
+
+
 def name_of(choices: Choices, dest: str) -> str:
     """Return the value as a name that others will read, in lines, documents and keys: printable, and not empty.
 
@@ -85,7 +88,8 @@ def name_of(choices: Choices, dest: str) -> str:
     """
     text = choices.text(dest) or ""
     if not text or not text.isprintable():
-        choices.reject(dest, "a name of printable characters", hint=f"--{BY_DEST[dest].name} bert-7")
+        option = BY_DEST[dest].name
+        choices.reject(dest, "a name of printable characters", hint=f"--{option} {_NAMES.get(option, 'bert-7')}")
     return text
 
 
