@@ -18,6 +18,8 @@ HISTORY_LIMIT: Final = 500
 """How many are kept at all; those before are in the counts of the others (`Failure.spent`)."""
 TEXT_CHARS: Final = 400
 """How much of a message or a summary is kept."""
+RULES_LIMIT: Final = 64
+"""Of how many rules it is counted how often they have decided: those that decided last."""
 _WORD_CHARS: Final = 80
 """The longest summary that is kept of an old failure without a fingerprint, as what it is known by."""
 _DECISIONS: Final = {kind.__name__: kind for kind in (Restart, Ignore)}
@@ -41,12 +43,23 @@ def remembered(history: Sequence[Failure], failure: Failure) -> tuple[Failure, .
         summary=failure.summary[:TEXT_CHARS],
         message=failure.message[:TEXT_CHARS],
         spent=spent(history) + cost_a_restart(failure),
+        rule_counts=_counts(history, failure),
     )
+    if history and history[-1].rule_counts:
+        history = (*history[:-1], replace(history[-1], rule_counts=()))
     every = (*history, new)[-HISTORY_LIMIT:]
     if len(every) <= RECENT_LIMIT:
         return every
     aged = every[-RECENT_LIMIT - 1]
     return (*every[: -RECENT_LIMIT - 1], replace(aged, message="") if aged.message else aged, *every[-RECENT_LIMIT:])
+
+
+def _counts(history: Sequence[Failure], failure: Failure) -> tuple[tuple[str, int], ...]:
+    counts = dict(history[-1].rule_counts) if history else {}
+    if isinstance(failure.decision, Restart | Ignore):
+        rule = failure.decision.rule
+        counts[rule] = counts.pop(rule, 0) + 1
+    return tuple(counts.items())[-RULES_LIMIT:]
 
 
 class _Row(msgspec.Struct, frozen=True, array_like=True):

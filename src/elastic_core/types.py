@@ -393,6 +393,8 @@ class Failure(Record, frozen=True, kw_only=True):
     decision: "Restart | Stop | Ignore | None" = None
     spent: int = 0
     """In the history: how many restarts this failure and all before it have cost. It may no longer have each."""
+    rule_counts: tuple[tuple[str, int], ...] = ()
+    """Of the history's last failure: how often each rule has let the run go on, by its name in the decision."""
 
 
 class NodeReport(Record, frozen=True, kw_only=True):

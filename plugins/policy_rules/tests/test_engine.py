@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from elastic_core.api import Failure, FailureClass, Ignore, PolicySettings, Restart, Stop
+from elastic_core.history import remembered
 from elastic_policy_rules.engine import Engine
 from elastic_policy_rules.reader import read
 from patience import kept
@@ -189,6 +190,45 @@ def kinds(decisions):
 def test_how_often_a_rule_may_decide(terms, count, expected):
     policy = engine(f"rules: [{{match: {{class: user exception}}, {terms}}}]")
     assert kinds(row(policy, count)) == expected
+
+
+# --- a run with more failures than its history keeps
+
+
+def long_run(policy, *failures):
+    """Return the kinds of the decisions, each with the history that a run keeps."""
+    history, decisions = (), []
+    for one in failures:
+        decisions.append(policy.judge(one, history).decision)
+        history = remembered(history, msgspec.structs.replace(one, decision=decisions[-1]))
+    assert len(history) <= 500
+    return kinds(decisions)
+
+
+PREEMPTED = failure(failure_class=FailureClass.PREEMPTED, summary="preempted", exception_type="", message="")
+
+
+@pytest.mark.parametrize(
+    "terms", ["action: restart, max: 3", "action: ignore, max: 3", "action: wait, delay: 1s, max: 3"]
+)
+def test_a_rule_s_count_outlives_the_history(terms):
+    policy = engine(f"""
+rules:
+  - {{name: spot, match: {{class: preempted}}, action: restart, max: unlimited}}
+  - {{name: few, match: {{class: user exception}}, {terms}}}
+""")
+    decided = long_run(policy, *[failure()] * 2, *[PREEMPTED] * 520, failure(), failure())
+    assert (decided[:2], decided[-2], decided[-1]) == (decided[-2] * 2, "I" if "ignore" in terms else "R", "f")
+
+
+def test_the_built_in_budget_is_spent_by_its_own_restarts_only():
+    policy = engine(
+        "rules: [{name: any, match: {class: hang}, action: restart, max: unlimited}]",
+        max_restarts=2, restart_backoff_s=0.0,
+    )  # fmt: skip
+    hang = failure(failure_class=FailureClass.HANG, exception_type="")
+    assert long_run(policy, *[hang] * 9, *[failure()] * 3) == "R" * 11 + "f"
+    assert long_run(policy, failure(), *[hang] * 520, *[failure()] * 2) == "R" * 522 + "f"
 
 
 def test_rules_have_counters_of_their_own_and_hand_over():

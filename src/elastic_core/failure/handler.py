@@ -33,7 +33,7 @@ class FailureHandler(ABC):
 
         Of the last 16 it has everything but the log, with messages of 400 characters at most; of those before what
         counts: class, node, times, exception, fingerprint, progress, decision. It has 500 at the most; `spent` of the
-        last one says what all failures have cost, however long ago.
+        last one says what all failures have cost, however long ago, its `rule_counts` how often each rule has decided.
         """
 
     def explain(self, failure: Failure, history: Sequence[Failure]) -> Sequence[str]:

@@ -55,8 +55,11 @@ class Intensity(FailureHandler):
         if not settings.restart_backoff_s >= 0:
             raise ConfigError(f"--restart-backoff is {settings.restart_backoff_s:g} s; 0 (none) or more is needed")
 
-    def decide(self, failure: Failure, history: Sequence[Failure]) -> Decision:
-        """Return Restart while there is budget left and another try can help, else Stop."""
+    def decide(self, failure: Failure, history: Sequence[Failure], *, used: int | None = None) -> Decision:
+        """Return Restart while there is budget left and another try can help, else Stop.
+
+        `used` is how much of the budget has been used; None: what all failures have cost.
+        """
         if not failure.retryable:
             return Stop(reason="another try would fail in the same way", rule="not-retryable")
         if failure.exit_code in self.settings.fatal_exit_codes:
@@ -68,22 +71,22 @@ class Intensity(FailureHandler):
         if limit is not None and row >= limit:
             return Stop(reason=f"{_in_words(row)} (--same-failure-limit {limit})", rule="same-failure-limit")
         paid = [past for past in history if cost_a_restart(past)]
-        if self._spent(history, paid, failure) >= self.settings.max_restarts:
+        if self._spent(history, paid, failure, used) >= self.settings.max_restarts:
             return Stop(reason=self._why_not(), rule="max-restarts")
         reason = _in_words(row) if row > 1 else _after_a_change(failure, history)
         return Restart(delay_s=self._backoff_s(failure, paid), rule="max-restarts", reason=reason)
 
-    def explain(self, failure: Failure, history: Sequence[Failure]) -> Sequence[str]:
-        """Return how much of the budget was used before."""
-        used = self._spent(history, [past for past in history if cost_a_restart(past)], failure)
+    def explain(self, failure: Failure, history: Sequence[Failure], *, used: int | None = None) -> Sequence[str]:
+        """Return how much of the budget was used before; `used` as for `decide`."""
+        used = self._spent(history, [past for past in history if cost_a_restart(past)], failure, used)
         window_s = self.settings.restart_window_s
         within = "" if window_s is None else f" within {window_s:g} s"
         return (f"{used} of {self.settings.max_restarts} restarts{within} were used before (--max-restarts)",)
 
-    def _spent(self, history: Sequence[Failure], paid: Sequence[Failure], failure: Failure) -> int:
+    def _spent(self, history: Sequence[Failure], paid: Sequence[Failure], failure: Failure, used: int | None) -> int:
         window_s = self.settings.restart_window_s
         if window_s is None:
-            return spent(history)
+            return spent(history) if used is None else used
         return sum(1 for past in paid if failure.at_s - past.at_s < window_s)
 
     def _why_not(self) -> str:

@@ -101,5 +101,7 @@ class RuleBook:
     blame: Blame | None = Blame()
 
 
-RESERVED: Final = frozenset({"max-restarts", "not-retryable", "fatal-exit-codes", "preempted"})
+BUDGET: Final = "max-restarts"
+"""What the built-in policy calls its restarts within the budget."""
+RESERVED: Final = frozenset({BUDGET, "not-retryable", "fatal-exit-codes", "preempted"})
 """What the built-in policy calls its own rules; its counters must not mix with others'."""

@@ -16,7 +16,15 @@ _MANY: Final = 64
 
 def used(rule: Rule, failure: Failure, history: Sequence[Failure]) -> int:
     """Return how often a rule has decided, as far as that still counts: within `per`, since `reset_after`."""
-    return _row(rule, failure, history, per_s=rule.per_s, reset_s=rule.reset_after_s)
+    count = _row(rule, failure, history, per_s=rule.per_s, reset_s=rule.reset_after_s)
+    if rule.per_s is not None or rule.reset_after_s is not None:
+        return count
+    return max(count, decided(rule.name, history))  # the history has the last failures only
+
+
+def decided(name: str, history: Sequence[Failure]) -> int:
+    """Return how often the rule of this name has decided in the whole run."""
+    return dict(history[-1].rule_counts).get(name, 0) if history else 0
 
 
 def _row(

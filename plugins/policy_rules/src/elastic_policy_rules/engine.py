@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from elastic_core.api import Decision, Failure, Ignore, Intensity, PolicySettings, Restart, Stop
-from elastic_policy_rules.book import RESERVED, Rule, RuleBook
-from elastic_policy_rules.counting import pause_s, used
+from elastic_policy_rules.book import BUDGET, RESERVED, Rule, RuleBook
+from elastic_policy_rules.counting import decided, pause_s, used
 from elastic_policy_rules.exclusion import Exclusions
 from elastic_policy_rules.matching import mismatch
 
@@ -64,8 +64,11 @@ class Engine:
             return Verdict(Stop(reason="no rule matches", rule=OTHERWISE), (*why, "no rule matches, otherwise: fail"))
         # Its budget is spent by its own restarts: a rule's have the rule's.
         own = [past for past in history if past.decision is not None and past.decision.rule in RESERVED]
-        decision = self._intensity.decide(failure, own)
-        why = (*why, "no rule matches: the built-in policy decides", *self._intensity.explain(failure, own))
+        restarts = sum(past.decision is not None and past.decision.rule == BUDGET for past in own)
+        count = max(restarts, decided(BUDGET, history))
+        decision = self._intensity.decide(failure, own, used=count)
+        explained = self._intensity.explain(failure, own, used=count)
+        why = (*why, "no rule matches: the built-in policy decides", *explained)
         if isinstance(decision, Restart):
             return self._restart(decision.rule, decision.delay_s, failure, history, None, why)
         return Verdict(decision, why)

@@ -117,4 +117,4 @@ DEFAULTS_KEYS: Final = tuple(
 )
 
 MAX_COUNT: Final = 50
-"""A run remembers its last 64 failures: a larger count might never be reached."""
+"""A run keeps its last 500 failures: what counts within a window, or until a reset, is among them."""
