@@ -56,6 +56,7 @@ class Member(Driver):
             State(me=handler._me()),
             services=NoServices(),
             place=handler._place,
+            route=handler._route,
             announce=self._hear,
             ended=lambda _: None,
         )
