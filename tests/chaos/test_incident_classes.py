@@ -6,6 +6,9 @@ import signal
 from chaos.multi_node import Run
 from patience import patience
 
+BOTH = "last_call_timeout=60"
+"""The first round has both nodes, however long the second takes to start."""
+
 
 def incident(node):
     (path,) = node.agent.runtime.glob("elastic-*/*/incident.json")
@@ -19,7 +22,7 @@ def of_class(node, kind):
 
 
 def test_node_lost_beyond_what_is_allowed(redis_run):
-    a, b = (redis_run.node(name, "1:2", "--max-membership-changes", "0") for name in "ab")
+    a, b = (redis_run.node(name, "1:2", "--max-membership-changes", "0", conf=BOTH) for name in "ab")
     a.said(world=2)
     b.kill_agent()
     a.ends(4)
@@ -27,7 +30,7 @@ def test_node_lost_beyond_what_is_allowed(redis_run):
 
 
 def test_node_that_is_told_to_stop_beyond_what_is_allowed(redis_run):
-    a, b = (redis_run.node(name, "1:2", "--max-membership-changes", "0") for name in "ab")
+    a, b = (redis_run.node(name, "1:2", "--max-membership-changes", "0", conf=BOTH) for name in "ab")
     a.said(world=2)
     b.agent.signal(signal.SIGTERM)
     a.ends(4)

@@ -57,6 +57,15 @@ def test_who_waits_longer_for_a_store_says_so_soon(connect_timeout_s):
     assert connect_timeout_s <= last_s < connect_timeout_s + 2 * LATE_S
 
 
+def test_the_silence_of_the_last_try_does_not_hide_what_the_tries_before_have_found():
+    state = State(me=ME)
+    for event in (m.Failed(text="cannot resolve 'redis.example'"), m.Failed(text="w does not answer", silent=True)):
+        state = hear(state, event, 1.0)
+    assert state.trouble.text == "cannot resolve 'redis.example'"
+    state = hear(State(me=ME), m.Failed(text="w does not answer", silent=True), 1.0)
+    assert state.trouble.text == "w does not answer"
+
+
 ROUND = RoundDocument(
     epoch="e",
     token=7,
