@@ -231,7 +231,7 @@ class Driver:
                 return m.WatchEnded(watched=None)
             return m.Failed(text=f"{self._store.where}: the call was given up", unknown=True, key=key)
         except WaitExpiredError:
-            return m.Failed(text=f"{self._store.where} does not answer", unknown=True, key=key)
+            return m.Failed(text=f"{self._store.where} does not answer", unknown=True, silent=True, key=key)
         except OutcomeUnknownError as err:
             return m.Failed(text=err.what, unknown=True, key=key, hint=err.hint)
         except BackendRefusedError as err:

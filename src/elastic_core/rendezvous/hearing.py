@@ -164,12 +164,14 @@ def _fail(state: State, event: m.Failed, now_s: float) -> State:
     jitter = zlib.crc32(f"{state.me.incarnation}/{count}".encode()) % 1000 / 3000
     pause_s = min(RETRY_S[min(count, len(RETRY_S)) - 1], state.me.ttl_s / 6)
     retry_s = now_s + pause_s * (1 - jitter)
+    # The last try before the limit has the least time: what one before it has found tells more than its silence.
+    telling = trouble if event.silent and trouble is not None and not state.ever_connected else event
     trouble = replace(
         trouble or Trouble(since_s=now_s),
         count=count,
         retry_s=retry_s,
-        text=event.text,
-        hint=event.hint,
+        text=telling.text,
+        hint=telling.hint,
         refused=event.refused,
         own=event.own,
     )

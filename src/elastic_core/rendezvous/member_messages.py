@@ -172,12 +172,14 @@ class PeerAsked(Record, frozen=True, kw_only=True):
 class Failed(Record, frozen=True, kw_only=True):
     """A store operation failed; `unknown`: it may have been carried out; `refused`: trying again won't help.
 
-    `key` is the document that it was about, if any; `own`: it is not the store but this agent that is in trouble.
+    `key` is the document that it was about, if any; `own`: it is not the store but this agent that is in trouble;
+    `silent`: there was no answer in time, and that is all that is known.
     """
 
     text: str
     unknown: bool = False
     refused: bool = False
+    silent: bool = False
     own: bool = False
     key: str = ""
     hint: str = ""
