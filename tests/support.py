@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import pytest
 
+from elastic_core.multiprocessing import procfs
 from patience import Deadline, patience
 
 ELASTIC = [sys.executable, "-m", "elastic_core.run"]
@@ -40,18 +41,12 @@ def lacks(what: str, *, install: str = "") -> NoReturn:
 
 def processes_with(mark: str) -> list[int]:
     """Return the live (not zombie) processes whose environment has the entry `mark` (NAME=value)."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            if mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-                if state not in "ZX":
-                    found.append(int(entry.name))
-        except OSError:
-            continue  # it has ended meanwhile, or is not ours to look at
-    return found
+
+    def look() -> list[int]:
+        alive = [stat.pid for stat in procfs.all_stats() if stat.state not in "ZX"]
+        return [pid for pid in alive if procfs.has_environment_entry(pid, mark.encode())]
+
+    return procfs.unblocked(look)  # a test beside this one may have a process hang
 
 
 def places_of_runs(folder: Path) -> dict[str, str]:

@@ -1,8 +1,13 @@
 """What is read from /proc, and how a mark in an environment is recognised."""
 
+import threading
+import time
+
 import pytest
 
 from elastic_core.multiprocessing import procfs, sweep, sweep_use
+from patience import patience
+from support import wait_for
 
 ENTRY = b"ELASTIC_INCARNATION=abc"
 
@@ -101,6 +106,108 @@ def test_without_children_files_the_children_come_from_a_map(proc, monkeypatch):
     assert (children(5), children(77), children(78)) == ([77], [78], [])
     assert sweep.survivors("abc", root_pid=5) == (77, 78)
     assert sweep.survivors("abc", root_pid=5, exclude=[77]) == ()
+
+
+# --- reads that do not return
+
+
+class Locks:
+    """Processes whose memory is locked: reading there does not return."""
+
+    def __init__(self, proc, monkeypatch):
+        self.held, self.reads = {}, []
+        monkeypatch.setattr(procfs, "read_file", lambda path: self._read(path) or proc.get(path))
+
+    def _read(self, path):
+        self.reads.append(path)
+        if path in self.held:
+            self.held[path].wait()
+
+    def hold(self, path):
+        self.held[path] = threading.Event()
+
+    def release(self, path):
+        self.held.pop(path).set()
+
+
+@pytest.fixture
+def locks(proc, monkeypatch):
+    locks = Locks(proc, monkeypatch)
+    yield locks
+    for path in list(locks.held):
+        locks.release(path)
+    wait_for(lambda: not procfs._blocked, what="the reads that were given up to return")
+
+
+def marked(pids):
+    return procfs.unblocked(lambda: [pid for pid in pids if procfs.has_environment_entry(pid, ENTRY)])
+
+
+def test_a_process_whose_memory_is_locked_has_no_environment_until_it_is_unlocked(proc, locks):
+    for pid in (1, 2, 3):
+        proc[f"/proc/{pid}/environ"] = ENTRY
+    locks.hold("/proc/2/environ")
+    assert marked([1, 2, 3]) == [1, 3]
+    assert marked([1, 2, 3]) == [1, 3]
+    assert locks.reads.count("/proc/2/environ") == 1, "one thread is left behind for each process"
+    assert not procfs.unblocked(lambda: procfs.is_guard(2))
+    locks.release("/proc/2/environ")
+    wait_for(lambda: marked([1, 2, 3]) == [1, 2, 3], what="the environment of an unlocked process")
+
+
+def test_many_locked_processes_cost_little_more_than_one(proc, locks, monkeypatch):
+    monkeypatch.setattr(procfs, "_PATIENCE_S", 0.1)
+    for pid in range(40):
+        proc[f"/proc/{pid}/environ"] = ENTRY
+        if pid % 4:
+            locks.hold(f"/proc/{pid}/environ")
+    began_s = time.monotonic()
+    assert set(marked(range(40))) <= set(range(0, 40, 4))
+    assert time.monotonic() - began_s < patience(2), "a tenth of a second for each would be 3 to 6 s"
+    assert len(procfs._blocked) >= 30
+
+
+def test_a_look_that_was_left_behind_does_nothing_more(proc, locks):
+    done = []
+
+    def look():
+        procfs.has_environment_entry(1, ENTRY)
+        done.append(threading.get_ident())
+
+    locks.hold("/proc/1/environ")
+    procfs.unblocked(look)
+    locks.release("/proc/1/environ")
+    wait_for(lambda: not procfs._blocked, what="the end of the read")
+    assert len(done) == 1
+
+
+def test_a_look_that_takes_long_is_not_given_up_while_its_reads_return(monkeypatch, locks):
+    monkeypatch.setattr(procfs, "_PATIENCE_S", 0.001)
+    monkeypatch.setattr(procfs, "_LEAST_PATIENCE_S", 0.001)
+    threads = set()
+
+    def look():
+        threads.add(threading.get_ident())
+        end_s = time.monotonic() + 0.05
+        while time.monotonic() < end_s:
+            pass
+        return "done"
+
+    assert procfs.unblocked(look) == "done"
+    assert len(threads) == 1
+
+
+def test_what_a_look_raises_is_raised_to_who_asked():
+    with pytest.raises(KeyError):
+        procfs.unblocked(lambda: {}["x"])
+
+
+def test_where_no_thread_can_be_had_the_look_is_done_all_the_same(monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(procfs._thread, "start_new_thread", refuse)
+    assert procfs.unblocked(threading.get_ident) == threading.get_ident()
 
 
 # --- who is a worker's

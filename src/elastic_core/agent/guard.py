@@ -13,8 +13,8 @@ from its standard input; of each kind the latest counts:
 Lines that it does not know it ignores. When the pipe ends, or the agent's process does, without a farewell, the hunt
 begins.
 
-It stays tiny: `os`, `select`, `sys` and `time` are all that it imports. Its limits are told in
-docs/explanation/no-orphans.md.
+It stays tiny: `os`, `select`, `sys` and `time` are all that it imports, beside what every interpreter has. Its limits
+are told in docs/explanation/no-orphans.md.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ def hunt(
     clear_looks = 0
     pause_s = _PAUSE_S
     while clear_looks < 2 or time.monotonic() - began_s < _SETTLE_S:
-        alive = quarry.look_and_kill()
+        alive = procfs.unblocked(quarry.look_and_kill)
         if alive is None or alive:
             clear_looks = 0
             _wait_for_ends(alive or (), pause_s)

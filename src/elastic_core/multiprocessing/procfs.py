@@ -1,21 +1,30 @@
 """What the kernel says of other processes, read from `/proc`; one that vanishes while we look is simply not there.
 
-Imports nothing but `os`: the guard, which must stay tiny, uses it too.
+Imports nothing but `os` and the interpreter's own `_thread`: the guard, which must stay tiny, uses it too.
 """
 
 from __future__ import annotations
 
+import _thread
 import os
 
 TYPE_CHECKING = False  # importing typing or collections.abc would cost the guard a tenth of its memory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import TypeVar
+
+    _T = TypeVar("_T")
 
 KEEP_ENTRY = b"ELASTIC_KEEP=1"
 """What spares a process that a worker leaves on purpose, in the environment that it was started with."""
 GUARD_MARK = b"\0elastic-guard\0"
 """How a guard's command line ends: its last argument, for people to see and for other guards and sweeps to spare it."""
 _CHUNK_BYTES = 1 << 16
+_PATIENCE_S, _LEAST_PATIENCE_S = 0.25, 0.01
+"""How long, at least, a read of a process's memory may take; half of that for each process that is blocked already."""
+_reading: dict[int, tuple[int, str]] = {}  # by thread
+_blocked: list[int] = []  # the processes of the reads that were given up and have not returned
+_claim = _thread.allocate_lock()  # between the end of a read and giving it up
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD, linux/sched.h
 
 
@@ -123,14 +132,75 @@ def has_limit(pid: int, mark: int) -> bool:
     return b" %d " % mark in (read_file(f"/proc/{pid}/limits") or b"")
 
 
+def unblocked(look: Callable[[], _T]) -> _T:
+    """Return what `look` returns, which reads the environments and command lines of processes, in bounded time.
+
+    Such a read waits for the lock on the process's memory, deaf to every signal but KILL; a thread that hangs in `mmap`
+    on a file system that doesn't answer holds it. So the look is done in a thread. If a read there does not return, the
+    thread is left behind, to end when the read does, and another one looks anew: a process whose memory is still being
+    read by one that was left behind has an empty environment and command line.
+    """
+    while True:
+        ended = _thread.allocate_lock()
+        ended.acquire()
+        results: list[_T] = []
+        errors: list[Exception] = []
+        try:
+            thread = _thread.start_new_thread(_run, (look, results, errors, ended))
+        except RuntimeError:  # no thread is to be had now
+            return look()
+        reading: tuple[int, str] | None = None
+        while not ended.acquire(timeout=max(_PATIENCE_S * 0.5 ** len(_blocked), _LEAST_PATIENCE_S)):
+            before, reading = reading, _reading.get(thread)
+            if reading is not None and reading is before and _give_up(thread, reading):
+                break
+        else:
+            if errors:
+                raise errors[0]
+            return results[0]
+
+
+def _run(look: Callable[[], _T], results: list[_T], errors: list[Exception], ended: _thread.LockType) -> None:
+    try:
+        results.append(look())
+    except Exception as error:  # noqa: BLE001  # it is raised where the look was asked for
+        errors.append(error)
+    ended.release()
+
+
+def _give_up(thread: int, reading: tuple[int, str]) -> bool:
+    """Leave a thread behind with what it is reading; return whether it still was."""
+    with _claim:
+        if _reading.get(thread) is not reading:
+            return False
+        del _reading[thread]
+        _blocked.append(reading[0])
+        return True
+
+
+def _read_memory(pid: int, name: str) -> bytes | None:
+    """Return the content of a file of a process that the kernel takes from its memory."""
+    if pid in _blocked:
+        return None
+    thread = _thread.get_ident()
+    reading = _reading[thread] = (pid, name)
+    content = read_file(f"/proc/{pid}/{name}")
+    with _claim:
+        if _reading.get(thread) is reading:
+            del _reading[thread]
+            return content
+        _blocked.remove(pid)
+    raise SystemExit  # ends this thread, without a word
+
+
 def is_guard(pid: int) -> bool:
     """Return whether a process is some agent's guard: it ends by itself, when what it guards has ended."""
-    return (read_file(f"/proc/{pid}/cmdline") or b"").endswith(GUARD_MARK)
+    return (_read_memory(pid, "cmdline") or b"").endswith(GUARD_MARK)
 
 
 def has_environment_entry(pid: int, entry: bytes) -> bool:
     """Return whether a process was started with `entry` (`NAME=value`) as one whole entry of its environment."""
-    content = read_file(f"/proc/{pid}/environ")
+    content = _read_memory(pid, "environ")
     if content:
         return _has_entry(content, entry)
     # Nothing to read: a kernel thread, an empty environment, another user's process. Or a main thread that ended before
@@ -138,7 +208,7 @@ def has_environment_entry(pid: int, entry: bytes) -> bool:
     stat = read_stat(pid)
     if stat is None or stat.state != "Z" or stat.thread_count < 2:
         return False
-    return any(_has_entry(read_file(f"/proc/{pid}/task/{tid}/environ") or b"", entry) for tid in thread_ids(pid))
+    return any(_has_entry(_read_memory(pid, f"task/{tid}/environ") or b"", entry) for tid in thread_ids(pid))
 
 
 def _has_entry(content: bytes, entry: bytes) -> bool:

@@ -123,7 +123,7 @@ def _related(stats: list[procfs.ProcessStat], incarnation: str, workers: Collect
         return stat.parent in found or stat.group in led or stat.session in led
 
     def is_marked(stat: procfs.ProcessStat) -> bool:
-        return procfs.has_environment_entry(stat.pid, entry) or procfs.has_limit(stat.pid, limit)
+        return procfs.has_limit(stat.pid, limit) or procfs.has_environment_entry(stat.pid, entry)
 
     related = list[procfs.ProcessStat]()
     newcomers = [stat for stat in stats if not stat.kernel and (belongs(stat) or is_marked(stat))]

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from elastic_core.multiprocessing import procfs, sweep
 from elastic_core.multiprocessing.ladder import Found
@@ -76,6 +77,9 @@ class Sweeper:
         """Return what is alive of what the workers started; `workers`: those not reaped that lead a session."""
         if self.blind:
             return ()
+        return procfs.unblocked(partial(self._look, workers, abandoned))
+
+    def _look(self, workers: Collection[int], abandoned: Collection[int]) -> tuple[Found, ...]:
         seen = sweep.survivors(
             self._incarnation,
             root_pid=self._root_pid,
@@ -114,17 +118,20 @@ class Sweeper:
 
         A signal to such a group as a whole would reach the wrong.
         """
-        mixed = {}
-        if groups and not self.blind:
-            for group, members in sweep.group_members(groups).items():
-                if kept := _kept_of(members):
-                    mixed[group] = tuple(member for member in members if member not in kept)
-        return mixed
+        return procfs.unblocked(partial(_mixed_groups, groups)) if groups and not self.blind else {}
 
     def reap_adopted(self, *, workers: Collection[int] = ()) -> None:
         """Reap the ended orphans that came to us as a subreaper; what the agent itself started is left alone."""
         if self._root_pid is not None and not self.blind:
             sweep.reap_adopted({*self._spared(), *workers}, own_session=self._strangers)
+
+
+def _mixed_groups(groups: Collection[int]) -> dict[int, tuple[sweep.Survivor, ...]]:
+    mixed = {}
+    for group, members in sweep.group_members(groups).items():
+        if kept := _kept_of(members):
+            mixed[group] = tuple(member for member in members if member not in kept)
+    return mixed
 
 
 def _kept_of(seen: tuple[sweep.Survivor, ...]) -> tuple[sweep.Survivor, ...]:
