@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -60,8 +61,9 @@ def pids_in(folder):
 def folder(tmp_path):
     yield tmp_path
     for pid in pids_in(tmp_path):
-        if Path(f"/proc/{pid}/cwd").exists() and os.readlink(f"/proc/{pid}/cwd") == str(tmp_path):
-            os.kill(pid, signal.SIGKILL)
+        with suppress(OSError):  # gone; or a number of another namespace, which here is a kernel thread's
+            if os.readlink(f"/proc/{pid}/cwd") == str(tmp_path):
+                os.kill(pid, signal.SIGKILL)
 
 
 def environment(folder):
