@@ -1,10 +1,13 @@
 """Text of any origin, for JSON and for people: file names and arguments need not be Unicode, nor be harmless."""
 
 import re
+from typing import TypeVar
 
 import msgspec
 
 from elastic_core.types import Record
+
+_T = TypeVar("_T")
 
 _SPACE = re.compile(r"[^\S ]+")
 
@@ -28,6 +31,19 @@ def printable_json(text: str) -> str:
     import json  # rarely needed
 
     return "".join(sign if sign.isprintable() or sign == "\n" else json.dumps(sign)[1:-1] for sign in text)
+
+
+def decode_json(raw: bytes | str, kind: type[_T]) -> _T:
+    """Return what `raw` says; one that is nested too deep to be read is no JSON of ours either.
+
+    Raises:
+        msgspec.DecodeError: it is no JSON, or of another kind.
+        UnicodeDecodeError: it is no UTF-8.
+    """
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except RecursionError as err:
+        raise msgspec.DecodeError("nested too deep") from err
 
 
 def encode_json(record: Record) -> bytes:

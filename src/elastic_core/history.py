@@ -4,13 +4,13 @@ All nodes of a run read its history with every decision, so what lies long ago i
 everything, of the others what a budget, a window and a rule count.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, Self
 
 import msgspec
 from msgspec.structs import replace
 
-from elastic_core.types import Failure, FailureClass, Ignore, Restart
+from elastic_core.types import Decision, Failure, FailureClass, Ignore, Restart
 
 RECENT_LIMIT: Final = 16
 """How many failures are kept whole."""
@@ -20,6 +20,12 @@ TEXT_CHARS: Final = 400
 """How much of a message or a summary is kept."""
 RULES_LIMIT: Final = 64
 """Of how many rules it is counted how often they have decided: those that decided last."""
+NAME_CHARS: Final = 200
+"""How much of an exception's name is kept, and of the reason that a decision gave."""
+WORDS_CHARS: Final = 8_192
+"""How much text is kept of all old failures together, from the youngest on: each may have a fingerprint of its own."""
+EXCLUDED_LIMIT: Final = 8
+"""How many of the nodes that a decision leaves out are kept."""
 _WORD_CHARS: Final = 80
 """The longest summary that is kept of an old failure without a fingerprint, as what it is known by."""
 _DECISIONS: Final = {kind.__name__: kind for kind in (Restart, Ignore)}
@@ -42,6 +48,8 @@ def remembered(history: Sequence[Failure], failure: Failure) -> tuple[Failure, .
         log_tail="",
         summary=failure.summary[:TEXT_CHARS],
         message=failure.message[:TEXT_CHARS],
+        exception_type=failure.exception_type[:NAME_CHARS],
+        decision=_in_short(failure.decision),
         spent=spent(history) + cost_a_restart(failure),
         rule_counts=_counts(history, failure),
     )
@@ -52,6 +60,13 @@ def remembered(history: Sequence[Failure], failure: Failure) -> tuple[Failure, .
         return every
     aged = every[-RECENT_LIMIT - 1]
     return (*every[: -RECENT_LIMIT - 1], replace(aged, message="") if aged.message else aged, *every[-RECENT_LIMIT:])
+
+
+def _in_short(decision: Decision | None) -> Decision | None:
+    if isinstance(decision, Restart):
+        nodes, times = decision.exclude_nodes[:EXCLUDED_LIMIT], decision.exclude_s[:EXCLUDED_LIMIT]
+        return replace(decision, exclude_nodes=nodes, exclude_s=times, reason=decision.reason[:NAME_CHARS])
+    return decision
 
 
 def _counts(history: Sequence[Failure], failure: Failure) -> tuple[tuple[str, int], ...]:
@@ -88,14 +103,20 @@ class OldFailures(msgspec.Struct, frozen=True, array_like=True):
     rows: tuple[_Row, ...] = ()
 
     @classmethod
-    def of(cls, failures: Iterable[Failure]) -> Self:
+    def of(cls, failures: Sequence[Failure]) -> Self:
         """Put failures into rows."""
-        words: dict[str, int] = {}
+        words: dict[str, int] = {"": 0}
+        room = WORDS_CHARS
 
         def word(text: str) -> int:
+            nonlocal room
+            if text not in words:
+                if len(text) > room:
+                    return 0
+                room -= len(text)
             return words.setdefault(text, len(words))
 
-        rows = tuple(
+        rows = [
             _Row(
                 failure_class=word(past.failure_class.value),
                 node=word(past.node_id),
@@ -112,9 +133,9 @@ class OldFailures(msgspec.Struct, frozen=True, array_like=True):
                 progress=past.progress,
                 excluded=isinstance(past.decision, Restart) and past.node_id in past.decision.exclude_nodes,
             )
-            for past in failures
-        )
-        return cls(tuple(words), rows)
+            for past in reversed(failures)
+        ]
+        return cls(tuple(words), tuple(reversed(rows)))
 
     def failures(self) -> tuple[Failure, ...]:
         """Return them as policies see them: without texts, and without what only the last ones have."""

@@ -26,6 +26,24 @@ def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
         raise
 
 
+def read_file(path: str | os.PathLike[str], *, most_bytes: int) -> bytes:
+    """Return a file's content, without waiting for whoever may write to what only looks like a file.
+
+    Raises:
+        OSError: it can't be read, or has more bytes.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        content = b""
+        while len(content) <= most_bytes and (piece := os.read(fd, most_bytes + 1 - len(content))):
+            content += piece
+    finally:
+        os.close(fd)
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), os.fspath(path))
+    return content
+
+
 def make_folder(path: str) -> None:
     """Make a directory, and those above it that are missing, for its owner only, whatever the umask.
 

@@ -5,7 +5,15 @@ import json
 import pytest
 
 from elastic_core.errors import RendezvousStateError
-from elastic_core.history import HISTORY_LIMIT, RECENT_LIMIT, TEXT_CHARS, OldFailures, remembered
+from elastic_core.history import (
+    EXCLUDED_LIMIT,
+    HISTORY_LIMIT,
+    RECENT_LIMIT,
+    RULES_LIMIT,
+    TEXT_CHARS,
+    OldFailures,
+    remembered,
+)
 from elastic_core.rendezvous.documents import (
     FORMAT,
     ControlDocument,
@@ -117,3 +125,39 @@ def test_the_last_failures_are_whole():
     assert {len(past.message) for past in document.failures[-RECENT_LIMIT:]} == {TEXT_CHARS}
     assert not any(past.message for past in document.failures[:-RECENT_LIMIT])
     assert [past.round_index for past in document.failures] == list(range(40))
+
+
+def hostile(number):
+    """A failure that is unlike all others, with more text than anybody needs."""
+    return sample_failure(
+        message="m" * 100_000,
+        summary=f"{number}" + "s" * 10_000,
+        exception_type=f"T{number}" + "t" * 100_000,
+        fingerprint=f"{number:03}" + "f" * 197,
+        round_index=number,
+        decision=Restart(
+            rule=f"rule {number}", reason="r" * 10_000, exclude_nodes=tuple(f"node-{n}" for n in range(1000))
+        ),
+    )
+
+
+def test_what_workers_and_policies_write_does_not_make_a_control_document_large():
+    document = ControlDocument(epoch="e", attempt=0, secret="s")
+    for number in range(HISTORY_LIMIT + 60):
+        document = document.after(hostile(number))
+    assert len(encode(document)) < 64_000
+    document = decode(encode(document), ControlDocument)
+    assert [past.round_index for past in document.failures] == list(range(60, HISTORY_LIMIT + 60))
+    assert document.failures[-1].spent == HISTORY_LIMIT + 60
+    known = [past.fingerprint != "" for past in document.failures]
+    assert known == sorted(known)  # the youngest are known by what they were
+    assert sum(known) > RECENT_LIMIT
+    assert len(document.failures[-1].decision.exclude_nodes) == EXCLUDED_LIMIT
+    assert len(document.failures[-1].rule_counts) == RULES_LIMIT
+
+
+@pytest.mark.parametrize("kind", [ControlDocument, RoundDocument, MemberRecord])
+@pytest.mark.parametrize("start", [b'{"v":%d,' % FORMAT, b"{"])
+def test_a_document_that_is_nested_without_end_is_refused_as_any_other(kind, start):
+    with pytest.raises(RendezvousStateError, match="nested too deep"):
+        decode(start + b'"x":' + b"[" * 100_000, kind)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.multiprocessing.errors.frames import is_launcher_frame
-from elastic_core.multiprocessing.errors.reader import MAX_FILE_BYTES, read_error
+from elastic_core.multiprocessing.errors.reader import MAX_FILE_BYTES, MAX_TYPE_CHARS, read_error
 from elastic_core.types import WorkerExit
 
 ENDED_NS = 1_700_000_010_000_000_000
@@ -301,3 +301,14 @@ def test_nothing_at_all_is_none(tail):
 )
 def test_launcher_frames(file, launcher):
     assert is_launcher_frame(file) is launcher
+
+
+@pytest.mark.parametrize("text", ["ValueError: boom", "T" * 200_000 + ": boom"])
+def test_the_name_of_an_exception_has_a_bound(tmp_path, text):
+    document = ours(type="m." + "T" * 200_000)
+    document["message"]["message"] = text
+    record = read_error(write(tmp_path / "e", document), None, None, exit=ended())
+    assert record is not None
+    assert len(record.type) <= MAX_TYPE_CHARS
+    record = read_error(None, None, b"Traceback (most recent call last):\n" + text.encode(), exit=ended())
+    assert record is None or len(record.type) <= MAX_TYPE_CHARS

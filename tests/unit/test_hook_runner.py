@@ -69,3 +69,24 @@ def test_what_an_environment_cant_hold_is_refused(name, value):
 @pytest.mark.parametrize("name", ["NCCL_DEBUG", "RANKS", "GROUP_OF_MINE", "CUDA_VISIBLE_DEVICES"])
 def test_other_variables_are_free(name):
     assert fault_of_variable(name, "") == ""
+
+
+class Slow(AgentHook):
+    def on_agent_stopped(self, event):
+        raise AssertionError("no thread is to be had")
+
+
+def test_moments_wait_for_a_slow_hook_up_to_a_bound(monkeypatch):
+    monkeypatch.setattr("elastic_core.hooks.runner.MOST_WAITING", 3)
+    monkeypatch.setattr(HookRunner, "_staff", lambda self: None)
+    lines = []
+    named = NamedHook(name="slow", distribution="d", hook=Slow(HookSettings(name="slow")))
+    runner = HookRunner([named], post=never, call_later=lambda delay_s, callback: None, log=lines.append)
+    for _ in range(10):
+        runner.tell(AgentStopped(exit_code=0, reason=""))
+    assert len(runner._tasks) == 3
+    runner.close(timeout_s=0)
+    assert lines == [
+        "hooks slow: not told of the end, the others took too long",
+        "hooks were not called for 7 moments: they were too slow",
+    ]

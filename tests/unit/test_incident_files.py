@@ -4,9 +4,11 @@ import os
 
 import pytest
 
-from elastic_core.failure.incident import build_launcher_incident, read_incident
+from elastic_core.failure.incident import MAX_FILE_BYTES, build_launcher_incident, read_incident
 from elastic_core.launcher import incident_files
 from elastic_core.launcher.incident_files import IncidentFiles, find_incidents
+from elastic_core.launcher.run_index import look_at
+from elastic_core.launcher.status_file import MOST_BYTES, STATUS_FILE
 from elastic_core.types import Failure, FailureClass
 
 
@@ -97,3 +99,26 @@ def test_they_are_found_in_order_each_once_and_rubbish_is_passed_over(tmp_path):
     assert found[0].path == str(tmp_path / "incident-0.json")
     assert found[1].path == str(tmp_path / "attempt_1/incident.json")
     assert find_incidents(tmp_path / "attempt_0")[0].incident.summary == "failure 0"
+
+
+@pytest.mark.parametrize("content", [b"{" + b" " * MAX_FILE_BYTES, b'{"run_id":' + b"[" * 100_000, b"\xff", b"", b"[]"])
+def test_what_is_no_incident_of_ours_is_passed_over(tmp_path, content):
+    (tmp_path / "incident.json").write_bytes(content)
+    assert find_incidents(tmp_path) == []
+
+
+@pytest.mark.parametrize("content", [b'{"run_id":' + b"[" * 100_000, b"\xff", b"", b"[]"])
+def test_what_is_no_status_of_ours_is_none(tmp_path, content):
+    (tmp_path / STATUS_FILE).write_bytes(content)
+    assert look_at(tmp_path).status is None
+
+
+def test_a_status_that_is_too_long_can_not_be_read(tmp_path):
+    (tmp_path / STATUS_FILE).write_bytes(b"{" + b" " * MOST_BYTES)
+    with pytest.raises(OSError, match="File too large"):
+        look_at(tmp_path)
+
+
+def test_a_pipe_in_the_place_of_a_status_is_none(tmp_path):
+    os.mkfifo(tmp_path / STATUS_FILE)
+    assert look_at(tmp_path).status is None

@@ -1,6 +1,7 @@
 """Prefixes on whole lines, however the bytes are cut into chunks."""
 
 import re
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -56,3 +57,15 @@ def test_where_chunks_are_cut_makes_no_difference(chunks):
     assert b"".join(out) == reference(b"".join(chunks))
     for piece in out:
         assert not piece or (piece.startswith(P) and piece[-1:] in b"\r\n")
+
+
+def test_a_line_that_comes_in_small_pieces_takes_no_more_than_its_length():
+    prefixer = LinePrefixer(P)
+    tracemalloc.start()
+    try:
+        for number in range(200_000):
+            assert prefixer.feed(b"%x" % (0x100 + number % 0xF00)) == b""
+        assert tracemalloc.get_traced_memory()[0] < 2_000_000
+    finally:
+        tracemalloc.stop()
+    assert len(prefixer.end()) == len(P) + 600_000 + 1

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from elastic_core.private_file import make_folder, replace_file
+from elastic_core.private_file import make_folder, read_file, replace_file
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +60,21 @@ def test_nothing_is_made_where_others_could_replace_it(tmp_path):
     (tmp_path / "open").chmod(0o1777)  # as /tmp is
     make_folder(str(tmp_path / "open" / "a" / "b"))
     assert mode(tmp_path / "open" / "a") == 0o700
+
+
+def test_a_file_is_read_up_to_a_bound(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 100)
+    assert read_file(path, most_bytes=100) == b"x" * 100
+    with pytest.raises(OSError, match="File too large"):
+        read_file(path, most_bytes=99)
+    with pytest.raises(OSError, match="File too large"):
+        read_file("/dev/zero", most_bytes=99)
+    with pytest.raises(IsADirectoryError):
+        read_file(tmp_path, most_bytes=99)
+
+
+def test_nobody_waits_for_a_pipe_of_that_name(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    assert read_file(path, most_bytes=99) == b""

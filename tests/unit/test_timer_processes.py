@@ -148,3 +148,17 @@ def test_timers_beyond_the_bound_are_left_out(tmp_path, monkeypatch):
         assert [(each.scope_id, each.expiration_time) for each in found] == [("scope 0", 2e12), ("scope 1", 1e12)]
     finally:
         made.stop()
+
+
+def test_a_queue_s_timers_beyond_the_bound_are_left_out(monkeypatch, caplog):
+    monkeypatch.setattr("elastic_core.timer.local_timer.MOST", 2)
+    made = timer.LocalTimerServer(None)
+    try:
+        pid = os.getpid()
+        made.register_timers([timer.TimerRequest(pid, f"scope {n}", 1e12) for n in range(4)])
+        made.register_timers([timer.TimerRequest(pid, "scope 0", 2e12)])
+        found = made.get_expired_timers(3e12)[pid]
+        assert [(each.scope_id, each.expiration_time) for each in found] == [("scope 0", 2e12), ("scope 1", 1e12)]
+        assert len(caplog.records) == 1
+    finally:
+        made.stop()

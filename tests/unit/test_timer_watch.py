@@ -375,3 +375,20 @@ def test_events_are_torchs():
         "expiration_time": "1.5",
         "signal": "9",
     }
+
+
+def test_processes_that_come_and_go_with_their_timers_are_not_remembered(parents, monkeypatch):
+    monkeypatch.setattr(timer_watch, "MOST", 4)
+    node = Node().begin()
+    for pid in range(100, 140):
+        parents[pid] = 11
+        node.ask(pid, 5)
+        node.ask(pid, None)
+    node.ask(20, 5, "kept")
+    for pid in range(140, 160):
+        parents[pid] = 11
+        node.ask(pid, 5)
+        node.ask(pid, None)
+    assert len(node.watch._owners) <= 8
+    node.loop.advance(10)
+    assert node.late() == [(1, "kept")]

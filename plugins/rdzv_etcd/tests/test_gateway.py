@@ -15,6 +15,7 @@ from elastic_core.api import (
     WaitCancelledError,
     WaitExpiredError,
 )
+from elastic_rdzv_etcd import connection, stream
 from elastic_rdzv_etcd.coding import b64, prefix_end, unb64
 from elastic_rdzv_etcd.errors import CompactedError, LeaseGoneError
 from elastic_rdzv_etcd.failures import Said, answered
@@ -493,7 +494,38 @@ def test_a_watch_whose_message_never_ends(make_gateway, wait, key):
             stream.events(5, wait)
 
 
-@pytest.mark.parametrize("line", [b"no JSON", b"[]", b'{"result":7}', b'{"result":{"header":{},"events":[{}]}}', b"{}"])
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+BEGUN = b'{"result":{"header":{"revision":"7"},"created":true}}\n'
+PIECE = b"10000\r\n" + b"y" * 65536 + b"\r\n"
+
+
+@pytest.fixture
+def short_answers(monkeypatch):
+    monkeypatch.setattr(connection, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(stream, "MOST_BYTES", 1 << 20)
+
+
+@pytest.mark.usefixtures("short_answers")
+@pytest.mark.parametrize("answer", [[HEAD, *[PIECE] * 64], [b"HTTP/1.1 200 OK\r\n\r\n", b"z" * (4 << 20)]])
+def test_of_an_answer_without_end_a_bounded_part_is_read(make_gateway, wait, answer):
+    with Fake(*answer) as server, pytest.raises(BackendUnavailableError, match="answers with more than is read"):
+        make_gateway(server.endpoint).open(wait)
+
+
+@pytest.mark.usefixtures("short_answers")
+def test_a_watch_whose_message_grows_is_over(make_gateway, wait, key):
+    begun = b"%x\r\n%s\r\n" % (len(BEGUN), BEGUN)
+    with Fake(HEAD, begun, *[PIECE] * 64, pause_s=0.001) as server:
+        pushed = watching(make_gateway(server.endpoint), wait, key)
+        with pytest.raises(BackendUnavailableError, match="answers with more than is read"):
+            pushed.events(30, wait)
+
+
+NESTED = b'{"result":' + b"[" * 100_000
+FOREIGN = [b"no JSON", NESTED, b"[]", b'{"result":7}', b'{"result":{"header":{},"events":[{}]}}', b"{}"]
+
+
+@pytest.mark.parametrize("line", FOREIGN)
 def test_a_watch_of_what_is_not_etcd(make_gateway, wait, key, line):
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     with Fake(head, b"%x\r\n%s\n\r\n" % (len(line) + 1, line)) as server:

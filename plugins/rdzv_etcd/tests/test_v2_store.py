@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.parse
 
+import msgspec
 import pytest
 
 from elastic_core.api import (
@@ -28,6 +29,7 @@ from elastic_core.api import (
 )
 from elastic_core.testing.store_model import StoreModel
 from elastic_rdzv_etcd import v2_channel
+from elastic_rdzv_etcd.store import EtcdStore
 from elastic_rdzv_etcd.v2_errors import ForgottenError
 from elastic_rdzv_etcd.v2_store import EtcdV2Store
 from etcd_servers import EtcdCluster, EtcdServer, TlsEtcd
@@ -656,3 +658,18 @@ def test_many_at_once_lose_no_change(make_store, etcd_server):
         thread.join()
     now = revisions(watcher, wait)
     assert (now.members, now.departures) == (len(changes), len(departures))
+
+
+def test_of_a_member_s_seats_the_last_is_remembered(store, etcd_server, run_id, wait):
+    settings = store.settings
+    v3 = EtcdStore(msgspec.structs.replace(settings, backend="etcd"))
+    try:
+        for here, known in ((store, "_nonces"), (v3, "_leases")):
+            for _ in range(3):
+                seat = enlist(here, wait)
+                here.withdraw(seat, wait=wait)
+                getattr(here, known)[seat.number, seat.incarnation] = object()  # as if somebody else had removed it
+            seat = enlist(here, wait)
+            assert set(getattr(here, known)) == {(seat.number, seat.incarnation)}
+    finally:
+        v3.close()

@@ -10,6 +10,7 @@ from elastic_core.agent.placing import Placing
 from elastic_core.agent.rendezvous_thread import RendezvousThread
 from elastic_core.clock import Clock
 from elastic_core.failure.runner import PolicyRunner
+from elastic_core.history import spent
 from elastic_core.hooks.runner import HookRunner
 from elastic_core.types import (
     Decision,
@@ -99,7 +100,7 @@ class RunDecision:
 
     def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure], question: str) -> None:
         """Have the policy decide for all nodes; this one may have had no part in the round."""
-        restarts = sum(isinstance(past.decision, Restart) for past in history)
+        restarts = max(spent(history), sum(isinstance(past.decision, Restart) for past in history))
         failure, evidence = self._reader.merge(reports, restarts)
         if not failure.node_id:
             failure = self._placing.of_run(failure, None)

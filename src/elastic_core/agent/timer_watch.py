@@ -140,6 +140,9 @@ class TimerWatch:
         rank = self._rank_of(pid)
         if rank is not None:
             self._owners[pid] = rank
+            if len(self._owners) > 2 * MOST:  # of children of a worker that come and go
+                kept = self._deadlines.pids | {pid}
+                self._owners = {pid: rank for pid, rank in self._owners.items() if pid in kept}
             return True
         if read_stat(pid) is not None:  # else it has ended since
             self._tell("stranger", f"a timer of process {pid}, which is no worker of this agent, is left out")

@@ -99,7 +99,7 @@ def _print(reply: client.Reply) -> None:
     if reply.is_json:
         try:
             echo_json(msgspec.json.format(reply.content, indent=2).decode("utf-8", "replace"))
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             pass
         else:
             return
@@ -111,7 +111,7 @@ def _answer(command: str, target: Target, reply: client.Reply) -> Answer:
     if reply.is_json:
         try:
             body = msgspec.json.decode(reply.content)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             body = reply.text
     return Answer(command=command, rank=target.rank, status=reply.status, content_type=reply.content_type, body=body)
 

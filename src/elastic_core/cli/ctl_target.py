@@ -6,9 +6,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Final, TypeVar
 
-import msgspec
-
 from elastic_core.control_plane import client
+from elastic_core.encoding import decode_json
 from elastic_core.errors import ConfigError, ElasticError
 from elastic_core.launcher.run_index import FoundRun, find_runs, places, runs_named
 from elastic_core.launcher.status_file import AgentStatus
@@ -98,7 +97,7 @@ def workers_of(agent: Target, *, timeout_s: float) -> tuple[KnownWorker, ...]:
     if not reply.ok:  # its loop is stuck, say
         text = " ".join(reply.text.split())
         raise ElasticError(f"{agent.name} refused 'workers' (status {reply.status}): {text}")
-    return msgspec.json.decode(reply.content, type=_Workers).workers
+    return decode_json(reply.content, _Workers).workers
 
 
 def worker_of(agent: Target, rank: int, *, timeout_s: float) -> Target:

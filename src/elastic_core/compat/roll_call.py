@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
-from elastic_core.encoding import encode_json
+from elastic_core.encoding import decode_json, encode_json
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError, RendezvousTimeoutError
 from elastic_core.types import Decided, Failure, Record, RosterMember
 
@@ -151,7 +151,7 @@ def decode(raw: bytes | str, kind: type[_R]) -> _R:
         RendezvousStateError: it is none, or of another version.
     """
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return decode_json(raw, kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         what = f"the rendezvous store has no {kind.__name__} where one was expected: {error}"
         raise RendezvousStateError(

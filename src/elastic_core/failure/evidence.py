@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from elastic_core.encoding import encode_json
+from elastic_core.encoding import decode_json, encode_json
 from elastic_core.failure.classify import COLLATERAL_WINDOW_NS, ENDING_NS, rank_causes
 from elastic_core.failure.incident import (
     Incident,
@@ -130,7 +130,7 @@ def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, rest
 def read_run(text: str) -> Incident | None:
     """Return an incident that `run_incident` made on another node; None: it can't be read."""
     try:
-        return msgspec.json.decode(text, type=Incident)
+        return decode_json(text, Incident)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
@@ -151,7 +151,7 @@ def spans(ranks: Iterable[int]) -> tuple[tuple[int, int], ...]:
 
 def _read(text: str) -> NodeEvidence | None:
     try:
-        return msgspec.json.decode(text, type=NodeEvidence) if text else None
+        return decode_json(text, NodeEvidence) if text else None
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 
-from elastic_core.encoding import encode_json
+from elastic_core.encoding import decode_json, encode_json
 from elastic_core.failure.classify import rank_causes
 from elastic_core.failure.fingerprint import fingerprint
-from elastic_core.private_file import replace_file
+from elastic_core.private_file import read_file, replace_file
 from elastic_core.types import (
     Decision,
     FailedWorker,
@@ -23,6 +23,8 @@ from elastic_core.types import (
 
 SCHEMA_VERSION = 1
 
+MAX_FILE_BYTES = 16 << 20
+"""The longest incident that is read."""
 # The file also travels through the rendezvous store: bounded for a node of many workers with long tracebacks.
 MAX_CALLSTACK_CHARS = 32_768
 MAX_SECONDARY_CALLSTACK_CHARS = 2_048
@@ -420,10 +422,10 @@ def read_incident(path: Path) -> Incident:
     """Return what `write_incident` wrote.
 
     Raises:
-        OSError: it can't be read.
+        OSError: it can't be read, or is too long.
         msgspec.DecodeError: it is no incident, or one of another version.
     """
-    return msgspec.json.decode(path.read_bytes(), type=Incident)
+    return decode_json(read_file(path, most_bytes=MAX_FILE_BYTES), Incident)
 
 
 def describe_worker(worker: FailedWorker) -> IncidentWorker:

@@ -54,6 +54,8 @@ RESERVED: Final = frozenset(
         "ROLE_WORLD_SIZE",
     }
 )
+MOST_WAITING: Final = 1_000
+"""What a hook that takes its time for each moment leaves undone must not fill the memory."""
 _THREAD_RETRY_S: Final = 0.5
 """When a thread is tried again that the system has refused."""
 RESERVED_PREFIXES: Final = ("MASTER_", "TORCHELASTIC_", "ELASTIC_")
@@ -161,6 +163,7 @@ class HookRunner:
         """Counts threads: only the newest may touch the state; one left behind finds that it is not the newest."""
         self._staffed = False
         self._closing = False
+        self._left_out = 0
         self._lines: deque[str] = deque()
         self._watched = False
         """A timer is pending; reactor's thread only."""
@@ -195,6 +198,9 @@ class HookRunner:
             self._staff()
         with self._changed:
             self._closing = True
+            if self._left_out:
+                self._lines.append(f"hooks were not called for {self._left_out} moments: they were too slow")
+                self._left_out = 0
             self._changed.notify_all()
         self._flush()
 
@@ -204,6 +210,9 @@ class HookRunner:
             members = [member for member in self._members if member.takes(METHODS[type(moment)])]
             task = _Task(moment, members, answer)
             queued = bool(members) and not self._closing
+            if queued and answer is None and len(self._tasks) >= MOST_WAITING:
+                self._left_out += 1
+                return
             if queued:
                 self._tasks.append(task)
                 self._changed.notify_all()

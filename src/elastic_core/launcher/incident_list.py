@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from elastic_core.encoding import decode_json
 from elastic_core.failure.incident import Incident, IncidentDecision
 from elastic_core.launcher.incident_files import FoundIncident, find_incidents
 from elastic_core.launcher.run_index import FoundRun
@@ -57,7 +58,7 @@ def incidents_of_store(run_id: str, history: Iterable[StoredFailure], evidence: 
 
 def _with_evidence(known: Incident, evidence: str) -> Incident:
     try:
-        full = msgspec.json.decode(evidence, type=Incident)
+        full = decode_json(evidence, Incident)
     except msgspec.DecodeError:  # there is none, or it is a later version's
         return known
     if (full.round_index, full.summary) != (known.round_index, known.summary):

@@ -474,7 +474,7 @@ def _end_of(path: str, most_bytes: int) -> bytes | None:
         with Path(path).open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - most_bytes))
-            return file.read()
+            return file.read(most_bytes)  # whoever writes on meanwhile
     except OSError:
         return None
 

@@ -7,15 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
-from elastic_core.encoding import encode_json
+from elastic_core.encoding import decode_json, encode_json
 from elastic_core.multiprocessing.procfs import read_file, read_stat
+from elastic_core.private_file import read_file as read_whole
 from elastic_core.private_file import replace_file
 from elastic_core.types import Record
 
 SCHEMA_VERSION: Final = 1
 STATUS_FILE: Final = "status.json"
+MOST_BYTES: Final = 4 << 20
+"""The longest that is read: anybody may have put a file of that name there. One of a thousand workers has 100 kB."""
 
 
 class AgentIdentity(Record, frozen=True, kw_only=True):
@@ -144,10 +145,10 @@ def read_status(path: Path) -> AgentStatus:
     """Return what `write_status` wrote, by this version or a later one.
 
     Raises:
-        OSError: it can't be read.
+        OSError: it can't be read, or is too long.
         msgspec.DecodeError: it is no status.
     """
-    return msgspec.json.decode(path.read_bytes(), type=AgentStatus)
+    return decode_json(read_whole(path, most_bytes=MOST_BYTES), AgentStatus)
 
 
 class StatusWriter:

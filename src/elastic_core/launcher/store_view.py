@@ -4,6 +4,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from elastic_core.encoding import decode_json
 from elastic_core.errors import ConfigError, RendezvousStateError
 from elastic_core.launcher.run_view import (
     IncidentView,
@@ -279,7 +280,7 @@ def _decode(raw: bytes | None, kind: type[_D], what: str) -> _D | None:
     if raw is None:
         return None
     try:
-        document = msgspec.json.decode(raw, type=kind)
+        document = decode_json(raw, kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
         raise RendezvousStateError(
             f"the store holds a {what} that can't be read ({err})", hint="another --rdzv-id"

@@ -3,6 +3,9 @@
 LINE_LIMIT_BYTES = 1 << 20
 """A line without an end is held up to this length, then broken with a newline."""
 
+MOST_PIECES = 1_024
+"""So many pieces of one are joined: each of a few bytes would take fifty times its length."""
+
 _CR = 0x0D
 
 
@@ -54,6 +57,8 @@ class LinePrefixer:
 
     def _hold(self, rest: bytes, has_cr: bool) -> bytes:
         self._held.append(rest)
+        if len(self._held) > MOST_PIECES:
+            self._held = [b"".join(self._held)]
         self._held_bytes += len(rest)
         self._held_cr = has_cr and rest[-1] == _CR
         return self.end() if self._held_bytes >= self._limit_bytes else b""

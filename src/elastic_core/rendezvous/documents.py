@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from elastic_core.encoding import decode_json
 from elastic_core.errors import RendezvousStateError
 from elastic_core.history import RECENT_LIMIT, OldFailures, remembered
 from elastic_core.types import Failure, NodeReport, NodeSteps, Record, RunSteps
@@ -251,7 +252,7 @@ def decode(raw: bytes, kind: type[_D]) -> _D:
     if not raw.startswith(_VERSIONED):
         _check_version(raw, what)
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return decode_json(raw, kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
         raise RendezvousStateError(
             f"the store holds a {what} that can't be read ({err})", hint="another --rdzv-id"
@@ -260,7 +261,7 @@ def decode(raw: bytes, kind: type[_D]) -> _D:
 
 def _check_version(raw: bytes, what: str) -> None:
     try:
-        version = msgspec.json.decode(raw, type=_Versioned).v
+        version = decode_json(raw, _Versioned).v
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
         raise RendezvousStateError(
             f"the store holds something that is not a {what} of ours ({err})", hint="another --rdzv-id"

@@ -26,6 +26,8 @@ _LARGEST_BYTES: Final = 512
 _IP_PKTINFO: Final = 8
 """Of Linux; Python's `socket` does not name it."""
 _CLOSE_S: Final = 1.0
+MOST_NAMES: Final = 1_024
+"""Hosts whose addresses are remembered: a run of weeks may see ever new ones."""
 REPEAT_S: Final = 0.05
 """A datagram may be lost, and a peer may need a moment to try the store: the question is asked again after so long."""
 
@@ -182,6 +184,8 @@ class PeerNames:
             return (host,)
         if host and host not in self._found and host not in self._pending:
             self._pending.add(host)
+            if len(self._found) >= MOST_NAMES:
+                self._found.clear()
             threading.Thread(target=self._look_up, args=(host,), name="elastic-names", daemon=True).start()
         return self._found.get(host, ())
 

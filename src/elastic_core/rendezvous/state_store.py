@@ -20,6 +20,7 @@ from typing import ClassVar, Final, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
+from elastic_core.encoding import decode_json
 from elastic_core.errors import (
     BackendError,
     BackendRefusedError,
@@ -372,7 +373,7 @@ class StateStore(CoordinationStore):
 
     def _decode(self, raw: bytes) -> _Content:
         try:
-            content = msgspec.json.decode(raw, type=_Content)
+            content = decode_json(raw, _Content)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise self._foreign() from error
         if content.format != FORMAT:

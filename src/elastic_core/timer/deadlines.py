@@ -60,6 +60,11 @@ class Deadlines:
         """Have all timers run down later: nobody could heed them meanwhile."""
         self._due = {key: (due_s + by_s, request) for key, (due_s, request) in self._due.items()}
 
+    @property
+    def pids(self) -> frozenset[int]:
+        """The processes that have set any."""
+        return frozenset(pid for pid, _ in self._due)
+
     def forget(self, pid: int) -> None:
         """Forget the timers of a process."""
         self._due = {key: value for key, value in self._due.items() if key[0] != pid}

@@ -1,5 +1,6 @@
 """Timers over a `multiprocessing.Queue`: the server is in the process that starts the workers."""
 
+import logging
 import os
 import signal
 from queue import Empty
@@ -7,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.timer.api import RequestQueue, TimerClient, TimerRequest, TimerServer
+from elastic_core.timer.deadlines import MOST
 from elastic_core.timer.processes import Processes
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
+
+_log = logging.getLogger(__name__)
 
 
 class LocalTimerClient(TimerClient):
@@ -68,6 +72,7 @@ class LocalTimerServer(TimerServer):
         super().__init__(MultiprocessingRequestQueue(mp_queue), max_interval, daemon)
         self._timers: dict[tuple[int, str], TimerRequest] = {}
         self._processes = Processes()
+        self._told_most = False
 
     def register_timers(self, timer_requests: list[TimerRequest]) -> None:
         """Set the timers, and take back those with a negative time."""
@@ -78,7 +83,11 @@ class LocalTimerServer(TimerServer):
             else:
                 if self._processes.hold(request.worker_id):
                     self._forget(request.worker_id)  # of one that has ended, and had this pid
-                self._timers[key] = request
+                if key in self._timers or len(self._timers) < MOST:
+                    self._timers[key] = request
+                elif not self._told_most:
+                    self._told_most = True
+                    _log.warning("more than %s timers are set at the same time; further ones are left out", MOST)
         self._let_go()
 
     def clear_timers(self, worker_ids: set[int]) -> None:

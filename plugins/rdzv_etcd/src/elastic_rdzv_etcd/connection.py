@@ -3,6 +3,7 @@
 This module and those that build on it import urllib3; `store` imports them when a connection is asked for.
 """
 
+import errno
 import io
 import select
 import socket
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 LIMIT_S: Final = 5.0
 """No request takes longer, whatever the caller's budget."""
+MOST_BYTES: Final = 1 << 26
+"""The longest answer that is read. Members and documents of a thousand nodes have a quarter of it."""
 DIAL_S: Final = 3.0
 """How long one try to connect may last, names and TLS included."""
 _FIELD_LENGTHS: Final = frozenset(map(len, ("content-length", "transfer-encoding", "connection")))
@@ -55,6 +58,8 @@ class Wire(io.RawIOBase):
         """Take the socket over."""
         self.sock = sock
         self.end_s = 0.0
+        self.left_bytes = MOST_BYTES
+        """How much more may come of what is being read."""
         self.wake = waker(sock)
         self._reader: io.BufferedReader | None = None
 
@@ -62,6 +67,7 @@ class Wire(io.RawIOBase):
 
     def makefile(self, *_: object) -> io.BufferedReader:
         """Return what the next response is read from; closing it leaves the socket open."""
+        self.left_bytes = MOST_BYTES
         self._reader = io.BufferedReader(_Reader(self), 65536)
         return self._reader
 
@@ -94,9 +100,14 @@ class Wire(io.RawIOBase):
 
         Raises:
             TimeoutError: nothing came in time.
+            OSError: too much has come.
         """
         self.sock.settimeout(self._left_s())
-        return self.sock.recv_into(buffer)
+        count = self.sock.recv_into(buffer)
+        self.left_bytes -= count
+        if self.left_bytes < 0:
+            raise OSError(errno.EMSGSIZE, f"an answer of more than {MOST_BYTES >> 20} MiB")
+        return count
 
     def buffered(self) -> bool:
         """Return whether something was received already that nobody has read."""

@@ -3,6 +3,7 @@
 An answer of the server mostly says that nothing was written. Without one it depends on how far the request had come.
 """
 
+import errno
 import ssl
 from collections.abc import Iterator
 from enum import Enum
@@ -105,7 +106,7 @@ def _parsed(text: str) -> tuple[int | None, str]:
     """Return etcd's code and message; None: it is not etcd's JSON."""
     try:
         body: Any = msgspec.json.decode(text.partition("\n")[0])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None, text
     error = body.get("error") if isinstance(body, dict) else None
     if isinstance(error, dict):  # of a stream
@@ -182,6 +183,8 @@ def lost(error: Exception, *, peer: str, sent: bool, writes: bool, first: bool) 
             return tls_failure(cause, peer)
     late = any(isinstance(cause, TimeoutError) for cause in _chain(error))
     unknown = sent and writes
+    if any(isinstance(cause, OSError) and cause.errno == errno.EMSGSIZE for cause in _chain(error)):
+        return _maybe(f"{peer} answers with more than is read", unknown)
     if late:
         return _maybe(f"no answer from {peer} in time", unknown)
     if type(error).__name__ in ("BadStatusLine", "LineTooLong", "UnknownProtocol"):

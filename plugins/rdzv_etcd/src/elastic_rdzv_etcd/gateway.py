@@ -278,7 +278,7 @@ class Gateway:
         if reply.status == 200:
             try:
                 answer = msgspec.json.decode(reply.text.partition("\n")[0])
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, RecursionError):
                 answer = None
             if isinstance(answer, dict) and "error" not in answer:
                 content = answer.get("result", answer)

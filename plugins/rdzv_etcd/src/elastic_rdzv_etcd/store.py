@@ -152,6 +152,7 @@ class EtcdStore(CoordinationStore):
         self._ttl_s = ttl_s
 
         def once() -> Seat | None:
+            self._leases = {seat: held for seat, held in self._leases.items() if seat[1] != incarnation}
             lease, upsets = self._granted(ttl_s, wait), self._watcher.upsets
             made = self._add(incarnation, record, lease, wait)
             if made is None:

@@ -16,7 +16,7 @@ from elastic_core.api import (
     WaitBudget,
     WaitCancelledError,
 )
-from elastic_rdzv_etcd.connection import LIMIT_S, Connection, Response
+from elastic_rdzv_etcd.connection import LIMIT_S, MOST_BYTES, Connection, Response
 from elastic_rdzv_etcd.errors import CompactedError
 from elastic_rdzv_etcd.failures import NotPermittedError, Said, answered, lost
 from elastic_rdzv_etcd.url import Login
@@ -129,6 +129,7 @@ class Stream:
         failure: ElasticError
         cause: Exception | None = None
         self._line.wire.end_s = end_s
+        self._line.wire.left_bytes = MOST_BYTES - len(self._rest)
         try:
             with self._interrupt.by(wait, self._line.wire.wake):
                 chunk = self._response.chunk()
@@ -160,7 +161,7 @@ class Stream:
         """
         try:
             result = msgspec.json.decode(line, type=_Message, strict=False).result
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise BackendUnavailableError(f"{self._peer} sent what is no event of a watch") from error
         if result is None:
             raise self._ended(line.decode(errors="replace"))

@@ -355,7 +355,7 @@ def _number(leaf: Leaf) -> float:
 def _json(leaf: Leaf) -> object:
     try:
         return json.loads(leaf.value or "")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _foreign(leaf.key) from error
 
 

@@ -180,7 +180,9 @@ class EtcdV2Store(CoordinationStore):
                 run.delete(paths.alive(nonce), wait)
             return None
         number = int(result.createdIndex)
-        self._nonces[number, incarnation] = nonce
+        # A member has one seat: what is known of others that it had and lost is of no use.
+        known = {seat: other for seat, other in self._nonces.items() if seat[1] != incarnation}
+        self._nonces = {**known, (number, incarnation): nonce}
         return number
 
     def update(self, seat: Seat, record: bytes, *, wait: WaitBudget) -> bool:

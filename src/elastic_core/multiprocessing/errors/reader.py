@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from elastic_core.multiprocessing.errors.frames import (
     TRACEBACK_HEADER,
@@ -21,6 +22,8 @@ from elastic_core.types import ErrorRecord, WorkerExit
 
 MAX_FILE_BYTES = 1 << 20
 MAX_TEXT_CHARS = 131_072
+MAX_TYPE_CHARS = 300
+"""Of an exception's dotted name, which every node of the run gets to read."""
 
 
 def read_error(
@@ -37,6 +40,8 @@ def read_error(
     record = _from_error_file(error_file, exit) or _from_fault_file(fault_file, stderr_tail, exit)
     if record is None and stderr_tail:
         record = parse_stderr(_decode(stderr_tail), exit=exit)
+    if record is not None and len(record.type) > MAX_TYPE_CHARS:
+        record = replace(record, type=record.type[:MAX_TYPE_CHARS])
     return record
 
 
