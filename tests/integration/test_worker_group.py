@@ -180,6 +180,22 @@ def test_a_worker_that_had_ended_before_the_stop_was_not_stopped_by_us(kit):
     assert {e.local_rank: (e.code, e.stop_signal) for e in kit.exits} == {0: (3, None), 1: (-15, 15)}
 
 
+def test_an_end_that_is_read_late_is_reported_before_the_end_of_the_stop(kit):
+    """Reading what a worker has left may take longer than the stop of a group in which nothing runs any more."""
+    order, read = [], []
+    kit.group._read_ahead = lambda exit, done: read.append(done)
+    kit.group._on_exit = lambda exit: order.append("exit")
+    kit.group._on_stopped = lambda: order.append("stopped")
+    kit.start("pass")
+    os.waitid(os.P_PID, kit.group.pids[0], os.WEXITED | os.WNOWAIT)
+    kit.group.stop(signal.SIGTERM, grace_s=5)
+    kit.run_until(lambda: len(kit.group._untold) == 2)
+    assert order == []
+    read.pop()()
+    kit.run_until(lambda: len(order) == 2)
+    assert order == ["exit", "stopped"]
+
+
 def test_a_forwarded_signal_reaches_each_worker_and_not_its_children(kit):
     code = (
         PRELUDE + "fork('child' + os.environ['RANK']); wait_for('child' + os.environ['RANK'])\n"

@@ -453,7 +453,8 @@ class WorkerGroup:
         self._sweeper.reap_adopted(workers=[worker.pid for worker in self._workers.values()])
         self._forget_lingering()
         lanes = [lane for worker in self._workers.values() for lane in worker.lanes]
-        self._once_written(lanes, None, self._on_stopped)
+        # As an event of its own, as the end of a worker that the stop has found ended: it is behind that.
+        self._once_written(lanes, None, lambda: self._reactor.post(self._on_stopped))
 
     def left_running(self) -> tuple[str, ...]:
         """Return what workers left on purpose (`ELASTIC_KEEP=1`) and still runs, each as number and name."""
