@@ -1,0 +1,24 @@
+"""Stacks of workers that stand still: how many times of a run are kept."""
+
+import os
+
+from elastic_core.agent import hang_files
+from elastic_core.agent.hang_files import write_stacks
+from elastic_core.agent.hang_report import RankReport
+from elastic_core.agent.hang_stacks import Stacks
+
+
+def test_the_first_time_and_the_last_ones_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(hang_files, "KEPT_FOLDERS", 3)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "file").touch()
+    for number in range(6):
+        folder = tmp_path / "hang" / f"round_{number}_1"
+        write_stacks(folder, [RankReport(local_rank=0, global_rank=0, pid=1)], {0: Stacks(text=f"stack {number}")})
+        os.utime(folder, ns=(number, number))
+        if not number:
+            (tmp_path / "hang" / "round_link").symlink_to(elsewhere)
+    assert sorted(os.listdir(tmp_path / "hang")) == ["round_0_1", "round_4_1", "round_5_1", "round_link"]
+    assert (elsewhere / "file").exists()
+    assert "stack 0" in (tmp_path / "hang" / "round_0_1" / "rank_0.txt").read_text()
