@@ -351,6 +351,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "Revisions",
         "Watched",
         "compare",
+        "own_content",
         "ROUND_KEY",
         "CONTROL_KEY",
     ),

@@ -59,6 +59,7 @@ from elastic_core.rendezvous.store import (
     Topic,
     Watched,
     compare,
+    own_content,
 )
 from elastic_core.rendezvous.tls import Login, Tls, start_tls, tls_context, tls_failure, waker
 from elastic_core.types import (
@@ -200,6 +201,7 @@ __all__ = [
     "hookimpl",
     "hosted_environment",
     "is_ip",
+    "own_content",
     "parse_endpoint",
     "resolve",
     "route_source",

@@ -30,6 +30,8 @@ the run was stopped, it waits for what is decided. `leaving`: it was told to sto
 """
 EVIDENCE_BYTES = 16_384
 """The longest evidence of one node."""
+LARGEST_BYTES = 16 << 20
+"""A longer document is none of ours: that of a thousand nodes, or of 500 failures, has some 100 kB."""
 RUN_EVIDENCE_BYTES = 24_576
 """The longest evidence that a decision has with it."""
 
@@ -246,9 +248,14 @@ def decode(raw: bytes, kind: type[_D]) -> _D:
     """Return what was encoded.
 
     Raises:
-        RendezvousStateError: it is not JSON of this kind, or of another version of the format.
+        RendezvousStateError: it is not JSON of this kind, or longer than any, or of another version of the format.
     """
     what = kind.__name__
+    if len(raw) > LARGEST_BYTES:
+        raise RendezvousStateError(
+            f"the store holds a {what} of {len(raw)} bytes; no version writes more than {LARGEST_BYTES}",
+            hint="another --rdzv-id",
+        )
     if not raw.startswith(_VERSIONED):
         _check_version(raw, what)
     try:

@@ -5,7 +5,6 @@ nodes can do at once.
 """
 
 from base64 import b64decode, b64encode
-from binascii import Error as NoBase64Error
 from typing import Any, Final
 
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
@@ -77,7 +76,7 @@ class EtcdRendezvousBackend(RendezvousBackend):
 def _decoded(result: Any) -> tuple[bytes, Token]:  # noqa: ANN401  # an EtcdResult
     try:
         return b64decode(result.value, validate=True), result.modifiedIndex
-    except NoBase64Error as error:
+    except (ValueError, TypeError) as error:  # no base64, not ASCII, a directory
         raise RendezvousStateError("etcd holds a rendezvous state that is no base64") from error
 
 

@@ -8,10 +8,12 @@ there is something new. The algorithm is the core's (`machine`); a store only ke
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import ClassVar, Final
 
 from elastic_core.clock import WaitBudget
+from elastic_core.errors import BackendRefusedError
 from elastic_core.types import OptionSpec, Record, RendezvousSettings
 
 ROUND_KEY = "round"
@@ -131,6 +133,31 @@ def compare(since: Revisions, now: Revisions, topics: Collection[Topic]) -> Watc
     reset = bool(since.birth) and (now.birth != since.birth or back)
     changed = frozenset(topic for topic in topics if reset or now.of(topic) > since.of(topic))
     return Watched(revisions=now, changed=changed, reset=reset)
+
+
+UNREADABLE: Final = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
+"""What Python raises at text that is no number, no JSON, not UTF-8, or has other parts than it should."""
+
+
+@contextmanager
+def own_content(key: str | bytes, errors: tuple[type[Exception], ...] = UNREADABLE) -> Iterator[None]:
+    """Guard the reading of what lies under a key of a run: what can't be read there, somebody else has written.
+
+    Args:
+        key: The server's key.
+        errors: What reading raises then.
+
+    Raises:
+        BackendRefusedError: reading has raised one of these; it names the key.
+    """
+    try:
+        yield
+    except errors as error:
+        shown = key if isinstance(key, str) else key.decode(errors="replace")
+        raise BackendRefusedError(
+            f"the run's content has something that this version did not write, at key {shown!r}",
+            hint="another --rdzv-id",
+        ) from error
 
 
 class CoordinationStore(ABC):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from elastic_core.api import SYSTEM_CLOCK, Seat, Topic, WaitBudget
+from elastic_core.api import SYSTEM_CLOCK, Seat, Topic, WaitBudget, own_content
 from elastic_rdzv_etcd import messages as say
 from elastic_rdzv_etcd.messages import Answer, Found, Json, Keys
 from elastic_rdzv_etcd.watching import Watcher
@@ -146,4 +146,5 @@ class Attendance:
 
     def incarnation(self, found: Found) -> str:
         """Return whose record a key is."""
-        return unquote(found.name(self._keys.members).decode())
+        with own_content(found.key):
+            return unquote(found.name(self._keys.members).decode())

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from elastic_core.api import SYSTEM_CLOCK, BackendUnavailableError, WaitBudget
+from elastic_core.api import SYSTEM_CLOCK, BackendUnavailableError, WaitBudget, own_content
 from elastic_rdzv_etcd import messages as say
 from elastic_rdzv_etcd.coding import b64, prefix_end
 from elastic_rdzv_etcd.messages import Answer, Found, Json, Keys
@@ -16,6 +16,8 @@ _TOPICS: Final = ("control", "departures", "round", "members")
 _TRIES: Final = 5
 _OPERATIONS: Final = 100
 """In one transaction; a server takes 128, if nothing else was set."""
+_LONGEST_TTL_S: Final = 9_000_000_000
+"""A server gives no longer lease."""
 _FIRST_S: Final = 30.0
 """When a client first renews the lease that it has found: most of a thousand that come at once need not."""
 
@@ -33,11 +35,11 @@ class Content:
 
     def __init__(self, keys: Keys, birth: bytes, keep: bytes) -> None:
         """Read the lease, and how many seconds it lasts, from what is written of it."""
-        try:
+        with own_content(keys.keep):
             said = json.loads(keep)
-            self.lease, self.ttl = str(said["lease"]), int(said["ttl"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise say.foreign(keys.keep) from error
+            self.lease, self.ttl = str(int(said["lease"])), int(said["ttl"])
+            if not 0 < self.ttl <= _LONGEST_TTL_S:
+                raise ValueError(self.ttl)
         self.born = say.has_value(keys.birth, birth)
         self.unchanged = (self.born, say.has_value(keys.keep, keep))
         """Hold while new keys may be put on the lease."""
@@ -193,12 +195,17 @@ class Keeper:
 
 def revision_of(found: Found | None) -> int:
     """Return a topic's revision: how often its key was put, plus its value."""
-    return 0 if found is None else found.puts + int(found.value or b"0")
+    return 0 if found is None else found.puts + _number(found)
 
 
 def _same_revision(found: Found, birth: bytes) -> bytes:
     """Return the value with which one more put leaves a topic's revision as it is."""
-    return found.value if found.key == birth else str(int(found.value or b"0") - 1).encode()
+    return found.value if found.key == birth else str(_number(found) - 1).encode()
+
+
+def _number(found: Found) -> int:
+    with own_content(found.key):
+        return int(found.value or b"0")
 
 
 def _ttl(keep_s: float) -> int:

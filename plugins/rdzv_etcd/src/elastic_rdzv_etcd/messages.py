@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from elastic_core.api import BackendRefusedError
+from elastic_core.api import own_content
 from elastic_rdzv_etcd.coding import b64, prefix_end, unb64
 
 Json = dict[str, Any]
@@ -79,21 +79,11 @@ def unpack(stored: bytes, key: bytes) -> bytes:
     if stored[:1] == _PLAIN:
         return stored[1:]
     unpacker = zlib.decompressobj()
-    try:
+    with own_content(key, (ValueError, zlib.error)):
         value = unpacker.decompress(stored[1:], LARGEST_BYTES) if stored[:1] == _PACKED else b""
-    except zlib.error as error:
-        raise foreign(key) from error
-    if not unpacker.eof:
-        raise foreign(key)
+        if not unpacker.eof:
+            raise ValueError("cut off, or too large")
     return value
-
-
-def foreign(key: bytes) -> BackendRefusedError:
-    """Return the error for content of a run that is not what this version writes."""
-    shown = repr(key.decode(errors="replace"))
-    return BackendRefusedError(
-        f"the run's content has something that this version did not write, at key {shown}", hint="another --rdzv-id"
-    )
 
 
 # --- comparisons

@@ -31,6 +31,7 @@ from elastic_core.api import (
     WaitExpiredError,
     Watched,
     compare,
+    own_content,
 )
 from elastic_rdzv_etcd import messages as say
 from elastic_rdzv_etcd.attendance import MANY, Attendance, Counts
@@ -285,7 +286,7 @@ class EtcdStore(CoordinationStore):
         reads = (say.get_all(own.members), say.get_all(own.alive, names_only=True))
         answer = self._keeper.transact((), (*reads, *(say.get_all(own.doc(name)) for name in names)), (), wait)
         members = self._members(answer.found(0))
-        heard = {unquote(one.name(own.alive).decode()) for one in answer.found(1)}
+        heard = {unquote(one.name(own.alive).decode(errors="replace")) for one in answer.found(1)}
         documents = {name: _document(answer.found(at), own.doc(name)) for at, name in enumerate(names, start=2)}
         return Survey(
             members=members,
@@ -406,7 +407,9 @@ def _document(found: Sequence[Found], prefix: bytes) -> Document | None:
     parts = {one.name(prefix): one.value for one in found}
     if _VALUE not in parts or _VERSION not in parts:
         return None
-    return Document(value=say.unpack(parts[_VALUE], prefix), version=parts[_VERSION].decode())
+    with own_content(prefix + _VERSION):
+        version = parts[_VERSION].decode()
+    return Document(value=say.unpack(parts[_VALUE], prefix + _VALUE), version=version)
 
 
 def _prefix(text: str) -> str:

@@ -36,17 +36,18 @@ said, and with a quorum when it comes to one; and whatever it decides to write n
 """
 
 import base64
-import binascii
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
-from elastic_core.api import BackendRefusedError, Revisions
+from elastic_core.api import Revisions, own_content
 
 _GONE: Final = " gone"
 _WRITES: Final = frozenset({"create", "set", "update", "compareAndSwap"})
 DEFAULT_KEEP_S: Final = 24 * 3600.0
+_LONGEST_S: Final = 1e9
+"""Nobody keeps anything for longer; a server counts nanoseconds in 64 bits."""
 
 
 class Leaf(Protocol):
@@ -94,16 +95,14 @@ def packed(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
-def unpacked(value: str) -> bytes:
-    """Return the bytes of a value.
+def unpacked(value: str, key: str) -> bytes:
+    """Return the bytes of the value of a key.
 
     Raises:
         BackendRefusedError: somebody else wrote it.
     """
-    try:
+    with own_content(key):
         return base64.b64decode(value + "=" * (-len(value) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise _foreign(value) from error
 
 
 class Paths:
@@ -192,13 +191,13 @@ def seat_key(leaf: Leaf) -> SeatKey:
     Raises:
         BackendRefusedError: somebody else wrote it.
     """
-    match (leaf.value or "").split(" "):
-        case [count, nonce, *rest] if count.isdecimal() and rest in ([], ["gone"]):
-            return SeatKey(
-                number=leaf.createdIndex, modified=leaf.modifiedIndex, told=int(count), nonce=nonce, gone=bool(rest)
-            )
-        case _:
-            raise _foreign(leaf.key)
+    with own_content(leaf.key):
+        count, nonce, *rest = (leaf.value or "").split(" ")
+        if rest not in ([], ["gone"]):
+            raise ValueError(rest)
+        return SeatKey(
+            number=leaf.createdIndex, modified=leaf.modifiedIndex, told=int(count), nonce=nonce, gone=bool(rest)
+        )
 
 
 def _seat_value(count: int, nonce: str, *, gone: bool) -> str:
@@ -253,12 +252,12 @@ class Content:
         if leaf.key == paths.state:
             self.state = _state(leaf)
         elif leaf.key == paths.keep:
-            self.keep_s = _number(leaf)
+            self.keep_s = seconds(leaf)
         elif folder == paths.seats:
             self.seats[last] = seat = seat_key(leaf)
             names = (paths.record(seat.nonce),)
         elif folder == paths.documents:
-            self.versions[last] = version = leaf.value or ""
+            self.versions[last] = version = version_of(leaf)
             names = (paths.body(version),)
         self._fading.append((float(leaf.ttl or 0), (*names, leaf.key)))
 
@@ -325,41 +324,40 @@ def count_of(version: str | None) -> int:
     """Return how often a document was replaced, by its version; 0 where there is none."""
     if version is None:
         return 0
-    count, dash, _ = version.partition("-")
-    if not (dash and count.isdecimal()):
-        raise _foreign(version)
-    return int(count)
+    return int(version.partition("-")[0])
+
+
+def version_of(leaf: Leaf) -> str:
+    """Read the version of a document.
+
+    Raises:
+        BackendRefusedError: somebody else wrote it.
+    """
+    with own_content(leaf.key):
+        count, nonce = (leaf.value or "").split("-")
+        return f"{int(count)}-{nonce}"
 
 
 def _state(leaf: Leaf) -> State:
-    match _json(leaf):
-        case [str(birth), int(members), int(departures), [*collected]]:
-            return State(
-                birth=birth,
-                members=members,
-                departures=departures,
-                collected=tuple(number for number in collected if isinstance(number, int)),
-                modified=leaf.modifiedIndex,
-            )
-        case _:
-            raise _foreign(leaf.key)
+    with own_content(leaf.key):
+        birth, members, departures, collected = json.loads(leaf.value or "")
+        return State(
+            birth=str(birth),
+            members=int(members),
+            departures=int(departures),
+            collected=tuple(map(int, collected)),
+            modified=leaf.modifiedIndex,
+        )
 
 
-def _number(leaf: Leaf) -> float:
-    number = _json(leaf)
-    if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0:
-        raise _foreign(leaf.key)
-    return float(number)
+def seconds(leaf: Leaf) -> float:
+    """Read a time: that of `keep`, `since` or a lease.
 
-
-def _json(leaf: Leaf) -> object:
-    try:
-        return json.loads(leaf.value or "")
-    except (ValueError, RecursionError) as error:
-        raise _foreign(leaf.key) from error
-
-
-def _foreign(what: str) -> BackendRefusedError:
-    return BackendRefusedError(
-        f"the run's content has something that this version did not write: {what[:80]!r}", hint="another --rdzv-id"
-    )
+    Raises:
+        BackendRefusedError: somebody else wrote it.
+    """
+    with own_content(leaf.key):
+        number = float(leaf.value or "")
+        if not 0 < number <= _LONGEST_S:
+            raise ValueError(number)
+        return number

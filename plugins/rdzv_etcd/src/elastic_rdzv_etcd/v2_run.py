@@ -16,7 +16,7 @@ from elastic_core.api import (
     WaitBudget,
 )
 from elastic_rdzv_etcd.streak import Streak
-from elastic_rdzv_etcd.v2_content import DEFAULT_KEEP_S, Content, Paths, SeatKey, State, seat_key
+from elastic_rdzv_etcd.v2_content import DEFAULT_KEEP_S, Content, Paths, SeatKey, State, seat_key, seconds
 from elastic_rdzv_etcd.v2_errors import ConflictError, MissingError
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Run:
             self._extend(content.fading(content.keep_s)[:_EXTENDED], wait)
         self._last = content, self._session().place
         if self.ttl_s is None:  # a client of no member: the others know how long a lease is
-            self.ttl_s = max((float(leaf.value or 0) for leaf in content.alive.values()), default=None)
+            self.ttl_s = max(map(seconds, content.alive.values()), default=None)
         return content
 
     def seen(self, wait: WaitBudget) -> Content:
@@ -186,7 +186,7 @@ class Run:
             since = self.read(self.paths.since, wait)
         except MissingError:
             return None
-        return max(0.0, float(since.value) - float(since.ttl or 0))
+        return max(0.0, seconds(since) - float(since.ttl or 0))
 
     def seat(self, incarnation: str, number: int, wait: WaitBudget) -> SeatKey | None:
         """Return a member's seat, if it is this one and is not gone."""

@@ -6,7 +6,7 @@ How it is done, and why that is right, stands in `v2_content`.
 import importlib.util
 import math
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -33,7 +33,18 @@ from elastic_core.api import (
     compare,
 )
 from elastic_rdzv_etcd.reach import OPTIONS, Reach
-from elastic_rdzv_etcd.v2_content import Content, Paths, count_of, name, new_seat, packed, plain, unpacked
+from elastic_rdzv_etcd.v2_content import (
+    Content,
+    Paths,
+    SeatKey,
+    count_of,
+    name,
+    new_seat,
+    packed,
+    plain,
+    unpacked,
+    version_of,
+)
 from elastic_rdzv_etcd.v2_errors import ConflictError, ForgottenError, MissingError
 from elastic_rdzv_etcd.v2_run import TRIES, Run
 
@@ -273,13 +284,7 @@ class EtcdV2Store(CoordinationStore):
             records = self._records(wait) if standing else {}
             # Read after the seats: what is missing was removed in between.
             if all(seat.nonce in records for seat in standing.values()):
-                return Members(
-                    revision=content.revisions.members,
-                    members=tuple(
-                        Member(seat=seat.number, incarnation=plain(key), record=unpacked(records[seat.nonce]))
-                        for key, seat in standing.items()
-                    ),
-                )
+                return Members(revision=content.revisions.members, members=self._members(standing, records))
         raise run.crowded()
 
     def survey(self, keys: Collection[str], *, wait: WaitBudget) -> Survey:
@@ -296,12 +301,19 @@ class EtcdV2Store(CoordinationStore):
             raise run.crowded()
         documents = {key: document.value for key in keys if (document := self._load(key, wait)) is not None}
         return Survey(
-            members=tuple(
-                Member(seat=seat.number, incarnation=plain(key), record=unpacked(records[seat.nonce]))
-                for key, seat in standing.items()
-            ),
+            members=self._members(standing, records),
             silent=frozenset(plain(key) for key in content.silent),
             documents=documents,
+        )
+
+    def _members(self, standing: Mapping[str, SeatKey], records: Mapping[str, str]) -> tuple[Member, ...]:
+        return tuple(
+            Member(
+                seat=seat.number,
+                incarnation=plain(key),
+                record=unpacked(records[seat.nonce], self._paths.record(seat.nonce)),
+            )
+            for key, seat in standing.items()
         )
 
     def _records(self, wait: WaitBudget) -> dict[str, str]:
@@ -322,12 +334,12 @@ class EtcdV2Store(CoordinationStore):
         run = self._run
         for _ in range(TRIES):
             try:
-                version = str(run.read(self._paths.document(key), wait).value)
+                version = version_of(run.read(self._paths.document(key), wait))
             except MissingError:
                 return None
             with suppress(MissingError):  # replaced in between
-                value = run.read(self._paths.body(version), wait).value
-                return Document(value=unpacked(value or ""), version=version)
+                body = run.read(self._paths.body(version), wait)
+                return Document(value=unpacked(body.value or "", body.key), version=version)
         raise run.crowded()
 
     def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: WaitBudget) -> Swapped:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from elastic_core.api import SYSTEM_CLOCK, BackendUnavailableError, Revisions, Topic, WaitBudget
+from elastic_core.api import SYSTEM_CLOCK, BackendUnavailableError, Revisions, Topic, WaitBudget, own_content
 from elastic_rdzv_etcd.coding import b64, prefix_end
 from elastic_rdzv_etcd.content import revision_of
 from elastic_rdzv_etcd.messages import Answer, Found, Json, Keys
@@ -112,7 +112,7 @@ class Watcher:
         self._learn(told)
         birth = told.get(self._keys.birth)
         seen = Revisions(
-            birth="" if birth is None else birth.value.decode(),
+            birth="" if birth is None else self._birth(birth.value),
             **{field: revision_of(told.get(key)) for key, field in self._fields.items()},
         )
         if self._stream is not None:
@@ -154,11 +154,16 @@ class Watcher:
             return None
         field = self._fields.get(key)
         if field is not None:
-            told = puts + int(event["value"] or b"0")  # what was noticed meanwhile may be further
+            with own_content(key):
+                told = puts + int(event["value"] or b"0")  # what was noticed meanwhile may be further
             return replace(seen, **{field: max(getattr(seen, field), told)})
-        if key == self._keys.birth and seen.birth in ("", event["value"].decode()):
-            return replace(seen, birth=event["value"].decode())
+        if key == self._keys.birth and seen.birth in ("", self._birth(event["value"])):
+            return replace(seen, birth=self._birth(event["value"]))
         return seen if key == self._keys.keep else None
+
+    def _birth(self, value: bytes) -> str:
+        with own_content(self._keys.birth):
+            return value.decode()
 
     def notice_members(self, found: Found | None) -> None:
         """Take what a request of ours has read of the topic that is not pushed to everybody."""

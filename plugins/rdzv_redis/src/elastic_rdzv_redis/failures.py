@@ -65,6 +65,15 @@ _FOR_NOW_CODES: Final = {
 _CODE: Final = re.compile(r"(?:^|: -)([A-Z]{3,})\b")
 _PERMISSION: Final = re.compile(r"\bNOPERM\b|no permissions|can't run this command|ACL failure", re.IGNORECASE)
 
+_FOREIGN: Final = re.compile(
+    r"\b(FOREIGN|WRONGTYPE)\b|not an integer|not a valid float|would overflow|invalid expire|max is not a float"
+    r"|attempt to (perform arithmetic|compare|index|concatenate)"
+)
+
+
+class ForeignContentError(BackendRefusedError):
+    """A script met something in the run's content that none of ours has written."""
+
 
 def translated(
     error: Exception, *, peer: str, login: Login, sent: bool, writes: bool, first: bool = False
@@ -140,6 +149,8 @@ def _reply(error: Exception, peer: str, login: Login) -> BackendError:
             f"{peer} does not run scripts as Redis does",
             hint="Redis 6.2 or later, or Valkey, without a proxy; --rdzv-conf sentinel_master=NAME if it is a sentinel",
         )
+    if _FOREIGN.search(text):
+        return ForeignContentError(f"{peer} answered: {shown}")
     return BackendRefusedError(f"{peer} answered: {shown}", hint="Redis 6.2 or later, or Valkey")
 
 

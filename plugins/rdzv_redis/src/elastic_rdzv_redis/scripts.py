@@ -86,6 +86,16 @@ local function heard(ttl)
   redis.call('HSET', state, 'heard', now, 'ttl', ttl)
 end
 
+-- Gives a reply, unless it has what is longer than any value of ours: no agent is to take that in.
+local function checked(reply)
+  for _, part in ipairs(reply) do
+    if type(part) == 'string' and #part > 16777216 then return redis.error_reply('FOREIGN value') end
+    local found = type(part) == 'table' and checked(part)
+    if found and found.err then return found end
+  end
+  return reply
+end
+
 local function look()
   return redis.call('HMGET', state, 'birth', 'mute', 'revision:members', 'revision:departures', 'revision:round',
     'revision:control')
@@ -149,7 +159,7 @@ for at = 1, #first, 2 do
     break
   end
 end
-return {ahead(number), redis.call('ZCARD', seats), next_ms, look()}
+return checked({ahead(number), redis.call('ZCARD', seats), next_ms, look()})
 """)
 
 WITHDRAW: Final = Script("""
@@ -166,29 +176,29 @@ return 1
 MEMBERS: Final = Script("""
 sweep()
 keep()
-return {
+return checked({
   get('revision:members') or 0,
   redis.call('ZRANGE', seats, 0, -1, 'WITHSCORES'),
   redis.call('HGETALL', records),
-}
+})
 """)
 
 # For those who only look: writes nothing, and keeps nothing for longer.
 SURVEY: Final = Script("""
 local found = {}
 for at, key in ipairs(ARGV) do found[at] = redis.call('HGET', state, 'value:' .. key) end
-return {
+return checked({
   redis.call('ZRANGE', seats, 0, -1, 'WITHSCORES'),
   redis.call('HGETALL', records),
   redis.call('ZRANGEBYSCORE', leases, '-inf', now),
   found,
-}
+})
 """)
 
 LOAD: Final = Script("""
 local key = ARGV[1]
 keep()
-return redis.call('HMGET', state, 'value:' .. key, 'version:' .. key)
+return checked(redis.call('HMGET', state, 'value:' .. key, 'version:' .. key))
 """)
 
 SWAP: Final = Script("""
@@ -205,7 +215,7 @@ if applied then
   if key == 'round' or key == 'control' then tell(key) end
 end
 keep()
-return {applied and 1 or 0, standing[1], standing[2]}
+return checked({applied and 1 or 0, standing[1], standing[2]})
 """)
 
 # For those who come after the end: keeps nothing for longer.
@@ -216,5 +226,5 @@ return kept and math.max(0, now - kept) or false
 
 LOOK: Final = Script("""
 keep()
-return look()
+return checked(look())
 """)

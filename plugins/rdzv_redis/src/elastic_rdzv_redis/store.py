@@ -26,6 +26,7 @@ from elastic_core.api import (
     WaitBudget,
     Watched,
     compare,
+    own_content,
 )
 from elastic_rdzv_redis import scripts
 from elastic_rdzv_redis.url import Login, Target, Tls, parse_target
@@ -80,8 +81,8 @@ class RedisStore(CoordinationStore):
             )
         # Between the braces is what a cluster places keys by, all of a run together; nothing there would spread them.
         tag = quote(settings.run_id, safe="") or "%"  # no id is quoted so
-        base = f"elastic:{{{tag}}}:"
-        self._keys = tuple(base + part for part in _PARTS)
+        self._base = f"elastic:{{{tag}}}:"
+        self._keys = tuple(self._base + part for part in _PARTS)
         self._live_session: Session | None = None
         self._renewed: tuple[Line, Revisions, bool] | None = None
 
@@ -159,7 +160,7 @@ class RedisStore(CoordinationStore):
         *counts, said = reply
         ahead, live, next_ms = (int(value) for value in counts)
         if listening is not None:
-            self._renewed = (listening, *_revisions(said))
+            self._renewed = (listening, *self._revisions(said))
         return Renewal(ahead=ahead, live=live, next_expiry_s=None if next_ms < 0 else next_ms / 1000)
 
     def withdraw(self, seat: Seat, *, wait: WaitBudget) -> None:
@@ -169,27 +170,28 @@ class RedisStore(CoordinationStore):
     def members(self, *, wait: WaitBudget) -> Members:
         """Return all live members."""
         revision, seats, pairs = self._run(scripts.MEMBERS, wait=wait, writes=False)
-        return Members(revision=int(revision), members=_members(seats, pairs))
+        with own_content(self._keys[0]):
+            return Members(revision=int(revision), members=self._members(seats, pairs))
 
     def survey(self, keys: Collection[str], *, wait: WaitBudget) -> Survey:
         """Return who has a seat, and documents; leaves no trace."""
         names = list(keys)
         seats, pairs, silent, values = self._run(scripts.SURVEY, *names, wait=wait, writes=False)
         return Survey(
-            members=_members(seats, pairs),
-            silent=frozenset(incarnation.decode() for incarnation in silent),
+            members=self._members(seats, pairs),
+            silent=frozenset(incarnation.decode(errors="replace") for incarnation in silent),
             documents={name: value for name, value in zip(names, values, strict=True) if value is not None},
         )
 
     def load(self, key: str, *, wait: WaitBudget) -> Document | None:
         """Return a document as it stands."""
-        return _document(*self._run(scripts.LOAD, key, wait=wait, writes=False))
+        return self._document(*self._run(scripts.LOAD, key, wait=wait, writes=False))
 
     def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: WaitBudget) -> Swapped:
         """Replace a document if its version is `expect`."""
         reply = self._run(scripts.SWAP, _random(), key, new, expect or "", _random(), _ms(keep_s), wait=wait)
         applied, value, version = reply
-        current = _document(new if applied else value, version)
+        current = self._document(new if applied else value, version)
         return Swapped(applied=bool(applied), current=current)
 
     def keep_age_s(self, *, wait: WaitBudget) -> float | None:
@@ -221,7 +223,7 @@ class RedisStore(CoordinationStore):
 
     def _look(self, wait: WaitBudget) -> tuple[Revisions, bool]:
         """Return the revisions, and whether some member was not permitted to publish one."""
-        return _revisions(self._run(scripts.LOOK, wait=wait, writes=False))
+        return self._revisions(self._run(scripts.LOOK, wait=wait, writes=False))
 
     def _known(self, channels: frozenset[str]) -> tuple[Revisions, bool] | None:
         """Return, once, what the last request, a renewal, has read, if all that came after it is pushed here."""
@@ -232,16 +234,34 @@ class RedisStore(CoordinationStore):
 
     def _run(self, script: scripts.Script, *args: str | bytes | int, wait: WaitBudget, writes: bool = True) -> Any:  # noqa: ANN401
         self._renewed = None
-        return self._session.run(script, self._keys, *args, wait=wait, writes=writes)
+        from elastic_rdzv_redis.failures import ForeignContentError  # imports redis
 
+        with own_content(f"{self._base}*", (ForeignContentError,)):
+            return self._session.run(script, self._keys, *args, wait=wait, writes=writes)
 
-def _revisions(said: Sequence[bytes | None]) -> tuple[Revisions, bool]:
-    birth, mute, *counts = said
-    members, departures, round_, control = (int(count or 0) for count in counts)
-    revisions = Revisions(
-        birth=(birth or b"").decode(), members=members, departures=departures, round=round_, control=control
-    )
-    return revisions, mute is not None
+    # --- replies
+
+    def _revisions(self, said: Sequence[bytes | None]) -> tuple[Revisions, bool]:
+        birth, mute, *counts = said
+        with own_content(self._keys[0]):
+            members, departures, round_, control = (int(count or 0) for count in counts)
+            revisions = Revisions(
+                birth=(birth or b"").decode(), members=members, departures=departures, round=round_, control=control
+            )
+        return revisions, mute is not None
+
+    def _members(self, seats: Sequence[bytes], pairs: Sequence[bytes]) -> tuple[Member, ...]:
+        """Return the members of a reply: incarnations with their seats, in order, and with their records."""
+        records = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        with own_content(self._keys[1]):
+            return tuple(
+                Member(seat=int(number), incarnation=incarnation.decode(), record=records.get(incarnation, b""))
+                for incarnation, number in zip(seats[::2], seats[1::2], strict=True)
+            )
+
+    def _document(self, value: bytes | None, version: bytes | None) -> Document | None:
+        with own_content(self._keys[0]):
+            return None if value is None or version is None else Document(value=value, version=version.decode())
 
 
 def _random() -> str:
@@ -250,19 +270,6 @@ def _random() -> str:
 
 def _ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
-
-
-def _members(seats: Sequence[bytes], pairs: Sequence[bytes]) -> tuple[Member, ...]:
-    """Return the members of a reply: incarnations with their seats, in order, and with their records."""
-    records = dict(zip(pairs[::2], pairs[1::2], strict=True))
-    return tuple(
-        Member(seat=int(number), incarnation=incarnation.decode(), record=records.get(incarnation, b""))
-        for incarnation, number in zip(seats[::2], seats[1::2], strict=True)
-    )
-
-
-def _document(value: bytes | None, version: bytes | None) -> Document | None:
-    return None if value is None or version is None else Document(value=value, version=version.decode())
 
 
 def _secret_of(option: str, path: str) -> str:
