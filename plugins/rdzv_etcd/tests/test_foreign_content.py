@@ -2,6 +2,7 @@
 
 import base64
 import subprocess
+import uuid
 import zlib
 
 import pytest
@@ -60,6 +61,12 @@ def write(etcd_server):
         etcd_server.call("kv/put", body)
 
     return put
+
+
+@pytest.fixture
+def run_id():
+    """A short one: begun watches fit into one read of the server's."""
+    return uuid.uuid4().hex[:8]
 
 
 @pytest.fixture

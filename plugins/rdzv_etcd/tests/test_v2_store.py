@@ -33,6 +33,7 @@ from elastic_rdzv_etcd.store import EtcdStore
 from elastic_rdzv_etcd.v2_errors import ForgottenError
 from elastic_rdzv_etcd.v2_store import EtcdV2Store
 from etcd_servers import EtcdCluster, EtcdServer, TlsEtcd
+from foreign_content import begin, errors, is_refused
 from patience import kept
 from redis_servers import Proxy
 from support import wait_for
@@ -346,6 +347,32 @@ def test_content_of_somebody_else_is_refused(make_store, etcd_server, wait):
     request(etcd_server, "PUT", f"keys{store._paths.state}", value="{}", ttl=60)
     with pytest.raises(BackendRefusedError, match=r"something that this version did not write.*Try: another --rdzv-id"):
         store.members(wait=wait)
+
+
+# --- what somebody else has written
+
+
+@pytest.mark.parametrize("value", ["rubbish", "\N{SNOWMAN}", "1" + "0" * 400, "Infinity", '["b",1,"x",[]]'])
+@pytest.mark.parametrize("key", ["head/keep", "head/quiet/state", "head/quiet/document/round", "head/seat/a", "since"])
+def test_a_key_of_a_live_run_that_somebody_else_has_written(make_store, etcd_server, key, value):
+    live, new = make_store(etcd_server.endpoint), make_store(etcd_server.endpoint)
+    seat = begin(live)
+    whole = f"{live._paths.run}/{key}"
+    assert request(etcd_server, "PUT", f"keys{whole}", value=value, ttl=60)[0] in (200, 201)
+    for store in (live, new):
+        assert is_refused(errors(store, seat), whole)
+
+
+@pytest.mark.parametrize("value", ["rubbish", "\N{SNOWMAN}", "x" * (9 << 20)], ids=["rubbish", "not ASCII", "9 MB"])
+@pytest.mark.parametrize("folder", ["record", "body"])
+def test_a_content_that_somebody_else_has_written(make_store, etcd_server, folder, value):
+    live, new = make_store(etcd_server.endpoint), make_store(etcd_server.endpoint)
+    seat = begin(live)
+    for leaf in keys_of(etcd_server, live):
+        if leaf["key"].startswith(f"{live._paths.run}/{folder}/"):
+            assert request(etcd_server, "PUT", f"keys{leaf['key']}", value=value, ttl=60)[0] in (200, 201)
+    for store in (new, live) if folder == "body" else (new,):  # whose update has put the record in order
+        assert is_refused(errors(store, seat), f"{live._paths.run}/{folder}/")
 
 
 # --- watching
