@@ -318,7 +318,7 @@ def test_every_key_ends_by_itself_and_stays_while_it_is_needed(make_store, etcd_
     version = store.swap("round", b"2", expect=version, keep_s=4, wait=wait).current.version
     store.update(seat, b"new", wait=wait)
     kept = keys_of(etcd_server, store)
-    assert len(kept) == 7  # state, keep, seat, record, lease, document, body
+    assert len(kept) == 8  # state, keep, since, seat, record, lease, document, body
     assert all(0 < leaf.get("ttl", 0) <= 5 for leaf in kept), kept
     end_s = time.monotonic() + 7
     while time.monotonic() < end_s:
