@@ -27,6 +27,10 @@ RECOVERS_S = 45.0
 """For each thing that is waited for; an idle machine needs a tenth of it."""
 AWAY, BACK = "store unreachable", "store back"
 _OVER = re.compile(r"round (\d+) is over: (.*)")
+_FOLLOWS = re.compile(
+    r"\d+ nodes?( with \d+ workers?)? goe?s? on|\d+ nodes? left of at least \d+: waiting for \d+ more"
+)
+"""What follows the end of a round, which stands behind the reasons for it."""
 
 
 class NodeEndedError(Exception):
@@ -188,7 +192,12 @@ class Job:
     def endings(self, heard: dict[str, int]) -> dict[Node, list[str]]:
         """Return why rounds have ended for nodes since then, other than by a failure: `b0 lost`, `1 node joined`."""
         return {
-            node: [part for _, reasons in _OVER.findall(said) for part in reasons.split("; ")]
+            node: [
+                part
+                for _, reasons in _OVER.findall(said)
+                for part in reasons.split("; ")
+                if not _FOLLOWS.fullmatch(part)
+            ]
             for node, said in self.since(heard).items()
         }
 
