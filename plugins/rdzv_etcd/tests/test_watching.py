@@ -75,3 +75,13 @@ def test_another_content_is_read(watcher):
     watcher._read = lambda *_: Answer({"header": {"revision": "9"}, "responses": [{"response_range": {}}]})
     gone = look(watcher, {"type": "DELETE", "key": KEYS.birth, "value": b"", "version": 0, "mod_revision": 9})
     assert compare(before, gone, TOPICS).reset
+
+
+def test_all_watches_begin_where_they_are_more_than_a_server_reads_at_once(make_gateway, etcd_server):
+    gateway = make_gateway(etcd_server.endpoint)
+    key = b64(b"x" * 63)
+    creates = [
+        {"key": key, "range_end": b64(b"y" * 63)} for _ in range(3)
+    ]  # the first two within 512 bytes, the third beyond
+    for _ in range(40):
+        gateway.stream(creates, wait=WaitBudget.lasting(10)).close()

@@ -231,7 +231,9 @@ class Gateway:
 
     def _begun(self, line: Connection, encoded: bytes, watches: int, turn: _Turn) -> Stream | None:
         """Return the stream that a member has begun; None: it wants another token."""
-        reply = self._post(line, _WATCH, encoded, self._headers(line, turn), turn, whole=False)
+        # Else Go's server throws away what it has not read of the request when it begins to answer: the last watches.
+        headers = {**self._headers(line, turn), "Connection": "close"}
+        reply = self._post(line, _WATCH, encoded, headers, turn, whole=False)
         if reply.status != 200:
             if self._content(line, _WATCH, reply, turn) is None:
                 return None
