@@ -11,7 +11,8 @@ import pytest
 from group_kit import GroupKit, is_alive
 
 from elastic_core.multiprocessing.disk import Disk
-from elastic_core.multiprocessing.spec import StreamPlan
+from elastic_core.multiprocessing.record_pipe import ERROR_FILE_VARIABLE, HOOKS_VARIABLE, RecordPipes
+from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
 from elastic_core.reactor import Reactor
 
 CHATTY = """
@@ -183,3 +184,27 @@ def test_several_stalled_files_are_one_line(disk):
     assert disk.notices[0].startswith("the file system of 'a'")
     gate.set()
     turn_until(disk, lambda: len(disk.notices) >= 2)
+
+
+def test_a_pipe_beside_an_error_file_is_made_and_removed_beside_the_loop(disk, tmp_path):
+    pids, gate, pipe = [], threading.Event(), tmp_path / "error.json.pipe"
+    pipes = RecordPipes(disk.reactor, disk, lambda pid, _: pids.append(pid))
+    env = {ERROR_FILE_VARIABLE: str(tmp_path / "error.json"), HOOKS_VARIABLE: "1"}
+    launch = WorkerLaunch(local_rank=0, global_rank=0, argv=("true",), env=env)
+    try:
+        pipes._lane.put(gate.wait)
+        pipes.open(launch)
+        pipes.close()
+        pipes.open(launch)  # the name again: made when the one before is removed
+        assert not pipe.exists()
+    finally:
+        gate.set()
+    turn_until(disk, lambda: not disk.unfinished)
+    pipe.write_text("17")
+    turn_until(disk, lambda: pids == [17])
+    pipes.close()
+    turn_until(disk, lambda: not pipe.exists())
+    pipes.open_ahead([str(tmp_path / "error.json")])
+    assert pipe.exists()
+    pipes.forget_ahead()
+    turn_until(disk, lambda: not pipe.exists())

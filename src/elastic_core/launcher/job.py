@@ -302,7 +302,7 @@ class _Job:
             fence_passed=guardian.fence_passed,
             observe=self._note,
             progress=self._watch.hangs.progress,
-            prepare=self._prepare,
+            prepare=lambda round_, done: self._prepare(workers, round_, done),
         )
         self._control.serve(agent, rendezvous, workers)
         self._control.metrics = self._observers.exposition
@@ -500,14 +500,16 @@ class _Job:
             self._outcome.begin_round(command.round, error_files)
         return launches
 
-    def _prepare(self, round_: Round, done: Callable[[], None]) -> None:
-        """Have the directories and log files of a round's workers made, wherever they are."""
+    def _prepare(self, workers: WorkerGroup, round_: Round, done: Callable[[], None]) -> None:
+        """Have the directories, log files and pipes of a round's workers made, wherever they are."""
 
         def work() -> dict[int, WorkerPaths]:
             if self._run_dir.restore():
                 self._logs.move(self._run_dir.path)
             paths = self._logs.round_paths(round_)
             self._disk.open_ahead(self._logs.files_of(paths))
+            if self._settings.worker_hooks:
+                workers.prepare(own.error_file for own in paths.values())
             return paths
 
         def take(paths: dict[int, WorkerPaths] | None, error: Exception | None) -> None:

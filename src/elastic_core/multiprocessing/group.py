@@ -108,7 +108,7 @@ class WorkerGroup:
         self._denied: set[int] = set()
         self._exit_timeout_s = exit_timeout_s
         self._on_overdue = on_overdue
-        self._record_pipes = RecordPipes(reactor, self._on_record)
+        self._record_pipes = RecordPipes(reactor, self._disk, self._on_record)
         self._user_signals = UserSignals(
             reactor,
             running=self._ready_for_signals,
@@ -146,6 +146,11 @@ class WorkerGroup:
 
     # --- start
 
+    def prepare(self, error_files: Iterable[str]) -> None:
+        """Make what workers with these error files report by. In a job of the disk's; before `start`."""
+        if self._exit_timeout_s > 0:
+            self._record_pipes.open_ahead(error_files)
+
     def start(self, launches: Iterable[WorkerLaunch]) -> None:
         """Start all workers.
 
@@ -169,6 +174,7 @@ class WorkerGroup:
                 self._start_one(launch)
         finally:
             self._disk.forget_opened()
+            self._record_pipes.forget_ahead()
         self._user_signals.begin_round()
         if self._standby is not None:
             self._standby.prepare(launches)
@@ -467,6 +473,7 @@ class WorkerGroup:
     def close(self) -> None:
         """Give every descriptor back; what still runs gets KILL, and is not waited for."""
         self._record_pipes.close()
+        self._record_pipes.forget_ahead()
         self._look_serial += 1
         for worker in (*self._workers.values(), *self._lost):
             if worker.reap() is None:
