@@ -347,7 +347,7 @@ class TestHealth:
         monkeypatch.setenv("TORCHELASTIC_HEALTH_CHECK_PORT", str(port))
         probe = (
             "import sys, urllib.request\n"
-            f"with urllib.request.urlopen('http://127.0.0.1:{port}/health', timeout=patience(10)) as answer:\n"
+            f"with urllib.request.urlopen('http://127.0.0.1:{port}/health', timeout={patience(10)}) as answer:\n"
             "    open(sys.argv[1], 'wb').write(answer.read())\n"
         )
         launch([sys.executable, "-c", probe, str(tmp_path / "answer")], nproc_per_node=1)
