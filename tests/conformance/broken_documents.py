@@ -123,7 +123,7 @@ class DocumentsAreText(Cracked):
         return found and Document(value=found.value.decode(errors="replace").encode(), version=found.version)
 
 
-@caught_by("content_is_dropped_when_nobody_calls")
+@caught_by("content_is_dropped_when_nobody_calls", "the_age_of_keep_s_is_not_that_of_the_last_call")
 class ContentIsKeptForEver(Cracked):
     def swap(self, key, new, *, keep_s, **given):
         return super().swap(key, new, keep_s=1e9, **given)
@@ -144,6 +144,40 @@ class ContentIsKeptFromTheSwapOn(Cracked):
         return self.inside(work, "renew", wait)
 
 
+@caught_by("the_age_of_keep_s_is_not_that_of_the_last_call")
+class TheAgeOfKeepIsThatOfTheLastCall(Cracked):
+    """Who comes late, and looks, makes it young."""
+
+    def keep_age_s(self, *, wait):
+        return self.inside(lambda model, now_s: now_s - model._asked_s, "keep_age_s", wait)
+
+
+@caught_by("the_age_of_keep_s_is_not_that_of_the_last_call")
+class TheAgeOfKeepIsThatOfTheLastSwap(Cracked):
+    """Also of one that asks for what was asked for before."""
+
+    def swap(self, key, new, *, expect, keep_s, wait):
+        def work(model, now_s):
+            model._keep_s = None
+            return model.swap(key, new, expect=expect, keep_s=keep_s, now_s=now_s)
+
+        return self.inside(work, "swap", wait)
+
+
+@caught_by("the_age_of_keep_s_is_not_that_of_the_last_call")
+class TheAgeOfKeepIsThatOfTheRun(Cracked):
+    """No change counts but the first."""
+
+    def swap(self, key, new, *, expect, keep_s, wait):
+        def work(model, now_s):
+            first_s = model._kept_s
+            swapped = model.swap(key, new, expect=expect, keep_s=keep_s, now_s=now_s)
+            model._kept_s = model._kept_s if first_s is None else first_s
+            return swapped
+
+        return self.inside(work, "swap", wait)
+
+
 @caught_by("a_document_may_have_a_mebibyte")
 class DocumentsAreShort(Cracked):
     """Cut off at 64 KiB."""
@@ -160,8 +194,12 @@ class DocumentsAreShort(Cracked):
     "content_is_dropped_when_nobody_calls",
     "swap_of_a_missing_document_is_refused",
     "two_runs_do_not_meet",
+    "a_survey_of_a_run_that_nobody_began_is_empty",
+    "a_survey_shows_members_in_order_and_documents",
 )
 class MissingDocumentsAreEmpty(Cracked):
+    """Only a survey leaves them out."""
+
     def load(self, key, *, wait):
         return super().load(key, wait=wait) or Document(value=b"", version="0")
 

@@ -3,7 +3,7 @@
 import time
 
 from conformance.broken import Cracked, caught_by, replace
-from elastic_core.api import Topic
+from elastic_core.api import CoordinationStore, Topic
 
 _NOBODY_EXPIRES = (
     "a_member_whose_lease_has_ended_goes",
@@ -92,7 +92,9 @@ class NextExpiryIsOnesOwn(Cracked):
 
 @caught_by("members_leaves_out_whose_lease_has_ended", "a_survey_tells_whose_lease_has_ended")
 class MembersShowsTheDead(Cracked):
-    """Only a renewal removes them."""
+    """Only a renewal removes them; and to those who only look they are as live."""
+
+    survey = CoordinationStore.survey
 
     def members(self, *, wait):
         return self.inside(lambda model, now_s: model.members(now_s=0.0), "members", wait)

@@ -4,8 +4,10 @@ import pytest
 
 from elastic_core.api import AgentHook, HookSettings, PolicySettings
 from elastic_core.failure.intensity import Intensity
+from elastic_core.history import HISTORY_LIMIT
 from elastic_core.hooks import runner
 from elastic_core.testing import AgentHookConformance, FailureHandlerConformance
+from elastic_core.testing.conformance import failure as policy_kit
 from elastic_core.testing.conformance import hook as hook_kit
 from elastic_example_hook_jsonl import MomentLog
 from elastic_example_policy_never import NeverRetry
@@ -42,6 +44,10 @@ class TestExampleHook(AgentHookConformance):
     @pytest.fixture
     def make_hook(self):
         return lambda run_dir: MomentLog(HookSettings(name="jsonl", run_id="sample", run_dir=run_dir))
+
+
+def test_the_kit_knows_how_long_a_history_is():
+    assert policy_kit.HISTORY_LIMIT == HISTORY_LIMIT
 
 
 def test_the_kit_knows_the_same_moments_and_variables_as_the_agent():
