@@ -132,13 +132,15 @@ def test_the_last_words_are_in_the_file_when_the_exit_is_told(kit):
 
 
 def test_a_grandchild_that_keeps_the_pipe_open_holds_nothing_up(kit):
-    # It cleared its environment and left the session: without a subreaper nobody can find it.
+    # It cleared its environment, left the session and lowered the limit that marks it: without a subreaper nobody can
+    # find it.
     code = """
 import os, sys, time
 if os.fork() == 0:
     os.setsid()
     os.execve(sys.executable, [sys.executable, "-I", "-S", "-c",
-        "import os,time\\nopen(os.sys.argv[1]+'.part','w').write(f'{os.getpid()}\\\\n')\\n"
+        "import os,resource,time\\nresource.setrlimit(10, (1, 1))\\n"
+        "open(os.sys.argv[1]+'.part','w').write(f'{os.getpid()}\\\\n')\\n"
         "os.rename(os.sys.argv[1]+'.part', os.sys.argv[1])\\ntime.sleep(60)", os.environ["FOLDER"] + "/far"], {})
 while not os.path.exists(os.environ["FOLDER"] + "/far"): time.sleep(0.01)
 print("done", end="")
