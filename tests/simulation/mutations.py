@@ -278,7 +278,7 @@ def restarts_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 @mutation("nobody trains after the verdict", TRAINS, PLACE, END, "a verdict stays", **faults(s.FAILURE))
 def the_verdict_is_not_told(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(heeding, "_verdict", lambda state, verdict: (state, ()))
+    patch.setattr(heeding, "_verdict", lambda state, verdict, now_s: (state, ()))
 
 
 @mutation(PLACE, **faults(s.STORE_BACK, s.DEPARTURE, s.FAILURE))
