@@ -101,6 +101,7 @@ def test_a_second_stop_signal_ends_the_grace_period_at_once(saving, first):
     wait_for((run.shared / "checkpoint.part").exists, what="it to save")
     if first != "a signal":
         b.agent.signal(signal.SIGTERM)
+    wait_for(lambda: "a second signal kills" in b.agent.err, what="the first signal to be taken")
     threading.Event().wait(0.6)  # the second signal counts from 0.5 s on: the rule under test
     b.agent.signal(signal.SIGTERM)
     assert b.agent.wait(3) == (143 if first == "a signal" else b.agent.process.returncode)

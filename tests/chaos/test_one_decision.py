@@ -21,6 +21,7 @@ mark = os.open(shared / f"alive-{os.getpid()}", os.O_CREAT | os.O_WRONLY, 0o600)
 os.pwrite(mark, b"%020.6f" % time.monotonic(), 0)
 os.write(1, (json.dumps(says) + os.linesep).encode())
 def reset():
+    (shared / "waits").touch()
     while not (shared / "raised").exists():
         time.sleep(0.001)
     raise ConnectionResetError("Connection reset by peer")
@@ -134,6 +135,7 @@ def test_of_two_nodes_that_fail_within_milliseconds_all_name_the_same(job):
 def test_the_exception_comes_before_the_connections_that_it_broke(job):
     nodes, said = start(job, "ab")
     order(job, rank_of(said, nodes, "a"), "reset")
+    wait_for((job.shared / "waits").exists, what="a's worker to wait for the exception")
     order(job, rank_of(said, nodes, "b"), "boom")
     text = all_end_with(nodes, 1)
     assert "is not a digit" in text.partition("stopped because")[0], nodes[0].agent.incident()["nodes"]
