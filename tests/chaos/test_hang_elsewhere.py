@@ -30,6 +30,7 @@ def test_all_nodes_start_again_when_a_rank_of_one_hangs(served_run):
     told = rf"elastic: rank {rank} failed: rank {rank} has not reached step 2 \(at 1 for (\d+\.\d+) s, in train\.py"
     found = re.search(told, nodes[1].agent.err)
     assert found, nodes[1].agent.err
+    assert float(found[1]) >= 1.0
     kept(float(found[1]), 2.0)
     assert f"elastic: rank {rank} failed on b; restart 1 of 1 now" in nodes[0].agent.err
     served_run.all_end(*nodes)
@@ -133,6 +134,7 @@ def test_each_node_names_the_ranks_that_did_not_reach_the_step_of_the_others(red
     told = rf"elastic: {ranks} have not reached step 2 \(at 1 for (\d+\.\d+) s, in train\.py:\d+\); the others have"
     found = re.search(told, b.agent.err)
     assert found, b.agent.err
+    assert float(found[1]) >= 1.0
     kept(float(found[1]), 2.0)
     assert f" failed: {ranks} have not reached step 2" in b.agent.err
     short = rf"elastic: rank [{late[0]}{late[1]}] failed on b; 1 other failed after it; restart 1 of 1 now"
