@@ -161,6 +161,8 @@ def test_a_failure_while_the_disk_of_all_files_is_stalled_does_not_cost_the_leas
     a = redis_run.node("a", "2", *options(held), "--max-restarts", "1", env=environment(held))
     b = redis_run.node("b", "2", "--max-restarts", "1")
     b.said(world=2)
+    # The worker of `a` writes elsewhere. What follows is about a failure, not about a start.
+    wait_for(lambda: len(list(redis_run.shared.glob("alive-*"))) == 2, what="the workers of both")
     mark_of(held).touch()
     redis_run.exit_rank(0, 0, 3)
     redis_run.exit_rank(1, 0, 3)

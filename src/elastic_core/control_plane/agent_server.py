@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from elastic_core.control_plane import sockets
 from elastic_core.control_plane.paths import remove_socket
+from elastic_core.control_plane.sockets import MOST_CONNECTIONS
 from elastic_core.errors import WaitExpiredError
 from elastic_core.reactor import Reactor
 
@@ -26,27 +26,26 @@ _T = TypeVar("_T")
 
 
 class AgentServer:
-    """Listens at `path` until `close`.
+    """Answers at a listening socket until `close`.
 
     Args:
         reactor: The loop.
-        path: Where the socket is made, for its owner only.
+        listener: The socket, which is the server's from now on.
+        path: Where it is, to be removed at the end.
         make_offer: Called on the first connection's thread: what is to be offered.
-
-    Raises:
-        ConfigError: the path can't be used.
-        OSError: the system refused.
     """
 
-    def __init__(self, reactor: Reactor, path: str, *, make_offer: "Callable[[], Offer]") -> None:
-        """Listen."""
+    def __init__(
+        self, reactor: Reactor, listener: socket.socket, path: str, *, make_offer: "Callable[[], Offer]"
+    ) -> None:
+        """Begin to answer."""
         self._reactor = reactor
         self._path = path
         self._make_offer = make_offer
         self._offer: Offer | None = None
         self._lock = threading.Lock()
         self._open = 0
-        self._socket = sockets.listen(path)
+        self._socket = listener
         self._socket.setblocking(False)
         self._fd = self._socket.fileno()
         self._pid = os.getpid()
@@ -72,7 +71,7 @@ class AgentServer:
             connection.close()
             return
         self._open += 1
-        if self._open == sockets.MOST_CONNECTIONS:
+        if self._open == MOST_CONNECTIONS:
             self._reactor.remove_reader(self._fd)
 
     def _serve(self, connection: socket.socket) -> None:
@@ -88,7 +87,7 @@ class AgentServer:
 
     def _served(self) -> None:
         self._open -= 1
-        if self._open == sockets.MOST_CONNECTIONS - 1:
+        if self._open == MOST_CONNECTIONS - 1:
             self._listen()
 
     def close(self, *, remove: bool = True) -> None:

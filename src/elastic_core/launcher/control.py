@@ -1,5 +1,6 @@
 """The agent's control plane in one run: its socket, those of its workers, and what the handlers need to know."""
 
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from elastic_core.errors import ElasticError
 from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.launcher.status_keeper import StatusKeeper
+from elastic_core.multiprocessing.disk import Disk
 from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.reactor import Reactor
 
@@ -40,6 +42,7 @@ class AgentControl:
         reactor: Reactor,
         run_dir: Path,
         status: StatusKeeper,
+        disk: Disk,
         beat_file: "Callable[[int], BeatFile | None]",
         notice: Callable[[str], None],
     ) -> None:
@@ -59,39 +62,50 @@ class AgentControl:
         self.open_store: Callable[[], str] = lambda: "this agent has no store to offer"
         """Opens the workers' store beside this agent, and returns why not."""
         self.requests: set[StackRequest] = set()
+        self._disk = disk
         self._notice = notice
         self._beat_file = beat_file
         self._fault_files: dict[int, str] = {}
         self._server: AgentServer | None = None
+        self._wanted = False
         self._paths = self._new_paths(run_dir)
 
     def _say(self, err: ElasticError | OSError) -> None:
         self._notice(f"no control plane, so that 'elastic ctl' can't reach this agent: {err}")
 
     def warm(self) -> None:
-        """Begin to listen. Called: once the workers run."""
-        if self._paths is None or self._server is not None:
+        """Begin to listen, beside the loop. Called: once the workers run."""
+        self._wanted = True
+        if (paths := self._paths) is None:
             return
         from elastic_core.control_plane.agent_server import AgentServer  # a start does not wait for it
+        from elastic_core.control_plane.sockets import listen
 
-        try:
-            self._server = AgentServer(self.reactor, self._paths.agent, make_offer=self._offer)
-        except (ElasticError, OSError) as err:
-            self._say(err)
-            return
-        self.status.control = self._paths.agent
+        def serve(listener: socket.socket | None, error: Exception | None) -> None:
+            if listener is None:
+                if isinstance(error, ElasticError | OSError):
+                    self._say(error)
+                return
+            if self._paths is not paths:  # closed, or moved, meanwhile
+                listener.close()
+                remove_socket(paths.agent)
+                return
+            self._server = AgentServer(self.reactor, listener, paths.agent, make_offer=self._offer)
+            self.status.answer_at(paths.agent)
+
+        self._disk.run(paths.agent, lambda: listen(paths.agent), serve)
 
     def move(self, run_dir: Path) -> None:
         """Listen in another run directory: the one before has gone, and the sockets with it."""
         if self._paths is None:
             return
-        served = self._server is not None
         if self._server is not None:
             self._server.close()
             self._server = None
         self._paths.close()
-        self._paths, self.status.control = self._new_paths(run_dir), ""
-        if served:
+        self._paths = self._new_paths(run_dir)
+        self.status.answer_at("")
+        if self._wanted:
             self.warm()
 
     def _new_paths(self, run_dir: Path) -> SocketPaths | None:

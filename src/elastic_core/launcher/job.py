@@ -260,6 +260,7 @@ class _Job:
                 reactor=reactor,
                 run_dir=run_dir.path,
                 status=self._status,
+                disk=self._disk,
                 beat_file=self._watch.hangs.beat_file,
                 notice=notice,
             )

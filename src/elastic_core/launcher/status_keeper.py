@@ -77,8 +77,7 @@ class StatusKeeper:
         self._pending = self._warm = self._closed = False
         self.workers: Workers | None = None
         """Set once they can be asked."""
-        self.control = ""
-        """The path of the agent's socket; set once it listens."""
+        self._control = ""
 
     def move(self, run_dir: Path) -> None:
         """Take another run directory: the one before has gone."""
@@ -86,6 +85,11 @@ class StatusKeeper:
         self._mark()
 
     # --- what is heard
+
+    def answer_at(self, path: str) -> None:
+        """Take the path of the agent's socket, once it listens; empty: it does not."""
+        self._control = path
+        self._mark()
 
     def note(self, state: AgentState, reason: str) -> None:
         """Take what the machine has come to, and why."""
@@ -188,7 +192,7 @@ class StatusKeeper:
             max_restarts=settings.max_restarts if settings.policy == "intensity" else None,
             membership_changes=ledger.membership_changes,
             max_membership_changes=settings.max_membership_changes,
-            control=self.control,
+            control=self._control,
             last_incident=self._last_incident(),
             trouble=self._trouble,
             trouble_since_ns=self._trouble_ns,
