@@ -6,7 +6,7 @@ from typing import Final
 from reference_tables import READ_VARIABLES, WORKER_VARIABLES
 from torch_map import COMMANDS, MODULES, PAGES, VARIABLES, Module, compat
 
-from elastic_core.launcher.options import OPTIONS, OptionRow
+from elastic_core.options.table import OPTIONS, OptionRow
 
 
 def commands() -> str:

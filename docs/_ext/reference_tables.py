@@ -15,11 +15,11 @@ from elastic_core.agent.states import AgentState
 from elastic_core.api import AgentHook
 from elastic_core.control_plane.builtin import BUILT_IN
 from elastic_core.hooks.runner import METHODS
-from elastic_core.launcher.config import Entrypoint, RunSettings
 from elastic_core.launcher.control_handlers import AGENT_HANDLERS, AgentHandlers
-from elastic_core.launcher.options import OPTIONS, OptionRow, Section
 from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_environment
 from elastic_core.metrics.table import FAMILIES
+from elastic_core.options.settings import Entrypoint, RunSettings
+from elastic_core.options.table import OPTIONS, OptionRow, Section
 from elastic_core.plugins.loading import BASES
 from elastic_core.plugins.missing import KINDS
 from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS

@@ -79,7 +79,7 @@ def _line(words: Sequence[str]) -> list[str]:
     """Return the line of `elastic run` that does the same."""
     from elastic_core.cli.arguments import read_arguments
     from elastic_core.launcher.arguments import LOCAL_RANK_ARGUMENT
-    from elastic_core.launcher.choices import Choices
+    from elastic_core.options.choices import Choices
 
     rest, use_env = _without_use_env(words)
     try:

@@ -208,7 +208,7 @@ def _guard_of(pid):
 LIBRARY = """
 import os, signal, subprocess, sys, threading
 from elastic_core.launcher.job import run_job
-from elastic_core.launcher.resolve import resolve
+from elastic_core.options.resolve import resolve
 
 def settings(script, *, role="x"):
     return resolve({"role": role}, script, [], environ=os.environ).settings

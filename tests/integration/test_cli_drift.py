@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from elastic_core.cli.arguments import read_arguments
-from elastic_core.launcher.options import BY_DEST, OPTIONS
-from elastic_core.launcher.values import comma_list
+from elastic_core.options.table import BY_DEST, OPTIONS
+from elastic_core.options.values import comma_list
 
 pytestmark = pytest.mark.torch
 

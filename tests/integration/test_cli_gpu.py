@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from elastic_core.launcher.devices import Node, count_for, visible_count
+from elastic_core.options.devices import Node, count_for, visible_count
 from support import lacks
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]

@@ -124,7 +124,7 @@ def test_help_survives_a_terminal_without_unicode():
 
 @pytest.mark.torch
 def test_torch_is_asked_in_a_process_of_its_own():
-    from elastic_core.launcher.devices import Node
+    from elastic_core.options.devices import Node
 
     here = "torch" in sys.modules  # another test of this process may have imported it
     node = Node({**os.environ, "CUDA_VISIBLE_DEVICES": ""})

@@ -9,7 +9,7 @@ import sys
 CUSTOM = """
 import sys
 from elastic_core.api import RendezvousHandler
-from elastic_core.launcher.config import Entrypoint, RunSettings
+from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.launcher.job import run_job
 from elastic_core.rendezvous.registry import register
 

@@ -499,7 +499,7 @@ def test_a_run_that_a_hook_refuses_is_an_error(monkeypatch):
 def test_what_is_not_used_is_not_imported():
     code = (
         "import sys, elastic_core.launcher, elastic_core.agent.server\n"
-        "assert not {'elastic_core.launcher.api', 'elastic_core.launcher.resolve', 'dataclasses'} & set(sys.modules)\n"
+        "assert not {'elastic_core.launcher.api', 'elastic_core.options.resolve', 'dataclasses'} & set(sys.modules)\n"
         "from elastic_core.launcher import launch\n"
         "from elastic_core.agent.server import LocalElasticAgent, WorkerSpec\n"
         "WorkerSpec('r', 1, entrypoint='true')\n"

@@ -14,7 +14,7 @@ import pytest
 import reference_tables
 import torch_map
 
-from elastic_core.launcher.options import BY_DEST
+from elastic_core.options.table import BY_DEST
 
 pytestmark = pytest.mark.torch
 

@@ -246,7 +246,7 @@ def test_installed_handlers_are_listed(installed):
 LIBRARY = """
 import sys, threading
 from elastic_core import events, metrics
-from elastic_core.launcher.config import Entrypoint, RunSettings
+from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.launcher.job import run_job
 
 class Mine(metrics.MetricHandler):

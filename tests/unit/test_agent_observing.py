@@ -11,7 +11,6 @@ from elastic_core.agent import states as s
 from elastic_core.launcher import LaunchConfig
 from elastic_core.launcher.agent_events import AgentEvents, Identity
 from elastic_core.launcher.agent_metrics import AgentMetrics
-from elastic_core.launcher.config import Entrypoint
 from elastic_core.launcher.observing_feed import STRIKES, Guard
 from elastic_core.launcher.phases import Phase, Phases
 from elastic_core.launcher.settings_of import settings_of_config
@@ -27,6 +26,7 @@ from elastic_core.launcher.sights import (
 )
 from elastic_core.launcher.store_calls import StoreMeter
 from elastic_core.metrics.table import BY_NAME, GROUP, Kind
+from elastic_core.options.settings import Entrypoint
 from elastic_core.testing import samples
 from elastic_core.testing.manual_clock import ManualClock
 from elastic_core.types import (

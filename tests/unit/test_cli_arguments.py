@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from elastic_core.cli.arguments import find_option, read_arguments
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.options import OPTIONS
+from elastic_core.options.table import OPTIONS
 
 TORCH = [row for row in OPTIONS if row.torch]
 

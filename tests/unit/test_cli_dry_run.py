@@ -6,8 +6,8 @@ import pytest
 
 from elastic_core.cli.dry_run import describe
 from elastic_core.cli.secrets import masked_arguments, masked_text, masked_value, names_secret
-from elastic_core.launcher.devices import Node
-from elastic_core.launcher.resolve import resolve
+from elastic_core.options.devices import Node
+from elastic_core.options.resolve import resolve
 
 
 @pytest.fixture

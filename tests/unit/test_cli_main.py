@@ -9,7 +9,7 @@ import pytest
 from elastic_core._version import __version__
 from elastic_core.cli.main import COMPLETE_VARIABLE, main
 from elastic_core.errors import PluginError, RendezvousError, WorkerError
-from elastic_core.launcher.options import OPTIONS, Section
+from elastic_core.options.table import OPTIONS, Section
 from elastic_core.run import main as run_main
 
 

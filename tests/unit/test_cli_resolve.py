@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.devices import Node
-from elastic_core.launcher.options import OPTIONS
-from elastic_core.launcher.resolve import resolve
 from elastic_core.numa.nvml import NvidiaGpus
+from elastic_core.options.devices import Node
+from elastic_core.options.resolve import resolve
+from elastic_core.options.table import OPTIONS
 
 
 class FakeNode(Node):
@@ -375,7 +375,7 @@ def test_omp_threads_follow_torchs_default(run, monkeypatch):
     kept = run(nproc_per_node="2", environ={"OMP_NUM_THREADS": "7"}).settings
     assert (kept.omp_threads, kept.notices) == (None, ())
     assert run(nproc_per_node="2", omp_threads="5", environ={"OMP_NUM_THREADS": "7"}).settings.omp_threads == 5
-    monkeypatch.setattr("elastic_core.launcher.omp.usable_cores", lambda: 9)
+    monkeypatch.setattr("elastic_core.options.omp.usable_cores", lambda: 9)
     assert run(nproc_per_node="4", omp_threads="auto").settings.omp_threads == 2
     assert run(nproc_per_node="16", omp_threads="auto").settings.omp_threads == 1
 

@@ -6,12 +6,12 @@ import sys
 import pytest
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher import devices
-from elastic_core.launcher.devices import Node, count_for, visible_count
-from elastic_core.launcher.omp import usable_cores
 from elastic_core.numa import nvml
 from elastic_core.numa.nvml import NvidiaGpus, nvidia_gpus
 from elastic_core.numa.visible import visible_entries
+from elastic_core.options import devices
+from elastic_core.options.devices import Node, count_for, visible_count
+from elastic_core.options.omp import usable_cores
 
 
 class FakeNode(Node):

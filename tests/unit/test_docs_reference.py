@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core import api
-from elastic_core.launcher.options import OPTIONS
+from elastic_core.options.table import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.entrypoint import make_entrypoint
+from elastic_core.options.entrypoint import make_entrypoint
 
 PATH = {"PATH": os.environ["PATH"]}
 

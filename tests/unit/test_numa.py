@@ -5,14 +5,14 @@ import os
 import pytest
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.config import Entrypoint
-from elastic_core.launcher.devices import Node
-from elastic_core.launcher.resolve import resolve
 from elastic_core.multiprocessing.affinity import Binding, bound_to
 from elastic_core.numa import AffinityMode, NumaOptions, binding, gpus
 from elastic_core.numa.binding import bound_cpus
 from elastic_core.numa.nvml import NvidiaGpus
 from elastic_core.numa.topology import Topology, read_ranges, write_ranges
+from elastic_core.options.devices import Node
+from elastic_core.options.resolve import resolve
+from elastic_core.options.settings import Entrypoint
 
 MODES = ("node", "socket", "exclusive", "core-complex")
 

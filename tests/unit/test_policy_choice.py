@@ -3,8 +3,8 @@
 import pytest
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.choices import Choices
-from elastic_core.launcher.policy_choice import is_file, policy_choice, policy_settings
+from elastic_core.options.choices import Choices
+from elastic_core.options.restart_settings import is_file, policy_choice, policy_settings
 from elastic_core.types import PolicySettings
 
 

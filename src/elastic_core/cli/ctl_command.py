@@ -18,7 +18,7 @@ from elastic_core.cli.output import echo, echo_json
 from elastic_core.cli.run_target import complete_run
 from elastic_core.control_plane import client
 from elastic_core.errors import ConfigError, ElasticError
-from elastic_core.launcher.values import nearest
+from elastic_core.options.values import nearest
 from elastic_core.types import Record
 
 _NOT_FOUND: Final = 404

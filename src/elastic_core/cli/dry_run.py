@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from elastic_core.cli.secrets import masked_arguments, masked_text, masked_value
-from elastic_core.launcher.config import RunSettings
-from elastic_core.launcher.draft import Resolution
 from elastic_core.launcher.logs import worker_paths
 from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_plan
 from elastic_core.multiprocessing.layout import rank_paths
 from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
 from elastic_core.numa.topology import write_ranges
+from elastic_core.options.draft import Resolution
+from elastic_core.options.settings import RunSettings
 from elastic_core.types import Round
 
 _RUN_DIR = "<run directory>"

@@ -29,7 +29,7 @@ class _Elastic(LazyCommands):
         """Find the command, or say what was probably meant."""
         name = args[0]
         if name not in _COMMANDS and not ctx.resilient_parsing:
-            from elastic_core.launcher.values import nearest
+            from elastic_core.options.values import nearest
 
             near = nearest(name, _COMMANDS)
             looks_like_script = name.endswith(".py") or "/" in name

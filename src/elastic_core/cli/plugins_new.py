@@ -107,7 +107,7 @@ def _chosen(word: str | None) -> _Kind:
     for kind in _KINDS:
         if kind.word == word:
             return kind
-    from elastic_core.launcher.values import nearest
+    from elastic_core.options.values import nearest
 
     near = nearest(word.lower(), (*_WORDS, *_MEANT))
     raise ConfigError(f"--kind {word!r} is none of {known}", hint=f"--kind {_MEANT.get(near, near) or _WORDS[0]}")

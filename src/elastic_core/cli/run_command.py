@@ -6,7 +6,7 @@ from elastic_core.cli.arguments import read_arguments
 from elastic_core.cli.output import echo
 from elastic_core.cli.run_help import write_options
 from elastic_core.cli.start import start
-from elastic_core.launcher.options import OPTIONS, OptionRow
+from elastic_core.options.table import OPTIONS, OptionRow
 
 _EPILOG = """\b
 Examples:

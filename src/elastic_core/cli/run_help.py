@@ -2,7 +2,7 @@
 
 import click
 
-from elastic_core.launcher.options import OPTIONS, OptionRow, Section
+from elastic_core.options.table import OPTIONS, OptionRow, Section
 
 
 def write_options(formatter: click.HelpFormatter) -> None:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from elastic_core.launcher.options import BY_DEST
 from elastic_core.launcher.store_access import STORE_OPTIONS, StoreChoice, chosen_store
+from elastic_core.options.table import BY_DEST
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -18,7 +18,7 @@ def start(arguments: Arguments) -> int:
         ElasticError: the run can't be started as asked.
     """
     timings = _timings() if "timings" in arguments.given else None
-    from elastic_core.launcher.resolve import resolve
+    from elastic_core.options.resolve import resolve
 
     if arguments.script is None:
         raise ConfigError("no script given", hint="elastic run [OPTIONS] SCRIPT [ARGS...], or elastic run --help")

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.launcher.brought import Brought, HealthServer
-from elastic_core.launcher.config import Entrypoint, RunSettings
 from elastic_core.launcher.entry import entry_of, friendly_entry
 from elastic_core.launcher.given import library_environment
 from elastic_core.launcher.launch_config import LaunchConfig
 from elastic_core.launcher.library import run_for_caller
 from elastic_core.launcher.settings_of import brings_logs, settings_of_config, settings_of_options
+from elastic_core.options.settings import Entrypoint, RunSettings
 
 if TYPE_CHECKING:
     from elastic_core.agent.server.worker_group import RunResult

@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.choices import Choices
-from elastic_core.launcher.config import RunSettings
-from elastic_core.launcher.devices import Node, count_for
-from elastic_core.launcher.entrypoint import LOCAL_RANK_MACRO
 from elastic_core.launcher.given import Given, given_from, library_environment
 from elastic_core.launcher.launch_config import LaunchConfig
-from elastic_core.launcher.options import OPTIONS, OptionRow
-from elastic_core.launcher.values import comma_list, key_values
 from elastic_core.multiprocessing.functions.script import run_script_path
 from elastic_core.multiprocessing.logs_specs import DefaultLogsSpecs
 from elastic_core.multiprocessing.std import Std
+from elastic_core.options.choices import Choices
+from elastic_core.options.devices import Node, count_for
+from elastic_core.options.entrypoint import LOCAL_RANK_MACRO
+from elastic_core.options.settings import RunSettings
+from elastic_core.options.table import OPTIONS, OptionRow
+from elastic_core.options.values import comma_list, key_values
 
 __all__ = [
     "config_from_args",
@@ -273,7 +273,7 @@ def settings_of_args(args: Namespace) -> RunSettings:
     Raises:
         ConfigError: a value can't be, or values contradict each other.
     """
-    from elastic_core.launcher.resolve import resolve
+    from elastic_core.options.resolve import resolve
 
     unset = Choices({}, {})
     given: Given = {}

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from elastic_core.launcher.config import Entrypoint, RunSettings
-from elastic_core.launcher.policy_choice import RULES
+from elastic_core.options.restart_settings import RULES
+from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.plugins.options import OptionValue, convert
 from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS
 from elastic_core.rendezvous.documents import FORMAT

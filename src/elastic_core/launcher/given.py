@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.options import BY_DEST
-from elastic_core.launcher.values import nearest
+from elastic_core.options.table import BY_DEST
+from elastic_core.options.values import nearest
 
 Given = dict[str, str | bool | tuple[str, ...]]
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from elastic_core.agent.parts import Workers
-from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.launcher.reporter import RunReporter
+from elastic_core.options.settings import RunSettings
 from elastic_core.reactor import Reactor
 from elastic_core.types import Failure, NodeSteps, Round, RunSteps
 

@@ -7,8 +7,8 @@ from typing import Final
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ConfigError
 from elastic_core.launcher.brought import HealthServer
-from elastic_core.launcher.config import RunSettings
-from elastic_core.launcher.probing import HEALTH_PORT_VARIABLE
+from elastic_core.options.probing import HEALTH_PORT_VARIABLE
+from elastic_core.options.settings import RunSettings
 
 TIMEOUT_S: Final = 60
 """torch's: without progress for so long the agent counts as dead."""

@@ -23,7 +23,6 @@ from elastic_core.failure.intensity import Intensity
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.runner import HookRunner, NamedHook
 from elastic_core.launcher.brought import NOTHING, Brought
-from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.control import AgentControl
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
 from elastic_core.launcher.health import HealthChecking, LoopPulse
@@ -42,6 +41,7 @@ from elastic_core.multiprocessing.disk import END_S, Disk
 from elastic_core.multiprocessing.group import WorkerGroup
 from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.multiprocessing.sweep import has_strangers
+from elastic_core.options.settings import RunSettings
 from elastic_core.plugins.missing import FAILURE_GROUP, RENDEZVOUS_GROUP
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.reactor import Reactor

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from elastic_core.agent.server.worker_group import RunResult, WorkerState
 from elastic_core.errors import ElasticError, RendezvousError, WorkerError
 from elastic_core.launcher.brought import NOTHING, Brought
-from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.outcome import RunOutcome
+from elastic_core.options.settings import RunSettings
 from elastic_core.types import Failure, FailureClass
 
 if TYPE_CHECKING:

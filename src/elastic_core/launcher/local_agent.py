@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from elastic_core.agent.server.worker_group import RunResult, Worker, WorkerGroup, WorkerState
 from elastic_core.launcher.brought import Brought, HealthServer
-from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.entry import entry_of
 from elastic_core.launcher.given import library_environment
 from elastic_core.launcher.library import run_for_caller
 from elastic_core.launcher.outcome import RunOutcome
 from elastic_core.launcher.settings_of import brings_logs, settings_of_spec
+from elastic_core.options.settings import RunSettings
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.types import RendezvousSettings, Round
 

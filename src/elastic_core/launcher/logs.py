@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.incident_files import INCIDENT_FILE
 from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.launcher.rundir import remove_tree
 from elastic_core.multiprocessing.layout import LogLayout, RankPaths, line_prefix, stream_plans
 from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
 from elastic_core.multiprocessing.std import parse_ranks, parse_std
+from elastic_core.options.settings import RunSettings
 from elastic_core.types import Round
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.agent.states import AgentState
-from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.rundir import RunDirectory
 from elastic_core.messages import Moment
+from elastic_core.options.settings import RunSettings
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
 

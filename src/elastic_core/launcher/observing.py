@@ -13,7 +13,6 @@ from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.events import handlers as event_handlers
 from elastic_core.launcher.agent_events import AgentEvents, Identity
 from elastic_core.launcher.agent_metrics import AgentMetrics
-from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.observers import Observers
 from elastic_core.launcher.observing_feed import Feed, Outlet
 from elastic_core.launcher.outlets import EventOutlet, MetricOutlet, Relay
@@ -33,6 +32,7 @@ from elastic_core.launcher.store_calls import StoreMeter
 from elastic_core.messages import Moment
 from elastic_core.metrics import api as metrics
 from elastic_core.multiprocessing.beat_file import Beats
+from elastic_core.options.settings import RunSettings
 from elastic_core.plugins import observing as plugins
 from elastic_core.plugins.observing import NamedHandler
 from elastic_core.reactor import Reactor

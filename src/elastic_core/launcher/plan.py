@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.config import RunSettings
 from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
+from elastic_core.options.settings import RunSettings
 from elastic_core.types import Record, Round
 
 MACRO = "${local_rank}"

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.plan import WorkerPaths
+from elastic_core.options.settings import RunSettings
 from elastic_core.types import (
     Decision,
     FailedWorker,

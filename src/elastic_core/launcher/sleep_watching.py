@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from elastic_core.agent.parts import Workers
-from elastic_core.launcher.config import RunSettings
 from elastic_core.launcher.reporter import RunReporter
+from elastic_core.options.settings import RunSettings
 from elastic_core.reactor import Reactor
 from elastic_core.types import Failure, Round
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from elastic_core.agent.parts import AgentResult, Workers
 from elastic_core.agent.states import AgentState, Created, Deciding, Ended, Running, Settling
 from elastic_core.clock import SYSTEM_CLOCK, Clock
-from elastic_core.launcher.config import RunSettings
+from elastic_core.options.settings import RunSettings
 from elastic_core.types import Round
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from typing import Final
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
 from elastic_core.errors import BackendUnavailableError, ConfigError, RendezvousConnectionError, WaitExpiredError
-from elastic_core.launcher.choices import Choices
-from elastic_core.launcher.values import key_values, name_of, seconds
+from elastic_core.options.choices import Choices
+from elastic_core.options.values import key_values, name_of, seconds
 from elastic_core.plugins.coordination import store_of_others
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, CoordinationStore, Survey

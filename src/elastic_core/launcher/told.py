@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 from elastic_core.agent.parts import AgentOptions
-from elastic_core.launcher.config import RunSettings
+from elastic_core.options.settings import RunSettings
 from elastic_core.types import PolicySettings, RendezvousSettings
 
 STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})

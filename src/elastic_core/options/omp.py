@@ -5,8 +5,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from elastic_core.launcher.choices import Choices
-from elastic_core.launcher.values import integer
+from elastic_core.options.choices import Choices
+from elastic_core.options.values import integer
 
 
 def omp_threads(choices: Choices, nproc: int, environ: Mapping[str, str]) -> tuple[int | None, str, str | None]:

@@ -1,14 +1,14 @@
 """The options of `elastic run`, one row each: names, environment variable, default, and what people read about them.
 
 Rows with `torch` are torchrun's, with its default and meaning; a test compares them with torch's own parser. Values
-stay text here: `launcher.values` reads them, the same way wherever they come from.
+stay text here: `options.values` reads them, the same way wherever they come from.
 """
 
-from elastic_core.launcher.option_row import OptionRow, Section
-from elastic_core.launcher.options_observing import OBSERVING
-from elastic_core.launcher.options_rest import REST
-from elastic_core.launcher.options_start import START
-from elastic_core.launcher.options_upkeep import UPKEEP
+from elastic_core.options.option import OptionRow, Section
+from elastic_core.options.table_observing import OBSERVING
+from elastic_core.options.table_rest import REST
+from elastic_core.options.table_start import START
+from elastic_core.options.table_upkeep import UPKEEP
 
 __all__ = ["BY_DEST", "OPTIONS", "OptionRow", "Section"]
 

@@ -1,12 +1,12 @@
 """How many workers a node runs, on which devices, with how many threads."""
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.devices import VARIABLES, DeviceCount, Node, count_for, visible_count
-from elastic_core.launcher.draft import Draft
-from elastic_core.launcher.omp import omp_threads
-from elastic_core.launcher.options import BY_DEST
-from elastic_core.launcher.values import integer, nearest, one_of
 from elastic_core.numa.visible import visible_entries
+from elastic_core.options.devices import VARIABLES, DeviceCount, Node, count_for, visible_count
+from elastic_core.options.draft import Draft
+from elastic_core.options.omp import omp_threads
+from elastic_core.options.table import BY_DEST
+from elastic_core.options.values import integer, nearest, one_of
 
 _WORDS = ("auto", "gpu", "cpu", "xpu")
 

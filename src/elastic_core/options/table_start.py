@@ -1,6 +1,6 @@
 """Options about what starts, and where: workers, nodes and their rendezvous."""
 
-from elastic_core.launcher.option_row import OptionRow, Section, row
+from elastic_core.options.option import OptionRow, Section, row
 
 START: tuple[OptionRow, ...] = (
     # --- workers ---

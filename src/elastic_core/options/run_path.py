@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.config import Entrypoint
-from elastic_core.launcher.draft import Draft
-from elastic_core.launcher.entrypoint import LOCAL_RANK_MACRO, make_entrypoint
-from elastic_core.launcher.values import one_of
 from elastic_core.multiprocessing.functions import START_METHODS, FunctionCall
 from elastic_core.multiprocessing.functions.script import run_script_path
+from elastic_core.options.draft import Draft
+from elastic_core.options.entrypoint import LOCAL_RANK_MACRO, make_entrypoint
+from elastic_core.options.settings import Entrypoint
+from elastic_core.options.values import one_of
 
 
 def take_run_path(draft: Draft, script: str, arguments: Sequence[str]) -> Entrypoint:

@@ -3,10 +3,10 @@
 import os
 from pathlib import Path
 
-from elastic_core.launcher.choices import Choices
-from elastic_core.launcher.draft import Draft
-from elastic_core.launcher.values import comma_list, integer, size_bytes
 from elastic_core.multiprocessing.std import Std, parse_ranks, parse_std
+from elastic_core.options.choices import Choices
+from elastic_core.options.draft import Draft
+from elastic_core.options.values import comma_list, integer, size_bytes
 
 _PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 _SMALLEST_FILE_BYTES = 1 << 10

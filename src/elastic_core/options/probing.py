@@ -3,7 +3,7 @@
 from typing import Final, NoReturn
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.draft import Draft
+from elastic_core.options.draft import Draft
 
 HEALTH_PORT_VARIABLE: Final = "TORCHELASTIC_HEALTH_CHECK_PORT"
 UNINTERRUPTIBLE_VARIABLE: Final = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"

@@ -1,6 +1,6 @@
 """Options about metrics and events."""
 
-from elastic_core.launcher.option_row import OptionRow, Section, row
+from elastic_core.options.option import OptionRow, Section, row
 
 OBSERVING: tuple[OptionRow, ...] = (
     row(

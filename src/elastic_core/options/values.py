@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.choices import Choices
-from elastic_core.launcher.options import BY_DEST
+from elastic_core.options.choices import Choices
+from elastic_core.options.table import BY_DEST
 
 _INT = re.compile(r"[+-]?\d+")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)

@@ -3,9 +3,9 @@
 from typing import Final
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.draft import Draft
-from elastic_core.launcher.options import BY_DEST
-from elastic_core.launcher.values import integer, one_of, seconds
+from elastic_core.options.draft import Draft
+from elastic_core.options.table import BY_DEST
+from elastic_core.options.values import integer, one_of, seconds
 
 _CONF_KEYS: Final = ("join_timeout", "connect_timeout")
 """Options that are short for keys of `--rdzv-conf`."""

@@ -1,6 +1,6 @@
 """Options for debugging, and those that are torchrun's alone."""
 
-from elastic_core.launcher.option_row import OptionRow, Section, row
+from elastic_core.options.option import OptionRow, Section, row
 
 REST: tuple[OptionRow, ...] = (
     # --- debugging ---

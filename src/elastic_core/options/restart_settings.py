@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.choices import Choices
-from elastic_core.launcher.draft import Draft
-from elastic_core.launcher.values import exit_codes, integer, key_values, node_range, seconds
+from elastic_core.options.choices import Choices
+from elastic_core.options.draft import Draft
+from elastic_core.options.values import exit_codes, integer, key_values, node_range, seconds
 from elastic_core.types import PolicySettings
 
 RULES: Final = "rules"

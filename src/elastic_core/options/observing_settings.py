@@ -1,7 +1,7 @@
 """Reads the options about metrics and events."""
 
-from elastic_core.launcher.choices import Choices
-from elastic_core.launcher.draft import Draft
+from elastic_core.options.choices import Choices
+from elastic_core.options.draft import Draft
 
 
 def take_observing(draft: Draft) -> None:

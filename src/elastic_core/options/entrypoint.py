@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.config import Entrypoint
-from elastic_core.launcher.values import nearest
 from elastic_core.multiprocessing.functions.call import FunctionCall
+from elastic_core.options.settings import Entrypoint
+from elastic_core.options.values import nearest
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec

@@ -4,19 +4,19 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.choices import Choices
-from elastic_core.launcher.config import Entrypoint
-from elastic_core.launcher.coordination import settle_coordination
-from elastic_core.launcher.devices import Node
-from elastic_core.launcher.draft import Draft, Resolution
-from elastic_core.launcher.entrypoint import make_entrypoint
-from elastic_core.launcher.log_options import resolve_logs
-from elastic_core.launcher.observing_options import take_observing
-from elastic_core.launcher.placement import place_run
-from elastic_core.launcher.policy_choice import take_restarts
-from elastic_core.launcher.probing import take_probes
-from elastic_core.launcher.run_path import check_start_method, for_each_rank, take_run_path
-from elastic_core.launcher.values import (
+from elastic_core.options.choices import Choices
+from elastic_core.options.coordination import settle_coordination
+from elastic_core.options.devices import Node
+from elastic_core.options.draft import Draft, Resolution
+from elastic_core.options.entrypoint import make_entrypoint
+from elastic_core.options.node_settings import place_run
+from elastic_core.options.observing_settings import take_observing
+from elastic_core.options.output_settings import resolve_logs
+from elastic_core.options.probing import take_probes
+from elastic_core.options.restart_settings import take_restarts
+from elastic_core.options.run_path import check_start_method, for_each_rank, take_run_path
+from elastic_core.options.settings import Entrypoint
+from elastic_core.options.values import (
     disabled_plugins,
     integer,
     name_of,
@@ -24,7 +24,7 @@ from elastic_core.launcher.values import (
     seconds,
     signal_names,
 )
-from elastic_core.launcher.workers import place_workers
+from elastic_core.options.worker_settings import place_workers
 
 _SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.options import BY_DEST, OptionRow
+from elastic_core.options.table import BY_DEST, OptionRow
 
 _TRUE = frozenset(("1", "true", "yes", "on", "t", "y"))
 _FALSE = frozenset(("0", "false", "no", "off", "f", "n", ""))

@@ -3,9 +3,9 @@
 import uuid
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.coordination import settle_store, tell_without_store
-from elastic_core.launcher.draft import Draft
-from elastic_core.launcher.values import integer, key_values, name_of
+from elastic_core.options.coordination import settle_store, tell_without_store
+from elastic_core.options.draft import Draft
+from elastic_core.options.values import integer, key_values, name_of
 
 _DEFAULT_STATIC_PORT = 29500
 _RENDEZVOUS = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf")

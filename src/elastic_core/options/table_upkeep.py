@@ -1,6 +1,6 @@
 """Options about what happens afterwards: restarts, logs, signals."""
 
-from elastic_core.launcher.option_row import OptionRow, Section, row
+from elastic_core.options.option import OptionRow, Section, row
 
 UPKEEP: tuple[OptionRow, ...] = (
     # --- restarts ---

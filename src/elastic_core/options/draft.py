@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from elastic_core.launcher.choices import Choices
-from elastic_core.launcher.config import RunSettings
+from elastic_core.options.choices import Choices
+from elastic_core.options.settings import RunSettings
 from elastic_core.types import Record
 
 
