@@ -23,12 +23,12 @@ from benchmarks.member_stores import STORES, Watching
 from benchmarks.sockets import Sockets
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import BackendError
-from elastic_core.rendezvous import member_messages as m
-from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
-from elastic_core.rendezvous.driver import Driver
 from elastic_core.rendezvous.handler import NoServices
-from elastic_core.rendezvous.machine import step
-from elastic_core.rendezvous.membership import State
+from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member.coordinated import CoordinatedRendezvous
+from elastic_core.rendezvous.member.driver import Driver
+from elastic_core.rendezvous.member.machine import step
+from elastic_core.rendezvous.member.state import State
 from elastic_core.rendezvous.store import Revisions
 from elastic_core.types import RendezvousSettings
 

@@ -12,7 +12,7 @@ from elastic_core.api import (
     Topic,
     WaitBudget,
 )
-from elastic_core.rendezvous.documents import ControlDocument, MemberRecord, RoundDocument, decode, encode
+from elastic_core.rendezvous.member.documents import ControlDocument, MemberRecord, RoundDocument, decode, encode
 
 VALUES = {
     "rubbish": b"rubbish",

@@ -39,11 +39,12 @@ from elastic_core.messages import (
 )
 from elastic_core.plugins.hookspecs import hookimpl
 from elastic_core.plugins.torch_side import torch_handler
-from elastic_core.rendezvous.address import route_source
-from elastic_core.rendezvous.endpoint import Address, Endpoint, dial, is_ip, parse_endpoint, resolve
 from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler
-from elastic_core.rendezvous.hosted_server import HostedProcess, KeptFolder, hosted_environment
-from elastic_core.rendezvous.interrupt import Interrupt
+from elastic_core.rendezvous.net.address import route_source
+from elastic_core.rendezvous.net.endpoint import Address, Endpoint, dial, is_ip, parse_endpoint, resolve
+from elastic_core.rendezvous.net.hosted_server import HostedProcess, KeptFolder, hosted_environment
+from elastic_core.rendezvous.net.interrupt import Interrupt
+from elastic_core.rendezvous.net.tls import Login, Tls, start_tls, tls_context, tls_failure, waker
 from elastic_core.rendezvous.store import (
     CONTROL_KEY,
     ROUND_KEY,
@@ -61,7 +62,6 @@ from elastic_core.rendezvous.store import (
     compare,
     own_content,
 )
-from elastic_core.rendezvous.tls import Login, Tls, start_tls, tls_context, tls_failure, waker
 from elastic_core.types import (
     API_VERSION,
     AddEnvironment,

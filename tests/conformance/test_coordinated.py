@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
+from elastic_core.rendezvous.member.coordinated import CoordinatedRendezvous
 from elastic_core.testing import MemoryServer, MemoryStore, RendezvousConformance, rendezvous_settings
 
 

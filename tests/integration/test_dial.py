@@ -9,8 +9,8 @@ import pytest
 
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import BackendUnavailableError, WaitCancelledError, WaitExpiredError
-from elastic_core.rendezvous import address, endpoint
-from elastic_core.rendezvous.endpoint import ask, dial, resolve
+from elastic_core.rendezvous.net import address, endpoint
+from elastic_core.rendezvous.net.endpoint import ask, dial, resolve
 from patience import kept
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.errors import ConfigError
-from elastic_core.rendezvous import peers
-from elastic_core.rendezvous.documents import RosterEntry
-from elastic_core.rendezvous.peers import PeerEndpoint, PeerNames, ask_peers
+from elastic_core.rendezvous.member.documents import RosterEntry
+from elastic_core.rendezvous.net import peers
+from elastic_core.rendezvous.net.peers import PeerEndpoint, PeerNames, ask_peers
 from support import wait_for
 
 

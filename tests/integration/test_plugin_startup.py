@@ -22,5 +22,5 @@ def test_built_ins_load_without_importlib_metadata_or_anything_heavy():
     assert "elastic_core.rendezvous.local" in loaded
     for module in ("torch", "numpy", "asyncio", "importlib.metadata", "email", "difflib", "subprocess", "redis"):
         assert module not in loaded
-    for module in ("elastic_core.rendezvous.coordinated", "elastic_rdzv_redis", "elastic_rdzv_static"):
+    for module in ("elastic_core.rendezvous.member.coordinated", "elastic_rdzv_redis", "elastic_rdzv_static"):
         assert module not in loaded

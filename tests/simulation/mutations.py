@@ -6,9 +6,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.rendezvous import acting, duties, forming, hearing, heeding, leading, machine, which_run
-from elastic_core.rendezvous import member_messages as m
-from elastic_core.rendezvous.membership import NEVER_S, Me, question_about
+from elastic_core.rendezvous.member import acting, forming, machine
+from elastic_core.rendezvous.member import admission as which_run
+from elastic_core.rendezvous.member import announce as heeding
+from elastic_core.rendezvous.member import duty as leading
+from elastic_core.rendezvous.member import leader as duties
+from elastic_core.rendezvous.member import observe as hearing
+from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member.state import NEVER_S, Me, question_about
 from elastic_core.testing import simulation_scenario as s
 from elastic_core.testing.simulation_scenario import Scenario
 from elastic_core.testing.store_model import StoreModel

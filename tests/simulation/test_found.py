@@ -2,11 +2,11 @@
 
 from msgspec.structs import replace
 
-from elastic_core.rendezvous import member_messages as m
-from elastic_core.rendezvous.documents import ControlDocument, MemberRecord, decode
-from elastic_core.rendezvous.hearing import hear
-from elastic_core.rendezvous.machine import step
-from elastic_core.rendezvous.membership import Me, State, Trouble, Want
+from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member.documents import ControlDocument, MemberRecord, decode
+from elastic_core.rendezvous.member.machine import step
+from elastic_core.rendezvous.member.observe import hear
+from elastic_core.rendezvous.member.state import Me, State, Trouble, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Revisions, Seat, Topic, Watched
 
 ME = Me(node="n1", incarnation="n1#1", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=2, max_nodes=4)

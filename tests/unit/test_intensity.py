@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from elastic_core.errors import ConfigError
 from elastic_core.failure.intensity import Intensity
 from elastic_core.history import cost_a_restart, remembered
-from elastic_core.rendezvous.documents import ControlDocument, decode, encode
+from elastic_core.rendezvous.member.documents import ControlDocument, decode, encode
 from elastic_core.types import Failure, FailureClass, Ignore, PolicySettings, Restart, Stop
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from elastic_core.api import BackendRefusedError, BackendUnavailableError, RendezvousStateError, own_content
-from elastic_core.rendezvous.documents import LARGEST_BYTES, ControlDocument, MemberRecord, RoundDocument, decode
+from elastic_core.rendezvous.member.documents import LARGEST_BYTES, ControlDocument, MemberRecord, RoundDocument, decode
 
 
 @pytest.mark.parametrize("kind", [ControlDocument, RoundDocument, MemberRecord])

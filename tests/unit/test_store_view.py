@@ -7,7 +7,7 @@ import pytest
 from elastic_core.errors import ConfigError, RendezvousStateError
 from elastic_core.launcher.store_access import Reading, StoreChoice
 from elastic_core.launcher.store_view import StoredRun
-from elastic_core.rendezvous.documents import (
+from elastic_core.rendezvous.member.documents import (
     ControlDocument,
     Ending,
     MemberRecord,

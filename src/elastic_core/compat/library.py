@@ -6,8 +6,8 @@ from typing import Any
 from elastic_core.compat.hosted import HostedRendezvous
 from elastic_core.errors import ElasticError
 from elastic_core.plugins.registry import PluginRegistry
-from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
 from elastic_core.rendezvous.dynamic import DynamicRendezvousHandler
+from elastic_core.rendezvous.member.coordinated import CoordinatedRendezvous
 from elastic_core.rendezvous.parameters import RendezvousParameters
 from elastic_core.types import RendezvousSettings
 

@@ -25,9 +25,9 @@ from elastic_core.errors import (
 )
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.rendezvous.alone import AloneRounds, AloneServices
-from elastic_core.rendezvous.documents import FORMAT
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.identity import attempt_from_environment
+from elastic_core.rendezvous.member.documents import FORMAT
 from elastic_core.types import Capability, RendezvousSettings
 
 TORCH_RENDEZVOUS = "torch.distributed.elastic.rendezvous"

@@ -16,7 +16,7 @@ from elastic_core.launcher.run_view import (
     decision_words,
 )
 from elastic_core.launcher.store_access import Reading, StoreChoice
-from elastic_core.rendezvous.documents import FORMAT, RosterEntry
+from elastic_core.rendezvous.member.documents import FORMAT, RosterEntry
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
 
 LOST: Final = "lost"

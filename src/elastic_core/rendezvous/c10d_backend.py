@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import ElasticError, RendezvousConnectionError, RendezvousStateError
-from elastic_core.rendezvous.address import is_loopback
 from elastic_core.rendezvous.asker import Asker
+from elastic_core.rendezvous.net.address import is_loopback
 from elastic_core.rendezvous.parameters import RendezvousParameters
 from elastic_core.rendezvous.state_backend import RendezvousBackend, Token
 from elastic_core.rendezvous.torch_endpoint import parse_rendezvous_endpoint

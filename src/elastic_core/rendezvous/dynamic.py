@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from elastic_core import types
 from elastic_core.encoding import clean
 from elastic_core.rendezvous.alone import AloneRounds, AloneServices, RoundStore
-from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
 from elastic_core.rendezvous.handler import AgentServices
+from elastic_core.rendezvous.member.coordinated import CoordinatedRendezvous
 from elastic_core.rendezvous.parameters import RendezvousParameters
 from elastic_core.rendezvous.state_store import StateStore
 from elastic_core.rendezvous.store import CoordinationStore

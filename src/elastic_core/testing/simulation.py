@@ -14,9 +14,9 @@ What cannot hold, and is therefore not played:
 import random
 from collections.abc import Callable
 
-from elastic_core.rendezvous.documents import ControlDocument, RosterEntry, RoundDocument, decode
-from elastic_core.rendezvous.leading import ended
-from elastic_core.rendezvous.membership import Want
+from elastic_core.rendezvous.member.documents import ControlDocument, RosterEntry, RoundDocument, decode
+from elastic_core.rendezvous.member.duty import ended
+from elastic_core.rendezvous.member.state import Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
 from elastic_core.testing.simulation_checks import TRACE_LENGTH, Checks, Report, Violation
 from elastic_core.testing.simulation_faults import Faults

@@ -3,8 +3,8 @@
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 
-from elastic_core.rendezvous.documents import ControlDocument, Ending, RoundDocument, Verdict, decode
-from elastic_core.rendezvous.membership import question_about
+from elastic_core.rendezvous.member.documents import ControlDocument, Ending, RoundDocument, Verdict, decode
+from elastic_core.rendezvous.member.state import question_about
 from elastic_core.rendezvous.store import CONTROL_KEY
 from elastic_core.testing.simulation_scenario import STORE_AWAY, Scenario
 from elastic_core.types import Decided, Record, Restart

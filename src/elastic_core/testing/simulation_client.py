@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from elastic_core.rendezvous import member_messages as m
-from elastic_core.rendezvous.documents import ControlDocument, MemberRecord, RoundDocument, decode, encode
-from elastic_core.rendezvous.machine import step
-from elastic_core.rendezvous.membership import NEVER_S, Me, State
-from elastic_core.rendezvous.roster import Candidate
+from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member.documents import ControlDocument, MemberRecord, RoundDocument, decode, encode
+from elastic_core.rendezvous.member.machine import step
+from elastic_core.rendezvous.member.roster import Candidate
+from elastic_core.rendezvous.member.state import NEVER_S, Me, State
 from elastic_core.rendezvous.store import (
     CONTROL_KEY,
     Document,

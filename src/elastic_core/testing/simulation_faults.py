@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from elastic_core.rendezvous.membership import Want
+from elastic_core.rendezvous.member.state import Want
 from elastic_core.testing import simulation_scenario as s
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from elastic_core.failure.evidence import first_cause
-from elastic_core.rendezvous import member_messages as m
-from elastic_core.rendezvous.documents import (
+from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member.documents import (
     Ending,
     RoundDocument,
     Verdict,
 )
-from elastic_core.rendezvous.membership import Want
+from elastic_core.rendezvous.member.state import Want
 from elastic_core.testing.simulation_client import SimulatedClient
 from elastic_core.types import (
     Decided,

@@ -1,0 +1,218 @@
+"""Whether the run in the store is a member's own, and what it does about another one: a rule of `heeding`. Pure.
+
+A newcomer stands at the *door* until it knows. A run with a verdict answers those who come late. One without goes on
+while somebody of it is alive; when nobody has been for its lease and its last call, it is over: so long the newcomer
+waits, from when it could first read the store, for members whose leases ended while the store was away.
+"""
+
+import math
+
+from msgspec.structs import replace
+
+from elastic_core.rendezvous.identity import compare_fingerprints, mismatch_error, mismatch_warning
+from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member.documents import ControlDocument, Verdict
+from elastic_core.rendezvous.member.outage import NOTHING, Heeded, stop, store_failure
+from elastic_core.rendezvous.member.roster import given_id
+from elastic_core.rendezvous.member.state import LONG_AGO_S, Me, State, Want
+from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
+from elastic_core.types import Decided, FailureClass, RoundEnded, Stop
+
+ANSWER_S = 60.0
+"""How long a verdict answers those who come late, where nobody has said which attempt this is."""
+KEEP_DONE_S = 24 * 3600.0
+"""How long it stands after a success, and answers those who were given the same attempt."""
+KEEP_FAILED_S = 600.0
+"""The same after a failure."""
+
+
+def meet(state: State, now_s: float) -> Heeded:
+    """Find out whether the run in the store is this member's."""
+    control = state.control
+    if CONTROL_KEY not in state.fresh or control is None or state.begin or control.epoch == state.epoch:
+        return state, NOTHING
+    if state.want in (Want.NOTHING, Want.LEAVE):
+        return state, NOTHING
+    if state.epoch:
+        return _meet_other(state, control, now_s)
+    if control.verdict is not None:
+        return _meet_verdict(state, control, control.verdict, now_s)
+    return _meet_standing(state, control, now_s)
+
+
+def _later(control: ControlDocument, me: Me) -> int:
+    """Return how much later the attempt of a run is than a member's own; 0 of two jobs, which have no order."""
+    return control.attempt - me.attempt if not _other_job(control, me) else 0
+
+
+def _other_job(control: ControlDocument, me: Me) -> bool:
+    return bool(control.job and me.job) and control.job != me.job
+
+
+def _has_round(state: State, control: ControlDocument) -> bool:
+    return state.round is not None and state.round.epoch == control.epoch
+
+
+def _meet_verdict(state: State, control: ControlDocument, verdict: Verdict, now_s: float) -> Heeded:
+    """Give a latecomer the verdict; let a node that was there, or comes when that is long ago, begin a new run."""
+    if ROUND_KEY not in state.fresh:
+        return state, NOTHING
+    me, round_ = state.me, state.round
+    came_again = round_ is not None and any(given_id(entry.node) == me.node for entry in round_.roster)
+    if not _has_round(state, control) or came_again or control.attempt != me.attempt or _other_job(control, me):
+        return replace(state, begin=True), NOTHING
+    ended = state.ended
+    if ended is None or ended.epoch != control.epoch:
+        return state, NOTHING  # how long ago that was is read with the document
+    if now_s - ended.at_s >= _answers_s(control, verdict, me):
+        return replace(state, begin=True), NOTHING
+    if ended.known or _given(control, me) or _is_alive(state, control):
+        return closed(state, verdict, now_s)
+    ended_how = "has ended well" if verdict.outcome == "done" else "has failed"
+    text = f"run {me.run_id!r} {ended_how}, and {me.where} can't say when: a new run begins in {ANSWER_S:g} s"
+    return _say_once(state, text)
+
+
+def _given(control: ControlDocument, me: Me) -> bool:
+    return control.given and me.attempt_given
+
+
+def _answers_s(control: ControlDocument, verdict: Verdict, me: Me) -> float:
+    """Return for how long after the run's end its verdict is this member's."""
+    if not _given(control, me):
+        return ANSWER_S
+    return KEEP_DONE_S if verdict.outcome == "done" else KEEP_FAILED_S
+
+
+def closed(state: State, verdict: Verdict, now_s: float) -> Heeded:
+    """Tell a node that would join how the run has ended, and that nothing was started."""
+    me, control, ended = state.me, state.control, state.ended
+    ended_how = "has ended well" if verdict.outcome == "done" else "has failed"
+    why = f"{verdict.failure.summary}; {verdict.reason}" if verdict.failure is not None else verdict.reason
+    again = "another --rdzv-id or --rdzv-attempt begins a new run"
+    if ended is not None and control is not None and ended.epoch == control.epoch and ended.known:
+        ended_how += f" {_ago(now_s - ended.at_s)} ago"
+        if not _given(control, me):
+            left_s = max(1, math.ceil(ended.at_s + ANSWER_S - now_s))
+            again += f", and so does the same line in {left_s} s"
+    nothing = "; nothing was started on this node" if state.mine is None else ""
+    what = f"run {me.run_id!r} {ended_how}: {why}{nothing}"
+    failed = m.JoinFailed(kind="closed", what=what, hint=again, exit_code=verdict.exit_code)
+    return replace(state, want=Want.NOTHING, verdict_told=True), (failed,)
+
+
+def _ago(age_s: float) -> str:
+    """Return an age for people: 12 s, 5 min, 3 h."""
+    if age_s < 120:
+        return f"{age_s:.0f} s"
+    return f"{age_s / 60:.0f} min" if age_s < 7200 else f"{age_s / 3600:.0f} h"
+
+
+def _say_once(state: State, text: str) -> Heeded:
+    return (state, NOTHING) if state.door_said else (replace(state, door_said=True), (m.Said(text=text),))
+
+
+# --- a run without a verdict
+
+
+def _meet_standing(state: State, control: ControlDocument, now_s: float) -> Heeded:
+    """Join the run, begin a new one in its place, or wait until it is clear which."""
+    me, later = state.me, _later(control, state.me)
+    if later < 0:
+        return replace(state, begin=True), NOTHING
+    if ROUND_KEY not in state.fresh:
+        return state, NOTHING
+    fits = not later and not compare_fingerprints(me.fingerprint, control.fingerprint, me.allow_mismatch)[0]
+    # Without a round it has cost nobody anything: a thousand nodes that begin together need not look at each other.
+    if _is_alive(state, control) or (fits and not _has_round(state, control)):
+        return _superseded(state, control) if later else _compare(state, control)
+    if is_over(state, control):
+        return replace(state, begin=True), NOTHING
+    if not _has_round(state, control) or not _is_empty(state, control):
+        return state, NOTHING
+    text = f"run {me.run_id!r} has no live node: a new run begins in {_over_s(control, me):g} s unless one comes back"
+    return _say_once(state, text)
+
+
+def _over_s(control: ControlDocument, me: Me) -> float:
+    return control.over_s or me.over_s
+
+
+def _is_alive(state: State, control: ControlDocument) -> bool:
+    door = state.door
+    return door is not None and door.epoch == control.epoch and door.alive
+
+
+def _is_empty(state: State, control: ControlDocument) -> bool:
+    door = state.door
+    return door is not None and door.epoch == control.epoch and not door.alive
+
+
+def is_over(state: State, control: ControlDocument) -> bool:
+    """Return whether nobody of a run has been alive for so long that it is over: by what was looked at since then."""
+    door = state.door
+    return _is_empty(state, control) and door is not None and door.looked_s >= door.empty_s + _over_s(control, state.me)
+
+
+def looks_again_s(state: State, control: ControlDocument) -> float:
+    """Return when a newcomer at the door looks again who is alive."""
+    door = state.door
+    if door is None or door.epoch != control.epoch:
+        return LONG_AGO_S
+    next_s = door.looked_s + state.me.period_s
+    over_s = door.empty_s + _over_s(control, state.me)
+    return min(next_s, over_s) if not door.alive and door.looked_s < over_s else next_s
+
+
+def _superseded(state: State, control: ControlDocument) -> Heeded:
+    what = f"attempt {control.attempt} of run {state.me.run_id!r} has begun, and this node is of attempt"
+    what = f"{what} {state.me.attempt}"
+    if state.want is Want.RUN or state.awaiting:
+        failure = replace(store_failure(state, what), failure_class=FailureClass.RENDEZVOUS)
+        return stop(state, Decided(decision=Stop(reason=what, rule="attempt"), failure=failure))
+    if state.want is not Want.JOIN:
+        return state, NOTHING
+    hint = "a higher --rdzv-attempt, or leave the run to the others"
+    return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="refused", what=what, hint=hint),)
+
+
+def _compare(state: State, control: ControlDocument) -> Heeded:
+    me = state.me
+    refusals, warnings = compare_fingerprints(me.fingerprint, control.fingerprint, me.allow_mismatch)
+    if refusals:
+        error = mismatch_error(me.run_id, me.where, refusals)
+        failed = m.JoinFailed(kind="refused", what=error.what, hint=error.hint)
+        return replace(state, want=Want.NOTHING), (failed,)
+    told = (m.Said(text=mismatch_warning(me.run_id, warnings)),) if warnings else ()
+    return replace(state, epoch=control.epoch, kept=control, kept_round=None, door=None), told
+
+
+def _meet_other(state: State, control: ControlDocument, now_s: float) -> Heeded:
+    """Decide between the run that this member is of and another one that stands in the store.
+
+    One that has no round yet was begun after the store had lost ours: ours is put back (by `machine`).
+    """
+    if _later(control, state.me) > 0:
+        return _superseded(state, control)
+    if ROUND_KEY not in state.fresh:
+        return state, NOTHING
+    if puts_back(state) and not _has_round(state, control):
+        return state, NOTHING
+    told: tuple[m.Announcement, ...] = ()
+    if state.want is Want.RUN or state.awaiting:
+        change = RoundEnded(reason="the store lost this run, and another has begun", stop_within_s=0.0)
+        state, told = stop(state, change)
+    state = replace(state, epoch="", kept=None, kept_round=None)
+    # A node that waits goes over at once: whoever leads there must hear in time which tokens it has seen.
+    return meet(state, now_s) if state.want is Want.JOIN else (state, told)
+
+
+def puts_back(state: State) -> bool:
+    """Return whether this member would put its copy of the control document in the place of another run's."""
+    control = state.control
+    return (
+        state.kept is not None
+        and state.kept_round is not None
+        and state.want in (Want.RUN, Want.STOP)
+        and (control is None or (control.verdict is None and control.attempt == state.me.attempt))
+    )

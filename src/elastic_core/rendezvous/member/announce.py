@@ -1,0 +1,350 @@
+"""What follows from what a member knows, without asking anybody: what its agent must be told. Pure.
+
+Each rule looks at the state alone and may be applied again and again; one that has nothing (more) to say changes
+nothing.
+"""
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member.admission import closed, meet
+from elastic_core.rendezvous.member.documents import (
+    ControlDocument,
+    Ending,
+    MemberRecord,
+    RoundDocument,
+    StopOrder,
+    Verdict,
+)
+from elastic_core.rendezvous.member.duty import ended
+from elastic_core.rendezvous.member.observe import MEMBERS, SAY_EVERY_S
+from elastic_core.rendezvous.member.outage import (
+    NOTHING,
+    Heeded,
+    end_alone,
+    host_lost,
+    keep_lease,
+    leave_to_agent,
+    misses_host_s,
+    stop,
+    store_failure,
+    tell_outage,
+)
+from elastic_core.rendezvous.member.protocol import Announcement
+from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, Progress, State, Want
+from elastic_core.rendezvous.member.steps_heeded import tell_steps
+from elastic_core.rendezvous.member.texts import missing, nodes, timed_out, waiting
+from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
+from elastic_core.types import Decided, FailureClass, NodeReport, Restart, RoundEnded, Stop, StopOrdered
+
+PART_S = 0.5
+"""How long a node that was told to stop waits, without workers, for the others to have noticed."""
+NAMES_LIMIT = 64
+"""Up to so many members a waiting node reads who they are; beyond, it only counts them."""
+
+
+def heed(state: State, now_s: float) -> Heeded:
+    """Return the state after all that follows from it, and what to tell the agent, in order."""
+    told: list[Announcement] = []
+    for rule in _RULES:
+        state, announcements = rule(state, now_s)
+        told += announcements
+    return state, tuple(told)
+
+
+def record_of(state: State) -> MemberRecord:
+    """Return what this member says of itself."""
+    me = state.me
+    mine = state.mine
+    said: str = "ready"
+    if state.want in (Want.RUN, Want.STOP):
+        said = state.progress.value if state.want is Want.RUN else _stopping(state)
+        if state.leaving and said != "done":
+            said = "leaving"
+    return MemberRecord(
+        epoch=state.epoch,
+        node=me.node,
+        state=said,  # type: ignore[arg-type]  # Progress has the same words
+        seen=state.seen,
+        token=mine.token if mine is not None else 0,
+        nonce=mine.nonce if mine is not None else "",
+        address=state.address,
+        alternative=state.alternative,
+        master=me.master,
+        agent_port=state.agent_port,
+        master_port=state.master_port,
+        nproc=me.nproc,
+        role=me.role,
+        rank_hint=me.rank_hint,
+        boot=me.boot,
+        report=_told_in_time(state) if state.want is Want.STOP else None,
+        steps=state.steps if state.want is Want.RUN else None,
+    )
+
+
+def _told_in_time(state: State) -> NodeReport | None:
+    """Return what this node has seen, by the time at which the order stood: that is the same for all."""
+    report = state.report
+    return report if report is None or not state.lag_s else replace(report, age_s=report.age_s + state.lag_s)
+
+
+def _stopping(state: State) -> str:
+    """Return what a member says of itself whose workers are being stopped, or have been."""
+    if state.report is None or not state.report.final:
+        return "running"
+    return "done" if state.progress is Progress.DONE else "stopped"
+
+
+def own_round(state: State) -> RoundDocument | None:
+    """Return the run's round as it stands; None: there is none, or it is not known."""
+    round_ = state.round
+    return round_ if round_ is not None and ROUND_KEY in state.fresh and round_.epoch == state.epoch else None
+
+
+# --- what was decided
+
+
+def _control(state: State, now_s: float) -> Heeded:
+    control = state.control
+    if CONTROL_KEY not in state.fresh or control is None or not state.epoch or control.epoch != state.epoch:
+        return state, NOTHING
+    ordering = state.order is not None
+    state = _unsay(state, control)
+    if ordering and state.order is None:
+        state = replace(state, lag_s=state.lag_s or now_s - state.stopped_s)
+    if control.verdict is not None:
+        return _verdict(state, control.verdict, now_s)
+    ending, mine = control.ending, state.mine
+    if mine is None:
+        return state, NOTHING
+    if ending is None or (ending.token, ending.nonce) != (mine.token, mine.nonce):
+        return _ordered(state, control.stopping, now_s)
+    if state.told >= ending.token or state.want not in (Want.RUN, Want.STOP):
+        return state, NOTHING
+    return replace(state, told=ending.token, want=Want.STOP), (m.Changed(change=_change(ending)),)
+
+
+def _unsay(state: State, control: ControlDocument) -> State:
+    """Forget what this node was about to publish and others have said already: the first word stands."""
+    post, order = state.post, state.order
+    if post is not None and (control.verdict is not None or _is_over(control, post.token, post.nonce)):
+        state = replace(state, post=None)
+    if order is None:
+        return state
+    if control.verdict is not None or _is_over(control, order.token, order.nonce):
+        return replace(state, order=None)
+    stands = control.stopping
+    if stands is None or (stands.token, stands.nonce) != (order.token, order.nonce):
+        return state
+    # Another node was first: what failed here is in that order's place nowhere, so this node's record has it.
+    report = state.report if stands.incarnation == order.incarnation else state.report or order.report
+    return replace(state, order=None, report=report)
+
+
+def _is_over(control: ControlDocument, token: int, nonce: str) -> bool:
+    ending = control.ending
+    return ending is not None and (ending.token > token or (ending.token, ending.nonce) == (token, nonce))
+
+
+def _ordered(state: State, stopping: StopOrder | None, now_s: float) -> Heeded:
+    """Pass the order to stop on to the agent."""
+    mine = state.mine
+    assert mine is not None
+    if stopping is None or (stopping.token, stopping.nonce) != (mine.token, mine.nonce):
+        return _order_again(state), NOTHING
+    if state.want is not Want.RUN or state.stop_told >= stopping.token:
+        return state, NOTHING
+    state = replace(state, want=Want.STOP, stop_told=stopping.token, stopped_s=now_s, lag_s=0.0, stands=stopping)
+    return state, (m.Changed(change=StopOrdered(reason=stopping.reason, by=stopping.by)),)
+
+
+def _order_again(state: State) -> State:
+    """Put back an order that the store has lost: this node has stopped its workers for it."""
+    order, control = state.stands, state.control
+    if not state.awaiting or order is None or control is None or _is_over(control, order.token, order.nonce):
+        return state
+    return replace(state, order=order)
+
+
+def _change(ending: Ending) -> RoundEnded | Decided:
+    if ending.kind == "restart":
+        decision = Restart(
+            delay_s=ending.delay_s, exclude_nodes=ending.exclude, exclude_s=ending.exclude_s, rule=ending.rule
+        )
+        if ending.failure is not None and isinstance(ending.failure.decision, Restart):
+            decision = replace(decision, reason=ending.failure.decision.reason)
+        return Decided(decision=decision, failure=ending.failure, evidence=ending.evidence)
+    if ending.kind == "asked":
+        return Decided(decision=Restart(rule=ending.reason))
+    return RoundEnded(reason=ending.reason, lost=ending.lost, arrived=ending.arrived)
+
+
+def _verdict(state: State, verdict: Verdict, now_s: float) -> Heeded:
+    if state.verdict_told:
+        return state, NOTHING
+    if state.want is Want.JOIN:
+        return closed(state, verdict, now_s)
+    if state.want not in (Want.RUN, Want.STOP):
+        return state, NOTHING
+    decision = Stop(reason=verdict.reason, outcome=verdict.outcome, rule=verdict.rule)
+    failure = verdict.failure
+    if failure is None and verdict.outcome == "failed":
+        failure = replace(store_failure(state, verdict.reason), failure_class=FailureClass.NODE_LOST)
+        failure = replace(failure, node_id=verdict.by, exit_code=verdict.exit_code)
+    state = replace(state, want=Want.STOP, verdict_told=True)
+    return state, (m.Changed(change=Decided(decision=decision, failure=failure, evidence=verdict.evidence)),)
+
+
+# --- the round
+
+
+def _round(state: State, now_s: float) -> Heeded:
+    round_, control = own_round(state), state.control
+    if round_ is None or CONTROL_KEY not in state.fresh or control is None or control.epoch != state.epoch:
+        return state, NOTHING
+    if state.kept_round is None or round_.token >= state.kept_round.token:
+        state = replace(state, kept_round=round_)
+    state = replace(state, seen=max(state.seen, round_.token), clock=_clock(state, round_, now_s))
+    if state.post is not None and round_.token > state.post.token:
+        # The run has gone on without it: what was decided here is about a round that is no more.
+        state = replace(state, post=None)
+        if state.want is Want.STOP:
+            reason = "the others have formed a round without this node"
+            return stop(state, RoundEnded(reason=reason, lost=(state.me.node,), stop_within_s=0.0))
+    if state.want is Want.RUN or state.awaiting:
+        return _evicted(state, round_)
+    if state.want is not Want.JOIN or control.verdict is not None:
+        return state, NOTHING
+    if ended(control, round_):
+        return (replace(state, spare=False, waiting_s=now_s), NOTHING) if state.spare else (state, NOTHING)
+    rank = round_.rank_of(state.me.incarnation)
+    last = state.mine.token if state.mine is not None else 0
+    if rank is None or round_.token <= last:
+        return _spare(state, round_, now_s)
+    if state.seat is None or now_s - state.confirmed_s > state.me.ttl_s / 2:
+        return replace(state, renew_s=now_s), NOTHING  # not without a lease that lasts
+    return _formed(state, round_, rank, control, now_s)
+
+
+def _clock(state: State, round_: RoundDocument, now_s: float) -> tuple[str, float]:
+    """Return the run's clock: what is read late can only say that the run is younger than it is."""
+    began_s = now_s - round_.at_s
+    known = state.clock
+    return (round_.epoch, began_s if known is None or known[0] != round_.epoch else min(known[1], began_s))
+
+
+def _formed(state: State, round_: RoundDocument, rank: int, control: ControlDocument, now_s: float) -> Heeded:
+    state = replace(
+        state,
+        want=Want.RUN,
+        mine=round_,
+        progress=Progress.RUNNING,
+        steps_wanted=0,
+        steps_asked=0,
+        steps_heard=0,
+        steps=None,
+        spare=False,
+        say_s=NEVER_S,
+        fresh=state.fresh - {MEMBERS},
+        members_read_s=LONG_AGO_S,  # what members said before the round says nothing about it
+    )
+    fenced = m.Fenced(until_s=state.fence_s)
+    return state, (fenced, m.Formed(document=round_, rank=rank, history=control.failures, at_s=state.run_s(now_s)))
+
+
+def _evicted(state: State, round_: RoundDocument) -> Heeded:
+    mine = state.mine
+    if mine is None or round_.token < mine.token or (round_.token, round_.nonce) == (mine.token, mine.nonce):
+        return state, NOTHING
+    reason = "the others have formed a round without this node"
+    return stop(state, RoundEnded(reason=reason, lost=(state.me.node,), stop_within_s=0.0))
+
+
+def _spare(state: State, round_: RoundDocument, now_s: float) -> Heeded:
+    """Wait beside a round that runs: as long as it takes."""
+    state = replace(state, spare=True, waiting_s=now_s)
+    me = state.me
+    if me.spares is not None and MEMBERS in state.fresh and state.seat is not None and _surplus(state, round_):
+        size = nodes(len(round_.roster))
+        what = f"run {me.run_id!r} is full ({size}, --spares {me.spares}): this node is not needed"
+        failed = m.JoinFailed(kind="not needed", what=what, exit_code=0)
+        return replace(state, want=Want.NOTHING), (failed,)
+    if me.spares is not None and MEMBERS not in state.fresh:
+        return state, NOTHING  # who else waits decides whether this node is needed
+    here = round_.rank_of(me.incarnation) is not None  # the others will notice that this node has left it
+    if state.spare_said or here or len(round_.roster) < me.max_nodes:
+        return state, NOTHING
+    text = f"run {me.run_id!r} is full ({nodes(len(round_.roster))}): waiting as a spare"
+    return replace(state, spare_said=True, say_s=NEVER_S), (m.Said(text=text),)
+
+
+def _surplus(state: State, round_: RoundDocument) -> bool:
+    assert state.seat is not None
+    number, incarnations = state.seat.number, round_.incarnations
+    before = [
+        member
+        for member in state.members
+        if member.seat < number and member.incarnation not in incarnations and member.record.epoch == state.epoch
+    ]
+    full = len(round_.roster) >= state.me.max_nodes
+    return full and state.me.spares is not None and len(before) >= state.me.spares
+
+
+def _part(state: State, now_s: float) -> Heeded:
+    """Leave once the round's end is known to be because of this node, or nobody says so."""
+    if not state.parting:
+        return state, NOTHING
+    known = state.verdict_told or (state.mine is not None and state.told >= state.mine.token)
+    if known or state.trouble is not None or state.seat is None or now_s >= state.leave_s + PART_S:
+        return replace(state, parting=False, want=Want.LEAVE), NOTHING
+    return state, NOTHING
+
+
+# --- waiting
+
+
+def knows_members(state: State, now_s: float) -> bool:
+    """Return whether who is there is known well enough to be told."""
+    return now_s - state.members_read_s <= 1.0 or state.live > NAMES_LIMIT
+
+
+def _wait(state: State, now_s: float) -> Heeded:
+    if state.want is not Want.JOIN:
+        return state, NOTHING
+    me, trouble = state.me, state.trouble
+    if trouble is not None and trouble.refused:
+        failed = m.JoinFailed(kind="connection", what=f"run {me.run_id!r}: {trouble.text}", hint=trouble.hint)
+        return replace(state, want=Want.NOTHING), (failed,)
+    if not state.ever_connected:
+        if now_s < state.began_s + me.connect_timeout_s or trouble is None:
+            return state, NOTHING
+        what = f"run {me.run_id!r}: {me.where} could not be reached within {me.connect_timeout_s:g} s: {trouble.text}"
+        hint = trouble.hint or "check --rdzv-endpoint, or raise --connect-timeout"
+        return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="connection", what=what, hint=hint),)
+    if now_s >= misses_host_s(state):
+        what = f"run {me.run_id!r}: {host_lost(state)}"
+        return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="connection", what=what),)
+    knows = trouble is not None or knows_members(state, now_s) or not state.epoch
+    if not state.spare and now_s >= state.waiting_s + me.join_timeout_s and knows:
+        what = timed_out(state)
+        return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="timeout", what=what, hint=missing(state)),)
+    if now_s >= state.say_s and knows:
+        told = () if trouble is not None else (m.Said(text=waiting(state)),)
+        return replace(state, say_s=now_s + SAY_EVERY_S), told
+    return state, NOTHING
+
+
+_RULES: tuple[Callable[[State, float], Heeded], ...] = (
+    keep_lease,
+    meet,
+    _control,
+    tell_steps,
+    _round,
+    _wait,  # before `tell_outage`: whoever gives up says why
+    tell_outage,
+    end_alone,
+    leave_to_agent,
+    _part,
+)

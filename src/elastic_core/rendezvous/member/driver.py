@@ -1,0 +1,362 @@
+"""The thread that carries out what the membership machine says, on a store."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, assert_never
+
+import msgspec
+from msgspec.structs import replace
+
+from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
+from elastic_core.errors import (
+    BackendRefusedError,
+    BackendUnavailableError,
+    OutcomeUnknownError,
+    WaitCancelledError,
+    WaitExpiredError,
+)
+from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member.documents import ControlDocument, MemberRecord, RoundDocument, decode, encode
+from elastic_core.rendezvous.member.machine import step
+from elastic_core.rendezvous.member.outage import store_failure
+from elastic_core.rendezvous.member.roster import Candidate
+from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, State, Want
+from elastic_core.rendezvous.net.peers import PeerEndpoint, PeerNames, ask_peers
+from elastic_core.rendezvous.store import CONTROL_KEY, CoordinationStore, Document, Revisions, Seat
+from elastic_core.types import Failure
+
+if TYPE_CHECKING:
+    from elastic_core.rendezvous.handler import AgentServices
+
+CONNECT_TRY_S = 5.0
+_STUCK_PAUSE_S = 0.2
+
+_NOTHING = Revisions()
+Place = Callable[[str, int], m.Connected]
+"""Makes of this host's address on the connection, and the port of its peer endpoint, what the machine must know."""
+Route = Callable[[tuple[Candidate, ...]], str]
+"""Gives this host's address on the way to members elsewhere, where they can't use the one on the connection."""
+
+
+class Driver:
+    """Runs one member, from its first wish to its leaving.
+
+    Args:
+        store: The server's client; called on the driver's thread only.
+        state: As the machine begins.
+        services: The agent's.
+        place: Called whenever the store was reached.
+        route: Called with the members whenever they were read.
+        announce: Called on the driver's thread with what the agent must hear.
+        ended: Called once, last, with the error that ended the thread before its time; None: it ended well.
+        agent_port: Where peers' questions are answered; 0: at a free port.
+
+    Threading: `post`, `urge` and `join` from any thread.
+    """
+
+    def __init__(
+        self,
+        store: CoordinationStore,
+        state: State,
+        *,
+        services: "AgentServices",
+        place: Place,
+        route: Route,
+        announce: Callable[[m.Announcement], None],
+        ended: Callable[[Exception | None], None],
+        agent_port: int = 0,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Start nothing yet."""
+        self._store = store
+        self._state = state
+        self._services = services
+        self._place = place
+        self._route = route
+        self._announce = announce
+        self._ended = ended
+        self._agent_port = agent_port
+        self._clock = clock
+        self._mail: deque[m.Event] = deque()
+        self._lock = threading.Condition()
+        self._wait: WaitBudget | None = None
+        self._interruptible = False
+        self._peers: PeerEndpoint | None = None
+        self._names = PeerNames()
+        self._reached_s: float | None = None
+        self._asked_tick_s: float | None = None
+        self._fenced_s = LONG_AGO_S
+        self._left_seat: Seat | None = None
+        self._notices = 0
+        self._thread = threading.Thread(target=self._run, name="elastic-member", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def post(self, event: m.Event) -> None:
+        """Tell the machine something; cuts a wait short. Never blocks."""
+        with self._lock:
+            self._mail.append(event)
+            self._lock.notify_all()
+            wait = self._wait if self._interruptible else None
+        if wait is not None:
+            wait.cancel()
+
+    @property
+    def control(self) -> ControlDocument | None:
+        """Return the run's control document as last read."""
+        return self._state.kept
+
+    @property
+    def node(self) -> str:
+        """Return this node's id as the others know it."""
+        return self._state.me.node
+
+    def failure(self, summary: str) -> Failure:
+        """Return a failure of the store's on this node, now."""
+        state = self._state
+        return replace(store_failure(state, summary), at_s=state.run_s(self._clock.monotonic_s()))
+
+    @property
+    def in_round(self) -> bool:
+        """Return whether this node takes part in a round that goes on, as far as is known here."""
+        state = self._state
+        return state.want is Want.RUN or state.awaiting
+
+    @property
+    def has_word(self) -> bool:
+        """Return whether something is still to be published."""
+        return self._state.post is not None
+
+    def urge(self) -> None:
+        """End whatever operation is under way."""
+        with self._lock:
+            wait = self._wait
+        if wait is not None:
+            wait.cancel()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end; return whether it came."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    # --- on the thread
+
+    def _run(self) -> None:
+        failure: Exception | None = None
+        try:
+            self._peers = PeerEndpoint(
+                self._agent_port,
+                secret=self._secret,
+                reached_s=lambda: self._reached_s,
+                away=lambda: self._state.trouble is not None,
+                asked=lambda: self.post(m.PeerAsked()),
+                clock=self._clock,
+            )
+            events: tuple[m.Event, ...] = self._take()
+            while True:
+                now_s = self._clock.monotonic_s()
+                done = step(self._state, events, now_s=now_s)
+                self._state = done.state
+                self._tell_guard()  # before a round is announced: its workers must not start behind an old fence
+                for announcement in done.announcements:
+                    self._announce(announcement)
+                if isinstance(done.operation, m.Gone):
+                    break
+                answer = self._perform(done.operation)
+                events = (*(() if answer is None else (answer,)), *self._take())
+        except Exception as err:  # noqa: BLE001  # whatever a store raises must reach the agent as one clear line
+            failure = err
+        finally:
+            self._ended(self._close(failure))
+
+    def _close(self, failure: Exception | None) -> Exception | None:
+        """Give back what is held; return what ended the thread before its time, at the latest here."""
+        for held in (self._peers, self._store):
+            try:
+                if held is not None:
+                    held.close()
+            except Exception as err:  # noqa: BLE001  # as in `_run`: whoever waits for the end must hear of it
+                failure = failure or err
+        return failure
+
+    def _take(self) -> tuple[m.Event, ...]:
+        with self._lock:
+            events = tuple(self._mail)
+            self._mail.clear()
+        return events
+
+    def _tell_guard(self) -> None:
+        """Keep the guard's two last resorts as they must be: when to kill the workers, which seat to give back."""
+        state = self._state
+        if state.want in (Want.RUN, Want.STOP) and state.fence_s != self._fenced_s:
+            self._fenced_s = state.fence_s
+            self._services.fence(state.fence_s)
+        if state.seat is not self._left_seat:
+            same = (
+                state.seat is not None and self._left_seat is not None and state.seat.number == self._left_seat.number
+            )
+            self._left_seat = state.seat
+            if not same:
+                seat = b"" if state.seat is None else msgspec.json.encode(state.seat)
+                cls = type(self._store)
+                self._services.set_last_act(f"{cls.__module__}:{cls.__qualname__}" if seat else "", seat)
+
+    # --- operations
+
+    def _perform(self, operation: m.Operation) -> m.Event | None:
+        if isinstance(operation, m.Pause):
+            self._pause(operation.until_s)
+            return None
+        if isinstance(operation, m.Ask):
+            self._services.decide(operation.reports, operation.history, question=operation.question)
+            return m.WatchEnded(watched=None)
+        if isinstance(operation, m.AskPeers):
+            asked_s = self._clock.monotonic_s()
+            answered, reaching = ask_peers(
+                operation.peers, operation.secret, until_s=operation.until_s, names=self._names, clock=self._clock
+            )
+            return m.PeersAnswered(asked_s=asked_s, asked=len(operation.peers), answered=answered, reaching=reaching)
+        if isinstance(operation, m.Renew) and self._loop_is_stuck():
+            self._pause(self._clock.monotonic_s() + _STUCK_PAUSE_S)
+            return m.Failed(text="this agent's own loop does not turn", own=True)
+        key = operation.key if isinstance(operation, (m.Load, m.Swap)) else ""
+        try:
+            answer = self._ask_store(operation)
+        except WaitCancelledError:
+            if isinstance(operation, m.Watch):
+                return m.WatchEnded(watched=None)
+            return m.Failed(text=f"{self._store.where}: the call was given up", unknown=True, key=key)
+        except WaitExpiredError:
+            return m.Failed(text=f"{self._store.where} does not answer", unknown=True, silent=True, key=key)
+        except OutcomeUnknownError as err:
+            return m.Failed(text=err.what, unknown=True, key=key, hint=err.hint)
+        except BackendRefusedError as err:
+            return m.Failed(text=err.what, refused=True, key=key, hint=err.hint)
+        except BackendUnavailableError as err:
+            return m.Failed(text=err.what, key=key, hint=err.hint)
+        self._reached_s = self._clock.monotonic_s()
+        self._pass_notices()
+        return answer
+
+    def _pass_notices(self) -> None:
+        notices = self._store.notices
+        for notice in notices[self._notices :]:
+            self._services.say(notice)
+        self._notices = len(notices)
+
+    def _pause(self, until_s: float) -> None:
+        with self._lock:
+            left_s = until_s - self._clock.monotonic_s()
+            if not self._mail and left_s > 0:
+                self._lock.wait(None if left_s == NEVER_S else left_s)
+
+    def _loop_is_stuck(self) -> bool:
+        """Return whether the agent's loop has not turned since it was last asked to, for half a lease."""
+        now_s, asked_s = self._clock.monotonic_s(), self._asked_tick_s
+        ticked_s = self._services.ticked_s()
+        if asked_s is not None and ticked_s < asked_s:
+            return now_s - asked_s > self._state.me.ttl_s / 2
+        self._asked_tick_s = now_s
+        return False
+
+    def _budget(self, operation: m.Operation) -> WaitBudget:
+        me, now_s = self._state.me, self._clock.monotonic_s()
+        if isinstance(operation, m.Watch):
+            # Somewhat later than the wait itself: what ends it in the ordinary way is its timeout.
+            return WaitBudget(max(operation.until_s, now_s) + me.ttl_s / 6, clock=self._clock)
+        if isinstance(operation, m.Connect):
+            state = self._state
+            first = state.want is Want.JOIN and not state.ever_connected
+            limit_s = state.began_s + me.connect_timeout_s if first else NEVER_S
+            return WaitBudget(min(now_s + min(CONNECT_TRY_S, me.connect_timeout_s), limit_s), clock=self._clock)
+        if isinstance(operation, m.Withdraw):
+            return WaitBudget(now_s + max(3.0, me.period_s), clock=self._clock)
+        # So short that a call that hangs, and one of a peer that was asked after it, both end before the lease does.
+        return WaitBudget(now_s + me.ttl_s / 6, clock=self._clock)
+
+    def _ask_store(self, operation: m.Operation) -> m.Event:
+        wait = self._budget(operation)
+        with self._lock:
+            self._wait = wait
+            self._interruptible = isinstance(operation, (m.Watch, m.Connect))
+            if self._interruptible and self._mail:
+                wait.cancel()
+        try:
+            return self._call(operation, wait)
+        finally:
+            with self._lock:
+                self._wait = None
+                self._interruptible = False
+
+    def _call(self, operation: m.Operation, wait: WaitBudget) -> m.Event:
+        store, me = self._store, self._state.me
+        sent_s = self._clock.monotonic_s()
+        match operation:
+            case m.Connect():
+                return self._connected(store.connect(wait=wait))
+            case m.Enlist(record=record):
+                seat = store.enlist(record, incarnation=me.incarnation, ttl_s=me.ttl_s, wait=wait)
+                return m.Enlisted(seat=seat, record=record, sent_s=sent_s)
+            case m.Update(seat=seat, record=record):
+                return m.Updated(record=record, kept=store.update(seat, record, wait=wait))
+            case m.Renew(seat=seat):
+                return m.Renewed(renewal=store.renew(seat, ttl_s=me.ttl_s, wait=wait), sent_s=sent_s)
+            case m.Withdraw(seat=seat):
+                store.withdraw(seat, wait=wait)
+                return m.Withdrawn()
+            case m.ReadMembers():
+                members = tuple(
+                    Candidate(
+                        seat=member.seat,
+                        incarnation=member.incarnation,
+                        record=decode(member.record, MemberRecord),
+                    )
+                    for member in store.members(wait=wait).members
+                )
+                return m.MembersRead(members=members, alternative=self._route(members))
+            case m.Load(key=key):
+                document = store.load(key, wait=wait)
+                value = _value(key, document)
+                return m.Loaded(key=key, document=document, value=value, age_s=self._age_s(value, wait))
+            case m.SurveyRun():
+                return m.Surveyed(epochs=self._epochs(wait))
+            case m.Swap(key=key, document=new, expect=expect, keep_s=keep_s):
+                swapped = store.swap(key, encode(new), expect=expect, keep_s=keep_s, wait=wait)
+                return m.SwapAnswered(key=key, swapped=swapped, value=_value(key, swapped.current))
+            case m.Watch(since=since, topics=topics, until_s=until_s):
+                watched = store.watch(since or _NOTHING, topics, timeout_s=max(0.0, until_s - sent_s), wait=wait)
+                return m.WatchEnded(watched=watched)
+            case m.AskPeers() | m.Ask() | m.Pause() | m.Gone():
+                raise AssertionError("not the store's")
+            case _:
+                assert_never(operation)
+
+    def _connected(self, address: str) -> m.Connected:
+        assert self._peers is not None
+        return self._place(address, self._peers.port)
+
+    def _age_s(self, value: ControlDocument | RoundDocument | None, wait: WaitBudget) -> float | None:
+        """Return how long ago a run has ended, for a newcomer."""
+        newcomer = not self._state.epoch and isinstance(value, ControlDocument) and value.verdict is not None
+        return self._store.keep_age_s(wait=wait) if newcomer else None
+
+    def _epochs(self, wait: WaitBudget) -> frozenset[str]:
+        """Return the epochs of the runs of which somebody is known to be alive."""
+        seen = self._store.survey((), wait=wait)
+        doubtful = seen.silent | seen.unproven
+        records = (decode(one.record, MemberRecord) for one in seen.members if one.incarnation not in doubtful)
+        return frozenset(record.epoch for record in records)
+
+    def _secret(self) -> str:
+        kept = self._state.kept
+        return "" if kept is None else kept.secret
+
+
+def _value(key: str, document: Document | None) -> ControlDocument | RoundDocument | None:
+    if document is None:
+        return None
+    return decode(document.value, ControlDocument) if key == CONTROL_KEY else decode(document.value, RoundDocument)

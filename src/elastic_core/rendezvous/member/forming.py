@@ -1,0 +1,151 @@
+"""Who is in the next round, and when it is formed: the part of `duties` that is due between two rounds. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from elastic_core.rendezvous.member.documents import (
+    Ending,
+    RoundDocument,
+)
+from elastic_core.rendezvous.member.duty import FormRound, Judgement, Notes, View, ended
+from elastic_core.rendezvous.member.left_out import needed, out_until
+from elastic_core.rendezvous.member.roster import Candidate, assign, choose, entries
+
+PARK_S = (0.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""How long a node that left without a word waits as a spare when it is back, by how often it did so."""
+MEMORY_LIMIT = 64
+"""How many nodes that are gone a round document remembers."""
+
+
+def excluded(view: View) -> frozenset[str]:
+    """Return the nodes that the last decision leaves out, if there are enough others."""
+    if view.current is None:
+        return frozenset()
+    names = out_until(view.control.ending, view.current, view.now_s)
+    others = sum(
+        1
+        for member in view.members
+        if member.record.epoch == view.control.epoch
+        and member.record.state != "leaving"
+        and member.record.node not in names
+    )
+    return needed(names, others, view.min_nodes)
+
+
+def form(view: View, notes: Notes) -> Judgement:
+    """Form the next round once those who can be in it are there, and nobody has workers of another."""
+    current = view.current
+    roster = current.incarnations if current is not None else frozenset()
+    blocker = next((member for member in view.members if _has_workers(member, view, current, roster)), None)
+    if blocker is not None:
+        return Judgement(notes=notes, why=f"{blocker.record.node} has workers still")
+    ready = [member for member in view.members if member.record.epoch == view.control.epoch]
+    notes, free, look_s = unpark(view, notes, ready, current)
+    exclude = excluded(view)
+    kept = [member for member in free if member.record.node not in exclude]
+    candidates = kept if len(kept) >= view.min_nodes else free
+    if len(candidates) < view.min_nodes:
+        notes = replace(notes, enough_s=None)
+        return Judgement(notes=notes, look_s=look_s, why=f"{len(candidates)} of at least {view.min_nodes} nodes")
+    if view.now_s < notes.hold_until_s:
+        return Judgement(notes=notes, look_s=notes.hold_until_s, why="waiting for members to be heard again")
+    called_s, notes = _last_call(view, notes, candidates, current)
+    if view.now_s < called_s:
+        return Judgement(notes=notes, look_s=called_s, why="last call")
+    return Judgement(notes=notes, duty=FormRound(document=_document(view, candidates, current)))
+
+
+def _has_workers(member: Candidate, view: View, current: RoundDocument | None, roster: frozenset[str]) -> bool:
+    """Return whether a member has workers, or may be about to start some: it has not seen yet that its round ended."""
+    record = member.record
+    if record.state != "ready":
+        return True
+    unaware = current is not None and record.seen < current.token and member.incarnation in roster
+    return unaware and record.epoch == view.control.epoch
+
+
+def _last_call(
+    view: View, notes: Notes, candidates: Sequence[Candidate], current: RoundDocument | None
+) -> tuple[float, Notes]:
+    """Return until when to wait for more nodes than enough.
+
+    Later rounds wait for nobody: whoever was in the last one is back or gone when no member has workers any more.
+    """
+    if len(candidates) >= view.max_nodes:
+        return view.now_s, notes
+    roster = current.incarnations if current is not None else frozenset()
+    back = any(member.incarnation in roster for member in candidates)
+    if back:
+        return view.now_s, notes
+    enough_s = view.now_s if notes.enough_s is None else notes.enough_s
+    call_s = view.first_call_s if current is None else view.last_call_s
+    return enough_s + call_s, replace(notes, enough_s=enough_s)
+
+
+def unpark(
+    view: View, notes: Notes, ready: Sequence[Candidate], current: RoundDocument | None
+) -> tuple[Notes, list[Candidate], float | None]:
+    """Return those who need not wait as spares (any more), and when the next one is free."""
+    strikes = _strikes(view, current)
+    stayed = current.incarnations if current is not None else frozenset()
+    back_s = {m.incarnation: notes.back_s.get(m.incarnation, view.now_s) for m in ready if m.record.node in strikes}
+    free, look_s = [], None
+    for member in ready:
+        count = strikes.get(member.record.node, 0)
+        until_s = view.now_s
+        if count and member.incarnation not in stayed:
+            until_s = back_s[member.incarnation] + PARK_S[min(count, len(PARK_S)) - 1]
+        if until_s <= view.now_s:
+            free.append(member)
+        else:
+            look_s = until_s if look_s is None else min(look_s, until_s)
+    return replace(notes, back_s=back_s), free, look_s
+
+
+def _lost(view: View) -> tuple[str, ...]:
+    return view.control.ending.unclean if view.control.ending is not None else ()
+
+
+def _strikes(view: View, current: RoundDocument | None) -> dict[str, int]:
+    """Return how often each node has left without a word, the ending of the current round included."""
+    if current is None:
+        return {}
+    strikes = dict(current.strikes)
+    if ended(view.control, current):
+        for node in _lost(view):
+            strikes[node] = strikes.get(node, 0) + 1
+    return strikes
+
+
+def _document(view: View, candidates: Sequence[Candidate], current: RoundDocument | None) -> RoundDocument:
+    last = current.roster if current is not None else ()
+    left = dict(current.left) if current is not None else {}
+    ranked = assign(choose(candidates, last, view.max_nodes), last, left)
+    roster = entries(ranked)
+    here = {entry.node for entry in roster}
+    left |= {entry.node: rank for rank, entry in enumerate(last)}
+    ending = view.control.ending if current is not None else None
+    seen = max((member.record.seen for member in view.members), default=0)
+    return RoundDocument(
+        epoch=view.control.epoch,
+        token=1 + max(seen, view.round.token if view.round is not None else 0),
+        nonce=view.nonce,
+        index=current.index + 1 if current is not None else 0,
+        restarts=_count(current.restarts, ending, "restart") if current is not None else 0,
+        changes=_count(current.changes, ending, "regroup") if current is not None else 0,
+        at_s=round(view.run_s, 3),
+        master_addr=ranked[0].record.master or roster[0].host,
+        master_port=ranked[0].record.master_port,
+        roster=roster,
+        left=_recent({node: rank for node, rank in left.items() if node not in here}),
+        strikes=_recent(_strikes(view, current)),
+    )
+
+
+def _count(before: int, ending: Ending | None, kind: str) -> int:
+    return before + (1 if ending is not None and ending.kind == kind else 0)
+
+
+def _recent(memory: Mapping[str, int]) -> dict[str, int]:
+    return dict(list(memory.items())[-MEMORY_LIMIT:])

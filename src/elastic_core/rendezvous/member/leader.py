@@ -1,0 +1,303 @@
+"""What the leader owes the run: forming rounds, ending them, the verdict. Pure.
+
+Every member can compute it from what it read; the one with the lowest seat acts on it, the next one when it stays
+undone. The documents' compare-and-swap keeps two of them from doing harm.
+
+The one rule that everything rests on: a round is formed only when no live member has workers of another. A member that
+is gone has none: its lease ended, and its guard ended them before that.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from elastic_core.rendezvous.member.documents import (
+    Ending,
+    MemberRecord,
+    RosterEntry,
+    RoundDocument,
+    StopOrder,
+    Verdict,
+)
+from elastic_core.rendezvous.member.duty import (
+    AskDecision,
+    EndRound,
+    GiveVerdict,
+    Judgement,
+    NoteDone,
+    Notes,
+    TellSteps,
+    View,
+    ended,
+)
+from elastic_core.rendezvous.member.forming import excluded, form, unpark
+from elastic_core.rendezvous.member.left_out import carried, still_out
+from elastic_core.rendezvous.member.steps import GATHER_STEPS_S, answers, merged, standing
+from elastic_core.rendezvous.member.texts import nodes
+from elastic_core.types import Failure, FailureClass, NodeReport
+
+GATHER_S = 2.0
+"""How long nodes that stop their workers are waited for before it is decided without their word."""
+LOSS_MARGIN_S = 1.5
+"""How much later than its lease ends a lost node is missed by all, at the longest."""
+
+
+def judge(view: View, notes: Notes) -> Judgement:
+    """Return what the leader must do now."""
+    if view.control.verdict is not None:
+        return Judgement(notes=notes, why="the run is over")
+    current = view.current
+    token = current.token if current else 0
+    if notes.token != token:
+        notes = replace(
+            notes, token=token, steps=(0, 0.0), stopping_s=None, enough_s=None, done=frozenset(), clean=frozenset()
+        )
+    ending = view.control.ending
+    if ending is not None and notes.ending != (ending.token, ending.nonce):
+        notes = replace(notes, ending=(ending.token, ending.nonce), ending_s=view.now_s)
+    if current is None or ended(view.control, current):
+        return form(view, notes)
+    order = view.control.stopping
+    if order is not None and (order.token, order.nonce) == (current.token, current.nonce):
+        return _gather(view, notes, current, order)
+    return _keep(view, notes, current)
+
+
+def leads(view: View, seat: int) -> int:
+    """Return how many members would lead before the one with this seat; 0: it leads."""
+    exclude = excluded(view)
+    return sum(
+        1
+        for member in view.members
+        if member.seat < seat
+        and member.record.epoch == view.control.epoch
+        and member.record.state != "leaving"
+        and member.record.node not in exclude
+    )
+
+
+# --- while a round runs
+
+
+def _keep(view: View, notes: Notes, current: RoundDocument) -> Judgement:
+    live = {member.incarnation: member.record for member in view.members if member.record.epoch == current.epoch}
+    if any(record.seen > current.token for record in live.values()):
+        return Judgement(notes=notes, why="somebody has seen a later round: the store lost a write")
+    noted = frozenset(view.control.done) if view.control.done_of == current.nonce else frozenset()
+    notes = _note(replace(notes, done=notes.done | noted), current, live)
+    if current.incarnations <= notes.done:
+        return Judgement(notes=notes, duty=_all_done(view, current))
+    if view.incarnation in notes.done - noted:
+        duty = NoteDone(nonce=current.nonce, done=tuple(sorted(notes.done & current.incarnations)))
+        return Judgement(notes=notes, duty=duty)
+    lost = [entry for entry in current.roster if entry.incarnation not in notes.done and _gone(entry, live, current)]
+    if lost:
+        silent = all(entry.incarnation not in live for entry in lost)
+        if silent and view.now_s < notes.hold_until_s:
+            return Judgement(notes=notes, look_s=notes.hold_until_s, why="waiting for members to be heard again")
+        return Judgement(notes=notes, duty=_change(view, notes, current, lost, 0))
+    judgement = _newcomers(view, notes, current, live)
+    return judgement if judgement.duty is not None else _with_steps(view, judgement, current, live)
+
+
+def _with_steps(
+    view: View, judgement: Judgement, current: RoundDocument, live: Mapping[str, MemberRecord]
+) -> Judgement:
+    """Tell how far everybody's workers are, if that was asked and all have answered, or have had the time to."""
+    order, notes = standing(view.control, current), judgement.notes
+    if order is None or order.seen is not None:
+        return judgement
+    serial, since_s = notes.steps
+    if serial != order.serial:
+        serial, since_s = order.serial, view.now_s
+    told, complete = answers(order, current, live)
+    notes = replace(notes, steps=(serial, since_s))
+    if complete or view.now_s >= since_s + GATHER_STEPS_S:
+        return replace(judgement, notes=notes, duty=TellSteps(seen=merged(order.serial, told)))
+    look_s = min(since_s + GATHER_STEPS_S, judgement.look_s if judgement.look_s is not None else float("inf"))
+    return replace(judgement, notes=notes, look_s=look_s, why="nodes say how far their workers are")
+
+
+def _note(notes: Notes, current: RoundDocument, live: Mapping[str, MemberRecord]) -> Notes:
+    roster = current.incarnations
+    mine = {inc: record for inc, record in live.items() if inc in roster and _of(record, current)}
+    done = frozenset(inc for inc, record in mine.items() if record.state == "done")
+    clean = frozenset(inc for inc, record in mine.items() if record.state == "leaving")
+    return replace(notes, done=notes.done | done, clean=notes.clean | clean)
+
+
+def _of(record: MemberRecord, current: RoundDocument) -> bool:
+    return (record.token, record.nonce) == (current.token, current.nonce)
+
+
+def _gone(entry: RosterEntry, live: Mapping[str, MemberRecord], current: RoundDocument) -> bool:
+    record = live.get(entry.incarnation)
+    if record is None or record.state == "leaving":
+        return True
+    return record.state == "ready" and record.seen >= current.token  # it has left the round by itself
+
+
+def _all_done(view: View, current: RoundDocument) -> GiveVerdict:
+    return GiveVerdict(
+        verdict=Verdict(outcome="done", exit_code=0, reason="all workers finished", by=view.node, token=current.token)
+    )
+
+
+# --- while a round is stopped
+
+
+def _gather(view: View, notes: Notes, current: RoundDocument, order: StopOrder) -> Judgement:
+    """Wait for what the nodes have seen, then have it decided; a lost node alone is no failure of the run's.
+
+    Workers that merely lost a peer say nothing of why: then a node that says nothing at all is waited for until its
+    lease is over, and it is known that it was the reason.
+    """
+    live = {member.incarnation: member.record for member in view.members if member.record.epoch == current.epoch}
+    if any(record.seen > current.token for record in live.values()):
+        return Judgement(notes=notes, why="somebody has seen a later round: the store lost a write")
+    began_s = view.now_s if notes.stopping_s is None else notes.stopping_s
+    noted = frozenset(view.control.done) if view.control.done_of == current.nonce else frozenset()
+    notes = _note(replace(notes, stopping_s=began_s, done=notes.done | noted), current, live)
+    reports = _reports(current, live, order, notes.done)
+    asked = [entry for entry in current.roster if entry.incarnation not in notes.done]
+    lost = [entry for entry in asked if _gone(entry, live, current)]
+    pending = [entry for entry in asked if entry not in lost and not _answered(reports.get(entry.incarnation))]
+    if pending and view.now_s < began_s + GATHER_S:
+        return Judgement(notes=notes, look_s=began_s + GATHER_S, why="nodes are stopping their workers")
+    if not any(report.failure is not None and not report.collateral for report in reports.values()):
+        if lost:
+            silent = all(entry.incarnation not in live for entry in lost)
+            if silent and view.now_s < notes.hold_until_s:
+                return Judgement(notes=notes, look_s=notes.hold_until_s, why="waiting for members to be heard again")
+            return Judgement(notes=notes, duty=_change(view, notes, current, lost, 0))
+        end_s = began_s + view.ttl_s + LOSS_MARGIN_S
+        if any(entry.incarnation not in reports for entry in pending) and view.now_s < end_s:
+            return Judgement(notes=notes, look_s=end_s, why="a node that says nothing may be why the others failed")
+    return Judgement(
+        notes=notes, duty=AskDecision(token=current.token, nonce=current.nonce, reports=tuple(reports.values()))
+    )
+
+
+def _reports(
+    current: RoundDocument, live: Mapping[str, MemberRecord], order: StopOrder, done: frozenset[str]
+) -> dict[str, NodeReport]:
+    """Return what each node has said, by incarnation; of the one that ordered the stop at least what it said then."""
+    found: dict[str, NodeReport] = {}
+    for entry in current.roster:
+        record = live.get(entry.incarnation)
+        if record is not None and record.report is not None and _of(record, current):
+            found[entry.incarnation] = record.report
+        elif entry.incarnation == order.incarnation:
+            found[entry.incarnation] = order.report
+        elif entry.incarnation in done:
+            found[entry.incarnation] = NodeReport(node_id=entry.node, finished_count=entry.nproc, final=True)
+    return found
+
+
+def _answered(report: NodeReport | None) -> bool:
+    return report is not None and report.final
+
+
+def _newcomers(view: View, notes: Notes, current: RoundDocument, live: Mapping[str, MemberRecord]) -> Judgement:
+    roster = current.incarnations
+    finishing = any(record.state in ("finishing", "done") for inc, record in live.items() if inc in roster)
+    if finishing or notes.done:  # some who were done may have gone
+        return Judgement(notes=notes, why="workers have begun to finish")
+    if len(current.roster) >= view.max_nodes:
+        return Judgement(notes=notes, why="the round is full")
+    out, back_s = still_out(view.control.ending, current, notes.ending_s, view.now_s)
+    ready = [
+        member
+        for member in view.members
+        if member.incarnation not in roster
+        and member.record.epoch == current.epoch
+        and member.record.state == "ready"
+        and member.record.node not in out
+    ]
+    notes, free, look_s = unpark(view, notes, ready, current)
+    if free:
+        return Judgement(notes=notes, duty=_change(view, notes, current, [], len(free)))
+    look_s = min((s for s in (look_s, back_s) if s is not None), default=None)
+    return Judgement(notes=notes, look_s=look_s, why="the round runs")
+
+
+def _change(
+    view: View, notes: Notes, current: RoundDocument, lost: Sequence[RosterEntry], arrived: int
+) -> EndRound | GiveVerdict:
+    names = tuple(entry.node for entry in lost)
+    unclean = tuple(entry.node for entry in lost if entry.incarnation not in notes.clean)
+    reason = _told(lost, unclean, arrived)
+    if view.max_changes is not None and current.changes >= view.max_changes:
+        return GiveVerdict(verdict=_too_many_changes(view, current, names, unclean, reason))
+    exclude, exclude_s = carried(view.control.ending, current, notes.ending_s, view.now_s)
+    ending = Ending(
+        token=current.token,
+        nonce=current.nonce,
+        kind="regroup",
+        exclude=exclude,
+        exclude_s=exclude_s,
+        reason=f"{reason}; {_what_follows(view, current, lost, arrived)}",
+        by=view.node,
+        lost=names,
+        unclean=unclean,
+        arrived=arrived,
+    )
+    return EndRound(ending=ending)
+
+
+def _too_many_changes(
+    view: View, current: RoundDocument, names: Sequence[str], unclean: Sequence[str], reason: str
+) -> Verdict:
+    what = f"{reason}, and --max-membership-changes is {view.max_changes}"
+    failure = Failure(
+        failure_class=FailureClass.NODE_LOST if unclean else FailureClass.PREEMPTED,
+        summary=what,
+        node_id=next(iter((*unclean, *names)), view.node),
+        round_index=current.index,
+        node_count=len(current.roster),
+        at_s=round(view.run_s, 3),
+        uptime_s=0.0,
+        exit_code=4,
+        message=what,
+    )
+    return Verdict(
+        outcome="failed",
+        exit_code=failure.exit_code,
+        reason=what,
+        by=view.node,
+        token=current.token,
+        rule="max-membership-changes",
+        failure=failure if names else None,
+    )
+
+
+def _what_follows(view: View, current: RoundDocument, lost: Sequence[RosterEntry], arrived: int) -> str:
+    """Return who goes on, or what is waited for."""
+    left = [entry for entry in current.roster if entry not in lost]
+    count = min(len(left) + arrived, view.max_nodes)
+    if arrived:
+        return f"{nodes(count)} go on"
+    waiting = sum(
+        1
+        for member in view.members
+        if member.record.state == "ready" and member.incarnation not in current.incarnations
+    )
+    short = view.min_nodes - count
+    if short > waiting:
+        return f"{nodes(count)} left of at least {view.min_nodes}: waiting for {short - waiting} more"
+    workers = sum(entry.nproc for entry in left)
+    here = f"{nodes(count)} with {workers} worker{'' if workers == 1 else 's'}"
+    verb = "goes on" if count == 1 else "go on"
+    return f"{here} {verb}" + (f", and {waiting} more that waited" if waiting else "")
+
+
+def _told(lost: Sequence[RosterEntry], unclean: Sequence[str], arrived: int) -> str:
+    left = [entry.node for entry in lost if entry.node not in unclean]
+    parts = []
+    for names, what in ((unclean, "lost"), (left, "left")):
+        if names:
+            shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+            parts.append(f"{shown} {what}")
+    if arrived:
+        parts.append("1 node joined" if arrived == 1 else f"{arrived} nodes joined")
+    return "; ".join(parts)

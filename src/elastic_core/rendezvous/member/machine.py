@@ -1,0 +1,328 @@
+"""The rendezvous of one member as a pure state machine: what it heard goes in, what it does next and says comes out.
+
+`step` is total: every event in every state is taken for what it says (`hearing`), what follows is announced
+(`heeding`), and the first rule below that has something to do names the next operation. There is always exactly one
+under way; the longest, `Watch`, is cut short by whoever wants something. Nothing here reads a clock or rolls dice: two
+machines that hear the same at the same times do the same.
+
+Source: the design's section on the three interfaces, *CoordinationStore*; docs/explanation/rendezvous.md tells it as a
+story, with the reasons.
+"""
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member.acting import DEPUTIES, KEEP_S, Planned, do_duty, swap_control
+from elastic_core.rendezvous.member.admission import looks_again_s, puts_back
+from elastic_core.rendezvous.member.announce import PART_S, heed, knows_members, own_round, record_of
+from elastic_core.rendezvous.member.documents import ControlDocument, Ending, RosterEntry, Verdict, encode
+from elastic_core.rendezvous.member.observe import MEMBERS, hear
+from elastic_core.rendezvous.member.outage import gives_up_s, misses_host_s, needs_lease, says_away_s, undecided_s
+from elastic_core.rendezvous.member.protocol import Step
+from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, Progress, State, Want
+from elastic_core.rendezvous.member.steps_heeded import question
+from elastic_core.rendezvous.net.endpoint import is_ip
+from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic
+
+LAST_WORD_S = 2.0
+"""How long a node that leaves with the run's verdict waits for a store that is away, to give it."""
+ASK_EVERY_S = 0.25
+PEERS_LIMIT = 8
+_READ_COST_S = 0.0002
+"""How much later the leader reads all members again, for each of them: it must not spend its time on reading."""
+_LONGEST_READ_PAUSE_S = 0.25
+_EXPIRY_MARGIN_S = 0.01
+
+Rule = Callable[[State, float], Planned]
+
+
+def step(state: State, events: tuple[m.Event, ...], *, now_s: float) -> Step:
+    """Return what a member does next after it heard `events`, in order."""
+    for event in events:
+        state = hear(state, event, now_s)
+    state, announcements = heed(state, now_s)
+    for rule in _RULES:
+        state, operation = rule(state, now_s)
+        if operation is not None:
+            return Step(state=state, operation=operation, announcements=announcements, reason=rule.__name__.strip("_"))
+    raise AssertionError("the last rule always answers")
+
+
+# --- nothing to do with the store
+
+
+def _idle(state: State, now_s: float) -> Planned:
+    if state.want is Want.NOTHING:
+        return state, m.Pause(until_s=NEVER_S)
+    return state, None
+
+
+def _leave(state: State, now_s: float) -> Planned:
+    """Go, unless a word of this node is to be published first."""
+    if state.want is not Want.LEAVE:
+        return state, None
+    if state.trouble is not None and now_s < _last_word_s(state):
+        return state, None
+    if state.trouble is not None or not state.connected or (state.seat is None and state.post is None):
+        return state, m.Gone()
+    if state.post is not None:
+        return state, None
+    assert state.seat is not None
+    return state, m.Withdraw(seat=state.seat)
+
+
+def _last_word_s(state: State) -> float:
+    """Return until when a node that leaves tries to say how the run has ended: others may wait for it."""
+    waits = state.want is Want.LEAVE and isinstance(state.post, Verdict) and state.ever_connected
+    return state.leave_s + LAST_WORD_S if waits else NEVER_S * -1
+
+
+def _trouble(state: State, now_s: float) -> Planned:
+    """Wait for the next try; ask the peers meanwhile."""
+    trouble = state.trouble
+    if trouble is None or now_s >= trouble.retry_s:
+        return state, None
+    peers = () if trouble.own else _peers(state)
+    # So short beside the lease that a peer's own try, begun by the first question, has failed in time for the second.
+    pause_s = min(ASK_EVERY_S, state.me.ttl_s / 20)
+    ask_s = trouble.asked_s + pause_s if peers else NEVER_S
+    if now_s >= ask_s and state.kept is not None:
+        return state, m.AskPeers(peers=peers, secret=state.kept.secret, until_s=now_s + pause_s)
+    return state, m.Pause(until_s=min(trouble.retry_s, ask_s, _deadline_s(state, now_s)))
+
+
+def _peers(state: State) -> tuple[RosterEntry, ...]:
+    """Return some others of the round that runs: those behind this node, so that not everybody asks the same."""
+    mine = state.mine
+    if state.want is not Want.RUN or mine is None or len(mine.roster) == 1:
+        return ()
+    rank = mine.rank_of(state.me.incarnation) or 0
+    others = (*mine.roster[rank + 1 :], *mine.roster[:rank])
+    return others[:PEERS_LIMIT]
+
+
+def _deadline_s(state: State, now_s: float) -> float:
+    """Return when this member must look at itself again, whatever happens."""
+    due = [gives_up_s(state), misses_host_s(state), says_away_s(state, now_s), undecided_s(state)]
+    if state.want is Want.LEAVE:
+        due.append(_last_word_s(state))
+    if state.parting:
+        due.append(state.leave_s + PART_S)
+    if needs_lease(state):
+        due.append(state.lease_s + state.me.cut_s if state.trouble is not None else state.fence_s)
+    if state.want is Want.JOIN:
+        if not state.ever_connected:
+            due.append(state.began_s + state.me.connect_timeout_s)
+        else:
+            due.append(state.say_s)
+            due.append(state.waiting_s + state.me.join_timeout_s if not state.spare else NEVER_S)
+    if state.trouble is not None and state.me.fail_on_loss and state.want is Want.RUN:
+        due.append(state.trouble.since_s + state.me.outage_grace_s)
+    return max(min(due), now_s + 0.001)
+
+
+def _connect(state: State, now_s: float) -> Planned:
+    return state, None if state.connected else m.Connect()
+
+
+# --- the lease, and which run this is
+
+
+def _begin_to_watch(state: State, now_s: float) -> Planned:
+    """Learn how far the topics are before anything is read, so that no change after it is missed."""
+    if state.since is not None:
+        return state, None
+    return state, m.Watch(since=None, topics=_topics(state), until_s=now_s)
+
+
+def _renew(state: State, now_s: float) -> Planned:
+    if state.seat is None or state.want is Want.LEAVE:
+        return state, None
+    expired = state.ahead <= 1 and now_s >= state.expiry_s + _EXPIRY_MARGIN_S
+    if now_s >= state.renew_s or expired:
+        return state, m.Renew(seat=state.seat)
+    return state, None
+
+
+def _read_control(state: State, now_s: float) -> Planned:
+    return state, None if CONTROL_KEY in state.fresh else m.Load(key=CONTROL_KEY)
+
+
+def _write_control(state: State, now_s: float) -> Planned:
+    """Begin the run, or put back what the store has lost."""
+    control = state.control
+    if control is not None and control.epoch == state.epoch:
+        return state, None
+    if state.epoch and state.kept is not None and puts_back_here(state):
+        if control is not None and ROUND_KEY not in state.fresh:
+            return state, m.Load(key=ROUND_KEY)
+        return swap_control(state, state.kept)
+    if control is None or state.begin:
+        me = state.me
+        fresh = ControlDocument(
+            epoch=me.fresh_epoch,
+            attempt=me.attempt,
+            secret=me.secret,
+            fingerprint=dict(me.fingerprint),
+            given=me.attempt_given,
+            job=me.job,
+            over_s=me.over_s,
+        )
+        return swap_control(replace(state, epoch="", kept=None, kept_round=None), fresh)
+    if ROUND_KEY not in state.fresh:
+        return state, m.Load(key=ROUND_KEY)
+    return _stand_at_door(state, control, now_s)
+
+
+def _stand_at_door(state: State, control: ControlDocument, now_s: float) -> Planned:
+    """Find out whether the run in the store goes on, or how long ago it ended."""
+    if control.verdict is not None and (state.ended is None or state.ended.epoch != control.epoch):
+        return state, m.Load(key=CONTROL_KEY)
+    look_s = looks_again_s(state, control)
+    if now_s >= look_s:
+        return state, m.SurveyRun()
+    until_s = min(look_s, _deadline_s(state, now_s), state.renew_s if state.seat is not None else NEVER_S)
+    topics = (Topic.CONTROL, Topic.ROUND, Topic.MEMBERS)
+    return state, m.Watch(since=state.since, topics=topics, until_s=max(until_s, now_s + 0.001))
+
+
+def puts_back_here(state: State) -> bool:
+    """Return whether this member offers its copy: into the void anybody does, over another run only who has workers."""
+    return state.control is None or puts_back(state)
+
+
+def _enlist(state: State, now_s: float) -> Planned:
+    if state.seat is not None or state.want is Want.LEAVE:
+        return state, None
+    if state.alternative and not is_ip(state.alternative) and state.members_read_s == LONG_AGO_S:
+        # A loopback address, and no way out but to networks of this host: there the others may be, and who they are
+        # says which of its addresses they can use.
+        return state, m.ReadMembers()
+    return state, m.Enlist(record=encode(record_of(state)))
+
+
+def _read_round(state: State, now_s: float) -> Planned:
+    return state, None if ROUND_KEY in state.fresh else m.Load(key=ROUND_KEY)
+
+
+def _write_round(state: State, now_s: float) -> Planned:
+    """Put back the round that the store has lost, or lost a write of."""
+    kept, round_ = state.kept_round, own_round(state)
+    if kept is None or kept.epoch != state.epoch or (round_ is not None and round_.token >= kept.token):
+        return state, None
+    swap = m.Swap(key=ROUND_KEY, document=kept, expect=state.round_version, keep_s=KEEP_S)
+    return state, swap
+
+
+def _update(state: State, now_s: float) -> Planned:
+    record = encode(record_of(state))
+    if now_s >= state.repeat_s:
+        state = replace(state, repeat_s=NEVER_S, recorded=b"")
+    if state.seat is None or state.want is Want.LEAVE or record == state.recorded:
+        return state, None
+    return state, m.Update(seat=state.seat, record=record)
+
+
+def _order(state: State, now_s: float) -> Planned:
+    """Publish that all nodes stop, before anything else is said; `heeding` forgets it once such an order stands."""
+    order, control = state.order, state.control
+    if order is None or control is None or control.epoch != state.epoch:
+        return state, None
+    return swap_control(state, replace(control, stopping=order))
+
+
+def _ask_steps(state: State, now_s: float) -> Planned:
+    """Ask how far the workers of all nodes are."""
+    control = state.control
+    order = question(state, control) if control is not None and control.epoch == state.epoch else None
+    if order is None or control is None:
+        return state, None
+    return swap_control(state, replace(control, steps=order))
+
+
+def _post(state: State, now_s: float) -> Planned:
+    """Publish what was decided here; `heeding` forgets it once something stands."""
+    post, control = state.post, state.control
+    if post is None or control is None or control.epoch != state.epoch:
+        return state, None
+    noted = control.after(post.failure)
+    if isinstance(post, Ending):
+        return swap_control(state, replace(noted, ending=post, stopping=None))
+    return swap_control(state, replace(noted, verdict=post, stopping=None))
+
+
+def _leave_at_last(state: State, now_s: float) -> Planned:
+    """Go, when there was a word to publish first and it is no longer ours to say."""
+    if state.want is not Want.LEAVE:
+        return state, None
+    return replace(state, post=None), m.Withdraw(seat=state.seat) if state.seat is not None else m.Gone()
+
+
+# --- the leader's duties
+
+
+def _pending(state: State) -> bool:
+    return state.want in (Want.JOIN, Want.STOP) or state.progress is Progress.DONE
+
+
+def _members(state: State, now_s: float) -> Planned:
+    """Read who is there: the leader when it changes, its deputies now and then while something is to be done."""
+    due_s = NEVER_S
+    if state.ahead == 0:
+        pause_s = min(_LONGEST_READ_PAUSE_S, len(state.members) * _READ_COST_S)
+        due_s = state.members_read_s + pause_s if MEMBERS not in state.fresh else NEVER_S
+    elif state.ahead <= DEPUTIES and (MEMBERS not in state.fresh or _pending(state) or state.owed):
+        due_s = state.members_read_s + state.me.period_s
+    if _wants_names(state, now_s):
+        due_s = now_s
+    if now_s >= due_s:
+        return state, m.ReadMembers()
+    return replace(state, look_s=due_s), None
+
+
+def _wants_names(state: State, now_s: float) -> bool:
+    if state.want is not Want.JOIN or knows_members(state, now_s):
+        return False
+    if state.spare:
+        return state.me.spares is not None and MEMBERS not in state.fresh
+    return now_s >= min(state.say_s, state.waiting_s + state.me.join_timeout_s)
+
+
+# --- waiting
+
+
+def _topics(state: State) -> tuple[Topic, ...]:
+    topics = (Topic.CONTROL, Topic.ROUND, Topic.DEPARTURES)
+    return (*topics, Topic.MEMBERS) if state.ahead == 0 and state.seat is not None else topics
+
+
+def _watch(state: State, now_s: float) -> Planned:
+    until_s = min(state.renew_s, state.look_s, _deadline_s(state, now_s))
+    if state.ahead <= 1:
+        until_s = min(until_s, state.expiry_s + _EXPIRY_MARGIN_S)
+    return state, m.Watch(since=state.since, topics=_topics(state), until_s=max(until_s, now_s + 0.001))
+
+
+_RULES: tuple[Rule, ...] = (
+    _idle,
+    _leave,
+    _trouble,
+    _connect,
+    _begin_to_watch,
+    _renew,
+    _read_control,
+    _write_control,
+    _enlist,
+    _read_round,
+    _write_round,
+    _order,
+    _update,
+    _post,
+    _ask_steps,
+    _leave_at_last,
+    _members,
+    do_duty,
+    _watch,
+)

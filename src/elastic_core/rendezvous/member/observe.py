@@ -1,0 +1,358 @@
+"""What a member makes of each thing that it hears: facts only; what follows from them is `heeding`. Pure."""
+
+import zlib
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member.documents import ControlDocument, Ending, RoundDocument, StopOrder, Verdict
+from elastic_core.rendezvous.member.roster import Candidate
+from elastic_core.rendezvous.member.state import (
+    LONG_AGO_S,
+    NEVER_S,
+    Door,
+    Ended,
+    Progress,
+    State,
+    Trouble,
+    Want,
+    question_about,
+)
+from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic, Watched
+from elastic_core.types import NodeReport
+
+SAY_EVERY_S = 10.0
+"""How often a waiting member says who has come."""
+RETRY_S = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
+"""From one try of a store that is away to the next, less up to a third of it; at most a sixth of the lease."""
+MEMBERS = Topic.MEMBERS.value
+
+_INTENTS = (
+    m.JoinAsked
+    | m.FinishingReported
+    | m.DoneReported
+    | m.DecisionPosted
+    | m.AnswerGiven
+    | m.StopPosted
+    | m.ReportPosted
+    | m.StepsWanted
+    | m.StepsReported
+    | m.DepartureAnnounced
+    | m.LeaveAsked
+)
+
+
+def hear(state: State, event: m.Event, now_s: float) -> State:
+    """Return what is known after `event`."""
+    match event:
+        case (
+            m.JoinAsked()
+            | m.FinishingReported()
+            | m.DoneReported()
+            | m.DecisionPosted()
+            | m.AnswerGiven()
+            | m.StopPosted()
+            | m.ReportPosted()
+            | m.StepsWanted()
+            | m.StepsReported()
+            | m.DepartureAnnounced()
+            | m.LeaveAsked()
+        ):
+            return _intend(state, event, now_s)
+        case m.Failed():
+            return _fail(state, event, now_s)
+        case m.PeersAnswered():
+            return _peers(state, event)
+        case m.PeerAsked():
+            return replace(state, renew_s=now_s)
+        case m.WatchEnded(watched=None):
+            return state
+        case _:
+            return _answer(_recover(state, now_s), event, now_s)
+
+
+# --- what the agent wants
+
+
+def _intend(state: State, event: _INTENTS, now_s: float) -> State:
+    match event:
+        case m.JoinAsked(master_port=port):
+            return replace(
+                state,
+                want=Want.JOIN,
+                progress=Progress.RUNNING,
+                master_port=port,
+                began_s=now_s,
+                waiting_s=now_s,
+                say_s=now_s + SAY_EVERY_S,
+                spare=False,
+                spare_said=False,
+                most=0,
+                verdict_told=False,
+                order=None,
+                report=None,
+                alone=False,
+            )
+        case m.FinishingReported():
+            running = state.want is Want.RUN and state.progress is Progress.RUNNING
+            return replace(state, progress=Progress.FINISHING) if running else state
+        case m.DoneReported():
+            return replace(state, progress=Progress.DONE) if state.want is Want.RUN else state
+        case m.DecisionPosted(post=post):
+            if state.mine is None or not (state.want is Want.RUN or state.awaiting):
+                return state
+            return replace(state, post=_about(post, state.mine.token, state.mine.nonce), want=Want.STOP)
+        case m.AnswerGiven(post=post, question=question):
+            if state.asked is None or question != question_about(*state.asked):
+                return state  # the run has gone on meanwhile: that round was decided about by another, or is no more
+            return replace(state, post=_about(post, *state.asked), asked=None)
+        case m.StopPosted(reason=reason, report=report):
+            return _stopped(state, reason, report, now_s)
+        case m.ReportPosted(report=report):
+            return replace(state, report=report) if state.awaiting else state
+        case m.StepsWanted():
+            return replace(state, steps_wanted=state.steps_asked + 1)
+        case m.StepsReported(steps=steps):
+            return replace(state, steps=steps)
+        case m.DepartureAnnounced():
+            return replace(state, leaving=True)
+        case m.LeaveAsked():
+            state = replace(state, leave_s=now_s)
+            return replace(state, parting=True) if _is_missed(state) else replace(state, want=Want.LEAVE)
+        case _:
+            assert_never(event)
+
+
+def _is_missed(state: State) -> bool:
+    """Return whether this node would be taken for lost: it was told to stop, and its round does not know that yet."""
+    mine = state.mine
+    if not state.leaving or state.trouble is not None or state.seat is None or state.verdict_told or mine is None:
+        return False
+    trains = state.want in (Want.RUN, Want.STOP) and state.progress is not Progress.DONE
+    return trains and len(mine.roster) > 1 and state.told < mine.token
+
+
+def _about(post: Ending | Verdict, token: int, nonce: str) -> Ending | Verdict:
+    return replace(post, token=token, nonce=nonce)
+
+
+def _stopped(state: State, reason: str, report: NodeReport, now_s: float) -> State:
+    """Order the stop of this node's round, unless it is known to be stopped already."""
+    if state.awaiting:
+        return replace(state, report=report)
+    if state.want is not Want.RUN or state.mine is None:
+        return state
+    mine, me = state.mine, state.me
+    order = StopOrder(
+        token=mine.token,
+        nonce=mine.nonce,
+        by=me.node,
+        incarnation=me.incarnation,
+        reason=reason,
+        report=report,
+    )
+    return replace(state, order=order, stands=order, want=Want.STOP, stop_told=mine.token, stopped_s=now_s, lag_s=0.0)
+
+
+# --- trouble
+
+
+def _fail(state: State, event: m.Failed, now_s: float) -> State:
+    trouble = state.trouble
+    count = trouble.count + 1 if trouble is not None else 1
+    jitter = zlib.crc32(f"{state.me.incarnation}/{count}".encode()) % 1000 / 3000
+    pause_s = min(RETRY_S[min(count, len(RETRY_S)) - 1], state.me.ttl_s / 6)
+    retry_s = now_s + pause_s * (1 - jitter)
+    # The last try before the limit has the least time: what one before it has found tells more than its silence.
+    telling = trouble if event.silent and trouble is not None and not state.ever_connected else event
+    trouble = replace(
+        trouble or Trouble(since_s=now_s),
+        count=count,
+        retry_s=retry_s,
+        text=telling.text,
+        hint=telling.hint,
+        refused=event.refused,
+        own=event.own,
+    )
+    alone = state.mine is not None and len(state.mine.roster) == 1 and not event.own
+    return replace(
+        state,
+        trouble=trouble,
+        fresh=state.fresh - {event.key},
+        evidence_s=now_s if alone else state.evidence_s,
+    )
+
+
+def _peers(state: State, event: m.PeersAnswered) -> State:
+    if state.trouble is None:
+        return state
+    # A store that one of the members hosts is lost with it: that others miss it, too, is no comfort.
+    away = event.answered > 0 and event.reaching == 0 and not state.me.hosted
+    return replace(
+        state,
+        trouble=replace(
+            state.trouble,
+            asked_s=event.asked_s,
+            asked=event.asked,
+            answered=event.answered,
+            reaching=event.reaching,
+        ),
+        evidence_s=event.asked_s if away else state.evidence_s,
+    )
+
+
+def _recover(state: State, now_s: float) -> State:
+    """Take an answer of the store for the end of trouble: what was read before it must be read again."""
+    if state.trouble is None:
+        return state
+    # A request that was given up may arrive yet, and put an older record in the place of a newer one.
+    return _doubt(replace(state, trouble=None, repeat_s=now_s + state.me.ttl_s), now_s)
+
+
+def _doubt(state: State, now_s: float) -> State:
+    """Believe nothing that was read, and hold back whatever rests on nobody else being alive.
+
+    Who had a lease when the trouble began is heard again, or has stopped its workers, before one lease has passed.
+    """
+    hold_s = now_s + state.me.ttl_s if state.confirmed_s > LONG_AGO_S else state.notes.hold_until_s
+    # The record, too: a store that went back in time may have an older one. And whoever waits for a run's members to
+    # come back begins to wait anew: the trouble may have been theirs as well.
+    notes = replace(state.notes, hold_until_s=hold_s)
+    return replace(state, fresh=frozenset(), recorded=b"", notes=notes, door=None)
+
+
+# --- answers of the store
+
+
+_ANSWERS = (
+    m.Connected
+    | m.Enlisted
+    | m.Updated
+    | m.Renewed
+    | m.Withdrawn
+    | m.MembersRead
+    | m.Loaded
+    | m.Surveyed
+    | m.SwapAnswered
+    | m.WatchEnded
+)
+
+
+def _answer(state: State, event: _ANSWERS, now_s: float) -> State:
+    match event:
+        case m.Connected(address=address, alternative=alternative, agent_port=port, node=node):
+            return replace(
+                state,
+                me=replace(state.me, node=node) if node else state.me,
+                connected=True,
+                ever_connected=True,
+                address=address,
+                alternative=alternative,
+                agent_port=port,
+                waiting_s=now_s,
+            )
+        case m.Enlisted(seat=seat, record=record, sent_s=sent_s):
+            return replace(
+                _confirmed(state, sent_s), seat=seat, ahead=seat.ahead, recorded=record, fresh=state.fresh - {MEMBERS}
+            )
+        case m.Updated(record=record, kept=kept):
+            return replace(state, recorded=record) if kept else _unseated(state, now_s)
+        case m.Renewed(renewal=None):
+            return _unseated(state, now_s)
+        case m.Renewed(renewal=renewal, sent_s=sent_s):
+            assert renewal is not None
+            expiry_s = NEVER_S if renewal.next_expiry_s is None else now_s + renewal.next_expiry_s
+            return replace(_confirmed(_counted(state, renewal.live), sent_s), ahead=renewal.ahead, expiry_s=expiry_s)
+        case m.Withdrawn():
+            return replace(state, seat=None, recorded=b"")
+        case m.MembersRead(members=members, alternative=alternative):
+            state = _counted(state, len(members))
+            if alternative:
+                state = replace(state, alternative=alternative)
+                members = tuple(_rerouted(member, state) for member in members)
+            return replace(state, members=members, members_read_s=now_s, fresh=state.fresh | {MEMBERS})
+        case m.Loaded(key=key, document=document, value=value, age_s=age_s):
+            state = _read(state, key, document.version if document is not None else None, value)
+            return _age(state, value, age_s, now_s) if isinstance(value, ControlDocument) else state
+        case m.Surveyed(epochs=epochs):
+            return _look(state, epochs, now_s)
+        case m.SwapAnswered(key=key, swapped=swapped, value=value):
+            current = swapped.current
+            state = replace(state, owed="", begin=False)
+            return _read(state, key, current.version if current is not None else None, value)
+        case m.WatchEnded(watched=watched):
+            assert watched is not None
+            return _watched(state, watched, now_s)
+        case _:
+            assert_never(event)
+
+
+def _age(state: State, control: ControlDocument, age_s: float | None, now_s: float) -> State:
+    """Take note of when the run has ended that stands in the store."""
+    if control.verdict is None:
+        return replace(state, ended=None)
+    known = state.ended
+    if age_s is None and known is not None and known.epoch == control.epoch:
+        return state
+    return replace(state, ended=Ended(epoch=control.epoch, at_s=now_s - (age_s or 0.0), known=age_s is not None))
+
+
+def _look(state: State, epochs: frozenset[str], now_s: float) -> State:
+    """Take note of whether somebody of the run in the store is alive."""
+    if state.control is None:
+        return state
+    epoch, door = state.control.epoch, state.door
+    empty = door is not None and door.epoch == epoch and not door.alive
+    empty_s = door.empty_s if door is not None and empty else now_s
+    return replace(state, door=Door(epoch=epoch, alive=epoch in epochs, looked_s=now_s, empty_s=empty_s))
+
+
+def _rerouted(member: Candidate, state: State) -> Candidate:
+    """Return a member as it will be read when this node's record has its other address."""
+    if member.incarnation != state.me.incarnation:
+        return member
+    return replace(member, record=replace(member.record, alternative=state.alternative))
+
+
+def _counted(state: State, live: int) -> State:
+    return replace(state, live=live, most=max(state.most, live))
+
+
+def _confirmed(state: State, sent_s: float) -> State:
+    return replace(state, confirmed_s=sent_s, renew_s=sent_s + state.me.period_s)
+
+
+def _unseated(state: State, now_s: float) -> State:
+    return _doubt(replace(state, seat=None, recorded=b"", ahead=0), now_s)
+
+
+def _read(state: State, key: str, version: str | None, value: ControlDocument | RoundDocument | None) -> State:
+    fresh = state.fresh | {key}
+    if key == CONTROL_KEY:
+        control = value if isinstance(value, ControlDocument) else None
+        kept = control if control is not None and control.epoch == state.epoch else state.kept
+        return replace(state, control=control, control_version=version, kept=kept, fresh=fresh)
+    if key == ROUND_KEY:
+        return replace(
+            state, round=value if isinstance(value, RoundDocument) else None, round_version=version, fresh=fresh
+        )
+    return state
+
+
+def _watched(state: State, watched: Watched, now_s: float) -> State:
+    first = state.since is None
+    state = replace(state, since=watched.revisions)
+    if first:
+        return state
+    if watched.reset:
+        return replace(_doubt(state, now_s), renew_s=now_s)
+    stale = {topic.value for topic in watched.changed}
+    renew_s = state.renew_s
+    if state.door is not None and Topic.MEMBERS in watched.changed:
+        state = replace(state, door=replace(state.door, looked_s=LONG_AGO_S))
+    if Topic.DEPARTURES in watched.changed:
+        stale.add(MEMBERS)
+        if state.ahead:
+            renew_s = now_s  # it may have been the leader: the answer says who leads now
+    return replace(state, fresh=state.fresh - stale, renew_s=renew_s)

@@ -1,0 +1,158 @@
+"""What follows for a member from a store that is away, and from a lease that runs out: rules of `heeding`. Pure."""
+
+from msgspec.structs import replace
+
+from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member.state import NEVER_S, Progress, State, Want
+from elastic_core.types import Decided, Failure, FailureClass, RoundEnded, Stop, Undecided
+
+SAY_AFTER_S = 1.0
+"""A store that is away for less is not worth a line."""
+
+Heeded = tuple[State, tuple[m.Announcement, ...]]
+NOTHING: tuple[m.Announcement, ...] = ()
+
+
+def stop(state: State, change: RoundEnded | Decided) -> Heeded:
+    """Return that this node's workers must stop, and why."""
+    return replace(state, want=Want.STOP, stop_told=0, order=None), (m.Changed(change=change),)
+
+
+def store_failure(state: State, summary: str) -> Failure:
+    """Return a failure that is no worker's."""
+    return Failure(
+        failure_class=FailureClass.STORE,
+        summary=summary,
+        node_id=state.me.node,
+        node_count=len(state.mine.roster) if state.mine is not None else None,
+        round_index=state.mine.index if state.mine is not None else -1,
+        at_s=0.0,
+        uptime_s=0.0,
+        exit_code=4,
+        message=summary,
+    )
+
+
+def host_lost(state: State) -> str:
+    """Return in words that the store has gone with the node that hosted it."""
+    return f"the node that hosts the rendezvous store, {state.me.where}, is lost or can't be reached"
+
+
+def keep_lease(state: State, now_s: float) -> Heeded:
+    """Stop in time what a lease no longer covers."""
+    if not needs_lease(state):
+        return state, NOTHING
+    cut_s = state.lease_s + state.me.cut_s
+    # Trouble that began later says nothing about the host of the store: this node itself stood still.
+    stood_still = state.me.hosted and state.trouble is not None and state.trouble.since_s >= cut_s
+    if state.trouble is not None and now_s >= cut_s and not stood_still:
+        return _cut_off(state, now_s)
+    if now_s >= state.fence_s or stood_still:
+        silent_s = now_s - state.lease_s
+        reason = f"this node gave no sign of life for {silent_s:.1f} s, longer than its lease allows"
+        return stop(state, RoundEnded(reason=reason, lost=(state.me.node,), stop_within_s=0.0))
+    return state, NOTHING
+
+
+def needs_lease(state: State) -> bool:
+    """Return whether this node has something to lose with its lease: workers, or the store that went with its host."""
+    return state.want is Want.RUN and (state.progress is not Progress.DONE or state.me.hosted)
+
+
+def misses_host_s(state: State) -> float:
+    """Return when a node that waits in a run with rounds no longer waits for the host of its store."""
+    trouble, round_ = state.trouble, state.kept_round
+    if not state.me.hosted or state.want is not Want.JOIN or trouble is None or round_ is None:
+        return NEVER_S
+    return max(trouble.since_s, state.began_s) + state.me.cut_s
+
+
+def gives_up_s(state: State) -> float:
+    """Return when a node whose workers have all ended well no longer waits for a store that is away to say so."""
+    trouble, mine = state.trouble, state.mine
+    if state.want is not Want.RUN or state.progress is not Progress.DONE or trouble is None or mine is None:
+        return NEVER_S
+    return trouble.since_s + (SAY_AFTER_S if len(mine.roster) == 1 else state.me.outage_grace_s)
+
+
+def end_alone(state: State, now_s: float) -> Heeded:
+    """End well without the run's word, where nobody can give it: all that was to be done here is done."""
+    if now_s < gives_up_s(state):
+        return state, NOTHING
+    reason = f"all workers of this node finished, and {state.me.where} is away"
+    return stop(state, Decided(decision=Stop(reason=reason, outcome="done", rule="store")))
+
+
+def undecided_s(state: State) -> float:
+    """Return when a node whose round was stopped no longer waits for a store that is away."""
+    trouble, mine, me = state.trouble, state.mine, state.me
+    gone = state.report is not None and state.report.final
+    if not state.awaiting or state.alone or not gone or trouble is None or mine is None:
+        return NEVER_S
+    if me.hosted:
+        return state.lease_s + me.cut_s
+    alone = len(mine.roster) == 1
+    return max(trouble.since_s + (SAY_AFTER_S if alone else me.outage_grace_s), state.stopped_s + SAY_AFTER_S)
+
+
+def leave_to_agent(state: State, now_s: float) -> Heeded:
+    """Have this node decide for itself, where nobody can say what the run has decided."""
+    if now_s < undecided_s(state):
+        return state, NOTHING
+    hosted = state.me.hosted
+    why = host_lost(state) if hosted else f"{state.me.where} is away, so that the run can't decide"
+    return replace(state, alone=True), (m.Changed(change=Undecided(reason=why, final=hosted)),)
+
+
+def _cut_off(state: State, now_s: float) -> Heeded:
+    me = state.me
+    if me.hosted:
+        summary = host_lost(state)
+        failure = store_failure(state, summary)
+        return stop(state, Decided(decision=Stop(reason=summary, rule="store"), failure=failure))
+    reason = f"this node is cut off from {me.where}: {_evidence(state)}"
+    within_s = max(0.0, state.fence_s - now_s)
+    return stop(state, RoundEnded(reason=reason, lost=(me.node,), stop_within_s=within_s))
+
+
+def _evidence(state: State) -> str:
+    """Return in words what the nodes that were asked let us know."""
+    trouble = state.trouble
+    if trouble is None or not trouble.asked:
+        return "no other node of the round was asked whether it is away for all"
+    others = f"of {trouble.asked} other node{'s' * (trouble.asked != 1)}"
+    if trouble.reaching:
+        return f"{trouble.reaching} {others} reach{'es' * (trouble.reaching == 1)} it"
+    return f"{trouble.answered or 'none'} {others} answered whether it is away for all (asked over UDP: --agent-port)"
+
+
+def says_away_s(state: State, now_s: float) -> float:
+    """Return when people are told next that the store is away: never where an error says it all just then."""
+    if state.trouble is None or state.away_said or state.want in (Want.NOTHING, Want.LEAVE):
+        return NEVER_S
+    say_s = max(now_s, state.trouble.since_s + SAY_AFTER_S)
+    if state.want is Want.JOIN and not state.ever_connected:
+        error_s = state.began_s + state.me.connect_timeout_s
+        return say_s if say_s + SAY_AFTER_S <= error_s else NEVER_S
+    return say_s
+
+
+def tell_outage(state: State, now_s: float) -> Heeded:
+    """Tell people that the store is away, and that it is back: one line each."""
+    trouble, me = state.trouble, state.me
+    if trouble is None:
+        if not state.away_said:
+            return state, NOTHING
+        return replace(state, away_said=False), (m.Said(text=f"store back: {me.where}"),)
+    away_s = now_s - trouble.since_s
+    told: tuple[m.Announcement, ...] = ()
+    if now_s >= says_away_s(state, now_s):
+        goes_on = "workers keep running" if state.want is Want.RUN else "trying again"
+        told = (m.Said(text=f"store unreachable: {trouble.text}; {goes_on}"),)
+        state = replace(state, away_said=True)
+    if me.fail_on_loss and state.want is Want.RUN and away_s >= me.outage_grace_s:
+        summary = f"{me.where} stayed away for {me.outage_grace_s:g} s: {trouble.text}"
+        decision = Stop(reason="--on-store-loss is fail", rule="store")
+        state, ended = stop(state, Decided(decision=decision, failure=store_failure(state, summary)))
+        told += ended
+    return state, told

@@ -1,0 +1,387 @@
+"""What a member of a run hears, asks of the store, and tells its agent: what goes into `machine` and comes out of it.
+
+Times `_s` are seconds of this host's monotonic clock.
+"""
+
+from elastic_core.rendezvous.member.documents import ControlDocument, Ending, RosterEntry, RoundDocument, Verdict
+from elastic_core.rendezvous.member.roster import Candidate
+from elastic_core.rendezvous.member.state import State
+from elastic_core.rendezvous.store import Document, Renewal, Revisions, Seat, Swapped, Topic, Watched
+from elastic_core.types import Failure, NodeReport, NodeSteps, Record, RoundChange, RunSteps
+
+# --- what a member hears
+
+
+class JoinAsked(Record, frozen=True, kw_only=True):
+    """The agent wants a round; no worker of it exists. `master_port` is held by it."""
+
+    master_port: int
+
+
+class FinishingReported(Record, frozen=True, kw_only=True):
+    """A worker of this node has ended well, the first of them."""
+
+
+class DoneReported(Record, frozen=True, kw_only=True):
+    """All workers of this node have ended well."""
+
+
+class DecisionPosted(Record, frozen=True, kw_only=True):
+    """The agent decided for the run, because of what happened on this node; token and nonce are filled in."""
+
+    post: Ending | Verdict
+
+
+class AnswerGiven(Record, frozen=True, kw_only=True):
+    """The agent decided for the whole run, as it was asked to by `question`; token and nonce are filled in.
+
+    Policies may think for long: the question that the answer is to need not be the last that was asked.
+    """
+
+    post: Ending | Verdict
+    question: str
+
+
+class StopPosted(Record, frozen=True, kw_only=True):
+    """Something failed on this node: all are to stop their workers."""
+
+    reason: str
+    report: NodeReport
+
+
+class ReportPosted(Record, frozen=True, kw_only=True):
+    """What this node has seen of its stopped round, so far or in all."""
+
+    report: NodeReport
+
+
+class StepsWanted(Record, frozen=True, kw_only=True):
+    """Workers of this node may hang: how far are those of the others?"""
+
+
+class StepsReported(Record, frozen=True, kw_only=True):
+    """How far the workers of this node are."""
+
+    steps: NodeSteps
+
+
+class DepartureAnnounced(Record, frozen=True, kw_only=True):
+    """The agent was told to stop; its workers may go on for a grace period."""
+
+
+class LeaveAsked(Record, frozen=True, kw_only=True):
+    """The agent goes; no worker of it exists."""
+
+
+class Connected(Record, frozen=True, kw_only=True):
+    """The store answered; `address` is this host's on the connection, `alternative` another one of it.
+
+    `node` is the node's id where that depends on the address; empty: it does not.
+    """
+
+    address: str
+    node: str = ""
+    alternative: str
+    agent_port: int
+
+
+class Enlisted(Record, frozen=True, kw_only=True):
+    """There is a seat, and `record` in it."""
+
+    seat: Seat
+    record: bytes
+    sent_s: float
+
+
+class Updated(Record, frozen=True, kw_only=True):
+    """The record was replaced; not `kept`: the seat is gone."""
+
+    record: bytes
+    kept: bool
+
+
+class Renewed(Record, frozen=True, kw_only=True):
+    """The lease was extended; None: the seat is gone."""
+
+    renewal: Renewal | None
+    sent_s: float
+
+
+class Withdrawn(Record, frozen=True, kw_only=True):
+    """The seat was given back."""
+
+
+class MembersRead(Record, frozen=True, kw_only=True):
+    """All live members.
+
+    `alternative` is this host's address on the way to one of them elsewhere; empty: none is needed, or none is known.
+    """
+
+    members: tuple[Candidate, ...]
+    alternative: str = ""
+
+
+class Loaded(Record, frozen=True, kw_only=True):
+    """A document as it stands.
+
+    `age_s`: how long ago the run has ended whose verdict it has; None: there is none, or the store can't tell.
+    """
+
+    key: str
+    document: Document | None
+    value: ControlDocument | RoundDocument | None
+    age_s: float | None = None
+
+
+class SwapAnswered(Record, frozen=True, kw_only=True):
+    """A swap was applied or refused; `value` is what stands now."""
+
+    key: str
+    swapped: Swapped
+    value: ControlDocument | RoundDocument | None
+
+
+class Surveyed(Record, frozen=True, kw_only=True):
+    """Who is alive was looked at from outside: the epochs of the runs that they are of."""
+
+    epochs: frozenset[str]
+
+
+class WatchEnded(Record, frozen=True, kw_only=True):
+    """The wait is over; None: it was cut short because there is something else to do."""
+
+    watched: Watched | None
+
+
+class PeersAnswered(Record, frozen=True, kw_only=True):
+    """Of the `asked` peers, asked at `asked_s`, so many could tell, and so many of those had reached the store since.
+
+    The others of those who could tell had tried, and failed. One that has not tried since it was asked can't tell.
+    """
+
+    asked_s: float
+    asked: int
+    answered: int
+    reaching: int
+
+
+class PeerAsked(Record, frozen=True, kw_only=True):
+    """Another agent asks whether this one reaches the store."""
+
+
+class Failed(Record, frozen=True, kw_only=True):
+    """A store operation failed; `unknown`: it may have been carried out; `refused`: trying again won't help.
+
+    `key` is the document that it was about, if any; `own`: it is not the store but this agent that is in trouble;
+    `silent`: there was no answer in time, and that is all that is known.
+    """
+
+    text: str
+    unknown: bool = False
+    refused: bool = False
+    silent: bool = False
+    own: bool = False
+    key: str = ""
+    hint: str = ""
+
+
+Event = (
+    JoinAsked
+    | FinishingReported
+    | DoneReported
+    | DecisionPosted
+    | AnswerGiven
+    | StopPosted
+    | ReportPosted
+    | StepsWanted
+    | StepsReported
+    | DepartureAnnounced
+    | LeaveAsked
+    | Connected
+    | Enlisted
+    | Updated
+    | Renewed
+    | Withdrawn
+    | MembersRead
+    | Loaded
+    | Surveyed
+    | SwapAnswered
+    | WatchEnded
+    | PeersAnswered
+    | PeerAsked
+    | Failed
+)
+
+
+# --- what a member does next: exactly one of these
+
+
+class Connect(Record, frozen=True, kw_only=True):
+    """Open the connection; answers Connected."""
+
+
+class Enlist(Record, frozen=True, kw_only=True):
+    """Take a seat; answers Enlisted."""
+
+    record: bytes
+
+
+class Update(Record, frozen=True, kw_only=True):
+    """Replace the record; answers Updated."""
+
+    seat: Seat
+    record: bytes
+
+
+class Renew(Record, frozen=True, kw_only=True):
+    """Extend the lease; answers Renewed."""
+
+    seat: Seat
+
+
+class Withdraw(Record, frozen=True, kw_only=True):
+    """Give the seat back; answers Withdrawn."""
+
+    seat: Seat
+
+
+class ReadMembers(Record, frozen=True, kw_only=True):
+    """Read all members; answers MembersRead."""
+
+
+class SurveyRun(Record, frozen=True, kw_only=True):
+    """Look who is alive, without a seat and without a trace."""
+
+
+class Load(Record, frozen=True, kw_only=True):
+    """Read a document; answers Loaded."""
+
+    key: str
+
+
+class Swap(Record, frozen=True, kw_only=True):
+    """Replace a document; answers SwapAnswered."""
+
+    key: str
+    document: ControlDocument | RoundDocument
+    expect: str | None
+    keep_s: float
+
+
+class Watch(Record, frozen=True, kw_only=True):
+    """Wait for a change, or `until_s`; answers WatchEnded."""
+
+    since: Revisions | None
+    topics: tuple[Topic, ...]
+    until_s: float
+
+
+class AskPeers(Record, frozen=True, kw_only=True):
+    """Ask other agents whether they reach the store; answers PeersAnswered."""
+
+    peers: tuple[RosterEntry, ...]
+    secret: str
+    until_s: float
+
+
+class Ask(Record, frozen=True, kw_only=True):
+    """Have the agent decide about what the nodes report; answers AnswerGiven with the same `question`, some time."""
+
+    question: str
+    reports: tuple[NodeReport, ...]
+    history: tuple[Failure, ...]
+
+
+class Pause(Record, frozen=True, kw_only=True):
+    """Wait without the store until then; answers WatchEnded(None)."""
+
+    until_s: float
+
+
+class Gone(Record, frozen=True, kw_only=True):
+    """Nothing more: the member has left."""
+
+
+Operation = (
+    Connect
+    | Enlist
+    | Update
+    | Renew
+    | Withdraw
+    | ReadMembers
+    | SurveyRun
+    | Load
+    | Swap
+    | Watch
+    | AskPeers
+    | Ask
+    | Pause
+    | Gone
+)
+
+
+# --- what a member tells its agent
+
+
+class Formed(Record, frozen=True, kw_only=True):
+    """There is a round with this node in it."""
+
+    document: RoundDocument
+    rank: int
+    history: tuple[Failure, ...]
+    at_s: float = 0.0
+    """The run's age now."""
+
+
+class Changed(Record, frozen=True, kw_only=True):
+    """The round that runs is over, or the run."""
+
+    change: RoundChange
+
+
+class JoinFailed(Record, frozen=True, kw_only=True):
+    """There will be no round for this node.
+
+    `kind`: `timeout`, `connection`, `refused`, `closed` (the run is over), `not needed`.
+    """
+
+    kind: str
+    what: str
+    hint: str = ""
+    exit_code: int = 4
+
+
+class Said(Record, frozen=True, kw_only=True):
+    """One line for people."""
+
+    text: str
+
+
+class Fenced(Record, frozen=True, kw_only=True):
+    """By then this node's workers must be dead, unless a later word comes."""
+
+    until_s: float
+
+
+class StepsAsked(Record, frozen=True, kw_only=True):
+    """All nodes are to say how far their workers are."""
+
+    serial: int
+
+
+class StepsHeard(Record, frozen=True, kw_only=True):
+    """What they have said."""
+
+    seen: RunSteps
+
+
+Announcement = Formed | Changed | JoinFailed | Said | Fenced | StepsAsked | StepsHeard
+
+
+class Step(Record, frozen=True, kw_only=True):
+    """What a member does next, what it tells its agent before, and why."""
+
+    state: State
+    operation: Operation
+    announcements: tuple[Announcement, ...] = ()
+    reason: str = ""

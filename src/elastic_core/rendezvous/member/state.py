@@ -1,0 +1,260 @@
+"""What a member of a run knows: the state of `machine`. Times `_s` are seconds of this host's monotonic clock."""
+
+import enum
+from collections.abc import Mapping
+
+from elastic_core.rendezvous.member.documents import (
+    ControlDocument,
+    Ending,
+    RoundDocument,
+    StopOrder,
+    Verdict,
+)
+from elastic_core.rendezvous.member.duty import Notes
+from elastic_core.rendezvous.member.roster import Candidate
+from elastic_core.rendezvous.store import Revisions, Seat
+from elastic_core.types import NodeReport, NodeSteps, Record
+
+NEVER_S = float("inf")
+LONG_AGO_S = float("-inf")
+
+
+class Me(Record, frozen=True, kw_only=True):
+    """What does not change about this member.
+
+    `where` names the store in texts. `hosted`: the store is hosted by a member of the run, so
+    that its loss is final. `fresh_epoch` and `secret` are random, for the case that this member begins the run.
+    """
+
+    node: str
+    incarnation: str
+    run_id: str
+    where: str
+    fresh_epoch: str
+    secret: str
+    min_nodes: int
+    max_nodes: int
+    nproc: int = 1
+    role: str = "default"
+    rank_hint: int | None = None
+    boot: str = ""
+    master: str = ""
+    ttl_s: float = 5.0
+    first_call_s: float = 30.0
+    last_call_s: float = 2.0
+    join_timeout_s: float = 600.0
+    connect_timeout_s: float = 60.0
+    outage_grace_s: float = 120.0
+    fail_on_loss: bool = False
+    hosted: bool = False
+    attempt: int = 0
+    attempt_given: bool = False
+    job: str = ""
+    spares: int | None = None
+    max_changes: int | None = None
+    fingerprint: Mapping[str, str] = {}
+    allow_mismatch: tuple[str, ...] = ()
+
+    @property
+    def period_s(self) -> float:
+        """Return the time from one renewal to the next."""
+        return self.ttl_s / 3
+
+    @property
+    def over_s(self) -> float:
+        """Return how long nobody of a run that this member begins must have been alive for it to be over."""
+        return self.ttl_s + self.last_call_s
+
+    @property
+    def cut_s(self) -> float:
+        """Return how long after the last word of a lease that holds a member that hears nothing begins to stop."""
+        return 0.75 * self.ttl_s
+
+    @property
+    def fence_s(self) -> float:
+        """Return how long after it the last of its workers must be dead: with a margin before the lease ends."""
+        return 0.88 * self.ttl_s
+
+
+class Want(enum.StrEnum):
+    """What the agent wants of the member."""
+
+    NOTHING = "nothing"
+    JOIN = "join"
+    """A place in the next round; no worker exists."""
+    RUN = "run"
+    """Workers of a round exist, or are being started."""
+    STOP = "stop"
+    """The agent was told that the round is over, or found so itself: its workers are being stopped."""
+    LEAVE = "leave"
+    """To be gone."""
+
+
+class Progress(enum.StrEnum):
+    """How far the workers of this node are."""
+
+    RUNNING = "running"
+    FINISHING = "finishing"
+    DONE = "done"
+
+
+def question_about(token: int, nonce: str) -> str:
+    """Return the name of the one question that there is about a stopped round."""
+    return f"{token} {nonce}"
+
+
+class Ended(Record, frozen=True, kw_only=True):
+    """A run that has a verdict, and when it ended. Not `known`: the store can't tell, so that is when it was read."""
+
+    epoch: str
+    at_s: float
+    known: bool
+
+
+class Door(Record, frozen=True, kw_only=True):
+    """What a newcomer has seen of the run in the store, of which it does not know yet whether to join it.
+
+    `alive`: at `looked_s` somebody of it was. `empty_s`: since when nobody is, as far as this member could see.
+    """
+
+    epoch: str
+    alive: bool
+    looked_s: float
+    empty_s: float
+
+
+class Trouble(Record, frozen=True, kw_only=True):
+    """The store can't be reached. At `asked_s` so many peers were `asked`; of them so many could tell, and reach it."""
+
+    since_s: float
+    count: int = 0
+    retry_s: float = LONG_AGO_S
+    text: str = ""
+    hint: str = ""
+    refused: bool = False
+    own: bool = False
+    asked_s: float = LONG_AGO_S
+    asked: int = 0
+    answered: int = 0
+    reaching: int = 0
+
+
+class State(Record, frozen=True, kw_only=True):
+    """All that a member knows.
+
+    `control` and `round` are the last that were read; `fresh` names what need not be read again (`members`, too).
+    `kept` and `kept_round` are the last of this run: copies to offer to a store that has lost them. `clock` has an
+    epoch and when that run's clock stood at 0: as early as the rounds that were read say.
+    `live` counts the members, `most` how many there were at once since this one began to wait.
+    `ended` and `door` are about a run in the store that is not this member's. `door_said`: people know that it waits
+    there. `mine` is the round that this member runs or ran last. `confirmed_s` is when the last lease operation that
+    the store confirmed was sent, `evidence_s` when peers were asked who then said that the store is away for all.
+    `recorded` is what the store has of it, as far as is known; at `repeat_s` it is told again, come what may.
+    `stop_told` is the token of the round of which this node has ordered the stop, or was told it, at `stopped_s`;
+    `lag_s` is how much later an order stood that this node had given, or another's in its place: all nodes tell how
+    long before that moment something happened, and while the store is away each stops by its own order.
+    `stands` that order, `order` one that is still to be published, `report` what this node has seen of that round;
+    `alone`: the agent was told to decide by itself. `steps_wanted`, `steps_asked` and `steps_heard` are serials of
+    questions about this round's steps: what this node wants to know, was asked, and was told; `steps` is its answer.
+    `asked` is the round about which this node's agent was asked to
+    decide, at `asked_s`. `leaving`: the agent was told to stop; `parting`: it has no workers any more, and waits from
+    `leave_s` on for the others to know why.
+    """
+
+    me: Me
+    want: Want = Want.NOTHING
+    progress: Progress = Progress.RUNNING
+    leaving: bool = False
+    parting: bool = False
+    mine: RoundDocument | None = None
+    seen: int = 0
+    told: int = 0
+    verdict_told: bool = False
+    post: Ending | Verdict | None = None
+    order: StopOrder | None = None
+    stands: StopOrder | None = None
+    report: NodeReport | None = None
+    stop_told: int = 0
+    stopped_s: float = 0.0
+    lag_s: float = 0.0
+    alone: bool = False
+    steps_wanted: int = 0
+    steps_asked: int = 0
+    steps_heard: int = 0
+    steps: NodeSteps | None = None
+    asked: tuple[int, str] | None = None
+    asked_s: float = LONG_AGO_S
+    leave_s: float = 0.0
+
+    connected: bool = False
+    ever_connected: bool = False
+    address: str = ""
+    alternative: str = ""
+    agent_port: int = 0
+    master_port: int = 0
+
+    seat: Seat | None = None
+    ahead: int = 0
+    live: int = 0
+    most: int = 0
+    recorded: bytes = b""
+    repeat_s: float = NEVER_S
+    confirmed_s: float = LONG_AGO_S
+    evidence_s: float = LONG_AGO_S
+    renew_s: float = LONG_AGO_S
+    expiry_s: float = NEVER_S
+
+    epoch: str = ""
+    control: ControlDocument | None = None
+    control_version: str | None = None
+    kept: ControlDocument | None = None
+    begin: bool = False
+    ended: Ended | None = None
+    door: Door | None = None
+    door_said: bool = False
+    round: RoundDocument | None = None
+    round_version: str | None = None
+    kept_round: RoundDocument | None = None
+    clock: tuple[str, float] | None = None
+    members: tuple[Candidate, ...] = ()
+    members_read_s: float = LONG_AGO_S
+    fresh: frozenset[str] = frozenset()
+    since: Revisions | None = None
+
+    notes: Notes = Notes()
+    owed: str = ""
+    owed_s: float = 0.0
+    look_s: float = NEVER_S
+    serial: int = 0
+    trouble: Trouble | None = None
+    away_said: bool = False
+    began_s: float = 0.0
+    waiting_s: float = 0.0
+    spare: bool = False
+    say_s: float = NEVER_S
+    spare_said: bool = False
+
+    @property
+    def lease_s(self) -> float:
+        """Return the last moment of which it is known that the lease held, or that nobody could have ended it."""
+        return max(self.confirmed_s, self.evidence_s)
+
+    @property
+    def fence_s(self) -> float:
+        """Return by when this node's workers must be dead unless there is a newer word.
+
+        Never, once the verdict is known of a run whose store goes with the node that hosts it: that node is not there
+        for as long as the others' grace periods, and with its store every other round of this run is gone, too.
+        """
+        return NEVER_S if self.verdict_told and self.me.hosted else self.lease_s + self.me.fence_s
+
+    def run_s(self, now_s: float) -> float:
+        """Return the run's age: since its first round was formed."""
+        return max(0.0, now_s - self.clock[1]) if self.clock is not None and self.clock[0] == self.epoch else 0.0
+
+    @property
+    def awaiting(self) -> bool:
+        """Return whether the round of this node was stopped, and it waits for what is decided about it."""
+        mine = self.mine
+        stopped = self.want is Want.STOP and mine is not None and self.stop_told == mine.token
+        return stopped and mine is not None and self.told < mine.token and not self.verdict_told

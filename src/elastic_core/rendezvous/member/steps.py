@@ -1,0 +1,61 @@
+"""How far the workers of all nodes are: asked when some stand still, and never before. Pure.
+
+A node asks in the control document, every node answers in its own record, and the leader puts the answers together in
+the control document, where all read them: a constant number of bytes a node, whatever the run's size.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from elastic_core.rendezvous.member.documents import ControlDocument, MemberRecord, RoundDocument, StepsOrder
+from elastic_core.types import NodeSteps, RankStep, RunSteps
+
+GATHER_STEPS_S = 1.0
+"""How long nodes are waited for: one that does not answer is stopped, or in trouble of its own."""
+MOST_BEHIND = 16
+
+
+def merged(serial: int, told: Iterable[NodeSteps]) -> RunSteps:
+    """Return what all nodes have said as one."""
+    everyone = [steps for steps in told if steps.serial == serial]
+    top = max((each.max_step for each in everyone if each.max_step is not None), default=None)
+    behind: list[RankStep] = []
+    for each in everyone:
+        if each.max_step is None:
+            continue
+        ranks = list(each.behind)
+        if top is not None and each.max_step < top:  # then all of it are
+            known = {one.global_rank for one in ranks}
+            ranks += [RankStep(global_rank=rank, step=each.max_step) for rank in each.ranks if rank not in known]
+        behind += [replace(one, node_id=each.node_id) for one in ranks]
+    return RunSteps(
+        serial=serial,
+        node_count=len(everyone),
+        max_step=top,
+        min_step=min((each.min_step for each in everyone if each.min_step is not None), default=None),
+        behind=tuple(sorted(behind, key=lambda one: (one.step, one.global_rank))[:MOST_BEHIND]),
+        protected_s=max((each.protected_s for each in everyone), default=0.0),
+        quiet_s=min((each.quiet_s for each in everyone if each.quiet_s is not None), default=None),
+    )
+
+
+def standing(control: ControlDocument, round_: RoundDocument | None) -> StepsOrder | None:
+    """Return the last question about this round; None: there was none."""
+    order = control.steps
+    if order is None or round_ is None or (order.token, order.nonce) != (round_.token, round_.nonce):
+        return None
+    return order
+
+
+def answers(
+    order: StepsOrder, current: RoundDocument, live: Mapping[str, MemberRecord]
+) -> tuple[list[NodeSteps], bool]:
+    """Return what nodes have answered so far, and whether that is all."""
+    found = []
+    for entry in current.roster:
+        record = live.get(entry.incarnation)
+        steps = record.steps if record is not None and record.nonce == current.nonce else None
+        if steps is not None and steps.serial == order.serial:
+            found.append(steps)
+    return found, len(found) == len(current.roster)

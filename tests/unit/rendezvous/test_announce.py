@@ -1,0 +1,157 @@
+"""What a member tells people of a store that it can't reach, and takes from its agent."""
+
+import pytest
+from msgspec.structs import replace
+
+from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member.announce import record_of
+from elastic_core.rendezvous.member.documents import ControlDocument, Ending, RosterEntry, RoundDocument, StopOrder
+from elastic_core.rendezvous.member.machine import step
+from elastic_core.rendezvous.member.observe import hear
+from elastic_core.rendezvous.member.state import NEVER_S, Me, Progress, State, Want, question_about
+from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Revisions, Seat
+from elastic_core.types import NodeReport
+
+ME = Me(node="n1", incarnation="n1#1", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=2, max_nodes=4)
+FAILED = m.Failed(text="refused")
+LATE_S = 0.2
+"""How much later than it asked for a member on a busy host is called."""
+
+
+def lines(connect_timeout_s):
+    """Return when a member says what that never reaches the store, until it has left."""
+    state, now_s, told = State(me=replace(ME, connect_timeout_s=connect_timeout_s)), 0.0, []
+    events = (m.JoinAsked(master_port=1),)
+    while True:
+        done = step(state, events, now_s=now_s)
+        state = done.state
+        told += [(now_s, line) for line in done.announcements]
+        match done.operation:
+            case m.Gone():
+                return told
+            case m.Connect():
+                now_s, events = now_s + 0.01, (FAILED,)
+            case m.Pause(until_s=until_s) if (
+                until_s == NEVER_S
+            ):  # the join is over, and its error on its way through a busy agent
+                now_s, events = now_s + 5.0, (m.LeaveAsked(),)
+            case m.Pause(until_s=until_s):
+                assert until_s > now_s + 0.01, "it must not turn in circles"
+                now_s, events = until_s + LATE_S, ()
+
+
+@pytest.mark.parametrize("connect_timeout_s", [0.5, 1.0, 1.3, 2.0])
+def test_who_soon_gives_up_on_a_store_says_one_line(connect_timeout_s):
+    ((at_s, line),) = lines(connect_timeout_s)
+    assert isinstance(line, m.JoinFailed)
+    assert connect_timeout_s <= at_s < connect_timeout_s + 2 * LATE_S
+
+
+@pytest.mark.parametrize("connect_timeout_s", [4.0, 60.0])
+def test_who_waits_longer_for_a_store_says_so_soon(connect_timeout_s):
+    (first_s, first), (last_s, last) = lines(connect_timeout_s)
+    assert isinstance(first, m.Said)
+    assert "store unreachable" in first.text
+    assert 1.0 <= first_s < 2.0
+    assert isinstance(last, m.JoinFailed)
+    assert connect_timeout_s <= last_s < connect_timeout_s + 2 * LATE_S
+
+
+def test_the_silence_of_the_last_try_does_not_hide_what_the_tries_before_have_found():
+    state = State(me=ME)
+    for event in (m.Failed(text="cannot resolve 'redis.example'"), m.Failed(text="w does not answer", silent=True)):
+        state = hear(state, event, 1.0)
+    assert state.trouble.text == "cannot resolve 'redis.example'"
+    state = hear(State(me=ME), m.Failed(text="w does not answer", silent=True), 1.0)
+    assert state.trouble.text == "w does not answer"
+
+
+ROUND = RoundDocument(
+    epoch="e",
+    token=7,
+    nonce="x",
+    index=0,
+    master_addr="h",
+    master_port=1,
+    roster=tuple(RosterEntry(f"{name}#1", name, "h", 1) for name in ("n1", "n2")),
+)
+CONTROL = ControlDocument(epoch="e", attempt="0", secret="s", fingerprint={})
+ENDED = Ending(token=7, nonce="x", kind="regroup", reason="n1 left", by="n2", lost=("n1",))
+DRAINED = State(
+    me=ME, want=Want.RUN, leaving=True, mine=ROUND, seen=7, connected=True, ever_connected=True, epoch="e", ahead=1,
+    seat=Seat(number=2, incarnation="n1#1", ahead=1), since=Revisions(), renew_s=200.0, confirmed_s=99.0, round=ROUND,
+    control=CONTROL, kept=CONTROL, kept_round=ROUND, fresh=frozenset({CONTROL_KEY, ROUND_KEY}),
+)  # fmt: skip
+
+
+def operations(state, *times):
+    """Return what a member does at these times that was told to leave at the first; its record is always written."""
+    found, events = [], (m.LeaveAsked(),)
+    for at_s in times:
+        done = step(state, events, now_s=at_s)
+        if isinstance(done.operation, m.Update):
+            written = m.Updated(record=done.operation.record, kept=True)
+            done = step(done.state, (written,), now_s=at_s)
+        state, events = done.state, ()
+        found.append(type(done.operation))
+    return found
+
+
+def test_who_was_told_to_stop_leaves_when_the_others_know_that_it_has_left():
+    told = replace(DRAINED, control=replace(CONTROL, ending=ENDED))
+    assert m.Withdraw not in operations(DRAINED, 100.0, 100.4)
+    assert operations(DRAINED, 100.0, 100.6)[-1] is m.Withdraw
+    assert operations(told, 100.0) == [m.Withdraw]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        replace(DRAINED, leaving=False),
+        replace(DRAINED, progress=Progress.DONE),
+        replace(DRAINED, mine=replace(ROUND, roster=ROUND.roster[:1])),
+        replace(DRAINED, told=7),
+    ],
+    ids=["at the end", "done", "alone", "known"],
+)
+def test_nobody_else_waits_to_leave(state):
+    assert operations(state, 100.0) == [m.Withdraw]
+
+
+def test_who_ordered_a_stop_that_was_published_late_tells_how_long_before_that_it_failed():
+    """Another node's order may stand in its place; without the store each had counted from its own."""
+    report = NodeReport(node_id="n1", age_s=0.1)
+    ordered = hear(replace(DRAINED, leaving=False), m.StopPosted(reason="boom", report=report), 100.0)
+    theirs = StopOrder(token=7, nonce="x", by="n2", incarnation="n2#1", reason="reset", report=NodeReport(node_id="n2"))
+    assert record_of(ordered).report is None  # the order has it
+    stood = step(replace(ordered, control=replace(CONTROL, stopping=theirs)), (), now_s=103.0).state
+    assert record_of(stood).report.age_s == pytest.approx(3.1)
+    final = hear(stood, m.ReportPosted(report=replace(report, final=True)), 104.0)
+    assert record_of(final).report.age_s == pytest.approx(3.1)
+
+
+DECIDED = Ending(token=0, nonce="", kind="restart", reason="n2 failed", by="n2", evidence="what n2 saw")
+
+
+@pytest.mark.parametrize(
+    ("question", "posted"),
+    [(question_about(7, "b"), (7, "b")), (question_about(6, "a"), None), (question_about(7, "a"), None), ("", None)],
+    ids=["this round's", "the one's before", "one's that the store has lost", "nobody's"],
+)
+def test_an_answer_counts_for_the_round_that_it_was_asked_about_only(question, posted):
+    """A policy thought so long that another node decided, and the next round has failed, too."""
+    asked = State(me=ME, want=Want.STOP, asked=(7, "b"), asked_s=90.0)
+    after = hear(asked, m.AnswerGiven(post=DECIDED, question=question), 100.0)
+    assert (None if after.post is None else (after.post.token, after.post.nonce)) == posted
+    assert after.asked == (asked.asked if posted is None else None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fenced"),
+    [({}, True), ({"me": replace(ME, hosted=True)}, True), ({"verdict_told": True}, True),
+     ({"me": replace(ME, hosted=True), "verdict_told": True}, False)],
+    ids=["a server's", "a member's", "a server's, after the verdict", "a member's, after the verdict"],
+)  # fmt: skip
+def test_a_store_that_goes_with_its_host_after_the_verdict_cuts_no_grace_period_short(changes, fenced):
+    state = replace(State(me=ME, want=Want.STOP, confirmed_s=100.0), **changes)
+    assert state.fence_s == (100.0 + ME.fence_s if fenced else NEVER_S)

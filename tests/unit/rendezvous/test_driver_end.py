@@ -1,0 +1,39 @@
+"""The end of the thread that talks to a store: whoever waits for it hears of it, whatever a store does then."""
+
+from elastic_core.rendezvous.handler import NoServices
+from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member.driver import Driver
+from elastic_core.rendezvous.member.state import Me, State
+
+
+class Broken:
+    """A store of somebody's that raises what it should not, even when it is closed."""
+
+    where = "nowhere"
+    notices = ()
+
+    def connect(self, *, wait):
+        raise ZeroDivisionError("connect")
+
+    def close(self):
+        raise ZeroDivisionError("close")
+
+
+def test_the_first_error_reaches_whoever_waits_also_if_the_store_cannot_be_closed():
+    ended = []
+    me = Me(
+        node="a", incarnation="1", run_id="r", where="nowhere", fresh_epoch="e", secret="s", min_nodes=1, max_nodes=1
+    )
+    driver = Driver(
+        Broken(),
+        State(me=me),
+        services=NoServices(),
+        place=lambda address, port: m.Connected(address="a"),
+        route=lambda members: "",
+        announce=lambda announcement: None,
+        ended=ended.append,
+    )
+    driver.post(m.JoinAsked(master_port=0))
+    driver.start()
+    assert driver.join(10.0)
+    assert [str(error) for error in ended] == ["connect"]

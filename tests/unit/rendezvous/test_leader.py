@@ -1,0 +1,201 @@
+"""What the leader does about nodes that come and go while the first workers end."""
+
+import pytest
+from msgspec.structs import replace
+
+from elastic_core.rendezvous.member.documents import (
+    ControlDocument,
+    Ending,
+    MemberRecord,
+    RosterEntry,
+    RoundDocument,
+    StopOrder,
+)
+from elastic_core.rendezvous.member.duty import AskDecision, EndRound, GiveVerdict, NoteDone, Notes, View
+from elastic_core.rendezvous.member.leader import GATHER_S, LOSS_MARGIN_S, judge
+from elastic_core.rendezvous.member.roster import Candidate
+from elastic_core.types import Failure, FailureClass, NodeReport
+
+ROUND = RoundDocument(
+    epoch="e",
+    token=1,
+    nonce="x",
+    index=0,
+    master_addr="h",
+    master_port=1,
+    roster=tuple(RosterEntry(incarnation=f"{n}#", node=n, address="h", agent_port=1) for n in "ab"),
+)
+
+CONTROL = ControlDocument(epoch="e", attempt=0, secret="s")
+
+
+def member(seat, node, state, token=1, nonce="x", report=None):
+    record = MemberRecord(epoch="e", node=node, state=state, seen=1, token=token, nonce=nonce, report=report)
+    return Candidate(seat=seat, incarnation=f"{node}#", record=record)
+
+
+def view(*members, control=CONTROL, incarnation="", now_s=0.0):
+    return View(
+        now_s=now_s,
+        node="a",
+        nonce="y",
+        min_nodes=1,
+        max_nodes=3,
+        first_call_s=1.0,
+        last_call_s=1.0,
+        max_changes=None,
+        control=control,
+        incarnation=incarnation,
+        round=ROUND,
+        members=members,
+    )
+
+
+A, N = member(1, "a", "running"), member(3, "n", "ready", 0, "")
+
+
+def test_a_newcomer_is_taken_in_while_all_workers_run():
+    assert isinstance(judge(view(A, member(2, "b", "running"), N), Notes()).duty, EndRound)
+
+
+def test_nobody_is_taken_in_when_the_only_node_that_was_done_has_gone():
+    first = judge(view(A, member(2, "b", "done")), Notes())
+    assert first.duty is None
+    later = judge(view(A, N), first.notes)
+    assert later.duty is None
+    assert later.why == "workers have begun to finish"
+
+
+def test_a_leader_that_is_done_writes_it_down_for_its_successor():
+    done, running = member(1, "a", "done"), member(2, "b", "running")
+    duty = judge(view(done, running, incarnation="a#"), Notes()).duty
+    assert duty == NoteDone(nonce="x", done=("a#",))
+    noted = ControlDocument(epoch="e", attempt=0, secret="s", done_of="x", done=("a#",))
+    assert judge(view(done, running, control=noted, incarnation="a#"), Notes()).duty is None
+    # It is gone, and whoever leads now never saw it done.
+    assert judge(view(running, control=noted), Notes()).duty is None
+    assert isinstance(judge(view(member(2, "b", "done"), control=noted), Notes()).duty, GiveVerdict)
+
+
+def test_what_was_noted_of_another_round_says_nothing():
+    noted = ControlDocument(epoch="e", attempt=0, secret="s", done_of="earlier", done=("a#",))
+    assert isinstance(judge(view(member(2, "b", "running"), control=noted), Notes()).duty, EndRound)
+
+
+# --- while a round is stopped
+
+FAILURE = Failure(
+    failure_class=FailureClass.EXIT, summary="exit code 7", node_id="b", round_index=0, at_s=0.0, uptime_s=0.0
+)
+
+
+def report(node, failure=FAILURE, **more):
+    return NodeReport(node_id=node, failure=failure, **more)
+
+
+def stopped_by(node, **more):
+    order = StopOrder(
+        token=1, nonce="x", by=node, incarnation=f"{node}#", reason="exit code 7", report=report(node, **more)
+    )
+    return replace(CONTROL, stopping=order)
+
+
+def said(node, failure=None, **more):
+    return member(1 + "ab".index(node), node, "stopped", report=report(node, failure, final=True, **more))
+
+
+RUNS_A, RUNS_B = member(1, "a", "running"), member(2, "b", "running")
+OWN, PEERS = stopped_by("b"), stopped_by("b", collateral=True)
+
+
+def test_what_all_nodes_have_seen_is_asked_about_once_all_have_said_it():
+    waits = judge(view(RUNS_A, said("b", FAILURE), control=OWN), Notes())
+    assert (waits.duty, waits.look_s) == (None, GATHER_S)
+    duty = judge(view(said("a"), said("b", FAILURE), control=OWN), waits.notes).duty
+    assert isinstance(duty, AskDecision)
+    assert [(one.node_id, one.failure, one.final) for one in duty.reports] == [("a", None, True), ("b", FAILURE, True)]
+
+
+def test_nobody_is_waited_for_longer_than_two_seconds_if_the_reason_is_known():
+    waits = judge(view(RUNS_A, RUNS_B, control=OWN), Notes())
+    duty = judge(view(RUNS_A, RUNS_B, control=OWN, now_s=GATHER_S), waits.notes).duty
+    assert [one.node_id for one in duty.reports] == ["b"]
+
+
+def test_a_node_whose_workers_are_done_is_not_waited_for_and_counted():
+    duty = judge(view(member(1, "a", "done"), said("b", FAILURE), control=OWN), Notes()).duty
+    assert [(one.node_id, one.finished_count) for one in duty.reports] == [("a", 1), ("b", 0)]
+
+
+def test_the_order_speaks_for_a_node_that_has_gone_since():
+    duty = judge(view(said("a"), control=OWN), Notes()).duty
+    assert [(one.node_id, one.failure) for one in duty.reports] == [("a", None), ("b", FAILURE)]
+
+
+def test_a_lost_node_is_why_the_others_lost_a_peer():
+    duty = judge(view(said("b", FAILURE, collateral=True), control=PEERS), Notes()).duty
+    assert isinstance(duty, EndRound)
+    assert duty.ending.kind == "regroup"
+    assert duty.ending.lost == ("a",)
+
+
+def test_a_node_that_says_nothing_at_all_is_waited_for_until_its_lease_is_over():
+    victim = said("b", FAILURE, collateral=True)
+    waits = judge(view(RUNS_A, victim, control=PEERS), Notes())
+    later = judge(view(RUNS_A, victim, control=PEERS, now_s=GATHER_S), waits.notes)
+    assert (later.duty, later.look_s) == (None, 5.0 + LOSS_MARGIN_S)
+    assert isinstance(judge(view(victim, control=PEERS, now_s=4.0), later.notes).duty, EndRound)
+    assert isinstance(judge(view(RUNS_A, victim, control=PEERS, now_s=6.5), later.notes).duty, AskDecision)
+
+
+def test_a_node_that_is_slow_but_speaks_is_not_taken_for_lost():
+    slow = member(1, "a", "running", report=report("a", None))
+    waits = judge(view(slow, said("b", FAILURE, collateral=True), control=PEERS), Notes())
+    later = judge(view(slow, said("b", FAILURE, collateral=True), control=PEERS, now_s=GATHER_S), waits.notes)
+    assert isinstance(later.duty, AskDecision)
+
+
+@pytest.mark.parametrize("change", ["ended", "other round"])
+def test_an_order_about_another_round_or_one_that_has_ended_asks_for_nothing(change):
+    control = OWN
+    if change == "ended":
+        control = replace(OWN, ending=Ending(token=1, nonce="x", kind="restart", reason="r", by="a"))
+    else:
+        control = replace(OWN, stopping=replace(OWN.stopping, nonce="other"))
+    assert not isinstance(judge(view(RUNS_A, RUNS_B, control=control), Notes()).duty, AskDecision)
+
+
+# --- the run's clock
+
+
+def test_round_says_how_old_the_run_is_whoever_writes_it():
+    now = view(member(1, "a", "ready"), member(2, "b", "ready"), now_s=1_000.0)
+    over = replace(CONTROL, ending=Ending(token=1, nonce="x", kind="restart", reason="r", by="a"))
+    duty = judge(replace(now, control=over, run_s=17.25), Notes()).duty
+    assert (duty.document.index, duty.document.at_s) == (1, 17.25)
+
+
+# --- a restart that a user asked for
+
+
+@pytest.mark.parametrize(("kind", "counts"), [("restart", (3, 5)), ("regroup", (2, 6)), ("asked", (2, 5))])
+def test_only_failures_and_changes_of_membership_are_counted(kind, counts):
+    now = view(member(1, "a", "ready"), member(2, "b", "ready"))
+    over = replace(CONTROL, ending=Ending(token=1, nonce="x", kind=kind, reason="r", by="a"))
+    duty = judge(replace(now, control=over, round=replace(ROUND, restarts=2, changes=5)), Notes()).duty
+    assert (duty.document.index, duty.document.restarts, duty.document.changes) == (1, *counts)
+
+
+# --- no more changes
+
+
+@pytest.mark.parametrize(
+    ("others", "kind"), [((), FailureClass.NODE_LOST), ((("b", "leaving"),), FailureClass.PREEMPTED)]
+)
+def test_change_too_many_is_told_as_what_it_was(others, kind):
+    members = [member(1, "a", "running"), *(member(seat, node, state) for seat, (node, state) in enumerate(others, 2))]
+    duty = judge(replace(view(*members), max_changes=0, run_s=9.0), Notes()).duty
+    assert isinstance(duty, GiveVerdict)
+    failure = duty.verdict.failure
+    assert (failure.failure_class, failure.node_id, failure.node_count, failure.at_s) == (kind, "b", 2, 9.0)
+    assert failure.summary == duty.verdict.reason
