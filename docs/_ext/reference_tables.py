@@ -11,7 +11,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from elastic_core import api, errors
-from elastic_core.agent.states import AgentState
+from elastic_core.agent.machine.states import AgentState
 from elastic_core.api import AgentHook
 from elastic_core.control_plane.builtin import BUILT_IN
 from elastic_core.hooks.runner import METHODS

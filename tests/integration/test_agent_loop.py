@@ -5,10 +5,10 @@ import signal
 import pytest
 
 from elastic_core import messages as m
-from elastic_core.agent.journal import Journal
 from elastic_core.agent.loop import FENCED, Agent
+from elastic_core.agent.machine.journal import Journal
+from elastic_core.agent.machine.steps import PEERS_SETTLE_S
 from elastic_core.agent.parts import AgentOptions
-from elastic_core.agent.steps import PEERS_SETTLE_S
 from elastic_core.reactor import Reactor
 from elastic_core.types import (
     Decided,

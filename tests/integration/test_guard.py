@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.agent.guardian import Guardian
+from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.multiprocessing.sweep import is_alive
 from elastic_core.reactor import Reactor
 from patience import Deadline, kept, patience
@@ -20,7 +20,7 @@ from support import processes_with, wait_for
 
 AGENT = """
 import os, subprocess, sys
-from elastic_core.agent.guardian import Guardian
+from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.agent.subreaper import become_subreaper
 from elastic_core.reactor import Reactor
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from elastic_core.agent import last_act
-from elastic_core.agent.guardian import Guardian
+from elastic_core.agent.guard import last_act
+from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.api import RendezvousSettings, WaitBudget
 from elastic_core.multiprocessing.sweep import is_alive
 from elastic_core.reactor import Reactor
@@ -30,7 +30,7 @@ __all__ = ["etcd_server", "redis_server"]
 
 AGENT = """
 import json, os, subprocess, sys
-from elastic_core.agent.guardian import Guardian
+from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.reactor import Reactor
 
 incarnation = sys.argv[1]
@@ -477,7 +477,7 @@ def test_a_huge_environment_costs_the_last_act_and_nothing_else(agents, place):
 
 def last_act_process(line):
     process = subprocess.Popen(
-        [sys.executable, "-I", "-c", "from elastic_core.agent.last_act import main; main()"],
+        [sys.executable, "-I", "-c", "from elastic_core.agent.guard.last_act import main; main()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -8,8 +8,8 @@ from contextlib import suppress
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.agent.hang_watch import MAX_WARNINGS, NO_MORE, HangWatch
-from elastic_core.agent.hangs import Limits
+from elastic_core.agent.watch.hang_detector import Limits
+from elastic_core.agent.watch.hang_watch import MAX_WARNINGS, NO_MORE, HangWatch
 from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.reactor import Reactor
 from elastic_core.types import RankStep, Round, RunSteps

@@ -11,8 +11,8 @@ import urllib.request
 import function_samples as functions
 import pytest
 
-from elastic_core.agent import sleep_watch
 from elastic_core.agent.server import LocalElasticAgent, WorkerSpec, WorkerState, health_check_server
+from elastic_core.agent.watch import sleep_watch
 from elastic_core.errors import ConfigError, ElasticError, RendezvousConnectionError
 from elastic_core.hooks.handler import AgentHook
 from elastic_core.hooks.runner import NamedHook

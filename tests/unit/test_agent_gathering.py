@@ -3,7 +3,18 @@
 import pytest
 
 from elastic_core import messages as m
-from elastic_core.agent.states import Await, Awaiting, Deciding, End, Ending, Gating, Leaving, Rejoin, Running, Stopping
+from elastic_core.agent.machine.states import (
+    Await,
+    Awaiting,
+    Deciding,
+    End,
+    Ending,
+    Gating,
+    Leaving,
+    Rejoin,
+    Running,
+    Stopping,
+)
 from elastic_core.types import Decided, Ignore, Restart, Resumed, RoundEnded, Stop, StopOrdered, Undecided
 from unit.test_agent_news import OURS, THEIRS, commands, drive, ended, make_round, names, told
 

@@ -10,10 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec.structs import replace
 
 from elastic_core import messages as m
-from elastic_core.agent import diagram
-from elastic_core.agent.journal import FIRST_EVENTS, LAST_EVENTS, Gap, Journal, read, replay
-from elastic_core.agent.machine import EVENTS, STATES, TABLE, Handled, Ignored, advance
-from elastic_core.agent.states import (
+from elastic_core.agent.machine import diagram
+from elastic_core.agent.machine.journal import FIRST_EVENTS, LAST_EVENTS, Gap, Journal, read, replay
+from elastic_core.agent.machine.states import (
     Await,
     Awaiting,
     Created,
@@ -31,7 +30,8 @@ from elastic_core.agent.states import (
     Stopping,
     Waiting,
 )
-from elastic_core.agent.steps import SETTLE_S, STOP_SETTLE_S, Step
+from elastic_core.agent.machine.steps import SETTLE_S, STOP_SETTLE_S, Step
+from elastic_core.agent.machine.table import EVENTS, STATES, TABLE, Handled, Ignored, advance
 from elastic_core.errors import IllegalEventError
 from elastic_core.types import (
     Decided,
@@ -123,7 +123,7 @@ def test_illegal_event_raises_and_names_both():
 def test_docs_page_is_drawn_from_the_table():
     page = Path(__file__).parents[2] / "docs/explanation/agent-states.md"
     assert page.read_text() == diagram.page(), (
-        "run: python -m elastic_core.agent.diagram > docs/explanation/agent-states.md"
+        "run: python -m elastic_core.agent.machine.diagram > docs/explanation/agent-states.md"
     )
 
 

@@ -3,8 +3,7 @@
 import pytest
 
 from elastic_core import messages as m
-from elastic_core.agent.machine import advance
-from elastic_core.agent.states import (
+from elastic_core.agent.machine.states import (
     Created,
     Deciding,
     End,
@@ -19,6 +18,7 @@ from elastic_core.agent.states import (
     Stopping,
     Waiting,
 )
+from elastic_core.agent.machine.table import advance
 from elastic_core.types import (
     Decided,
     Failure,

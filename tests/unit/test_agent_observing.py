@@ -7,7 +7,7 @@ import pytest
 
 from elastic_core import events
 from elastic_core import messages as m
-from elastic_core.agent import states as s
+from elastic_core.agent.machine import states as s
 from elastic_core.launcher import LaunchConfig
 from elastic_core.launcher.agent_events import AgentEvents, Identity
 from elastic_core.launcher.agent_metrics import AgentMetrics

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from elastic_core.agent import guard
+from elastic_core.agent.guard import guard
 from elastic_core.multiprocessing import procfs
 
 MARK = b"ELASTIC_INCARNATION=abc"

@@ -2,10 +2,10 @@
 
 import os
 
-from elastic_core.agent import hang_files
-from elastic_core.agent.hang_files import write_stacks
-from elastic_core.agent.hang_report import RankReport
-from elastic_core.agent.hang_stacks import Stacks
+from elastic_core.agent.watch import stack_files as hang_files
+from elastic_core.agent.watch.hang_report import RankReport
+from elastic_core.agent.watch.stack_collector import Stacks
+from elastic_core.agent.watch.stack_files import write_stacks
 
 
 def test_the_first_time_and_the_last_ones_are_kept(tmp_path, monkeypatch):

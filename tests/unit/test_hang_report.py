@@ -2,9 +2,17 @@
 
 import pytest
 
-from elastic_core.agent.hang_report import HangReport, RankReport, blame, headline, summary, waits_elsewhere, warning
-from elastic_core.agent.hangs import Late, Stall
-from elastic_core.agent.stacks import faulthandler_frames, innermost, py_spy_frames
+from elastic_core.agent.watch.hang_detector import Late, Stall
+from elastic_core.agent.watch.hang_report import (
+    HangReport,
+    RankReport,
+    blame,
+    headline,
+    summary,
+    waits_elsewhere,
+    warning,
+)
+from elastic_core.agent.watch.stack_parser import faulthandler_frames, innermost, py_spy_frames
 
 DUMP = """\
 Thread 0x00007f1111111111 (most recent call first):

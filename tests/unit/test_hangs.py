@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.agent.hang_elsewhere import Others, answer, judged
-from elastic_core.agent.hangs import (
+from elastic_core.agent.watch.hang_detector import (
     Elsewhere,
     Late,
     Limits,
@@ -18,6 +17,7 @@ from elastic_core.agent.hangs import (
     odd_ones_out,
     without,
 )
+from elastic_core.agent.watch.hang_peers import Others, answer, judged
 from elastic_core.types import RankStep, RunSteps
 
 HANG = Limits(hang_s=10.0)

@@ -2,9 +2,9 @@
 
 import pytest
 
+from elastic_core.agent.machine.states import Created, Ending, Joining, Ledger, Running, Settling, Stopping
+from elastic_core.agent.machine.states import Rejoin as Again
 from elastic_core.agent.parts import AgentResult
-from elastic_core.agent.states import Created, Ending, Joining, Ledger, Running, Settling, Stopping
-from elastic_core.agent.states import Rejoin as Again
 from elastic_core.launcher import status_file
 from elastic_core.launcher.status_file import AgentIdentity, is_running, own_identity, read_status, write_status
 from elastic_core.launcher.status_keeper import StatusKeeper

@@ -4,9 +4,9 @@ import signal
 
 import pytest
 
-from elastic_core.agent import timer_expiry, timer_watch
-from elastic_core.agent.timer_expiry import TimerExpiry
-from elastic_core.agent.timer_watch import Overdue, TimerWatch
+from elastic_core.agent.watch import timer_expiry, timer_watch
+from elastic_core.agent.watch.timer_expiry import TimerExpiry
+from elastic_core.agent.watch.timer_watch import Overdue, TimerWatch
 from elastic_core.launcher.sights import WatchdogTold
 from elastic_core.multiprocessing.procfs import ProcessStat
 from elastic_core.testing.manual_clock import ManualClock
@@ -286,7 +286,7 @@ class Following:
 
 @pytest.fixture
 def following(monkeypatch, tmp_path):
-    monkeypatch.setattr("elastic_core.agent.hang_stacks.shutil.which", lambda program: None)
+    monkeypatch.setattr("elastic_core.agent.watch.stack_collector.shutil.which", lambda program: None)
     return Following(monkeypatch, tmp_path)
 
 

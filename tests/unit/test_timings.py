@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from elastic_core import messages as m
-from elastic_core.agent.journal import Gap
+from elastic_core.agent.machine.journal import Gap
 from elastic_core.launcher.timings import Timings
 from elastic_core.types import Round
 

@@ -433,7 +433,7 @@ def test_the_agent_of_the_host_is_killed(make, port, monkeypatch):
     encoded = json.dumps({name: getattr(settings, name) for name in settings.__struct_fields__})
     agent = subprocess.Popen([sys.executable, "-c", HOST, encoded], stdout=subprocess.PIPE, text=True)
     guard = subprocess.Popen(
-        [sys.executable, "-c", "from elastic_core.agent.guard import main; main()"], stdin=subprocess.PIPE
+        [sys.executable, "-c", "from elastic_core.agent.guard.guard import main; main()"], stdin=subprocess.PIPE
     )
     try:
         server = int(agent.stdout.readline())

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import assert_never
 
 from elastic_core import messages as m
-from elastic_core.agent.journal import Journal
-from elastic_core.agent.machine import advance
+from elastic_core.agent.machine.journal import Journal
+from elastic_core.agent.machine.states import AgentState, Created, Deciding, Ended, Ending, Preparing, Running
+from elastic_core.agent.machine.steps import PEERS_SETTLE_S
+from elastic_core.agent.machine.table import advance
 from elastic_core.agent.parts import AgentOptions, AgentResult, Plan, Reporter, Workers
 from elastic_core.agent.placing import Placing
 from elastic_core.agent.rendezvous_thread import RendezvousThread
 from elastic_core.agent.run_decision import RunDecision
 from elastic_core.agent.signals import Signals
-from elastic_core.agent.states import AgentState, Created, Deciding, Ended, Ending, Preparing, Running
-from elastic_core.agent.steps import PEERS_SETTLE_S
 from elastic_core.agent.stopping import Stopping
 from elastic_core.agent.timers import Timers
 from elastic_core.clock import SYSTEM_CLOCK, Clock

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from elastic_core import messages as m
+from elastic_core.agent.machine.states import Ending
 from elastic_core.agent.run_decision import Reader
-from elastic_core.agent.states import Ending
 from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.types import Decision, Failure, Record, Restart, Round, Stop, WorkerExit
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from elastic_core import messages as m
-from elastic_core.agent import states as s
+from elastic_core.agent.machine import states as s
 from elastic_core.events.api import Event, EventMetadataValue, EventSource, NodeState, RdzvEvent
 from elastic_core.launcher.agent_metrics import outcome
 from elastic_core.launcher.phases import Phases

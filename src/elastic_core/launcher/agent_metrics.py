@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from elastic_core import messages as m
-from elastic_core.agent import states as s
+from elastic_core.agent.machine import states as s
 from elastic_core.launcher.phases import Phase, Phases
 from elastic_core.launcher.sights import Heartbeats, RanksAssigned, Seen, StateEntered, StoreCalls, StoreReachable
 from elastic_core.metrics.api import DEFAULT_GROUP, series

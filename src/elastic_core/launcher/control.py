@@ -17,10 +17,10 @@ from elastic_core.options.settings import RunSettings
 from elastic_core.reactor import Reactor
 
 if TYPE_CHECKING:
-    from elastic_core.agent.hang_stacks import StackFile, StackRequest
     from elastic_core.agent.loop import Agent
     from elastic_core.agent.parts import Workers
     from elastic_core.agent.rendezvous_thread import RendezvousThread
+    from elastic_core.agent.watch.stack_collector import StackFile, StackRequest
     from elastic_core.control_plane.agent_server import AgentServer
     from elastic_core.control_plane.http import Offer
     from elastic_core.multiprocessing.beat_file import BeatFile
@@ -141,7 +141,7 @@ class AgentControl:
 
     def stack_sources(self) -> "dict[int, tuple[int, int, StackFile | None]]":
         """Return for each live worker its pid, that of the process to look at, and where it writes its stacks."""
-        from elastic_core.agent.fault_stacks import FaultFile
+        from elastic_core.agent.watch.fault_file import FaultFile
 
         pids = self.workers.pids
         sources: dict[int, tuple[int, int, StackFile | None]] = {}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from elastic_core.agent.hang_stacks import StackRequest, Stacks
+from elastic_core.agent.watch.stack_collector import StackRequest, Stacks
 from elastic_core.control_plane.agent_server import LoopCall
 from elastic_core.control_plane.client import AnswerTooLongError, call
 from elastic_core.control_plane.handlers import JSON, TEXT, Handler, Request, Response

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from elastic_core.agent.hang_report import HangReport, RankReport, summary
+from elastic_core.agent.watch.hang_report import HangReport, RankReport, summary
 from elastic_core.failure.incident import IncidentHang, IncidentHungRank
 from elastic_core.types import ErrorRecord, FailedWorker, FailureClass, Origin, WorkerExit
 

@@ -17,9 +17,9 @@ from elastic_core.reactor import Reactor
 from elastic_core.types import Failure, NodeSteps, Round, RunSteps
 
 if TYPE_CHECKING:
-    from elastic_core.agent.hang_elsewhere import Peers
-    from elastic_core.agent.hang_report import HangReport
-    from elastic_core.agent.hang_watch import HangWatch
+    from elastic_core.agent.watch.hang_peers import Peers
+    from elastic_core.agent.watch.hang_report import HangReport
+    from elastic_core.agent.watch.hang_watch import HangWatch
     from elastic_core.multiprocessing.beat_file import BeatFile
     from elastic_core.multiprocessing.beat_files import BeatFiles
 
@@ -58,8 +58,8 @@ class HangWatching:
 
             self._files = beat_files.BeatFiles()
         if watches:
-            from elastic_core.agent import hang_watch
-            from elastic_core.agent.hangs import Limits
+            from elastic_core.agent.watch import hang_watch
+            from elastic_core.agent.watch.hang_detector import Limits
 
             self._watch = hang_watch.HangWatch(
                 reactor,
@@ -79,7 +79,7 @@ class HangWatching:
         """Return the workers as the agent is to have them."""
         if self._watch is None:
             return workers
-        from elastic_core.agent.watched_workers import WatchedWorkers
+        from elastic_core.agent.watch.watched_workers import WatchedWorkers
 
         return WatchedWorkers(workers, self._watch)
 

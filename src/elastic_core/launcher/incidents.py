@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from elastic_core.agent.hang_report import HangReport
+from elastic_core.agent.watch.hang_report import HangReport
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.encoding import encode_json
 from elastic_core.failure.classify import TIMED_SOURCES, is_timed, judge

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from elastic_core.agent.guardian import Guardian
-from elastic_core.agent.journal import Journal
+from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.agent.loop import Agent
+from elastic_core.agent.machine.journal import Journal
+from elastic_core.agent.machine.states import AgentState, Ending
 from elastic_core.agent.parts import AgentResult
 from elastic_core.agent.rendezvous_thread import RendezvousThread
-from elastic_core.agent.states import AgentState, Ending
 from elastic_core.agent.subreaper import become_subreaper
 from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
 from elastic_core.errors import ElasticError

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.agent.states import AgentState
+from elastic_core.agent.machine.states import AgentState
 from elastic_core.launcher.rundir import RunDirectory
 from elastic_core.messages import Moment
 from elastic_core.options.settings import RunSettings

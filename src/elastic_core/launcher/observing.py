@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Final
 
-from elastic_core.agent.states import AgentState, Created
+from elastic_core.agent.machine.states import AgentState, Created
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.events import handlers as event_handlers
 from elastic_core.launcher.agent_events import AgentEvents, Identity

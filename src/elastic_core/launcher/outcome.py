@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from elastic_core.agent.machine.states import Ending
 from elastic_core.agent.parts import AgentResult
-from elastic_core.agent.states import Ending
 from elastic_core.errors import ElasticError
 from elastic_core.types import Failure, Round, WorkerExit
 

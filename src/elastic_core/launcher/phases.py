@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from elastic_core.agent import states as s
+from elastic_core.agent.machine import states as s
 from elastic_core.types import Record
 
 

@@ -19,7 +19,7 @@ from elastic_core.types import (
 )
 
 if TYPE_CHECKING:
-    from elastic_core.agent.hang_report import HangReport
+    from elastic_core.agent.watch.hang_report import HangReport
     from elastic_core.launcher.incidents import IncidentReporter
     from elastic_core.multiprocessing.disk import Disk
 

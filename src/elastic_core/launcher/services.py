@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from elastic_core.agent.guardian import Guardian
+from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.agent.port import HeldPort
 from elastic_core.clock import WaitBudget
 from elastic_core.encoding import encode_json

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from elastic_core.agent.states import AgentState
+from elastic_core.agent.machine.states import AgentState
 from elastic_core.messages import Moment
 from elastic_core.types import Record
 

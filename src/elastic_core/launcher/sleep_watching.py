@@ -10,8 +10,8 @@ from elastic_core.reactor import Reactor
 from elastic_core.types import Failure, Round
 
 if TYPE_CHECKING:
-    from elastic_core.agent.hang_report import HangReport
-    from elastic_core.agent.sleep_watch import Sleeper, SleepWatch
+    from elastic_core.agent.watch.hang_report import HangReport
+    from elastic_core.agent.watch.sleep_watch import Sleeper, SleepWatch
 
 
 class SleepWatching:
@@ -40,7 +40,7 @@ class SleepWatching:
         self._began_s = 0.0
         self._watch: SleepWatch | None = None
         if settings.uninterruptible_timeout_s:
-            from elastic_core.agent import sleep_watch  # milliseconds that other runs save
+            from elastic_core.agent.watch import sleep_watch
 
             limit_s = settings.uninterruptible_timeout_s
             self._watch = sleep_watch.SleepWatch(reactor, limit_s=limit_s, on_stuck=self._stuck)
@@ -53,7 +53,7 @@ class SleepWatching:
         """Return the workers as the agent is to have them."""
         if self._watch is None:
             return workers
-        from elastic_core.agent.watched_workers import WatchedWorkers
+        from elastic_core.agent.watch.watched_workers import WatchedWorkers
 
         return WatchedWorkers(workers, self._watch)
 
@@ -83,8 +83,8 @@ class SleepWatching:
 
 
 def _report(sleepers: "tuple[Sleeper, ...]", round_: Round, *, uptime_s: float) -> "HangReport":
-    from elastic_core.agent.hang_report import HangReport, RankReport
-    from elastic_core.agent.hangs import Late, Stall
+    from elastic_core.agent.watch.hang_detector import Late, Stall
+    from elastic_core.agent.watch.hang_report import HangReport, RankReport
     from elastic_core.failure.report import ranges
 
     longest = sleepers[0]

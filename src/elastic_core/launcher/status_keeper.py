@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from elastic_core.agent.machine.states import AgentState, Created, Deciding, Ended, Running, Settling
 from elastic_core.agent.parts import AgentResult, Workers
-from elastic_core.agent.states import AgentState, Created, Deciding, Ended, Running, Settling
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.options.settings import RunSettings
 from elastic_core.types import Round

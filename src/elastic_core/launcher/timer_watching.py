@@ -19,10 +19,10 @@ from elastic_core.reactor import Reactor
 from elastic_core.types import Failure, Round
 
 if TYPE_CHECKING:
-    from elastic_core.agent.hang_report import HangReport
-    from elastic_core.agent.hang_stacks import StackFile
-    from elastic_core.agent.timer_expiry import TimerExpiry
-    from elastic_core.agent.timer_watch import TimerWatch
+    from elastic_core.agent.watch.hang_report import HangReport
+    from elastic_core.agent.watch.stack_collector import StackFile
+    from elastic_core.agent.watch.timer_expiry import TimerExpiry
+    from elastic_core.agent.watch.timer_watch import TimerWatch
     from elastic_core.timer.file_request import FileTimerRequest
     from elastic_core.timer.pipe import TimerPipe
 
@@ -72,7 +72,7 @@ class TimerWatching:
         self._path = ""
         if not settings.file_timer:
             return
-        from elastic_core.agent import timer_expiry, timer_watch  # milliseconds that other runs save
+        from elastic_core.agent.watch import timer_expiry, timer_watch
 
         pipe = self._pipe(settings.timer_file)
         self._path = pipe.path
@@ -131,7 +131,7 @@ class TimerWatching:
         """Return the workers as the agent is to have them."""
         if self._watch is None:
             return workers
-        from elastic_core.agent.watched_workers import WatchedWorkers
+        from elastic_core.agent.watch.watched_workers import WatchedWorkers
 
         return WatchedWorkers(workers, self)
 

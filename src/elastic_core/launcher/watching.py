@@ -16,8 +16,8 @@ from elastic_core.reactor import Reactor
 from elastic_core.types import Failure, Round
 
 if TYPE_CHECKING:
-    from elastic_core.agent.hang_elsewhere import Peers
-    from elastic_core.agent.hang_stacks import StackFile
+    from elastic_core.agent.watch.hang_peers import Peers
+    from elastic_core.agent.watch.stack_collector import StackFile
 
 
 class Watching:

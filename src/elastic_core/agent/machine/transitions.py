@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from elastic_core import messages as m
-from elastic_core.agent import news
-from elastic_core.agent.states import (
+from elastic_core.agent.machine import round_changed as news
+from elastic_core.agent.machine.states import (
     AgentState,
     Await,
     Awaiting,
@@ -32,7 +32,7 @@ from elastic_core.agent.states import (
     Then,
     Waiting,
 )
-from elastic_core.agent.steps import (
+from elastic_core.agent.machine.steps import (
     BACKOFF,
     LEAVE,
     REPORT,

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from elastic_core.agent import hangs
-from elastic_core.agent.hang_elsewhere import Others, Peers, answer, judged
-from elastic_core.agent.hang_files import write_stacks
-from elastic_core.agent.hang_report import RECOVERED, HangReport, RankReport, blame, waits_elsewhere, warning
-from elastic_core.agent.hang_stacks import StackRequest, Stacks
+from elastic_core.agent.watch import hang_detector as hangs
+from elastic_core.agent.watch.hang_peers import Others, Peers, answer, judged
+from elastic_core.agent.watch.hang_report import RECOVERED, HangReport, RankReport, blame, waits_elsewhere, warning
+from elastic_core.agent.watch.stack_collector import StackRequest, Stacks
+from elastic_core.agent.watch.stack_files import write_stacks
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.multiprocessing import vitals
 from elastic_core.multiprocessing.activity import Activity, ActivityMeter

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from elastic_core import messages as m
-from elastic_core.agent.states import (
+from elastic_core.agent.machine.states import (
     AgentState,
     Await,
     Awaiting,

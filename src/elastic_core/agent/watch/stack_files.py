@@ -8,8 +8,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from elastic_core.agent.hang_report import RankReport, headline
-from elastic_core.agent.hang_stacks import Stacks
+from elastic_core.agent.watch.hang_report import RankReport, headline
+from elastic_core.agent.watch.stack_collector import Stacks
 from elastic_core.private_file import make_folder
 
 KEPT_FOLDERS: Final = 64

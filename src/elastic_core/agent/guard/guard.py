@@ -197,7 +197,7 @@ class LastAct:
         if not told:
             return
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
-        code = f"import sys; sys.path.append({root!r}); from elastic_core.agent.last_act import main; main()"
+        code = f"import sys; sys.path.append({root!r}); from elastic_core.agent.guard.last_act import main; main()"
         try:
             reading, self._pipe = os.pipe2(os.O_CLOEXEC)
             self._pid = os.posix_spawn(

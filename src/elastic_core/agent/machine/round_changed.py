@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from elastic_core import messages as m
-from elastic_core.agent.states import (
+from elastic_core.agent.machine.states import (
     Await,
     Awaiting,
     Deciding,
@@ -28,7 +28,7 @@ from elastic_core.agent.states import (
     Then,
     Waiting,
 )
-from elastic_core.agent.steps import (
+from elastic_core.agent.machine.steps import (
     BACKOFF,
     PARKED_WATCH_S,
     SETTLE,

@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
-from elastic_core.agent import hangs
+from elastic_core.agent.watch import hang_detector as hangs
 from elastic_core.types import NodeSteps, RankStep, RunSteps
 
 MOST_RANKS: Final = 8

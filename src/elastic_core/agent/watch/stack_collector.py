@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import IO, Protocol
 
-from elastic_core.agent.stacks import faulthandler_frames, py_spy_frames
+from elastic_core.agent.watch.stack_parser import faulthandler_frames, py_spy_frames
 from elastic_core.multiprocessing.beat_file import MAX_STACKS_BYTES
 from elastic_core.multiprocessing.errors.frames import Frame
 from elastic_core.reactor import Reactor, Timer

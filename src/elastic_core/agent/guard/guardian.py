@@ -140,7 +140,7 @@ class Guardian:
         """
         self._last_act = _NO_LAST_ACT
         if store:
-            from elastic_core.agent.last_act import encode  # for runs with a store alone: it takes 3 ms
+            from elastic_core.agent.guard.last_act import encode  # for runs with a store alone: it takes 3 ms
 
             self._last_act = f"last {encode(store, seat, settings)}\n"
         if self._pid is not None:
@@ -233,8 +233,8 @@ def _spawn_guard(greeting: bytes, last_act_line: bytes) -> tuple[int, int]:
     """
     if not sys.executable:
         raise FileNotFoundError("this process does not know its Python interpreter")
-    root = str(Path(__file__).absolute().parents[2])  # -I and -S keep the guard from finding our package by itself
-    code = f"import sys; sys.path.append({root!r}); from elastic_core.agent.guard import main; main()"
+    root = str(Path(__file__).absolute().parents[3])  # -I and -S keep the guard from finding our package by itself
+    code = f"import sys; sys.path.append({root!r}); from elastic_core.agent.guard.guard import main; main()"
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         os.write(writing, greeting)

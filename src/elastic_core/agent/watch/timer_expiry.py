@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from elastic_core.agent.hang_files import write_stacks
-from elastic_core.agent.hang_report import HangReport, RankReport
-from elastic_core.agent.hang_stacks import StackFile, StackRequest, Stacks
-from elastic_core.agent.hangs import Late, Stall
-from elastic_core.agent.timer_watch import Overdue
+from elastic_core.agent.watch.hang_detector import Late, Stall
+from elastic_core.agent.watch.hang_report import HangReport, RankReport
+from elastic_core.agent.watch.stack_collector import StackFile, StackRequest, Stacks
+from elastic_core.agent.watch.stack_files import write_stacks
+from elastic_core.agent.watch.timer_watch import Overdue
 from elastic_core.failure.report import ranges
 from elastic_core.multiprocessing import vitals
 from elastic_core.reactor import Reactor, Timer

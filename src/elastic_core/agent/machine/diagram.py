@@ -1,10 +1,11 @@
 """Draws the agent's state diagram from its table, so that the picture can't lie."""
 
-from elastic_core.agent.machine import STATES, TABLE, Handled, Ignored
+from elastic_core.agent.machine.table import STATES, TABLE, Handled, Ignored
 
 HEAD = """# The states of an agent
 
-Drawn from the table in `elastic_core.agent.machine`; do not edit. `python -m elastic_core.agent.diagram` prints it.
+Drawn from the table in `elastic_core.agent.machine.table`; do not edit.
+`python -m elastic_core.agent.machine.diagram` prints it.
 
 """
 

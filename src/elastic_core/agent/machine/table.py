@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import get_args
 
 from elastic_core import messages as m
-from elastic_core.agent import news
-from elastic_core.agent import transitions as t
-from elastic_core.agent.states import (
+from elastic_core.agent.machine import round_changed as news
+from elastic_core.agent.machine import transitions as t
+from elastic_core.agent.machine.states import (
     AgentState,
     Awaiting,
     Created,
@@ -27,7 +27,7 @@ from elastic_core.agent.states import (
     Stopping,
     Waiting,
 )
-from elastic_core.agent.steps import Step
+from elastic_core.agent.machine.steps import Step
 from elastic_core.errors import IllegalEventError
 from elastic_core.types import Record
 
