@@ -14,9 +14,9 @@ from elastic_core.rendezvous.member import leader as duties
 from elastic_core.rendezvous.member import observe as hearing
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.state import NEVER_S, Me, question_about
-from elastic_core.testing import simulation_scenario as s
-from elastic_core.testing.simulation_scenario import Scenario
 from elastic_core.testing.store_model import StoreModel
+from simulation import scenario as s
+from simulation.scenario import Scenario
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
 MUTATIONS: dict[str, tuple[Mutate, frozenset[str], Mapping[str, Any]]] = {}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from elastic_core.testing.simulation import simulate
-from elastic_core.testing.simulation_checks import Violation
+from simulation.checks import Violation
 from simulation.mutations import MUTATIONS, scenario_for
+from simulation.simulator import simulate
 
 MOST_SEEDS = 300
 

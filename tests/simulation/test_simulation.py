@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic_core.testing.simulation import simulate
-from elastic_core.testing.simulation_scenario import (
+from simulation.scenario import (
     ALL_FAULTS,
     BLACKOUT,
     CRASH,
@@ -20,6 +19,7 @@ from elastic_core.testing.simulation_scenario import (
     STORE_PAUSE,
     Scenario,
 )
+from simulation.simulator import simulate
 
 SEEDS = int(os.environ.get("SIMULATE_SEEDS", "400"))
 SHARES = 4

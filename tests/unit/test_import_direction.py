@@ -38,9 +38,6 @@ def test_plugins_and_the_kit_import_the_api_only(path):
     ours = {name for name in imported_by(ROOT / path) if name.split(".")[0] == "elastic_core"}
     if "testing" in path.parts:
         ours = {name for name in ours if not name.startswith("elastic_core.testing")}
-    if path.name.startswith("simulat"):  # drives the core's own algorithm, which is nobody's interface
-        own = ("elastic_core.types", "elastic_core.rendezvous", "elastic_core.failure.evidence")
-        ours = {name for name in ours if not name.startswith(own)}
     assert ours <= {"elastic_core.api"}
 
 

@@ -22,10 +22,10 @@ from elastic_core.rendezvous.store import (
     Swapped,
     Watched,
 )
-from elastic_core.testing.simulation_network import Call, Line, Refused
+from simulation.network import Call, Line, Refused
 
 if TYPE_CHECKING:
-    from elastic_core.testing.simulation import Simulation
+    from simulation.simulator import Simulation
 
 _record = lru_cache(maxsize=4096)(partial(decode, kind=MemberRecord))
 _round = lru_cache(maxsize=512)(partial(decode, kind=RoundDocument))

@@ -12,7 +12,6 @@ from elastic_core.rendezvous.member.documents import (
     Verdict,
 )
 from elastic_core.rendezvous.member.state import Want
-from elastic_core.testing.simulation_client import SimulatedClient
 from elastic_core.types import (
     Decided,
     Failure,
@@ -24,9 +23,10 @@ from elastic_core.types import (
     StopOrdered,
     Undecided,
 )
+from simulation.client import SimulatedClient
 
 if TYPE_CHECKING:
-    from elastic_core.testing.simulation import Simulation
+    from simulation.simulator import Simulation
 
 LONGEST_GRACE_S = 3.0
 LONGEST_SETTLING_S = 0.5

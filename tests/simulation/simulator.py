@@ -18,11 +18,11 @@ from elastic_core.rendezvous.member.documents import ControlDocument, RosterEntr
 from elastic_core.rendezvous.member.duty import ended
 from elastic_core.rendezvous.member.state import Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
-from elastic_core.testing.simulation_checks import TRACE_LENGTH, Checks, Report, Violation
-from elastic_core.testing.simulation_faults import Faults
-from elastic_core.testing.simulation_member import SimulatedMember
-from elastic_core.testing.simulation_network import Network
-from elastic_core.testing.simulation_scenario import Scenario, scenario_of
+from simulation.checks import TRACE_LENGTH, Checks, Report, Violation
+from simulation.faults import Faults
+from simulation.member import SimulatedMember
+from simulation.network import Network
+from simulation.scenario import Scenario, scenario_of
 
 SETTLE_S = 150.0
 """How long after the last fault all must have found their places; nodes that were lost wait as spares before."""

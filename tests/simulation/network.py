@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable
 
 from elastic_core.rendezvous.store import Document, Revisions, Swapped, Topic, Watched, compare
-from elastic_core.testing.simulation_checks import Checks
-from elastic_core.testing.simulation_scenario import MESSAGES, Scenario
 from elastic_core.testing.store_model import StoreModel
+from simulation.checks import Checks
+from simulation.scenario import MESSAGES, Scenario
 
 Call = Callable[[StoreModel, float], object]
 Back = Callable[[object], None]

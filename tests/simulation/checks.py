@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from elastic_core.rendezvous.member.documents import ControlDocument, Ending, RoundDocument, Verdict, decode
 from elastic_core.rendezvous.member.state import question_about
 from elastic_core.rendezvous.store import CONTROL_KEY
-from elastic_core.testing.simulation_scenario import STORE_AWAY, Scenario
 from elastic_core.types import Decided, Record, Restart
+from simulation.scenario import STORE_AWAY, Scenario
 
 TRACE_LENGTH = 80
 COLLATERAL_S = 0.1

@@ -5,11 +5,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from elastic_core.rendezvous.member.state import Want
-from elastic_core.testing import simulation_scenario as s
+from simulation import scenario as s
 
 if TYPE_CHECKING:
-    from elastic_core.testing.simulation import Simulation
-    from elastic_core.testing.simulation_member import SimulatedMember
+    from simulation.member import SimulatedMember
+    from simulation.simulator import Simulation
 
 
 class Faults:
