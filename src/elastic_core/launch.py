@@ -80,6 +80,7 @@ def _line(words: Sequence[str]) -> list[str]:
     from elastic_core.cli.arguments import read_arguments
     from elastic_core.launcher.arguments import LOCAL_RANK_ARGUMENT
     from elastic_core.options.choices import Choices
+    from elastic_core.options.table import BY_DEST
 
     rest, use_env = _without_use_env(words)
     try:
@@ -88,7 +89,7 @@ def _line(words: Sequence[str]) -> list[str]:
         return rest  # told by the command itself
     if arguments.help or arguments.script is None:
         return rest
-    _refuse_program(no_python=Choices(arguments.given, os.environ).flag("no_python"), use_env=use_env)
+    _refuse_program(no_python=Choices(arguments.given, os.environ, BY_DEST).flag("no_python"), use_env=use_env)
     behind_script = len(rest) - len(arguments.rest)
     return rest if use_env else [*rest[:behind_script], LOCAL_RANK_ARGUMENT, *rest[behind_script:]]
 

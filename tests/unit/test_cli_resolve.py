@@ -375,7 +375,7 @@ def test_omp_threads_follow_torchs_default(run, monkeypatch):
     kept = run(nproc_per_node="2", environ={"OMP_NUM_THREADS": "7"}).settings
     assert (kept.omp_threads, kept.notices) == (None, ())
     assert run(nproc_per_node="2", omp_threads="5", environ={"OMP_NUM_THREADS": "7"}).settings.omp_threads == 5
-    monkeypatch.setattr("elastic_core.options.omp.usable_cores", lambda: 9)
+    monkeypatch.setattr("elastic_core.options.worker_options.usable_cores", lambda: 9)
     assert run(nproc_per_node="4", omp_threads="auto").settings.omp_threads == 2
     assert run(nproc_per_node="16", omp_threads="auto").settings.omp_threads == 1
 

@@ -11,7 +11,7 @@ from elastic_core.numa.nvml import NvidiaGpus, nvidia_gpus
 from elastic_core.numa.visible import visible_entries
 from elastic_core.options import devices
 from elastic_core.options.devices import Node, count_for, visible_count
-from elastic_core.options.omp import usable_cores
+from elastic_core.options.worker_options import usable_cores
 
 
 class FakeNode(Node):

@@ -4,12 +4,13 @@ import pytest
 
 from elastic_core.errors import ConfigError
 from elastic_core.options.choices import Choices
-from elastic_core.options.restart_settings import is_file, policy_choice, policy_settings
+from elastic_core.options.restart_options import is_file, policy_choice, policy_settings
+from elastic_core.options.table import BY_DEST
 from elastic_core.types import PolicySettings
 
 
 def choice(policy, *conf):
-    return policy_choice(Choices({"policy": policy, "policy_conf": conf}, {}))
+    return policy_choice(Choices({"policy": policy, "policy_conf": conf}, {}, BY_DEST))
 
 
 @pytest.mark.parametrize("name", ["rules.yaml", "a.YML", "./rules", "/etc/elastic/policy", "p.toml", "p.json"])
@@ -34,7 +35,7 @@ def test_two_files_are_refused():
 
 
 def test_variables_choose_too():
-    choices = Choices({}, {"PET_MAX_RESTARTS": "4", "PET_NNODES": "2:3"})
+    choices = Choices({}, {"PET_MAX_RESTARTS": "4", "PET_NNODES": "2:3"}, BY_DEST)
     assert policy_settings(choices) == PolicySettings(
         name="intensity", max_restarts=4, restart_window_s=None, restart_backoff_s=0.5, min_nodes=2, max_nodes=3
     )

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from elastic_core.errors import ConfigError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.options.choices import Choices
-from elastic_core.options.restart_settings import is_file, policy_choice, policy_settings
+from elastic_core.options.restart_options import is_file, policy_choice, policy_settings
 from elastic_core.options.table import BY_DEST
 from elastic_core.plugins.registry import PluginRegistry
 
@@ -58,7 +58,7 @@ def build_policy(file: str | None, given: Given) -> tuple[str, FailureHandler, t
         raise ConfigError("no policy was named", hint="a rule file, or --policy NAME with --policy-conf K=V")
     if file is not None:
         chosen["policy"] = file if is_file(file) else f"./{file}"
-    choices = Choices(chosen, {})  # no variables: what is tried out is what is typed
+    choices = Choices(chosen, {}, BY_DEST)  # no variables: what is tried out is what is typed
     name, conf = policy_choice(choices)
     registry = PluginRegistry()
     settings = replace(policy_settings(choices), name=name)

@@ -19,7 +19,7 @@ from elastic_core.options.choices import Choices
 from elastic_core.options.devices import Node, count_for
 from elastic_core.options.entrypoint import LOCAL_RANK_MACRO
 from elastic_core.options.settings import RunSettings
-from elastic_core.options.table import OPTIONS, OptionRow
+from elastic_core.options.table import BY_DEST, OPTIONS, OptionRow
 from elastic_core.options.values import comma_list, key_values
 
 __all__ = [
@@ -60,7 +60,7 @@ def get_args_parser() -> ArgumentParser:
     Defaults are those of the `PET_…` variables, where they are set. More options may be added; `run` passes over them.
     """
     parser = ArgumentParser(description="Run a training script on this node's workers, and keep it alive.")
-    choices = Choices({}, os.environ)
+    choices = Choices({}, os.environ, BY_DEST)
     for row in _ROWS:
         _add(parser, row, choices)
     parser.add_argument("training_script", help="script, module or program")
@@ -183,7 +183,7 @@ def config_from_args(args: Namespace) -> tuple[LaunchConfig, Callable[..., None]
 
 
 def _rdzv_configs(args: Namespace) -> dict[str, Any]:
-    configs: dict[str, Any] = dict(key_values(Choices({}, {}), "rdzv_conf", (args.rdzv_conf,)))
+    configs: dict[str, Any] = dict(key_values(Choices({}, {}, BY_DEST), "rdzv_conf", (args.rdzv_conf,)))
     if args.rdzv_backend == _STATIC:
         configs["rank"] = args.node_rank
     return configs
@@ -275,7 +275,7 @@ def settings_of_args(args: Namespace) -> RunSettings:
     """
     from elastic_core.options.resolve import resolve
 
-    unset = Choices({}, {})
+    unset = Choices({}, {}, BY_DEST)
     given: Given = {}
     for row in _ROWS:
         value = getattr(args, row.dest, None)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from elastic_core.options.restart_settings import RULES
+from elastic_core.options.restart_options import RULES
 from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.plugins.options import OptionValue, convert
 from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS

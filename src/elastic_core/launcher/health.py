@@ -7,8 +7,8 @@ from typing import Final
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ConfigError
 from elastic_core.launcher.brought import HealthServer
-from elastic_core.options.probing import HEALTH_PORT_VARIABLE
 from elastic_core.options.settings import RunSettings
+from elastic_core.options.watch_options import HEALTH_PORT_VARIABLE
 
 TIMEOUT_S: Final = 60
 """torch's: without progress for so long the agent counts as dead."""

@@ -6,6 +6,7 @@ from typing import Final
 from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
 from elastic_core.errors import BackendUnavailableError, ConfigError, RendezvousConnectionError, WaitExpiredError
 from elastic_core.options.choices import Choices
+from elastic_core.options.table import BY_DEST
 from elastic_core.options.values import key_values, name_of, seconds
 from elastic_core.plugins.coordination import store_of_others
 from elastic_core.plugins.registry import PluginRegistry
@@ -43,7 +44,7 @@ def chosen_store(given: Mapping[str, str], environ: Mapping[str, str]) -> StoreC
     Raises:
         ConfigError: a part is missing or malformed.
     """
-    choices = Choices(given, environ)
+    choices = Choices(given, environ, BY_DEST)
     backend = (choices.text("rdzv_backend") or "").strip()
     in_environment = choices.chosen("rdzv_id") and backend not in _WITHOUT_STORE
     if not given and not in_environment:

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from elastic_core.errors import ConfigError
-from elastic_core.options.table import BY_DEST, OptionRow
+from elastic_core.options.option import OptionRow
 
 _TRUE = frozenset(("1", "true", "yes", "on", "t", "y"))
 _FALSE = frozenset(("0", "false", "no", "off", "f", "n", ""))
+Given = Mapping[str, str | bool | tuple[str, ...]]
 
 
 class Choices:
@@ -17,12 +18,13 @@ class Choices:
         given: What the command line gave: option identifier to text; to True for a flag; to a tuple where an option
             may be repeated. Options that are not there were not given.
         environ: Where the other values are looked up, by the option's variable; an empty variable counts as unset.
+        rows: The options, by identifier.
     """
 
-    def __init__(self, given: Mapping[str, str | bool | tuple[str, ...]], environ: Mapping[str, str]) -> None:
-        """Keep both; nothing is looked up yet."""
+    def __init__(self, given: Given, environ: Mapping[str, str], rows: Mapping[str, OptionRow]) -> None:
         self._given = given
         self._environ = environ
+        self.rows = rows
 
     def _variable(self, row: OptionRow) -> str | None:
         """Return the text of the option's variable, None where it does not count."""
@@ -30,11 +32,11 @@ class Choices:
 
     def chosen(self, dest: str) -> bool:
         """Return whether the user gave the option, on the command line or in the environment."""
-        return dest in self._given or self._variable(BY_DEST[dest]) is not None
+        return dest in self._given or self._variable(self.rows[dest]) is not None
 
     def origin(self, dest: str) -> str:
         """Return where the value is from, for people: `flag --nnodes`, `env PET_NNODES`, `default`."""
-        row = BY_DEST[dest]
+        row = self.rows[dest]
         if dest in self._given:
             return f"flag --{row.name}"
         return f"env {row.env}" if self._variable(row) is not None else "default"
@@ -44,15 +46,15 @@ class Choices:
         given = self._given.get(dest)
         if isinstance(given, str):
             return given
-        variable = self._variable(BY_DEST[dest])
-        return BY_DEST[dest].default if variable is None else variable
+        variable = self._variable(self.rows[dest])
+        return self.rows[dest].default if variable is None else variable
 
     def texts(self, dest: str) -> tuple[str, ...]:
         """Return all values of an option that may be repeated."""
         given = self._given.get(dest)
         if isinstance(given, tuple):
             return given
-        variable = self._variable(BY_DEST[dest])
+        variable = self._variable(self.rows[dest])
         return () if variable is None else (variable,)
 
     def flag(self, dest: str) -> bool:
@@ -63,14 +65,14 @@ class Choices:
         """
         if dest in self._given:
             return bool(self._given[dest])
-        text = (self._variable(BY_DEST[dest]) or "").strip().lower()
+        text = (self._variable(self.rows[dest]) or "").strip().lower()
         if text not in _TRUE and text not in _FALSE:
             self.reject(dest, "yes or no", hint="1 or 0 (also true or false, yes or no)")
         return text in _TRUE
 
     def label(self, dest: str) -> str:
         """Return how the user wrote it, for messages: `--nnodes 'two'`, `PET_NNODES='two'`."""
-        row = BY_DEST[dest]
+        row = self.rows[dest]
         variable = self._variable(row)
         if variable is not None:
             return f"{row.env}={variable!r}"
@@ -81,7 +83,7 @@ class Choices:
         raise ConfigError(f"{self.label(dest)}: needed {needed}", hint=hint or self._way_back(dest)) from cause
 
     def _way_back(self, dest: str) -> str:
-        row = BY_DEST[dest]
+        row = self.rows[dest]
         by_variable = self._variable(row) is not None
         if row.default is None:
             return f"unset {row.env}" if by_variable else f"leave --{row.name} out"

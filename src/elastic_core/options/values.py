@@ -5,7 +5,6 @@ from collections.abc import Iterable
 
 from elastic_core.errors import ConfigError
 from elastic_core.options.choices import Choices
-from elastic_core.options.table import BY_DEST
 
 _INT = re.compile(r"[+-]?\d+")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
@@ -55,7 +54,7 @@ def size_bytes(choices: Choices, dest: str, *, at_least: int) -> int:
     size = int(float(match[1]) * _UNITS[match[2].upper()]) if match else -1
     if size < at_least:
         needed = f"a size of at least {at_least} bytes, a number with K, M, G or nothing behind it"
-        choices.reject(dest, needed, hint=f"--{BY_DEST[dest].name} 100M")
+        choices.reject(dest, needed, hint=f"--{choices.rows[dest].name} 100M")
     return size
 
 
@@ -88,7 +87,7 @@ def name_of(choices: Choices, dest: str) -> str:
     """
     text = choices.text(dest) or ""
     if not text or not text.isprintable():
-        option = BY_DEST[dest].name
+        option = choices.rows[dest].name
         choices.reject(dest, "a name of printable characters", hint=f"--{option} {_NAMES.get(option, 'bert-7')}")
     return text
 

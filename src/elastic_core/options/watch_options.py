@@ -1,14 +1,47 @@
-"""What the environment says about watching a node from outside: torch's variables, and where probes are answered."""
+"""The options about watching workers: signs of life, and torch's variables for sleep, timers and probes."""
 
 from typing import Final, NoReturn
 
 from elastic_core.errors import ConfigError
 from elastic_core.options.draft import Draft
+from elastic_core.options.option import OptionRow, Section, row
+from elastic_core.options.values import seconds
+
+HANGS: Final[tuple[OptionRow, ...]] = (
+    row(
+        Section.RESTARTS,
+        "hang-timeout",
+        "SECONDS",
+        "Workers that give no sign of life for so long hang, which is a failure: no heartbeat "
+        "(elastic_core.worker.heartbeat), or, where the script sends none, nothing written or read. Stacks are kept at "
+        "half of it. 0: never.",
+        default="0",
+    ),
+    row(
+        Section.RESTARTS,
+        "startup-timeout",
+        "SECONDS",
+        "How long it may take from a worker's start to its first heartbeat, or first output. 0: any time.",
+        default="0",
+    ),
+)
+
 
 HEALTH_PORT_VARIABLE: Final = "TORCHELASTIC_HEALTH_CHECK_PORT"
 UNINTERRUPTIBLE_VARIABLE: Final = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 TIMER_VARIABLE: Final = "TORCHELASTIC_ENABLE_FILE_TIMER"
 TIMER_FILE_VARIABLE: Final = "TORCHELASTIC_TIMER_FILE"
+
+
+def take_hangs(draft: Draft) -> None:
+    """Settle the limits on signs of life, which are off for a worker that has the terminal."""
+    choices = draft.choices
+    held = choices.text("debug_rank") is not None
+    for dest in ("hang_timeout", "startup_timeout", "exit_timeout"):
+        limit_s = seconds(choices, dest)
+        draft.take(f"{dest}_s", 0.0 if held else limit_s, dest)
+        if held and limit_s and choices.chosen(dest):
+            draft.tell(f"{choices.label(dest)} has no effect: --debug-rank turns time limits off")
 
 
 def take_probes(draft: Draft) -> None:

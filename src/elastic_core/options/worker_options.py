@@ -1,12 +1,77 @@
-"""How many workers a node runs, on which devices, with how many threads."""
+"""The options about workers: how many a node runs, on which devices, with how many threads."""
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
 
 from elastic_core.errors import ConfigError
 from elastic_core.numa.visible import visible_entries
+from elastic_core.options.choices import Choices
 from elastic_core.options.devices import VARIABLES, DeviceCount, Node, count_for, visible_count
 from elastic_core.options.draft import Draft
-from elastic_core.options.omp import omp_threads
-from elastic_core.options.table import BY_DEST
+from elastic_core.options.option import OptionRow, Section, row
 from elastic_core.options.values import integer, nearest, one_of
+
+WORKERS: Final[tuple[OptionRow, ...]] = (
+    row(
+        Section.WORKERS,
+        "nproc-per-node",
+        "N|auto|gpu|cpu|xpu",
+        "Workers on this node: a number, or one per GPU, CPU core or XPU; auto: one per accelerator, else per core.",
+        default="1",
+        torch=True,
+    ),
+    row(
+        Section.WORKERS,
+        "module",
+        None,
+        "SCRIPT is a module name, run as with 'python -m'.",
+        short="m",
+        torch=True,
+    ),
+    row(
+        Section.WORKERS,
+        "no-python",
+        None,
+        "SCRIPT is a program of any kind: run it as it is, without the Python interpreter.",
+        torch=True,
+    ),
+    row(
+        Section.WORKERS,
+        "devices",
+        "LIST",
+        "GPUs to use, such as 1,3,5 (or their UUIDs). All workers see the whole list and LOCAL_RANK indexes it; with "
+        "--virtual-local-rank each sees its own one. Numbers count within an inherited list of visible devices.",
+        default_note="all that are visible",
+    ),
+    row(
+        Section.WORKERS,
+        "omp-threads",
+        "auto|N",
+        "OMP_NUM_THREADS of each worker; auto: usable cores divided by workers, at least 1.",
+        default_note="as inherited; 1 where it is unset and there are several workers",
+    ),
+    row(
+        Section.WORKERS,
+        "virtual-local-rank",
+        None,
+        "LOCAL_RANK is 0 in every worker, and each sees only its own device.",
+        torch=True,
+    ),
+    row(
+        Section.WORKERS,
+        "numa-binding",
+        "MODE",
+        "Bind each worker to processors near its GPU: node (all of the NUMA node), socket, exclusive (cores of its "
+        "own) or core-complex (those that share a cache); without GPUs workers are split evenly.",
+        torch=True,
+        choices=("node", "socket", "exclusive", "core-complex"),
+    ),
+    row(Section.WORKERS, "role", "NAME", "Role of the workers, for their names.", default="default", torch=True),
+)
+
 
 _WORDS = ("auto", "gpu", "cpu", "xpu")
 
@@ -49,7 +114,7 @@ def _bind(draft: Draft, nproc: int, devices: tuple[str, ...], node: Node) -> Non
     choices = draft.choices
     if not choices.chosen("numa_binding"):
         return
-    mode = one_of(choices, "numa_binding", BY_DEST["numa_binding"].choices)
+    mode = one_of(choices, "numa_binding", choices.rows["numa_binding"].choices)
     draft.take("numa_binding", mode)
     draft.take("worker_cpus", node.bound_cpus(mode, nproc, devices), "numa_binding")
 
@@ -138,3 +203,54 @@ def _refuse_absent(draft: Draft, entries: tuple[str, ...], kind: str, node: Node
     if max(map(int, entries)) >= count:
         needed = f"devices of this node, which has {count or 'none'} ({kind}, {how})"
         draft.choices.reject("devices", needed, hint=f"numbers from 0 to {count - 1}" if count else "no --devices")
+
+
+# --- threads ---
+
+
+def omp_threads(choices: Choices, nproc: int, environ: Mapping[str, str]) -> tuple[int | None, str, str | None]:
+    """Return what to export as OMP_NUM_THREADS (None: leave it), where that is from, and a line for the user.
+
+    Raises:
+        ConfigError: `--omp-threads` is neither `auto` nor a number from 1 up.
+    """
+    text = choices.text("omp_threads")
+    if text == "auto":
+        cores = usable_cores()
+        return max(1, cores // nproc), f"derived: {cores} usable cores for {nproc} workers", None
+    if text is not None:
+        return integer(choices, "omp_threads", at_least=1), choices.origin("omp_threads"), None
+    if "OMP_NUM_THREADS" in environ:
+        return None, "env OMP_NUM_THREADS", None
+    if nproc == 1:
+        return None, "default", None
+    line = f"OMP_NUM_THREADS is unset: each of the {nproc} workers gets 1 thread. Try: --omp-threads auto"
+    return 1, "derived: unset, several workers", line
+
+
+def usable_cores(cgroup_root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
+    """Return the cores this process may keep busy: its CPU affinity, and the CPU quota of its control group."""
+    cores = len(os.sched_getaffinity(0))
+    quota = _quota(cgroup_root, membership)
+    return cores if quota is None else max(1, min(cores, math.ceil(quota)))
+
+
+def _quota(cgroup_root: Path, membership: Path) -> float | None:
+    """Return the tightest CPU quota from our control group up to the root, in cores; None where there is none."""
+    own = next((line[3:] for line in _read(membership).splitlines() if line.startswith("0::")), "/")
+    folder = cgroup_root / own.strip().lstrip("/")
+    quotas = []
+    for group in (folder, *folder.parents):
+        if not group.is_relative_to(cgroup_root):
+            break
+        fields = _read(group / "cpu.max").split()
+        if len(fields) == 2 and all(field.isdecimal() for field in fields) and int(fields[1]) > 0:
+            quotas.append(int(fields[0]) / int(fields[1]))
+    return min(quotas, default=None)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""  # no such control group or controller: it limits nothing

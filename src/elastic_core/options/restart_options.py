@@ -1,4 +1,4 @@
-"""Which policy decides, and what it is built with: the same for a run and for trying a policy out."""
+"""The options about restarts: which policy decides, and what it is built with, in a run and where one is tried out."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -6,8 +6,72 @@ from typing import Final
 from elastic_core.errors import ConfigError
 from elastic_core.options.choices import Choices
 from elastic_core.options.draft import Draft
+from elastic_core.options.option import OptionRow, Section, row
 from elastic_core.options.values import exit_codes, integer, key_values, node_range, seconds
 from elastic_core.types import PolicySettings
+
+RESTARTS: Final[tuple[OptionRow, ...]] = (
+    row(
+        Section.RESTARTS,
+        "max-restarts",
+        "N",
+        "How many times a failed worker group is started again before the run fails; 0: never.",
+        default="0",
+        torch=True,
+    ),
+    row(
+        Section.RESTARTS,
+        "restart-window",
+        "SECONDS",
+        "Count only the restarts of the last SECONDS against --max-restarts.",
+        default_note="the whole run",
+    ),
+    row(
+        Section.RESTARTS,
+        "restart-backoff",
+        "SECONDS",
+        "Wait before a second restart when workers fail soon after their start; doubles each time, up to 30 s; 0: no "
+        "wait.",
+        default="0.5",
+    ),
+    row(
+        Section.RESTARTS,
+        "max-membership-changes",
+        "N",
+        "How often workers may be started again because nodes came or went, before the run fails.",
+        default_note="any number of times",
+    ),
+    row(
+        Section.RESTARTS,
+        "fatal-exit-codes",
+        "LIST",
+        "Exit codes that are not retried, such as 3,64-78.",
+        default_note="none",
+    ),
+    row(
+        Section.RESTARTS,
+        "same-failure-limit",
+        "N",
+        "End the run when the same exception comes from the same place for the Nth time in a row, and got no further.",
+        default_note="no limit",
+    ),
+    row(
+        Section.RESTARTS,
+        "policy",
+        "NAME|FILE",
+        "Failure handler that decides between restart and stop ('elastic plugins' lists what is installed), or a rule "
+        "file, such as rules.yaml, for elastic-policy-rules.",
+        default="intensity",
+    ),
+    row(
+        Section.RESTARTS,
+        "policy-conf",
+        "K=V",
+        "Option of the failure handler (repeatable, or K=V,K=V).",
+        many=True,
+    ),
+)
+
 
 RULES: Final = "rules"
 """The policy that follows a rule file."""

@@ -1,9 +1,12 @@
-"""Options for debugging, and those that are torchrun's alone."""
+"""The options for debugging, and those that are torchrun's alone."""
 
+from typing import Final
+
+from elastic_core.options.draft import Draft
 from elastic_core.options.option import OptionRow, Section, row
+from elastic_core.options.values import disabled_plugins, integer
 
-REST: tuple[OptionRow, ...] = (
-    # --- debugging ---
+DEBUGGING: Final[tuple[OptionRow, ...]] = (
     row(
         Section.DEBUGGING,
         "dry-run",
@@ -46,7 +49,9 @@ REST: tuple[OptionRow, ...] = (
         many=True,
         env=False,
     ),
-    # --- compatibility ---
+)
+
+COMPATIBILITY: Final[tuple[OptionRow, ...]] = (
     row(
         Section.COMPATIBILITY,
         "monitor-interval",
@@ -73,3 +78,13 @@ REST: tuple[OptionRow, ...] = (
         torch=True,
     ),
 )
+
+
+def take_debugging(draft: Draft, nproc: int) -> None:
+    """Settle what helps to look into a run."""
+    choices = draft.choices
+    rank = choices.text("debug_rank")
+    draft.take("debug_rank", None if rank is None else integer(choices, "debug_rank", at_least=0, at_most=nproc - 1))
+    draft.take("worker_hooks", not choices.flag("no_worker_hooks"), "no_worker_hooks")
+    draft.take("control_plane", not choices.flag("no_control_plane"), "no_control_plane")
+    draft.take("disabled_plugins", disabled_plugins(choices), "plugin")

@@ -1,12 +1,103 @@
-"""The options about workers' output, resolved."""
+"""The options about workers' output and the run's files."""
 
 import os
 from pathlib import Path
+from typing import Final
 
 from elastic_core.multiprocessing.std import Std, parse_ranks, parse_std
 from elastic_core.options.choices import Choices
 from elastic_core.options.draft import Draft
+from elastic_core.options.option import OptionRow, Section, row
 from elastic_core.options.values import comma_list, integer, size_bytes
+
+LOGS: Final[tuple[OptionRow, ...]] = (
+    row(
+        Section.LOGS,
+        "log-dir",
+        "DIR",
+        "Base directory for log files; each run makes its own directory in it. /dev/null: no log files.",
+        default_note="the run directory",
+        torch=True,
+    ),
+    row(
+        Section.LOGS,
+        "redirects",
+        "STD",
+        "Streams that go to a file instead of the console: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:STD,... for "
+        "some local ranks.",
+        short="r",
+        default="0",
+        torch=True,
+    ),
+    row(
+        Section.LOGS,
+        "tee",
+        "STD",
+        "Streams that go to a file and to the console; values as for --redirects.",
+        short="t",
+        default="0",
+        torch=True,
+    ),
+    row(
+        Section.LOGS,
+        "local-ranks-filter",
+        "RANKS",
+        "Local ranks whose output reaches the console, such as 0,2; files are not affected.",
+        default="",
+        default_note="all",
+        torch=True,
+    ),
+    row(
+        Section.LOGS,
+        "duplicate-stdout-filters",
+        "TEXTS",
+        "Copy lines of tee'd stdout that contain one of these texts to filtered_stdout.log, such as loss,lr; ',,' is a "
+        "comma in a text.",
+        default="",
+        default_note="none",
+        torch=True,
+    ),
+    row(
+        Section.LOGS,
+        "duplicate-stderr-filters",
+        "TEXTS",
+        "The same for stderr, to filtered_stderr.log.",
+        default="",
+        default_note="none",
+        torch=True,
+    ),
+    row(
+        Section.LOGS,
+        "log-max-size",
+        "SIZE",
+        "Rotate a worker's log file that would be larger, such as 100M (K, M, G), between two lines: stdout.log "
+        "becomes stdout.log.1. Redirected streams then pass through the agent.",
+        default_note="no limit",
+    ),
+    row(
+        Section.LOGS,
+        "log-backups",
+        "N",
+        "How many full log files stay beside the one that is written, with --log-max-size; 0: none.",
+        default="5",
+    ),
+    row(
+        Section.LOGS,
+        "logs-specs",
+        "NAME",
+        "Have an installed class say where output goes: the entry point NAME of group torchrun.logs_specs.",
+        default_note="files as described here",
+        torch=True,
+    ),
+    row(
+        Section.LOGS,
+        "run-dir",
+        "DIR",
+        "Where this run keeps its files and its incident report; kept after success too.",
+        default_note="a temporary one, removed on success",
+    ),
+)
+
 
 _PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 _SMALLEST_FILE_BYTES = 1 << 10

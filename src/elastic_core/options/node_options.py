@@ -1,0 +1,456 @@
+"""The options about nodes and how they meet: by torch's rules, `local` where one needs no rendezvous, or in a store."""
+
+import uuid
+from typing import Final
+
+from elastic_core.errors import ConfigError
+from elastic_core.options.draft import Draft
+from elastic_core.options.option import OptionRow, Section, row
+from elastic_core.options.values import integer, key_values, name_of, one_of, seconds
+
+NODES: Final[tuple[OptionRow, ...]] = (
+    row(
+        Section.NODES,
+        "nnodes",
+        "N|MIN:MAX",
+        "Number of nodes, or the fewest to start with and the most to take in.",
+        default="1:1",
+        torch=True,
+    ),
+    row(
+        Section.NODES,
+        "standalone",
+        None,
+        "One node on its own: no rendezvous; overrides the --rdzv-... options.",
+        torch=True,
+    ),
+    row(
+        Section.NODES,
+        "rdzv-backend",
+        "NAME",
+        "How the nodes find each other; 'elastic plugins' lists what is installed. One node alone needs none: with the "
+        "default and no endpoint it uses 'local'.",
+        default="static",
+        torch=True,
+    ),
+    row(
+        Section.NODES,
+        "rdzv-endpoint",
+        "HOST[:PORT]",
+        "Where the rendezvous backend is, in its own form; left out, each backend has its own default.",
+        default="",
+        torch=True,
+    ),
+    row(
+        Section.NODES,
+        "rdzv-id",
+        "ID",
+        "Name of the run, the same on all nodes; needed with several nodes, except for 'static'.",
+        default="none",
+        default_note="a fresh one on one node",
+        torch=True,
+    ),
+    row(
+        Section.NODES,
+        "rdzv-conf",
+        "K=V,K=V",
+        "Options of the rendezvous backend; times in seconds.",
+        default="",
+        torch=True,
+    ),
+    row(
+        Section.NODES,
+        "node-rank",
+        "N",
+        "Rank of this node with the 'static' backend; with others a wish, met where that rank is free.",
+        default="0",
+        torch=True,
+    ),
+    row(
+        Section.NODES,
+        "master-addr",
+        "HOST",
+        "MASTER_ADDR, the address of node 0; for the 'static' backend, and for one node.",
+        default="127.0.0.1",
+        torch=True,
+    ),
+    row(
+        Section.NODES,
+        "master-port",
+        "PORT",
+        "MASTER_PORT, where rank 0 listens; for the 'static' backend, and for one node.",
+        default_note="29500; a free port on one node",
+        torch=True,
+    ),
+    row(
+        Section.NODES,
+        "local-addr",
+        "HOST",
+        "Address of this node, as the others can reach it.",
+        default_note="found out",
+        torch=True,
+    ),
+    row(
+        Section.NODES,
+        "agent-port",
+        "PORT",
+        "UDP port at which this agent tells the others whether it reaches the store, for firewalls to let through; "
+        "agents of one host need one each.",
+        default_note="a free one",
+    ),
+    row(
+        Section.NODES,
+        "agent-store",
+        None,
+        "Host the workers' torch store in a process beside node 0's agent, not in the worker with rank 0; the first "
+        "start then waits until that process has imported torch.",
+    ),
+    row(
+        Section.NODES,
+        "node-id",
+        "ID",
+        "Name of this node in logs and reports.",
+        default_note="host name",
+    ),
+    row(
+        Section.NODES,
+        "rdzv-attempt",
+        "N",
+        "Which attempt at the run this is, the same on all nodes; another one begins a run anew where the last has "
+        "ended.",
+        default_note="the scheduler's count of restarts (Slurm, JobSet, AWS Batch), else 0",
+    ),
+    row(
+        Section.NODES,
+        "spares",
+        "K",
+        "How many nodes beyond the most that --nnodes takes in may wait, to step in for one that is lost; more are "
+        "sent home.",
+        default_note="any number",
+    ),
+    row(
+        Section.NODES,
+        "allow-mismatch",
+        "KEY,KEY",
+        "In what this node may differ from the run that it joins (repeatable): nproc, role, nnodes, entrypoint, "
+        "arguments, backend_options, torch, python, policy.",
+        many=True,
+    ),
+    row(
+        Section.NODES,
+        "join-timeout",
+        "SECONDS",
+        "How long to wait for the fewest nodes; as join_timeout=SECONDS in --rdzv-conf.",
+        default_note="600",
+    ),
+    row(
+        Section.NODES,
+        "connect-timeout",
+        "SECONDS",
+        "How long to try to reach the backend's server at first; as connect_timeout=SECONDS in --rdzv-conf.",
+        default_note="60",
+    ),
+    row(
+        Section.NODES,
+        "store-outage-grace",
+        "SECONDS",
+        "How long workers train on when the backend's server is away from all nodes, before --on-store-loss holds.",
+        default="120",
+    ),
+    row(
+        Section.NODES,
+        "on-store-loss",
+        "keep|fail",
+        "When the server stays away: keep the workers until they end, or fail the run.",
+        default="keep",
+        choices=("keep", "fail"),
+    ),
+)
+
+
+_DEFAULT_STATIC_PORT = 29500
+_RENDEZVOUS = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf")
+_REDIS_SCHEMES = ("redis", "rediss", "unix")
+_STATIC_ONLY = ("master_addr", "master_port")
+
+
+def place_run(draft: Draft, min_nodes: int, max_nodes: int) -> None:
+    """Settle the rendezvous fields and the run's id.
+
+    Raises:
+        ConfigError: the options contradict each other, or a needed one is missing.
+    """
+    choices = draft.choices
+    backend = (choices.text("rdzv_backend") or "").strip()
+    conf = key_values(choices, "rdzv_conf", [choices.text("rdzv_conf") or ""])
+    if choices.flag("standalone"):
+        _standalone(draft, min_nodes, max_nodes)
+    elif backend == "local" and max_nodes > 1:
+        raise ConfigError(
+            f"{draft.name('rdzv_backend')} 'local' serves one node: nnodes is {min_nodes}:{max_nodes}",
+            hint="--nnodes 1, or another --rdzv-backend",
+        )
+    elif max_nodes == 1 and (backend == "local" or (backend == "static" and _static_is_local(draft, conf))):
+        _local_with_address(draft)
+        _local_conf(draft, backend, conf)
+    else:
+        _backend(draft, backend, conf, max_nodes)
+
+
+def _static_is_local(draft: Draft, conf: dict[str, str]) -> bool:
+    """Return whether one node needs no static rendezvous: it was not asked for by name, or has nothing to work with."""
+    return not draft.choices.chosen("rdzv_backend") or not (conf or draft.choices.text("rdzv_endpoint"))
+
+
+def _local_conf(draft: Draft, backend: str, conf: dict[str, str]) -> None:
+    if backend == "local":
+        draft.take("rdzv_conf", conf)
+    elif conf:
+        draft.tell(f"{draft.name('rdzv_conf')} without effect: one node needs no rendezvous")
+
+
+def _standalone(draft: Draft, min_nodes: int, max_nodes: int) -> None:
+    origin = draft.choices.origin("standalone")
+    if min_nodes > 1:
+        raise ConfigError(
+            f"{origin.split()[-1]} is for one node: nnodes is {min_nodes}:{max_nodes}",
+            hint="--nnodes 1, or no --standalone",
+        )
+    if max_nodes > 1:
+        draft.set("max_nodes", 1, origin)
+        draft.tell(f"--standalone is for one node: no other joins, though nnodes is {min_nodes}:{max_nodes}")
+    ignored = [draft.name(dest) for dest in _RENDEZVOUS if draft.choices.chosen(dest)]
+    if ignored:
+        draft.tell(f"{', '.join(ignored)} overridden by --standalone")
+    draft.set("rdzv_backend", "local", origin)
+    draft.set("run_id", str(uuid.uuid4()), origin)
+    _without_effect(draft, "standalone", (*_STATIC_ONLY, "node_rank"))
+    tell_without_store(draft, "standalone")
+
+
+def _local(draft: Draft, *, origin: str) -> None:
+    draft.set("rdzv_backend", "local", origin)
+    tell_without_store(draft, "local")
+    if draft.choices.chosen("rdzv_id"):
+        draft.take("run_id", name_of(draft.choices, "rdzv_id"), "rdzv_id")
+    else:
+        draft.set("run_id", str(uuid.uuid4()), "derived: fresh, one node")
+
+
+def _local_with_address(draft: Draft) -> None:
+    """One node: `--rdzv-endpoint`, as torch's static reads it, or `--master-addr`/`--master-port` say where."""
+    choices = draft.choices
+    explicit = choices.text("rdzv_backend") == "local"
+    _local(draft, origin=choices.origin("rdzv_backend") if explicit else "derived: one node needs no rendezvous")
+    if integer(choices, "node_rank", at_least=0) > 0:
+        draft.tell(f"{draft.name('node_rank')} without effect: there is one node")
+    if choices.text("rdzv_endpoint"):
+        address, port = _endpoint(draft)
+        draft.take("master_addr", address, "rdzv_endpoint")
+        draft.take("master_port", port, "rdzv_endpoint")
+        return
+    if choices.chosen("master_addr"):
+        draft.take("master_addr", _unbracketed(choices.text("master_addr") or ""))
+    if choices.chosen("master_port"):
+        draft.take("master_port", integer(choices, "master_port", at_least=0, at_most=65535) or None)
+
+
+def _endpoint(draft: Draft) -> tuple[str, int | None]:
+    """Return host and port of `--rdzv-endpoint`; port 0 or none: any free one."""
+    text = (draft.choices.text("rdzv_endpoint") or "").strip()
+    if "://" in text:  # not shown: it may hold a password
+        scheme = text.partition("://")[0]
+        raise ConfigError(
+            f"{draft.name('rdzv_endpoint')} is a URL, and no backend that takes one was named",
+            hint="--rdzv-backend redis" if scheme in _REDIS_SCHEMES else "HOST:PORT",
+        )
+    host, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
+    if not colon:
+        host, port = text, ""
+    if not host or (port and not (port.isdecimal() and int(port) <= 65535)) or (colon and not port):
+        draft.choices.reject("rdzv_endpoint", "HOST or HOST:PORT", hint="localhost:29500")
+    return _unbracketed(host), int(port or 0) or None
+
+
+def _unbracketed(host: str) -> str:
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def _backend(draft: Draft, backend: str, conf: dict[str, str], max_nodes: int) -> None:
+    """A rendezvous backend by name; whether it is installed, and takes these options, is its registry's word."""
+    choices = draft.choices
+    static = backend == "static"
+    if not backend:
+        choices.reject("rdzv_backend", "the name of a rendezvous backend", hint="'elastic plugins' lists them")
+    draft.take("rdzv_backend", backend)
+    draft.take("rdzv_endpoint", (choices.text("rdzv_endpoint") or "").strip())
+    draft.take("rdzv_conf", conf)
+    if choices.chosen("rdzv_id") or static:
+        draft.take("run_id", name_of(choices, "rdzv_id"), "rdzv_id")
+    elif max_nodes == 1:
+        draft.set("run_id", str(uuid.uuid4()), "derived: fresh, one node")
+    else:
+        raise ConfigError(
+            f"no run id: up to {max_nodes} nodes find each other by it with rdzv-backend {backend!r}",
+            hint="--rdzv-id NAME, the same on every node",
+        )
+    if static:
+        _static(draft, max_nodes)
+        return
+    settle_store(draft, conf)
+    if choices.chosen("node_rank"):
+        rank = integer(choices, "node_rank", at_least=0)
+        _compare_with_slurm(draft, rank)
+        draft.take("node_rank", rank)
+    _without_effect(draft, backend, _STATIC_ONLY)
+
+
+def _static(draft: Draft, max_nodes: int) -> None:
+    choices = draft.choices
+    tell_without_store(draft, "static")
+    if max_nodes > 1 and (choices.text("max_restarts") or "0").strip() != "0":
+        draft.tell("with 'static' a node restarts alone, and the others fail of it. Try: --rdzv-backend c10d")
+    rank = _check_node_rank(draft, max_nodes)
+    _compare_with_slurm(draft, rank)
+    draft.take("node_rank", rank)
+    address = _unbracketed(choices.text("master_addr") or "")
+    port = integer(choices, "master_port", at_least=1, at_most=65535) if choices.chosen("master_port") else None
+    if choices.text("rdzv_endpoint"):
+        host, endpoint_port = _endpoint(draft)
+        if endpoint_port is None:
+            choices.reject("rdzv_endpoint", "a port with static", hint=f"{host}:{_DEFAULT_STATIC_PORT}")
+        ignored = [draft.name(dest) for dest in ("master_addr", "master_port") if choices.chosen(dest)]
+        if ignored:
+            draft.tell(f"{', '.join(ignored)} without effect: --rdzv-endpoint says where node 0 is")
+        draft.take("master_addr", host, "rdzv_endpoint")
+        draft.take("master_port", endpoint_port, "rdzv_endpoint")
+        return
+    draft.take("master_addr", address)
+    draft.take("master_port", port or _DEFAULT_STATIC_PORT)
+    shown = f"[{address}]" if ":" in address else address
+    draft.set("rdzv_endpoint", f"{shown}:{port or _DEFAULT_STATIC_PORT}", "derived: master address and port")
+
+
+def _check_node_rank(draft: Draft, max_nodes: int) -> int:
+    rank = integer(draft.choices, "node_rank", at_least=0)
+    if rank >= max_nodes:
+        draft.choices.reject("node_rank", f"a rank below the number of nodes, {max_nodes}", hint="raise --nnodes")
+    return rank
+
+
+def _compare_with_slurm(draft: Draft, rank: int) -> None:
+    """Say it where one step spans the nodes, and the rank is not this task's: expanded in the batch script, say."""
+    node, task = draft.environ.get("SLURM_NODEID", ""), draft.environ.get("SLURM_PROCID", "")
+    if draft.environ.get("SLURM_STEP_NUM_NODES", "1") != "1" and node and str(rank) not in (node, task):
+        draft.tell(
+            f"node rank {rank} ({draft.choices.origin('node_rank')}) on Slurm's node {node} (SLURM_NODEID). Try: "
+            "srun bash -c 'PET_NODE_RANK=$SLURM_NODEID exec elastic run …'"
+        )
+
+
+def _without_effect(draft: Draft, backend: str, dests: tuple[str, ...]) -> None:
+    ignored = [draft.name(dest) for dest in dests if draft.choices.chosen(dest)]
+    if ignored:
+        draft.tell(f"{', '.join(ignored)} without effect with {backend!r}: only 'static' and a single node use it")
+
+
+# --- runs whose nodes meet in a store ---
+
+
+_CONF_KEYS: Final = ("join_timeout", "connect_timeout")
+"""Options that are short for keys of `--rdzv-conf`."""
+_COORDINATED_ONLY: Final = (
+    "spares",
+    "rdzv_attempt",
+    "allow_mismatch",
+    "agent_port",
+    "max_membership_changes",
+    "store_outage_grace",
+    "on_store_loss",
+    *_CONF_KEYS,
+)
+
+
+def settle_coordination(draft: Draft) -> None:
+    """Settle the fields that matter where nodes meet in a store; elsewhere say what has no effect.
+
+    Raises:
+        ConfigError: a value is malformed, or two say different things.
+    """
+    choices = draft.choices
+    draft.take("spares", _count(draft, "spares"))
+    draft.take("rdzv_attempt", _count(draft, "rdzv_attempt") or 0)
+    draft.take("allow_mismatch", _allowed(choices.texts("allow_mismatch")))
+    port = integer(choices, "agent_port", at_least=0, at_most=65535) if choices.chosen("agent_port") else 0
+    draft.take("agent_port", port)
+    draft.take("max_membership_changes", _count(draft, "max_membership_changes"))
+    draft.take("store_outage_grace_s", seconds(choices, "store_outage_grace"), "store_outage_grace")
+    draft.take("on_store_loss", one_of(choices, "on_store_loss", choices.rows["on_store_loss"].choices))
+    for key in filter(choices.chosen, _CONF_KEYS):
+        seconds(choices, key, above_zero=True)  # refused here, by the name that the user knows
+
+
+def settle_store(draft: Draft, conf: dict[str, str]) -> None:
+    """Settle what only a run with a store needs: the backend's options, and which attempt at the run this is.
+
+    Raises:
+        ConfigError: an option was given in two ways, with different values.
+    """
+    from elastic_core.rendezvous.identity import attempt_from_environment  # milliseconds that other runs save
+
+    draft.take("rdzv_conf", _shorthands(draft, conf))
+    if not draft.choices.chosen("rdzv_attempt"):
+        attempt = attempt_from_environment(draft.environ)
+        draft.set("rdzv_attempt", attempt.number, "derived: the scheduler's count" if attempt.number else "default")
+        draft.set("rdzv_job", attempt.job, "derived: the scheduler's name of the job" if attempt.job else "default")
+        draft.set("rdzv_attempt_given", attempt.given, "derived: the scheduler's" if attempt.given else "default")
+    else:
+        draft.set("rdzv_attempt_given", True, "derived: --rdzv-attempt")
+
+
+def _shorthands(draft: Draft, conf: dict[str, str]) -> dict[str, str]:
+    """Return the backend's options with those that have a flag of their own.
+
+    Raises:
+        ConfigError: both were given, with different values.
+    """
+    choices = draft.choices
+    full = dict(conf)
+    for key in filter(choices.chosen, _CONF_KEYS):
+        text = (choices.text(key) or "").strip()
+        typed = conf.get(key, text)
+        sources = [choices.origin(dest).partition(" ")[0] for dest in (key, "rdzv_conf")]
+        if _same(typed, text) or sources == ["flag", "env"]:
+            full[key] = text
+        elif sources[0] == sources[1]:
+            raise ConfigError(
+                f"{draft.name(key)} {text} and {key}={typed} in {draft.name('rdzv_conf')} say different things",
+                hint="one of them",
+            )
+    return full
+
+
+def tell_without_store(draft: Draft, backend: str) -> None:
+    """Say which options have no effect, for want of a store in which nodes meet."""
+    ignored = [draft.name(dest) for dest in _COORDINATED_ONLY if draft.choices.chosen(dest)]
+    if ignored:
+        draft.tell(f"{', '.join(ignored)} without effect with {backend!r}: there is no store in which nodes meet")
+
+
+def _count(draft: Draft, dest: str) -> int | None:
+    return integer(draft.choices, dest, at_least=0) if draft.choices.chosen(dest) else None
+
+
+def _allowed(texts: tuple[str, ...]) -> tuple[str, ...]:
+    if not texts:
+        return ()
+    from elastic_core.rendezvous.identity import parse_allow_mismatch
+
+    return tuple(sorted(parse_allow_mismatch(texts)))
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return one == other
