@@ -2,9 +2,9 @@
 
 import click
 
-from elastic_core.cli.lazy_commands import LazyCommands
+from elastic_core.cli.command_group import CommandGroup
 from elastic_core.cli.output import echo
-from elastic_core.errors import ConfigError
+from elastic_core.errors import ConfigError, ElasticError
 
 _COMMANDS = {
     "run": ("elastic_core.cli.run_command", "Run a training script on this node's workers, and keep it alive."),
@@ -18,24 +18,23 @@ _COMMANDS = {
 """Module (its attribute `command` is the click command) and help line of each subcommand."""
 
 
-class _Elastic(LazyCommands):
+class _Elastic(CommandGroup):
     """The commands of `elastic`; a word that is none of them is often a script or a slip of the finger."""
 
     commands_of = _COMMANDS
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or say what was probably meant."""
-        name = args[0]
-        if name not in _COMMANDS and not ctx.resilient_parsing:
-            from elastic_core.options.values import nearest
+    def unknown(self, ctx: click.Context, name: str) -> ElasticError:
+        """Return what was probably meant."""
+        from elastic_core.options.values import nearest
+        from elastic_core.plugins.missing import command_elsewhere, commands_elsewhere
 
-            near = nearest(name, _COMMANDS)
-            looks_like_script = name.endswith(".py") or "/" in name
-            hint = f"elastic {near}" if near else f"elastic run {name}" if looks_like_script else "elastic --help"
-            raise ConfigError(f"no such command: {name!r}", hint=hint)
-        return super().resolve_command(ctx, args)
+        elsewhere = command_elsewhere(name)
+        if elsewhere is not None:
+            return elsewhere
+        near = nearest(name, [*self.list_commands(ctx), *commands_elsewhere()])
+        looks_like_script = name.endswith(".py") or "/" in name
+        hint = f"elastic {near}" if near else f"elastic run {name}" if looks_like_script else "elastic --help"
+        return ConfigError(f"no such command: {name!r}", hint=hint)
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

@@ -2,13 +2,14 @@
 
 import click
 
-from elastic_core.cli.lazy_commands import LazyCommands
+from elastic_core.cli.command_group import CommandGroup
 from elastic_core.cli.output import echo, echo_json
 
 
-class _Plugins(LazyCommands):
+class _Plugins(CommandGroup):
     """Lists, or does what a subcommand says."""
 
+    words = "plugins "
     commands_of = {"new": ("elastic_core.cli.plugins_new", "Write a package with a plugin that works, to begin with.")}  # noqa: RUF012  # ClassVar in the base
 
 

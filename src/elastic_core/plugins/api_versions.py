@@ -6,6 +6,9 @@ The rules for authors are in docs/plugin_authors/stability.md.
 from collections.abc import Mapping
 from typing import Final
 
+from elastic_core.plugins.core_name import core_name
+from elastic_core.plugins.discovery import PluginEntry, find_entries
+from elastic_core.plugins.refusal import mend, refusal
 from elastic_core.types import API_VERSION, Record
 
 
@@ -42,3 +45,29 @@ class ServedVersions(Record, frozen=True, kw_only=True):
 
 SERVED: Final = ServedVersions(oldest=1, newest=API_VERSION)
 """To deprecate a version: put it into `leaving`, with the second minor release from now. To drop it: raise `oldest`."""
+
+
+def check_api_version(entry: PluginEntry, target: object) -> tuple[str, ...]:
+    """Return a line for the user of a plugin whose version is deprecated.
+
+    What counts is stated by the class or module itself: an inherited number says nothing about what its author had in
+    mind.
+
+    Raises:
+        PluginError: none is stated, or one that is not served.
+    """
+    own = vars(target)
+    name = target.__qualname__ if isinstance(target, type) else entry.value.partition(":")[0].strip()
+    if "api_version" not in own:
+        what = f"{name} states no api_version of its own; {SERVED} is needed"
+        raise refusal(entry, what, hint=f"api_version = {API_VERSION} in {name}")
+    version = own["api_version"]
+    if version not in SERVED:
+        what = f"{name} states api_version {version!r}; {SERVED} is needed"
+        behind = core_name(find_entries()) if SERVED.is_newer(version) else entry.distribution
+        raise refusal(entry, what, hint=f"pip install --upgrade {behind}")
+    abstract = sorted(getattr(target, "__abstractmethods__", ()))
+    if abstract:
+        raise refusal(entry, f"{name} does not define {', '.join(abstract)}", hint=mend(entry))
+    farewell = SERVED.farewell(version)
+    return (str(refusal(entry, f"{name} states {farewell}", hint=mend(entry))),) if farewell else ()

@@ -10,14 +10,12 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
-
-from elastic_core.types import Record
+from typing import Final, NamedTuple
 
 GROUP_PREFIX: Final = "elastic_core."
 
 
-class PluginEntry(Record, frozen=True, kw_only=True):
+class PluginEntry(NamedTuple):
     """One entry point in one of our groups: `value` is `package.module` or `package.module:attribute`."""
 
     group: str

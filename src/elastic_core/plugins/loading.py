@@ -1,6 +1,5 @@
 """Imports one plugin and checks that it is what its entry point says."""
 
-import importlib
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
@@ -8,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 from elastic_core.errors import ElasticError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.handler import AgentHook
-from elastic_core.plugins.api_versions import SERVED
-from elastic_core.plugins.core_name import core_name
-from elastic_core.plugins.discovery import PluginEntry, find_entries
+from elastic_core.plugins.api_versions import check_api_version
+from elastic_core.plugins.discovery import PluginEntry
+from elastic_core.plugins.entry_import import described, import_entry
 from elastic_core.plugins.missing import FAILURE_GROUP, HOOKS_GROUP, RENDEZVOUS_GROUP
-from elastic_core.plugins.refusal import mend, one_line, refusal
+from elastic_core.plugins.refusal import mend, refusal
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
-from elastic_core.types import API_VERSION, HookSettings, OptionSpec, PolicySettings, RendezvousSettings
+from elastic_core.types import HookSettings, OptionSpec, PolicySettings, RendezvousSettings
 
 if TYPE_CHECKING:
     from elastic_core.plugins.hookimpl_module import HookimplModule
@@ -39,9 +38,9 @@ class LoadedPlugin:
                 interfaces.
         """
         self.entry = entry
-        self._target: object = _import(entry)
+        self._target: object = import_entry(entry)
         _check_kind(entry, self._target)
-        self.warnings = _check_api_version(entry, self._target)
+        self.warnings = check_api_version(entry, self._target)
         """A line for the user of a plugin that was written for a version of the interfaces that is deprecated."""
         self._maker = _ClassMaker(self._target) if isinstance(self._target, type) else _wired(entry, self._target)
 
@@ -118,22 +117,7 @@ def build(entry: PluginEntry, make: Callable[[], object]) -> object:
     except ElasticError:
         raise
     except (Exception, SystemExit) as err:
-        raise refusal(entry, f"building it raised {_told(err)}", hint=mend(entry)) from err
-
-
-def _told(err: BaseException) -> str:
-    return f"{type(err).__name__}: {one_line(err)}".removesuffix(": ")
-
-
-def _import(entry: PluginEntry) -> object:
-    module_name, _, attributes = entry.value.partition(":")
-    try:
-        target: object = importlib.import_module(module_name.strip())
-        for attribute in filter(None, attributes.strip().split(".")):
-            target = getattr(target, attribute)
-    except (Exception, SystemExit) as err:
-        raise refusal(entry, f"importing {entry.value} raised {_told(err)}", hint=mend(entry)) from err
-    return target
+        raise refusal(entry, f"building it raised {described(err)}", hint=mend(entry)) from err
 
 
 def _check_kind(entry: PluginEntry, target: object) -> None:
@@ -142,22 +126,3 @@ def _check_kind(entry: PluginEntry, target: object) -> None:
     found = f"the class {target.__qualname__}" if isinstance(target, type) else f"an object of {type(target).__name__}"
     what = f"{entry.value} is {found}; a subclass of {base_names(entry.group)}, or a module with hookimpls, is needed"
     raise refusal(entry, what, hint=mend(entry))
-
-
-def _check_api_version(entry: PluginEntry, target: object) -> tuple[str, ...]:
-    """Read what the plugin itself states: an inherited number says nothing about what its author had in mind."""
-    own = vars(target)
-    name = target.__qualname__ if isinstance(target, type) else entry.value
-    if "api_version" not in own:
-        what = f"{name} states no api_version of its own; {SERVED} is needed"
-        raise refusal(entry, what, hint=f"api_version = {API_VERSION} in {name}")
-    version = own["api_version"]
-    if version not in SERVED:
-        what = f"{name} states api_version {version!r}; {SERVED} is needed"
-        behind = core_name(find_entries()) if SERVED.is_newer(version) else entry.distribution
-        raise refusal(entry, what, hint=f"pip install --upgrade {behind}")
-    abstract = sorted(getattr(target, "__abstractmethods__", ()))
-    if abstract:
-        raise refusal(entry, f"{name} does not define {', '.join(abstract)}", hint=mend(entry))
-    farewell = SERVED.farewell(version)
-    return (str(refusal(entry, f"{name} states {farewell}", hint=mend(entry))),) if farewell else ()

@@ -10,11 +10,13 @@ from elastic_core.plugins.discovery import PluginEntry
 RENDEZVOUS_GROUP: Final = "elastic_core.rendezvous"
 FAILURE_GROUP: Final = "elastic_core.failure"
 HOOKS_GROUP: Final = "elastic_core.hooks"
+COMMANDS_GROUP: Final = "elastic_core.commands"
 
 KINDS: Final = {
     RENDEZVOUS_GROUP: "rendezvous backend",
     FAILURE_GROUP: "policy",
     HOOKS_GROUP: "hook",
+    COMMANDS_GROUP: "command",
 }
 """What users call the plugins of each group."""
 
@@ -29,6 +31,7 @@ _KNOWN: Final = {
     },
     FAILURE_GROUP: {"intensity": "{core}", "rules": "elastic-policy-rules"},
     HOOKS_GROUP: {},
+    COMMANDS_GROUP: {},
 }
 """What `pip install` takes for the plugins of this project, with the name under which the core was published.
 
@@ -37,6 +40,19 @@ Others' names are not guessed: anybody may own those.
 
 _ELSEWHERE: Final = {RENDEZVOUS_GROUP: {"etcd-v3": "etcd", "valkey": "redis"}, FAILURE_GROUP: {}, HOOKS_GROUP: {}}
 """Names under which people look for ours: torchrun has an `etcd` of its own, so that ours is `etcd-v3` there."""
+
+
+def command_elsewhere(name: str) -> PluginError | None:
+    """Return the error for a command of this project whose distribution is not installed; None: it is no such."""
+    distribution = _KNOWN[COMMANDS_GROUP].get(name)
+    if distribution is None:
+        return None
+    return PluginError(f"`elastic {name}` comes with {distribution}", hint=f"pip install {distribution}")
+
+
+def commands_elsewhere() -> tuple[str, ...]:
+    """Return the names of this project's commands that a distribution brings."""
+    return tuple(_KNOWN[COMMANDS_GROUP])
 
 
 def not_installed(group: str, name: str, installed: Sequence[PluginEntry], in_code: Sequence[str] = ()) -> PluginError:

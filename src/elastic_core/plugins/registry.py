@@ -15,8 +15,9 @@ from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.runner import NamedHook
 from elastic_core.plugins.core_name import is_built_in
 from elastic_core.plugins.discovery import PluginEntry, find_entries
-from elastic_core.plugins.loading import LoadedPlugin, base_names, build, is_store_class
+from elastic_core.plugins.loading import BASES, LoadedPlugin, base_names, build, is_store_class
 from elastic_core.plugins.missing import (
+    COMMANDS_GROUP,
     FAILURE_GROUP,
     HOOKS_GROUP,
     KINDS,
@@ -233,6 +234,7 @@ class PluginRegistry:
             for entry in self._hosted()
         ]
         from elastic_core.plugins import observing  # only for those who look
+        from elastic_core.plugins.commands import CommandPlugins
 
         infos += [
             PluginInfo(
@@ -242,8 +244,14 @@ class PluginRegistry:
                 version=entry.version,
                 status=status,
             )
-            for group, kind in observing.KINDS.items()
-            for entry, status in observing.installed(group, load=load)
+            for kind, entry, status in (
+                *(
+                    (kind, *found)
+                    for group, kind in observing.KINDS.items()
+                    for found in observing.installed(group, load=load)
+                ),
+                *((KINDS[COMMANDS_GROUP], *found) for found in CommandPlugins().listed(load=load)),
+            )
         ]
         order = [*KINDS.values(), *observing.KINDS.values()]
         return sorted(infos, key=lambda info: (order.index(info.kind), info.name))
@@ -266,9 +274,9 @@ class PluginRegistry:
     # --- entry points
 
     def _entries(self) -> list[PluginEntry]:
-        """Return the entry points of the groups that we know; those of other groups are a later version's."""
+        """Return the entry points of the three interfaces; those of groups that we don't know are a later version's."""
         if self._found is None:
-            self._found = [entry for entry in find_entries() if entry.group in KINDS]
+            self._found = [entry for entry in find_entries() if entry.group in BASES]
         return self._found
 
     def _entry(self, group: str, name: str) -> PluginEntry:
