@@ -1,4 +1,4 @@
-"""Closed unions of what the machines take (events) and give (commands), and the moments that hooks are told of."""
+"""Closed unions of what the machines take (events) and give (commands), and the moments that hooks observe."""
 
 from elastic_core.types import (
     Decision,
@@ -177,7 +177,7 @@ class JoinRendezvous(Record, frozen=True, kw_only=True):
 
 
 class WatchRound(Record, frozen=True, kw_only=True):
-    """After `delay_s`, tell what changes about the round; answers with one RoundChanged."""
+    """After `delay_s`, report what changes about the round; answers with one RoundChanged."""
 
     delay_s: float = 0.0
 
@@ -222,7 +222,7 @@ class ShortenGrace(Record, frozen=True, kw_only=True):
 
 
 class AnnounceDrain(Record, frozen=True, kw_only=True):
-    """Say that the agent was told to stop, while the workers are being stopped for another reason."""
+    """Announce that the agent was told to stop, while the workers are being stopped for another reason."""
 
     signum: int
 
@@ -270,13 +270,13 @@ class PublishDecision(Record, frozen=True, kw_only=True):
 
 
 class RequestRestart(Record, frozen=True, kw_only=True):
-    """Tell the run that its workers are to be started again, though nothing has failed."""
+    """Report to the run that its workers are to be started again, though nothing has failed."""
 
     reason: str
 
 
-class TellDecision(Record, frozen=True, kw_only=True):
-    """Tell people what was decided elsewhere for the whole run; `evidence` as in RecordIncident."""
+class ReportDecision(Record, frozen=True, kw_only=True):
+    """Print what was decided elsewhere for the whole run; `evidence` as in RecordIncident."""
 
     failure: Failure
     decision: Restart | Stop
@@ -284,13 +284,13 @@ class TellDecision(Record, frozen=True, kw_only=True):
 
 
 class OrderStop(Record, frozen=True, kw_only=True):
-    """Have all nodes stop their workers, and tell what failed here; what follows arrives as RoundChanged."""
+    """Have all nodes stop their workers, and report what failed here; what follows arrives as RoundChanged."""
 
     failure: Failure
 
 
 class ReportEvidence(Record, frozen=True, kw_only=True):
-    """Tell the run what has ended here, and how; `final`: no worker of this node lives."""
+    """Report to the run what has ended here, and how; `final`: no worker of this node lives."""
 
     round: Round
     final: bool
@@ -309,19 +309,19 @@ class DecideAlone(Record, frozen=True, kw_only=True):
 
 
 class ReportFinishing(Record, frozen=True, kw_only=True):
-    """Tell the run that the first worker of this node has ended well."""
+    """Report to the run that the first worker of this node has ended well."""
 
 
 class ReportDone(Record, frozen=True, kw_only=True):
-    """Tell the run that all workers of this node have ended well."""
+    """Report to the run that all workers of this node have ended well."""
 
 
 class AnnounceDeparture(Record, frozen=True, kw_only=True):
-    """Tell the run that this node was told to stop, and will leave when its workers have ended."""
+    """Report to the run that this node was told to stop, and will leave when its workers have ended."""
 
 
-class Say(Record, frozen=True, kw_only=True):
-    """Show people one line."""
+class PrintLine(Record, frozen=True, kw_only=True):
+    """Print one line on the console."""
 
     text: str
 
@@ -345,8 +345,8 @@ class LeaveRendezvous(Record, frozen=True, kw_only=True):
     close: bool
 
 
-class Tell(Record, frozen=True, kw_only=True):
-    """Tell the hooks of a moment."""
+class NotifyHooks(Record, frozen=True, kw_only=True):
+    """Pass a moment to the hooks."""
 
     moment: "Moment"
 
@@ -375,23 +375,23 @@ AgentCommand = (
     | RecordIncident
     | PublishDecision
     | RequestRestart
-    | TellDecision
+    | ReportDecision
     | OrderStop
     | ReportEvidence
     | DecideAlone
     | ReportFinishing
     | ReportDone
     | AnnounceDeparture
-    | Say
+    | PrintLine
     | SetTimer
     | CancelTimer
     | LeaveRendezvous
-    | Tell
+    | NotifyHooks
     | Finish
 )
 
 
-# --- moments that hooks are told of ---
+# --- moments that hooks observe ---
 
 
 class AgentStarted(Record, frozen=True, kw_only=True):

@@ -258,7 +258,7 @@ class Agent:
                 self._rendezvous.publish(decision, self._placed(failure))
             case m.RequestRestart(reason=reason):
                 self._rendezvous.request_restart(reason)
-            case m.TellDecision(failure=failure, decision=decision, evidence=evidence):
+            case m.ReportDecision(failure=failure, decision=decision, evidence=evidence):
                 self._reporter.followed(failure, decision, evidence)
                 if evidence:
                     self._run_decision.tell_decision(failure, decision)
@@ -275,7 +275,7 @@ class Agent:
                 self._rendezvous.report_done()
             case m.AnnounceDeparture():
                 self._rendezvous.announce_departure()
-            case m.Say(text=text):
+            case m.PrintLine(text=text):
                 self._reporter.notice(text)
             case m.SetTimer(name=name, delay_s=delay_s):
                 self._timers.set(name, delay_s)
@@ -283,7 +283,7 @@ class Agent:
                 self._timers.cancel(name)
             case m.LeaveRendezvous(close=close):
                 self._rendezvous.leave(close=close)
-            case m.Tell(moment=moment):
+            case m.NotifyHooks(moment=moment):
                 self._hooks.tell(moment)
             case m.Finish():
                 self._reactor.stop()

@@ -1,8 +1,8 @@
-"""What the rendezvous tells of the round in progress, and what each state does about it.
+"""Transitions on `RoundChanged`, one for each state: what the rendezvous reports of the round in progress.
 
-A rendezvous with control tells each thing once, so it is heard in every state in which the agent is part of a round: a
-decision of the run wins over whatever this node was about to decide. Without control there is nothing to hear but
-while workers run.
+A rendezvous with control reports each thing once, so every state in which the agent is part of a round handles it: a
+decision of the run wins over whatever this node was about to decide. Without control nothing is reported but while
+workers run.
 """
 
 from collections.abc import Iterable
@@ -17,10 +17,10 @@ from elastic_core.agent.machine.states import (
     End,
     Ending,
     Ledger,
-    News,
     Outcome,
     Preparing,
     Rejoin,
+    RoundOver,
     Running,
     Settling,
     Starting,
@@ -35,11 +35,11 @@ from elastic_core.agent.machine.steps import (
     Incident,
     Step,
     after_stop,
-    listen,
     noted,
     stop,
     stop_and_wait,
     wait_for_run,
+    watch_on,
     without_workers,
 )
 from elastic_core.types import (
@@ -66,20 +66,22 @@ NO_ROUND_CODE = 4
 # --- while workers run
 
 
-def round_changed(state: Running, event: m.RoundChanged, now_s: float) -> Step:
+def running(state: Running, event: m.RoundChanged, now_s: float) -> Step:
     """Restart, park, follow or note what the rendezvous reports."""
     match event.change:
         case NodesWaiting() if state.done:
+            # A new round would start finished ranks again; the newcomers wait for the end or the next failure.
             watch = m.WatchRound(delay_s=PARKED_WATCH_S)
             return Step(state=state, commands=(watch,), reason="newcomers wait: workers have begun to finish")
         case NodesWaiting() | MemberLost():
-            ledger, told = _regrouped(state.ledger, state.round, event.change)
-            return stop(ledger, state.round, Rejoin(), "nodes came or went", first=told)
+            ledger, first = _regrouped(state.ledger, state.round, event.change)
+            return stop(ledger, state.round, Rejoin(), "nodes came or went", first=first)
         case RoundEnded() | Decided() | StopOrdered():
-            return heed(state, event.change)
+            return follow(state, event.change)
         case RendezvousClosed():
             return _closed(state)
         case Suspended(reason=reason):
+            # The store can't be asked, which says nothing about the workers: they run on until the lease is lost.
             return Step(state=state, commands=(m.WatchRound(),), reason=f"suspended: {reason}")
         case Resumed():
             return Step(state=state, commands=(m.WatchRound(),), reason="resumed")
@@ -99,44 +101,46 @@ def _closed(state: Running) -> Step:
     return stop(alone.ledger, state.round, End(outcome=outcome), outcome.reason)
 
 
-def heed(running: Running, news: News, first: Iterable[m.AgentCommand] = ()) -> Step:
+def follow(running: Running, over: RoundOver, first: Iterable[m.AgentCommand] = ()) -> Step:
     """Stop the workers because the round is over for all nodes."""
     ledger, round_ = running.ledger, running.round
-    if isinstance(news, StopOrdered):
-        return stop_and_wait(ledger, round_, news.reason, first)
-    if isinstance(news, RoundEnded):
-        ledger, told = _regrouped(ledger, round_, news)
-        return stop(ledger, round_, Rejoin(), news.reason, first=(*first, *told), grace_s=news.stop_within_s)
-    decision, failure = news.decision, news.failure
+    if isinstance(over, StopOrdered):
+        return stop_and_wait(ledger, round_, over.reason, first)
+    if isinstance(over, RoundEnded):
+        ledger, changed = _regrouped(ledger, round_, over)
+        return stop(ledger, round_, Rejoin(), over.reason, first=(*first, *changed), grace_s=over.stop_within_s)
+    decision, failure = over.decision, over.failure
     if isinstance(decision, Restart):
-        ledger, incident, told = _restarted(ledger, news)
+        ledger, incident, report = _restarted(ledger, over)
         reason = "the run decided to restart" if failure is None else f"restart: {failure.summary}"
         then = Rejoin(delay_s=decision.delay_s)
-        return stop(ledger, round_, then, reason, first=(*first, *told), incident=incident)
-    ledger, outcome, incident = _ended(ledger, decision, news, round_.index)
+        return stop(ledger, round_, then, reason, first=(*first, *report), incident=incident)
+    ledger, outcome, incident = _ended(ledger, decision, over, round_.index)
     return stop(ledger, round_, End(outcome=outcome), outcome.reason, first=first, incident=incident)
 
 
 def _regrouped(ledger: Ledger, round_: Round, change: RoundChange) -> tuple[Ledger, tuple[m.AgentCommand, ...]]:
-    told: tuple[m.AgentCommand, ...] = (m.Tell(moment=m.MembershipChanged(round_index=round_.index, change=change)),)
+    changed: tuple[m.AgentCommand, ...] = (
+        m.NotifyHooks(moment=m.MembershipChanged(round_index=round_.index, change=change)),
+    )
     if isinstance(change, RoundEnded):
-        told = (*told, m.Say(text=f"round {round_.index} is over: {change.reason}"))
-    return replace(ledger, membership_changes=ledger.membership_changes + 1), told
+        changed = (*changed, m.PrintLine(text=f"round {round_.index} is over: {change.reason}"))
+    return replace(ledger, membership_changes=ledger.membership_changes + 1), changed
 
 
 def _restarted(ledger: Ledger, decided: Decided) -> tuple[Ledger, Incident | None, tuple[m.AgentCommand, ...]]:
     decision, failure = decided.decision, decided.failure
     if failure is None:
-        asked = (m.Say(text=f"all workers are started again: {decision.rule}"),) if decision.rule else ()
+        asked = (m.PrintLine(text=f"all workers are started again: {decision.rule}"),) if decision.rule else ()
         return ledger, None, asked
-    told = m.TellDecision(failure=failure, decision=decision, evidence=decided.evidence)
-    return noted(ledger, failure, decision, restarts=1), (failure, decision, decided.evidence), (told,)
+    report = m.ReportDecision(failure=failure, decision=decision, evidence=decided.evidence)
+    return noted(ledger, failure, decision, restarts=1), (failure, decision, decided.evidence), (report,)
 
 
 def _ended(
     ledger: Ledger, decision: Stop, decided: Decided, round_index: int
 ) -> tuple[Ledger, Outcome, Incident | None]:
-    """Return how the run ends by this verdict, and what is told of it."""
+    """Return how the run ends by this verdict, and its incident."""
     failure = decided.failure
     if decision.outcome == "done":
         outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason=decision.reason)
@@ -153,14 +157,14 @@ def _ended(
 # --- before workers run
 
 
-def preparing_heard(state: Preparing, event: m.RoundChanged, now_s: float) -> Step:
+def preparing(state: Preparing, event: m.RoundChanged, now_s: float) -> Step:
     """Leave if the run is over; remember that the round is, until the hooks have answered."""
     if isinstance(event.change, Decided) and isinstance(event.change.decision, Stop) and state.ledger.control:
         return without_start(state.ledger, state.round, event.change)
     return _remember(state, event.change)
 
 
-def starting_heard(state: Starting, event: m.RoundChanged, now_s: float) -> Step:
+def starting(state: Starting, event: m.RoundChanged, now_s: float) -> Step:
     """Remember that the round is over, until the workers have been started."""
     return _remember(state, event.change)
 
@@ -168,79 +172,81 @@ def starting_heard(state: Starting, event: m.RoundChanged, now_s: float) -> Step
 def _remember(state: Preparing | Starting, change: RoundChange) -> Step:
     if not state.ledger.control:
         return Step(state=state, reason="of the round before")
-    undecided = state.news is None or isinstance(state.news, StopOrdered)
-    new = isinstance(change, StopOrdered) and state.news is None
+    # The strongest word stands: a decision over a round's end, a round's end over an order to stop.
+    undecided = state.over is None or isinstance(state.over, StopOrdered)
+    new = isinstance(change, StopOrdered) and state.over is None
     if isinstance(change, Decided) or (isinstance(change, RoundEnded) and undecided) or new:
-        told = replace(state, news=change)
-        return Step(state=told, commands=listen(state.ledger), reason="the round is over before it has begun")
-    return Step(state=state, commands=_listen_on(state.ledger, change), reason="nothing to do about it yet")
+        marked = replace(state, over=change)
+        return Step(state=marked, commands=watch_on(state.ledger), reason="the round is over before it has begun")
+    return Step(state=state, commands=_watch_after(state.ledger, change), reason="nothing to do about it yet")
 
 
-def without_start(ledger: Ledger, round_: Round, news: News) -> Step:
+def without_start(ledger: Ledger, round_: Round, over: RoundOver) -> Step:
     """Rejoin or leave: the round was over before a worker of it was started."""
-    told: tuple[m.AgentCommand, ...]
-    if isinstance(news, StopOrdered):
-        return wait_for_run(ledger, round_, news.reason)
-    if isinstance(news, RoundEnded):
-        ledger, told = _regrouped(ledger, round_, news)
+    first: tuple[m.AgentCommand, ...]
+    if isinstance(over, StopOrdered):
+        return wait_for_run(ledger, round_, over.reason)
+    if isinstance(over, RoundEnded):
+        ledger, first = _regrouped(ledger, round_, over)
         step = after_stop(ledger, Rejoin(), None, None)
-    elif isinstance(news.decision, Restart):
-        ledger, incident, told = _restarted(ledger, news)
-        step = after_stop(ledger, Rejoin(delay_s=news.decision.delay_s), incident, None)
+    elif isinstance(over.decision, Restart):
+        ledger, incident, first = _restarted(ledger, over)
+        step = after_stop(ledger, Rejoin(delay_s=over.decision.delay_s), incident, None)
     else:
-        ledger, outcome, incident = _ended(ledger, news.decision, news, round_.index)
-        told, step = (), after_stop(ledger, End(outcome=outcome), incident, None)
-    return replace(step, commands=(*told, *step.commands))
+        ledger, outcome, incident = _ended(ledger, over.decision, over, round_.index)
+        first, step = (), after_stop(ledger, End(outcome=outcome), incident, None)
+    return replace(step, commands=(*first, *step.commands))
 
 
-def _listen_on(ledger: Ledger, change: RoundChange) -> tuple[m.AgentCommand, ...]:
-    """Return what it takes to hear more; of a closed rendezvous only that it is closed, again and again."""
+def _watch_after(ledger: Ledger, change: RoundChange) -> tuple[m.AgentCommand, ...]:
+    """The next look at the round; a closed rendezvous would answer at once that it is closed, again and again."""
     if isinstance(change, RendezvousClosed):
         return (m.WatchRound(delay_s=PARKED_WATCH_S),) if ledger.control else ()
-    return listen(ledger)
+    return watch_on(ledger)
 
 
 # --- while a failure is looked at
 
 
-def settling_heard(state: Settling, event: m.RoundChanged, now_s: float) -> Step:
+def settling(state: Settling, event: m.RoundChanged, now_s: float) -> Step:
     """Follow what the run has decided, whatever failed here; else the failure comes first."""
     ledger = state.running.ledger
-    if ledger.control and isinstance(event.change, News):
-        return heed(state.running, event.change, (m.CancelTimer(name=SETTLE),))
-    return Step(state=state, commands=_listen_on(ledger, event.change), reason="the failure comes first")
+    if ledger.control and isinstance(event.change, RoundOver):
+        return follow(state.running, event.change, (m.CancelTimer(name=SETTLE),))
+    return Step(state=state, commands=_watch_after(ledger, event.change), reason="the failure comes first")
 
 
-def deciding_heard(state: Deciding, event: m.RoundChanged, now_s: float) -> Step:
+def deciding(state: Deciding, event: m.RoundChanged, now_s: float) -> Step:
     """Follow what the run has decided, whatever is being decided here; else the failure comes first."""
-    if state.ledger.control and isinstance(event.change, News) and not _known(state, event.change):
+    if state.ledger.control and isinstance(event.change, RoundOver) and not _known(state, event.change):
         if state.running is not None:
-            return heed(state.running, event.change)
+            return follow(state.running, event.change)
         if state.round is not None:
             return without_start(state.ledger, state.round, event.change)
-    return Step(state=state, commands=_listen_on(state.ledger, event.change), reason="the failure comes first")
+    return Step(state=state, commands=_watch_after(state.ledger, event.change), reason="the failure comes first")
 
 
 def _known(state: Deciding, change: RoundChange) -> bool:
+    # Who decides alone does so because nobody could decide after that very order.
     return state.alone and isinstance(change, StopOrdered)
 
 
 # --- while workers are stopped, and after
 
 
-def stopping_heard(state: Stopping, event: m.RoundChanged, now_s: float) -> Step:
+def stopping(state: Stopping, event: m.RoundChanged, now_s: float) -> Step:
     """Follow what the run has decided in place of what this node had; hurry where its lease ends."""
     ledger, change = state.ledger, event.change
     if not ledger.control:
         return Step(state=state, reason="the next round sees it")
-    step = Step(state=state, commands=_listen_on(ledger, change), reason="the workers are being stopped anyway")
+    step = Step(state=state, commands=_watch_after(ledger, change), reason="the workers are being stopped anyway")
     match change:
-        case RoundEnded() if isinstance(state.then, Await):
+        case RoundEnded() if isinstance(state.then, Await):  # nobody decides about this round any more
             return _regroup_instead(state, change)
         case RoundEnded(reason=reason, stop_within_s=float() | int() as within_s):
             hurry = m.ShortenGrace(grace_s=within_s)
             return replace(step, commands=(hurry, *step.commands), reason=reason)
-        case Decided() if state.stop_asked_s is None and not _does(state, change):
+        case Decided() if state.stop_asked_s is None and not _does(state, change):  # a user's stop stands against all
             return _overrule(state, change)
         case _:
             return step
@@ -269,28 +275,30 @@ def _same(ours: Failure, theirs: Failure) -> bool:
 
 def _regroup_instead(state: Stopping, change: RoundEnded) -> Step:
     """Go on with the next round: nothing is left to decide about this one."""
-    ledger, told = _regrouped(state.ledger, state.round, change)
+    ledger, first = _regrouped(state.ledger, state.round, change)
     if state.stop_asked_s is not None:  # this node goes itself: who else does, and what follows, is not its business
-        told = told[:1]
+        first = first[:1]
     within_s = change.stop_within_s
     hurry = () if within_s is None else (m.ShortenGrace(grace_s=within_s),)
     then: Then = Rejoin() if state.stop_asked_s is None else state.then
     changed = replace(state, ledger=ledger, then=then)
-    return Step(state=changed, commands=(*hurry, *told, *listen(ledger)), reason=change.reason)
+    return Step(state=changed, commands=(*hurry, *first, *watch_on(ledger)), reason=change.reason)
 
 
 def _overrule(state: Stopping, decided: Decided) -> Step:
+    # Two nodes failed at once, and the run took the other's decision: ours is taken off the books, or the restart would
+    # be counted twice.
     ledger, decision = _struck(state), decided.decision
-    told: tuple[m.AgentCommand, ...] = ()
+    first: tuple[m.AgentCommand, ...] = ()
     then: Then
     if isinstance(decision, Restart):
-        ledger, incident, told = _restarted(ledger, decided)
+        ledger, incident, first = _restarted(ledger, decided)
         then, reason = Rejoin(delay_s=decision.delay_s), "the run restarts"
     else:
         ledger, outcome, incident = _ended(ledger, decision, decided, state.round.index)
         then, reason = End(outcome=outcome), f"the run ends: {outcome.reason}"
     changed = replace(state, ledger=ledger, then=then, incident=incident)
-    return Step(state=changed, commands=(*told, *listen(ledger)), reason=reason)
+    return Step(state=changed, commands=(*first, *watch_on(ledger)), reason=reason)
 
 
 def _struck(state: Stopping) -> Ledger:
@@ -301,17 +309,17 @@ def _struck(state: Stopping) -> Ledger:
     return replace(ledger, restart_count=ledger.restart_count - restarts, history=ledger.history[:-1])
 
 
-def waiting_heard(state: Waiting, event: m.RoundChanged, now_s: float) -> Step:
+def waiting(state: Waiting, event: m.RoundChanged, now_s: float) -> Step:
     """Leave if the run is over; the next round sees the rest."""
     change = event.change
     if state.ledger.control and isinstance(change, Decided) and isinstance(change.decision, Stop):
         ledger, outcome, incident = _ended(state.ledger, change.decision, change, state.ledger.rounds - 1)
         step = after_stop(ledger, End(outcome=outcome), incident, None)
         return replace(step, commands=(m.CancelTimer(name=BACKOFF), *step.commands))
-    return Step(state=state, commands=_listen_on(state.ledger, change), reason="the next round sees it")
+    return Step(state=state, commands=_watch_after(state.ledger, change), reason="the next round sees it")
 
 
-def awaiting_heard(state: Awaiting, event: m.RoundChanged, now_s: float) -> Step:
+def awaiting(state: Awaiting, event: m.RoundChanged, now_s: float) -> Step:
     """Do what the run has decided; decide here where nobody can."""
     ledger, change = state.ledger, event.change
     match change:
@@ -320,6 +328,6 @@ def awaiting_heard(state: Awaiting, event: m.RoundChanged, now_s: float) -> Step
         case Undecided(reason=reason, final=final):
             ask = m.DecideAlone(round=state.round, reason=reason, final=final, history=ledger.history)
             deciding = Deciding(ledger=ledger, running=None, round=state.round, alone=True)
-            return Step(state=deciding, commands=(ask, *listen(ledger)), reason=reason)
+            return Step(state=deciding, commands=(ask, *watch_on(ledger)), reason=reason)
         case _:
-            return Step(state=state, commands=_listen_on(ledger, change), reason="still to be decided")
+            return Step(state=state, commands=_watch_after(ledger, change), reason="still to be decided")

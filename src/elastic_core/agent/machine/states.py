@@ -4,7 +4,7 @@ import enum
 
 from elastic_core.types import Decided, Decision, Failure, Record, Round, RoundEnded, StopOrdered, WorkerExit
 
-News = RoundEnded | Decided | StopOrdered
+RoundOver = RoundEnded | Decided | StopOrdered
 """What ends a round for all its nodes."""
 
 
@@ -20,7 +20,7 @@ class Ledger(Record, frozen=True, kw_only=True):
     history: tuple[Failure, ...] = ()
     """Failures so far, oldest first, each with its decision."""
     control: bool = False
-    """The rendezvous takes one decision for the whole run: it is told ours, and what it tells stands."""
+    """The rendezvous takes one decision for the whole run: ours is published to it, and its own stands."""
     gathers: bool = False
     """It does so on the evidence of all nodes: a failure here stops them all, and we wait for what is decided."""
     stop_signals: tuple[int, ...] = ()
@@ -81,19 +81,19 @@ class Joining(Record, frozen=True, kw_only=True):
 
 
 class Preparing(Record, frozen=True, kw_only=True):
-    """Hooks are being asked before workers start. `news`: the round is over already."""
+    """Hooks are being asked before workers start. `over`: the round is over already."""
 
     ledger: Ledger
     round: Round
-    news: News | None = None
+    over: RoundOver | None = None
 
 
 class Starting(Record, frozen=True, kw_only=True):
-    """Workers are being started. `news`: the round is over already."""
+    """Workers are being started. `over`: the round is over already."""
 
     ledger: Ledger
     round: Round
-    news: News | None = None
+    over: RoundOver | None = None
 
 
 class Running(Record, frozen=True, kw_only=True):
@@ -111,7 +111,7 @@ class Running(Record, frozen=True, kw_only=True):
 
 
 class Settling(Record, frozen=True, kw_only=True):
-    """A worker has failed by itself: its peers have a moment to say what they saw, and the agent to be told to stop."""
+    """A worker has failed by itself: its peers may report what they saw, and the agent get a stop signal."""
 
     running: Running
     exits: tuple[WorkerExit, ...]

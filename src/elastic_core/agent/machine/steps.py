@@ -1,4 +1,4 @@
-"""What all transitions are made of: the step, and the moves that several of them share."""
+"""The step, which every transition returns, and the moves that several transitions share."""
 
 from collections.abc import Iterable
 
@@ -97,10 +97,10 @@ def stop(
     incident: Incident | None = None,
     grace_s: float | None = None,
 ) -> Step:
-    """Stop the workers, and listen on for what the run decides meanwhile."""
+    """Stop the workers, and watch on for what the run decides meanwhile."""
     stopping = Stopping(ledger=ledger, round=round, then=then, incident=incident)
     halt = m.StopWorkers(signum=SIGTERM, reason=reason, grace_s=grace_s)
-    return Step(state=stopping, commands=(*first, halt, *listen(ledger)), reason=reason)
+    return Step(state=stopping, commands=(*first, halt, *watch_on(ledger)), reason=reason)
 
 
 def stop_and_wait(ledger: Ledger, round: Round, reason: str, first: Iterable[m.AgentCommand] = ()) -> Step:
@@ -112,7 +112,7 @@ def stop_and_wait(ledger: Ledger, round: Round, reason: str, first: Iterable[m.A
 def wait_for_run(ledger: Ledger, round: Round, reason: str, first: Iterable[m.AgentCommand] = ()) -> Step:
     """Say what was seen here, and wait for what the run decides: no worker exists."""
     report = m.ReportEvidence(round=round, final=True)
-    return Step(state=Awaiting(ledger=ledger, round=round), commands=(*first, report, *listen(ledger)), reason=reason)
+    return Step(state=Awaiting(ledger=ledger, round=round), commands=(*first, report, *watch_on(ledger)), reason=reason)
 
 
 def drain(
@@ -127,22 +127,22 @@ def drain(
 ) -> Step:
     """Stop the workers with the signal that we got, then leave; `grace_s` bounds their grace period.
 
-    `finished`: none is left, so that the others lose nothing by it and need not hear of it.
+    `finished`: none is left, so that the others lose nothing by it and need not know.
     """
     outcome = stopped_by(signum)
     stopping = Stopping(ledger=ledger, round=round, then=End(outcome=outcome), stop_asked_s=now_s)
     halt = m.StopWorkers(signum=signum, reason=outcome.reason, drain=True, grace_s=grace_s)
     gone = () if finished else depart(ledger)
-    return Step(state=stopping, commands=(*first, *gone, halt, *listen(ledger)), reason=outcome.reason)
+    return Step(state=stopping, commands=(*first, *gone, halt, *watch_on(ledger)), reason=outcome.reason)
 
 
-def listen(ledger: Ledger) -> tuple[m.AgentCommand, ...]:
-    """Return what it takes to hear more of a run that is decided about elsewhere."""
+def watch_on(ledger: Ledger) -> tuple[m.AgentCommand, ...]:
+    """The next look at a run that is decided about elsewhere."""
     return (m.WatchRound(),) if ledger.control else ()
 
 
 def depart(ledger: Ledger) -> tuple[m.AgentCommand, ...]:
-    """Return what tells the run that this node will go."""
+    """The announcement to the run that this node will go."""
     return (m.AnnounceDeparture(),) if ledger.control else ()
 
 

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import get_args
 
 from elastic_core import messages as m
-from elastic_core.agent.machine import round_changed as news
-from elastic_core.agent.machine import transitions as t
+from elastic_core.agent.machine import deciding, round_changed, running, starting, stopping
 from elastic_core.agent.machine.states import (
     AgentState,
     Awaiting,
@@ -81,65 +80,65 @@ def _to(handler: Handler, *to: type) -> Handled:
 
 TABLE: dict[type, dict[type, Rule]] = {
     Created: _row(
-        {m.StartRequested: _to(t.begin, Gating), m.StopRequested: _to(t.never_began, Ended)},
+        {m.StartRequested: _to(starting.begin, Gating), m.StopRequested: _to(starting.never_began, Ended)},
         {(m.SignalForwarded,): _NO_WORKER},
     ),
     Gating: _row(
         {
-            m.SignalForwarded: _to(t.forward, Gating),
-            m.JoinAllowed: _to(t.join, Joining),
-            m.JoinRefused: _to(t.join_refused, Deciding),
-            m.StopRequested: _to(t.stop_before_round, Leaving),
+            m.SignalForwarded: _to(running.forward, Gating),
+            m.JoinAllowed: _to(starting.join, Joining),
+            m.JoinRefused: _to(starting.join_refused, Deciding),
+            m.StopRequested: _to(starting.stop_before_round, Leaving),
         },
         {(m.RoundChanged, m.TimerFired): _LATE, (m.RestartRequested,): _STARTS},
     ),
     Joining: _row(
         {
-            m.SignalForwarded: _to(t.forward, Joining),
-            m.RoundFormed: _to(t.formed, Preparing),
-            m.RendezvousFailed: _to(t.no_round, Leaving),
-            m.StopRequested: _to(t.stop_before_round, Leaving),
+            m.SignalForwarded: _to(running.forward, Joining),
+            m.RoundFormed: _to(starting.formed, Preparing),
+            m.RendezvousFailed: _to(starting.no_round, Leaving),
+            m.StopRequested: _to(starting.stop_before_round, Leaving),
         },
         {(m.RoundChanged, m.TimerFired): _LATE, (m.RestartRequested,): _STARTS},
     ),
     Preparing: _row(
         {
-            m.SignalForwarded: _to(t.forward, Preparing),
-            m.StartAllowed: _to(t.start, Starting, Awaiting, Gating, Waiting),
-            m.StartRefused: _to(t.start_refused, Deciding, Awaiting, Gating, Waiting),
-            m.RoundChanged: _to(news.preparing_heard, Preparing, Leaving),
-            m.StopRequested: _to(t.stop_before_start, Leaving),
+            m.SignalForwarded: _to(running.forward, Preparing),
+            m.StartAllowed: _to(starting.start, Starting, Awaiting, Gating, Waiting),
+            m.StartRefused: _to(starting.start_refused, Deciding, Awaiting, Gating, Waiting),
+            m.RoundChanged: _to(round_changed.preparing, Preparing, Leaving),
+            m.StopRequested: _to(starting.stop_before_start, Leaving),
         },
         {(m.TimerFired,): _LATE, (m.RestartRequested,): _STARTS},
     ),
     Starting: _row(
         {
-            m.SignalForwarded: _to(t.forward, Starting),
-            m.WorkersSpawned: _to(t.spawned, Running, Stopping),
-            m.SpawnFailed: _to(t.spawn_failed, Deciding, Stopping),
-            m.RoundChanged: _to(news.starting_heard, Starting),
-            m.StopRequested: _to(t.stop_starting, Stopping),
+            m.SignalForwarded: _to(running.forward, Starting),
+            m.WorkersSpawned: _to(starting.spawned, Running, Stopping),
+            m.SpawnFailed: _to(starting.spawn_failed, Deciding, Stopping),
+            m.RoundChanged: _to(round_changed.starting, Starting),
+            m.StopRequested: _to(starting.stop_starting, Stopping),
         },
         {(m.TimerFired,): _LATE, (m.RestartRequested,): _STARTS},
     ),
     Running: _row(
         {
-            m.HangFound: _to(t.hang_found, Deciding),
-            m.WorkerExited: _to(t.worker_ended, Running, Settling, Deciding, Stopping),
-            m.RoundChanged: _to(news.round_changed, Running, Stopping),
-            m.StopRequested: _to(t.stop_running, Stopping),
-            m.RestartRequested: _to(t.restart_asked, Running, Stopping),
-            m.SignalForwarded: _to(t.forward, Running),
+            m.HangFound: _to(running.hang_found, Deciding),
+            m.WorkerExited: _to(running.worker_ended, Running, Settling, Deciding, Stopping),
+            m.RoundChanged: _to(round_changed.running, Running, Stopping),
+            m.StopRequested: _to(running.stop_running, Stopping),
+            m.RestartRequested: _to(running.restart_asked, Running, Stopping),
+            m.SignalForwarded: _to(running.forward, Running),
         },
         {(m.TimerFired,): _LATE},
     ),
     Settling: _row(
         {
-            m.SignalForwarded: _to(t.forward, Settling),
-            m.WorkerExited: _to(t.another_ended, Settling, Deciding),
-            m.TimerFired: _to(t.settled, Deciding),
-            m.RoundChanged: _to(news.settling_heard, Settling, Stopping),
-            m.StopRequested: _to(t.stop_settling, Stopping),
+            m.SignalForwarded: _to(running.forward, Settling),
+            m.WorkerExited: _to(running.another_ended, Settling, Deciding),
+            m.TimerFired: _to(running.settled, Deciding),
+            m.RoundChanged: _to(round_changed.settling, Settling, Stopping),
+            m.StopRequested: _to(running.stop_settling, Stopping),
         },
         {
             (m.HangFound,): _FAILED,
@@ -148,12 +147,14 @@ TABLE: dict[type, dict[type, Rule]] = {
     ),
     Deciding: _row(
         {
-            m.SignalForwarded: _to(t.forward, Deciding),
-            m.WorkerExited: _to(t.ended_while_deciding, Deciding),
-            m.Examined: _to(t.examined, Deciding),
-            m.DecisionMade: _to(t.decided, Running, Settling, Deciding, Stopping, Awaiting, Waiting, Gating, Leaving),
-            m.RoundChanged: _to(news.deciding_heard, Deciding, Stopping, Awaiting, Gating, Waiting, Leaving),
-            m.StopRequested: _to(t.stop_deciding, Stopping, Leaving),
+            m.SignalForwarded: _to(running.forward, Deciding),
+            m.WorkerExited: _to(deciding.ended_while_deciding, Deciding),
+            m.Examined: _to(deciding.examined, Deciding),
+            m.DecisionMade: _to(
+                deciding.decided, Running, Settling, Deciding, Stopping, Awaiting, Waiting, Gating, Leaving
+            ),
+            m.RoundChanged: _to(round_changed.deciding, Deciding, Stopping, Awaiting, Gating, Waiting, Leaving),
+            m.StopRequested: _to(deciding.stop_deciding, Stopping, Leaving),
         },
         {
             (m.HangFound,): _FAILED,
@@ -163,11 +164,11 @@ TABLE: dict[type, dict[type, Rule]] = {
     ),
     Stopping: _row(
         {
-            m.SignalForwarded: _to(t.forward, Stopping),
-            m.WorkersStopped: _to(t.workers_gone, Awaiting, Gating, Waiting, Leaving),
-            m.RoundChanged: _to(news.stopping_heard, Stopping),
-            m.TimerFired: _to(t.report_due, Stopping),
-            m.StopRequested: _to(t.stop_again, Stopping),
+            m.SignalForwarded: _to(running.forward, Stopping),
+            m.WorkersStopped: _to(stopping.workers_gone, Awaiting, Gating, Waiting, Leaving),
+            m.RoundChanged: _to(round_changed.stopping, Stopping),
+            m.TimerFired: _to(stopping.report_due, Stopping),
+            m.StopRequested: _to(stopping.stop_again, Stopping),
         },
         {
             (m.WorkerExited,): "the ladder counts them; the incident reads them",
@@ -177,26 +178,26 @@ TABLE: dict[type, dict[type, Rule]] = {
     ),
     Awaiting: _row(
         {
-            m.SignalForwarded: _to(t.forward, Awaiting),
-            m.RoundChanged: _to(news.awaiting_heard, Awaiting, Deciding, Gating, Waiting, Leaving),
-            m.StopRequested: _to(t.stop_awaiting, Leaving),
+            m.SignalForwarded: _to(running.forward, Awaiting),
+            m.RoundChanged: _to(round_changed.awaiting, Awaiting, Deciding, Gating, Waiting, Leaving),
+            m.StopRequested: _to(stopping.stop_awaiting, Leaving),
         },
         {(*_POLICY, m.TimerFired): _LATE, (m.RestartRequested,): _DECIDED},
     ),
     Waiting: _row(
         {
-            m.SignalForwarded: _to(t.forward, Waiting),
-            m.TimerFired: _to(t.backoff_over, Gating),
-            m.RoundChanged: _to(news.waiting_heard, Waiting, Leaving),
-            m.StopRequested: _to(t.stop_waiting, Leaving),
+            m.SignalForwarded: _to(running.forward, Waiting),
+            m.TimerFired: _to(stopping.backoff_over, Gating),
+            m.RoundChanged: _to(round_changed.waiting, Waiting, Leaving),
+            m.StopRequested: _to(stopping.stop_waiting, Leaving),
         },
         {(m.RestartRequested,): _STARTS},
     ),
     Leaving: _row(
         {
-            m.RendezvousLeft: _to(t.left, Ended),
-            m.TimerFired: _to(t.left_anyway, Ended),
-            m.StopRequested: _to(t.stop_leaving, Leaving, Ended),
+            m.RendezvousLeft: _to(stopping.left, Ended),
+            m.TimerFired: _to(stopping.left_anyway, Ended),
+            m.StopRequested: _to(stopping.stop_leaving, Leaving, Ended),
         },
         {
             (*_HOOKS, *_ANSWERS, *_POLICY): _LATE,

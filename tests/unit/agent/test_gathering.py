@@ -16,7 +16,7 @@ from elastic_core.agent.machine.states import (
     Stopping,
 )
 from elastic_core.types import Decided, Ignore, Restart, Resumed, RoundEnded, Stop, StopOrdered, Undecided
-from unit.test_agent_news import OURS, THEIRS, commands, drive, ended, make_round, names, told
+from unit.agent.test_round_changed import OURS, THEIRS, commands, drive, ended, make_round, names, told
 
 ORDERED = StopOrdered(reason="exit code 9", by="b")
 EVIDENCE = "what all have seen"
@@ -103,7 +103,7 @@ def test_a_round_that_is_stopped_before_it_began_starts_no_worker(answer):
     heard = drive(*TO_PREPARING, told(ORDERED))
     assert names(drive(answer, state=heard.state)) == ["ReportEvidence", "WatchRound"]
     step = drive(told(LOST), answer, state=heard.state)
-    assert names(step) == ["Tell", "Say", "AskToJoin"]
+    assert names(step) == ["NotifyHooks", "PrintLine", "AskToJoin"]
 
 
 def test_other_news_leave_the_watch_on():

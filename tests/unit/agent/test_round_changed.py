@@ -202,7 +202,7 @@ def test_a_closed_rendezvous_ends_the_waiting_for_the_run():
 
 def test_an_ended_round_is_joined_anew_at_no_cost():
     step = drive(*TO_RUNNING, told(LOST))
-    assert names(step) == ["Tell", "Say", "StopWorkers", "WatchRound"]
+    assert names(step) == ["NotifyHooks", "PrintLine", "StopWorkers", "WatchRound"]
     assert step.commands[1].text == "round 0 is over: node b was lost"
     assert commands(step, m.StopWorkers)[0].grace_s is None
     ledger = step.state.ledger
@@ -216,7 +216,7 @@ def test_a_node_that_is_cut_off_stops_in_time():
 
 def test_a_restart_after_a_failure_elsewhere_is_told_recorded_and_counted():
     step = drive(*TO_RUNNING, told(Decided(decision=Restart(delay_s=2.0), failure=THEIRS)))
-    assert names(step) == ["TellDecision", "StopWorkers", "WatchRound"]
+    assert names(step) == ["ReportDecision", "StopWorkers", "WatchRound"]
     assert step.state.then == Rejoin(delay_s=2.0)
     assert step.state.ledger.restart_count == 1
     assert [failure.summary for failure in step.state.ledger.history] == ["ValueError: boom"]
@@ -246,9 +246,9 @@ def test_a_round_that_is_over_before_it_began_starts_no_worker(answer):
     assert isinstance(heard.state, Preparing)
     assert names(heard) == ["WatchRound"]
     step = drive(answer, state=heard.state)
-    assert names(step) == ["Tell", "Say", "AskToJoin"]
+    assert names(step) == ["NotifyHooks", "PrintLine", "AskToJoin"]
     step = drive(answer, state=drive(told(RESTART), told(LOST), state=heard.state).state)
-    assert names(step) == ["TellDecision", "RecordIncident", "AskToJoin"]
+    assert names(step) == ["ReportDecision", "RecordIncident", "AskToJoin"]
 
 
 def test_a_run_that_is_over_before_the_round_began_is_left_at_once():
@@ -311,7 +311,7 @@ def test_the_echo_of_our_own_decision_changes_nothing():
 
 def test_another_restart_came_first():
     step = drive(*deciding_to(Restart()), told(Decided(decision=Restart(delay_s=3.0), failure=THEIRS)))
-    assert names(step) == ["TellDecision", "WatchRound"]
+    assert names(step) == ["ReportDecision", "WatchRound"]
     assert (step.state.then, step.state.incident[0]) == (Rejoin(delay_s=3.0), THEIRS)
     assert step.state.ledger.restart_count == 1
     assert len(step.state.ledger.history) == 1
@@ -355,5 +355,5 @@ def test_the_run_ends_during_the_delay_before_a_restart():
 
 def test_a_node_that_is_not_needed_says_why_and_ends_well():
     step = drive(*TO_PREPARING[:2], m.RendezvousFailed(summary="enough nodes", exit_code=0))
-    assert step.commands[0] == m.Say(text="enough nodes")
+    assert step.commands[0] == m.PrintLine(text="enough nodes")
     assert step.state.outcome.exit_code == 0

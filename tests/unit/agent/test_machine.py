@@ -121,7 +121,7 @@ def test_illegal_event_raises_and_names_both():
 
 
 def test_docs_page_is_drawn_from_the_table():
-    page = Path(__file__).parents[2] / "docs/explanation/agent-states.md"
+    page = Path(__file__).parents[3] / "docs/explanation/agent-states.md"
     assert page.read_text() == diagram.page(), (
         "run: python -m elastic_core.agent.machine.diagram > docs/explanation/agent-states.md"
     )
@@ -302,7 +302,7 @@ def test_drain_with_a_deadline_bounds_the_grace_period_and_a_later_one_only_shor
 
 def test_restart_that_was_asked_for_begins_a_new_round_and_costs_nothing():
     step = drive(*TO_RUNNING, m.RestartRequested(reason="a restart was asked for"))
-    assert names(step) == ["Say", "StopWorkers"]
+    assert names(step) == ["PrintLine", "StopWorkers"]
     step = drive(m.WorkersStopped(), m.JoinAllowed(), state=step.state)
     step = drive(m.RoundFormed(round=make_round(1)), m.StartAllowed(), state=step.state)
     assert (step.commands[0].restart_count, step.commands[0].membership_changes) == (0, 0)
@@ -311,7 +311,7 @@ def test_restart_that_was_asked_for_begins_a_new_round_and_costs_nothing():
 
 def test_restart_that_was_asked_for_is_told_to_the_run():
     step = drive(m.StartRequested(control=True), *TO_RUNNING[1:], m.RestartRequested(reason="asked"))
-    assert names(step) == ["RequestRestart", "Say", "StopWorkers", "WatchRound"]
+    assert names(step) == ["RequestRestart", "PrintLine", "StopWorkers", "WatchRound"]
     # What the run then says is what is being done already.
     heard = drive(m.RoundChanged(change=Decided(decision=Restart(rule="asked"))), state=step.state)
     assert (heard.state.then, names(heard)) == (step.state.then, ["WatchRound"])
@@ -323,7 +323,7 @@ def test_restart_that_was_asked_for_is_told_to_the_run():
 def test_restart_that_was_asked_for_elsewhere_is_said_and_costs_nothing():
     change = Decided(decision=Restart(rule="a restart was asked for on node b"))
     step = drive(m.StartRequested(control=True), *TO_RUNNING[1:], m.RoundChanged(change=change))
-    assert names(step) == ["Say", "StopWorkers", "WatchRound"]
+    assert names(step) == ["PrintLine", "StopWorkers", "WatchRound"]
     assert "asked for on node b" in step.commands[0].text
     assert (step.state.ledger.restart_count, step.state.ledger.history) == (0, ())
 

@@ -1,0 +1,137 @@
+"""Transitions while a failure is looked at: the policy's answer, and how it is carried out on this node."""
+
+from msgspec.structs import replace
+
+from elastic_core import messages as m
+from elastic_core.agent.machine.running import collect_evidence, finished, report_finishing, without
+from elastic_core.agent.machine.states import (
+    Deciding,
+    End,
+    Ending,
+    Ledger,
+    Outcome,
+    Rejoin,
+)
+from elastic_core.agent.machine.steps import (
+    Step,
+    after_stop,
+    drain,
+    leave,
+    noted,
+    stop,
+    stop_and_wait,
+    stopped_by,
+    wait_for_run,
+    watch_on,
+)
+from elastic_core.errors import IllegalEventError
+from elastic_core.types import Failure, Ignore, Restart, Round, Stop
+
+
+def ended_while_deciding(state: Deciding, event: m.WorkerExited, now_s: float) -> Step:
+    """Collect what another worker left while the policy decides."""
+    if state.running is None:
+        raise IllegalEventError("a worker ended where none had been started")
+    running, exits = without(state.running, state.exits, event.exit)
+    return Step(
+        state=replace(state, running=running, exits=exits),
+        commands=report_finishing(state.running, running),
+        reason=f"local rank {event.exit.local_rank} ended too",
+    )
+
+
+def examined(state: Deciding, event: m.Examined, now_s: float) -> Step:
+    """Ask the policy about the first cause."""
+    ask = m.AskPolicy(failure=event.failure, history=state.ledger.history)
+    return Step(state=state, commands=(ask,), reason=event.failure.summary)
+
+
+def decided(state: Deciding, event: m.DecisionMade, now_s: float) -> Step:
+    """Do what the policy decided."""
+    # Where all nodes' evidence counts, the answer of this node's policy only says that its round is over: what follows
+    # is decided once for all. A node that went on by its own answer could restart while the others give up.
+    gathers = state.ledger.gathers and not state.alone
+    match event.decision:
+        case Restart() | Stop() if gathers and state.round is not None:
+            return _order_stop(state, state.round, event.failure)
+        case Restart():
+            return _restart(state, event.failure, event.decision)
+        case Stop():
+            return _give_up(state, event.failure, event.decision)
+        case Ignore():
+            return _ignore(state, event.failure, event.decision)
+
+
+def _order_stop(state: Deciding, round_: Round, failure: Failure) -> Step:
+    """Stop all nodes, the others first: what follows is decided for the run, when it is known what all have seen."""
+    order = (m.OrderStop(failure=failure),)
+    # The others first: their workers wait in collectives for ours, and would fail one by one with errors of their own.
+    if state.running is not None:
+        return stop_and_wait(state.ledger, round_, failure.summary, order)
+    return wait_for_run(state.ledger, round_, failure.summary, order)
+
+
+def _publish(state: Deciding, failure: Failure, decision: Restart | Stop) -> tuple[m.AgentCommand, ...]:
+    """The decision as the run gets it, before this node acts: so all nodes stop their workers at the same time.
+
+    Of a node that is in no round there is nothing that the others need to know.
+    """
+    if not state.ledger.control or state.round is None:
+        return ()
+    return (m.PublishDecision(failure=failure, decision=decision),)
+
+
+def _restart(state: Deciding, failure: Failure, decision: Restart) -> Step:
+    ledger = noted(state.ledger, failure, decision, restarts=1)
+    return _carry_out(
+        state,
+        ledger,
+        Rejoin(delay_s=decision.delay_s),
+        failure,
+        decision,
+        f"restart {ledger.restart_count}: {failure.summary}",
+    )
+
+
+def _give_up(state: Deciding, failure: Failure, decision: Stop) -> Step:
+    ledger = noted(state.ledger, failure, decision, restarts=0)
+    if decision.outcome == "done":
+        outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason=decision.reason)
+    else:
+        outcome = Outcome(ending=Ending.FAILED, exit_code=failure.exit_code, reason=failure.summary)
+    reason = f"{failure.summary}; {decision.reason}"
+    return _carry_out(state, ledger, End(outcome=outcome), failure, decision, reason)
+
+
+def _carry_out(
+    state: Deciding, ledger: Ledger, then: Rejoin | End, failure: Failure, decision: Restart | Stop, reason: str
+) -> Step:
+    first, incident = _publish(state, failure, decision), (failure, decision, "")
+    if state.running is not None:
+        return stop(ledger, state.running.round, then, reason, first=first, incident=incident)
+    step = after_stop(ledger, then, incident, None)
+    return replace(step, commands=(*first, *step.commands))
+
+
+def _ignore(state: Deciding, failure: Failure, decision: Ignore) -> Step:
+    if state.running is None or failure.local_rank is None:
+        # Nothing runs on without it: a refused join or a failed start can't be ignored.
+        if state.ledger.gathers and not state.alone and state.round is not None:
+            return _order_stop(state, state.round, failure)
+        return _give_up(state, failure, Stop(reason="there is no worker to go on with", rule=decision.rule))
+    ledger = noted(state.ledger, failure, decision, restarts=0)
+    running = replace(state.running, ledger=ledger, ignored=state.running.ignored | {failure.local_rank})
+    # What else failed meanwhile is looked at now, at once: it has had the time of a decision to settle.
+    others = tuple(e for e in state.exits if e.local_rank not in running.ignored)
+    if others:
+        return collect_evidence(running, others, settle=False)
+    if not running.alive:
+        return finished(running, watch_on(ledger))
+    return Step(state=running, commands=(m.WatchRound(),), reason=f"going on without local rank {failure.local_rank}")
+
+
+def stop_deciding(state: Deciding, event: m.StopRequested, now_s: float) -> Step:
+    """The user's word comes before the policy's."""
+    if state.running is None:
+        return leave(state.ledger, stopped_by(event.signum), asked_s=now_s)
+    return drain(state.ledger, state.running.round, event.signum, now_s, grace_s=event.grace_s)

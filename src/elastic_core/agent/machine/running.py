@@ -1,0 +1,155 @@
+"""Transitions while workers run, up to a failure whose evidence has settled."""
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from elastic_core import messages as m
+from elastic_core.agent.machine.states import (
+    AgentState,
+    Deciding,
+    End,
+    Ending,
+    Ledger,
+    Outcome,
+    Rejoin,
+    Running,
+    Settling,
+    Stopping,
+)
+from elastic_core.agent.machine.steps import (
+    SETTLE,
+    SETTLE_S,
+    STOP_SETTLE_S,
+    Step,
+    drain,
+    stop,
+)
+from elastic_core.types import WorkerExit
+
+
+def worker_ended(state: Running, event: m.WorkerExited, now_s: float) -> Step:
+    """Note a clean exit, or begin to look at a failure."""
+    rank = event.exit.local_rank
+    running, exits = without(state, (), event.exit)
+    if exits:
+        return collect_evidence(running, exits, settle=event.exit.code > 0)
+    if running.alive:
+        return Step(state=running, commands=report_finishing(state, running), reason=f"local rank {rank} finished")
+    return finished(running)
+
+
+def hang_found(state: Running, event: m.HangFound, now_s: float) -> Step:
+    """Let the policy decide what a hang means; the workers run on until it has."""
+    ask = m.AskPolicy(failure=event.failure, history=state.ledger.history)
+    deciding = Deciding(ledger=state.ledger, running=state, round=state.round)
+    return Step(state=deciding, commands=(ask,), reason=event.failure.summary)
+
+
+def stop_running(state: Running, event: m.StopRequested, now_s: float) -> Step:
+    """Drain: the workers get the signal that we got."""
+    finished = not state.alive
+    return drain(state.ledger, state.round, event.signum, now_s, finished=finished, grace_s=event.grace_s)
+
+
+def restart_asked(state: Running, event: m.RestartRequested, now_s: float) -> Step:
+    """Begin the next round, with all nodes: no failure is on the books, and no budget spent."""
+    if not state.alive:  # this node has finished, and waits for the others
+        return Step(state=state, reason="no worker of this node runs")
+    ask = (m.RequestRestart(reason=event.reason),) if state.ledger.control else ()
+    notice = m.PrintLine(text=f"round {state.round.index} is over: {event.reason}")
+    return stop(state.ledger, state.round, Rejoin(), event.reason, first=(*ask, notice))
+
+
+def forward(state: AgentState, event: m.SignalForwarded, now_s: float) -> Step:
+    """Pass a user signal on to the workers, or to those that are started next."""
+    # In a restart the signal is kept for the next round's workers; after the last round there are none.
+    if isinstance(state, Stopping) and isinstance(state.then, End):
+        return Step(state=state, reason="the workers are being stopped")
+    send = m.ForwardSignal(signum=event.signum)
+    return Step(state=state, commands=(send,), reason=f"signal {event.signum} passed on")
+
+
+def another_ended(state: Settling, event: m.WorkerExited, now_s: float) -> Step:
+    """Collect what another worker left while the evidence settles."""
+    running, exits = without(state.running, state.exits, event.exit)
+    stops = any(_stopped_by_others(running.ledger, exit) for exit in exits)
+    if not running.alive and not stops:
+        return _examine(running, exits, "no worker is left", (m.CancelTimer(name=SETTLE),))
+    longer: tuple[m.AgentCommand, ...] = ()
+    # Once only: a worker after the other that is stopped from outside must not put the decision off without end.
+    if stops and not any(_stopped_by_others(running.ledger, exit) for exit in state.exits):
+        longer = (m.SetTimer(name=SETTLE, delay_s=STOP_SETTLE_S),)
+    return Step(
+        state=Settling(running=running, exits=exits),
+        commands=(*report_finishing(state.running, running), *longer),
+        reason=f"local rank {event.exit.local_rank} ended too",
+    )
+
+
+def settled(state: Settling, event: m.TimerFired, now_s: float) -> Step:
+    """Read the evidence."""
+    return _examine(state.running, state.exits, "the evidence has settled")
+
+
+def stop_settling(state: Settling, event: m.StopRequested, now_s: float) -> Step:
+    """The user's word comes before the failure's."""
+    running = state.running
+    return drain(
+        running.ledger, running.round, event.signum, now_s, (m.CancelTimer(name=SETTLE),), grace_s=event.grace_s
+    )
+
+
+def without(
+    running: Running, exits: tuple[WorkerExit, ...], exit: WorkerExit
+) -> tuple[Running, tuple[WorkerExit, ...]]:
+    """Return the workers without one that has ended, and `exits` with its exit if that was a failure."""
+    alive = running.alive - {exit.local_rank}
+    if exit.code == 0:
+        return replace(running, alive=alive, done=running.done | {exit.local_rank}), exits
+    if exit.local_rank in running.ignored:  # one that hung, and has ended since: that it is missing is decided
+        return replace(running, alive=alive), exits
+    return replace(running, alive=alive), (*exits, exit)
+
+
+def collect_evidence(running: Running, exits: tuple[WorkerExit, ...], *, settle: bool) -> Step:
+    """Look at a failure at once, or (`settle`) once its peers have had a moment to report what they saw."""
+    reason = f"local rank {exits[0].local_rank} failed"
+    if any(_stopped_by_others(running.ledger, exit) for exit in exits):
+        # A stop signal of somebody else's mostly goes to the agent, too: then it is no failure but the end of the run.
+        delay_s, reason = STOP_SETTLE_S, f"local rank {exits[0].local_rank} was told to stop, not by us"
+    elif settle and running.alive:
+        # The first to end is often not the first to fail: a peer may still be writing its error file.
+        delay_s = SETTLE_S
+    else:
+        return _examine(running, exits, reason)
+    timer = m.SetTimer(name=SETTLE, delay_s=delay_s)
+    return Step(state=Settling(running=running, exits=exits), commands=(timer,), reason=reason)
+
+
+def _stopped_by_others(ledger: Ledger, exit: WorkerExit) -> bool:
+    """Return whether a worker ended by a stop signal of somebody else's, or with the code that stands for one."""
+    signum = -exit.code if exit.code < 0 else exit.code - 128
+    return exit.stop_signal is None and signum in ledger.stop_signals
+
+
+def _examine(
+    running: Running, exits: tuple[WorkerExit, ...], reason: str, first: Iterable[m.AgentCommand] = ()
+) -> Step:
+    deciding = Deciding(ledger=running.ledger, running=running, round=running.round, exits=exits)
+    return Step(state=deciding, commands=(*first, m.Examine(exits=exits, round=running.round)), reason=reason)
+
+
+def report_finishing(before: Running, running: Running) -> tuple[m.AgentCommand, ...]:
+    """Report that the first worker has finished, if it was this one: no newcomer may begin a round any more."""
+    first = running.ledger.control and running.done and not before.done
+    return (m.ReportFinishing(),) if first else ()
+
+
+def finished(running: Running, first: tuple[m.AgentCommand, ...] = ()) -> Step:
+    """Report that all workers ended well where the run decides; else end."""
+    if running.ledger.control:
+        # Not the end yet: another node may fail, and then this one's workers are needed again.
+        return Step(state=running, commands=(m.ReportDone(), *first), reason="all workers of this node finished")
+    outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason="all workers finished")
+    return stop(running.ledger, running.round, End(outcome=outcome), outcome.reason)

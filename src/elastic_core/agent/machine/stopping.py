@@ -1,0 +1,101 @@
+"""Transitions from the stop ladder to the end: what follows once no worker exists."""
+
+from msgspec.structs import replace
+
+from elastic_core import messages as m
+from elastic_core.agent.machine.states import (
+    Await,
+    Awaiting,
+    End,
+    Ending,
+    Leaving,
+    Stopping,
+    Then,
+    Waiting,
+)
+from elastic_core.agent.machine.steps import (
+    BACKOFF,
+    LEAVE,
+    REPORT,
+    URGE_S,
+    Step,
+    after_stop,
+    depart,
+    end,
+    gate,
+    leave,
+    stopped_by,
+    wait_for_run,
+)
+
+
+def workers_gone(state: Stopping, event: m.WorkersStopped, now_s: float) -> Step:
+    """Record the incident, then begin the next round, wait, or leave; or wait for what the run decides."""
+    if isinstance(state.then, Await):
+        forget = (m.CancelTimer(name=REPORT),)
+        return wait_for_run(state.ledger, state.round, "the workers are gone: what follows is decided", forget)
+    return after_stop(state.ledger, state.then, state.incident, state.stop_asked_s)
+
+
+def report_due(state: Stopping, event: m.TimerFired, now_s: float) -> Step:
+    """Say what was seen so far, where workers take long to stop and the run is still to decide."""
+    # A worker that ignores SIGTERM takes the whole grace period; the other nodes need not wait for it to decide.
+    if not isinstance(state.then, Await):
+        return Step(state=state, reason="it is decided already")
+    report = m.ReportEvidence(round=state.round, final=False)
+    return Step(state=state, commands=(report,), reason="the workers take long to stop")
+
+
+def stop_awaiting(state: Awaiting, event: m.StopRequested, now_s: float) -> Step:
+    """Leave without waiting for what the run decides."""
+    return leave(state.ledger, stopped_by(event.signum), depart(state.ledger), asked_s=now_s)
+
+
+def stop_again(state: Stopping, event: m.StopRequested, now_s: float) -> Step:
+    """A second signal kills, or has the workers hurry; a first one turns a restart into an end."""
+    # One Ctrl-C can arrive twice: only what comes later than `URGE_S` is a second wish.
+    urged = state.stop_asked_s is not None and now_s - state.stop_asked_s >= URGE_S
+    then = state.then if isinstance(state.then, End) else End(outcome=stopped_by(event.signum))
+    stopping = replace(state, then=then, stop_asked_s=now_s if state.stop_asked_s is None else state.stop_asked_s)
+    hurry = () if event.grace_s is None else (m.ShortenGrace(grace_s=event.grace_s),)
+    if urged and not hurry:
+        return Step(state=stopping, commands=(m.KillWorkers(),), reason="second stop signal: killing the workers")
+    # The other nodes must not wait for one that goes; of a run that has succeeded nobody waits for anybody.
+    if state.stop_asked_s is None and not _succeeds(state.then):
+        gone = () if isinstance(state.then, End) else depart(state.ledger)
+        announce = m.AnnounceDrain(signum=event.signum)
+        return Step(state=stopping, commands=(*gone, *hurry, announce), reason="already stopping; told to end")
+    return Step(state=stopping, commands=hurry, reason="already stopping")
+
+
+def _succeeds(then: Then) -> bool:
+    return isinstance(then, End) and then.outcome.ending is Ending.SUCCEEDED
+
+
+def backoff_over(state: Waiting, event: m.TimerFired, now_s: float) -> Step:
+    """Begin the next round."""
+    return gate(state.ledger, "the delay is over")
+
+
+def stop_waiting(state: Waiting, event: m.StopRequested, now_s: float) -> Step:
+    """Leave instead of restarting."""
+    return leave(state.ledger, stopped_by(event.signum), (m.CancelTimer(name=BACKOFF),), asked_s=now_s)
+
+
+def left(state: Leaving, event: m.RendezvousLeft, now_s: float) -> Step:
+    """End."""
+    step = end(state.ledger, state.outcome)
+    return Step(state=step.state, commands=(m.CancelTimer(name=LEAVE), *step.commands), reason=step.reason)
+
+
+def left_anyway(state: Leaving, event: m.TimerFired, now_s: float) -> Step:
+    """End: leaving took too long."""
+    return end(state.ledger, state.outcome)
+
+
+def stop_leaving(state: Leaving, event: m.StopRequested, now_s: float) -> Step:
+    """A second signal ends at once."""
+    if state.stop_asked_s is not None and now_s - state.stop_asked_s >= URGE_S:
+        return end(state.ledger, state.outcome)
+    asked_s = now_s if state.stop_asked_s is None else state.stop_asked_s
+    return Step(state=replace(state, stop_asked_s=asked_s), reason="already leaving")
