@@ -106,7 +106,9 @@ def test_signal_to_all_of_one_node_costs_the_other_no_restart(redis_run, order, 
 @pytest.mark.parametrize("order", ORDERS)
 def test_node_that_is_killed_while_it_drains_has_left_all_the_same(redis_run, order):
     redis_run.script.write_text(DEAF)
-    a, b = (redis_run.node(name, "1:2", "--max-restarts", "0", "--shutdown-timeout", "60") for name in "ab")
+    options = ("1:2", "--max-restarts", "0", "--shutdown-timeout", "60")
+    both = {"conf": "last_call_timeout=60"}  # one that began alone would have to wait for its deaf worker, a minute
+    a, b = (redis_run.node(name, *options, **both) for name in "ab")
     for node in (a, b):
         node.said(world=2)
     signal_all(a.agent.pid, order, signal.SIGTERM)
