@@ -14,7 +14,7 @@ copyright = "The elastic-core developers"
 release = version = runpy.run_path(str(HERE.parent / "src" / "elastic_core" / "_version.py"))["__version__"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "elastic_docs"]
-exclude_patterns = ["_ext", "README.md"]
+exclude_patterns = ["_ext", "pictures", "README.md"]
 html_theme = "furo"
 html_title = f"elastic-core {release}"
 html_copy_source = False

@@ -1,5 +1,9 @@
 """Our Sphinx extension: tables taken from the code, the state diagram as a picture, references by the public names."""
 
+import json
+from pathlib import Path
+
+import pictures
 from docutils import nodes
 from migration_tables import GENERATORS as OF_TORCH
 from reference_tables import GENERATORS
@@ -34,6 +38,29 @@ class Mermaid(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Return the picture as inline SVG."""
         return [nodes.raw("", draw(list(self.content)), format="html")]
+
+
+class Picture(SphinxDirective):
+    """Draws a picture where it stands: `{picture} run`, `crash` or `benchmarks`."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return the picture as inline SVG."""
+        self.env.note_reread()
+        name = self.arguments[0]
+        if name == "benchmarks":
+            document = json.loads(Path(self.env.srcdir, "pictures", "benchmarks.json").read_text())
+            figure = pictures.benchmark_picture(document["results"])
+        else:
+            figure = pictures.run_picture() if name == "run" else pictures.crash_picture(pictures.spans(self._crash()))
+        return [nodes.raw("", pictures.as_svg(figure, name=name), format="html")]
+
+    def _crash(self) -> list[dict[str, object]]:
+        """Return the journal of one real run for all pages of a build."""
+        if not hasattr(self.env, "elastic_crash"):
+            self.env.elastic_crash = pictures.recorded_crash()  # type: ignore[attr-defined]  # ours, kept with the build
+        return self.env.elastic_crash  # type: ignore[attr-defined,no-any-return]  # as above
 
 
 def resolve_public_name(
@@ -72,6 +99,7 @@ def setup(app: Sphinx) -> dict[str, object]:
     """Register all of it. Called: by Sphinx."""
     app.add_directive("from-code", FromCode)
     app.add_directive("mermaid", Mermaid)
+    app.add_directive("picture", Picture)
     app.connect("missing-reference", resolve_public_name)
     attributes = AttributesAsWritten()
     app.connect("autodoc-process-docstring", attributes.remember, priority=400)

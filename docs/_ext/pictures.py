@@ -1,0 +1,286 @@
+"""Pictures of the pages and of the README: a run and its parts, the timeline of one crash, the benchmarks' figures.
+
+`python docs/_ext/pictures.py` writes those of the README into docs/pictures; the pages' are drawn when they are built.
+Names are taken from the code, times from a run that this module makes.
+"""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PICTURES: Final = ROOT / "docs" / "pictures"
+
+INK: Final = "#12ab34"
+"""Stands for the colour of the text around, which only the reader's browser knows."""
+FLOOR, OURS, TORCHRUN = "#9aa0a6", "#2f7ed8", "#d9822b"
+RUNS, FAILED, STOPPED, BUSY = "#4c9f70", "#c8453b", "#d9a441", "#7a86c9"
+_OF_README: Final = "svg{color:#24292f}@media(prefers-color-scheme:dark){svg{color:#e6edf3}}"
+
+CRASHING: Final = """\
+import os, time
+if os.environ["RANK"] == "1":
+    time.sleep(0.25)
+    raise ValueError("boom")
+time.sleep(600)
+"""
+
+
+class Span(NamedTuple):
+    """A stretch of time in a row of the timeline, in milliseconds after the crash."""
+
+    row: str
+    label: str
+    from_ms: float
+    to_ms: float
+    colour: str
+
+
+# --- a run and its parts
+
+
+def entry_points() -> dict[str, list[str]]:
+    """Return the names that the distributions of this tree offer, by entry-point group."""
+    found: dict[str, list[str]] = {}
+    for path in [ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml"))]:
+        groups: Mapping[str, Mapping[str, str]] = tomllib.loads(path.read_text())["project"].get("entry-points", {})
+        for group, names in groups.items():
+            found.setdefault(group, []).extend(names)
+    return {group: sorted(names) for group, names in found.items()}
+
+
+def run_picture() -> Figure:
+    """Draw two nodes of a run, the store in which they meet, and where plugins come in."""
+    offered = entry_points()
+    figure, axes = _canvas(9.2, 4.5)
+    axes.set(xlim=(0, 92), ylim=(0, 45))
+    for left, node in ((2, "node a"), (48, "node b")):
+        _box(axes, left, 13, 42, 21, node, dashed=True)
+        _box(axes, left + 2, 25, 20, 5, "agent: elastic run")
+        _box(axes, left + 25, 25, 15, 5, "guard")
+        for number in range(3):
+            _box(axes, left + 2 + 13 * number, 15.5, 12, 4.5, f"worker, rank {number + (3 if left > 2 else 0)}")
+            _arrow(axes, (left + 12, 25), (left + 8 + 13 * number, 20))
+        _arrow(axes, (left + 22, 27.5), (left + 25, 27.5))
+        _arrow(axes, (left + 12, 30), (38 if left < 10 else 54, 38), both=True)
+        axes.text(
+            left + 2, 13.7, "it starts, watches and stops them; the guard ends them if it dies", fontsize=6.5, color=INK
+        )
+    backends = ", ".join(name for name in offered["elastic_core.rendezvous"] if name != "local")
+    _box(axes, 28, 38, 36, 6, f"rendezvous: seats, rounds, decisions\n{backends}")
+    for left, group, what in (
+        (2, "elastic_core.failure", "failure: restart or stop"),
+        (33, "elastic_core.hooks", "hooks: what a node does beside"),
+        (64, "elastic_core.rendezvous", "rendezvous: how nodes meet"),
+    ):
+        names = ", ".join(offered.get(group, ["yours"]))
+        _box(axes, left, 2, 27, 7, f"{what}\n{_wrapped(names)}", colour=OURS)
+    axes.text(46, 10.4, "plugins, found by entry points", ha="center", fontsize=8, color=INK)
+    return figure
+
+
+# --- the timeline of one crash
+
+
+def recorded_crash() -> list[dict[str, Any]]:
+    """Make a run of two workers of which one crashes, twice; return the agent's journal of it."""
+    with tempfile.TemporaryDirectory(prefix="elastic-crash-") as folder:
+        script = Path(folder, "train.py")
+        script.write_text(CRASHING)
+        words = ["--nproc-per-node", "2", "--max-restarts", "1", "--restart-backoff", "0", "--run-dir", f"{folder}/run"]
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "TORCHELASTIC_"))}
+        subprocess.run(
+            [sys.executable, "-m", "elastic_core.run", *words, str(script)],
+            env=env, cwd=folder, capture_output=True, timeout=60, check=False,
+        )  # fmt: skip
+        return [json.loads(line) for line in Path(folder, "run", "journal.jsonl").read_text().splitlines()]
+
+
+def spans(journal: Sequence[Mapping[str, Any]]) -> list[Span]:
+    """Return what happened around the first crash: workers by rank, and what the agent did meanwhile."""
+    spawned = [entry["now_s"] for entry in journal if entry["event"] == "WorkersSpawned"]
+    exits = [entry for entry in journal if entry["event"] == "WorkerExited"]
+    crash = next(entry["fields"]["exit"] for entry in exits if entry["fields"]["exit"]["code"] > 0)
+    crash_s, again_s = crash["at_s"], spawned[1]
+    found: list[Span] = []
+    ended = {entry["fields"]["exit"]["global_rank"]: entry["fields"]["exit"]["at_s"] for entry in reversed(exits)}
+    for rank in sorted(ended):
+        colour = FAILED if rank == crash["global_rank"] else STOPPED
+        label = "ValueError" if rank == crash["global_rank"] else "SIGTERM"
+        row = f"rank {rank}"
+        found.append(Span(row, "round 0", _ms(spawned[0] - crash_s), _ms(ended[rank] - crash_s), RUNS))
+        found.append(Span(row, label, _ms(ended[rank] - crash_s), _ms(again_s - crash_s), colour))
+        found.append(Span(row, "round 1", _ms(again_s - crash_s), _ms(again_s - crash_s) + 60, RUNS))
+    marks = {"Examined": "settle: does another fail?", "DecisionMade": "evidence, policy", "WorkersStopped": "stop",
+             "RoundFormed": "rendezvous", "WorkersSpawned": "start"}  # fmt: skip
+    begin_s = crash_s
+    for entry in journal:
+        if crash_s < entry["now_s"] <= again_s and entry["event"] in marks:
+            found.append(
+                Span("agent", marks[entry["event"]], _ms(begin_s - crash_s), _ms(entry["now_s"] - crash_s), BUSY)
+            )
+            begin_s = entry["now_s"]
+    return found
+
+
+def crash_picture(found: Sequence[Span]) -> Figure:
+    """Draw the timeline."""
+    rows = ["agent", *sorted({span.row for span in found} - {"agent"})]
+    figure, axes = _canvas(9.2, 2.3)
+    axes.axis("on")
+    for span in found:
+        y = rows.index(span.row)
+        axes.barh(y, span.to_ms - span.from_ms, left=span.from_ms, height=0.62, color=span.colour, alpha=0.75)
+        if span.row != "agent":
+            left_ms = span.from_ms + 22 if span.label == "round 1" else max(span.from_ms, -55) + 1.5
+            axes.text(left_ms, y, span.label, va="center", fontsize=7, color=INK)
+    end_ms = max(span.to_ms for span in found)
+    steps = [span for span in found if span.row == "agent"]
+    for number, span in enumerate(steps):
+        middle = (span.from_ms + span.to_ms) / 2
+        text = f"{span.label}, {span.to_ms - span.from_ms:.1f} ms"
+        place = (
+            (middle, -0.75)
+            if number == 0
+            else (steps[0].to_ms + 30 * (number - 2), -0.75 - 0.42 * (len(steps) - number))
+        )
+        line = {"arrowstyle": "-", "color": INK, "lw": 0.5}
+        axes.annotate(text, (middle, -0.3), place, fontsize=7, color=INK, ha="center", arrowprops=line)
+    axes.set(xlim=(-60, end_ms), ylim=(len(rows) - 0.4, -2.6), yticks=range(len(rows)), yticklabels=rows)
+    axes.set_xlabel("milliseconds after the crash", fontsize=8, color=INK)
+    axes.tick_params(colors=INK, labelsize=8)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(INK)
+    return figure
+
+
+# --- the benchmarks' figures
+
+
+def benchmark_picture(results: Iterable[Mapping[str, Any]]) -> Figure:
+    """Draw each measure's medians on a logarithmic scale, with their spread and the budget's verdict."""
+    measures = [one for one in results if one["launchers"]]
+    bars = sum(len(one["launchers"]) for one in measures)
+    figure, axes = _canvas(9.2, 0.6 + 0.17 * bars + 0.22 * len(measures))
+    axes.axis("on")
+    y, ticks, labels = 0.0, [], []
+    for one in measures:
+        ticks.append(y + (len(one["launchers"]) - 1) / 2)
+        verdict = {True: ": kept", False: ": MISSED", None: ""}[one["kept"]]
+        budget = f"\n{one['budget']}{verdict}" if one["budget"] else ""
+        labels.append(f"{one['measure']}, {one['unit']}{budget}")
+        for launcher, figures in one["launchers"].items():
+            colour = {"floor": FLOOR, "torchrun": TORCHRUN}.get(launcher, OURS)
+            least = max(min(figures["least"], figures["median"]), 1e-3)
+            axes.barh(y, max(figures["median"], 1e-3), height=0.8, color=colour)
+            axes.plot([least, max(figures["most"], least)], [y, y], color=INK, lw=0.6)
+            axes.text(
+                max(figures["most"], least) * 1.08,
+                y,
+                f"{figures['median']:.3g}  {launcher}",
+                fontsize=6,
+                va="center",
+                color=INK,
+            )
+            y += 1
+        y += 0.8
+    axes.set_xscale("log")
+    axes.set(ylim=(y, -1), yticks=ticks)
+    axes.set_yticklabels(labels, fontsize=6)
+    axes.margins(x=0.25)
+    axes.tick_params(colors=INK, labelsize=6)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("bottom", "left"):
+        axes.spines[side].set_color(INK)
+    return figure
+
+
+# --- how all of them are drawn
+
+
+def as_svg(figure: Figure, *, name: str) -> str:
+    """Return a figure as SVG that takes the colour of the text around it."""
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif"}):
+        out = io.StringIO()
+        figure.savefig(
+            out, format="svg", transparent=True, bbox_inches="tight", metadata={"Date": None, "Creator": None}
+        )
+    text = out.getvalue()
+    text = text[text.index("<svg") :].replace(INK, "currentColor")
+    return re.sub(
+        r'<svg [^>]*?width="[\d.]+pt"',
+        lambda m: re.sub(r'(height|width)="[\d.]+pt" ?', "", m[0]) + ' width="100%"',
+        text,
+        count=1,
+    )
+
+
+def texts(svg: str) -> list[str]:
+    """Return what a picture says, without its numbers."""
+    return sorted({re.sub(r"[\d.\u2212-]+", "#", word).strip() for word in re.findall(r">([^<>]+)</text>", svg)})
+
+
+def of_readme() -> dict[str, str]:
+    """Return the README's pictures by file name."""
+    drawn = {"run.svg": run_picture(), "crash.svg": crash_picture(spans(recorded_crash()))}
+    return {
+        name: as_svg(figure, name=name).replace(">", f"><style>{_OF_README}</style>", 1)
+        for name, figure in drawn.items()
+    }
+
+
+def _canvas(width: float, height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height))
+    axes = figure.add_subplot()
+    axes.axis("off")
+    return figure, axes
+
+
+def _box(
+    axes: Axes, x: float, y: float, width: float, height: float, text: str, *, dashed: bool = False, colour: str = INK
+) -> None:
+    style = "--" if dashed else "-"
+    axes.add_patch(
+        FancyBboxPatch((x, y), width, height, boxstyle="round,pad=0.2", fill=False, edgecolor=colour, linestyle=style)
+    )
+    if dashed:
+        axes.text(x + 1, y + height - 2, text, fontsize=8, color=INK)
+    else:
+        axes.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=7.5, color=INK)
+
+
+def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], *, both: bool = False) -> None:
+    axes.annotate("", end, start, arrowprops={"arrowstyle": "<->" if both else "->", "color": INK, "lw": 0.9})
+
+
+def _wrapped(names: str, width: int = 44) -> str:
+    return (
+        names
+        if len(names) <= width
+        else names[: names.rfind(",", 0, width) + 1] + "\n" + _wrapped(names[names.rfind(",", 0, width) + 2 :])
+    )
+
+
+def _ms(seconds: float) -> float:
+    return seconds * 1000
+
+
+if __name__ == "__main__":
+    PICTURES.mkdir(exist_ok=True)
+    for name, svg in of_readme().items():
+        (PICTURES / name).write_text(svg)
