@@ -5,12 +5,14 @@ import random
 import re
 import signal
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from patience import patience, slowness
+from support import Elastic, launcher
 
 SEED = "TESTS_SEED"
 """The variable with the one number that all drawing of a session begins with; `make test SEED=7` sets it."""
@@ -79,3 +81,21 @@ def _skipped(reports: list[pytest.TestReport]) -> str:
     if others:
         told.append(f"{others} skipped for other reasons")
     return "".join(f"; {re.sub(r'[.]$', '', text)}" for text in told)
+
+
+@pytest.fixture
+def elastic(tmp_path: Path) -> Iterator[Callable[..., Elastic]]:
+    """Start `elastic run` with arguments; every process of it is ended after the test."""
+    yield from launcher(tmp_path)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[..., Path]:
+    """Write a worker script and return its path."""
+
+    def write(text: str, name: str = "train.py") -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write

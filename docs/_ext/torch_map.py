@@ -4,9 +4,12 @@ Names are those that a module of torch's defines, or exports, without an undersc
 neither here nor explained, for a counterpart that can't be imported, and for parameters that ours doesn't take.
 """
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
+
+from elastic_torchrun.names import NAMES, homes, torch_path
 
 
 @dataclass(frozen=True)
@@ -40,356 +43,83 @@ _ETCD_STOP: Final = "`EtcdServer.stop`"
 _CAS: Final = "waits between two attempts of a store that has no watch; ours watches"
 _ETCD_PROTOCOL: Final = "part of torch's protocol on etcd's v2 API; ours is another, on the v3 API"
 
-MODULES: Final[Mapping[str, Module]] = {
-    "torch.distributed.elastic.agent.server": Module(
-        room="elastic_core.agent.server",
-        names=("ElasticAgent", "RunResult", "SimpleElasticAgent", "Worker", "WorkerGroup", "WorkerSpec", "WorkerState"),
-        compat_only=("TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_TIMER_FILE"),
-    ),
-    "torch.distributed.elastic.agent.server.api": Module(
-        room="elastic_core.agent.server",
-        names=("ElasticAgent", "RunResult", "SimpleElasticAgent", "Worker", "WorkerGroup", "WorkerSpec", "WorkerState"),
-        compat_only=("DEFAULT_ROLE",),
-    ),
-    "torch.distributed.elastic.agent.server.health_check_server": Module(
-        room="elastic_core.agent.server",
-        names=("HealthCheckServer", "create_healthcheck_server"),
-    ),
-    "torch.distributed.elastic.agent.server.local_elastic_agent": Module(
-        room="elastic_core.agent.server",
-        names=("LocalElasticAgent",),
-        compat_only=(
-            "TORCHELASTIC_ENABLE_FILE_TIMER",
-            "TORCHELASTIC_HEALTH_CHECK_PORT",
-            "TORCHELASTIC_TIMER_FILE",
-            "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT",
-        ),
-    ),
-    "torch.distributed.elastic.control_plane": Module(
-        room="elastic_core.control_plane",
-        names=("worker_main",),
-        compat_only=("TORCH_WORKER_SERVER_SOCKET",),
-    ),
-    "torch.distributed.elastic.events": Module(
-        room="elastic_core.events",
-        names=(
-            "Event",
-            "EventMetadataValue",
-            "EventSource",
-            "NodeState",
-            "RdzvEvent",
-            "construct_and_record_rdzv_event",
-            "get_logging_handler",
-            "record",
-            "record_rdzv_event",
-        ),
-    ),
-    "torch.distributed.elastic.events.api": Module(
-        room="elastic_core.events",
-        names=("Event", "EventMetadataValue", "EventSource", "NodeState", "RdzvEvent"),
-    ),
-    "torch.distributed.elastic.events.handlers": Module(
-        room="elastic_core.events",
-        names=("get_logging_handler",),
-    ),
-    "torch.distributed.elastic.metrics": Module(
-        room="elastic_core.metrics",
-        names=(
-            "ConsoleMetricHandler",
-            "MetricData",
-            "MetricHandler",
-            "MetricsConfig",
-            "NullMetricHandler",
-            "configure",
-            "getStream",
-            "get_elapsed_time_ms",
-            "initialize_metrics",
-            "prof",
-            "profile",
-            "publish_metric",
-            "put_metric",
-        ),
-    ),
-    "torch.distributed.elastic.metrics.api": Module(
-        room="elastic_core.metrics",
-        names=(
-            "ConsoleMetricHandler",
-            "MetricData",
-            "MetricHandler",
-            "MetricStream",
-            "MetricsConfig",
-            "NullMetricHandler",
-            "configure",
-            "getStream",
-            "get_elapsed_time_ms",
-            "prof",
-            "profile",
-            "publish_metric",
-            "put_metric",
-        ),
-    ),
-    "torch.distributed.elastic.multiprocessing": Module(
-        room="elastic_core.multiprocessing",
-        names=(
-            "DefaultLogsSpecs",
-            "LogsDest",
-            "LogsSpecs",
-            "MultiprocessContext",
-            "PContext",
-            "ProcessFailure",
-            "RunProcsResult",
-            "SignalException",
-            "Std",
-            "SubprocessContext",
-            "start_processes",
-            "to_map",
-        ),
-    ),
-    "torch.distributed.elastic.multiprocessing.api": Module(
-        room="elastic_core.multiprocessing",
-        names=(
-            "DefaultLogsSpecs",
-            "LogsDest",
-            "LogsSpecs",
-            "MultiprocessContext",
-            "PContext",
-            "RunProcsResult",
-            "SignalException",
-            "Std",
-            "SubprocessContext",
-            "to_map",
-        ),
-        compat_only=("get_std_cm",),
-        absent={"IS_MACOS": _LINUX, "IS_WINDOWS": _LINUX},
-    ),
-    "torch.distributed.elastic.multiprocessing.errors": Module(
-        room="elastic_core.multiprocessing.errors",
-        names=("ChildFailedError", "ErrorHandler", "ProcessFailure", "get_error_handler", "record"),
-        compat_only=("GlobalRank", "JSON"),
-    ),
-    "torch.distributed.elastic.multiprocessing.errors.error_handler": Module(
-        room="elastic_core.multiprocessing.errors",
-        names=("ErrorHandler",),
-    ),
-    "torch.distributed.elastic.multiprocessing.errors.handlers": Module(
-        room="elastic_core.multiprocessing.errors",
-        names=("get_error_handler",),
-    ),
-    "torch.distributed.elastic.multiprocessing.redirects": Module(
-        room="elastic_core.multiprocessing.redirects",
-        names=("redirect", "redirect_stderr", "redirect_stdout"),
-        absent={"IS_MACOS": _LINUX, "IS_WINDOWS": _LINUX, "get_libc": _BY_PYTHON, "libc": _BY_PYTHON},
-    ),
-    "torch.distributed.elastic.multiprocessing.subprocess_handler": Module(
-        room="elastic_core.multiprocessing.subprocess_handler",
-        names=("SubprocessHandler", "get_subprocess_handler"),
-    ),
-    "torch.distributed.elastic.multiprocessing.subprocess_handler.handlers": Module(
-        room="elastic_core.multiprocessing.subprocess_handler",
-        names=("get_subprocess_handler",),
-    ),
-    "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler": Module(
-        room="elastic_core.multiprocessing.subprocess_handler",
-        names=("SubprocessHandler",),
-        absent={"IS_WINDOWS": _LINUX},
-    ),
-    "torch.distributed.elastic.multiprocessing.tail_log": Module(
-        room="elastic_core.multiprocessing.tail_log",
-        names=("TailLog", "tail_logfile"),
-    ),
-    "torch.distributed.elastic.rendezvous": Module(
-        room="elastic_core.rendezvous",
-        names=(
-            "RendezvousClosedError",
-            "RendezvousConnectionError",
-            "RendezvousError",
-            "RendezvousGracefulExitError",
-            "RendezvousHandler",
-            "RendezvousHandlerCreator",
-            "RendezvousHandlerRegistry",
-            "RendezvousInfo",
-            "RendezvousParameters",
-            "RendezvousStateError",
-            "RendezvousStoreInfo",
-            "RendezvousTimeoutError",
-            "rendezvous_handler_registry",
-        ),
-    ),
-    "torch.distributed.elastic.rendezvous.api": Module(
-        room="elastic_core.rendezvous",
-        names=(
-            "RendezvousClosedError",
-            "RendezvousConnectionError",
-            "RendezvousError",
-            "RendezvousGracefulExitError",
-            "RendezvousHandler",
-            "RendezvousHandlerCreator",
-            "RendezvousHandlerRegistry",
-            "RendezvousInfo",
-            "RendezvousParameters",
-            "RendezvousStateError",
-            "RendezvousStoreInfo",
-            "RendezvousTimeoutError",
-            "rendezvous_handler_registry",
-        ),
-    ),
-    "torch.distributed.elastic.rendezvous.c10d_rendezvous_backend": Module(
-        room="elastic_core.rendezvous",
-        names=("C10dRendezvousBackend",),
-        compat_only=("DEFAULT_PORT", "create_backend"),
-    ),
-    "torch.distributed.elastic.rendezvous.dynamic_rendezvous": Module(
-        room="elastic_core.rendezvous",
-        names=("DynamicRendezvousHandler", "RendezvousBackend", "RendezvousTimeout", "create_handler"),
-        compat_only=("RendezvousSettings", "Token"),
-        absent={"get_method_name": _FOR_ITS_LOG},
-    ),
-    "torch.distributed.elastic.rendezvous.etcd_rendezvous": Module(
-        room="elastic_core.rendezvous",
-        names=("EtcdRendezvous", "EtcdRendezvousHandler"),
-        compat_only=("create_rdzv_handler",),
-        absent={
-            "CONST_ETCD_FROZEN_TTL": _ETCD_PROTOCOL,
-            "CONST_ETCD_JOINABLE_EPHEMERAL_TTL": _ETCD_PROTOCOL,
-            "CONST_ETCD_SETUP_TTL": _ETCD_PROTOCOL,
-            "CONST_RUNID_SUBROOT_TTL": _ETCD_PROTOCOL,
-            "CONST_WORKER_KEEPALIVE_TTL": _ETCD_PROTOCOL,
-            "EtcdRendezvousRetryImmediately": _ETCD_PROTOCOL,
-            "EtcdRendezvousRetryableFailure": _ETCD_PROTOCOL,
-        },
-    ),
-    "torch.distributed.elastic.rendezvous.etcd_rendezvous_backend": Module(
-        room="elastic_core.rendezvous",
-        names=("EtcdRendezvousBackend",),
-        compat_only=("create_backend",),
-    ),
-    "torch.distributed.elastic.rendezvous.etcd_server": Module(
-        room="elastic_core.rendezvous",
-        names=("EtcdServer",),
-        compat_only=("find_free_port",),
-        absent={"stop_etcd": _ETCD_STOP},
-    ),
-    "torch.distributed.elastic.rendezvous.etcd_store": Module(
-        room="elastic_core.rendezvous",
-        names=("EtcdStore",),
-        absent={"cas_delay": _CAS},
-    ),
-    "torch.distributed.elastic.rendezvous.registry": Module(
-        room="elastic_core.rendezvous",
-        names=("get_rendezvous_handler",),
-    ),
-    "torch.distributed.elastic.rendezvous.static_tcp_rendezvous": Module(
-        room="elastic_core.rendezvous",
-        names=("StaticTCPRendezvous",),
-        compat_only=("create_rdzv_handler",),
-    ),
-    "torch.distributed.elastic.rendezvous.utils": Module(
-        room="elastic_core.rendezvous",
-        names=("parse_rendezvous_endpoint",),
-    ),
-    "torch.distributed.elastic.timer": Module(
-        room="elastic_core.timer",
-        names=(
-            "FileTimerClient",
-            "FileTimerRequest",
-            "FileTimerServer",
-            "LocalTimerClient",
-            "LocalTimerServer",
-            "TimerClient",
-            "TimerRequest",
-            "TimerServer",
-            "configure",
-            "expires",
-        ),
-    ),
-    "torch.distributed.elastic.timer.api": Module(
-        room="elastic_core.timer",
-        names=("RequestQueue", "TimerClient", "TimerRequest", "TimerServer", "configure", "expires"),
-    ),
-    "torch.distributed.elastic.timer.debug_info_logging": Module(
-        room="elastic_core.timer",
-        names=("log_debug_info_for_expired_timers",),
-    ),
-    "torch.distributed.elastic.timer.file_based_local_timer": Module(
-        room="elastic_core.timer",
-        names=("FileTimerClient", "FileTimerRequest", "FileTimerServer"),
-    ),
-    "torch.distributed.elastic.timer.local_timer": Module(
-        room="elastic_core.timer",
-        names=("LocalTimerClient", "LocalTimerServer", "MultiprocessingRequestQueue"),
-    ),
-    "torch.distributed.elastic.utils": Module(
-        compat_only=("get_env_variable_or_raise", "get_socket_with_port", "macros"),
-    ),
-    "torch.distributed.elastic.utils.api": Module(
-        compat_only=("get_env_variable_or_raise", "get_socket_with_port", "macros"),
-    ),
-    "torch.distributed.elastic.utils.data": Module(
-        room="elastic_core.data",
-        names=("CyclingIterator", "ElasticDistributedSampler"),
-    ),
-    "torch.distributed.elastic.utils.data.cycling_iterator": Module(
-        room="elastic_core.data",
-        names=("CyclingIterator",),
-    ),
-    "torch.distributed.elastic.utils.data.elastic_distributed_sampler": Module(
-        room="elastic_core.data",
-        names=("ElasticDistributedSampler",),
-        absent={"T": _TYPE_VARIABLE},
-    ),
-    "torch.distributed.elastic.utils.distributed": Module(
-        room="elastic_core.rendezvous",
-        names=("create_c10d_store", "get_free_port"),
-        compat_only=("get_socket_with_port",),
-    ),
-    "torch.distributed.elastic.utils.log_level": Module(
-        compat_only=("get_log_level",),
-    ),
-    "torch.distributed.elastic.utils.logging": Module(
-        compat_only=("get_logger",),
-    ),
-    "torch.distributed.elastic.utils.process_state": Module(
-        compat_only=("is_uninterruptible_state", "read_proc_state"),
-    ),
-    "torch.distributed.elastic.utils.store": Module(
-        room="elastic_core.rendezvous",
-        names=("barrier", "get_all", "store_timeout", "synchronize"),
-        absent={"DistStoreError": _TORCHS_OWN},
-    ),
-    "torch.distributed.launch": Module(
-        room="elastic_core.launch",
-        names=("launch", "main", "parse_args"),
-    ),
-    "torch.distributed.launcher": Module(
-        room="elastic_core.launcher",
-        names=("LaunchConfig", "elastic_launch", "launch_agent"),
-    ),
-    "torch.distributed.launcher.api": Module(
-        room="elastic_core.launcher",
-        names=("LaunchConfig", "elastic_launch", "launch_agent"),
-    ),
-    "torch.distributed.run": Module(
-        room="elastic_core.run",
-        names=(
-            "config_from_args",
-            "determine_local_world_size",
-            "get_args_parser",
-            "get_rdzv_endpoint",
-            "get_use_env",
-            "parse_args",
-            "parse_min_max_nnodes",
-            "run",
-            "run_script_path",
-        ),
-        compat_only=("main",),
-    ),
-    "torch.numa.binding": Module(
-        room="elastic_core.numa",
-        names=("AffinityMode", "NumaOptions"),
-        absent={"K": _TYPE_VARIABLE, "V": _TYPE_VARIABLE},
-    ),
+_ROOMS: Final[Mapping[str, str]] = {
+    "elastic.agent.server": "elastic_core.agent.server",
+    "elastic.control_plane": "elastic_core.control_plane",
+    "elastic.events": "elastic_core.events",
+    "elastic.metrics": "elastic_core.metrics",
+    "elastic.multiprocessing": "elastic_core.multiprocessing",
+    "elastic.multiprocessing.errors": "elastic_core.multiprocessing.errors",
+    "elastic.rendezvous": "elastic_core.rendezvous",
+    "elastic.utils": "elastic_core.rendezvous",
+    "launch": "elastic_core.launch",
+    "launcher": "elastic_core.launcher",
+    "numa": "elastic_core.numa",
+    "run": "elastic_core.run",
 }
-"""By torch's name."""
+"""Our modules for users that have the names, too; for all modules below the one of torch's."""
+
+_OTHER: Final = {("elastic_core.run", "main")}
+"""What is another function in the room."""
+
+_BESIDE: Final[Mapping[str, str]] = {
+    "elastic.events": "EventHandler NullEventHandler configure",
+    "elastic.events.handlers": "log_handlers",
+    "elastic.metrics": "MetricStream",
+    "elastic.multiprocessing.api": (
+        "ProcessFailure SubprocessHandler TailLog get_subprocess_handler redirect_stderr redirect_stdout"
+    ),
+    "elastic.multiprocessing.errors": "set_error_handler",
+}
+"""What is here beside the names that torch defines."""
+
+_ABSENT: Final[Mapping[str, Mapping[str, str]]] = {
+    "elastic.multiprocessing.api": {"IS_MACOS": _LINUX, "IS_WINDOWS": _LINUX},
+    "elastic.multiprocessing.redirects": {
+        "IS_MACOS": _LINUX,
+        "IS_WINDOWS": _LINUX,
+        "get_libc": _BY_PYTHON,
+        "libc": _BY_PYTHON,
+    },
+    "elastic.multiprocessing.subprocess_handler.subprocess_handler": {"IS_WINDOWS": _LINUX},
+    "elastic.rendezvous.dynamic_rendezvous": {"get_method_name": _FOR_ITS_LOG},
+    "elastic.rendezvous.etcd_rendezvous": dict.fromkeys(
+        (
+            "CONST_ETCD_FROZEN_TTL",
+            "CONST_ETCD_JOINABLE_EPHEMERAL_TTL",
+            "CONST_ETCD_SETUP_TTL",
+            "CONST_RUNID_SUBROOT_TTL",
+            "CONST_WORKER_KEEPALIVE_TTL",
+            "EtcdRendezvousRetryImmediately",
+            "EtcdRendezvousRetryableFailure",
+        ),
+        _ETCD_PROTOCOL,
+    ),
+    "elastic.rendezvous.etcd_server": {"stop_etcd": _ETCD_STOP},
+    "elastic.rendezvous.etcd_store": {"cas_delay": _CAS},
+    "elastic.utils.data.elastic_distributed_sampler": {"T": _TYPE_VARIABLE},
+    "elastic.utils.store": {"DistStoreError": _TORCHS_OWN},
+    "numa.binding": {"K": _TYPE_VARIABLE, "V": _TYPE_VARIABLE},
+}
+"""What torch has and we have not, and why."""
+
+
+def _module(name: str) -> Module:
+    beside = _BESIDE.get(name, "").split()
+    known = sorted(each for each in homes(name) if each not in beside)
+    room = next((room for torchs, room in reversed(_ROOMS.items()) if f"{name}.".startswith(f"{torchs}.")), None)
+    exported = importlib.import_module(room).__all__ if room else ()
+    shared = tuple(each for each in known if each in exported and (room, each) not in _OTHER)
+    return Module(
+        room=room if shared else None,
+        names=shared,
+        compat_only=tuple(each for each in known if each not in shared),
+        absent=_ABSENT.get(name, {}),
+    )
+
+
+MODULES: Final[Mapping[str, Module]] = {torch_path(name): _module(name) for name in NAMES if NAMES[name]}
+"""By torch's name: the table of elastic-torchrun, with what only people need."""
 
 ATTRIBUTES: Final[Mapping[str, str]] = {
     "torch.distributed.elastic.rendezvous.etcd_rendezvous.EtcdRendezvous.*": _ETCD_PROTOCOL,

@@ -9,11 +9,11 @@ import subprocess
 import sys
 
 import pytest
+from elastic_core.compat.elastic import utils
+from elastic_core.compat.elastic.utils import logging, process_state
 
 from elastic_core import errors, rendezvous, types
 from elastic_core.clock import WaitBudget
-from elastic_core.compat.elastic import utils
-from elastic_core.compat.elastic.utils import logging, process_state
 from elastic_core.errors import BackendRefusedError, BackendUnavailableError, OutcomeUnknownError
 from elastic_core.rendezvous import (
     RendezvousHandlerRegistry,
@@ -377,10 +377,10 @@ def test_torchs_module_paths():
 
 def test_nothing_of_it_imports_torch():
     code = (
-        "import sys, elastic_core.rendezvous as r, elastic_core.data\n"
+        "import sys, elastic_core.rendezvous as r, elastic_core.compat.elastic.utils.data as data\n"
         "[getattr(r, name) for name in r.__all__ if name != 'EtcdStore']\n"
         "import elastic_core.compat.elastic.rendezvous.dynamic_rendezvous\n"
-        "elastic_core.data.CyclingIterator\n"
+        "data.CyclingIterator\n"
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

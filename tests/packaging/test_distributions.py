@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from elastic_torchrun.names import NAMES, is_package
 from wheel_kit import (
     EXAMPLES,
     OURS,
@@ -55,11 +56,12 @@ def test_wheel_and_sdist_hold_all_sources_and_the_licence(project, dist):
         if path.is_file() and "__pycache__" not in path.parts
     }
     sources |= {PTH} if project == ROOT else set()
+    stubs = compat_stubs() if project.name == "torchrun" else set()
     files = contents(wheel)
     package = wheel.name.split("-")[0]
     info = f"{package}-{version()}.dist-info"
     entry_points = {f"{info}/entry_points.txt"}
-    assert set(files) == sources | entry_points | {
+    assert set(files) == sources | stubs | entry_points | {
         f"{info}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "licenses/LICENSE")
     }
     assert f"{package}/py.typed" in files
@@ -73,6 +75,14 @@ def test_wheel_and_sdist_hold_all_sources_and_the_licence(project, dist):
     packed = {PTH} if project == ROOT else {str(path.relative_to(project)) for path in project.glob("tests/*.py")}
     assert {"LICENSE", "README.md", "PKG-INFO", "pyproject.toml", "hatch_build.py", *packed} <= members
     assert {f"src/{name}" for name in sources - {PTH}} <= members
+
+
+def compat_stubs():
+    """The stub package that is made from the table of torch's names."""
+    paths = {f"{name.replace('.', '/')}{'/__init__' if is_package(name) else ''}.pyi" for name in NAMES}
+    return {
+        f"elastic_core-stubs/{path}" for path in ("py.typed", *(f"compat/{each}" for each in ("__init__.pyi", *paths)))
+    }
 
 
 def test_python_versions_that_are_tested_are_declared(dist):
@@ -94,7 +104,7 @@ def test_the_torchrun_extra_brings_our_plugins_and_a_local_job_runs(dist, tmp_pa
     fresh = Environment(tmp_path / "venv")
     fresh.install("--find-links", dist, "elastic-core[torchrun]")
     installed = sorted(path.name for path in fresh.site.glob("elastic_*.dist-info"))
-    names = ("elastic_core", "elastic_rdzv_redis", "elastic_rdzv_static")
+    names = ("elastic_core", "elastic_rdzv_redis", "elastic_rdzv_static", "elastic_torchrun")
     assert installed == [f"{name}-{version()}.dist-info" for name in names]
     assert "elastic" not in fresh.pip("check").stdout
     code, out, err = fresh.run("plugins", cwd=tmp_path)
@@ -114,7 +124,7 @@ def test_every_extra_of_the_core_can_be_met(dist, tmp_path):
     fresh = Environment(tmp_path / "venv")
     out = fresh.install("--dry-run", "--find-links", dist, f"elastic-core[{','.join(extras)}]")
     (line,) = [line for line in out.splitlines() if line.startswith("Would install")]
-    names = ("elastic-core", "elastic-rdzv-redis", "elastic-rdzv-static")
+    names = ("elastic-core", "elastic-rdzv-redis", "elastic-rdzv-static", "elastic-torchrun")
     assert set(line.split()[2:]) == {f"{name}-{version()}" for name in names}
 
 
@@ -143,7 +153,7 @@ def test_a_strangers_project_of_our_name_is_not_taken(dist, strange_index, tmp_p
 
     assert would_install("elastic-core")[0] == ["elastic-core-0"]  # else the rest would show nothing
     chosen, _ = would_install("--find-links", dist, "elastic-core[torchrun]")
-    assert chosen == [f"elastic-{name}-{version()}" for name in ("core", "rdzv-redis", "rdzv-static")]
+    assert chosen == [f"elastic-{name}-{version()}" for name in ("core", "rdzv-redis", "rdzv-static", "torchrun")]
     chosen, error = would_install(wheel_of(ROOT / "plugins/rdzv_static", dist))
     assert chosen == []
     assert f"elastic-core=={version()}" in error
@@ -192,6 +202,7 @@ def test_the_core_can_be_published_under_another_name(tmp_path):
         "acme_elastic",
         "elastic_rdzv_redis",
         "elastic_rdzv_static",
+        "elastic_torchrun",
     ]
     code, out, err = fresh.run("plugins", cwd=tmp_path)
     assert (code, err) == (0, "")

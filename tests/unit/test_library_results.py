@@ -4,13 +4,13 @@ import os
 
 import pytest
 
-from elastic_core.compat.hosted import barrier_from
 from elastic_core.errors import ConfigError
 from elastic_core.launcher.health import LoopPulse
 from elastic_core.launcher.library import failures_of
 from elastic_core.launcher.outcome import RunOutcome
 from elastic_core.testing.manual_clock import ManualClock
 from elastic_core.types import Failure, FailureClass, WorkerExit
+from elastic_torchrun.hosting.hosted import barrier_from
 
 
 def outcome(*exits):

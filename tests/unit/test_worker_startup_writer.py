@@ -3,8 +3,8 @@ import os
 from types import SimpleNamespace
 
 import pytest
-
 from elastic_core.compat.elastic.multiprocessing import errors as compat_errors
+
 from elastic_core.multiprocessing import errors
 from elastic_core.multiprocessing.errors import ChildFailedError, ProcessFailure, writer
 from elastic_core.multiprocessing.errors.handler import ErrorHandler

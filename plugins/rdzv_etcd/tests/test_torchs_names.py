@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-
 from elastic_core.compat.elastic.rendezvous import RendezvousParameters
 from elastic_core.compat.elastic.rendezvous.registry import get_rendezvous_handler
+
 from elastic_core.rendezvous import (
     EtcdRendezvous,
     EtcdRendezvousHandler,

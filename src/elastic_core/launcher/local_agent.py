@@ -122,6 +122,6 @@ def _handler(handler: Any, settings: RendezvousSettings, *, barrier_s: float) ->
             allow_mismatch=handler.settings.allow_mismatch or settings.allow_mismatch,
         )
         return handler
-    hosted = importlib.import_module("elastic_core.compat.hosted")  # above this room, for it knows torch
+    hosted = importlib.import_module("elastic_torchrun.hosting.hosted")  # above this room, for it knows torch
     made = hosted.HostedRendezvous(settings, conf={}, create=lambda _: handler, label="in code", barrier_s=barrier_s)
     return cast("RendezvousHandler", made)

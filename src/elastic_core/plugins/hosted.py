@@ -13,6 +13,7 @@ from elastic_core.plugins.discovery import PluginEntry, find_entries
 from elastic_core.plugins.loading import build
 from elastic_core.plugins.missing import RENDEZVOUS_GROUP
 from elastic_core.plugins.refusal import mend, one_line, refusal
+from elastic_core.plugins.torch_side import torch_part
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.types import RendezvousSettings
 
@@ -53,13 +54,13 @@ def host(entry: PluginEntry, settings: RendezvousSettings, conf: Mapping[str, st
     Raises:
         PluginError: torch can't be imported, or what the entry point names is not what torchrun takes.
     """
+    hosted = torch_part("hosted", needed_by=f"rendezvous backend {entry.name!r} ({entry.label}), written for torch,")
     _import_torch(entry)
     create = build(entry, lambda: _creator(entry.value))
     if not callable(create):
         what = f"{entry.value} gave {type(create).__name__}; a function that makes a handler is needed"
         raise refusal(entry, what, hint=mend(entry))
-    hosted = importlib.import_module("elastic_core.compat.hosted")  # above this room, for it knows torch
-    made = hosted.HostedRendezvous(settings, conf=conf, create=cast("Callable[[Any], Any]", create), label=entry.label)
+    made = hosted(settings, conf=conf, create=cast("Callable[[Any], Any]", create), label=entry.label)
     return cast("RendezvousHandler", made)
 
 

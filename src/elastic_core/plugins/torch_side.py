@@ -1,15 +1,39 @@
-"""The way to what knows torch, for those who must not: plugins and the supervisor.
+"""What knows torch, found by entry points: it comes with elastic-torchrun.
 
-`compat` is above this room, and torch nowhere in the supervisor, so that both are named in strings; whoever calls has
-torch, or asks for it.
+The distribution offers its parts in a group of their own; each is imported when it is first asked for.
 """
 
 import importlib
-from typing import Any
+from typing import Any, Final
+
+from elastic_core.errors import PluginError
+from elastic_core.plugins.core_name import core_name
+from elastic_core.plugins.discovery import find_entries
+
+GROUP: Final = "elastic_core.torch"
+
+
+def torch_part(name: str, *, needed_by: str) -> Any:  # noqa: ANN401  # a class or a function, by its name
+    """The part of elastic-torchrun with this name.
+
+    Args:
+        name: As its entry point is called.
+        needed_by: What can't be had without it, for the message.
+
+    Raises:
+        PluginError: the distribution is not installed.
+    """
+    entries = find_entries()
+    value = next((entry.value for entry in entries if (entry.group, entry.name) == (GROUP, name)), None)
+    if value is None:
+        hint = f"pip install '{core_name(entries)}[torchrun]'"
+        raise PluginError(f"{needed_by} comes with elastic-torchrun, which is not installed", hint=hint)
+    module, _, attribute = value.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def torch_handler(parameters: object, *, backend: str) -> Any:  # noqa: ANN401  # torch's RendezvousHandler
-    """Return a handler for stock torchrun on one of our backends.
+    """A handler for stock torchrun on one of our backends.
 
     For an entry point of torch's group `torchrun.handlers`: a function that returns a function which calls this one.
     Import this within that function: every start of torchrun imports the entry point's module, whatever backend is
@@ -20,6 +44,7 @@ def torch_handler(parameters: object, *, backend: str) -> Any:  # noqa: ANN401  
         backend: The name of the backend in our group; it must be one on a `CoordinationStore`.
 
     Raises:
+        PluginError: elastic-torchrun is not installed.
         ValueError: an option can't be, or there is no such backend.
     """
-    return importlib.import_module("elastic_core.compat.torchrun").make_handler(parameters, backend)
+    return torch_part("handler", needed_by=f"a rendezvous of ours for torchrun ({backend!r})")(parameters, backend)

@@ -19,7 +19,7 @@ _OWN: Final = {
     "static": "elastic_core.rendezvous.static_tcp:create_rdzv_handler",
 }
 """The names that torch brings, and what makes them here; imported when one is asked for."""
-_INSTALLED: Final = "elastic_core.compat.library:make_handler"
+_INSTALLED: Final = "elastic_torchrun.hosting.library:make_handler"
 """Makes a handler of any other installed backend. Above this room, for it knows plugins."""
 
 
@@ -99,7 +99,7 @@ class _Maker:
             adopt(settings)
         if isinstance(made, RendezvousHandler):
             return made
-        hosted = importlib.import_module("elastic_core.compat.hosted")  # above this room, for it knows torch
+        hosted = importlib.import_module("elastic_torchrun.hosting.hosted")  # above this room, for it knows torch
         conf = {key: str(value) for key, value in settings.options.items()}
         handler: RendezvousHandler = hosted.HostedRendezvous(
             settings, conf=conf, create=lambda _: made, label="registered in code"

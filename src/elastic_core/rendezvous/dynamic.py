@@ -228,7 +228,7 @@ class DynamicRendezvousHandler(CoordinatedRendezvous):
         return self._alone if self._agent is None else None
 
     def _round_stores(self) -> RoundStore:
-        module = importlib.import_module("elastic_core.compat.round_store")  # above this room, for it knows torch
+        module = importlib.import_module("elastic_torchrun.hosting.round_store")  # above this room, for it knows torch
         stores: RoundStore = (
             module.RoundStores() if self._shared is None else module.GivenStore(self._shared, self.settings.run_id)
         )

@@ -113,7 +113,7 @@ def _made(params: RendezvousParameters, local_addr: str | None) -> Any:  # noqa:
     named = RendezvousParameters(
         "etcd", params.endpoint, params.run_id, params.min_nodes, params.max_nodes, local_addr, **config
     )
-    library = importlib.import_module("elastic_core.compat.library")  # above this room, for it knows plugins
+    library = importlib.import_module("elastic_torchrun.hosting.library")  # above this room, for it knows plugins
     return library.make_handler(named)
 
 

@@ -6,13 +6,44 @@ import select
 import signal
 from typing import Any, Final
 
-from elastic_core.timer.api import TimerRequest
-
 VERSION: Final = 1
 LONGEST_LINE: Final = select.PIPE_BUF
 """Bytes that reach a pipe in one piece, whoever else writes to it."""
 _LARGEST_PID: Final = 2**22
 _BEGIN: Final = b'{"version"'
+
+
+class TimerRequest:
+    """Sets a timer, or gives one back.
+
+    Attributes:
+        worker_id: Whose; what it is depends on client and server.
+        scope_id: Which of that worker's.
+        expiration_time: When it runs down, in seconds since the Unix epoch; negative: it is given back.
+    """
+
+    __slots__ = ("expiration_time", "scope_id", "worker_id")
+
+    def __init__(self, worker_id: Any, scope_id: str, expiration_time: float) -> None:  # noqa: ANN401  # anything
+        self.worker_id = worker_id
+        self.scope_id = scope_id
+        self.expiration_time = expiration_time
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether it asks for the same."""
+        if not isinstance(other, TimerRequest):
+            return NotImplemented
+        return (self.worker_id, self.scope_id, self.expiration_time) == (
+            other.worker_id,
+            other.scope_id,
+            other.expiration_time,
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # as torch's: it can be changed
+
+    def __repr__(self) -> str:
+        """Return what it asks for."""
+        return f"{type(self).__name__}({self.worker_id!r}, {self.scope_id!r}, {self.expiration_time!r})"
 
 
 class FileTimerRequest(TimerRequest):

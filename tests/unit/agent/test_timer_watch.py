@@ -11,7 +11,7 @@ from elastic_core.launcher.sights import WatchdogTold
 from elastic_core.multiprocessing.procfs import ProcessStat
 from elastic_core.testing.manual_clock import ManualClock
 from elastic_core.testing.samples import sample_round
-from elastic_core.timer import FileTimerRequest
+from elastic_core.timer.file_request import FileTimerRequest
 
 PARENTS = {1: 0, 10: 1, 11: 1, 20: 11, 30: 1, 40: 30}
 """Workers 10 and 11, a child of the second, a stranger and its child."""

@@ -22,7 +22,7 @@ def handler_of(spec: WorkerSpec) -> Any:  # noqa: ANN401  # ours, or torch's
     if hasattr(handler, "adopt"):
         return handler  # in torch's shape where no agent of ours has it
     if isinstance(handler, RendezvousHandler) and Capability.CONTROL in handler.capabilities:
-        compat = importlib.import_module("elastic_core.compat.torchrun")  # above this room, for it knows torch
+        compat = importlib.import_module("elastic_torchrun.hosting.torchrun")  # above this room, for it knows torch
         return compat.TorchHandler(handler, name=handler.get_backend())
     return handler
 

@@ -1,0 +1,1 @@
+"""Rendezvous between two worlds: torch's handlers under our agent, ours under stock torchrun."""

@@ -1,0 +1,38 @@
+"""Any installed backend in the hands of a script, with torch's parameters."""
+
+import os
+from typing import Any
+
+from elastic_core.errors import ElasticError
+from elastic_core.plugins.registry import PluginRegistry
+from elastic_core.rendezvous.dynamic import DynamicRendezvousHandler
+from elastic_core.rendezvous.member.coordinated import CoordinatedRendezvous
+from elastic_core.rendezvous.parameters import RendezvousParameters
+from elastic_core.types import RendezvousSettings
+from elastic_torchrun.hosting.hosted import HostedRendezvous
+
+
+def make_handler(params: RendezvousParameters) -> Any:  # noqa: ANN401  # ours, or torch's
+    """Return a handler of the backend that `elastic run` knows by the name `params.backend`.
+
+    Raises:
+        ValueError: there is no such backend, or an option can't be, as torch's registry says it.
+    """
+    settings = RendezvousSettings(
+        backend=params.backend,
+        run_id=params.run_id,
+        endpoint=params.endpoint,
+        min_nodes=params.min_nodes,
+        max_nodes=params.max_nodes,
+        local_world_size=1,
+        local_addr=params.local_addr,
+        incarnation=os.urandom(16).hex(),
+    )
+    conf = {key: str(value) for key, value in params.config.items() if key != "timeout" or isinstance(value, str)}
+    try:
+        made = PluginRegistry().make_rendezvous(params.backend, settings, conf)
+    except ElasticError as error:
+        raise ValueError(str(error)) from error
+    if isinstance(made, HostedRendezvous):
+        return made.bare()
+    return DynamicRendezvousHandler(made.store, made.settings) if isinstance(made, CoordinatedRendezvous) else made

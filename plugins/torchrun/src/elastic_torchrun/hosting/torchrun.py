@@ -1,0 +1,191 @@
+"""Our rendezvous in the hands of stock torchrun: a handler with torch's methods around one of ours.
+
+torch is named in strings, for the type checker's sake, which would need torch and minutes; whoever asks for a handler
+has imported it.
+"""
+
+import importlib
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from elastic_core.encoding import clean
+from elastic_core.errors import (
+    ElasticError,
+    PluginError,
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousGracefulExitError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
+from elastic_core.plugins.registry import PluginRegistry
+from elastic_core.rendezvous.alone import AloneRounds, AloneServices
+from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.rendezvous.identity import attempt_from_environment
+from elastic_core.rendezvous.member.documents import FORMAT
+from elastic_core.types import Capability, RendezvousSettings
+from elastic_torchrun.hosting.round_store import RoundStores
+
+TORCH_RENDEZVOUS = "torch.distributed.elastic.rendezvous"
+
+_ERRORS: tuple[tuple[type[ElasticError], str], ...] = (
+    (RendezvousTimeoutError, "RendezvousTimeoutError"),
+    (RendezvousClosedError, "RendezvousClosedError"),
+    (RendezvousConnectionError, "RendezvousConnectionError"),
+    (RendezvousStateError, "RendezvousStateError"),
+    (RendezvousGracefulExitError, "RendezvousGracefulExitError"),
+    (ElasticError, "RendezvousError"),
+)
+"""Ours, and what torch calls it."""
+
+_log = logging.getLogger("elastic_core.torchrun")
+
+
+class TorchParameters(Protocol):
+    """What torch hands to whoever makes a handler."""
+
+    backend: str
+    endpoint: str
+    run_id: str
+    min_nodes: int
+    max_nodes: int
+    local_addr: str | None
+    config: Mapping[str, object]
+
+
+def make_handler(parameters: TorchParameters, backend: str) -> "TorchHandler":
+    """Return a handler for torchrun, with the backend that `elastic run` knows by the name `backend`.
+
+    Raises:
+        ValueError: an option can't be, or there is no such backend, as torch's own backends say it.
+    """
+    conf = _conf(parameters.config)
+    registry = PluginRegistry()
+    try:
+        handler = registry.make_rendezvous(backend, _settings(parameters, backend, conf), conf)
+        if Capability.CONTROL not in handler.capabilities:
+            raise PluginError(f"rendezvous backend {backend!r} can't serve torchrun: it does not decide for a run")
+    except ElasticError as error:
+        raise ValueError(_for_torchrun(str(error))) from error
+    for text in registry.warnings:
+        _log.warning("elastic: %s", clean(text))
+    importlib.import_module(TORCH_RENDEZVOUS).RendezvousHandler.register(TorchHandler)
+    return TorchHandler(handler, name=parameters.backend)
+
+
+def _conf(config: Mapping[str, object]) -> dict[str, str]:
+    """Return what the user typed: torch's launcher adds a `timeout`, a number where the user's would be text."""
+    return {key: str(value) for key, value in config.items() if key != "timeout" or isinstance(value, str)}
+
+
+def _settings(parameters: TorchParameters, backend: str, conf: Mapping[str, str]) -> RendezvousSettings:
+    attempt = attempt_from_environment(os.environ)
+    return RendezvousSettings(
+        backend=backend,
+        run_id=parameters.run_id,
+        endpoint=parameters.endpoint,
+        min_nodes=parameters.min_nodes,
+        max_nodes=parameters.max_nodes,
+        local_world_size=1,  # torch's agents tell each other how many workers they have
+        local_addr=parameters.local_addr,
+        incarnation=os.urandom(16).hex(),
+        attempt=attempt.number,
+        attempt_given=attempt.given,
+        job=attempt.job,
+        # torch's nodes agree on nothing else; those of `elastic run` would not understand them.
+        fingerprint={"agent": "torchrun", "format": str(FORMAT)},
+        allow_mismatch=("nnodes",),
+    )
+
+
+class TorchHandler:
+    """What torch's agent calls; its `RendezvousHandler` knows the class as one of its own.
+
+    A round that is over for whatever reason (a node came, left or was lost, another agent restarts its workers, the run
+    has failed) is told as a waiting node: the one word upon which torch's agent restarts its workers while they run.
+
+    Threading: one thread at a time; the rendezvous beneath keeps the node's lease in a thread of its own.
+    """
+
+    def __init__(self, handler: RendezvousHandler, *, name: str) -> None:
+        """Connect to nothing before the first round.
+
+        Args:
+            handler: One that decides for the whole run.
+            name: What torch calls the backend.
+        """
+        self._handler = handler
+        self._name = name
+        self._torch: Any = importlib.import_module(TORCH_RENDEZVOUS)
+        stores = RoundStores()
+        handler.services = AloneServices(stores, _warn)
+        self._rounds = AloneRounds(handler, stores, warn=_warn, rule="torchrun")
+
+    def get_backend(self) -> str:
+        """Return the name by which torchrun asked for the backend."""
+        return self._name
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Whether workers meet in a store of the agents': no, the worker of rank 0 hosts one of its own.
+
+        What the workers of a round leave in a store, those of the next must not find.
+        """
+        return False
+
+    def get_run_id(self) -> str:
+        """Return the run's id."""
+        return self._handler.get_run_id()
+
+    def next_rendezvous(self) -> Any:  # noqa: ANN401  # torch's RendezvousInfo
+        """Block until there is a round with this node in it. Ends the last one for all nodes, if it goes on.
+
+        Raises:
+            RendezvousError: torch's, and its kinds.
+        """
+        with self._in_torch_words():
+            info, store, port = self._rounds.join(again="an agent of torchrun starts its workers again")
+        bootstrap = self._torch.RendezvousStoreInfo(info.master_addr, port)
+        return self._torch.RendezvousInfo(store, info.rank, info.world_size, bootstrap)
+
+    def num_nodes_waiting(self) -> int:
+        """Return 1 when the round is over and workers must be restarted, else 0. Asks nobody: what is known counts."""
+        return int(self._rounds.is_over())
+
+    def is_closed(self) -> bool:
+        """Return whether it is known here that the run is over."""
+        return self._handler.is_closed()
+
+    def set_closed(self) -> None:
+        """End the run for all nodes."""
+        self._handler.set_closed()
+
+    def shutdown(self) -> bool:
+        """Leave, and end the run for all nodes, as torch has it: well, unless the launcher is about to fail."""
+        return self._rounds.end()
+
+    # --- inside
+
+    @contextmanager
+    def _in_torch_words(self) -> Iterator[None]:
+        try:
+            yield
+        except ElasticError as error:
+            name = next(name for cls, name in _ERRORS if isinstance(error, cls))
+            raise getattr(self._torch, name)(_for_torchrun(str(error))) from error
+
+
+def _warn(text: str) -> None:
+    _log.warning("elastic: %s", clean(text))
+
+
+def _for_torchrun(text: str) -> str:
+    """Name options as torchrun takes them, and none that it has not."""
+    text = re.sub(r",? or --allow-mismatch \S+", "", text)
+    for option in ("join_timeout", "connect_timeout"):
+        text = text.replace(f"--{option.replace('_', '-')}", f"--rdzv-conf {option}=SECONDS")
+    return text

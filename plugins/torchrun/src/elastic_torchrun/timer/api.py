@@ -1,0 +1,171 @@
+"""Timers by torch's names: what is asked for, who asks, who ends the workers that are late."""
+
+import logging
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from elastic_core.clock import SYSTEM_CLOCK
+from elastic_core.timer.file_request import TimerRequest
+
+LONGEST_WAIT_S: Final = 1.0
+"""A server looks at least so often whether it is to stop."""
+SHORTEST_WAIT_S: Final = 0.01
+"""A worker that could not be ended is not tried all the time."""
+AFTER_ERROR_S: Final = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+def now_s() -> float:
+    """Return the time on the clock that requests are made on: this host's, in seconds since the Unix epoch."""
+    return SYSTEM_CLOCK.wall_ns() / 1e9
+
+
+class TimerClient(ABC):
+    """Sets timers for the worker that has it."""
+
+    @abstractmethod
+    def acquire(self, scope_id: str, expiration_time: float) -> None:
+        """Set a timer for a scope, in seconds since the Unix epoch."""
+
+    @abstractmethod
+    def release(self, scope_id: str) -> None:
+        """Give the scope's timer back."""
+
+
+class RequestQueue(ABC):
+    """Where a server finds what clients ask for."""
+
+    @abstractmethod
+    def size(self) -> int:
+        """Return how many requests wait; there may be more by the time of `get`, never fewer."""
+
+    @abstractmethod
+    def get(self, size: int, timeout: float) -> list[TimerRequest]:
+        """Return at most `size` requests, waiting for them for at most `timeout` seconds."""
+
+
+class TimerServer(ABC):
+    """Ends workers whose timers have run down, on a thread of its own.
+
+    Args:
+        request_queue: Where requests come in.
+        max_interval: How long to wait for a request, in seconds.
+        daemon: Whether the thread lets this process end.
+
+    Threading: the abstract methods are called on that thread.
+    """
+
+    def __init__(self, request_queue: RequestQueue, max_interval: float, daemon: bool = True) -> None:
+        self._request_queue = request_queue
+        self._max_interval = max_interval
+        self._daemon = daemon
+        self._thread: threading.Thread | None = None
+        self._stopped = threading.Event()
+
+    @abstractmethod
+    def register_timers(self, timer_requests: list[TimerRequest]) -> None:
+        """Set the timers, and take back those with a negative time."""
+
+    @abstractmethod
+    def clear_timers(self, worker_ids: set[Any]) -> None:
+        """Forget all timers of these workers."""
+
+    @abstractmethod
+    def get_expired_timers(self, deadline: float) -> dict[Any, list[TimerRequest]]:
+        """Return the timers that run down by `deadline`, by worker."""
+
+    @abstractmethod
+    def _reap_worker(self, worker_id: Any) -> bool:  # noqa: ANN401  # whatever the requests say
+        """End a worker; False: it could not be, and is tried again. What it raises counts as done."""
+
+    def next_expiration_time(self) -> float | None:
+        """Return when the next timer runs down, if it is known, so that nobody is ended late."""
+        return None
+
+    def start(self) -> None:
+        """Begin."""
+        self._stopped.clear()
+        self._thread = threading.Thread(target=self._serve, name="elastic-timers", daemon=self._daemon)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and wait for the thread, for `max_interval` at most."""
+        self._stopped.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(self._max_interval)
+
+    def _serve(self) -> None:
+        told = False
+        while not self._stopped.is_set():
+            try:
+                self._look()
+            except Exception:  # noqa: BLE001  # anybody's code, and anybody's queue: the next look may go well
+                if not told:
+                    _log.exception("%s could not look at its timers; it goes on trying", type(self).__name__)
+                told = True
+                self._stopped.wait(AFTER_ERROR_S)
+
+    def _look(self) -> None:
+        size = max(1, self._request_queue.size())
+        self.register_timers(self._request_queue.get(size, self._wait_s()))
+        ended = {worker for worker, expired in self.get_expired_timers(now_s()).items() if self._end(worker, expired)}
+        if ended:
+            self.clear_timers(ended)
+
+    def _wait_s(self) -> float:
+        """Return how long to wait for a request: no longer than until a timer runs down."""
+        wait_s = min(self._max_interval, LONGEST_WAIT_S)
+        expiration_s = self.next_expiration_time()
+        return wait_s if expiration_s is None else min(wait_s, max(SHORTEST_WAIT_S, expiration_s - now_s()))
+
+    def _end(self, worker_id: Any, expired: list[TimerRequest]) -> bool:  # noqa: ANN401  # as above
+        scopes = ", ".join(repr(request.scope_id) for request in expired)
+        try:
+            done = self._reap_worker(worker_id)
+        except Exception:  # noqa: BLE001  # anybody's code
+            _log.exception("worker %s is over its time for %s; ending it failed", worker_id, scopes)
+            return True
+        if done:
+            _log.warning("worker %s was over its time for %s: ended", worker_id, scopes)
+        return done
+
+
+_client: TimerClient | None = None
+
+
+def configure(timer_client: TimerClient) -> None:
+    """Have `expires` set timers with this client, in this process."""
+    global _client  # torch's interface: one client for a process
+    _client = timer_client
+
+
+@contextmanager
+def expires(after: float, scope: str | None = None, client: TimerClient | None = None) -> Iterator[None]:
+    """Give the block `after` seconds; a worker that is then still in it is ended by the server.
+
+    Args:
+        after: Seconds.
+        scope: The timer's name, which blocks that are open at the same time must not share; default: the caller's
+            `file#line`.
+        client: Default: the one of `configure`.
+
+    Raises:
+        RuntimeError: there is no client.
+    """
+    client = _client if client is None else client
+    if client is None:
+        raise RuntimeError("no timer client. Try: elastic_core.timer.configure(client) first")
+    if scope is None:
+        caller = sys._getframe(2)  # past contextlib's; `inspect` would read the caller's source
+        scope = f"{caller.f_code.co_filename}#{caller.f_lineno}"
+    client.acquire(scope, now_s() + after)
+    try:
+        yield
+    finally:
+        client.release(scope)

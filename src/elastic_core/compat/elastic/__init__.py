@@ -1,1 +1,0 @@
-"""`torch.distributed.elastic`, by ours: the same module paths, each a re-export."""

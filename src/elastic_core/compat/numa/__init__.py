@@ -1,1 +1,0 @@
-"""torch.numa, under its name."""
