@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from elastic_core.agent.placing import Placing
+from elastic_core.agent.run_decision import FailureContext
 from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.errors import ConfigError, WorkerError, is_momentary
 from elastic_core.failure.runner import PolicyRunner
@@ -41,7 +41,7 @@ def caused(error, cause):
 @pytest.mark.parametrize("kind", [WorkerError, ConfigError])
 def test_workers_that_were_refused_for_a_moment_are_worth_another_try(name, kind):
     error = caused(kind("can't be started"), OSError(getattr(errno, name), "no"))
-    failure = Placing(lambda: "n", SYSTEM_CLOCK).no_start(error, ROUND)
+    failure = FailureContext(lambda: "n", SYSTEM_CLOCK).no_start(error, ROUND)
     assert failure.retryable == (name in FOR_NOW)
 
 

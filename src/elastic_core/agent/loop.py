@@ -1,10 +1,10 @@
-"""The shell around the agent machine: it carries events in and commands out, on one thread.
+"""The shell around the agent machine: events in, commands out, on one thread.
 
-Everything that can be decided is decided in `machine`; everything here is wiring. Other threads only post to the
-reactor.
+All that can be decided is decided in `machine`; all here is wiring. Other threads only post to the reactor.
 """
 
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import assert_never
@@ -15,17 +15,13 @@ from elastic_core.agent.machine.states import AgentState, Created, Deciding, End
 from elastic_core.agent.machine.steps import PEERS_SETTLE_S
 from elastic_core.agent.machine.table import advance
 from elastic_core.agent.parts import AgentOptions, AgentResult, Plan, Reporter, Workers
-from elastic_core.agent.placing import Placing
 from elastic_core.agent.rendezvous_thread import RendezvousThread
-from elastic_core.agent.run_decision import RunDecision
-from elastic_core.agent.signals import Signals
-from elastic_core.agent.stopping import Stopping
-from elastic_core.agent.timers import Timers
+from elastic_core.agent.run_decision import FailureContext, RunDecision
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ElasticError, WorkerError, is_momentary
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.runner import HookRunner
-from elastic_core.reactor import Reactor
+from elastic_core.reactor import Reactor, Timer
 from elastic_core.types import (
     Decision,
     Failure,
@@ -67,11 +63,11 @@ class Agent:
         prepare: Callable[[Round, Callable[[], None]], None] = lambda round_, done: done(),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Wire the parts; nothing runs yet.
+        """Wire the parts.
 
-        `note_workers` hears which worker pids exist; `adopted` reaps children that came to us as a subreaper;
-        `fence_passed` tells whether the guard had to end the workers by a time, as this process was stopped;
-        `observe` hears of each step: the state that it led to, and why; `progress` returns the furthest step of this
+        `note_workers` takes the worker pids that exist; `adopted` reaps children that came to us as a subreaper;
+        `fence_passed` returns whether the guard had to end the workers by a time, as this process was stopped;
+        `observe` takes each step: the state that it led to, and why; `progress` returns the furthest step of this
         node's workers; `prepare` has made what a round's workers need on disk, and calls back.
         """
         self._options = options
@@ -92,23 +88,23 @@ class Agent:
         self._state: AgentState = Created()
         self._events: deque[m.AgentEvent] = deque()
         self._dispatching = False
-        self._timers = Timers(reactor, lambda name: self.dispatch(m.TimerFired(name=name)))
+        self._timers = _Timers(reactor, lambda name: self.dispatch(m.TimerFired(name=name)))
         self._round: Round | None = None
         self._exits: list[WorkerExit] = []
         self._restart_count = 0
         self._question = 0
         self._turned_s = self._join_s = self._formed_s = clock.monotonic_s()
-        self._stopping = Stopping(
+        self._ladder = _StopLadder(
             workers=workers, reporter=reporter, hooks=hooks, longest_grace_s=options.shutdown_timeout_s, clock=clock
         )
-        self._placing = Placing(lambda: self._node_id, clock, progress=progress)
+        self._context = FailureContext(lambda: self._node_id, clock, progress=progress)
         self._run_decision = RunDecision(
-            reader=reporter,
+            reporter=reporter,
             rendezvous=rendezvous,
             policy=policy,
             hooks=hooks,
             clock=clock,
-            placing=self._placing,
+            context=self._context,
         )
         self._restarting = False
         self._failed_code: int | None = None
@@ -119,7 +115,7 @@ class Agent:
     def run(self) -> AgentResult:
         """Run to the end. Threading: the caller's; on the main thread, signals are handled until it returns."""
         options = self._options
-        Signals(options, dispatch=self.dispatch, child_ended=self._child_ended).handle(self._reactor)
+        _Signals(options, dispatch=self.dispatch, child_ended=self._child_ended).handle(self._reactor)
         self._hooks.tell(
             m.AgentStarted(run_id=options.run_id, node_id=options.node_id, run_dir=options.run_dir, pid=options.pid)
         )
@@ -165,7 +161,7 @@ class Agent:
         now_s = self._clock.monotonic_s()
         self._journal.add(event, now_s)
         if isinstance(event, m.RoundChanged) and isinstance(event.change, StopOrdered):
-            self._run_decision.heard()
+            self._run_decision.stop_ordered()
         step = advance(self._state, event, now_s=now_s)
         self._state = step.state
         self._reason = step.reason
@@ -206,7 +202,7 @@ class Agent:
 
     def on_workers_stopped(self) -> None:
         """Take the end of the stop ladder from the group."""
-        self._stopping.ended()
+        self._ladder.ended()
         self.dispatch(m.WorkersStopped())
 
     # --- commands
@@ -227,20 +223,20 @@ class Agent:
                 self._formed_s = self._clock.monotonic_s()
                 # From here on it is the round that failures are about, whether or not its workers ever start.
                 self._round = round_
-                self._placing.joined(round_)
-                self._stopping.begin_round()
+                self._context.joined(round_)
+                self._ladder.begin_round()
                 self._run_decision.begin_round()
                 self._hooks.ask_start(m.WorkersStarting(round=round_, restart_count=count), self._on_start_answer)
             case m.SpawnWorkers():
                 self._spawn(command)
             case m.StopWorkers():
-                self._stopping.stop(command, self._round_index)
+                self._ladder.stop(command, self._round_index)
             case m.ShortenGrace(grace_s=grace_s):
-                self._stopping.shorten(grace_s)
+                self._ladder.shorten(grace_s)
             case m.AnnounceDrain(signum=signum):
-                self._stopping.announce_drain(signum)
+                self._ladder.announce_drain(signum)
             case m.KillWorkers():
-                self._stopping.kill()
+                self._ladder.kill()
             case m.ForwardSignal(signum=signum):
                 self._workers.forward(signum)
             case m.Examine(exits=exits, round=round_):
@@ -249,9 +245,9 @@ class Agent:
                 self._ask_policy(failure, history)
             case m.RecordIncident(failure=failure, decision=decision, evidence=evidence):
                 if evidence:
-                    self._run_decision.tell_decision(failure, decision)
+                    self._run_decision.publish_decision(failure, decision)
                 self._failed_code = self._reporter.record(
-                    self._round, self._exits, failure, decision, evidence=evidence, stop_s=self._stopping.took_s
+                    self._round, self._exits, failure, decision, evidence=evidence, stop_s=self._ladder.took_s
                 )
                 self._restarting = isinstance(decision, Restart)
             case m.PublishDecision(failure=failure, decision=decision):
@@ -261,7 +257,7 @@ class Agent:
             case m.ReportDecision(failure=failure, decision=decision, evidence=evidence):
                 self._reporter.followed(failure, decision, evidence)
                 if evidence:
-                    self._run_decision.tell_decision(failure, decision)
+                    self._run_decision.publish_decision(failure, decision)
             case m.OrderStop(failure=failure):
                 assert self._round is not None
                 self._run_decision.order_stop(self._placed(failure), self._round, self._exits, self._restart_count)
@@ -311,11 +307,11 @@ class Agent:
 
     def _spawn(self, command: m.SpawnWorkers) -> None:
         self._restart_count = command.restart_count
-        self._placing.spawning()
+        self._context.spawning()
         try:
             self._start_workers(command)
         except ElasticError as err:
-            failure = self._placing.no_start(err, command.round)
+            failure = self._context.no_start(err, command.round)
             self.dispatch(m.SpawnFailed(failure=failure, alive=self._workers.alive))
             return
         self._note_alive()
@@ -337,7 +333,7 @@ class Agent:
             raise WorkerError(f"the workers can't be started: {err}") from err
 
     def _examine(self, exits: tuple[WorkerExit, ...], round_: Round) -> Failure:
-        return self._placing.of_worker(self._reporter.examine(round_, exits, self._restart_count), exits, round_)
+        return self._context.of_worker(self._reporter.examine(round_, exits, self._restart_count), exits, round_)
 
     # --- one decision for the whole run
 
@@ -370,7 +366,7 @@ class Agent:
     def _decide_alone(self, command: m.DecideAlone) -> None:
         failure = self._seen(command.round, final=True).failure
         if failure is None:
-            failure = self._placing.no_store(command.reason, command.round)
+            failure = self._context.no_store(command.reason, command.round)
         if command.final:
             self.dispatch(m.DecisionMade(failure=failure, decision=Stop(reason=command.reason, rule="store")))
         else:
@@ -393,12 +389,12 @@ class Agent:
         return -1 if self._round is None else self._round.index
 
     def _placed(self, failure: Failure) -> Failure:
-        return self._placing.of_machine(failure, self._round)
+        return self._context.of_machine(failure, self._round)
 
     def _ask_policy(self, failure: Failure, history: tuple[Failure, ...]) -> None:
         stamped = self._placed(failure)
-        self._run_decision.ask_anew()
-        self._run_decision.tell_failure(stamped)
+        self._run_decision.begin_failure()
+        self._run_decision.publish_failure(stamped)
         self._question += 1
         asked = self._question
 
@@ -407,7 +403,126 @@ class Agent:
                 return  # settled meanwhile: by the user, or for the whole run
             if isinstance(decision, Ignore) or not self._hands_over:
                 self._reporter.decided(stamped, decision, fallback_reason)
-                self._run_decision.tell_decision(stamped, decision, fallback_reason)
+                self._run_decision.publish_decision(stamped, decision, fallback_reason)
             self.dispatch(m.DecisionMade(failure=stamped, decision=decision))
 
         self._policy.decide(stamped, history, decide)
+
+
+class _StopLadder:
+    """The stop ladder of this node's workers: its grace period, and what hooks and people get of it."""
+
+    def __init__(
+        self, *, workers: Workers, reporter: Reporter, hooks: HookRunner, longest_grace_s: float, clock: Clock
+    ) -> None:
+        self._workers = workers
+        self._reporter = reporter
+        self._hooks = hooks
+        self._longest_grace_s = longest_grace_s
+        self._clock = clock
+        self._began_s = self._ends_s = clock.monotonic_s()
+        self.took_s: float | None = None
+        """How long the workers of this round took to stop; None: they have not."""
+
+    def begin_round(self) -> None:
+        """Forget how long the last round's workers took."""
+        self.took_s = None
+
+    def stop(self, command: m.StopWorkers, round_index: int) -> None:
+        """Begin the stop ladder."""
+        grace_s = self._grace_s(command.grace_s)
+        self._began_s = self._clock.monotonic_s()
+        self._ends_s = self._began_s + grace_s
+        if command.drain:
+            self._announce(command.signum, grace_s)
+        self._hooks.tell(m.WorkersStopping(round_index=round_index, reason=command.reason, grace_s=grace_s))
+        self._workers.stop(command.signum, grace_s=grace_s)
+
+    def shorten(self, bound_s: float) -> None:
+        """Give the workers no longer than this from now on."""
+        grace_s = self._grace_s(bound_s)
+        self._ends_s = min(self._ends_s, self._clock.monotonic_s() + grace_s)
+        self._workers.stop(signal.SIGTERM, grace_s=grace_s)
+
+    def kill(self) -> None:
+        """Cut the ladder short, as the user asked."""
+        self._reporter.notice("second signal: killing the workers")
+        self._workers.kill()
+
+    def announce_drain(self, signum: int) -> None:
+        """Announce that the user wants an end of what is being stopped already."""
+        self._announce(signum, max(0.0, self._ends_s - self._clock.monotonic_s()))
+
+    def ended(self) -> None:
+        """Note the end of the ladder."""
+        self.took_s = self._clock.monotonic_s() - self._began_s
+
+    def _grace_s(self, bound_s: float | None) -> float:
+        return self._longest_grace_s if bound_s is None else min(self._longest_grace_s, max(0.0, bound_s))
+
+    def _announce(self, signum: int, grace_s: float) -> None:
+        self._hooks.tell(m.Draining(signum=signum, deadline_s=grace_s))
+        if self._workers.alive:
+            name, count = signal.Signals(signum).name, len(self._workers.alive)
+            workers = "1 worker" if count == 1 else f"{count} workers"
+            self._reporter.notice(f"{name}: stopping {workers}, at most {round(grace_s, 1):g} s; a second signal kills")
+
+
+class _Signals:
+    """The signals that the agent takes while it runs, as events of the machine.
+
+    Args:
+        options: Which of them stop the job, and which are the workers' to have.
+        dispatch: Takes an event.
+        child_ended: Called when some child has ended.
+    """
+
+    def __init__(
+        self, options: AgentOptions, *, dispatch: Callable[[m.AgentEvent], None], child_ended: Callable[[], None]
+    ) -> None:
+        self._options = options
+        self._dispatch = dispatch
+        self._child_ended = child_ended
+
+    def handle(self, reactor: Reactor) -> None:
+        """Take them from now on, until the reactor is closed."""
+        if threading.current_thread() is not threading.main_thread():
+            return  # Python delivers signals to the main thread only; they stay its owner's business
+        # A signal that was ignored when we were started (nohup) stays ignored, here and in the workers.
+        asked = (*self._options.stop_signals, *self._options.forwarded_signals)
+        wanted = [signum for signum in asked if signal.getsignal(signum) is not signal.SIG_IGN]
+        reactor.handle_signals([*wanted, signal.SIGCHLD], self._take)
+
+    def _take(self, signum: int) -> None:
+        if signum == signal.SIGCHLD:
+            self._child_ended()
+        elif signum == signal.SIGINT and self._options.keep_interrupt:
+            return
+        elif signum in self._options.stop_signals:
+            self._dispatch(m.StopRequested(signum=signum))
+        else:
+            self._dispatch(m.SignalForwarded(signum=signum))
+
+
+class _Timers:
+    """The machine's timers, at most one of each name; `fired` takes the name of one that has run down."""
+
+    def __init__(self, reactor: Reactor, fired: Callable[[str], None]) -> None:
+        self._reactor = reactor
+        self._fired = fired
+        self._pending: dict[str, Timer] = {}
+
+    def set(self, name: str, delay_s: float) -> None:
+        """Begin, or begin anew."""
+        self.cancel(name)
+        self._pending[name] = self._reactor.call_later(delay_s, lambda: self._fire(name))
+
+    def cancel(self, name: str) -> None:
+        """Forget it, if it is set."""
+        timer = self._pending.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _fire(self, name: str) -> None:
+        self._pending.pop(name, None)
+        self._fired(name)

@@ -1,17 +1,26 @@
-"""What the agent's loop is wired to: its workers, its reporter, its options, and what it gives back."""
+"""The parts that the agent's loop is wired to, its options, and its result."""
 
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from elastic_core import messages as m
 from elastic_core.agent.machine.states import Ending
-from elastic_core.agent.run_decision import Reader
 from elastic_core.multiprocessing.spec import WorkerLaunch
-from elastic_core.types import Decision, Failure, Record, Restart, Round, Stop, WorkerExit
+from elastic_core.types import (
+    Decision,
+    FailedWorker,
+    Failure,
+    NodeReport,
+    Record,
+    Restart,
+    Round,
+    Stop,
+    WorkerExit,
+)
 
 Plan = Callable[[m.SpawnWorkers], list[WorkerLaunch]]
-"""What to start, for a round."""
+"""Gives the workers to start for a round."""
 
 
 class Workers(Protocol):
@@ -48,19 +57,35 @@ class Workers(Protocol):
         ...
 
 
-class Reporter(Reader, Protocol):
-    """Reads what failed workers left, and tells people."""
+class Reporter(Protocol):
+    """The reader of what failed workers left, and the launcher's own lines."""
+
+    def failed_workers(self) -> tuple[FailedWorker, ...]:
+        """Return what the last examination found."""
+        ...
+
+    def report(self, round_: Round, exits: Sequence[WorkerExit], restart_count: int, *, ordered_s: float) -> NodeReport:
+        """Return what this node has seen, for a decision about the whole run."""
+        ...
+
+    def merge(self, reports: Sequence[NodeReport], restarts: int) -> tuple[Failure, str]:
+        """Return the first cause among those of all nodes, and what is known of it, as text."""
+        ...
+
+    def notice(self, text: str) -> None:
+        """Print one line."""
+        ...
 
     def examine(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int) -> Failure:
         """Return the first cause."""
         ...
 
     def decided(self, failure: Failure, decision: Decision, fallback_reason: str) -> None:
-        """Say what happens next."""
+        """Print what happens next."""
         ...
 
     def followed(self, failure: Failure, decision: Restart | Stop, evidence: str) -> None:
-        """Say what was decided for the whole run."""
+        """Print what was decided for the whole run."""
         ...
 
     def restarted(self, *, rendezvous_s: float, start_s: float) -> None:
@@ -82,7 +107,7 @@ class Reporter(Reader, Protocol):
 
 
 class AgentOptions(Record, frozen=True, kw_only=True):
-    """What the loop itself needs to know."""
+    """The loop's own settings."""
 
     run_id: str
     node_id: str

@@ -1,21 +1,21 @@
-"""This node's part in the one decision about a failure: what it says that it saw, and the decision, if it is asked."""
+"""A failure on its way from this node's evidence to a decision: where and when it was, and who is asked about it."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
 from elastic_core import messages as m
-from elastic_core.agent.placing import Placing
+from elastic_core.agent.parts import Reporter
 from elastic_core.agent.rendezvous_thread import RendezvousThread
 from elastic_core.clock import Clock
+from elastic_core.errors import ElasticError, is_momentary
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.history import spent
 from elastic_core.hooks.runner import HookRunner
 from elastic_core.types import (
     Decision,
-    FailedWorker,
     Failure,
+    FailureClass,
     Ignore,
     NodeReport,
     Restart,
@@ -24,63 +24,133 @@ from elastic_core.types import (
     WorkerExit,
 )
 
+NO_STORE_CODE = 4
 
-class Reader(Protocol):
-    """Reads what failed workers left."""
 
-    def failed_workers(self) -> tuple[FailedWorker, ...]:
-        """Return what the last examination found."""
-        ...
+class FailureContext:
+    """Where and when a failure was: which node, how far into the run, how long after its workers' start.
 
-    def report(self, round_: Round, exits: Sequence[WorkerExit], restart_count: int, *, heard_s: float) -> NodeReport:
-        """Return what this node has seen, for a decision about the whole run."""
-        ...
+    It fills these fields in, and makes the failures that no worker has. Threading: the supervisor's thread only.
 
-    def merge(self, reports: Sequence[NodeReport], restarts: int) -> tuple[Failure, str]:
-        """Return the first cause among those of all nodes, and what is known of it, as text."""
-        ...
+    Args:
+        node_id: Returns this node's id as the others of its last round know it.
+        progress: Returns the furthest step of this node's workers, None: not known.
+        clock: This node's.
+    """
 
-    def notice(self, text: str) -> None:
-        """Print one line."""
-        ...
+    def __init__(
+        self, node_id: Callable[[], str], clock: Clock, *, progress: Callable[[], int | None] = lambda: None
+    ) -> None:
+        # Counts from now on, until there is a round that knows how old the run is.
+        self._node_id = node_id
+        self.progress = progress
+        self._clock = clock
+        self._began_s = self.spawned_s = clock.monotonic_s()
+
+    def joined(self, round_: Round) -> None:
+        """Take the run's age from a round that was formed just now: policies compare failures of different nodes."""
+        if round_.counts is not None and round_.counts.at_s is not None:
+            self._began_s = self._clock.monotonic_s() - round_.counts.at_s
+
+    def spawning(self) -> None:
+        """Take note that workers are started now."""
+        self.spawned_s = self._clock.monotonic_s()
+
+    def of_worker(self, failure: Failure, exits: Sequence[WorkerExit], round_: Round) -> Failure:
+        """Return a worker's failure, with when that worker ended: not when its evidence had settled and was read."""
+        at_s = next((exit.at_s for exit in exits if exit.local_rank == failure.local_rank), None)
+        if at_s is None:  # it hangs, and has not ended
+            at_s = exits[0].at_s if exits else self._clock.monotonic_s()
+        return replace(
+            failure,
+            node_id=round_.node_id or failure.node_id or self._node_id(),
+            at_s=at_s - self._began_s,
+            uptime_s=at_s - self.spawned_s,
+            progress=self.progress(),
+            membership_changes=None if round_.counts is None else round_.counts.membership_changes,
+        )
+
+    def of_machine(self, failure: Failure, round_: Round | None) -> Failure:
+        """Return a failure that the machine made up, with where and when."""
+        if failure.node_id:
+            return failure
+        return replace(self.of_run(failure, round_), node_id=self._node_id(), progress=self.progress())
+
+    def of_run(self, failure: Failure, round_: Round | None) -> Failure:
+        """Return a failure that is no node's own, with when, and in a round of how many nodes."""
+        count = None if round_ is None else round_.node_count
+        at_s = self._clock.monotonic_s() - self._began_s
+        return replace(failure, at_s=at_s, node_count=failure.node_count or count)
+
+    def no_start(self, err: ElasticError, round_: Round) -> Failure:
+        """Return the failure of workers that could not be started; another try can mend what was refused for now."""
+        return Failure(
+            failure_class=FailureClass.START_UP,
+            summary=str(err),
+            node_id=self._node_id(),
+            round_index=round_.index,
+            node_count=round_.node_count,
+            at_s=self.spawned_s - self._began_s,
+            uptime_s=0.0,
+            exit_code=err.exit_code,
+            message=str(err),
+            retryable=is_momentary(err),
+        )
+
+    def no_store(self, reason: str, round_: Round) -> Failure:
+        """Return the failure of a run whose store is gone."""
+        return Failure(
+            failure_class=FailureClass.STORE,
+            summary=reason,
+            node_id=self._node_id(),
+            round_index=round_.index,
+            node_count=round_.node_count,
+            progress=self.progress(),
+            at_s=self._clock.monotonic_s() - self._began_s,
+            uptime_s=0.0,
+            exit_code=NO_STORE_CODE,
+            message=reason,
+        )
 
 
 class RunDecision:
-    """Tells the run and the hooks of a round's failure, each once. Threading: the supervisor's thread only."""
+    """This node's part in the one decision about a failure: its evidence, and the decision where it is asked for one.
+
+    Hooks and the run get a round's failure once each. Threading: the supervisor's thread only.
+    """
 
     def __init__(
         self,
         *,
-        reader: Reader,
+        reporter: Reporter,
         rendezvous: RendezvousThread,
         policy: PolicyRunner,
         hooks: HookRunner,
         clock: Clock,
-        placing: Placing,
+        context: FailureContext,
     ) -> None:
-        """Wire it; `begin_round` comes first."""
-        self._reader = reader
+        self._reporter = reporter
         self._rendezvous = rendezvous
         self._policy = policy
         self._hooks = hooks
         self._clock = clock
-        self._placing = placing
+        self._context = context
         self.begin_round()
 
     def begin_round(self) -> None:
         """Forget the last round."""
-        self._heard_s: float | None = None
+        self._ordered_s: float | None = None
         self._cause: Failure | None = None
         self._seen = self._taken = False
 
-    def heard(self) -> None:
-        """Take note that this node orders the stop, or hears of it: its failures are so much older than now."""
-        if self._heard_s is None:
-            self._heard_s = self._clock.monotonic_s()
+    def stop_ordered(self) -> None:
+        """Note when this node ordered the stop, or was ordered to: its failures are so much older than now."""
+        if self._ordered_s is None:
+            self._ordered_s = self._clock.monotonic_s()
 
     def order_stop(self, failure: Failure, round_: Round, exits: Sequence[WorkerExit], restart_count: int) -> None:
-        """Have all nodes stop, and say what is known so far."""
-        self.heard()
+        """Have all nodes stop, and report what is known so far."""
+        self.stop_ordered()
         if failure.local_rank is None:
             self._cause = failure
         report = self.report(round_, exits, restart_count, final=False)
@@ -88,26 +158,26 @@ class RunDecision:
 
     def report(self, round_: Round, exits: Sequence[WorkerExit], restart_count: int, *, final: bool) -> NodeReport:
         """Return what this node has seen of the round."""
-        heard_s = self._clock.monotonic_s() if self._heard_s is None else self._heard_s
-        report = self._reader.report(round_, exits, restart_count, heard_s=heard_s)
+        ordered_s = self._clock.monotonic_s() if self._ordered_s is None else self._ordered_s
+        report = self._reporter.report(round_, exits, restart_count, ordered_s=ordered_s)
         if report.failure is not None:
-            failure = self._placing.of_worker(report.failure, exits, round_)
+            failure = self._context.of_worker(report.failure, exits, round_)
             report = replace(report, failure=failure)
-            self.tell_failure(failure)
+            self.publish_failure(failure)
         elif self._cause is not None:
             report = replace(report, failure=self._cause)
-        return replace(report, final=final, progress=self._placing.progress())
+        return replace(report, final=final, progress=self._context.progress())
 
     def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure], question: str) -> None:
         """Have the policy decide for all nodes; this one may have had no part in the round."""
         restarts = max(spent(history), sum(isinstance(past.decision, Restart) for past in history))
-        failure, evidence = self._reader.merge(reports, restarts)
+        failure, evidence = self._reporter.merge(reports, restarts)
         if not failure.node_id:
-            failure = self._placing.of_run(failure, None)
+            failure = self._context.of_run(failure, None)
 
         def answer(decision: Decision, fallback_reason: str) -> None:
             if fallback_reason:
-                self._reader.notice(f"{fallback_reason}; the built-in policy 'intensity' decided in its place")
+                self._reporter.notice(f"{fallback_reason}; the built-in policy 'intensity' decided in its place")
             if isinstance(decision, Ignore):  # the node where it failed had not: all workers are gone
                 decision = Stop(reason="there is no worker to go on with", rule=decision.rule)
             self._rendezvous.answer(decision, failure, evidence, question)
@@ -116,19 +186,19 @@ class RunDecision:
 
     # --- the hooks
 
-    def ask_anew(self) -> None:
-        """Let the next failure, and what is decided about it, be told again: another one of the same round."""
+    def begin_failure(self) -> None:
+        """Let hooks have the next failure, too, and what is decided about it: another one of the same round."""
         self._seen = self._taken = False
 
-    def tell_failure(self, failure: Failure) -> None:
-        """Tell the hooks what failed, unless they know."""
+    def publish_failure(self, failure: Failure) -> None:
+        """Give the hooks the failure, once."""
         if not self._seen:
             self._seen = True
-            workers = () if failure.local_rank is None else self._reader.failed_workers()
+            workers = () if failure.local_rank is None else self._reporter.failed_workers()
             self._hooks.tell(m.FailureSeen(failure=failure, workers=workers))
 
-    def tell_decision(self, failure: Failure, decision: Decision, fallback_reason: str = "") -> None:
-        """Tell the hooks what was decided, unless they know."""
+    def publish_decision(self, failure: Failure, decision: Decision, fallback_reason: str = "") -> None:
+        """Give the hooks the decision, once."""
         if not self._taken:
             self._taken = True
             policy = self._policy.name

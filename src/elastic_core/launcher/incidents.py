@@ -142,10 +142,10 @@ class IncidentReporter:
         failure = self.examine(round_, (), self._restarts)
         return replace(failure, node_id="", uptime_s=report.uptime_s)
 
-    def report(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int, *, heard_s: float) -> NodeReport:
+    def report(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int, *, ordered_s: float) -> NodeReport:
         """Return what the exits left, for a decision about the whole run.
 
-        `heard_s`: when this node ordered the stop, or heard of it, in monotonic seconds.
+        `ordered_s`: when this node ordered the stop, or heard of it, in monotonic seconds.
         """
         everyone = tuple(exits)
         self._node_id = round_.node_id or self._node_id
@@ -167,7 +167,7 @@ class IncidentReporter:
         return replace(
             told,
             failure=to_failure(incident, at_s=0.0, uptime_s=0.0),
-            age_s=heard_s - ended_s + (first.exited_ns - first.at_ns) / 1e9,
+            age_s=ordered_s - ended_s + (first.exited_ns - first.at_ns) / 1e9,
             collateral=first.origin is Origin.COLLATERAL,
             timed=first.exception is not None and first.exception.source in TIMED_SOURCES,
         )

@@ -103,9 +103,9 @@ class RunReporter:
         """Take a hang for the first cause, and return it as a failure that is not yet placed in time."""
         return self._incidents().hung(round_, report)
 
-    def report(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int, *, heard_s: float) -> NodeReport:
+    def report(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int, *, ordered_s: float) -> NodeReport:
         """Return what the exits left, for a decision about the whole run."""
-        return self._incidents().report(round_, exits, restart_count, heard_s=heard_s)
+        return self._incidents().report(round_, exits, restart_count, ordered_s=ordered_s)
 
     def merge(self, reports: Sequence[NodeReport], restarts: int) -> tuple[Failure, str]:
         """Return the first cause among those of all nodes, and what is known of it, as text for every node."""

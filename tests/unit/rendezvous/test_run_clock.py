@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.agent.placing import Placing
+from elastic_core.agent.run_decision import FailureContext
 from elastic_core.failure.evidence import run_incident
 from elastic_core.rendezvous.member.announce import heed
 from elastic_core.rendezvous.member.documents import ControlDocument, RosterEntry, RoundDocument
@@ -72,7 +72,7 @@ FAILURE = Failure(
 @pytest.mark.parametrize(("at_s", "expected_s"), [(100.0, 103.0), (None, 63.0)])
 def test_agent_places_failures_on_the_runs_clock_or_on_its_own_where_there_is_none(at_s, expected_s):
     clock = ManualClock()
-    placing = Placing(lambda: "a", clock, progress=lambda: 12)
+    placing = FailureContext(lambda: "a", clock, progress=lambda: 12)
     clock.advance(60.0)
     placing.joined(round_(at_s))
     clock.advance(1.0)
