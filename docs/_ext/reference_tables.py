@@ -337,7 +337,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "API_VERSION",
         "AgentServices",
     ),
-    "What plugins are built with": ("RendezvousSettings", "PolicySettings", "HookSettings", "OptionSpec"),
+    "What plugins are built with": ("RendezvousSettings", "PolicySettings", "HookSettings", "OptionSpec", "RunOption"),
     "Waiting": ("WaitBudget", "Interrupt", "Clock", "SystemClock", "SYSTEM_CLOCK"),
     "Stores": (
         "Topic",
@@ -392,7 +392,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "Stop",
         "Ignore",
     ),
-    "What hooks answer": ("AddEnvironment", "Refuse"),
+    "What hooks may do": ("Power", "Launches", "LaunchChange", "AddEnvironment", "Refuse"),
     "Moments": (
         "Moment",
         *(event.__name__ for event in METHODS),

@@ -4,6 +4,7 @@ from elastic_core.types import (
     Decision,
     FailedWorker,
     Failure,
+    LaunchChange,
     Record,
     Restart,
     Round,
@@ -58,9 +59,9 @@ class RoundChanged(Record, frozen=True, kw_only=True):
 
 
 class StartAllowed(Record, frozen=True, kw_only=True):
-    """Hooks were asked; `variables` are theirs, for every worker."""
+    """Hooks were asked; `changes` are theirs, by local rank; empty: none."""
 
-    variables: tuple[tuple[str, str], ...] = ()
+    changes: tuple[LaunchChange, ...] = ()
 
 
 class StartRefused(Record, frozen=True, kw_only=True):
@@ -200,7 +201,7 @@ class SpawnWorkers(Record, frozen=True, kw_only=True):
     round: Round
     restart_count: int
     membership_changes: int
-    variables: tuple[tuple[str, str], ...] = ()
+    changes: tuple[LaunchChange, ...] = ()
 
 
 class StopWorkers(Record, frozen=True, kw_only=True):
@@ -416,10 +417,12 @@ class RoundJoined(Record, frozen=True, kw_only=True):
 
 
 class WorkersStarting(Record, frozen=True, kw_only=True):
-    """Workers are about to be started; a hook may answer `AddEnvironment` or `Refuse`."""
+    """Workers are about to be started; a hook may answer `Launches`, `AddEnvironment` or `Refuse`."""
 
     round: Round
     restart_count: int
+    dry_run: bool = False
+    """The answer is only shown (`--dry-run`), by a process that starts nothing."""
 
 
 class WorkersStarted(Record, frozen=True, kw_only=True):

@@ -6,11 +6,11 @@ nanoseconds since the Unix epoch.
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-API_VERSION = 1
+API_VERSION = 2
 """The version of the plugin interfaces; each plugin class states the one that it was written for."""
 
 
@@ -193,6 +193,26 @@ class OptionSpec(Record, frozen=True, kw_only=True):
     help: str = ""
 
 
+class RunOption(OptionSpec, frozen=True, kw_only=True):
+    """An option of a hook that is a flag of `elastic run`: an entry point of group `elastic_core.options`.
+
+    `name` with underscores; the entry point has the flag's name, with dashes. A `bool` takes no value on the command
+    line. The module that declares it is imported where the flag, its variable, or help is wanted: it imports nothing
+    but `elastic_core.api`.
+    """
+
+    hook: str
+    """Where the hook's class is, `package.module:Class`: imported and built only where one of its options is given."""
+    heading: str = ""
+    """Under which the help has it; empty: the distribution's name."""
+    metavar: str = ""
+    """What stands for the value in the help; empty: the unit, or the type."""
+    choices: tuple[str, ...] = ()
+    """The values that there are; empty: any."""
+    minimum: float | None = None
+    """The least value of a number; None: any."""
+
+
 class RendezvousSettings(Record, frozen=True, kw_only=True):
     """What a rendezvous plugin is built with. `options` holds its declared options, converted, defaults filled in."""
 
@@ -255,6 +275,10 @@ class HookSettings(Record, frozen=True, kw_only=True):
     run_id: str = ""
     run_dir: str = ""
     options: Mapping[str, str | int | float | bool | None] = {}
+    local_world_size: int = 1
+    """How many workers this node has."""
+    devices: tuple[str, ...] = ()
+    """`--devices`, as entries of the visible-devices variable; empty: as inherited."""
 
 
 class HandlerSettings(Record, frozen=True, kw_only=True):
@@ -495,10 +519,48 @@ Decision = Restart | Stop | Ignore
 # --- hooks ---
 
 
+class Power(enum.StrEnum):
+    """What a hook may do beside observing; a class states its own in `powers`."""
+
+    LAUNCHES = "launches"
+    """Change what is started: answer `on_workers_starting` with `Launches` or `AddEnvironment`."""
+    REFUSAL = "refusal"
+    """Keep this node out: answer `on_joining` or `on_workers_starting` with `Refuse`."""
+
+
 class AddEnvironment(Record, frozen=True, kw_only=True):
     """Answer to `on_workers_starting`: variables to add to every worker of this node."""
 
     variables: Mapping[str, str]
+
+
+class LaunchChange(Record, frozen=True, kw_only=True):
+    """What a hook changes about the start of one worker."""
+
+    environment: Mapping[str, str] = {}
+    """Variables to add; those that say what the worker is are the agent's."""
+    processors: frozenset[int] | None = None
+    """Those that it may run on, from its first instruction on; None: as inherited."""
+    command: tuple[str, ...] = ()
+    """A program with its arguments to put in front of the worker's command, as `numactl` or a profiler is."""
+
+
+class Launches(Record, frozen=True, kw_only=True):
+    """Answer to `on_workers_starting`: what to change about the start of this node's workers, by local rank."""
+
+    workers: Mapping[int, LaunchChange]
+
+
+def merged_changes(changes: Sequence[LaunchChange]) -> LaunchChange:
+    """Return what several hooks change about one worker: of two values the later, of two commands both, in order."""
+    environment: dict[str, str] = {}
+    processors: frozenset[int] | None = None
+    command: tuple[str, ...] = ()
+    for change in changes:
+        environment |= change.environment
+        processors = processors if change.processors is None else change.processors
+        command += change.command
+    return LaunchChange(environment=environment, processors=processors, command=command)
 
 
 class Refuse(Record, frozen=True, kw_only=True):

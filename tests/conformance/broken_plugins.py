@@ -18,7 +18,10 @@ from elastic_core.api import (
     Failure,
     FailureHandler,
     Ignore,
+    LaunchChange,
+    Launches,
     OptionSpec,
+    Power,
     Refuse,
     Restart,
     Stop,
@@ -216,14 +219,37 @@ class AnswersWhereNobodyAsks(Listener):
 
 @broken(HOOKS, "answers_are_what_the_moment_allows")
 class SetsARank(Listener):
+    powers = frozenset({Power.LAUNCHES})
+
     def on_workers_starting(self, event):
         return AddEnvironment(variables={"RANK": "0"})
 
 
 @broken(HOOKS, "answers_are_what_the_moment_allows")
 class SetsANumber(Listener):
+    powers = frozenset({Power.LAUNCHES})
+
     def on_workers_starting(self, event):
         return AddEnvironment(variables={"THREADS": 4})
+
+
+@broken(HOOKS, "answers_are_what_the_moment_allows")
+class RefusesWithoutThePower(Listener):
+    def on_joining(self, event):
+        return Refuse(reason="too hot")
+
+
+@broken(HOOKS, "answers_are_what_the_moment_allows")
+class PutsAWordBefore(Listener):
+    powers = frozenset({Power.LAUNCHES})
+
+    def on_workers_starting(self, event):
+        return Launches(workers={0: LaunchChange(command="numactl")})
+
+
+@broken(HOOKS, "the_powers_are_stated_well")
+class StatesAWord(Listener):
+    powers = frozenset({"everything"})
 
 
 @broken(HOOKS, "fields_of_later_versions_do_no_harm")

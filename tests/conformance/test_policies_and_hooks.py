@@ -5,7 +5,7 @@ import pytest
 from elastic_core.api import AgentHook, HookSettings, PolicySettings
 from elastic_core.failure.intensity import Intensity
 from elastic_core.history import HISTORY_LIMIT
-from elastic_core.hooks import runner
+from elastic_core.hooks import launches, runner
 from elastic_core.testing import AgentHookConformance, FailureHandlerConformance
 from elastic_core.testing.conformance import failure as policy_kit
 from elastic_core.testing.conformance import hook as hook_kit
@@ -52,6 +52,6 @@ def test_the_kit_knows_how_long_a_history_is():
 
 def test_the_kit_knows_the_same_moments_and_variables_as_the_agent():
     assert hook_kit.METHODS == runner.METHODS
-    assert hook_kit.RESERVED == runner.RESERVED
-    assert hook_kit.RESERVED_PREFIXES == runner.RESERVED_PREFIXES
+    assert hook_kit.RESERVED == launches.RESERVED
+    assert hook_kit.RESERVED_PREFIXES == launches.RESERVED_PREFIXES
     assert {name for name in dir(AgentHook) if name.startswith("on_")} == set(hook_kit.METHODS.values())

@@ -9,7 +9,7 @@ from elastic_core.hooks.handler import AgentHook
 from elastic_core.hooks.runner import HookRunner, HookStats, NamedHook
 from elastic_core.messages import AgentStarted, AgentStopped, FailureSeen, Joining, RoundJoined, WorkersStarting
 from elastic_core.reactor import Reactor
-from elastic_core.types import AddEnvironment, Failure, FailureClass, HookSettings, Refuse, Round
+from elastic_core.types import AddEnvironment, Failure, FailureClass, HookSettings, LaunchChange, Refuse, Round
 from patience import Deadline, kept
 
 DEADLINE_S = 0.5
@@ -229,7 +229,7 @@ def test_variables_of_all_hooks_are_gathered_and_reserved_ones_refused(bench):
     runner = bench.start(one=One, two=Two)
     runner.ask_start(STARTING, bench.hear)
     bench.until(lambda: bench.answers and len(bench.lines) == 2)
-    assert bench.answers == [({"NCCL_DEBUG": "INFO", "SITE": "b"}, None, "")]
+    assert bench.answers == [((LaunchChange(environment={"NCCL_DEBUG": "INFO", "SITE": "b"}),), None, "")]
     assert bench.lines == [
         "hook 'one' (fake-one 1): on_workers_starting may not set 'RANK': it is reserved, it says what the worker is",
         "hook 'one' (fake-one 1): on_workers_starting may not set 'A': name and value must be text",
@@ -244,7 +244,7 @@ def test_start_may_be_refused(bench):
     runner = bench.start(gate=Gate)
     runner.ask_start(STARTING, bench.hear)
     bench.until(lambda: bench.answers)
-    assert bench.answers == [({}, Refuse(reason="ECC errors"), "gate")]
+    assert bench.answers == [((), Refuse(reason="ECC errors"), "gate")]
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_environment_that_is_no_mapping_is_told(bench):
     runner = bench.start(odd=Odd)
     runner.ask_start(STARTING, bench.hear)
     bench.until(lambda: bench.answers and bench.lines)
-    assert bench.answers == [({}, None, "")]
+    assert bench.answers == [((), None, "")]
 
 
 def test_question_waits_for_what_was_told_before_it(bench):

@@ -152,7 +152,7 @@ def test_plugins_are_listed_with_what_is_wrong(monkeypatch, capsys):
         ("local", "rendezvous", "elastic-core", "0.1", "loaded"),
         ("bad", "hooks", "x", "2", "broken: ImportError: no y"),
     ]
-    fake_registry(monkeypatch, [types.SimpleNamespace(**dict(zip(names, row, strict=True))) for row in rows])
+    fake_registry(monkeypatch, [types.SimpleNamespace(**dict(zip(names, row, strict=True)), powers=()) for row in rows])
     assert main(["plugins"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(maxsplit=4) for line in lines] == [[name.upper() for name in names], *map(list, rows)]

@@ -3,7 +3,8 @@
 import pytest
 
 from elastic_core.hooks.handler import AgentHook
-from elastic_core.hooks.runner import METHODS, HookRunner, HookStats, NamedHook, fault_of_variable
+from elastic_core.hooks.launches import fault_of_variable
+from elastic_core.hooks.runner import METHODS, HookRunner, HookStats, NamedHook
 from elastic_core.messages import AgentStopped, Joining, WorkersStarting
 from elastic_core.types import HookSettings, Round
 
@@ -43,7 +44,7 @@ def test_without_anybody_to_ask_answers_come_at_once(hooks):
     runner.tell(AgentStopped(exit_code=0, reason=""))
     runner.close()
     runner.close()
-    assert heard == [(None, ""), ({}, None, "")]
+    assert heard == [(None, ""), ((), None, "")]
     assert runner.stats() == {named.name: HookStats() for named in hooks}
 
 

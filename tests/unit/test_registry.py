@@ -279,11 +279,14 @@ def test_backend_that_raises_at_import_is_named(install, source, needles):
 @pytest.mark.parametrize(
     ("source", "needles"),
     [
-        ("api_version = 1", ["Backend states no api_version of its own; 1 is needed"]),
-        ("api_version = 2", ["Backend states api_version 2; 1 is needed", "Try: pip install --upgrade elastic-core"]),
-        ("api_version = 0", ["states api_version 0; 1 is needed", "Try: pip install --upgrade fake-rdzv"]),
-        ("api_version = '1'", ["states api_version '1'; 1 is needed"]),
-        ("api_version = True", ["states api_version True; 1 is needed"]),
+        ("api_version = 1", ["Backend states no api_version of its own; 1 to 2 is needed"]),
+        (
+            "api_version = 3",
+            ["states api_version 3; 1 to 2 is needed", "Try: pip install --upgrade elastic-core"],
+        ),
+        ("api_version = 0", ["states api_version 0; 1 to 2 is needed", "Try: pip install --upgrade fake-rdzv"]),
+        ("api_version = '1'", ["states api_version '1'; 1 to 2 is needed"]),
+        ("api_version = True", ["states api_version True; 1 to 2 is needed"]),
     ],
 )
 def test_api_version_is_stated_by_the_class_itself(install, source, needles):

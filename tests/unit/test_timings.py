@@ -48,7 +48,7 @@ def test_a_run_with_one_round_is_told_in_four_lines():
             (100.040, m.StartRequested()),
             (100.041, m.JoinAllowed()),
             (100.043, m.RoundFormed(round=ROUND)),
-            (100.043, m.StartAllowed(variables=())),
+            (100.043, m.StartAllowed(changes=())),
             (100.050, m.WorkersSpawned()),
             (101.050, m.WorkersStopped()),
             (101.052, m.RendezvousLeft()),

@@ -6,7 +6,7 @@ All that can be decided is decided in `machine`; all here is wiring. Other threa
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
 from elastic_core import messages as m
@@ -26,6 +26,7 @@ from elastic_core.types import (
     Decision,
     Failure,
     Ignore,
+    LaunchChange,
     NodeReport,
     Origin,
     Refuse,
@@ -292,7 +293,7 @@ class Agent:
         else:
             self.dispatch(m.JoinRefused(hook=hook, reason=refusal.reason))
 
-    def _on_start_answer(self, variables: Mapping[str, str], refusal: Refuse | None, hook: str) -> None:
+    def _on_start_answer(self, changes: tuple[LaunchChange, ...], refusal: Refuse | None, hook: str) -> None:
         if refusal is not None:
             self.dispatch(m.StartRefused(hook=hook, reason=refusal.reason))
             return
@@ -301,7 +302,7 @@ class Agent:
 
         def prepared() -> None:
             if isinstance(self._state, Preparing) and self._state.round is round_:  # else we are stopping
-                self.dispatch(m.StartAllowed(variables=tuple(variables.items())))
+                self.dispatch(m.StartAllowed(changes=changes))
 
         self._prepare(round_, prepared)
 

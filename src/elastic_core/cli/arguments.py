@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from elastic_core.errors import ConfigError
+from elastic_core.options.hook_options import hook_option_named, hook_row
 from elastic_core.options.table import OPTIONS, OptionRow
 from elastic_core.options.values import nearest
 from elastic_core.types import Record
@@ -107,13 +108,14 @@ class _Reader:
 def find_option(typed: str) -> OptionRow | None:
     """Return the option that `--name`, or an unambiguous beginning of it, means; None for `--help`.
 
-    A beginning that was unambiguous for torchrun stays so: torch's options are tried first.
+    A beginning that was unambiguous for torchrun stays so: torch's options are tried first, those of hooks last.
 
     Raises:
         ConfigError: there is no such option, or several begin so.
     """
     name = typed.removeprefix("--").replace("_", "-")
     exact = next((row for row in OPTIONS if row.name == name), None)
+    exact = exact or hook_row(name)
     if exact is not None:
         return exact
     conditions: tuple[Callable[[OptionRow], bool], ...] = (lambda row: row.torch, lambda row: True)
@@ -124,7 +126,10 @@ def find_option(typed: str) -> OptionRow | None:
         if len(matches) == 1:
             break
     if not matches:
-        raise _unknown(typed, typed=typed)
+        from_hook = hook_option_named(name, typed)
+        if from_hook is None:
+            raise _unknown(typed, typed=typed)
+        return from_hook
     if len(matches) > 1:
         listing = ", ".join(f"--{match}" for match in matches)
         raise ConfigError(f"option {typed} is ambiguous: {listing}", hint="more letters")

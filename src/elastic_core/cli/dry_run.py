@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from elastic_core.cli.secrets import masked_arguments, masked_text, masked_value
+from elastic_core.hooks.preview import Preview, preview
 from elastic_core.launcher.logs import worker_paths
 from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_plan
+from elastic_core.launcher.told import hook_settings
+from elastic_core.messages import WorkersStarting
 from elastic_core.multiprocessing.layout import rank_paths
 from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
 from elastic_core.numa.topology import write_ranges
@@ -17,17 +20,20 @@ from elastic_core.types import Round
 
 _RUN_DIR = "<run directory>"
 _AT_START = "<chosen at start>"
-_UNSHOWN = frozenset(("entrypoint", "notices"))
+_UNSHOWN = frozenset(("entrypoint", "notices", "hook_options"))
 
 
 def describe(resolution: Resolution, environ: Mapping[str, str]) -> str:
     """Return the text of a dry run: nothing is started, made or written. Secrets are masked."""
     settings = resolution.settings
-    workers = worker_plan(settings, _sample_attempt(settings), _sample_paths(settings), inherited=environ)
+    hooks = _asked_hooks(settings)
+    attempt = _sample_attempt(settings, hooks)
+    workers = worker_plan(settings, attempt, _sample_paths(settings), inherited=environ)
     blocks = [_configuration(resolution)]
-    if settings.notices:
-        blocks.append("\n".join(("Notices", *(f"  {line}" for line in settings.notices))))
-    blocks += [_worker(worker, settings, environ) for worker in workers]
+    notices = (*settings.notices, *hooks.lines)
+    if notices:
+        blocks.append("\n".join(("Notices", *(f"  {line}" for line in notices))))
+    blocks += [_worker(worker, settings, environ, hooks.bound_by[worker.local_rank]) for worker in workers]
     return "\n\n".join(blocks)
 
 
@@ -39,6 +45,7 @@ def _configuration(resolution: Resolution) -> str:
         for field in settings.__struct_fields__
         if field not in _UNSHOWN
     ]
+    rows += [(name, _shown(value), resolution.origins[name]) for name, value in settings.hook_options.items()]
     name_width = max(len(name) for name, _, _ in rows)
     value_width = min(44, max(len(value) for _, value, _ in rows))
     lines = [f"  {name:<{name_width}}  {value:<{value_width}}  {origin}".rstrip() for name, value, origin in rows]
@@ -70,30 +77,46 @@ def _shown(value: object) -> str:
     return masked_text(str(value))
 
 
-def _sample_attempt(settings: RunSettings) -> Attempt:
+def _asked_hooks(settings: RunSettings) -> Preview:
+    """Return what the hooks that options choose would change; those that are merely installed are left alone."""
+    if not settings.hook_options:
+        nothing = ("",) * settings.nproc_per_node
+        return Preview(changes=(), bound_by=nothing, lines=())
+    from elastic_core.plugins.registry import PluginRegistry
+
+    hooks = PluginRegistry().make_chosen_hooks(hook_settings(settings, _RUN_DIR), settings.hook_options)
+    return preview(hooks, WorkersStarting(round=_sample_round(settings), restart_count=0, dry_run=True))
+
+
+def _sample_round(settings: RunSettings) -> Round:
     """Return a first round as it would be on this node, if as many nodes come as may."""
     node_rank, nproc, nodes = settings.node_rank or 0, settings.nproc_per_node, settings.max_nodes
+    return Round(
+        index=0,
+        token=0,
+        nonce="",
+        node_rank=node_rank,
+        node_count=nodes,
+        local_world_size=nproc,
+        base_rank=node_rank * nproc,
+        world_size=nodes * nproc,
+        role=settings.role,
+        role_base_rank=node_rank * nproc,
+        role_world_size=nodes * nproc,
+        master_addr=settings.master_addr or settings.local_addr or "127.0.0.1",
+        master_port=settings.master_port or 0,
+    )
+
+
+def _sample_attempt(settings: RunSettings, hooks: Preview) -> Attempt:
     return Attempt(
-        round=Round(
-            index=0,
-            token=0,
-            nonce="",
-            node_rank=node_rank,
-            node_count=nodes,
-            local_world_size=nproc,
-            base_rank=node_rank * nproc,
-            world_size=nodes * nproc,
-            role=settings.role,
-            role_base_rank=node_rank * nproc,
-            role_world_size=nodes * nproc,
-            master_addr=settings.master_addr or settings.local_addr or "127.0.0.1",
-            master_port=settings.master_port or 0,
-        ),
+        round=_sample_round(settings),
         restart_count=0,
         membership_changes=0,
         incarnation=_AT_START,
         node_id=settings.node_id or os.uname().nodename,
         use_agent_store=settings.agent_store,
+        changes=hooks.changes,
     )
 
 
@@ -115,7 +138,7 @@ def _folder(settings: RunSettings, local_rank: int) -> Path:
     return root / "attempt_0" / str(local_rank)
 
 
-def _worker(worker: WorkerLaunch, settings: RunSettings, environ: Mapping[str, str]) -> str:
+def _worker(worker: WorkerLaunch, settings: RunSettings, environ: Mapping[str, str], bound_by: str) -> str:
     of_round = "" if settings.max_nodes == 1 else f" if all {settings.max_nodes} nodes come"
     lines = [
         f"Worker {worker.local_rank} (global rank {worker.global_rank}{of_round})",
@@ -124,7 +147,7 @@ def _worker(worker: WorkerLaunch, settings: RunSettings, environ: Mapping[str, s
         f"  stderr   {_stream(worker.stderr, settings)}",
     ]
     if worker.cpus is not None:
-        lines.append(f"  runs on  processors {write_ranges(worker.cpus)} (--numa-binding)")
+        lines.append(f"  runs on  processors {write_ranges(worker.cpus)} (--{bound_by or 'numa-binding'})")
     if worker.foreground:
         lines.append("  terminal this worker's (--debug-rank)")
     own = {name: value for name, value in worker.env.items() if environ.get(name) != value}

@@ -21,21 +21,25 @@ def _plugins(as_json: bool) -> int | None:
         return None
     from elastic_core.plugins.registry import PluginRegistry
 
-    found = [
-        (plugin.name, plugin.kind, plugin.distribution, plugin.version, plugin.status)
-        for plugin in PluginRegistry().list_plugins(load=True)
-    ]
-    heads = ("name", "kind", "distribution", "version", "status")
+    plugins = PluginRegistry().list_plugins(load=True)
+    heads = ["name", "kind", "distribution", "version", "status"]
+    if any(plugin.powers for plugin in plugins):  # most plugins have none
+        heads.insert(2, "powers")
+    found = [[_cell(getattr(plugin, head)) for head in heads] for plugin in plugins]
     if as_json:
         import json
 
         echo_json(json.dumps([dict(zip(heads, row, strict=True)) for row in found], indent=2))
         return 0
     widths = [max(len(row[column]) for row in (heads, *found)) for column in range(len(heads) - 1)]
-    for row in (tuple(head.upper() for head in heads), *found):
+    for row in ([head.upper() for head in heads], *found):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         echo("  ".join((*cells, row[-1])).rstrip())
     return 0
+
+
+def _cell(value: str | tuple[str, ...]) -> str:
+    return value if isinstance(value, str) else ",".join(value)
 
 
 command = _Plugins(

@@ -6,6 +6,7 @@ from elastic_core.cli.arguments import read_arguments
 from elastic_core.cli.output import echo
 from elastic_core.cli.run_help import write_options
 from elastic_core.cli.start import start
+from elastic_core.options.hook_options import all_rows
 from elastic_core.options.table import OPTIONS, OptionRow
 
 _EPILOG = """\b
@@ -36,6 +37,10 @@ class RunCommand(click.Command):
             ctx.exit()
         ctx.params = {"arguments": arguments}
         return []
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return our options, and those that installed hooks bring: only help and completion ask."""
+        return [*super().get_params(ctx), *map(_option, all_rows())]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options in their sections."""

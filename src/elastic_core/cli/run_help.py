@@ -2,14 +2,16 @@
 
 import click
 
+from elastic_core.options.hook_options import all_rows
 from elastic_core.options.table import OPTIONS, OptionRow, Section
 
 
 def write_options(formatter: click.HelpFormatter) -> None:
-    """Write all options, section by section."""
-    for section in Section:
-        with formatter.section(section.value):
-            formatter.write_dl([_entry(row) for row in OPTIONS if row.section is section], col_max=26)
+    """Write all options, section by section: ours, then those of each plugin under its heading."""
+    rows = [*OPTIONS, *all_rows()]
+    for section in dict.fromkeys((*map(str, Section), *(str(row.section) for row in rows))):
+        with formatter.section(section):
+            formatter.write_dl([_entry(row) for row in rows if row.section == section], col_max=26)
     with formatter.section("Help"):
         formatter.write_dl([("-h, --help", "Show this and exit.")])
 

@@ -17,11 +17,14 @@ from elastic_core.messages import (
     WorkersStarting,
     WorkersStopping,
 )
-from elastic_core.types import AddEnvironment, HookSettings, OptionSpec, Refuse
+from elastic_core.types import AddEnvironment, HookSettings, Launches, OptionSpec, Power, Refuse
 
 
 class AgentHook:
-    """Told of what the agent does. Subclass it, override what you need, register the class under `elastic_core.hooks`.
+    """An observer of the agent, with the powers that it states. Subclass it and override what you need.
+
+    Under `elastic_core.hooks` the class is on in every run; one that is named by a `RunOption` of
+    `elastic_core.options` is built only where such an option is given.
 
     Built once per run as `cls(settings)`. Every default does nothing. A raise is logged with the plugin's name and
     counted, never felt by the agent; a call that overruns its deadline is abandoned, and the hook is off for the rest
@@ -32,6 +35,8 @@ class AgentHook:
 
     api_version: ClassVar[int]
     options: ClassVar[Sequence[OptionSpec]] = ()
+    powers: ClassVar[frozenset[Power]] = frozenset()
+    """What it does beside observing; an answer without its power is an error of the hook's."""
 
     settings: HookSettings
 
@@ -52,10 +57,11 @@ class AgentHook:
     def on_round_joined(self, event: RoundJoined) -> None:
         """React to a formed round. Called: before `on_workers_starting`."""
 
-    def on_workers_starting(self, event: WorkersStarting) -> AddEnvironment | Refuse | None:
-        """Add variables to the workers, or object.
+    def on_workers_starting(self, event: WorkersStarting) -> Launches | AddEnvironment | Refuse | None:
+        """Change what is started for each worker, or object.
 
-        Called: before each start; the agent waits at most the hook deadline.
+        Called: before each start; the agent waits at most the hook deadline. Also by `--dry-run`, of a hook that an
+        option has chosen: `event.dry_run`.
         """
         return None
 

@@ -8,6 +8,8 @@ from typing import Final, TypeGuard
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.hooks.handler import AgentHook
+from elastic_core.hooks.launches import CheckedChanges
+from elastic_core.hooks.powers import powers_of
 from elastic_core.messages import (
     AgentStarted,
     AgentStopped,
@@ -23,7 +25,7 @@ from elastic_core.messages import (
     WorkersStarting,
     WorkersStopping,
 )
-from elastic_core.types import AddEnvironment, Record, Refuse
+from elastic_core.types import AddEnvironment, LaunchChange, Launches, Power, Record, Refuse, merged_changes
 
 METHODS: Final[Mapping[type, str]] = {
     AgentStarted: "on_agent_started",
@@ -41,28 +43,12 @@ METHODS: Final[Mapping[type, str]] = {
 }
 """Which method of `AgentHook` is told of which moment."""
 
-RESERVED: Final = frozenset(
-    {
-        "RANK",
-        "WORLD_SIZE",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_RANK",
-        "GROUP_WORLD_SIZE",
-        "ROLE_NAME",
-        "ROLE_RANK",
-        "ROLE_WORLD_SIZE",
-    }
-)
 MOST_WAITING: Final = 1_000
 """What a hook that takes its time for each moment leaves undone must not fill the memory."""
 _THREAD_RETRY_S: Final = 0.5
 """When a thread is tried again that the system has refused."""
-RESERVED_PREFIXES: Final = ("MASTER_", "TORCHELASTIC_", "ELASTIC_")
-"""Variables that say what a worker is: ours to set."""
-
 OnJoin = Callable[[Refuse | None, str], None]
-OnStart = Callable[[dict[str, str], Refuse | None, str], None]
+OnStart = Callable[[tuple[LaunchChange, ...], Refuse | None, str], None]
 
 
 class NamedHook(Record, frozen=True, kw_only=True):
@@ -86,6 +72,7 @@ class _Member:
 
     def __init__(self, named: NamedHook) -> None:
         self.named = named
+        self.powers = powers_of(type(named.hook))
         self.calls = 0
         self.errors = 0
         self.abandoned = False
@@ -107,7 +94,7 @@ class _Task:
         self.method = METHODS[type(moment)]
         self.waiting = deque(members)
         self.answer = answer
-        self.variables: dict[str, str] = {}
+        self.changes: dict[int, LaunchChange] = {}
         self.refusal: Refuse | None = None
         self.refused_by = ""
 
@@ -179,8 +166,18 @@ class HookRunner:
         self._enqueue(moment, lambda task: on_answer(task.refusal, task.refused_by))
 
     def ask_start(self, moment: WorkersStarting, on_answer: OnStart) -> None:
-        """Ask before workers start; `on_answer` gets their variables, or the first refusal and who refused."""
-        self._enqueue(moment, lambda task: on_answer(task.variables, task.refusal, task.refused_by))
+        """Ask before workers start.
+
+        `on_answer` gets what hooks change about their start, by local rank (empty: nothing), or the first refusal and
+        who refused.
+        """
+
+        def answer(task: _Task) -> None:
+            ranks = range(moment.round.local_world_size) if task.changes else ()
+            changes = tuple(task.changes.get(rank, LaunchChange()) for rank in ranks)
+            on_answer(changes, task.refusal, task.refused_by)
+
+        self._enqueue(moment, answer)
 
     def stats(self) -> dict[str, HookStats]:
         """Return how each observer has fared, by name."""
@@ -356,7 +353,7 @@ class HookRunner:
             if fault:
                 self._complain(member, task, fault)
             elif task.answer is not None and answer is not None:
-                self._hear(member, task, answer)
+                self._take_answer(member, task, answer)
             told = len(self._lines) > before
         if told:
             self._post(self._flush)
@@ -365,31 +362,30 @@ class HookRunner:
         member.errors += 1
         self._lines.append(f"{member.label}: {task.method} {fault}")
 
-    def _hear(self, member: _Member, task: _Task, answer: object) -> None:
+    def _take_answer(self, member: _Member, task: _Task, answer: object) -> None:
+        starting = task.moment if isinstance(task.moment, WorkersStarting) else None
         if isinstance(answer, Refuse) and isinstance(answer.reason, str):
-            task.refusal, task.refused_by = answer, member.named.name
-        elif isinstance(task.moment, WorkersStarting) and _is_environment(answer):
-            for name, value in answer.variables.items():
-                fault = fault_of_variable(name, value)
-                if fault:
-                    self._complain(member, task, f"may not set {name!r}: {fault}")
-                else:
-                    task.variables[name] = value
+            if self._may(member, task, Power.REFUSAL, answer):
+                task.refusal, task.refused_by = answer, member.named.name
+        elif starting is not None and _is_change(answer):
+            if self._may(member, task, Power.LAUNCHES, answer):
+                checked = CheckedChanges(answer, starting.round.local_world_size)
+                for fault in checked.faults:
+                    self._complain(member, task, fault)
+                for rank, change in checked.by_rank.items():
+                    task.changes[rank] = merged_changes((task.changes.get(rank, LaunchChange()), change))
         else:
-            needed = "AddEnvironment, Refuse or None" if isinstance(task.moment, WorkersStarting) else "Refuse or None"
+            needed = "Refuse or None" if starting is None else "Launches, AddEnvironment, Refuse or None"
             self._complain(member, task, f"answered {type(answer).__name__}; {needed} is needed")
 
+    def _may(self, member: _Member, task: _Task, power: Power, answer: object) -> bool:
+        if power in member.powers:
+            return True
+        self._complain(member, task, f"answered {type(answer).__name__} without the power {power.value!r}")
+        return False
 
-def _is_environment(answer: object) -> TypeGuard[AddEnvironment]:
-    return isinstance(answer, AddEnvironment) and isinstance(answer.variables, Mapping)
 
-
-def fault_of_variable(name: object, value: object) -> str:
-    """Return why a hook may not add this variable to the workers' environment; empty: it may."""
-    if not isinstance(name, str) or not isinstance(value, str):
-        return "name and value must be text"
-    if not name or "=" in name or "\0" in name or "\0" in value:
-        return "an environment can't hold it"
-    if name in RESERVED or name.startswith(RESERVED_PREFIXES):
-        return "it is reserved, it says what the worker is"
-    return ""
+def _is_change(answer: object) -> TypeGuard[AddEnvironment | Launches]:
+    return (isinstance(answer, AddEnvironment) and isinstance(answer.variables, Mapping)) or (
+        isinstance(answer, Launches) and isinstance(answer.workers, Mapping)
+    )

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from elastic_core.errors import ConfigError
+from elastic_core.options.hook_options import hook_row, is_hook_option
+from elastic_core.options.option import OptionRow
 from elastic_core.options.table import BY_DEST
 from elastic_core.options.values import nearest
 
@@ -28,12 +30,14 @@ def given_from(options: Mapping[str, object]) -> Given:
     given: Given = {}
     for name, value in options.items():
         dest = "rdzv_id" if name == "run_id" else name
-        if dest not in BY_DEST or dest in _NOT_HERE:
+        chosen = value is not None and value is not False and value != ""
+        row = BY_DEST.get(dest) or (hook_row(dest) if chosen else None)
+        if (row is None and (chosen or not is_hook_option(dest))) or dest in _NOT_HERE:
             known = [each for each in BY_DEST if each not in _NOT_HERE]
             near = next((each for each in known if each.startswith(dest)), "") or nearest(dest, known)
             raise ConfigError(f"launch() has no option {name!r}", hint=near or "the options of 'elastic run --help'")
-        if value is not None and value is not False and value != "":
-            given[dest] = _value(dest, value)
+        if chosen and row is not None:
+            given[dest] = _value(row, value)
     return given
 
 
@@ -47,8 +51,8 @@ def joined(texts: Iterable[str]) -> str:
     return ",".join(text.replace(",", ",,") for text in texts)
 
 
-def _value(dest: str, value: object) -> str | bool | tuple[str, ...]:
-    row = BY_DEST[dest]
+def _value(row: OptionRow, value: object) -> str | bool | tuple[str, ...]:
+    dest = row.dest
     if row.metavar is None:
         if value is not True:
             raise ConfigError(f"{dest} is {value!r}; True or False is needed")

@@ -33,7 +33,7 @@ from elastic_core.launcher.reporter import RunReporter
 from elastic_core.launcher.rundir import RunDirectory
 from elastic_core.launcher.services import RoundPort, Services
 from elastic_core.launcher.status_keeper import StatusKeeper
-from elastic_core.launcher.told import agent_options, policy_settings, rendezvous_settings, stop_signals
+from elastic_core.launcher.told import agent_options, hook_settings, policy_settings, rendezvous_settings, stop_signals
 from elastic_core.launcher.watching import Watching
 from elastic_core.messages import SpawnWorkers
 from elastic_core.multiprocessing.console import Console
@@ -50,7 +50,6 @@ from elastic_core.rendezvous.rounds import resolve_round
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import (
     Capability,
-    HookSettings,
     RendezvousInfo,
     Round,
     WorkerExit,
@@ -165,7 +164,7 @@ class _Job:
             self._times_made, self._last_path = run_dir.times_made, run_dir.path
             self._cleanup.callback(self._discard_unused, run_dir)
         self._logs.prepare()
-        hooks, warnings = registry.make_hooks(HookSettings(name="", run_id=settings.run_id, run_dir=str(run_dir.path)))
+        hooks, warnings = registry.make_hooks(hook_settings(settings, str(run_dir.path)), settings.hook_options)
         self._observers.open(run_dir, self._node_id)
         self._mark("run directory")
         return self._supervise(handler, policy, hooks, (*registry.warnings, *warnings), run_dir).exit_code
@@ -475,6 +474,7 @@ class _Job:
         return self._port.renew(handler.wait)
 
     def _plan(self, command: SpawnWorkers, handler: RendezvousHandler) -> list[WorkerLaunch]:
+        settings = self._settings
         self._planned = True
         self._round = command.round
         attempt = Attempt(
@@ -483,9 +483,11 @@ class _Job:
             membership_changes=command.membership_changes,
             incarnation=self._incarnation,
             node_id=command.round.node_id or self._node_id,
-            variables=dict(command.variables),
+            changes=command.changes,
             use_agent_store=self._sidecar is not None or handler.use_agent_store,
         )
+        if settings.entrypoint.function is not None and any(change.command for change in command.changes):
+            self._reporter.notice("a hook's command can't be put before a function: the workers start without it")
         files, self._prepared = self._prepared, None
         if isinstance(files, Exception):
             raise files
@@ -493,7 +495,7 @@ class _Job:
             files = self._logs.round_paths(command.round)
         paths = self._watch.begin_round(files, command.round)
         paths = self._control.with_sockets(paths)
-        launches, paths = self._logs.asked(worker_plan(self._settings, attempt, paths), paths)
+        launches, paths = self._logs.asked(worker_plan(settings, attempt, paths), paths)
         self._control.begin_round(launches)
         self._reporter.begin_round(paths, command.restart_count)
         if self._outcome is not None:

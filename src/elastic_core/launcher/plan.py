@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from elastic_core.errors import ConfigError
 from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
 from elastic_core.options.settings import RunSettings
-from elastic_core.types import Record, Round
+from elastic_core.types import LaunchChange, Record, Round
 
 MACRO = "${local_rank}"
 
@@ -34,9 +34,13 @@ class Attempt(Record, frozen=True, kw_only=True):
     membership_changes: int
     incarnation: str
     node_id: str
-    variables: Mapping[str, str] = {}
-    """From hooks; never replaces what the launcher sets."""
+    changes: tuple[LaunchChange, ...] = ()
+    """What hooks change, by local rank, empty: nothing; their variables never replace what the launcher sets."""
     use_agent_store: bool = False
+
+    def change(self, local_rank: int) -> LaunchChange:
+        """Return what hooks change about one worker."""
+        return self.changes[local_rank] if self.changes else LaunchChange()
 
 
 def worker_plan(
@@ -55,16 +59,23 @@ def worker_plan(
         WorkerLaunch(
             local_rank=rank,
             global_rank=attempt.round.global_rank(rank),
-            argv=tuple(arg.replace(MACRO, str(rank)) for arg in settings.entrypoint.argv),
+            argv=_command(settings, attempt, rank),
             env=worker_environment(settings, attempt, rank, paths[rank], base),
             stdout=paths[rank].stdout,
             stderr=paths[rank].stderr,
             foreground=settings.debug_rank == rank,
             function=settings.entrypoint.function,
-            cpus=settings.worker_cpus[rank] if settings.worker_cpus else None,
+            cpus=attempt.change(rank).processors or (settings.worker_cpus[rank] if settings.worker_cpus else None),
         )
         for rank in range(settings.nproc_per_node)
     ]
+
+
+def _command(settings: RunSettings, attempt: Attempt, local_rank: int) -> tuple[str, ...]:
+    entrypoint = settings.entrypoint
+    command = tuple(arg.replace(MACRO, str(local_rank)) for arg in entrypoint.argv)
+    # What calls a function is a process of ours, begun as --start-method says: there is nothing to be put before.
+    return command if entrypoint.function is not None else attempt.change(local_rank).command + command
 
 
 def worker_environment(
@@ -72,7 +83,7 @@ def worker_environment(
 ) -> dict[str, str]:
     """Return the environment of one worker: what torch 2.13's elastic agent sets, and ours."""
     round_ = attempt.round
-    env = {**base, **attempt.variables}
+    env = {**base, **attempt.change(local_rank).environment}
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if settings.omp_threads is not None:
         env["OMP_NUM_THREADS"] = str(settings.omp_threads)

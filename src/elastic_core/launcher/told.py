@@ -6,12 +6,23 @@ from pathlib import Path
 
 from elastic_core.agent.parts import AgentOptions
 from elastic_core.options.settings import RunSettings
-from elastic_core.types import PolicySettings, RendezvousSettings
+from elastic_core.types import HookSettings, PolicySettings, RendezvousSettings
 
 STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 FORWARDED_SIGNALS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 
 _WITHOUT_STORE = ("local", "static")
+
+
+def hook_settings(settings: RunSettings, run_dir: str) -> HookSettings:
+    """Return what every hook is built with; the registry adds its name and its options."""
+    return HookSettings(
+        name="",
+        run_id=settings.run_id,
+        run_dir=run_dir,
+        local_world_size=settings.nproc_per_node,
+        devices=settings.devices,
+    )
 
 
 def rendezvous_settings(settings: RunSettings, node_id: str, incarnation: str) -> RendezvousSettings:

@@ -41,6 +41,10 @@ class Draft:
         """Settle one field from the option of that name (or `dest`)."""
         self.set(field, value, self.choices.origin(dest or field))
 
+    def mark(self, name: str, origin: str) -> None:
+        """Keep where an option of a hook is from, which is no field of its own."""
+        self._origins[name] = origin
+
     def tell(self, *lines: str) -> None:
         """Keep lines for the user to see before the workers start."""
         self._notices += lines

@@ -31,7 +31,8 @@ class OptionRow(Record, frozen=True, kw_only=True):
     default: str | None = None
     default_note: str = ""
     """For the help, where the default is derived."""
-    section: Section
+    section: str
+    """One of `Section`, or the heading of the hook that brings it."""
     help: str
     torch: bool = False
     many: bool = False

@@ -8,6 +8,7 @@ from elastic_core.options.debug_options import take_debugging
 from elastic_core.options.devices import Node
 from elastic_core.options.draft import Draft, Resolution
 from elastic_core.options.entrypoint import check_start_method, for_each_rank, make_entrypoint, take_run_path
+from elastic_core.options.hook_options import take_hook_options
 from elastic_core.options.node_options import place_run, settle_coordination
 from elastic_core.options.observing_options import take_observing
 from elastic_core.options.output_options import resolve_logs
@@ -78,6 +79,7 @@ def resolve(
     if as_function:
         draft.set("entrypoint", for_each_rank(entrypoint, nproc), "default")
     take_debugging(draft, nproc)
+    take_hook_options(draft, given)
     take_hangs(draft)
     take_probes(draft)
     take_standby(draft, entrypoint)

@@ -128,5 +128,7 @@ class RunSettings(Record, frozen=True, kw_only=True):
     standby_imports: tuple[str, ...] = ("torch", "torch.distributed")
     """What a standby worker imports ahead, if it is installed."""
     disabled_plugins: tuple[str, ...] = ()
+    hook_options: Mapping[str, str | int | float | bool | None] = {}
+    """Options that hooks bring, by name: those that were given; each chooses its hook."""
     notices: tuple[str, ...] = ()
     """Lines that the user must see before the workers start (what has no effect)."""

@@ -41,6 +41,7 @@ class HookimplModule:
         except pluggy.PluginValidationError as err:
             raise refusal(entry, f"its hookimpls don't fit: {one_line(err)}", hint=mend(entry)) from err
         self._manager = manager
+        self._module = module
         if not any(map(self._implements, _IMPLS[entry.group])):
             wanted = " or ".join(_IMPLS[entry.group][:2])
             what = f"module {entry.value} implements none of this group's hooks"
@@ -48,6 +49,11 @@ class HookimplModule:
 
     def _implements(self, name: str) -> bool:
         return bool(getattr(self._manager.hook, name).get_hookimpls())
+
+    @property
+    def moments(self) -> frozenset[str]:
+        """The moments that it takes, by the names of `AgentHook`'s methods."""
+        return frozenset(name for name in _MOMENTS if self._implements(name))
 
     def make_rendezvous(self, settings: RendezvousSettings) -> object:
         """Return what the module's function gives, whatever it is."""
@@ -61,7 +67,8 @@ class HookimplModule:
 
     def make_hook(self, settings: HookSettings) -> AgentHook:
         """Return an observer that overrides just the moments that the module implements: the others cost nothing."""
-        members = {name: _forward(getattr(self._manager.hook, name)) for name in _MOMENTS if self._implements(name)}
+        members: dict[str, object] = {name: _forward(getattr(self._manager.hook, name)) for name in self.moments}
+        members |= {"api_version": self._module.api_version, "powers": getattr(self._module, "powers", frozenset())}
         forwarding: type[AgentHook] = type("ForwardingHook", (AgentHook,), members)
         return forwarding(settings)
 

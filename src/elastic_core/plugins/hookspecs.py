@@ -26,7 +26,7 @@ from elastic_core.messages import (
 )
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
-from elastic_core.types import AddEnvironment, PolicySettings, Refuse, RendezvousSettings
+from elastic_core.types import AddEnvironment, Launches, PolicySettings, Refuse, RendezvousSettings
 
 PROJECT_NAME: Final = "elastic_core"
 
@@ -64,8 +64,8 @@ def on_round_joined(event: RoundJoined) -> None:
 
 
 @hookspec(firstresult=True)
-def on_workers_starting(event: WorkersStarting) -> AddEnvironment | Refuse | None:
-    """Add variables to the workers, or object. Called: before each start."""
+def on_workers_starting(event: WorkersStarting) -> Launches | AddEnvironment | Refuse | None:
+    """Change what is started for each worker, or object. Called: before each start."""
 
 
 @hookspec

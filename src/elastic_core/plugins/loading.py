@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 from elastic_core.errors import ElasticError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.handler import AgentHook
+from elastic_core.hooks.powers import fault_of_powers
 from elastic_core.plugins.api_versions import check_api_version
 from elastic_core.plugins.discovery import PluginEntry
 from elastic_core.plugins.entry_import import described, import_entry
-from elastic_core.plugins.missing import FAILURE_GROUP, HOOKS_GROUP, RENDEZVOUS_GROUP
+from elastic_core.plugins.missing import FAILURE_GROUP, HOOKS_GROUP, OPTIONS_GROUP, RENDEZVOUS_GROUP
 from elastic_core.plugins.refusal import mend, refusal
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
-from elastic_core.types import HookSettings, OptionSpec, PolicySettings, RendezvousSettings
+from elastic_core.types import HookSettings, OptionSpec, PolicySettings, Power, RendezvousSettings
 
 if TYPE_CHECKING:
     from elastic_core.plugins.hookimpl_module import HookimplModule
@@ -23,6 +24,7 @@ BASES: Final[dict[str, tuple[type, ...]]] = {
     RENDEZVOUS_GROUP: (RendezvousHandler, CoordinationStore),
     FAILURE_GROUP: (FailureHandler,),
     HOOKS_GROUP: (AgentHook,),
+    OPTIONS_GROUP: (AgentHook,),
 }
 """What a class of each group derives from: one of these."""
 
@@ -43,12 +45,28 @@ class LoadedPlugin:
         self.warnings = check_api_version(entry, self._target)
         """A line for the user of a plugin that was written for a version of the interfaces that is deprecated."""
         self._maker = _ClassMaker(self._target) if isinstance(self._target, type) else _wired(entry, self._target)
+        if entry.group in (HOOKS_GROUP, OPTIONS_GROUP):
+            self._check_powers()
 
     @property
     def options(self) -> Sequence[OptionSpec]:
         """What the class, or the module, declares as `options`."""
         options: Sequence[OptionSpec] = getattr(self._target, "options", ())
         return options
+
+    @property
+    def powers(self) -> tuple[str, ...]:
+        """The powers of a hook, by name; of one that states none, none."""
+        stated: frozenset[Power] = getattr(self._target, "powers", frozenset())
+        return tuple(sorted(power.value for power in stated))
+
+    def _check_powers(self) -> None:
+        target = self._target
+        stated: object = getattr(target, "powers", frozenset())
+        fault = fault_of_powers(getattr(target, "api_version", None), stated, self._maker.moments)
+        if fault:
+            name = target.__qualname__ if isinstance(target, type) else self.entry.value
+            raise refusal(self.entry, f"{name} {fault}", hint=mend(self.entry))
 
     @property
     def is_class(self) -> bool:
@@ -102,6 +120,8 @@ class _ClassMaker:
         self.make_rendezvous: Callable[[RendezvousSettings], object] = cls
         self.make_policy: Callable[[PolicySettings], object] = cls
         self.make_hook: Callable[[HookSettings], object] = cls
+        own = {name for name in dir(cls) if name.startswith("on_")}
+        self.moments = frozenset(n for n in own if getattr(cls, n) is not getattr(AgentHook, n, None))
 
 
 def _wired(entry: PluginEntry, module: object) -> "HookimplModule":

@@ -1,6 +1,6 @@
 """What to say to a user who named a plugin that is not installed."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from elastic_core.errors import PluginError
@@ -11,12 +11,14 @@ RENDEZVOUS_GROUP: Final = "elastic_core.rendezvous"
 FAILURE_GROUP: Final = "elastic_core.failure"
 HOOKS_GROUP: Final = "elastic_core.hooks"
 COMMANDS_GROUP: Final = "elastic_core.commands"
+OPTIONS_GROUP: Final = "elastic_core.options"
 
 KINDS: Final = {
     RENDEZVOUS_GROUP: "rendezvous backend",
     FAILURE_GROUP: "policy",
     HOOKS_GROUP: "hook",
     COMMANDS_GROUP: "command",
+    OPTIONS_GROUP: "option",
 }
 """What users call the plugins of each group."""
 
@@ -32,6 +34,7 @@ _KNOWN: Final = {
     FAILURE_GROUP: {"intensity": "{core}", "rules": "elastic-policy-rules"},
     HOOKS_GROUP: {},
     COMMANDS_GROUP: {},
+    OPTIONS_GROUP: {},
 }
 """What `pip install` takes for the plugins of this project, with the name under which the core was published.
 
@@ -67,6 +70,17 @@ def not_installed(group: str, name: str, installed: Sequence[PluginEntry], in_co
         return PluginError(what, hint=f"pip install the distribution that provides {name!r}, or check the name")
     present = nearest in in_code or any(entry.name == nearest for entry in installed)
     return PluginError(what, hint=repr(nearest) if present else f"{nearest!r}, after pip install {known[nearest]}")
+
+
+def known_options() -> Collection[str]:
+    """Return the options that come with distributions of this project other than the core."""
+    return _KNOWN[OPTIONS_GROUP]
+
+
+def option_not_installed(flag: str) -> PluginError:
+    """Return the error for one of `known_options` whose distribution is not installed."""
+    distribution = _KNOWN[OPTIONS_GROUP][flag]
+    return PluginError(f"--{flag} comes with {distribution}", hint=f"pip install {distribution}")
 
 
 def nearest_name(name: str, names: Sequence[str]) -> str | None:

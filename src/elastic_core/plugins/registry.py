@@ -21,12 +21,14 @@ from elastic_core.plugins.missing import (
     FAILURE_GROUP,
     HOOKS_GROUP,
     KINDS,
+    OPTIONS_GROUP,
     RENDEZVOUS_GROUP,
     nearest_name,
     not_installed,
 )
-from elastic_core.plugins.options import TORCH_RDZV_KEYS, resolve_options
+from elastic_core.plugins.options import TORCH_RDZV_KEYS, OptionValue, resolve_options
 from elastic_core.plugins.refusal import IN_CODE, mend, refusal
+from elastic_core.plugins.run_options import chosen_hooks, hook_entry
 from elastic_core.rendezvous import registry as in_code
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
@@ -47,6 +49,8 @@ class PluginInfo(Record, frozen=True, kw_only=True):
     distribution: str
     version: str
     status: str
+    powers: tuple[str, ...] = ()
+    """What a hook may do beside observing."""
 
 
 class PluginRegistry:
@@ -127,27 +131,52 @@ class PluginRegistry:
         resolved = resolve_options(conf, plugin.options, flag="--policy-conf", owner=f"policy {name!r}")
         return plugin.make_policy(replace(settings, options=resolved.values))
 
-    def make_hooks(self, settings: HookSettings) -> tuple[list[NamedHook], list[str]]:
-        """Build every installed hook that is not turned off; return them, and a line for each that was left out.
+    def make_hooks(
+        self, settings: HookSettings, options: Mapping[str, OptionValue] = {}
+    ) -> tuple[list[NamedHook], list[str]]:
+        """Build every installed hook that is not turned off, and those that options choose.
 
-        A hook is left out if it is broken, if two distributions claim its name, or if it drags in torch or numpy
-        (unless this process had them already, as a notebook has).
+        A hook that is merely installed is left out, with a line, if it is broken, if two distributions claim its name,
+        or if it drags in torch or numpy (unless this process had them already, as a notebook has).
+
+        Args:
+            settings: All but name and options.
+            options: The options of hooks that were given, by name.
+
+        Raises:
+            PluginError: a hook that an option chose is broken.
+            ConfigError: it refuses its settings.
         """
         hooks: list[NamedHook] = []
         warnings = self._needlessly_disabled()
+        chosen = chosen_hooks(options)
         for entry in self._hook_entries():
+            own = next((choice.values for choice in chosen if choice.entry.value == entry.value), {})
             try:
-                hooks.append(self._make_hook(entry, settings))
+                hooks.append(self._make_hook(entry, replace(settings, options=own)))
             except ElasticError as err:
                 warnings.append(f"left out: {err}")
-        return hooks, warnings
+        return [*hooks, *self.make_chosen_hooks(settings, options)], warnings
+
+    def make_chosen_hooks(self, settings: HookSettings, options: Mapping[str, OptionValue]) -> list[NamedHook]:
+        """Build the hooks that options choose, and that are not on anyhow; raises as `make_hooks` does."""
+        always = {entry.value for entry in self._entries() if entry.group == HOOKS_GROUP}
+        return [
+            self._make_hook(choice.entry, replace(settings, options=choice.values))
+            for choice in chosen_hooks(options)
+            if choice.entry.value not in always
+        ]
 
     def _make_hook(self, entry: PluginEntry, settings: HookSettings) -> NamedHook:
-        self._refuse_doubles(HOOKS_GROUP, entry.name)
+        self._refuse_doubles(entry.group, entry.name)
         before = _heavy()
         plugin = self._loaded(entry)
         _refuse_heavy(entry, before)
-        resolved = resolve_options({}, plugin.options, flag="options", owner=f"hook {entry.name!r}")
+        undeclared = settings.options.keys() - {spec.name for spec in plugin.options}
+        if undeclared:
+            what = f"{entry.value} has no option {min(undeclared)!r} in `options`"
+            raise refusal(entry, what, hint=mend(entry))
+        resolved = resolve_options({}, plugin.options, flag="options", owner=f"{KINDS[entry.group]} {entry.name!r}")
         hook = plugin.make_hook(replace(settings, name=entry.name, options={**resolved.values, **settings.options}))
         _refuse_heavy(entry, before)
         return NamedHook(name=entry.name, distribution=entry.label, hook=hook)
@@ -213,16 +242,18 @@ class PluginRegistry:
             PluginInfo(name=name, kind=KINDS[RENDEZVOUS_GROUP], distribution=IN_CODE, version="", status="loaded")
             for name in in_code.registered_names()
         ]
-        infos += [
-            PluginInfo(
-                name=entry.name,
-                kind=KINDS[entry.group],
-                distribution=entry.distribution,
-                version=entry.version,
-                status=self._status(entry, load=load),
+        for entry in self._entries():
+            status, powers = self._status(entry, load=load)
+            infos.append(
+                PluginInfo(
+                    name=entry.name,
+                    kind=KINDS[entry.group],
+                    distribution=entry.distribution,
+                    version=entry.version,
+                    status=status,
+                    powers=powers,
+                )
             )
-            for entry in self._entries()
-        ]
         infos += [
             PluginInfo(
                 name=entry.name,
@@ -256,20 +287,21 @@ class PluginRegistry:
         order = [*KINDS.values(), *observing.KINDS.values()]
         return sorted(infos, key=lambda info: (order.index(info.kind), info.name))
 
-    def _status(self, entry: PluginEntry, *, load: bool) -> str:
+    def _status(self, entry: PluginEntry, *, load: bool) -> tuple[str, tuple[str, ...]]:
+        """Return how a plugin fares, and its powers."""
         if entry.group == HOOKS_GROUP and entry.name in self._disabled:
-            return "disabled"
+            return "disabled", ()
         if not load:
-            return "installed"
+            return "installed", ()
         try:
             self._refuse_doubles(entry.group, entry.name)
             before = _heavy()
-            farewell = LoadedPlugin(entry).warnings
-            if entry.group == HOOKS_GROUP:
+            plugin = LoadedPlugin(hook_entry(entry) if entry.group == OPTIONS_GROUP else entry)
+            if entry.group in (HOOKS_GROUP, OPTIONS_GROUP):
                 _refuse_heavy(entry, before)
         except PluginError as err:
-            return str(err)
-        return f"loaded; deprecated: {farewell[0]}" if farewell else "loaded"
+            return str(err), ()
+        return f"loaded; deprecated: {plugin.warnings[0]}" if plugin.warnings else "loaded", plugin.powers
 
     # --- entry points
 

@@ -97,7 +97,7 @@ def start(state: Preparing, event: m.StartAllowed, now_s: float) -> Step:
         round=state.round,
         restart_count=ledger.restart_count,
         membership_changes=ledger.membership_changes,
-        variables=event.variables,
+        changes=event.changes,
     )
     return Step(state=Starting(ledger=ledger, round=state.round), commands=(spawn,), reason="starting workers")
 

@@ -1,6 +1,6 @@
 """The kit for observers: does an `AgentHook` take every moment, soon, and answer only where it may?"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,8 +17,11 @@ from elastic_core.api import (
     Draining,
     FailureSeen,
     Joining,
+    LaunchChange,
+    Launches,
     MembershipChanged,
     Moment,
+    Power,
     Refuse,
     RoundJoined,
     WorkerEnded,
@@ -50,7 +53,9 @@ METHODS: Final[dict[type, str]] = {
     MembershipChanged: "on_membership_changed",
     AgentStopped: "on_agent_stopped",
 }
-ANSWERS: Final[dict[type, tuple[type, ...]]] = {Joining: (Refuse,), WorkersStarting: (AddEnvironment, Refuse)}
+ANSWERS: Final[dict[type, tuple[type, ...]]] = {Joining: (Refuse,), WorkersStarting: (AddEnvironment, Launches, Refuse)}
+POWERS: Final[dict[type, Power]] = {AddEnvironment: Power.LAUNCHES, Launches: Power.LAUNCHES, Refuse: Power.REFUSAL}
+"""What each answer needs, from version 2 on."""
 RESERVED: Final = frozenset(
     {
         "RANK",
@@ -94,6 +99,13 @@ class AgentHookConformance(Kit):
         """Users can be told what is wrong with a value."""
         check_options(type(hook).__name__, type(hook).options)
 
+    def test_the_powers_are_stated_well(self, hook: AgentHook) -> None:
+        """`powers` is a set of `Power`; version 1 had none to state."""
+        cls = type(hook)
+        assert isinstance(cls.powers, (set, frozenset)), f"`powers` of {cls.__name__} is no set: {cls.powers!r}"
+        assert all(isinstance(power, Power) for power in cls.powers), f"`powers` has more than Power: {cls.powers!r}"
+        assert not cls.powers or cls.api_version >= 2, f"{cls.__name__} states powers with api_version 1; 2 is needed"
+
     def test_its_import_is_light(self, hook: AgentHook) -> None:
         """A hook that brings torch or numpy into the agent's process is left out of every run."""
         check_imports(type(hook))
@@ -123,7 +135,7 @@ class AgentHookConformance(Kit):
                 _tell(hook, moment)
 
     def test_answers_are_what_the_moment_allows(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
-        """Only two moments may be answered, each in its way; a refusal says why."""
+        """Only two moments may be answered, each in its way and with its power; a refusal says why."""
         for moment in moments:
             answer, name = _tell(hook, moment), METHODS[type(moment)]
             if answer is None:
@@ -132,10 +144,16 @@ class AgentHookConformance(Kit):
             assert isinstance(answer, allowed), (
                 f"{name} answered {answer!r}; {[cls.__name__ for cls in allowed] or 'nothing'} or None is allowed"
             )
+            needed = POWERS[type(answer)]
+            assert type(hook).api_version < 2 or needed in type(hook).powers, (
+                f"{name} answers {type(answer).__name__} without the power {needed.value!r}: it would be left alone"
+            )
             if isinstance(answer, Refuse):
                 assert answer.reason.strip(), f"{name} refuses without a reason"
             if isinstance(answer, AddEnvironment):
-                _check_variables(answer)
+                _check_variables(answer.variables)
+            if isinstance(answer, Launches):
+                _check_launches(answer, moment)
 
     def test_fields_of_later_versions_do_no_harm(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
         """Records gain fields; the moment is taken all the same."""
@@ -164,8 +182,22 @@ def _later(moment: Moment) -> Moment:
     return made
 
 
-def _check_variables(answer: AddEnvironment) -> None:
-    for name, value in answer.variables.items():
+def _check_launches(answer: Launches, moment: Moment) -> None:
+    assert isinstance(moment, WorkersStarting)
+    for rank, change in answer.workers.items():
+        assert type(rank) is int, f"the worker {rank!r} is no local rank"
+        assert 0 <= rank < moment.round.local_world_size, f"there is no worker of local rank {rank}"
+        assert isinstance(change, LaunchChange), f"the worker {rank} is changed by {change!r}, which is no LaunchChange"
+        _check_variables(change.environment)
+        words = change.command
+        assert isinstance(words, (tuple, list)), f"{words!r} is no command: a tuple of words is needed"
+        assert all(isinstance(word, str) and "\0" not in word for word in words), f"{words!r} is no command"
+        cpus = change.processors
+        assert cpus is None or (cpus and all(type(cpu) is int and cpu >= 0 for cpu in cpus)), f"processors {cpus!r}"
+
+
+def _check_variables(variables: Mapping[str, str]) -> None:
+    for name, value in variables.items():
         assert isinstance(name, str), f"the variable {name!r} is no text"
         assert isinstance(value, str), f"the variable {name}={value!r} is no text"
         assert name, "a variable without a name"

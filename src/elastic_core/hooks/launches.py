@@ -1,0 +1,94 @@
+"""Which changes of a worker's start a hook may make: its answer, checked item by item."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final, cast
+
+from elastic_core.types import AddEnvironment, LaunchChange, Launches
+
+RESERVED: Final = frozenset(
+    {
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "ROLE_NAME",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+    }
+)
+RESERVED_PREFIXES: Final = ("MASTER_", "TORCHELASTIC_", "ELASTIC_")
+"""Variables that say what a worker is: ours to set."""
+
+
+class CheckedChanges:
+    """What of an answer may be done, by local rank, and a line for each item that may not.
+
+    Args:
+        answer: A hook's answer to `on_workers_starting`.
+        nproc: How many workers the node has.
+    """
+
+    def __init__(self, answer: AddEnvironment | Launches, nproc: int) -> None:
+        self.faults: list[str] = []
+        self.by_rank: dict[int, LaunchChange] = {}
+        for rank, change in self._items(answer, nproc):
+            self.by_rank[rank] = LaunchChange(
+                environment=self._environment(change.environment),
+                processors=self._processors(rank, change.processors),
+                command=self._command(rank, change.command),
+            )
+
+    def _items(self, answer: AddEnvironment | Launches, nproc: int) -> Iterator[tuple[int, LaunchChange]]:
+        if isinstance(answer, AddEnvironment):
+            environment = self._environment(answer.variables)
+            yield from ((rank, LaunchChange(environment=environment)) for rank in range(nproc))
+            return
+        workers = cast("Mapping[object, object]", answer.workers)  # anybody's code has filled it
+        for rank, change in workers.items():
+            if type(rank) is not int or not 0 <= rank < nproc:
+                self.faults.append(f"may not change the worker {rank!r}: local ranks are 0 to {nproc - 1}")
+            elif not isinstance(change, LaunchChange) or not isinstance(change.environment, Mapping):
+                self.faults.append(
+                    f"may not change the worker {rank} by {type(change).__name__}; LaunchChange is needed"
+                )
+            else:
+                yield rank, change
+
+    def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        allowed: dict[str, str] = {}
+        for name, value in variables.items():
+            fault = fault_of_variable(name, value)
+            if fault:
+                self.faults.append(f"may not set {name!r}: {fault}")
+            else:
+                allowed[name] = value
+        return allowed
+
+    def _processors(self, rank: int, processors: frozenset[int] | None) -> frozenset[int] | None:
+        if processors is None:
+            return None
+        numbers = processors if isinstance(processors, (set, frozenset)) else ()
+        if not numbers or not all(type(number) is int and number >= 0 for number in numbers):
+            self.faults.append(f"may not bind the worker {rank} to {processors!r}: a set of processors is needed")
+            return None
+        return frozenset(numbers)
+
+    def _command(self, rank: int, command: tuple[str, ...]) -> tuple[str, ...]:
+        words = tuple(command) if isinstance(command, (tuple, list)) else (None,)
+        if all(isinstance(word, str) and "\0" not in word for word in words) and words[:1] != ("",):
+            return tuple(map(str, words))
+        self.faults.append(f"may not put {command!r} before the worker {rank}: a program and its arguments are needed")
+        return ()
+
+
+def fault_of_variable(name: object, value: object) -> str:
+    """Return why a hook may not add this variable to the workers' environment; empty: it may."""
+    if not isinstance(name, str) or not isinstance(value, str):
+        return "name and value must be text"
+    if not name or "=" in name or "\0" in name or "\0" in value:
+        return "an environment can't hold it"
+    if name in RESERVED or name.startswith(RESERVED_PREFIXES):
+        return "it is reserved, it says what the worker is"
+    return ""

@@ -1,0 +1,41 @@
+"""What hooks would change about the start of workers, for `--dry-run`: asked here and now, no run around them."""
+
+from collections.abc import Sequence
+
+from elastic_core.hooks.launches import CheckedChanges
+from elastic_core.hooks.powers import powers_of
+from elastic_core.hooks.runner import NamedHook
+from elastic_core.messages import WorkersStarting
+from elastic_core.types import AddEnvironment, LaunchChange, Launches, Power, Record, Refuse, merged_changes
+
+
+class Preview(Record, frozen=True, kw_only=True):
+    """By local rank what would be changed, and which hook has chosen its processors; with lines for people."""
+
+    changes: tuple[LaunchChange, ...]
+    bound_by: tuple[str, ...]
+    lines: tuple[str, ...]
+
+
+def preview(hooks: Sequence[NamedHook], moment: WorkersStarting) -> Preview:
+    """Ask every hook that may change launches."""
+    nproc = moment.round.local_world_size
+    changes, bound_by = [LaunchChange()] * nproc, [""] * nproc
+    lines: list[str] = []
+    for named in hooks:
+        if Power.LAUNCHES not in powers_of(type(named.hook)):
+            continue
+        try:
+            answer = named.hook.on_workers_starting(moment)
+        except Exception as err:  # noqa: BLE001  # plugin code: shown, as the run would show it
+            lines.append(f"hook {named.name!r}: on_workers_starting raised {type(err).__name__}: {err}")
+            continue
+        if isinstance(answer, Refuse):
+            lines.append(f"hook {named.name!r} would refuse: {answer.reason}")
+        elif isinstance(answer, (AddEnvironment, Launches)):
+            checked = CheckedChanges(answer, nproc)
+            lines += [f"hook {named.name!r} {fault}" for fault in checked.faults]
+            for rank, change in checked.by_rank.items():
+                changes[rank] = merged_changes((changes[rank], change))
+                bound_by[rank] = bound_by[rank] if change.processors is None else named.name
+    return Preview(changes=tuple(changes), bound_by=tuple(bound_by), lines=tuple(lines))

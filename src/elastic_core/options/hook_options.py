@@ -1,0 +1,124 @@
+"""Options of `elastic run` that installed hooks bring, beside our own: the same reading, the same errors."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from elastic_core.errors import ConfigError
+from elastic_core.options.choices import Choices, Given
+from elastic_core.options.draft import Draft
+from elastic_core.options.option import OptionRow
+from elastic_core.options.table import BY_DEST, OPTIONS
+from elastic_core.options.values import finite, integer, one_of, seconds
+from elastic_core.plugins.missing import known_options, option_not_installed
+from elastic_core.plugins.options import OptionValue
+from elastic_core.plugins.run_options import HookOption, installed_options
+
+_PREFIX: Final = "PET_"
+_OURS: Final = frozenset(row.env for row in OPTIONS if row.env is not None)
+_LEAST: Final = -(1 << 63)
+
+
+def hook_row(dest: str) -> OptionRow | None:
+    """Return the row of an option that a hook brings; None: no hook that is installed has it.
+
+    Raises:
+        PluginError: it comes with a distribution that is not installed, or what declares it is broken.
+    """
+    flag = dest.replace("_", "-")
+    found = installed_options().load(flag)
+    if found is not None:
+        return row_of(found)
+    if flag in known_options():
+        raise option_not_installed(flag)
+    return None
+
+
+def hook_option_named(beginning: str, typed: str) -> OptionRow | None:
+    """Return the row of the one option of a hook that begins so; None: there is none.
+
+    Raises:
+        ConfigError: there are several.
+        PluginError: it comes with a distribution that is not installed, or what declares it is broken.
+    """
+    flags = sorted({*installed_options().flags, *known_options()})
+    flags = [flag for flag in flags if flag.startswith(beginning)]
+    if len(flags) > 1:
+        listing = ", ".join(f"--{flag}" for flag in flags)
+        raise ConfigError(f"option {typed} is ambiguous: {listing}", hint="more letters")
+    return hook_row(flags[0]) if flags else None
+
+
+def is_hook_option(dest: str) -> bool:
+    """Return whether a hook has an option of this name, be it one of ours that is not installed; imports nothing."""
+    flag = dest.replace("_", "-")
+    return flag in installed_options().flags or flag in known_options()
+
+
+def row_of(found: HookOption) -> OptionRow:
+    """Return a hook's option as a row beside ours."""
+    option = found.option
+    metavar = option.metavar or (option.unit or option.type).upper()
+    return OptionRow(
+        name=found.entry.name,
+        metavar=None if option.type == "bool" else metavar,
+        default=None if option.default is None else _text(option.default),
+        section=option.heading or found.entry.distribution,
+        help=option.help,
+        env=_PREFIX + option.name.upper(),
+        choices=option.choices,
+    )
+
+
+def all_rows() -> list[OptionRow]:
+    """Return the rows of all that are installed and sound; imports their declarations."""
+    return [row_of(found) for found in installed_options().load_all()[0]]
+
+
+def take_hook_options(draft: Draft, given: Given) -> None:
+    """Settle the options of hooks that were given; without one, nobody looks what is installed.
+
+    Raises:
+        ConfigError: a value is malformed.
+        PluginError: an option comes with a distribution that is not installed, or is broken.
+    """
+    values: dict[str, OptionValue] = {}
+    for dest in dict.fromkeys(_given(given, draft.environ)):
+        row = hook_row(dest)
+        found = installed_options().load(dest.replace("_", "-"))
+        if row is None or found is None:
+            continue  # a variable of somebody else's
+        choices = Choices(given, draft.environ, {dest: row})
+        value = _value(choices, found)
+        if value is not False:
+            values[dest] = value
+            draft.mark(dest, choices.origin(dest))
+    draft.set("hook_options", values, "derived: options that hooks bring")
+
+
+def _given(given: Given, environ: Mapping[str, str]) -> Iterator[str]:
+    yield from (dest for dest in given if dest not in BY_DEST)
+    for name, text in environ.items():
+        if name.startswith(_PREFIX) and text and name not in _OURS:
+            yield name.removeprefix(_PREFIX).lower()
+
+
+def _value(choices: Choices, found: HookOption) -> OptionValue:
+    option = found.option
+    dest, least = option.name, option.minimum
+    if option.choices:
+        return one_of(choices, dest, option.choices)
+    match option.type:
+        case "bool":
+            return choices.flag(dest)
+        case "int":
+            return integer(choices, dest, at_least=_LEAST if least is None else int(least))
+        case "float" if option.unit == "seconds" and least == 0:
+            return seconds(choices, dest)
+        case "float":
+            return finite(choices, dest, at_least=least)
+        case _:
+            return choices.text(dest)
+
+
+def _text(default: str | float | bool) -> str:
+    return f"{default:g}" if isinstance(default, float) else str(default)

@@ -1,0 +1,132 @@
+"""The options of `elastic run` that installed hooks bring: found by metadata, imported when they are given."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Final
+
+from msgspec.structs import replace
+
+from elastic_core.errors import ElasticError, PluginError
+from elastic_core.plugins.discovery import PluginEntry, find_entries
+from elastic_core.plugins.entry_import import import_entry
+from elastic_core.plugins.missing import OPTIONS_GROUP
+from elastic_core.plugins.options import OptionValue
+from elastic_core.plugins.refusal import mend, refusal
+from elastic_core.types import Record, RunOption
+
+_TYPES: Final = ("str", "int", "float", "bool")
+
+
+class HookOption(Record, frozen=True, kw_only=True):
+    """One declared option, and the entry point that brought it."""
+
+    option: RunOption
+    entry: PluginEntry
+
+
+class HookOptions:
+    """The options that a set of entry points brings.
+
+    Args:
+        entries: Entry points of group `elastic_core.options`; others are passed over.
+    """
+
+    def __init__(self, entries: Sequence[PluginEntry]) -> None:
+        self._entries = [entry for entry in entries if entry.group == OPTIONS_GROUP]
+        self._loaded: dict[str, HookOption] = {}
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Their names on the command line, without the two dashes; nothing is imported for them."""
+        return tuple(sorted({entry.name for entry in self._entries}))
+
+    def load(self, flag: str) -> HookOption | None:
+        """Return one option; None: nothing that is installed brings it.
+
+        Raises:
+            PluginError: two distributions claim it, or what declares it is broken.
+        """
+        if flag in self._loaded:
+            return self._loaded[flag]
+        claims = [entry for entry in self._entries if entry.name == flag]
+        if not claims:
+            return None
+        if len(claims) > 1:
+            owners = " and ".join(entry.label for entry in claims)
+            raise PluginError(f"option '--{flag}' comes from {owners}", hint=f"pip uninstall {claims[-1].distribution}")
+        self._loaded[flag] = HookOption(option=_declared(claims[0]), entry=claims[0])
+        return self._loaded[flag]
+
+    def load_all(self) -> tuple[list[HookOption], list[str]]:
+        """Return all that are sound, and a line for each that is not: for help and completion."""
+        found: list[HookOption] = []
+        lines: list[str] = []
+        for flag in self.flags:
+            try:
+                option = self.load(flag)
+            except ElasticError as err:
+                lines.append(str(err))
+            else:
+                found += [] if option is None else [option]
+        return found, lines
+
+
+def installed_options() -> HookOptions:
+    """Return what is installed in this Python environment."""
+    return _installed(tuple(sys.path))
+
+
+@lru_cache(maxsize=1)
+def _installed(path: tuple[str, ...]) -> HookOptions:
+    return HookOptions(find_entries(OPTIONS_GROUP))
+
+
+def _declared(entry: PluginEntry) -> RunOption:
+    declared = import_entry(entry)
+    fault = _fault(declared, entry.name)
+    if fault or not isinstance(declared, RunOption):
+        raise refusal(entry, f"{entry.value} {fault}", hint=mend(entry))
+    return declared
+
+
+def _fault(declared: object, flag: str) -> str:
+    if not isinstance(declared, RunOption):
+        return f"is {type(declared).__name__}; a RunOption is needed"
+    if declared.name.replace("_", "-") != flag:
+        return f"is named {declared.name!r}; {flag.replace('-', '_')!r} is needed"
+    if declared.type not in _TYPES:
+        return f"has type {declared.type!r}; one of {', '.join(_TYPES)} is needed"
+    return ""
+
+
+class ChosenHook(Record, frozen=True, kw_only=True):
+    """A hook that options chose: its class, under the name of the first of them, and the values of all."""
+
+    entry: PluginEntry
+    values: Mapping[str, OptionValue]
+
+
+def chosen_hooks(options: Mapping[str, OptionValue]) -> list[ChosenHook]:
+    """Return the hooks whose options were given, each once.
+
+    Args:
+        options: By name, as `RunSettings.hook_options` has them.
+    """
+    found: dict[str, ChosenHook] = {}
+    for name, value in options.items():
+        given = installed_options().load(name.replace("_", "-"))
+        if given is not None:
+            hook = hook_entry(given.entry)
+            earlier = found.get(hook.value, ChosenHook(entry=hook, values={}))
+            found[hook.value] = replace(earlier, values={**earlier.values, name: value})
+    return list(found.values())
+
+
+def hook_entry(entry: PluginEntry) -> PluginEntry:
+    """Return the entry of an option with the class of its hook in the place of its declaration.
+
+    Raises:
+        PluginError: what declares it is broken.
+    """
+    return entry._replace(value=_declared(entry).hook)

@@ -1,0 +1,61 @@
+"""What hooks may change about the start of workers, and with which powers."""
+
+import pytest
+
+from elastic_core.hooks.handler import AgentHook
+from elastic_core.hooks.launches import CheckedChanges
+from elastic_core.hooks.powers import powers_of
+from elastic_core.types import AddEnvironment, LaunchChange, Launches, Power, merged_changes
+
+
+def checked(workers, nproc=2):
+    made = CheckedChanges(Launches(workers=workers), nproc)
+    return made.by_rank, made.faults
+
+
+def test_what_is_allowed_stays():
+    change = LaunchChange(environment={"A": "b"}, processors=frozenset({0, 3}), command=("numactl", "--localalloc"))
+    assert checked({1: change}) == ({1: change}, [])
+
+
+def test_variables_for_all_are_for_each():
+    made = CheckedChanges(AddEnvironment(variables={"A": "b", "RANK": "1"}), 2)
+    assert made.by_rank == {rank: LaunchChange(environment={"A": "b"}) for rank in (0, 1)}
+    assert len(made.faults) == 1
+
+
+@pytest.mark.parametrize(
+    ("workers", "fault"),
+    [
+        ({2: LaunchChange()}, "may not change the worker 2: local ranks are 0 to 1"),
+        ({"0": LaunchChange()}, "may not change the worker '0': local ranks"),
+        ({0: {"A": "b"}}, "may not change the worker 0 by dict; LaunchChange is needed"),
+        ({0: LaunchChange(environment={"MASTER_PORT": "1"})}, "may not set 'MASTER_PORT': it is reserved"),
+        ({0: LaunchChange(processors=frozenset())}, "may not bind the worker 0 to frozenset()"),
+        ({0: LaunchChange(processors=frozenset({-1}))}, "may not bind the worker 0"),
+        ({0: LaunchChange(command=("", "x"))}, "may not put ('', 'x') before the worker 0"),
+        ({0: LaunchChange(command="numactl")}, "may not put 'numactl' before the worker 0"),
+        ({0: LaunchChange(command=("a\0",))}, "may not put"),
+    ],
+)
+def test_what_is_not_allowed_is_left_out_with_a_line(workers, fault):
+    by_rank, [line] = checked(workers)
+    assert line.startswith(fault)
+    assert all(change == LaunchChange() for change in by_rank.values())
+
+
+def test_changes_of_several_hooks_add_up():
+    first = LaunchChange(environment={"A": "1", "B": "1"}, processors=frozenset({1}), command=("nice",))
+    second = LaunchChange(environment={"A": "2"}, command=("nsys", "profile"))
+    assert merged_changes((first, second)) == LaunchChange(
+        environment={"A": "2", "B": "1"}, processors=frozenset({1}), command=("nice", "nsys", "profile")
+    )
+
+
+def test_before_version_2_all_hooks_had_the_powers_that_there_were():
+    old = type("Old", (AgentHook,), {"api_version": 1})
+    new = type("New", (AgentHook,), {"api_version": 2})
+    able = type("Able", (AgentHook,), {"api_version": 2, "powers": frozenset({Power.REFUSAL})})
+    assert [powers_of(cls) for cls in (old, new, able)] == [
+        {Power.LAUNCHES, Power.REFUSAL}, frozenset(), {Power.REFUSAL},
+    ]  # fmt: skip

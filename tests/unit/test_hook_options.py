@@ -1,0 +1,264 @@
+"""Options that hooks bring to `elastic run`: typed, explained, and nothing imported before one is given."""
+
+import sys
+import textwrap
+
+import pytest
+
+from elastic_core.cli.arguments import read_arguments
+from elastic_core.cli.dry_run import describe
+from elastic_core.cli.main import COMPLETE_VARIABLE, main
+from elastic_core.errors import ConfigError, PluginError
+from elastic_core.launcher.given import given_from
+from elastic_core.options.devices import Node
+from elastic_core.options.resolve import resolve
+from elastic_core.plugins import missing
+from elastic_core.plugins.registry import PluginRegistry
+from elastic_core.types import HookSettings
+
+DECLARED = """
+    from elastic_core.api import RunOption
+    HOOK = "acme_hook:Profile"
+    PROFILE = RunOption(name="acme_profile", hook=HOOK, heading="Acme profiler", help="Profile the workers.",
+                        choices=("cpu", "gpu"))
+    PERIOD = RunOption(name="acme_period", type="float", default=1.5, unit="seconds", minimum=0, hook=HOOK,
+                       help="How often.")
+    COUNT = RunOption(name="acme_count", type="int", minimum=2, hook=HOOK, help="How many.")
+    LOUD = RunOption(name="acme_loud", type="bool", hook=HOOK, help="Say more.")
+"""
+HOOK = """
+    from elastic_core.api import *
+    import acme_options
+    class Profile(AgentHook):
+        api_version = 2
+        powers = frozenset({Power.LAUNCHES})
+        options = (acme_options.PROFILE, acme_options.PERIOD, acme_options.COUNT, acme_options.LOUD)
+        def on_workers_starting(self, event):
+            command = ("acme", str(self.settings.options["acme_profile"]))
+            changes = {0: LaunchChange(command=command, environment={"ACME": "1"}, processors=frozenset({3, 4, 5, 7}))}
+            return Launches(workers=changes)
+"""
+ENTRIES = """
+[elastic_core.options]
+acme-profile = acme_options:PROFILE
+acme-period = acme_options:PERIOD
+acme-count = acme_options:COUNT
+acme-loud = acme_options:LOUD
+"""
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    def install(distribution="acme-tools", entries=ENTRIES, **modules):
+        root = tmp_path / distribution
+        info = root / f"{distribution.replace('-', '_')}-1.2.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n")
+        (info / "entry_points.txt").write_text(entries)
+        for name, source in modules.items():
+            (root / f"{name}.py").write_text(textwrap.dedent(source))
+        monkeypatch.syspath_prepend(str(root))
+
+    before = set(sys.modules)
+    yield install
+    for name in set(sys.modules) - before:
+        if name.startswith("acme"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def acme(install):
+    install(acme_options=DECLARED, acme_hook=HOOK)
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("")
+    return str(path)
+
+
+def settle(script, *words, environ=None):
+    arguments = read_arguments([*words, script])
+    variables = environ or {}
+    return resolve(arguments.given, arguments.script, (), environ=variables, node=Node(variables))
+
+
+def test_options_are_read_and_typed(acme, script):
+    words = ["--acme-profile", "cpu", "--acme_period=2", "--acme-count", "3", "--acme-loud"]
+    resolution = settle(script, *words)
+    expected = {"acme_profile": "cpu", "acme_period": 2.0, "acme_count": 3, "acme_loud": True}
+    assert resolution.settings.hook_options == expected
+    assert resolution.origins["acme_count"] == "flag --acme-count"
+    assert "acme_hook" not in sys.modules
+
+
+def test_variables_count_as_for_ours(acme, script):
+    environ = {"PET_ACME_PROFILE": "gpu", "PET_ACME_COUNT": "", "PET_ACME_LOUD": "0", "PET_SOMEBODY_ELSES": "x"}
+    resolution = settle(script, environ=environ)
+    assert resolution.settings.hook_options == {"acme_profile": "gpu"}
+    assert resolution.origins["acme_profile"] == "env PET_ACME_PROFILE"
+    assert settle(script, "--acme-profile", "cpu", environ=environ).settings.hook_options == {"acme_profile": "cpu"}
+
+
+def test_nothing_is_imported_where_none_is_given(acme, script):
+    assert settle(script, "--nproc-per-node", "2").settings.hook_options == {}
+    assert not [name for name in sys.modules if name.startswith("acme")]
+
+
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        (["--acme-profile", "tpu"], "--acme-profile 'tpu': needed one of cpu, gpu"),
+        (
+            ["--acme-period", "soon"],
+            "--acme-period 'soon': needed seconds, 0 or more. Try: --acme-period 1.5",
+        ),
+        (["--acme-count", "1"], "--acme-count '1': needed a whole number from 2 up"),
+        (["--acme-loud=1"], "--acme-loud takes no value"),
+        (["--acme-p", "cpu"], "option --acme-p is ambiguous: --acme-period, --acme-profile"),
+    ],
+)
+def test_mistakes_are_one_line(acme, script, words, needed):
+    with pytest.raises(ConfigError) as caught:
+        settle(script, *words)
+    assert str(caught.value).startswith(needed)
+
+
+def test_beginnings_mean_ours_first(acme, script):
+    assert settle(script, "--acme-pro", "cpu").settings.hook_options == {"acme_profile": "cpu"}
+    assert settle(script, "--max-r", "3").settings.max_restarts == 3
+
+
+def test_the_library_has_them_too(acme):
+    assert given_from({"acme_profile": "cpu", "acme_count": 3, "acme_loud": None}) == {
+        "acme_profile": "cpu",
+        "acme_count": "3",
+    }
+    with pytest.raises(ConfigError, match=r"launch.. has no option 'acme_profil'"):
+        given_from({"acme_profil": "cpu"})
+
+
+def test_help_has_them_under_the_heading_of_their_plugin(acme, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["run", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--acme-profile TEXT" in out or "--acme-profile STR" in out
+    headings = [out.index(f"\n{name}:\n") for name in ("Compatibility", "acme-tools", "Acme profiler", "Help")]
+    assert headings == sorted(headings)
+    assert "How often.  [default: 1.5; PET_ACME_PERIOD]" in out
+
+
+def test_completion_knows_them(acme, capsys, monkeypatch):
+    monkeypatch.setenv(COMPLETE_VARIABLE, "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "elastic run --acme-profile g")
+    monkeypatch.setenv("COMP_CWORD", "3")
+    with pytest.raises(SystemExit):
+        main([])
+    assert capsys.readouterr().out.split() == ["plain,gpu"]
+
+
+def test_a_dry_run_shows_what_the_hook_changes(acme, script):
+    text = describe(settle(script, "--acme-profile", "cpu"), {})
+    assert "  command  acme cpu " in text
+    assert "    ACME=1" in text
+    assert "  runs on  processors 3-5,7 (--acme-profile)" in text
+    assert "flag --acme-profile" in text
+
+
+# --- the hook
+
+
+def make(options, **registry):
+    hooks, warnings = PluginRegistry(**registry).make_hooks(HookSettings(name="", local_world_size=2), options)
+    return [named for named in hooks if "acme" in named.distribution], warnings
+
+
+def test_a_chosen_hook_is_built_with_its_options_and_defaults(acme):
+    ([named], warnings) = make({"acme_profile": "cpu", "acme_count": 3})
+    assert (named.name, named.distribution, warnings) == ("acme-profile", "acme-tools 1.2", [])
+    assert dict(named.hook.settings.options) == {
+        "acme_profile": "cpu", "acme_period": 1.5, "acme_count": 3, "acme_loud": None,
+    }  # fmt: skip
+    assert make({}) == ([], [])
+
+
+def test_an_installed_hook_is_on_anyhow_and_has_what_was_given(install):
+    install(entries=f"{ENTRIES}[elastic_core.hooks]\nacme = acme_hook:Profile\n", acme_options=DECLARED, acme_hook=HOOK)
+    ([named], _) = make({})
+    assert (named.name, named.hook.settings.options["acme_profile"]) == ("acme", None)
+    ([named], _) = make({"acme_profile": "gpu"})
+    assert (named.name, named.hook.settings.options["acme_profile"]) == ("acme", "gpu")
+
+
+@pytest.mark.parametrize(
+    ("hook", "error", "line"),
+    [
+        ("raise ImportError('libacme')", PluginError, "importing acme_hook:Profile raised ImportError: libacme"),
+        (HOOK.replace("acme_options.PROFILE, ", ""), PluginError, "acme_hook:Profile has no option 'acme_profile'"),
+        (
+            HOOK.replace("api_version = 2", "api_version = 1"),
+            PluginError,
+            "states powers with api_version 1; 2 is needed",
+        ),
+        (
+            HOOK.replace("on_workers_starting", "on_drain"),
+            PluginError,
+            "states the power 'launches' and has no on_work",
+        ),
+        (HOOK.replace("frozenset({Power.LAUNCHES})", "'launches'"), PluginError, "states powers 'launches'; a set of"),
+    ],
+)
+def test_a_broken_hook_that_was_asked_for_stops_the_run(install, hook, error, line):
+    install(acme_options=DECLARED, acme_hook=hook)
+    with pytest.raises(error) as caught:
+        make({"acme_profile": "cpu"})
+    assert str(caught.value).startswith("option 'acme-profile' (acme-tools 1.2): ")
+    assert line in str(caught.value)
+
+
+def test_what_the_hook_says_of_its_settings_passes(install):
+    refuses = "    def __init__(self, settings): raise ConfigError('no such GPU', hint='another')\n"
+    install(acme_options=DECLARED, acme_hook=HOOK + "    " + refuses)
+    with pytest.raises(ConfigError, match=r"^no such GPU. Try: another$"):
+        make({"acme_profile": "cpu"})
+
+
+def test_two_claims_and_bad_declarations_name_their_owner(install, acme):
+    install(
+        "acme-more", "[elastic_core.options]\nacme-loud = acme_more:LOUD\nacme-x = acme_more:X\n", acme_more="X = 5"
+    )
+    with pytest.raises(PluginError, match=r"option '--acme-loud' comes from acme-more 1.2 and acme-tools 1.2"):
+        read_arguments(["--acme-loud", "x.py"])
+    with pytest.raises(PluginError, match=r"option 'acme-x' \(acme-more 1.2\): acme_more:X is int; a RunOption is"):
+        read_arguments(["--acme-x", "x.py"])
+
+
+def test_plugins_are_listed_with_their_powers(acme):
+    rows = {info.name: info for info in PluginRegistry().list_plugins() if info.distribution == "acme-tools"}
+    assert {(name, info.kind, info.status, info.powers) for name, info in rows.items()} == {
+        (f"acme-{name}", "option", "loaded", ("launches",)) for name in ("profile", "period", "count", "loud")
+    }
+
+
+# --- ours, elsewhere
+
+
+@pytest.fixture
+def known(monkeypatch):
+    monkeypatch.setitem(missing._KNOWN[missing.OPTIONS_GROUP], "acme-known", "elastic-acme")
+
+
+@pytest.mark.parametrize("typed", ["--acme-known", "--acme_known=3", "--acme-kn"])
+def test_an_option_of_ours_that_is_not_installed_says_what_to_install(known, script, typed):
+    with pytest.raises(PluginError) as caught:
+        settle(script, typed)
+    assert str(caught.value) == "--acme-known comes with elastic-acme. Try: pip install elastic-acme"
+
+
+def test_its_variable_and_the_library_say_so_too(known, script):
+    with pytest.raises(PluginError, match="--acme-known comes with elastic-acme"):
+        settle(script, environ={"PET_ACME_KNOWN": "1"})
+    with pytest.raises(PluginError, match="--acme-known comes with elastic-acme"):
+        given_from({"acme_known": True})
+    assert given_from({"acme_known": None}) == {}
