@@ -22,12 +22,12 @@ _ROOMS = frozenset(
         "launch",
         "launcher",
         "metrics",
-        "multiprocessing",
         "numa",
         "rendezvous",
         "run",
         "timer",
         "worker",
+        "workers",
     }
 )
 

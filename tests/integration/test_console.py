@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from group_kit import GroupKit, open_fds
 
-from elastic_core.multiprocessing import sink as sink_module
-from elastic_core.multiprocessing.console import Console
-from elastic_core.multiprocessing.sink import HIGH_WATER_BYTES, Sink
-from elastic_core.multiprocessing.spec import StreamPlan
 from elastic_core.reactor import Reactor
+from elastic_core.workers.output import sink as sink_module
+from elastic_core.workers.output.console import Console
+from elastic_core.workers.output.sink import HIGH_WATER_BYTES, Sink
+from elastic_core.workers.spec import StreamPlan
 from patience import Deadline, kept
 
 LINE = b"x" * 79 + b"\n"

@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
-from elastic_core.multiprocessing import record_pipe
 from elastic_core.worker import startup
+from elastic_core.workers.errors import record_pipe
 from support import wait_for
 
 HANGS = """
 import os, pathlib, sys, threading, time
-from elastic_core.multiprocessing.errors import record
+from elastic_core.workers.errors import record
 here = pathlib.Path(os.environ["HERE"])
 def wait():
     while not (here / "end").exists():

@@ -17,10 +17,10 @@ import pytest
 from group_kit import GroupKit, is_alive, open_fds, set_subreaper, state_of
 
 from elastic_core.errors import ConfigError, WorkerError
-from elastic_core.multiprocessing.functions import START_METHODS, FunctionCall, main_module
-from elastic_core.multiprocessing.functions.result_pipe import ResultPipe, open_result_pipe
-from elastic_core.multiprocessing.functions.starter import FunctionStarter
 from elastic_core.reactor import Reactor
+from elastic_core.workers.functions import START_METHODS, FunctionCall, call
+from elastic_core.workers.functions.result import ResultPipe, open_result_pipe
+from elastic_core.workers.functions.start import FunctionStarter
 from patience import kept, patience
 from support import launcher, wait_for
 
@@ -117,7 +117,7 @@ def test_a_result_of_200_mb_does_not_block(group, method):
 
 @ALL
 def test_a_result_counts_though_the_worker_hangs_in_its_exit_handlers(group, method, tmp_path, monkeypatch):
-    monkeypatch.setattr("elastic_core.multiprocessing.group.LINGER_S", 0.1)
+    monkeypatch.setattr("elastic_core.workers.group.LINGER_S", 0.1)
     path = tmp_path / "hanging"
     kit = group(samples.return_then_hang, str(path), method=method)
     kit.start_calls()
@@ -218,7 +218,7 @@ def test_what_cannot_be_sent_is_one_line(group, method):
 def test_a_function_of_a_prompt_is_one_line(method):
     """What a worker can't find: there is no file that it could import."""
     program = (
-        "from elastic_core.multiprocessing import DefaultLogsSpecs, Std, start_processes\n"
+        "from elastic_core.workers import DefaultLogsSpecs, Std, start_processes\n"
         "def work(): pass\n"
         "specs = DefaultLogsSpecs()\n"
         f"workers = start_processes('x', work, {{0: ()}}, {{0: {{}}}}, specs, start_method={method!r})\n"
@@ -241,12 +241,12 @@ def test_what_is_no_call_is_refused():
 
 
 def test_a_main_module_without_its_guard_is_one_line():
-    main_module.begin_import("/home/me/train.py")
+    call.begin_import("/home/me/train.py")
     try:
         with pytest.raises(ConfigError, match=r"imports the main module '/home/me/train.py'.*__main__"):
             FunctionStarter(FunctionCall(samples.add, (1,)))
     finally:
-        main_module.end_import()
+        call.end_import()
 
 
 def test_a_result_for_which_there_is_no_memory_is_one_line():

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from elastic_core.agent.guard.guardian import Guardian
-from elastic_core.multiprocessing.sweep import is_alive
 from elastic_core.reactor import Reactor
+from elastic_core.workers.sweep import is_alive
 from patience import Deadline, kept, patience
 from promises import GUARD_S
 from support import processes_with, wait_for

@@ -9,8 +9,8 @@ import time
 import pytest
 from group_kit import is_alive
 
-from elastic_core.multiprocessing import procfs, sweep
-from elastic_core.multiprocessing.sweep_use import Sweeper
+from elastic_core.workers import procfs, sweep
+from elastic_core.workers.sweep import Sweeper
 from hung_files import HANGER, hung_file, wait_until_hung
 from patience import patience
 from support import wait_for

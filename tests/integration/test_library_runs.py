@@ -17,12 +17,12 @@ from elastic_core.errors import ConfigError, ElasticError, RendezvousConnectionE
 from elastic_core.hooks.handler import AgentHook
 from elastic_core.hooks.runner import NamedHook
 from elastic_core.launcher import LaunchConfig, elastic_launch, launch, launch_agent
-from elastic_core.multiprocessing import DefaultLogsSpecs, Std
-from elastic_core.multiprocessing.errors import ChildFailedError
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.rendezvous import registry
 from elastic_core.rendezvous.local import LocalRendezvous
 from elastic_core.types import HookSettings, Refuse, RendezvousSettings
+from elastic_core.workers import DefaultLogsSpecs, Std
+from elastic_core.workers.errors import ChildFailedError
 from patience import patience
 from redis_servers import RedisServer, free_port
 from support import processes_with, wait_for
@@ -162,7 +162,7 @@ class TestTheCaller:
     def test_that_is_told_to_stop_hears_it_when_its_workers_are_gone(self, script, tmp_path):
         path = script(
             "from elastic_core.launcher import launch\n"
-            "from elastic_core.multiprocessing import SignalException\n"
+            "from elastic_core.workers import SignalException\n"
             "try:\n"
             "    launch(['sh', '-c', 'echo up; sleep 60'], run_id='told-to-stop', nproc_per_node=1)\n"
             "except SignalException as told:\n"
@@ -410,7 +410,7 @@ def probed(url):
 NODE = """
 import json, sys
 from elastic_core.launcher import LaunchConfig, elastic_launch
-from elastic_core.multiprocessing.errors import ChildFailedError
+from elastic_core.workers.errors import ChildFailedError
 config = LaunchConfig(**json.loads(sys.argv[1]))
 try:
     print("results", elastic_launch(config, "sh")("-c", sys.argv[2]))

@@ -6,7 +6,7 @@ import pytest
 from group_kit import GroupKit, open_fds
 
 from elastic_core.errors import WorkerError
-from elastic_core.multiprocessing.spec import StreamPlan
+from elastic_core.workers.spec import StreamPlan
 
 
 @pytest.fixture

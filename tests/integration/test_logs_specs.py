@@ -6,7 +6,7 @@ import pytest
 
 OURS = """
 import os, pathlib
-from elastic_core.multiprocessing import LogsDest, LogsSpecs
+from elastic_core.workers import LogsDest, LogsSpecs
 
 class Flat(LogsSpecs):
     def reify(self, envs):

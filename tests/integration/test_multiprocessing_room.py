@@ -15,7 +15,7 @@ import pytest
 from group_kit import is_alive, open_fds
 
 from elastic_core.errors import ConfigError, WorkerError
-from elastic_core.multiprocessing import (
+from elastic_core.workers import (
     DefaultLogsSpecs,
     MultiprocessContext,
     PContext,
@@ -24,12 +24,12 @@ from elastic_core.multiprocessing import (
     SubprocessContext,
     start_processes,
 )
-from elastic_core.multiprocessing.console import Console
-from elastic_core.multiprocessing.redirects import get_std_cm, redirect, redirect_stderr, redirect_stdout
-from elastic_core.multiprocessing.spec import WorkerLaunch
-from elastic_core.multiprocessing.subprocess_handler import SubprocessHandler, get_subprocess_handler
-from elastic_core.multiprocessing.supervised import SupervisedWorkers
-from elastic_core.multiprocessing.tail_log import TailLog
+from elastic_core.workers.output.console import Console
+from elastic_core.workers.redirects import get_std_cm, redirect, redirect_stderr, redirect_stdout
+from elastic_core.workers.spec import WorkerLaunch
+from elastic_core.workers.subprocess_handler import SubprocessHandler, get_subprocess_handler
+from elastic_core.workers.supervised import SupervisedWorkers
+from elastic_core.workers.tail_log import TailLog
 from patience import kept, patience
 from support import wait_for
 
@@ -297,7 +297,7 @@ def test_a_forked_child_that_ends_leaves_them_to_its_parent(tmp_path):
     script = tmp_path / "forks.py"
     script.write_text(
         "import os, sys\n"
-        "from elastic_core.multiprocessing import DefaultLogsSpecs, start_processes\n"
+        "from elastic_core.workers import DefaultLogsSpecs, start_processes\n"
         f"specs = DefaultLogsSpecs({str(tmp_path / 'logs')!r})\n"
         f"wait = 'while [ ! -e {tmp_path / 'go'} ]; do sleep 0.05; done'\n"
         "context = start_processes('x', '/bin/sh', {0: ('-c', wait)}, {0: {}}, specs)\n"
@@ -317,7 +317,7 @@ def test_a_forked_child_that_ends_leaves_them_to_its_parent(tmp_path):
 def test_workers_do_not_outlive_a_caller_that_forgets_them(tmp_path):
     script = tmp_path / "forgetful.py"
     script.write_text(
-        "from elastic_core.multiprocessing import DefaultLogsSpecs, start_processes\n"
+        "from elastic_core.workers import DefaultLogsSpecs, start_processes\n"
         f"specs = DefaultLogsSpecs({str(tmp_path / 'logs')!r})\n"
         "context = start_processes('x', '/bin/sleep', {0: (60,)}, {0: {}}, specs)\n"
         "print(context.pids()[0])\n"
@@ -331,7 +331,7 @@ def test_the_readme_form_of_a_script_works_and_imports_no_torch(tmp_path):
     script = tmp_path / "main.py"
     script.write_text(
         "import sys\n"
-        "from elastic_core.multiprocessing import DefaultLogsSpecs, start_processes\n"
+        "from elastic_core.workers import DefaultLogsSpecs, start_processes\n"
         "def work(n):\n"
         "    return n, 'torch' in sys.modules\n"
         "if __name__ == '__main__':\n"

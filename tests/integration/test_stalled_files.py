@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from group_kit import GroupKit, is_alive
 
-from elastic_core.multiprocessing.disk import Disk
-from elastic_core.multiprocessing.record_pipe import ERROR_FILE_VARIABLE, HOOKS_VARIABLE, RecordPipes
-from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
 from elastic_core.reactor import Reactor
+from elastic_core.workers.errors.record_pipe import ERROR_FILE_VARIABLE, HOOKS_VARIABLE, RecordPipes
+from elastic_core.workers.output.disk import Disk
+from elastic_core.workers.spec import StreamPlan, WorkerLaunch
 
 CHATTY = """
 import os

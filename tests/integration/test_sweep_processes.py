@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from elastic_core.multiprocessing import procfs, sweep
+from elastic_core.workers import procfs, sweep
 from patience import patience
 from support import processes_with, wait_for
 
@@ -140,7 +140,7 @@ def test_a_signal_that_we_may_not_send_is_passed_over(family, incarnation, monke
 AGENT = """
 import os, signal, subprocess, sys, time
 from elastic_core.agent.subreaper import become_subreaper, stop_being_subreaper
-from elastic_core.multiprocessing import sweep
+from elastic_core.workers import sweep
 
 own = os.getpid()
 known = subprocess.Popen(["/bin/sh", "-c", "exit 7"])
@@ -177,7 +177,7 @@ def test_a_subreaper_inherits_finds_and_reaps_orphans(tmp_path):
 HOOKS = """
 import os, subprocess, sys, threading
 from elastic_core.agent.subreaper import become_subreaper
-from elastic_core.multiprocessing import procfs, sweep
+from elastic_core.workers import procfs, sweep
 
 assert become_subreaper()
 ours, go_on = [], threading.Event()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from group_kit import GroupKit, is_alive, open_fds
 
-from elastic_core.multiprocessing.spec import StreamPlan
+from elastic_core.workers.spec import StreamPlan
 from patience import kept
 from promises import SEEN_S
 

@@ -311,7 +311,7 @@ while not os.path.exists(os.environ["FOLDER"] + "/daemon"):
 
 
 def test_where_limits_can_not_be_set_whoever_remains_in_a_workers_session_is_found(kit, monkeypatch):
-    monkeypatch.setattr("elastic_core.multiprocessing.sweep.set_limit", lambda pid, soft: None)
+    monkeypatch.setattr("elastic_core.workers.sweep.set_limit", lambda pid, soft: None)
     kit.start(REMAINING)
     daemon = kit.pid_in("daemon")
     kit.run_until_exits(1)

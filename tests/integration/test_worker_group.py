@@ -11,9 +11,9 @@ import pytest
 from group_kit import DEADLINE_S, GroupKit, is_alive, open_fds, set_subreaper, state_of
 
 from elastic_core.errors import IllegalEventError, WorkerError
-from elastic_core.multiprocessing import ladder
-from elastic_core.multiprocessing.process import WorkerProcess
-from elastic_core.multiprocessing.spec import StreamPlan
+from elastic_core.workers import ladder
+from elastic_core.workers.process import WorkerProcess
+from elastic_core.workers.spec import StreamPlan
 from patience import kept
 
 PRELUDE = """

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from elastic_core.multiprocessing import beat_layout as layout
-from elastic_core.multiprocessing.beat_file import BeatFile
+from elastic_core.agent.watch.beat_file import BeatFile
 from elastic_core.worker import beats
+from elastic_core.workers import beat_layout as layout
 
 
 @pytest.fixture

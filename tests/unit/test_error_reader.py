@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.multiprocessing.errors.frames import is_launcher_frame
-from elastic_core.multiprocessing.errors.reader import MAX_FILE_BYTES, MAX_TYPE_CHARS, read_error
 from elastic_core.types import WorkerExit
+from elastic_core.workers.errors.frames import is_launcher_frame
+from elastic_core.workers.errors.reader import MAX_FILE_BYTES, MAX_TYPE_CHARS, read_error
 
 ENDED_NS = 1_700_000_010_000_000_000
 STARTED_NS = ENDED_NS - 5_000_000_000
@@ -293,7 +293,7 @@ def test_nothing_at_all_is_none(tail):
         ("<frozen importlib._bootstrap>", True),
         ("/usr/lib/python3.11/runpy.py", True),
         ("/v/site-packages/torch/distributed/elastic/multiprocessing/errors/__init__.py", True),
-        ("/src/elastic_core/multiprocessing/errors/record.py", True),
+        ("/src/elastic_core/workers/errors/record.py", True),
         ("/u/train.py", False),
         ("/v/site-packages/torch/nn/modules/module.py", False),
         ("<string>", False),

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic_core.multiprocessing import ladder as la
-from elastic_core.multiprocessing.ladder import advance
+from elastic_core.workers import ladder as la
+from elastic_core.workers.ladder import advance
 
 TERM, INT, KILL = int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGKILL)
 STRAY = la.Found(pid=900, pgid=900, start_ticks=1)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from elastic_core.errors import ConfigError
-from elastic_core.multiprocessing.layout import LogLayout, line_prefix, quote_id, stream_plans
-from elastic_core.multiprocessing.spec import StreamPlan
-from elastic_core.multiprocessing.std import Std, parse_std
+from elastic_core.workers.output.layout import LogLayout, line_prefix, quote_id, stream_plans
+from elastic_core.workers.output.std import Std, parse_std
+from elastic_core.workers.spec import StreamPlan
 
 
 @pytest.fixture

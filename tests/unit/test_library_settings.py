@@ -16,7 +16,7 @@ from elastic_core.launcher.settings_of import (
     settings_of_options,
     settings_of_spec,
 )
-from elastic_core.multiprocessing import DefaultLogsSpecs, Std
+from elastic_core.workers import DefaultLogsSpecs, Std
 
 
 def train(*args):

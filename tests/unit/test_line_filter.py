@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.multiprocessing.line_filter import LineFilter
-from elastic_core.multiprocessing.log_file import LogFile
+from elastic_core.workers.output.line_filter import LineFilter
+from elastic_core.workers.output.log_file import LogFile
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.multiprocessing.lines import LinePrefixer
+from elastic_core.workers.output.lines import LinePrefixer
 
 P = b"[d0]:"
 

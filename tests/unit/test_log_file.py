@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.multiprocessing.log_file import LogFile
+from elastic_core.workers.output.log_file import LogFile
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_a_fresh_file_that_can_not_be_opened_leaves_all_as_it_was(tmp_path, open
     def refuse(path):
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("elastic_core.multiprocessing.log_file.open_log", refuse)
+    monkeypatch.setattr("elastic_core.workers.output.log_file.open_log", refuse)
     file.write(b"2......\n")
     assert parts(tmp_path) == [b"1......\n2......\n"]
     assert "Too many open files" in notices[0]

@@ -6,12 +6,12 @@ import textwrap
 
 import pytest
 
-from elastic_core import multiprocessing
+from elastic_core import workers as multiprocessing
 from elastic_core.errors import ConfigError, PluginError
-from elastic_core.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs, Std, to_map
-from elastic_core.multiprocessing.logs_specs import plan_of
-from elastic_core.multiprocessing.spec import StreamPlan
 from elastic_core.plugins.logs_specs import make_logs_specs
+from elastic_core.workers import DefaultLogsSpecs, LogsDest, LogsSpecs, Std, to_map
+from elastic_core.workers.logs_specs import plan_of
+from elastic_core.workers.spec import StreamPlan
 
 
 def envs(count=2, *, restarts=0, **more):
@@ -143,7 +143,7 @@ def test_an_entry_says_where_a_stream_goes(file, tee, plan):
 
 
 GOOD = """
-    from elastic_core.multiprocessing import LogsDest, LogsSpecs
+    from elastic_core.workers import LogsDest, LogsSpecs
     class Mine(LogsSpecs):
         def reify(self, envs):
             envs[0]["SEEN"] = f"{self._root_log_dir} {self._redirects!r} {self._tee!r} {self._local_ranks_filter}"

@@ -5,7 +5,6 @@ import os
 import pytest
 
 from elastic_core.errors import ConfigError
-from elastic_core.multiprocessing.affinity import Binding, bound_to
 from elastic_core.numa import AffinityMode, NumaOptions, binding, gpus
 from elastic_core.numa.binding import bound_cpus
 from elastic_core.numa.nvml import NvidiaGpus
@@ -13,6 +12,7 @@ from elastic_core.numa.topology import Topology, read_ranges, write_ranges
 from elastic_core.options.devices import Node
 from elastic_core.options.resolve import resolve
 from elastic_core.options.settings import Entrypoint
+from elastic_core.workers.affinity import Binding, bound_to
 
 MODES = ("node", "socket", "exclusive", "core-complex")
 

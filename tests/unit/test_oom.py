@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastic_core.multiprocessing.oom import OomCounter
+from elastic_core.workers.oom import OomCounter
 
 
 @pytest.mark.parametrize(

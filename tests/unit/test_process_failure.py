@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from elastic_core.errors import ElasticError
-from elastic_core.multiprocessing.errors import ChildFailedError, ProcessFailure
+from elastic_core.workers.errors import ChildFailedError, ProcessFailure
 
 NS = 10**9
 

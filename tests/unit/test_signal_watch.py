@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from elastic_core.multiprocessing.signals import SignalException, SignalWatch
+from elastic_core.workers.signals import SignalException, SignalWatch
 
 SIGNUM = signal.SIGTERM
 

@@ -11,8 +11,8 @@ from elastic_core.agent.server import RunResult, SimpleElasticAgent, WorkerSpec,
 from elastic_core.agent.server.exit_barrier import KEY, exit_barrier
 from elastic_core.agent.server.ranks import Node, Place, assign_ranks, meet, place_of
 from elastic_core.errors import ElasticError, RendezvousGracefulExitError, RendezvousStateError
-from elastic_core.multiprocessing import SignalException
-from elastic_core.multiprocessing.errors import ProcessFailure
+from elastic_core.workers import SignalException
+from elastic_core.workers.errors import ProcessFailure
 
 HEALTHY = RunResult(state=WorkerState.HEALTHY)
 SUCCEEDED = RunResult(state=WorkerState.SUCCEEDED, return_values={0: "a", 1: "b"})

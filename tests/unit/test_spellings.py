@@ -7,8 +7,8 @@ from types import ModuleType
 import pytest
 
 import elastic_core
-from elastic_core.multiprocessing import Std
-from elastic_core.multiprocessing.std_launch import StdLaunch
+from elastic_core.workers import Std
+from elastic_core.workers.std_launch import StdLaunch
 
 SAME = {
     "launcher": ("elastic_core.launcher", ("LaunchConfig", "elastic_launch", "launch_agent")),

@@ -7,13 +7,13 @@ import pytest
 
 from elastic_core.errors import ConfigError
 from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_environment
-from elastic_core.multiprocessing import standby_pool
-from elastic_core.multiprocessing.standby_pool import ROUND_VARIABLES
 from elastic_core.options.devices import Node
 from elastic_core.options.resolve import resolve
 from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.types import Round
 from elastic_core.worker import standby
+from elastic_core.workers import standby_pool
+from elastic_core.workers.standby_pool import ROUND_VARIABLES
 
 
 @pytest.fixture

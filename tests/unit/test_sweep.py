@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from elastic_core.multiprocessing import procfs, sweep, sweep_use
+from elastic_core.workers import procfs, sweep
 from patience import patience
 from support import wait_for
 
@@ -279,7 +279,7 @@ def test_the_guard_of_an_agent_that_a_worker_is_is_nobodys_prey(table):
 
 def sweeper(**changes):
     options = {"subreaper": False, "strangers": False, "spared": tuple} | changes
-    return sweep_use.Sweeper("abc", **options)
+    return sweep.Sweeper("abc", **options)
 
 
 @pytest.fixture

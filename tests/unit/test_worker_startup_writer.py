@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 from elastic_core.compat.elastic.multiprocessing import errors as compat_errors
 
-from elastic_core.multiprocessing import errors
-from elastic_core.multiprocessing.errors import ChildFailedError, ProcessFailure, writer
-from elastic_core.multiprocessing.errors.handler import ErrorHandler
-from elastic_core.multiprocessing.errors.recording import record
 from elastic_core.worker import startup
+from elastic_core.workers import errors
+from elastic_core.workers.errors import ChildFailedError, ProcessFailure, writer
+from elastic_core.workers.errors.handler import ErrorHandler
+from elastic_core.workers.errors.recording import record
 
 
 def caught(function, *arguments):

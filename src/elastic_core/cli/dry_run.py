@@ -11,12 +11,12 @@ from elastic_core.launcher.logs import worker_paths
 from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_plan
 from elastic_core.launcher.told import hook_settings
 from elastic_core.messages import WorkersStarting
-from elastic_core.multiprocessing.layout import rank_paths
-from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
 from elastic_core.numa.topology import write_ranges
 from elastic_core.options.draft import Resolution
 from elastic_core.options.settings import RunSettings
 from elastic_core.types import Round
+from elastic_core.workers.output.layout import rank_paths
+from elastic_core.workers.spec import StreamPlan, WorkerLaunch
 
 _RUN_DIR = "<run directory>"
 _AT_START = "<chosen at start>"

@@ -12,15 +12,15 @@ from typing import Any, Final
 from elastic_core.errors import ConfigError
 from elastic_core.launcher.given import Given, given_from, library_environment
 from elastic_core.launcher.launch_config import LaunchConfig
-from elastic_core.multiprocessing.functions.script import run_script_path
-from elastic_core.multiprocessing.logs_specs import DefaultLogsSpecs
-from elastic_core.multiprocessing.std import Std
 from elastic_core.options.choices import Choices
 from elastic_core.options.devices import Node, count_for
 from elastic_core.options.entrypoint import LOCAL_RANK_MACRO
 from elastic_core.options.settings import RunSettings
 from elastic_core.options.table import BY_DEST, OPTIONS, OptionRow
 from elastic_core.options.values import comma_list, key_values
+from elastic_core.workers.functions.call import run_script_path
+from elastic_core.workers.logs_specs import DefaultLogsSpecs
+from elastic_core.workers.output.std import Std
 
 __all__ = [
     "config_from_args",
@@ -253,7 +253,7 @@ def run(args: Namespace) -> None:
     settings = settings_of_args(args)
     result = run_for_caller(settings)
     if result.is_failed():
-        from elastic_core.multiprocessing.errors import ChildFailedError
+        from elastic_core.workers.errors import ChildFailedError
 
         raise ChildFailedError(name=settings.entrypoint.name, failures=result.failures)
 

@@ -11,19 +11,19 @@ from elastic_core.control_plane.paths import SocketPaths, remove_socket
 from elastic_core.errors import ElasticError
 from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.launcher.status_keeper import StatusKeeper
-from elastic_core.multiprocessing.disk import Disk
-from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.options.settings import RunSettings
 from elastic_core.reactor import Reactor
+from elastic_core.workers.output.disk import Disk
+from elastic_core.workers.spec import WorkerLaunch
 
 if TYPE_CHECKING:
     from elastic_core.agent.loop import Agent
     from elastic_core.agent.parts import Workers
     from elastic_core.agent.rendezvous_thread import RendezvousThread
+    from elastic_core.agent.watch.beat_file import BeatFile
     from elastic_core.agent.watch.stack_collector import StackFile, StackRequest
     from elastic_core.control_plane.agent_server import AgentServer
     from elastic_core.control_plane.http import Offer
-    from elastic_core.multiprocessing.beat_file import BeatFile
 
 
 class AgentControl:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from elastic_core.agent.watch.beat_file import MAX_STACKS_BYTES
 from elastic_core.agent.watch.stack_collector import StackRequest, Stacks
 from elastic_core.control_plane.agent_server import LoopCall
 from elastic_core.control_plane.client import AnswerTooLongError, call
 from elastic_core.control_plane.handlers import JSON, TEXT, Handler, Request, Response
 from elastic_core.encoding import encode_json
 from elastic_core.messages import RestartRequested, StopRequested
-from elastic_core.multiprocessing.beat_file import MAX_STACKS_BYTES
 from elastic_core.types import Record
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from elastic_core.errors import ConfigError
-from elastic_core.multiprocessing.functions import FunctionCall
 from elastic_core.options.entrypoint import function_entrypoint, make_entrypoint
 from elastic_core.options.settings import Entrypoint
+from elastic_core.workers.functions import FunctionCall
 
 
 def entry_of(

@@ -17,11 +17,10 @@ from elastic_core.reactor import Reactor
 from elastic_core.types import Failure, NodeSteps, Round, RunSteps
 
 if TYPE_CHECKING:
+    from elastic_core.agent.watch.beat_file import BeatFile, BeatFiles
     from elastic_core.agent.watch.hang_peers import Peers
     from elastic_core.agent.watch.hang_report import HangReport
     from elastic_core.agent.watch.hang_watch import HangWatch
-    from elastic_core.multiprocessing.beat_file import BeatFile
-    from elastic_core.multiprocessing.beat_files import BeatFiles
 
 
 class HangWatching:
@@ -54,9 +53,9 @@ class HangWatching:
         self._files: BeatFiles | None = None
         watches = bool(settings.hang_timeout_s or settings.startup_timeout_s)
         if watches or settings.policy != "intensity":
-            from elastic_core.multiprocessing import beat_files  # milliseconds that other runs save
+            from elastic_core.agent.watch import beat_file
 
-            self._files = beat_files.BeatFiles()
+            self._files = beat_file.BeatFiles()
         if watches:
             from elastic_core.agent.watch import hang_watch
             from elastic_core.agent.watch.hang_detector import Limits

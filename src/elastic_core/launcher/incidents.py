@@ -26,8 +26,6 @@ from elastic_core.failure.report import NO_ID, render, render_attempt, render_el
 from elastic_core.launcher.hang import Hang
 from elastic_core.launcher.incident_files import INCIDENT_FILE, IncidentFiles
 from elastic_core.launcher.plan import WorkerPaths
-from elastic_core.multiprocessing.disk import Disk, Lane
-from elastic_core.multiprocessing.errors.reader import read_error
 from elastic_core.options.settings import RunSettings
 from elastic_core.types import (
     Decision,
@@ -43,6 +41,8 @@ from elastic_core.types import (
     Stop,
     WorkerExit,
 )
+from elastic_core.workers.errors.reader import read_error
+from elastic_core.workers.output.disk import Disk, Lane
 
 STDERR_TAIL_BYTES = 16_384
 LOG_TAIL_BYTES = 4_096

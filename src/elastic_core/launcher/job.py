@@ -36,11 +36,6 @@ from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.launcher.told import agent_options, hook_settings, policy_settings, rendezvous_settings, stop_signals
 from elastic_core.launcher.watching import Watching
 from elastic_core.messages import SpawnWorkers
-from elastic_core.multiprocessing.console import Console
-from elastic_core.multiprocessing.disk import END_S, Disk
-from elastic_core.multiprocessing.group import WorkerGroup
-from elastic_core.multiprocessing.spec import WorkerLaunch
-from elastic_core.multiprocessing.sweep import has_strangers
 from elastic_core.options.settings import RunSettings
 from elastic_core.plugins.missing import FAILURE_GROUP, RENDEZVOUS_GROUP
 from elastic_core.plugins.registry import PluginRegistry
@@ -54,14 +49,19 @@ from elastic_core.types import (
     Round,
     WorkerExit,
 )
+from elastic_core.workers.group import WorkerGroup
+from elastic_core.workers.output.console import Console
+from elastic_core.workers.output.disk import END_S, Disk
+from elastic_core.workers.spec import WorkerLaunch
+from elastic_core.workers.sweep import has_strangers
 
 if TYPE_CHECKING:
     from elastic_core.agent.sidecar import StoreSidecar
+    from elastic_core.agent.watch.beat_file import Beats
     from elastic_core.launcher.outcome import RunOutcome
     from elastic_core.launcher.timings import Timings
-    from elastic_core.multiprocessing.beat_file import Beats
-    from elastic_core.multiprocessing.functions.starter import FunctionStarter
-    from elastic_core.multiprocessing.standby_pool import StandbyPool
+    from elastic_core.workers.functions.start import FunctionStarter
+    from elastic_core.workers.standby_pool import StandbyPool
 
 LOOPBACK = "127.0.0.1"
 WARM_AFTER_S = 0.5
@@ -106,7 +106,7 @@ def _function_starter(settings: RunSettings, cleanup: ExitStack) -> "FunctionSta
     call = settings.entrypoint.function
     if call is None:
         return None
-    from elastic_core.multiprocessing.functions.starter import FunctionStarter
+    from elastic_core.workers.functions.start import FunctionStarter
 
     starter = FunctionStarter(call)
     cleanup.callback(starter.close)
@@ -382,7 +382,7 @@ class _Job:
         agent.on_worker_exit(exit)
 
     def _standby_pool(self, reactor: Reactor, notice: Callable[[str], None]) -> "StandbyPool":
-        from elastic_core.multiprocessing.standby_pool import StandbyPool  # rarely wanted
+        from elastic_core.workers.standby_pool import StandbyPool  # rarely wanted
 
         imports = self._settings.standby_imports
         return self._closing(StandbyPool(reactor, imports=imports, notice=notice, ends_with_us=self._own_process))

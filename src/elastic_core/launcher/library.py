@@ -14,7 +14,7 @@ from elastic_core.options.settings import RunSettings
 from elastic_core.types import Failure, FailureClass
 
 if TYPE_CHECKING:
-    from elastic_core.multiprocessing.errors import ProcessFailure
+    from elastic_core.workers.errors import ProcessFailure
 
 _SET_FOR_TORCH: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """What we set for handlers that were written for torch: they ask for it again and again."""
@@ -72,7 +72,7 @@ def failures_of(outcome: RunOutcome, cause: Failure) -> "dict[int, ProcessFailur
 
     That one comes first by its time, so that all nodes name the same; none at all where no worker is to blame.
     """
-    from elastic_core.multiprocessing.errors import ProcessFailure
+    from elastic_core.workers.errors import ProcessFailure
 
     failures = {
         rank: ProcessFailure(
@@ -115,7 +115,7 @@ def _with_code(error: ElasticError, exit_code: int) -> ElasticError:
 
 
 def _stopped(outcome: RunOutcome) -> Exception:
-    from elastic_core.multiprocessing import SignalException
+    from elastic_core.workers import SignalException
 
     signum = signal.Signals(outcome.exit_code - 128)
     return SignalException(f"the run was stopped by {signum.name}", signum)

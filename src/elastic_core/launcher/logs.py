@@ -12,15 +12,15 @@ from msgspec.structs import replace
 from elastic_core.launcher.incident_files import INCIDENT_FILE
 from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.launcher.rundir import remove_tree
-from elastic_core.multiprocessing.layout import LogLayout, RankPaths, line_prefix, stream_plans
-from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
-from elastic_core.multiprocessing.std import parse_ranks, parse_std
 from elastic_core.options.settings import RunSettings
 from elastic_core.types import Round
+from elastic_core.workers.output.layout import LogLayout, RankPaths, line_prefix, stream_plans
+from elastic_core.workers.output.std import parse_ranks, parse_std
+from elastic_core.workers.spec import StreamPlan, WorkerLaunch
 
 if TYPE_CHECKING:
-    from elastic_core.multiprocessing.logs_specs import LogsDest
     from elastic_core.plugins.logs_specs import ChosenLogsSpecs
+    from elastic_core.workers.logs_specs import LogsDest
 
 KEPT_ROUNDS: Final = 64
 """The first round of a run and the last ones, of which the run directory has the workers' folders. Logs are kept."""
@@ -131,7 +131,7 @@ class RunLogs:
         return relaunches, moved
 
     def _moved(self, launch: WorkerLaunch, own: WorkerPaths, dest: "LogsDest") -> WorkerPaths:
-        from elastic_core.multiprocessing.logs_specs import plan_of  # loaded with the class
+        from elastic_core.workers.logs_specs import plan_of  # loaded with the class
 
         settings, rank = self._settings, launch.local_rank
         error_file = dest.error_files.get(rank, "")

@@ -12,8 +12,8 @@ from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
 
 if TYPE_CHECKING:
+    from elastic_core.agent.watch.beat_file import Beats
     from elastic_core.launcher.sights import WatchdogTold
-    from elastic_core.multiprocessing.beat_file import Beats
 
 
 class Observers:

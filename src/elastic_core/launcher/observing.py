@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from elastic_core.agent.machine.states import AgentState, Created
+from elastic_core.agent.watch.beat_file import Beats
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.events import handlers as event_handlers
 from elastic_core.launcher.agent_events import AgentEvents, Identity
@@ -31,7 +32,6 @@ from elastic_core.launcher.status_keeper import AWAY, BACK
 from elastic_core.launcher.store_calls import StoreMeter
 from elastic_core.messages import Moment
 from elastic_core.metrics import api as metrics
-from elastic_core.multiprocessing.beat_file import Beats
 from elastic_core.options.settings import RunSettings
 from elastic_core.plugins import observing as plugins
 from elastic_core.plugins.observing import NamedHandler

@@ -4,9 +4,9 @@ import os
 from collections.abc import Mapping
 
 from elastic_core.errors import ConfigError
-from elastic_core.multiprocessing.spec import StreamPlan, WorkerLaunch
 from elastic_core.options.settings import RunSettings
 from elastic_core.types import LaunchChange, Record, Round
+from elastic_core.workers.spec import StreamPlan, WorkerLaunch
 
 MACRO = "${local_rank}"
 

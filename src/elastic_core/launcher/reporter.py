@@ -21,7 +21,7 @@ from elastic_core.types import (
 if TYPE_CHECKING:
     from elastic_core.agent.watch.hang_report import HangReport
     from elastic_core.launcher.incidents import IncidentReporter
-    from elastic_core.multiprocessing.disk import Disk
+    from elastic_core.workers.output.disk import Disk
 
 
 class RunReporter:

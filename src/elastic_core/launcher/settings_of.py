@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from elastic_core.errors import ConfigError
 from elastic_core.launcher.given import Given, given_from, library_environment
 from elastic_core.launcher.launch_config import LaunchConfig
-from elastic_core.multiprocessing.logs_specs import DefaultLogsSpecs
 from elastic_core.options.resolve import resolve
 from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.rendezvous.identity import ALLOWABLE
+from elastic_core.workers.logs_specs import DefaultLogsSpecs
 
 if TYPE_CHECKING:
     from elastic_core.agent.server.worker_spec import WorkerSpec

@@ -13,10 +13,10 @@ from elastic_core.errors import ConfigError
 from elastic_core.launcher.observers import Observers
 from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.launcher.reporter import RunReporter
-from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.options.settings import RunSettings
 from elastic_core.reactor import Reactor
 from elastic_core.types import Failure, Round
+from elastic_core.workers.spec import WorkerLaunch
 
 if TYPE_CHECKING:
     from elastic_core.agent.watch.hang_report import HangReport

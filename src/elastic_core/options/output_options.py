@@ -4,11 +4,11 @@ import os
 from pathlib import Path
 from typing import Final
 
-from elastic_core.multiprocessing.std import Std, parse_ranks, parse_std
 from elastic_core.options.choices import Choices
 from elastic_core.options.draft import Draft
 from elastic_core.options.option import OptionRow, Section, row
 from elastic_core.options.values import comma_list, integer, size_bytes
+from elastic_core.workers.output.std import Std, parse_ranks, parse_std
 
 LOGS: Final[tuple[OptionRow, ...]] = (
     row(

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from elastic_core.multiprocessing.functions.call import FunctionCall
 from elastic_core.types import Record
+from elastic_core.workers.functions.call import FunctionCall
 
 DEFAULT_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from elastic_core.errors import ConfigError, ElasticError, PluginError
-from elastic_core.multiprocessing.logs_specs import LogsDest
-from elastic_core.multiprocessing.std import Std
 from elastic_core.plugins.discovery import PluginEntry, find_entries
 from elastic_core.plugins.refusal import IN_CODE
+from elastic_core.workers.logs_specs import LogsDest
+from elastic_core.workers.output.std import Std
 
 GROUP: Final = "torchrun.logs_specs"
 DEFAULT: Final = "default"

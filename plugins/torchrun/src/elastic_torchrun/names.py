@@ -56,46 +56,46 @@ NAMES: dict[str, dict[str, str]] = {
         ),
     },
     "elastic.multiprocessing": {
-        "elastic_core.multiprocessing": (
+        "elastic_core.workers": (
             "DefaultLogsSpecs LogsDest LogsSpecs MultiprocessContext PContext ProcessFailure RunProcsResult "
             "SignalException Std SubprocessContext start_processes to_map"
         ),
     },
     "elastic.multiprocessing.api": {
-        "elastic_core.multiprocessing": (
+        "elastic_core.workers": (
             "DefaultLogsSpecs LogsDest LogsSpecs MultiprocessContext PContext ProcessFailure RunProcsResult "
             "SignalException Std SubprocessContext to_map"
         ),
-        "elastic_core.multiprocessing.redirects": "get_std_cm redirect_stderr redirect_stdout",
-        "elastic_core.multiprocessing.subprocess_handler": "SubprocessHandler get_subprocess_handler",
-        "elastic_core.multiprocessing.tail_log": "TailLog",
+        "elastic_core.workers.redirects": "get_std_cm redirect_stderr redirect_stdout",
+        "elastic_core.workers.subprocess_handler": "SubprocessHandler get_subprocess_handler",
+        "elastic_core.workers.tail_log": "TailLog",
     },
     "elastic.multiprocessing.errors": {
-        "elastic_core.multiprocessing.errors": (
+        "elastic_core.workers.errors": (
             "ChildFailedError ErrorHandler ProcessFailure get_error_handler record set_error_handler"
         ),
         "elastic_torchrun.helpers": "GlobalRank JSON",
     },
     "elastic.multiprocessing.errors.error_handler": {
-        "elastic_core.multiprocessing.errors": "ErrorHandler",
+        "elastic_core.workers.errors": "ErrorHandler",
     },
     "elastic.multiprocessing.errors.handlers": {
-        "elastic_core.multiprocessing.errors": "get_error_handler",
+        "elastic_core.workers.errors": "get_error_handler",
     },
     "elastic.multiprocessing.redirects": {
-        "elastic_core.multiprocessing.redirects": "redirect redirect_stderr redirect_stdout",
+        "elastic_core.workers.redirects": "redirect redirect_stderr redirect_stdout",
     },
     "elastic.multiprocessing.subprocess_handler": {
-        "elastic_core.multiprocessing.subprocess_handler": "SubprocessHandler get_subprocess_handler",
+        "elastic_core.workers.subprocess_handler": "SubprocessHandler get_subprocess_handler",
     },
     "elastic.multiprocessing.subprocess_handler.handlers": {
-        "elastic_core.multiprocessing.subprocess_handler": "get_subprocess_handler",
+        "elastic_core.workers.subprocess_handler": "get_subprocess_handler",
     },
     "elastic.multiprocessing.subprocess_handler.subprocess_handler": {
-        "elastic_core.multiprocessing.subprocess_handler": "SubprocessHandler",
+        "elastic_core.workers.subprocess_handler": "SubprocessHandler",
     },
     "elastic.multiprocessing.tail_log": {
-        "elastic_core.multiprocessing.tail_log": "TailLog tail_logfile",
+        "elastic_core.workers.tail_log": "TailLog tail_logfile",
     },
     "elastic.rendezvous": {
         "elastic_core.rendezvous": (

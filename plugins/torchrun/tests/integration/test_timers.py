@@ -13,7 +13,7 @@ import pytest
 from elastic_core.compat.elastic import timer
 
 from elastic_core.launcher.api import LaunchConfig, elastic_launch
-from elastic_core.multiprocessing.errors import ChildFailedError
+from elastic_core.workers.errors import ChildFailedError
 from support import wait_for
 
 ON = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}

@@ -13,8 +13,8 @@ from elastic_core.compat import run as compat_run
 from elastic_core.errors import ConfigError
 from elastic_core.launcher import elastic_launch
 from elastic_core.launcher.arguments import settings_of_args
-from elastic_core.multiprocessing import Std
-from elastic_core.multiprocessing.errors import ChildFailedError
+from elastic_core.workers import Std
+from elastic_core.workers.errors import ChildFailedError
 
 SCRIPT = """
 import os, sys

@@ -9,7 +9,7 @@ from typing import Any, Final
 from elastic_core.agent.server.worker_group import RunResult, Worker, WorkerGroup, WorkerState
 from elastic_core.agent.server.worker_spec import WorkerSpec
 from elastic_core.errors import ConfigError
-from elastic_core.multiprocessing import DefaultLogsSpecs, PContext, start_processes
+from elastic_core.workers import DefaultLogsSpecs, PContext, start_processes
 
 _MACRO: Final = "${local_rank}"
 _DEVICES: Final = "CUDA_VISIBLE_DEVICES"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from elastic_core.agent.server.worker_spec import WorkerSpec
-    from elastic_core.multiprocessing.errors import ProcessFailure
+    from elastic_core.workers.errors import ProcessFailure
 
 
 class WorkerState(str, enum.Enum):  # noqa: UP042  # torch's: str(state) is "WorkerState.INIT", which a StrEnum changes

@@ -4,10 +4,10 @@ import os
 import signal
 from contextlib import suppress
 
-from elastic_core.multiprocessing import vitals
-from elastic_core.multiprocessing.beat_file import MAX_STACKS_BYTES
-from elastic_core.multiprocessing.beat_layout import STACKS_BELOW_RTMAX
-from elastic_core.multiprocessing.procfs import read_stat
+from elastic_core.agent.watch.beat_file import MAX_STACKS_BYTES
+from elastic_core.workers import vitals
+from elastic_core.workers.beat_layout import STACKS_BELOW_RTMAX
+from elastic_core.workers.procfs import read_stat
 
 
 class FaultFile:

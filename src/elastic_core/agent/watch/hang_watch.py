@@ -6,19 +6,18 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from elastic_core.agent.watch import hang_detector as hangs
+from elastic_core.agent.watch.activity import Activity, ActivityMeter
+from elastic_core.agent.watch.beat_file import BeatFiles, Beats
 from elastic_core.agent.watch.hang_peers import Others, Peers, answer, judged
 from elastic_core.agent.watch.hang_report import RECOVERED, HangReport, RankReport, blame, waits_elsewhere, warning
 from elastic_core.agent.watch.stack_collector import StackRequest, Stacks
 from elastic_core.agent.watch.stack_files import write_stacks
 from elastic_core.clock import SYSTEM_CLOCK, Clock
-from elastic_core.multiprocessing import vitals
-from elastic_core.multiprocessing.activity import Activity, ActivityMeter
-from elastic_core.multiprocessing.beat_file import Beats
-from elastic_core.multiprocessing.beat_files import BeatFiles
-from elastic_core.multiprocessing.procfs import read_stat
-from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.reactor import Reactor, Timer
 from elastic_core.types import Round, RunSteps
+from elastic_core.workers import vitals
+from elastic_core.workers.procfs import read_stat
+from elastic_core.workers.spec import WorkerLaunch
 
 MAX_WARNINGS = 5
 """Workers that are slow again and again are slow by nature: more words and stacks in a round would help nobody."""

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
-from elastic_core.multiprocessing.procfs import read_file
-from elastic_core.multiprocessing.spec import WorkerLaunch
 from elastic_core.reactor import Reactor, Timer
 from elastic_core.types import Record
+from elastic_core.workers.procfs import read_file
+from elastic_core.workers.spec import WorkerLaunch
 
 LOOKS_A_LIMIT: Final = 4
 SHORTEST_LOOK_S: Final = 0.05

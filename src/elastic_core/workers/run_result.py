@@ -1,0 +1,27 @@
+"""What came of a set of workers."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from elastic_core.workers.errors import ProcessFailure
+
+
+# A dataclass, as in torch: callers make and change their own.
+@dataclass
+class RunProcsResult:
+    """What came of workers that have all ended; everything by local rank.
+
+    `return_values` has what functions returned, None for programs, and nothing where a worker failed. `failures` has
+    every worker whose exit code is not 0, each with its own time, those that were stopped because of another among
+    them. `stdouts` and `stderrs` are the files of the streams, empty where one went to the console.
+    """
+
+    return_values: dict[int, Any] = field(default_factory=dict)
+    failures: "dict[int, ProcessFailure]" = field(default_factory=dict)
+    stdouts: dict[int, str] = field(default_factory=dict)
+    stderrs: dict[int, str] = field(default_factory=dict)
+
+    def is_failed(self) -> bool:
+        """Return whether a worker failed."""
+        return bool(self.failures)
