@@ -3,7 +3,7 @@
 import pytest
 
 from elastic_core.rendezvous.member.coordinated import CoordinatedRendezvous
-from elastic_core.testing import MemoryServer, MemoryStore, RendezvousConformance, rendezvous_settings
+from elastic_plugin_kit import MemoryServer, MemoryStore, RendezvousConformance, rendezvous_settings
 
 
 class TestCoordinated(RendezvousConformance):

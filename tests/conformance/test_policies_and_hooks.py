@@ -6,11 +6,11 @@ from elastic_core.api import AgentHook, HookSettings, PolicySettings
 from elastic_core.failure.intensity import Intensity
 from elastic_core.history import HISTORY_LIMIT
 from elastic_core.hooks import launches, runner
-from elastic_core.testing import AgentHookConformance, FailureHandlerConformance
-from elastic_core.testing.conformance import failure as policy_kit
-from elastic_core.testing.conformance import hook as hook_kit
 from elastic_example_hook_jsonl import MomentLog
 from elastic_example_policy_never import NeverRetry
+from elastic_plugin_kit import AgentHookConformance, FailureHandlerConformance
+from elastic_plugin_kit.conformance import failure as policy_kit
+from elastic_plugin_kit.conformance import hook as hook_kit
 
 
 class TestIntensity(FailureHandlerConformance):

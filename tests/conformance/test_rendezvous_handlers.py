@@ -3,8 +3,8 @@
 import pytest
 
 from elastic_core.rendezvous.local import LocalRendezvous
-from elastic_core.testing import RendezvousConformance, rendezvous_settings
 from elastic_example_rendezvous_env import EnvironmentRendezvous
+from elastic_plugin_kit import RendezvousConformance, rendezvous_settings
 from elastic_rdzv_static.handler import StaticRendezvous
 
 

@@ -8,7 +8,7 @@ import pytest
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.rendezvous.state_backend import RendezvousBackend
 from elastic_core.rendezvous.state_store import StateStore
-from elastic_core.testing import CoordinationStoreConformance, ManualClock, rendezvous_settings
+from elastic_plugin_kit import CoordinationStoreConformance, ManualClock, rendezvous_settings
 
 
 class Shelf:

@@ -3,7 +3,7 @@
 import pytest
 
 from elastic_core.rendezvous import C10dRendezvousBackend, StateStore
-from elastic_core.testing import CoordinationStoreConformance, ManualClock, rendezvous_settings
+from elastic_plugin_kit import CoordinationStoreConformance, ManualClock, rendezvous_settings
 
 pytestmark = pytest.mark.torch
 

@@ -9,7 +9,7 @@ import pytest
 
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.plugins.registry import PluginRegistry
-from elastic_core.testing import rendezvous_settings
+from elastic_plugin_kit import rendezvous_settings
 from patience import patience
 from redis_servers import free_port, redis_server  # noqa: F401  # a fixture
 from support import ELASTIC, places_of_runs

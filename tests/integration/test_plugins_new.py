@@ -26,14 +26,15 @@ def plain_environment(**more):
 
 
 class Author:
-    """Somebody with an environment of their own, the core as its developers have it, and no package index."""
+    """Somebody with an environment of their own, core and kit as their developers have them, and no package index."""
 
     def __init__(self, folder):
         self.folder = folder
         self.environment = Environment(folder / "venv")
-        (info,) = Path(sysconfig.get_path("purelib")).glob("elastic_core-*.dist-info")
-        (self.environment.site / info.name).symlink_to(info)
-        (self.environment.site / "core.pth").write_text(f"{ROOT / 'src'}\n")
+        for name in ("elastic_core", "elastic_plugin_kit"):
+            (info,) = Path(sysconfig.get_path("purelib")).glob(f"{name}-*.dist-info")
+            (self.environment.site / info.name).symlink_to(info)
+        (self.environment.site / "ours.pth").write_text(f"{ROOT / 'src'}\n{ROOT / 'plugins/plugin_kit/src'}\n")
         for name, module in (("pip", "pip"), ("pytest", "pytest"), ("elastic", "elastic_core")):
             script = self.environment.bin / name
             script.write_text(f'#!/bin/sh\nexec "{self.environment.bin}/python" -m {module} "$@"\n')
@@ -160,7 +161,7 @@ def test_it_requires_a_range_of_the_core(author):
 )
 def test_the_range_ends_where_interfaces_may_change(monkeypatch, version, bounds):
     monkeypatch.setattr("elastic_core._version.__version__", version)
-    assert plugins_new._requirement() == f"elastic-core{bounds}"
+    assert plugins_new._bounds() == bounds
 
 
 # --- what goes wrong is one line

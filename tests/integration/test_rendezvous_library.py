@@ -32,7 +32,7 @@ from elastic_core.rendezvous import registry as in_code
 from elastic_core.rendezvous.dynamic import DynamicRendezvousHandler, create_handler
 from elastic_core.rendezvous.state_backend import RendezvousBackend
 from elastic_core.rendezvous.store_helpers import barrier
-from elastic_core.testing import rendezvous_settings
+from elastic_plugin_kit import rendezvous_settings
 
 
 def parameters(**config):

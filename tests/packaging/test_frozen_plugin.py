@@ -21,7 +21,7 @@ import pytest
 import api_shape
 from chaos.multi_node import LEASE_S, Run
 from elastic_core.api import HookSettings, PolicySettings
-from elastic_core.testing import (
+from elastic_plugin_kit import (
     AgentHookConformance,
     CoordinationStoreConformance,
     FailureHandlerConformance,

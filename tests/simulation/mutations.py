@@ -14,7 +14,7 @@ from elastic_core.rendezvous.member import leader as duties
 from elastic_core.rendezvous.member import observe as hearing
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.state import NEVER_S, Me, question_about
-from elastic_core.testing.store_model import StoreModel
+from elastic_plugin_kit.store_model import StoreModel
 from simulation import scenario as s
 from simulation.scenario import Scenario
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from elastic_core.rendezvous.store import Document, Revisions, Swapped, Topic, Watched, compare
-from elastic_core.testing.store_model import StoreModel
+from elastic_plugin_kit.store_model import StoreModel
 from simulation.checks import Checks
 from simulation.scenario import MESSAGES, Scenario
 

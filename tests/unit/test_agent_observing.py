@@ -27,8 +27,6 @@ from elastic_core.launcher.sights import (
 from elastic_core.launcher.store_calls import StoreMeter
 from elastic_core.metrics.table import BY_NAME, GROUP, Kind
 from elastic_core.options.settings import Entrypoint
-from elastic_core.testing import samples
-from elastic_core.testing.manual_clock import ManualClock
 from elastic_core.types import (
     ErrorRecord,
     FailedWorker,
@@ -39,6 +37,8 @@ from elastic_core.types import (
     Stop,
     WorkerExit,
 )
+from elastic_plugin_kit import samples
+from elastic_plugin_kit.manual_clock import ManualClock
 
 LEDGER = s.Ledger()
 ROUND = samples.sample_round(index=3, node_rank=1, node_count=2, base_rank=2, world_size=4, role_base_rank=2)

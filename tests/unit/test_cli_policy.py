@@ -12,8 +12,8 @@ from elastic_core.errors import ConfigError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.plugins import registry
 from elastic_core.plugins.registry import PluginRegistry
-from elastic_core.testing.samples import sample_failure
 from elastic_core.types import Ignore, PolicySettings, Restart, Stop
+from elastic_plugin_kit.samples import sample_failure
 
 
 class Patient(FailureHandler):

@@ -8,8 +8,8 @@ from elastic_core.errors import ConfigError
 from elastic_core.launcher.health import LoopPulse
 from elastic_core.launcher.library import failures_of
 from elastic_core.launcher.outcome import RunOutcome
-from elastic_core.testing.manual_clock import ManualClock
 from elastic_core.types import Failure, FailureClass, WorkerExit
+from elastic_plugin_kit.manual_clock import ManualClock
 from elastic_torchrun.hosting.hosted import barrier_from
 
 

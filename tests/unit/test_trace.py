@@ -10,8 +10,8 @@ from elastic_core.errors import ConfigError
 from elastic_core.failure.classify import judge
 from elastic_core.failure.incident import build_incident
 from elastic_core.failure.trace import read_trace
-from elastic_core.testing.samples import sample_failure
 from elastic_core.types import ErrorRecord, Restart, WorkerExit
+from elastic_plugin_kit.samples import sample_failure
 
 AT_NS = 1_700_000_000_000_000_000
 

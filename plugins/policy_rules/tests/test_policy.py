@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_core.api import ConfigError, Failure, FailureClass, Ignore, PolicySettings, Restart, Stop
-from elastic_core.testing import FailureHandlerConformance
+from elastic_plugin_kit import FailureHandlerConformance
 from elastic_policy_rules.book import Backoff, Blame, Match, Rule, RuleBook
 from elastic_policy_rules.engine import Engine
 from elastic_policy_rules.matching import mismatch

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from elastic_core.testing.conformance import CoordinationStoreConformance
+from elastic_plugin_kit.conformance import CoordinationStoreConformance
 from etcd_servers import EtcdCluster, EtcdServer, TlsEtcd, free_ports
 
 

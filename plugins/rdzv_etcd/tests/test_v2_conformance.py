@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 
 from elastic_core.api import RendezvousSettings
-from elastic_core.testing.conformance import CoordinationStoreConformance
+from elastic_plugin_kit.conformance import CoordinationStoreConformance
 from elastic_rdzv_etcd.v2_store import EtcdV2Store
 from etcd_servers import EtcdServer, free_ports
 

@@ -27,7 +27,7 @@ from elastic_core.api import (
     WaitBudget,
     WaitCancelledError,
 )
-from elastic_core.testing.store_model import StoreModel
+from elastic_plugin_kit.store_model import StoreModel
 from elastic_rdzv_etcd import v2_channel
 from elastic_rdzv_etcd.store import EtcdStore
 from elastic_rdzv_etcd.v2_errors import ForgottenError

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from elastic_core.testing.conformance import CoordinationStoreConformance
+from elastic_plugin_kit.conformance import CoordinationStoreConformance
 from redis_servers import RedisServer, free_port
 
 

@@ -75,11 +75,14 @@ _MEANT: Final = {
 
 
 def _new(name: str, kind: str | None, directory: str | None) -> int:
+    from elastic_core.plugins.core_name import core_name
+    from elastic_core.plugins.discovery import find_entries
+
     chosen = _chosen(kind)
     plugin = re.sub(r"[-_.]+", "-", name).lower()
     package = _package(name, plugin, chosen)
     _refuse_taken(plugin, package, chosen)
-    folder = Path(directory or plugin)
+    folder, core = Path(directory or plugin), core_name(find_entries())
     _refuse_occupied(folder)
     words = {
         "name": plugin,
@@ -90,7 +93,8 @@ def _new(name: str, kind: str | None, directory: str | None) -> int:
         "module": chosen.module,
         "summary": chosen.summary,
         "example": chosen.example.format(name=plugin),
-        "requires": _requirement(),
+        "core": core,
+        "requires": f"{core}{_bounds()}",
     }
     written = [_write(folder / path, text) for path, text in _files(chosen, words)]
     _tell(folder, written, plugin, package, chosen)
@@ -164,16 +168,14 @@ def _class_name(plugin: str, kind: _Kind) -> str:
     return f"My{full}" if taken else full
 
 
-def _requirement() -> str:
+def _bounds() -> str:
     """Return the range of the core that a plugin of today may require: up to the next version that may break it."""
     from elastic_core._version import __version__
-    from elastic_core.plugins.core_name import core_name
-    from elastic_core.plugins.discovery import find_entries
 
     major, minor = map(int, __version__.split(".")[:2])
     release = re.fullmatch(r"[\d.]+", __version__) is not None
     above = f"0.{minor + 1}" if major == 0 else str(major + 1)
-    return f"{core_name(find_entries())}>={f'{major}.{minor}' if release else __version__},<{above}"
+    return f">={f'{major}.{minor}' if release else __version__},<{above}"
 
 
 # --- what is written

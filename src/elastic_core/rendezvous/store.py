@@ -3,7 +3,7 @@
 A run's content in a store is: *members* (leased seats in order of arrival, each with a record of bytes), a few small
 *documents* that are replaced only by compare-and-swap, and a *revision* for each topic, by which watchers learn that
 there is something new. The algorithm is the core's (`machine`); a store only keeps these promises. The kit
-`elastic_core.testing.CoordinationStoreConformance` checks each of them.
+`elastic_plugin_kit.CoordinationStoreConformance` checks each of them.
 """
 
 import enum

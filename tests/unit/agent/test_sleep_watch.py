@@ -3,8 +3,8 @@
 import pytest
 
 from elastic_core.agent.watch.sleep_watch import Sleeper, SleepWatch, look, sleep_place, sleep_serial
-from elastic_core.testing.manual_clock import ManualClock
 from elastic_core.workers.spec import WorkerLaunch
+from elastic_plugin_kit.manual_clock import ManualClock
 
 
 class Tree:

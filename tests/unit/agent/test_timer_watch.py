@@ -8,10 +8,10 @@ from elastic_core.agent.watch import timer_expiry, timer_watch
 from elastic_core.agent.watch.timer_expiry import TimerExpiry
 from elastic_core.agent.watch.timer_watch import Overdue, TimerWatch
 from elastic_core.launcher.sights import WatchdogTold
-from elastic_core.testing.manual_clock import ManualClock
-from elastic_core.testing.samples import sample_round
 from elastic_core.timer.file_request import FileTimerRequest
 from elastic_core.workers.procfs import ProcessStat
+from elastic_plugin_kit.manual_clock import ManualClock
+from elastic_plugin_kit.samples import sample_round
 
 PARENTS = {1: 0, 10: 1, 11: 1, 20: 11, 30: 1, 40: 30}
 """Workers 10 and 11, a child of the second, a stranger and its child."""

@@ -6,7 +6,7 @@ from elastic_core.rendezvous.member import coordinated
 from elastic_core.rendezvous.member.documents import MemberRecord
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.net.address import host_identity, is_loopback
-from elastic_core.testing import MemoryServer, MemoryStore, rendezvous_settings
+from elastic_plugin_kit import MemoryServer, MemoryStore, rendezvous_settings
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ from elastic_core.rendezvous.member.documents import (
     decode,
     encode,
 )
-from elastic_core.testing import sample_failure
 from elastic_core.types import NodeReport, Restart
+from elastic_plugin_kit import sample_failure
 
 ROUND = RoundDocument(
     epoch="e", token=3, nonce="n.1", index=2, master_addr="10.0.0.1", master_port=4711,

@@ -9,8 +9,8 @@ from elastic_core.rendezvous.member.announce import heed
 from elastic_core.rendezvous.member.documents import ControlDocument, RosterEntry, RoundDocument
 from elastic_core.rendezvous.member.state import Me, State, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Seat
-from elastic_core.testing import ManualClock
 from elastic_core.types import Failure, FailureClass, NodeReport, Round, RunCounts, WorkerExit
+from elastic_plugin_kit import ManualClock
 
 ROUND = RoundDocument(
     epoch="e", token=3, nonce="x", index=2, at_s=100.0, master_addr="h", master_port=1,

@@ -15,8 +15,8 @@ from elastic_core.api import (
     WorkerEnded,
     WorkersStarted,
 )
-from elastic_core.testing import AgentHookConformance, sample_moments, sample_round
 from elastic_example_hook_textfile import METRICS, Textfile
+from elastic_plugin_kit import AgentHookConformance, sample_moments, sample_round
 
 METHODS = {
     AgentStarted: "on_agent_started",

@@ -3,8 +3,8 @@
 import pytest
 
 from elastic_core.api import ConfigError, FailureClass, PolicySettings, Restart, Stop
-from elastic_core.testing import FailureHandlerConformance, sample_failure
 from elastic_example_policy_exit_codes import ExitCodes
+from elastic_plugin_kit import FailureHandlerConformance, sample_failure
 
 
 def policy(max_restarts=3, **options):

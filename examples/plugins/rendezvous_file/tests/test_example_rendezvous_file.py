@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from elastic_core.api import BackendRefusedError, BackendUnavailableError, ConfigError, OutcomeUnknownError, WaitBudget
-from elastic_core.testing import CoordinationStoreConformance, rendezvous_settings
 from elastic_example_rendezvous_file import Content, FileStore
+from elastic_plugin_kit import CoordinationStoreConformance, rendezvous_settings
 
 
 def store(folder, run_id="r"):

@@ -1,0 +1,24 @@
+"""Conformance kits: subclass one, give its fixture, and pytest tells whether a plugin keeps its interface's promises.
+
+The kits are versioned with the interfaces (`elastic_core.api.API_VERSION`). What a plugin does not declare is skipped
+and listed; an exception never skips. A subclass that overrides a kit's test must mark it `xfail` with a reason.
+"""
+
+import pkgutil
+
+import pytest
+
+# Before they are imported: so that a failed comparison shows both sides, as in a test's own file.
+pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)))
+
+from elastic_plugin_kit.conformance.failure import FailureHandlerConformance  # noqa: E402
+from elastic_plugin_kit.conformance.hook import AgentHookConformance  # noqa: E402
+from elastic_plugin_kit.conformance.rendezvous import RendezvousConformance  # noqa: E402
+from elastic_plugin_kit.conformance.store import CoordinationStoreConformance  # noqa: E402
+
+__all__ = [
+    "AgentHookConformance",
+    "CoordinationStoreConformance",
+    "FailureHandlerConformance",
+    "RendezvousConformance",
+]

@@ -1,0 +1,207 @@
+"""The kit for observers: does an `AgentHook` take every moment, soon, and answer only where it may?"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pytest
+
+from elastic_core.api import (
+    AddEnvironment,
+    AgentHook,
+    AgentStarted,
+    AgentStopped,
+    DecisionTaken,
+    Draining,
+    FailureSeen,
+    Joining,
+    LaunchChange,
+    Launches,
+    MembershipChanged,
+    Moment,
+    Power,
+    Refuse,
+    RoundJoined,
+    WorkerEnded,
+    WorkersStarted,
+    WorkersStarting,
+    WorkersStopping,
+)
+from elastic_plugin_kit.conformance.kit import Kit, Started, check_api_version, check_options
+from elastic_plugin_kit.conformance.kit_process import check_imports, no_heavy_imports
+from elastic_plugin_kit.samples import sample_moments
+
+MakeHook = Callable[[str], AgentHook]
+"""What the fixture `make_hook` gives: called with a run directory, it returns a new hook."""
+
+QUICK_S: Final = 2.0
+"""A call that takes five seconds is abandoned; this is what one that is well may take on a busy machine."""
+
+METHODS: Final[dict[type, str]] = {
+    AgentStarted: "on_agent_started",
+    Joining: "on_joining",
+    RoundJoined: "on_round_joined",
+    WorkersStarting: "on_workers_starting",
+    WorkersStarted: "on_workers_started",
+    WorkerEnded: "on_worker_exited",
+    FailureSeen: "on_failure",
+    DecisionTaken: "on_decision",
+    Draining: "on_drain",
+    WorkersStopping: "on_workers_stopping",
+    MembershipChanged: "on_membership_changed",
+    AgentStopped: "on_agent_stopped",
+}
+ANSWERS: Final[dict[type, tuple[type, ...]]] = {Joining: (Refuse,), WorkersStarting: (AddEnvironment, Launches, Refuse)}
+POWERS: Final[dict[type, Power]] = {AddEnvironment: Power.LAUNCHES, Launches: Power.LAUNCHES, Refuse: Power.REFUSAL}
+"""What each answer needs, from version 2 on."""
+RESERVED: Final = frozenset(
+    {
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "ROLE_NAME",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+    }
+)
+RESERVED_PREFIXES: Final = ("MASTER_", "TORCHELASTIC_", "ELASTIC_")
+"""Variables that say what a worker is: the agent's to set."""
+
+
+class AgentHookConformance(Kit):
+    """Subclass it and give the fixture `make_hook`: a function from a run directory to a new hook."""
+
+    @pytest.fixture
+    def make_hook(self) -> MakeHook:
+        """Return a function that makes a hook: the one fixture that a subclass must give."""
+        pytest.fail(f"{type(self).__name__} must give the fixture `make_hook`: a function from a run directory")
+
+    @pytest.fixture
+    def hook(self, make_hook: MakeHook, tmp_path: Path) -> AgentHook:
+        """Return a hook of this test's own."""
+        return make_hook(str(tmp_path))
+
+    @pytest.fixture
+    def moments(self, tmp_path: Path) -> tuple[Moment, ...]:
+        """Return the moments of a run, in order."""
+        return sample_moments(run_dir=str(tmp_path))
+
+    def test_the_api_version_is_stated(self, hook: AgentHook) -> None:
+        """The class states the version of the interfaces that it was written for."""
+        check_api_version(type(hook))
+
+    def test_the_options_are_declared_well(self, hook: AgentHook) -> None:
+        """Users can be told what is wrong with a value."""
+        check_options(type(hook).__name__, type(hook).options)
+
+    def test_the_powers_are_stated_well(self, hook: AgentHook) -> None:
+        """`powers` is a set of `Power`; version 1 had none to state."""
+        cls = type(hook)
+        assert isinstance(cls.powers, (set, frozenset)), f"`powers` of {cls.__name__} is no set: {cls.powers!r}"
+        assert all(isinstance(power, Power) for power in cls.powers), f"`powers` has more than Power: {cls.powers!r}"
+        assert not cls.powers or cls.api_version >= 2, f"{cls.__name__} states powers with api_version 1; 2 is needed"
+
+    def test_its_import_is_light(self, hook: AgentHook) -> None:
+        """A hook that brings torch or numpy into the agent's process is left out of every run."""
+        check_imports(type(hook))
+
+    def test_it_is_told_of_something(self, hook: AgentHook) -> None:
+        """At least one moment's method is overridden, by its right name."""
+        told = {name for name in METHODS.values() if getattr(type(hook), name) is not getattr(AgentHook, name)}
+        assert told, "the hook overrides no moment"
+        strange = {name for name in dir(type(hook)) if name.startswith("on_")} - set(METHODS.values())
+        assert not strange, f"nobody calls {sorted(strange)}; the moments are {sorted(METHODS.values())}"
+
+    def test_every_moment_is_taken(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
+        """The moments of a run with failures, restarts, newcomers and a stop signal: none raises."""
+        for moment in moments:
+            _tell(hook, moment)
+
+    def test_every_moment_is_quick(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
+        """On a thread that is not the one which built the hook."""
+        for moment in moments:
+            told = Started(partial(_tell, hook, moment))
+            told.ended(within_s=QUICK_S, what=METHODS[type(moment)]).value()
+
+    def test_nothing_heavy_is_imported_on_the_way(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
+        """Neither torch nor numpy comes with a call."""
+        for moment in moments:
+            with no_heavy_imports(METHODS[type(moment)]):
+                _tell(hook, moment)
+
+    def test_answers_are_what_the_moment_allows(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
+        """Only two moments may be answered, each in its way and with its power; a refusal says why."""
+        for moment in moments:
+            answer, name = _tell(hook, moment), METHODS[type(moment)]
+            if answer is None:
+                continue
+            allowed = ANSWERS.get(type(moment), ())
+            assert isinstance(answer, allowed), (
+                f"{name} answered {answer!r}; {[cls.__name__ for cls in allowed] or 'nothing'} or None is allowed"
+            )
+            needed = POWERS[type(answer)]
+            assert type(hook).api_version < 2 or needed in type(hook).powers, (
+                f"{name} answers {type(answer).__name__} without the power {needed.value!r}: it would be left alone"
+            )
+            if isinstance(answer, Refuse):
+                assert answer.reason.strip(), f"{name} refuses without a reason"
+            if isinstance(answer, AddEnvironment):
+                _check_variables(answer.variables)
+            if isinstance(answer, Launches):
+                _check_launches(answer, moment)
+
+    def test_fields_of_later_versions_do_no_harm(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
+        """Records gain fields; the moment is taken all the same."""
+        for moment in moments:
+            _tell(hook, _later(moment), METHODS[type(moment)])
+
+    def test_two_hooks_of_one_process_are_apart(self, make_hook: MakeHook, tmp_path: Path) -> None:
+        """Several agents may run in one process, as a library."""
+        folders = [tmp_path / "one", tmp_path / "two"]
+        for folder in folders:
+            folder.mkdir()
+        hooks = [make_hook(str(folder)) for folder in folders]
+        for pair in zip(*(sample_moments(run_dir=str(folder)) for folder in folders), strict=True):
+            for hook, moment in zip(hooks, pair, strict=True):
+                _tell(hook, moment)
+
+
+def _tell(hook: AgentHook, moment: Moment, method: str = "") -> object:
+    return getattr(hook, method or METHODS[type(moment)])(moment)
+
+
+def _later(moment: Moment) -> Moment:
+    cls = type(moment)
+    later = msgspec.defstruct(cls.__name__, [("later", str, "x")], bases=(cls,), frozen=True, kw_only=True)
+    made: Moment = later(**{name: getattr(moment, name) for name in moment.__struct_fields__})  # type: ignore[assignment]
+    return made
+
+
+def _check_launches(answer: Launches, moment: Moment) -> None:
+    assert isinstance(moment, WorkersStarting)
+    for rank, change in answer.workers.items():
+        assert type(rank) is int, f"the worker {rank!r} is no local rank"
+        assert 0 <= rank < moment.round.local_world_size, f"there is no worker of local rank {rank}"
+        assert isinstance(change, LaunchChange), f"the worker {rank} is changed by {change!r}, which is no LaunchChange"
+        _check_variables(change.environment)
+        words = change.command
+        assert isinstance(words, (tuple, list)), f"{words!r} is no command: a tuple of words is needed"
+        assert all(isinstance(word, str) and "\0" not in word for word in words), f"{words!r} is no command"
+        cpus = change.processors
+        assert cpus is None or (cpus and all(type(cpu) is int and cpu >= 0 for cpu in cpus)), f"processors {cpus!r}"
+
+
+def _check_variables(variables: Mapping[str, str]) -> None:
+    for name, value in variables.items():
+        assert isinstance(name, str), f"the variable {name!r} is no text"
+        assert isinstance(value, str), f"the variable {name}={value!r} is no text"
+        assert name, "a variable without a name"
+        assert "=" not in name, f"a variable is named {name!r}"
+        assert "\0" not in name + value, f"the variable {name!r} has a zero byte"
+        ours = name in RESERVED or name.startswith(RESERVED_PREFIXES)
+        assert not ours, f"the variable {name} says what a worker is; it is the agent's to set"

@@ -1,0 +1,88 @@
+"""What a plugin does to its process: modules that it imports, threads that it leaves, doors that it opens."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pytest
+
+from elastic_core.api import SYSTEM_CLOCK
+from elastic_plugin_kit.conformance.kit import settle
+
+HEAVY: Final = frozenset({"torch", "numpy"})
+"""What the agent's process must never import."""
+
+_DOORS: Final = ("open", "os.", "socket.", "subprocess.", "shutil.", "time.sleep", "urllib.")
+"""Audit events of I/O, by their beginnings."""
+
+_IMPORT: Final = """
+import importlib, sys
+before = set(sys.modules)
+importlib.import_module(sys.argv[1])
+print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
+"""
+
+
+def check_imports(cls: type) -> None:
+    """Fail where importing a plugin's module, in a fresh interpreter, brings torch or numpy."""
+    command = [sys.executable, "-c", _IMPORT, cls.__module__]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    if "ModuleNotFoundError" in done.stderr and cls.__module__.partition(".")[0] in done.stderr:
+        pytest.skip(f"{cls.__module__} can't be imported outside of these tests")
+    assert done.returncode == 0, f"importing {cls.__module__} failed: {done.stderr}"
+    heavy = HEAVY & set(done.stdout.split())
+    assert not heavy, f"importing {cls.__module__} imports {sorted(heavy)}; import it where it is used, in a worker"
+
+
+@contextmanager
+def no_heavy_imports(what: str) -> Iterator[None]:
+    """Fail where the block imports torch or numpy, if nothing else has done so before."""
+    before = set(sys.modules)
+    yield
+    heavy = HEAVY & (set(sys.modules) - before)
+    assert not heavy, f"{what} imported {sorted(heavy)} into the agent's process"
+
+
+@contextmanager
+def no_threads_left(what: str, *, within_s: float = 2.0) -> Iterator[None]:
+    """Fail where threads that the block has started outlive it."""
+    before = set(threading.enumerate())
+    yield
+    end_s = SYSTEM_CLOCK.monotonic_s() + within_s
+    while left := [thread.name for thread in set(threading.enumerate()) - before]:
+        assert SYSTEM_CLOCK.monotonic_s() < end_s, f"{what} left the threads {left}"
+        settle(0.02)
+
+
+class _Watchman:
+    """Hears of all I/O of this interpreter, and notes that of the thread that is watched."""
+
+    def __init__(self) -> None:
+        self._installed = False
+        self._thread: int | None = None
+        self.seen: list[str] = []
+
+    @contextmanager
+    def watching(self) -> Iterator[list[str]]:
+        """Note what the calling thread does within the block."""
+        if not self._installed:  # an audit hook can't be taken away again, so there is one
+            sys.addaudithook(self._hear)
+            self._installed = True
+        self.seen = []
+        self._thread = threading.get_ident()
+        try:
+            yield self.seen
+        finally:
+            self._thread = None
+
+    def _hear(self, event: str, _arguments: tuple[object, ...]) -> None:
+        if self._thread is not None and self._thread == threading.get_ident() and event.startswith(_DOORS):
+            self.seen.append(event)
+
+
+WATCHMAN: Final = _Watchman()

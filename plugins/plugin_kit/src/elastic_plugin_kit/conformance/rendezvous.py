@@ -1,0 +1,388 @@
+"""The kit for rendezvous backends: does a `RendezvousHandler` form rounds that agree, and end when it is told to?"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Final, Protocol, get_args
+
+import pytest
+from msgspec.structs import replace
+
+from elastic_core.api import (
+    Capability,
+    Decided,
+    ElasticError,
+    Failure,
+    NodeReport,
+    RendezvousClosedError,
+    RendezvousHandler,
+    RendezvousInfo,
+    Restart,
+    RoundChange,
+    RunSteps,
+    StopOrdered,
+    WaitBudget,
+    WaitCancelledError,
+)
+from elastic_plugin_kit.conformance.kit import (
+    Kit,
+    Started,
+    all_at_once,
+    check_api_version,
+    check_options,
+    settle,
+)
+from elastic_plugin_kit.conformance.kit_process import check_imports, no_threads_left
+from elastic_plugin_kit.conformance.store_run import fresh
+from elastic_plugin_kit.samples import sample_failure
+
+CANCEL_S: Final = 0.2
+"""Within this long a cancelled call ends: 100 ms are promised, the rest is the machine's."""
+QUIET_S: Final = 0.3
+LATE_S: Final = 1.0
+
+
+class MakeHandler(Protocol):
+    """What the fixture `make_handler` gives."""
+
+    def __call__(self, *, run_id: str, node_rank: int, min_nodes: int, max_nodes: int) -> RendezvousHandler:
+        """Return a new handler of one node."""
+        ...
+
+
+class RendezvousRun:
+    """A run that no other test knows, and the handlers of its nodes."""
+
+    def __init__(self, make_handler: MakeHandler) -> None:
+        self._make = make_handler
+        self._handlers: list[RendezvousHandler] = []
+        self.run_id = fresh("kit")
+
+    def node(self, node_rank: int = 0, *, nodes: int = 1, max_nodes: int = 0) -> RendezvousHandler:
+        """Return a handler of a run of so many nodes."""
+        made = self._make(run_id=self.run_id, node_rank=node_rank, min_nodes=nodes, max_nodes=max_nodes or nodes)
+        self._handlers.append(made)
+        return made
+
+    def close(self) -> None:
+        """Shut every handler down."""
+        for handler in self._handlers:
+            handler.wait = WaitBudget.lasting(5)
+            handler.shutdown()
+
+
+class _Agent:
+    """Decides whatever it is asked, and notes what about; an agent's other services do nothing."""
+
+    def __init__(self, handler: RendezvousHandler, asked: list[Sequence[NodeReport]]) -> None:
+        self._handler, self._asked = handler, asked
+
+    def reserve_port(self) -> int:
+        return 0
+
+    def say(self, text: str) -> None:
+        pass
+
+    def ticked_s(self) -> float:
+        return math.inf
+
+    def fence(self, until_s: float) -> None:
+        pass
+
+    def set_last_act(self, store: str, seat: bytes) -> None:
+        pass
+
+    def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure], *, question: str = "") -> None:
+        self._asked.append(reports)
+        failure = next(report.failure for report in reports if report.failure is not None)
+        self._handler.answer(Restart(rule="kit"), failure, "what all have seen", question=question)
+
+    def tell_steps(self, serial: int) -> None:
+        pass
+
+    def hear_steps(self, seen: RunSteps) -> None:
+        pass
+
+
+class RendezvousConformance(Kit):
+    """Subclass it and give the fixture `make_handler`.
+
+    `make_handler` returns a function with the keyword arguments `run_id`, `node_rank`, `min_nodes` and `max_nodes`,
+    which returns a new handler of one node. Give it short timeouts, a last call of a fraction of a second say.
+    """
+
+    most_nodes: ClassVar[int] = 3
+    """How many nodes the backend can bring together; 1 skips the tests of several nodes."""
+    round_s: ClassVar[float] = 10.0
+    """How long forming a round, or hearing of a change, may take before a test gives up."""
+
+    @pytest.fixture
+    def make_handler(self) -> MakeHandler:
+        """Return a function that makes a handler: the one fixture that a subclass must give."""
+        pytest.fail(f"{type(self).__name__} must give the fixture `make_handler`")
+
+    @pytest.fixture
+    def run(self, make_handler: MakeHandler) -> Iterator[RendezvousRun]:
+        """Give a run of the test's own, and shut its handlers down in the end."""
+        run = RendezvousRun(make_handler)
+        yield run
+        run.close()
+
+    # --- declarations ---
+
+    def test_the_api_version_is_stated(self, run: RendezvousRun) -> None:
+        """The class states the version of the interfaces that it was written for."""
+        check_api_version(type(run.node()))
+
+    def test_the_options_are_declared_well(self, run: RendezvousRun) -> None:
+        """Users can be told what is wrong with a value."""
+        cls = type(run.node())
+        check_options(cls.__name__, cls.options)
+
+    def test_capabilities_are_known_ones(self, run: RendezvousRun) -> None:
+        """The agent relies on what is declared."""
+        capabilities = type(run.node()).capabilities
+        assert isinstance(capabilities, frozenset), f"capabilities is {capabilities!r}; a frozenset is needed"
+        assert capabilities <= set(Capability), f"unknown capabilities: {capabilities - set(Capability)}"
+
+    def test_its_import_is_light(self, run: RendezvousRun) -> None:
+        """Neither torch nor numpy comes into the agent's process."""
+        check_imports(type(run.node()))
+
+    def test_it_knows_whose_it_is(self, run: RendezvousRun) -> None:
+        """Run id and backend are those of the settings; whether the agent hosts a store is yes or no."""
+        handler = run.node()
+        assert handler.get_run_id() == run.run_id
+        assert handler.get_backend(), "get_backend is empty"
+        assert isinstance(handler.use_agent_store, bool)
+
+    # --- one node ---
+
+    def test_one_node_forms_a_round(self, run: RendezvousRun) -> None:
+        """Rank 0 of one, soon."""
+        info = self._joined(run.node())
+        assert (info.rank, info.world_size) == (0, 1)
+
+    def test_tokens_only_rise(self, run: RendezvousRun) -> None:
+        """A later round of a handler has a higher token."""
+        handler = run.node()
+        tokens = [self._joined(handler).round_token for _ in range(3)]
+        if set(tokens) == {0}:
+            pytest.skip("the handler gives its rounds no tokens")
+        assert tokens == sorted(set(tokens)), f"tokens must rise: {tokens}"
+
+    def test_a_quiet_round_is_quiet(self, run: RendezvousRun) -> None:
+        """Watching a round in which nothing happens returns None, at its timeout."""
+        handler = run.node()
+        self._joined(handler)
+        for _ in range(2):
+            ended = Started(lambda: _bound(handler).watch(QUIET_S)).ended(within_s=QUIET_S + LATE_S, what="watch")
+            assert ended.value() is None, f"watch told {ended.value()!r} of a round in which nothing happened"
+            assert ended.took_s >= 0.9 * QUIET_S, "watch came back before its timeout with nothing to tell"
+        assert handler.num_nodes_waiting() == 0
+        assert handler.is_closed() is False
+
+    # --- cancellation and deadlines ---
+
+    def test_a_cancelled_budget_forms_no_round(self, run: RendezvousRun) -> None:
+        """`next_rendezvous` ends at once, with WaitCancelledError."""
+        handler = run.node()
+        handler.wait = WaitBudget()
+        handler.wait.cancel()
+        ended = Started(handler.next_rendezvous).ended(within_s=CANCEL_S, what="next_rendezvous, cancelled before")
+        assert isinstance(ended.error, WaitCancelledError), f"no WaitCancelledError but {ended.error!r}"
+
+    def test_next_rendezvous_ends_when_cancelled(self, run: RendezvousRun) -> None:
+        """Within 100 ms, while it waits for another node."""
+        self._needs(2)
+        handler = run.node(nodes=2)
+        handler.wait = wait = WaitBudget()
+        joining = Started(handler.next_rendezvous)
+        settle(0.3)
+        if not joining.running and joining.ended(within_s=1, what="next_rendezvous").error is None:
+            pytest.skip("the handler forms a round without waiting for the other node")
+        wait.cancel()
+        error = joining.ended(within_s=CANCEL_S, what="next_rendezvous that was cancelled").error
+        assert isinstance(error, WaitCancelledError), f"no WaitCancelledError but {error!r}"
+
+    def test_next_rendezvous_ends_at_its_deadline(self, run: RendezvousRun) -> None:
+        """The budget's, whatever the handler's own timeouts are; with an error of ours."""
+        self._needs(2)
+        handler = run.node(nodes=2)
+        handler.wait = WaitBudget.lasting(QUIET_S)
+        ended = Started(handler.next_rendezvous).ended(within_s=QUIET_S + LATE_S, what="next_rendezvous")
+        if ended.error is None:
+            pytest.skip("the handler forms a round without waiting for the other node")
+        assert isinstance(ended.error, ElasticError), f"no error of ours but {ended.error!r}"
+
+    def test_watch_ends_when_cancelled(self, run: RendezvousRun) -> None:
+        """Within 100 ms, with WaitCancelledError; the handler can be used again."""
+        handler = run.node()
+        self._joined(handler)
+        handler.wait = wait = WaitBudget()
+        watching = Started(lambda: handler.watch(4.0))
+        settle()
+        wait.cancel()
+        error = watching.ended(within_s=CANCEL_S, what="a watch that was cancelled").error
+        assert isinstance(error, WaitCancelledError), f"no WaitCancelledError but {error!r}"
+        assert self._joined(handler).world_size == 1
+
+    # --- the end ---
+
+    def test_shutdown_is_idempotent(self, run: RendezvousRun) -> None:
+        """Before any round, after one, and again; it answers yes or no and never raises."""
+        for joined in (False, True):
+            handler = run.node()
+            if joined:
+                self._joined(handler)
+            assert {type(handler.shutdown()) for _ in range(2)} == {bool}
+
+    def test_shutdown_leaves_no_thread(self, run: RendezvousRun) -> None:
+        """All that the handler has started ends with it."""
+        with no_threads_left("the handler"):
+            handler = run.node()
+            self._joined(handler)
+            handler.shutdown()
+
+    def test_a_closed_rendezvous_forms_no_round(self, run: RendezvousRun) -> None:
+        """Where closing means something: `RendezvousClosedError`."""
+        handler = run.node()
+        self._joined(handler)
+        _bound(handler).set_closed()
+        if not handler.is_closed():
+            if Capability.CONTROL in type(handler).capabilities:
+                pytest.fail("the handler declares `control`, and is_closed is False after set_closed")
+            pytest.skip("closing means nothing to this handler")
+        ended = Started(_bound(handler).next_rendezvous).ended(within_s=self.round_s, what="next_rendezvous")
+        assert isinstance(ended.error, RendezvousClosedError), f"no RendezvousClosedError but {ended.error!r}"
+
+    # --- several nodes ---
+
+    @pytest.mark.parametrize("nodes", [2, 3])
+    def test_all_nodes_form_one_round(self, run: RendezvousRun, nodes: int) -> None:
+        """Each has a rank of its own, and they agree on everything else."""
+        self._needs(nodes)
+        _check_one_round(self._all_joined([run.node(rank, nodes=nodes) for rank in range(nodes)]))
+
+    def test_all_nodes_form_the_next_round(self, run: RendezvousRun) -> None:
+        """With a higher token."""
+        self._needs(2)
+        handlers = [run.node(rank, nodes=2) for rank in range(2)]
+        first, second = self._all_joined(handlers), self._all_joined(handlers)
+        _check_one_round(second)
+        if first[0].round_token:
+            assert second[0].round_token > first[0].round_token, "the next round's token is not higher"
+
+    def test_runs_do_not_meet(self, make_handler: MakeHandler) -> None:
+        """Nodes of two runs form two rounds, whatever their run ids have in common."""
+        runs = [RendezvousRun(make_handler) for _ in range(2)]
+        runs[1].run_id = f"{runs[0].run_id}:é /x"
+        try:
+            for info in self._all_joined([run.node() for run in runs]):
+                assert (info.rank, info.world_size) == (0, 1)
+        finally:
+            for run in runs:
+                run.close()
+
+    # --- capabilities ---
+
+    def test_a_newcomer_is_told(self, run: RendezvousRun) -> None:
+        """`membership`: a round with room hears of a node that wants to join, and takes it in."""
+        self._needs(2, Capability.MEMBERSHIP, run)
+        first = run.node(0, nodes=1, max_nodes=2)
+        self._joined(first)
+        second = run.node(1, nodes=1, max_nodes=2)
+        joining = Started(_bound(second, self.round_s).next_rendezvous)
+        self._told(first, "a node that wants to join")
+        again = Started(_bound(first, self.round_s).next_rendezvous)
+        infos = [joined.ended(within_s=self.round_s, what="the round with both").value() for joined in (again, joining)]
+        _check_one_round([_info(info) for info in infos])
+        assert _info(infos[0]).world_size == 2
+
+    def test_a_departure_is_told(self, run: RendezvousRun) -> None:
+        """`membership`: a round hears of a node that has left."""
+        self._needs(2, Capability.MEMBERSHIP, run)
+        handlers = [run.node(rank, nodes=2) for rank in range(2)]
+        self._all_joined(handlers)
+        handlers[1].shutdown()
+        self._told(handlers[0], "a node that has left")
+
+    def test_the_end_is_told(self, run: RendezvousRun) -> None:
+        """`control`: what one node closes is closed for all."""
+        self._needs(2, Capability.CONTROL, run)
+        handlers = [run.node(rank, nodes=2) for rank in range(2)]
+        self._all_joined(handlers)
+        _bound(handlers[0]).set_closed()
+        self._told(handlers[1], "the end of the run")
+
+    def test_a_failure_stops_all_and_one_decides(self, run: RendezvousRun) -> None:
+        """`evidence`: the others hear the order, one node is asked with what all have seen, all hear its answer."""
+        self._needs(2, Capability.EVIDENCE, run)
+        handlers = [run.node(rank, nodes=2) for rank in range(2)]
+        asked: list[Sequence[NodeReport]] = []
+        for handler in handlers:
+            handler.services = _Agent(handler, asked)
+        self._all_joined(handlers)
+        failed = NodeReport(node_id="failed", failure=sample_failure(), age_s=0.1, failed_count=1)
+        handlers[0].order_stop("exit code 7", failed)
+        ordered = self._told(handlers[1], "an order to stop")
+        assert isinstance(ordered, StopOrdered), f"watch told {ordered!r} of an order to stop"
+        handlers[0].report_stopped(replace(failed, final=True))
+        handlers[1].report_stopped(NodeReport(node_id="stopped", stopped_count=1, final=True))
+        for handler in handlers:
+            decided = self._told(handler, "the decision")
+            assert isinstance(decided, Decided), f"watch told {decided!r} of the decision"
+            assert decided.evidence == "what all have seen", f"the evidence came as {decided.evidence!r}"
+        assert len(asked) == 1, f"{len(asked)} times a node was asked to decide"
+        assert {report.node_id for report in asked[0]} == {"failed", "stopped"}
+
+    # --- behind them ---
+
+    def _needs(self, nodes: int, capability: Capability | None = None, run: RendezvousRun | None = None) -> None:
+        if self.most_nodes < nodes:
+            pytest.skip(f"most_nodes is {self.most_nodes}")
+        if capability and run and capability not in type(run.node()).capabilities:
+            pytest.skip(f"the capability {capability.value!r} is not declared")
+
+    def _joined(self, handler: RendezvousHandler) -> RendezvousInfo:
+        (info,) = self._all_joined([handler])
+        return info
+
+    def _all_joined(self, handlers: list[RendezvousHandler]) -> list[RendezvousInfo]:
+        works = [_bound(handler, self.round_s).next_rendezvous for handler in handlers]
+        return [_info(info) for info in all_at_once(works, within_s=self.round_s, what="next_rendezvous")]
+
+    def _told(self, handler: RendezvousHandler, what: str) -> RoundChange:
+        change = Started(lambda: _bound(handler, math.inf).watch(self.round_s)).ended(
+            within_s=self.round_s + LATE_S, what=f"watch for {what}"
+        )
+        told = change.value()
+        assert isinstance(told, get_args(RoundChange)), f"watch told {told!r} of {what}"
+        return told  # type: ignore[no-any-return]  # one of the union, as was just checked
+
+
+def _bound(handler: RendezvousHandler, seconds: float = 5.0) -> RendezvousHandler:
+    """Bind a new budget, as the agent does before each call."""
+    handler.wait = WaitBudget.lasting(None if seconds == math.inf else seconds)
+    return handler
+
+
+def _info(formed: RendezvousInfo | tuple[object, int, int]) -> RendezvousInfo:
+    if isinstance(formed, RendezvousInfo):
+        return formed
+    store, rank, world_size = formed
+    return RendezvousInfo(rank=rank, world_size=world_size, store=store)
+
+
+def _check_one_round(infos: list[RendezvousInfo]) -> None:
+    count = len(infos)
+    assert sorted(info.rank for info in infos) == list(range(count)), f"ranks: {[info.rank for info in infos]}"
+    assert {info.world_size for info in infos} == {count}
+    for field in ("round_token", "nonce", "members", "master_addr", "master_port"):
+        values = {getattr(info, field) for info in infos}
+        assert len(values) == 1, f"the nodes of one round don't agree on {field}: {values}"
+    info = infos[0]
+    if info.members:
+        assert len(info.members) == count, f"a round of {count} nodes has {len(info.members)} members"
+        assert len({member.node_id for member in info.members}) == count, "two members have one node id"
+    agree = info.master_addr is not None or all(info.store is not None for info in infos) or bool(info.members)
+    assert agree, "no master address, and neither a store nor addresses by which the nodes could agree on one"

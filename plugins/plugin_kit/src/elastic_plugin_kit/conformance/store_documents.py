@@ -1,0 +1,177 @@
+"""Promises about documents."""
+
+from collections.abc import Callable
+
+from elastic_core.api import CONTROL_KEY, ROUND_KEY, SYSTEM_CLOCK, Document, Swapped
+from elastic_plugin_kit.conformance.kit import Kit, all_at_once
+from elastic_plugin_kit.conformance.store_run import Client, StoreRun
+from elastic_plugin_kit.conformance.store_seats import BYTES, MEBIBYTE
+
+
+class SwapPromises(Kit):
+    """A document is replaced only where it is the one that the writer knows."""
+
+    def test_a_missing_document_is_none(self, run: StoreRun) -> None:
+        """Of every key."""
+        client = run.client()
+        assert [client.load(key) for key in (ROUND_KEY, CONTROL_KEY, "never")] == [None, None, None]
+
+    def test_swap_makes_a_document_where_there_is_none(self, run: StoreRun) -> None:
+        """Applied; the answer is what others load."""
+        swapped = run.client().swap(b"one")
+        assert _applied(swapped).value == b"one"
+        assert run.client().load() == swapped.current, "the answer to a swap is not what load returns"
+
+    def test_swap_replaces_the_version_that_it_knows(self, run: StoreRun) -> None:
+        """Applied; the new version is what others load."""
+        client = run.client()
+        one = _applied(client.swap(b"one"))
+        two = _applied(client.swap(b"two", one.version))
+        assert run.client().load() == two
+        assert two.value == b"two"
+
+    def test_swap_of_no_document_is_refused_where_there_is_one(self, run: StoreRun) -> None:
+        """`expect=None` never overwrites."""
+        client = run.client()
+        one = _applied(client.swap(b"one"))
+        assert not client.swap(b"two").applied, "expect=None overwrote a document"
+        assert client.load() == one
+
+    def test_swap_of_another_version_is_refused(self, run: StoreRun) -> None:
+        """One that was replaced is another."""
+        client = run.client()
+        one = _applied(client.swap(b"one"))
+        two = _applied(client.swap(b"two", one.version))
+        assert not client.swap(b"three", one.version).applied, "a swap that expects an old version was applied"
+        assert client.load() == two, "a refused swap changed the document"
+
+    def test_swap_of_a_missing_document_is_refused(self, run: StoreRun) -> None:
+        """With None as what stands, and nothing is made."""
+        client = run.client()
+        version = _applied(client.swap(b"x", key="other")).version
+        swapped = client.swap(b"y", version)
+        assert not swapped.applied
+        assert swapped.current is None
+        assert client.load() is None
+
+    def test_a_refused_swap_returns_what_stands(self, run: StoreRun) -> None:
+        """So that nobody has to load it."""
+        client = run.client()
+        one = _applied(client.swap(b"one"))
+        two = _applied(client.swap(b"two", one.version))
+        for expect in (None, one.version):
+            current = client.swap(b"three", expect).current
+            assert current == two, f"a refused swap returned {current}; {two} stands"
+
+    def test_a_version_is_never_used_again(self, run: StoreRun) -> None:
+        """Not even for the same bytes: a slow writer must not overwrite what it has never seen."""
+        client = run.client()
+        versions: list[str] = []
+        for value in (b"a", b"b", b"a", b"b", b"a", b"a"):
+            current = _applied(client.swap(value, versions[-1] if versions else None))
+            assert current.version not in versions, f"version {current.version!r} was used twice"
+            versions.append(current.version)
+        assert not any(client.swap(b"late", version).applied for version in versions[:-1]), "an old version was taken"
+
+    def test_concurrent_swaps_are_applied_once(self, run: StoreRun) -> None:
+        """Of those that expect the same version exactly one wins; the others are told which."""
+        clients = [run.client() for _ in range(8)]
+        expect: str | None = None
+        for turn in range(3):
+            values = [f"{turn}-{i}".encode() for i in range(8)]
+            works = [_swapping(client, value, expect) for client, value in zip(clients, values, strict=True)]
+            answers = all_at_once(works, within_s=10, what="eight swaps")
+            won = [value for value, answer in zip(values, answers, strict=True) if answer.applied]
+            assert len(won) == 1, f"{len(won)} of eight swaps that expected the same version were applied"
+            stands = clients[0].load()
+            assert stands is not None
+            assert stands.value == won[0]
+            assert all(answer.current == stands for answer in answers), "who lost was not told what stands"
+            expect = stands.version
+
+
+class DocumentPromises(Kit):
+    """What documents hold, and for how long."""
+
+    def test_keys_are_independent(self, run: StoreRun) -> None:
+        """A swap of one document leaves the others as they are."""
+        client = run.client()
+        made = {key: _applied(client.swap(key.encode(), key=key)) for key in (ROUND_KEY, CONTROL_KEY, "a key/of:ours")}
+        _applied(client.swap(b"new", made[ROUND_KEY].version))
+        for key in (CONTROL_KEY, "a key/of:ours"):
+            assert client.load(key) == made[key], f"the document {key!r} was changed with another"
+
+    def test_documents_and_members_are_apart(self, run: StoreRun) -> None:
+        """A document whose key is a topic's name is a document."""
+        client = run.client()
+        seat = client.enlist()
+        _applied(client.swap(b"x", key="members"))
+        assert client.numbers() == [seat.number]
+
+    def test_a_document_is_any_bytes(self, run: StoreRun) -> None:
+        """Documents are kept as they are: empty, binary, no text."""
+        client, version = run.client(), None
+        for value in BYTES:
+            current = _applied(client.swap(value, version))
+            loaded = client.load()
+            assert loaded is not None, f"the document {value!r} is not there"
+            assert (current.value, loaded.value) == (value, value), f"the document {value!r} was changed"
+            version = current.version
+
+    def test_a_document_may_have_a_mebibyte(self, run: StoreRun) -> None:
+        """Large documents come back whole."""
+        client = run.client()
+        large = b"0123456789abcdef" * (MEBIBYTE // 16)
+        _applied(client.swap(large))
+        loaded = client.load()
+        assert loaded is not None
+        assert loaded.value == large
+
+    def test_content_is_kept_while_members_call(self, run: StoreRun) -> None:
+        """`keep_s` counts from the last call of any member."""
+        client = run.client()
+        seat = client.enlist(ttl_s=run.lease_s)
+        one = _applied(client.swap(b"x", keep_s=2 * run.lease_s))
+        run.pass_time(3 * run.lease_s, renewing=[(client, seat)])
+        assert client.load() == one, "a document was dropped though a member called"
+        assert client.numbers() == [seat.number]
+
+    def test_the_age_of_keep_s_is_not_that_of_the_last_call(self, run: StoreRun) -> None:
+        """`keep_age_s`, where a store has it, counts from the change of `keep_s`, not from a later load or swap."""
+        client, late = run.client(), run.client()
+        one = _applied(client.swap(b"x", keep_s=100.0))
+        run.pass_time(2 * run.lease_s)
+        began_s = SYSTEM_CLOCK.monotonic_s()
+        two = _applied(client.swap(b"verdict", one.version, keep_s=200.0))
+        age_s = late.keep_age_s()
+        if age_s is None:
+            return
+        # A server may count whole seconds; a busy machine adds to what has passed.
+        within_s = SYSTEM_CLOCK.monotonic_s() - began_s + 1.0
+        assert 0 <= age_s <= within_s, f"{age_s} s, at most {within_s} s after the change"
+        run.pass_time(2 * run.lease_s)
+        _applied(client.swap(b"the same", two.version, keep_s=200.0))
+        late.load()
+        age_s = late.keep_age_s()
+        within_s = SYSTEM_CLOCK.monotonic_s() - began_s + 2 * run.lease_s + 1.0
+        assert age_s is not None, "the age of keep_s is not known any more"
+        assert 2 * run.lease_s - 1.0 <= age_s <= within_s, f"{age_s} s, {2 * run.lease_s} s after the change"
+
+    def test_content_is_dropped_when_nobody_calls(self, run: StoreRun) -> None:
+        """Some time after `keep_s` nothing is left: no server fills up with old runs."""
+        client = run.client()
+        old = _applied(client.swap(b"x", keep_s=run.lease_s))
+        run.pass_time(2 * run.lease_s + 0.5)
+        assert client.load() is None, "a document outlived keep_s though nobody called"
+        swapped = client.swap(b"y", old.version)
+        assert not swapped.applied, "the version of a dropped document was taken"
+
+
+def _applied(swapped: Swapped) -> Document:
+    assert swapped.applied, "a swap that expects what stands was refused"
+    assert swapped.current is not None, "an applied swap must return the new document"
+    return swapped.current
+
+
+def _swapping(client: Client, value: bytes, expect: str | None) -> Callable[[], Swapped]:
+    return lambda: client.swap(value, expect)

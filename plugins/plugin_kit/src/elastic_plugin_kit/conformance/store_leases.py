@@ -1,0 +1,230 @@
+"""Promises about leases, and who judges them."""
+
+import pytest
+
+from elastic_core.api import Renewal, Seat, Topic
+from elastic_plugin_kit.conformance.kit import Kit
+from elastic_plugin_kit.conformance.store_run import SLACK_S, Client, Pause, StoreRun, another_hosts_clock
+
+HOUR_S = 3600.0
+
+
+class RenewalPromises(Kit):
+    """What the answer to a renewal says."""
+
+    def test_renew_counts_the_live_members(self, run: StoreRun) -> None:
+        """`live` is all of them, this one included."""
+        client = run.client()
+        seats = [client.enlist() for _ in range(3)]
+        assert _renewed(client, seats[0]).live == 3
+        client.withdraw(seats[1])
+        assert _renewed(client, seats[0]).live == 2
+
+    def test_renew_counts_the_members_ahead(self, run: StoreRun) -> None:
+        """`ahead` is the live members with a lower seat, without this one."""
+        client = run.client()
+        seats = [client.enlist() for _ in range(3)]
+        assert [_renewed(client, seat).ahead for seat in seats] == [0, 1, 2]
+        client.withdraw(seats[0])
+        assert [_renewed(client, seat).ahead for seat in seats[1:]] == [0, 1], "who left still counts as ahead"
+
+    def test_renew_tells_when_the_next_other_lease_ends(self, run: StoreRun) -> None:
+        """`next_expiry_s` is of the others' leases, not of one's own."""
+        if run.cls.announces_expiry:
+            pytest.skip("the store announces expiries: no timer is needed for them")
+        client = run.client()
+        short, middle, long_ = 10 * run.lease_s, 20 * run.lease_s, 40 * run.lease_s
+        first, second, _ = client.enlist(ttl_s=short), client.enlist(ttl_s=middle), client.enlist(ttl_s=long_)
+        _near(_renewed(client, first, short), middle)
+        _near(_renewed(client, second, middle), short)
+
+    def test_an_announced_expiry_is_expected_in_time(self, run: StoreRun) -> None:
+        """Where the store tells of expiries, `next_expiry_s` is no later than the lease that was asked for."""
+        if not run.cls.announces_expiry:
+            pytest.skip("the store does not announce expiries")
+        client = run.client()
+        lease_s = 10 * run.lease_s
+        seat, _ = client.enlist(ttl_s=lease_s), client.enlist(ttl_s=lease_s)
+        told_s = _renewed(client, seat, lease_s).next_expiry_s
+        assert told_s is not None, "next_expiry_s is None though there is another member"
+        assert 0 < told_s <= 1.01 * lease_s, f"next_expiry_s is {told_s}, later than any lease ends"
+
+    def test_renew_of_the_only_member_knows_no_other_lease(self, run: StoreRun) -> None:
+        """`next_expiry_s` is None."""
+        client = run.client()
+        seat, other = client.enlist(), client.enlist()
+        client.withdraw(other)
+        assert _renewed(client, seat).next_expiry_s is None
+
+    def test_renew_of_a_withdrawn_seat_says_that_it_is_gone(self, run: StoreRun) -> None:
+        """None, and the member does not come back by it."""
+        client = run.client()
+        gone, other = client.enlist(), client.enlist()
+        client.withdraw(gone)
+        assert client.renew(gone) is None, "a seat that was withdrawn was renewed"
+        assert client.numbers() == [other.number], "a renewal brought a member back"
+
+    def test_renew_of_anothers_seat_says_that_it_is_gone(self, run: StoreRun) -> None:
+        """The incarnation is part of the seat."""
+        client = run.client()
+        seat = client.enlist("mine")
+        assert client.renew(Seat(number=seat.number, incarnation="other", ahead=0)) is None
+
+
+class LeasePromises(Kit):
+    """How long a member that is not heard of stays."""
+
+    def test_a_member_stays_until_its_lease_ends(self, run: StoreRun) -> None:
+        """A lease lasts as long as was asked."""
+        client, silent, speaking = _two(run, silent_ttl_s=4 * run.lease_s)
+        run.pass_time(2 * run.lease_s, renewing=[(client, speaking)])
+        assert silent.number in client.numbers(), "a lease ended before its time"
+
+    def test_a_member_whose_lease_has_ended_goes(self, run: StoreRun) -> None:
+        """While others are heard, the silent one is expired."""
+        client, silent, speaking = _two(run)
+        _expect_expiry(run, client, silent, speaking)
+
+    def test_members_leaves_out_whose_lease_has_ended(self, run: StoreRun) -> None:
+        """`members` looks itself, and watchers hear of what it found."""
+        client, silent, speaking = _two(run, silent_ttl_s=4 / 3 * run.lease_s)  # whole seconds, of three
+        run.pass_time(1.2 * run.lease_s, renewing=[(client, speaking)])
+        before = client.revisions()
+        run.pass_time(0.4 * run.lease_s)
+        assert client.numbers() == [speaking.number], f"`members` shows seat {silent.number}, whose lease has ended"
+        assert client.revisions().departures > before.departures, "nobody was told of the expiry that `members` saw"
+
+    def test_a_renewed_lease_lasts(self, run: StoreRun) -> None:
+        """A member that renews in time stays for many leases."""
+        client = run.client()
+        seats = [client.enlist(ttl_s=run.lease_s) for _ in range(2)]
+        run.pass_time(3 * run.lease_s, renewing=[(client, seat) for seat in seats])
+        assert client.numbers() == [seat.number for seat in seats]
+
+    def test_a_repeated_enlist_renews_the_lease(self, run: StoreRun) -> None:
+        """It counts as a renewal."""
+        client, silent, speaking = _two(run)
+        run.pass_time(0.6 * run.lease_s, renewing=[(client, speaking)])
+        client.enlist(silent.incarnation, ttl_s=4 * run.lease_s)
+        run.pass_time(run.lease_s, renewing=[(client, speaking)])
+        assert silent.number in client.numbers(), "a repeated enlist did not renew the lease"
+
+    def test_renew_of_an_expired_seat_says_that_it_is_gone(self, run: StoreRun) -> None:
+        """None, and the member does not come back by it."""
+        client, silent, speaking = _two(run)
+        _expect_expiry(run, client, silent, speaking)
+        assert client.renew(silent) is None, "an expired seat was renewed"
+        assert client.numbers() == [speaking.number], "a renewal brought an expired member back"
+
+    def test_an_expired_incarnation_gets_a_new_seat(self, run: StoreRun) -> None:
+        """Who was expired arrives again, last."""
+        client, silent, speaking = _two(run)
+        _expect_expiry(run, client, silent, speaking)
+        assert client.enlist(silent.incarnation).number > speaking.number
+
+    def test_an_expiry_is_told_to_watchers(self, run: StoreRun) -> None:
+        """`members` and `departures` move when somebody's renewal finds an expired member."""
+        client, _, speaking = _two(run)
+        before = client.revisions()
+        run.pass_time(run.lease_s + min(SLACK_S, run.lease_s / 2), renewing=[(client, speaking)])
+        after = client.revisions()
+        assert after.departures > before.departures, "`departures` did not move when a member expired"
+        assert after.members > before.members, "`members` did not move when a member expired"
+
+    def test_an_announced_expiry_ends_a_watch(self, run: StoreRun) -> None:
+        """Where the store tells of expiries, a watch of departures hears of one between two renewals."""
+        if not run.cls.announces_expiry:
+            pytest.skip("the store does not announce expiries")
+        client, _, speaking = _two(run, silent_ttl_s=2 * run.lease_s)
+        run.pass_time(1.6 * run.lease_s, renewing=[(client, speaking)])
+        since = client.revisions()
+        # Short of the pause after which nobody may be expired.
+        seen = client.watch(since, Topic.DEPARTURES, timeout_s=0.6 * run.lease_s + SLACK_S)
+        assert seen.changed == {Topic.DEPARTURES}, "a lease ended, and the watch of departures did not hear of it"
+        assert client.numbers() == [speaking.number]
+
+    def test_leases_are_judged_by_the_stores_clock(self, run: StoreRun) -> None:
+        """Another host's clock, an hour ahead, neither lengthens a lease nor ends anybody's."""
+        client, speaking = run.client(), run.client().enlist(ttl_s=run.lease_s)
+        with another_hosts_clock(HOUR_S):
+            silent = client.enlist(ttl_s=run.lease_s)
+            assert client.numbers() == [speaking.number, silent.number], "a client's clock ended another's lease"
+            assert client.renew(silent, ttl_s=run.lease_s) is not None
+        assert client.renew(speaking, ttl_s=run.lease_s) is not None, "a client's clock ended another's lease"
+        _expect_expiry(run, client, silent, speaking, why="its lease was lengthened by a client's clock")
+
+
+class PausePromises(Kit):
+    """A silence of everybody is the server's."""
+
+    def test_after_a_silence_of_all_nobody_is_expired(self, run: StoreRun) -> None:
+        """The first renewal after it extends every lease."""
+        client = run.client()
+        seats = [client.enlist(ttl_s=run.lease_s) for _ in range(3)]
+        run.pass_time(1.5 * run.lease_s)
+        for seat in reversed(seats):
+            assert client.renew(seat, ttl_s=run.lease_s) is not None, "a member was expired for the server's pause"
+        assert len(client.numbers()) == 3
+
+    def test_after_a_silence_of_all_the_silent_have_one_lease(self, run: StoreRun) -> None:
+        """Extended by one lease, not for ever."""
+        client, silent, speaking = _two(run)
+        run.pass_time(1.5 * run.lease_s)
+        assert _renewed(client, speaking, run.lease_s).live == 2, "a member was expired for the server's pause"
+        _expect_expiry(run, client, silent, speaking)
+
+    def test_after_a_silence_of_all_watchers_are_told_nothing(self, run: StoreRun) -> None:
+        """Extending leases is no departure."""
+        client = run.client()
+        seats = [client.enlist(ttl_s=run.lease_s) for _ in range(2)]
+        before = client.revisions()
+        run.pass_time(1.5 * run.lease_s)
+        for seat in seats:
+            client.renew(seat, ttl_s=run.lease_s)
+        assert client.revisions().departures == before.departures
+
+    def test_after_a_silence_of_all_a_newcomer_expires_nobody(self, run: StoreRun) -> None:
+        """The first who enlists after it extends every lease, too."""
+        client = run.client()
+        seats = [client.enlist(ttl_s=run.lease_s) for _ in range(3)]
+        run.pass_time(1.5 * run.lease_s)
+        newcomer = run.client().enlist(ttl_s=run.lease_s)
+        here = {*client.numbers()}
+        assert here == {newcomer.number, *(seat.number for seat in seats)}, "a newcomer expired members after a pause"
+
+    def test_a_paused_server_expires_nobody(self, run: StoreRun, pause_server: Pause) -> None:
+        """A server that stood still for longer than a lease has lost no member when it goes on."""
+        clients = [run.client() for _ in range(2)]
+        seats = [client.enlist(ttl_s=run.lease_s) for client in clients]
+        with pause_server():
+            run.pass_time(1.5 * run.lease_s)
+        for client, seat in zip(clients, seats, strict=True):
+            assert client.renew(seat, ttl_s=run.lease_s) is not None, "a member was expired for the server's pause"
+
+
+def _two(run: StoreRun, *, silent_ttl_s: float | None = None) -> tuple[Client, Seat, Seat]:
+    """Return a client, a member that nobody will renew, and one that the test renews."""
+    client = run.client()
+    return client, client.enlist(ttl_s=silent_ttl_s or run.lease_s), client.enlist(ttl_s=run.lease_s)
+
+
+def _renewed(client: Client, seat: Seat, ttl_s: float | None = None) -> Renewal:
+    answer = client.renew(seat, ttl_s=ttl_s)
+    assert answer is not None, "a live seat's renewal was refused"
+    return answer
+
+
+def _near(answer: Renewal, expected_s: float) -> None:
+    told = f"next_expiry_s is {answer.next_expiry_s}, about {expected_s:g} s is right"
+    assert answer.next_expiry_s is not None, told
+    assert 0.6 * expected_s <= answer.next_expiry_s <= 1.01 * expected_s + 0.01, told
+
+
+def _expect_expiry(run: StoreRun, client: Client, silent: Seat, speaking: Seat, *, why: str = "") -> None:
+    run.pass_time_until(
+        lambda: silent.number not in client.numbers(),
+        within_s=run.lease_s + SLACK_S,
+        what=why or f"a member whose lease of {run.lease_s:g} s has ended is still there",
+        renewing=[(client, speaking)],
+    )
+    assert speaking.number in client.numbers(), "the wrong member was expired"

@@ -1,0 +1,62 @@
+"""Promises about `survey`, for those who look at a run and take no part: `elastic status`."""
+
+from typing import Final
+
+from elastic_core.api import CONTROL_KEY, ROUND_KEY, Survey
+from elastic_plugin_kit.conformance.kit import Kit
+from elastic_plugin_kit.conformance.store_run import Client, StoreRun, budget
+
+_KEYS: Final = (ROUND_KEY, CONTROL_KEY)
+
+
+class SurveyPromises(Kit):
+    """What somebody sees who has no seat, and that nobody notices."""
+
+    def test_a_survey_of_a_run_that_nobody_began_is_empty(self, run: StoreRun) -> None:
+        """No error, and as `members` and `load` have it: nobody, and nothing."""
+        client = run.client()
+        seen = _survey(client)
+        assert (seen.members, seen.documents) == ((), _loaded(client)), "a run that nobody began has something"
+
+    def test_a_survey_shows_members_in_order_and_documents(self, run: StoreRun) -> None:
+        """As `members` and `load` do; of the documents that were asked for those that there are, as they stand."""
+        client, looker = run.client(), run.client()
+        for record in (b"one", b"two", b"three"):
+            client.enlist(record=record)
+        old = client.swap(b"old", key=ROUND_KEY).current
+        client.swap(b"unasked", key="other")
+        client.swap(b"new", None if old is None else old.version, key=ROUND_KEY)
+        seen = _survey(looker)
+        assert seen.members == looker.members().members, "a survey and `members` differ about who has a seat"
+        assert seen.documents == _loaded(looker), "a survey and `load` differ about a document"
+        assert seen.silent == frozenset(), "a survey takes members for silent whose leases last"
+
+    def test_a_survey_tells_whose_lease_has_ended(self, run: StoreRun) -> None:
+        """Such a member is `silent`, or not there any more."""
+        client = run.client()
+        silent, speaking = client.enlist(ttl_s=4 / 3 * run.lease_s), client.enlist(ttl_s=run.lease_s)
+        run.pass_time(1.2 * run.lease_s, renewing=[(client, speaking)])
+        run.pass_time(0.4 * run.lease_s)
+        seen = _survey(client)  # who has just come can't know, in every store, how long others were silent
+        live = [member.seat for member in seen.members if member.incarnation not in seen.silent]
+        assert live == [speaking.number], f"a survey shows {live} as live; the lease of {silent.number} has ended"
+
+    def test_a_survey_moves_no_topic(self, run: StoreRun) -> None:
+        """Who watches a run does not hear that somebody looks at it, and nobody's seat depends on it."""
+        client, looker = run.client(), run.client()
+        seat = client.enlist()
+        client.swap(b"x", key=CONTROL_KEY)
+        before = client.revisions()
+        for _ in range(3):
+            _survey(looker)
+        assert client.revisions() == before, "a survey moved a topic"
+        assert client.numbers() == [seat.number]
+
+
+def _survey(client: Client) -> Survey:
+    return client.store.survey(_KEYS, wait=budget())
+
+
+def _loaded(client: Client) -> dict[str, bytes]:
+    found = {key: client.load(key) for key in _KEYS}
+    return {key: document.value for key, document in found.items() if document is not None}
