@@ -5,6 +5,7 @@ import signal
 import pytest
 
 from elastic_core import messages as m
+from elastic_core.agent.feed import Feed, journaling
 from elastic_core.agent.loop import FENCED, Agent
 from elastic_core.agent.machine.journal import Journal
 from elastic_core.agent.machine.steps import PEERS_SETTLE_S
@@ -56,9 +57,6 @@ class Policy:
 
 class Hooks:
     """Allows everything."""
-
-    def tell(self, moment):
-        pass
 
     def ask_join(self, moment, answer):
         answer(None, "")
@@ -116,11 +114,12 @@ class Played:
     def __init__(self, reactor, fence_s, gathers):
         self.reactor = reactor
         self.rendezvous, self.policy, self.workers, self.reporter = Rendezvous(), Policy(), Workers(), Reporter()
-        self.journal = Journal()
+        self.journal, feed = Journal(), Feed()
+        feed.subscribe(journaling(self.journal))
         self.agent = Agent(
             AgentOptions(run_id="r", node_id="b", run_dir="/run", pid=1), reactor=reactor, rendezvous=self.rendezvous,
             policy=self.policy, hooks=Hooks(), workers=self.workers, reporter=self.reporter, plan=lambda _: [],
-            journal=self.journal, note_workers=lambda _: None, fence_passed=lambda now_s: now_s >= fence_s,
+            feed=feed, note_workers=lambda _: None, fence_passed=lambda now_s: now_s >= fence_s,
         )  # fmt: skip
         self.agent.dispatch(m.StartRequested(control=True, gathers=gathers))
         self.agent.dispatch(m.RoundFormed(round=ROUND))

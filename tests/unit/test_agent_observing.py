@@ -4,26 +4,20 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from elastic_core import events
 from elastic_core import messages as m
+from elastic_core.agent.feed import RanksAssigned, StepTaken, StoreReachable
 from elastic_core.agent.machine import states as s
+from elastic_core.agent.machine.phases import Phase, Phases
+from elastic_core.agent.machine.steps import Step
 from elastic_core.launcher import LaunchConfig
 from elastic_core.launcher.agent_events import AgentEvents, Identity
 from elastic_core.launcher.agent_metrics import AgentMetrics
+from elastic_core.launcher.observations import Beat, CallCount, Heartbeats, Observed, StoreCalls
 from elastic_core.launcher.observing_feed import STRIKES, Guard
-from elastic_core.launcher.phases import Phase, Phases
 from elastic_core.launcher.settings_of import settings_of_config
-from elastic_core.launcher.sights import (
-    Beat,
-    CallCount,
-    Heartbeats,
-    RanksAssigned,
-    Seen,
-    StateEntered,
-    StoreCalls,
-    StoreReachable,
-)
 from elastic_core.launcher.store_calls import StoreMeter
 from elastic_core.metrics.table import BY_NAME, GROUP, Kind
 from elastic_core.options.settings import Entrypoint
@@ -47,12 +41,12 @@ STOPPING = s.Stopping(ledger=LEDGER, round=ROUND, then=s.Rejoin())
 BASE_NS = 1_700_000_000_000_000_000
 
 
-def seen(at_s, sight):
-    return Seen(at_s=at_s, at_ns=BASE_NS + int(at_s * 1e9), sight=sight)
+def seen(at_s, what):
+    return Observed(at_s=at_s, at_ns=BASE_NS + int(at_s * 1e9), what=what)
 
 
 def entered(at_s, state):
-    return seen(at_s, StateEntered(state=state))
+    return seen(at_s, StepTaken(event=None, step=Step(state=state), at_s=at_s, entered=True))
 
 
 def ended(rank, code, stop_signal=None):
@@ -102,13 +96,23 @@ RESTART = (
 )
 
 
+def with_phases(observed):
+    """As the agent publishes them: each step with the phases that it ends."""
+    machine = Phases()
+    for each in observed:
+        if isinstance(each.what, StepTaken):
+            ended = tuple(machine.enter(each.what.step.state, each.at_s))
+            each = replace(each, what=replace(each.what, phases=ended))
+        yield each
+
+
 def phases(*steps):
     machine = Phases()
     return [phase for at_s, state in steps for phase in machine.enter(state, at_s)]
 
 
 def test_phases_of_a_start():
-    steps = [(each.at_s, each.sight.state) for each in START if isinstance(each.sight, StateEntered)]
+    steps = [(each.at_s, each.what.step.state) for each in START if isinstance(each.what, StepTaken)]
     assert phases(*steps) == [
         Phase(name="rendezvous", took_s=3.0, well=True),
         Phase(name="start", took_s=2.0, well=True),
@@ -117,7 +121,7 @@ def test_phases_of_a_start():
 
 
 def test_phases_of_a_restart():
-    steps = [(each.at_s, each.sight.state) for each in (*START, *RESTART) if isinstance(each.sight, StateEntered)]
+    steps = [(each.at_s, each.what.step.state) for each in (*START, *RESTART) if isinstance(each.what, StepTaken)]
     found = {phase.name: round(phase.took_s, 3) for phase in phases(*steps)[3:]}
     assert found == {"stop": 0.5, "rendezvous": 0.3, "start": 0.2, "initialize": 0.5, "restart": 2.0}
 
@@ -135,7 +139,7 @@ def test_a_rendezvous_that_fails_is_over_too():
 
 def metrics(*sights):
     agent = AgentMetrics(run_id="r", role="trainer", backend="redis", max_restarts=3)
-    found = [metric for each in sights for metric in agent.hear(each)]
+    found = [metric for each in with_phases(sights) for metric in agent.observe(each)]
     for metric in found:
         name = metric.name.partition("{")[0]
         assert metric.group != GROUP or name in BY_NAME, name
@@ -248,7 +252,7 @@ def told(*sights):
         run_id="r", role="trainer", backend="redis", entry_point="t.py", hostname="h", pid=5, endpoint="e:1"
     )
     agent = AgentEvents(identity)
-    return [event for each in sights for event in agent.hear(each)]
+    return [event for each in with_phases(sights) for event in agent.observe(each)]
 
 
 def of_kind(found, kind):

@@ -13,13 +13,13 @@ from elastic_core.events import recording
 from elastic_core.launcher import observing_feed
 from elastic_core.launcher.agent_events import AgentEvents, Identity
 from elastic_core.launcher.agent_metrics import AgentMetrics
+from elastic_core.launcher.observations import Observed
 from elastic_core.launcher.observing_feed import MOST_WAITING, Feed
 from elastic_core.launcher.outlets import EventOutlet, MetricOutlet, Relay
-from elastic_core.launcher.sights import Seen
 from elastic_core.metrics import api
 from elastic_core.plugins.observing import NamedHandler
 
-STOPPED = Seen(at_s=1.0, at_ns=2_000_000_000, sight=m.AgentStopped(exit_code=0, reason="done"))
+STOPPED = Observed(at_s=1.0, at_ns=2_000_000_000, what=m.AgentStopped(exit_code=0, reason="done"))
 
 
 class KeptMetrics(metrics.MetricHandler):
@@ -57,20 +57,20 @@ def lines(monkeypatch):
 
 def metric_outlet(lines, *chosen):
     agent = AgentMetrics(run_id="r", role="default", backend="local", max_restarts=0)
-    return MetricOutlet(agent, [NamedHandler(label="mine", handler=each) for each in chosen], tell=lines.append)
+    return MetricOutlet(agent, [NamedHandler(label="mine", handler=each) for each in chosen], notice=lines.append)
 
 
 def event_outlet(lines, chosen=None, *, ours=True):
     identity = Identity(run_id="r", role="d", backend="local", entry_point="t", hostname="h", pid=1)
     named = None if chosen is None else NamedHandler(label="mine", handler=chosen, ours=ours)
-    return EventOutlet(lambda: AgentEvents(identity), named, tell=lines.append)
+    return EventOutlet(lambda: AgentEvents(identity), named, notice=lines.append)
 
 
 def test_metrics_go_to_the_run_and_to_whoever_is_configured_for_the_group(lines):
     own, configured = KeptMetrics(), KeptMetrics()
     metrics.configure(configured, group="elastic")
     outlet = metric_outlet(lines, own)
-    outlet.hear(STOPPED)
+    outlet.observe(STOPPED)
     outlet.close()
     assert "workers.default.run_total" in own.got
     assert configured.got == ["elastic_exit_code"]
@@ -80,7 +80,7 @@ def test_metrics_go_to_the_run_and_to_whoever_is_configured_for_the_group(lines)
 def test_what_others_publish_is_not_published_twice(lines):
     own = KeptMetrics()
     outlet = metric_outlet(lines, own)
-    feed = Feed([outlet], tell=lines.append)
+    feed = Feed([outlet], notice=lines.append)
     metrics.configure(Relay(feed, outlet))
     feed.start()
     feed.put(STOPPED)
@@ -99,7 +99,7 @@ def test_events_go_to_the_run_and_to_whoever_is_configured(lines):
     events.configure(Mine())
     event_handlers.log_handlers["dynamic_rendezvous"] = of_rendezvous
     outlet = event_outlet(lines, own)
-    outlet.hear(STOPPED)
+    outlet.observe(STOPPED)
     outlet.close()
     assert own.got == ["torchelastic.worker.status.SUCCEEDED", "elastic_core:agent_stopped"]
     assert (mine, of_rendezvous.got, lines) == (["SUCCEEDED"], ["elastic_core:agent_stopped"], [])
@@ -107,14 +107,14 @@ def test_events_go_to_the_run_and_to_whoever_is_configured(lines):
 
 def test_the_handler_of_the_rendezvous_may_be_the_chosen_one(lines):
     both = event_handlers.log_handlers["dynamic_rendezvous"] = KeptEvents()
-    event_outlet(lines, both, ours=False).hear(STOPPED)
+    event_outlet(lines, both, ours=False).observe(STOPPED)
     assert both.got == ["torchelastic.worker.status.SUCCEEDED", "elastic_core:agent_stopped"]
 
 
 def test_what_logging_would_swallow_is_told(lines, capfd):
     handler = event_handlers.make_handler("jsonl", "/dev/full")
     outlet = event_outlet(lines, handler)
-    outlet.hear(STOPPED)
+    outlet.observe(STOPPED)
     outlet.close()
     assert lines == ["mine raised OSError: [Errno 28] No space left on device"]
     assert capfd.readouterr() == ("", "")
@@ -123,7 +123,7 @@ def test_what_logging_would_swallow_is_told(lines, capfd):
 def test_loglevel_keeps_events_away(lines, monkeypatch):
     monkeypatch.setenv("LOGLEVEL", "ERROR")
     own = KeptEvents()
-    event_outlet(lines, own).hear(STOPPED)
+    event_outlet(lines, own).observe(STOPPED)
     assert own.got == []
 
 
@@ -131,13 +131,13 @@ def test_a_handler_that_hangs_fills_no_memory(lines):
     hold = threading.Event()
 
     class Hangs:
-        def hear(self, seen):
+        def observe(self, seen):
             hold.wait(60)
 
         def close(self):
             pass
 
-    feed = Feed([Hangs()], tell=lines.append)
+    feed = Feed([Hangs()], notice=lines.append)
     feed.start()
     for _ in range(MOST_WAITING + 5):
         feed.put(STOPPED)
@@ -150,7 +150,7 @@ def test_a_handler_that_hangs_fills_no_memory(lines):
 
 
 def test_a_feed_that_was_never_started_is_closed_at_once(lines):
-    assert Feed([], tell=lines.append).close()
+    assert Feed([], notice=lines.append).close()
 
 
 def test_a_handler_that_does_not_close_is_left_behind(lines, monkeypatch):
@@ -162,7 +162,7 @@ def test_a_handler_that_does_not_close_is_left_behind(lines, monkeypatch):
             hold.wait(60)
 
     own = Stuck()
-    feed = Feed([metric_outlet(lines, own)], tell=lines.append)
+    feed = Feed([metric_outlet(lines, own)], notice=lines.append)
     feed.start()
     feed.put(STOPPED)
     assert not feed.close()
@@ -173,7 +173,7 @@ def test_a_handler_that_does_not_close_is_left_behind(lines, monkeypatch):
 @pytest.mark.parametrize("started", [True, False])
 def test_handlers_are_closed_with_their_feed(lines, started):
     own = KeptMetrics()
-    feed = Feed([metric_outlet(lines, own)], tell=lines.append)
+    feed = Feed([metric_outlet(lines, own)], notice=lines.append)
     if started:
         feed.start()
     assert feed.close()

@@ -2,14 +2,17 @@
 
 import pytest
 
+from elastic_core.agent.feed import StepTaken, StoreReachable
 from elastic_core.agent.machine.states import Created, Ending, Joining, Ledger, Running, Settling, Stopping
 from elastic_core.agent.machine.states import Rejoin as Again
+from elastic_core.agent.machine.steps import Step
 from elastic_core.agent.parts import AgentResult
 from elastic_core.launcher import status_file
 from elastic_core.launcher.status_file import AgentIdentity, is_running, own_identity, read_status, write_status
 from elastic_core.launcher.status_keeper import StatusKeeper
+from elastic_core.messages import RoundChanged
 from elastic_core.options.settings import Entrypoint, RunSettings
-from elastic_core.types import Round
+from elastic_core.types import Resumed, Round, Suspended
 
 SETTINGS = RunSettings(
     entrypoint=Entrypoint(argv=("train.py",), name="train.py"),
@@ -58,6 +61,9 @@ class Rig:
         )
         self.keeper.workers = Workers()
 
+    def take(self, state, reason="x", event=None):
+        self.keeper.observe(StepTaken(event=event, step=Step(state=state, reason=reason), at_s=0.0, entered=True))
+
     def fire(self):
         timers, self.timers = self.timers, []
         for callback in timers:
@@ -79,10 +85,10 @@ def rig(tmp_path, monkeypatch):
 
 
 def test_nothing_is_written_before_the_workers_run_and_then_once_for_all(rig):
-    rig.keeper.note(Joining(ledger=Ledger()), "joining")
+    rig.take(Joining(ledger=Ledger()), "joining")
     assert rig.timers == []
     rig.keeper.warm()
-    rig.keeper.note(rig.running(), "workers run")
+    rig.take(rig.running(), "workers run")
     assert len(rig.timers) == 1
     rig.fire()
     (status,) = rig.written
@@ -93,7 +99,7 @@ def test_nothing_is_written_before_the_workers_run_and_then_once_for_all(rig):
 def test_all_of_it_is_told_and_nothing_secret(rig):
     rig.incident = "/r/incident.json"
     rig.keeper.warm()
-    rig.keeper.note(rig.running(alive=frozenset({1}), done=frozenset({0})), "x")
+    rig.take(rig.running(alive=frozenset({1}), done=frozenset({0})), "x")
     Workers.alive = frozenset({1})
     rig.fire()
     Workers.alive = frozenset({0, 1})
@@ -115,7 +121,7 @@ def test_all_of_it_is_told_and_nothing_secret(rig):
 )
 def test_every_kind_of_state_has_its_counts(rig, state):
     rig.keeper.warm()
-    rig.keeper.note(state, "x")
+    rig.take(state, "x")
     rig.fire()
     assert rig.written[-1].restart_count == 1
     assert rig.written[-1].round.index == 2
@@ -123,30 +129,30 @@ def test_every_kind_of_state_has_its_counts(rig, state):
 
 def test_the_round_stays_known_while_the_next_one_forms(rig):
     rig.keeper.warm()
-    rig.keeper.note(rig.running(), "x")
-    rig.keeper.note(Joining(ledger=LEDGER), "next round")
+    rig.take(rig.running(), "x")
+    rig.take(Joining(ledger=LEDGER), "next round")
     rig.fire()
     assert (rig.written[-1].state, rig.written[-1].round.index) == ("joining", 2)
 
 
 def test_trouble_with_the_store_is_kept_until_it_is_over(rig):
     rig.keeper.warm()
-    rig.keeper.said("store unreachable: connection refused; workers go on")
-    rig.keeper.said("run 'x': waiting for nodes")
+    text = "store unreachable: connection refused; workers go on"
+    rig.keeper.observe(StoreReachable(reachable=False, text=text))
     rig.fire()
     assert rig.written[-1].trouble.startswith("store unreachable: connection refused")
     assert rig.written[-1].trouble_since_ns > 0
-    rig.keeper.said("store back: redis at r:6379")
+    rig.keeper.observe(StoreReachable(reachable=True, text="store back: redis at r:6379"))
     rig.fire()
     assert (rig.written[-1].trouble, rig.written[-1].trouble_since_ns) == ("", 0)
 
 
 def test_a_suspended_rendezvous_is_trouble_too(rig):
     rig.keeper.warm()
-    rig.keeper.note(rig.running(), "suspended: no quorum")
+    rig.take(rig.running(), event=RoundChanged(change=Suspended(reason="no quorum")))
     rig.fire()
     assert rig.written[-1].trouble == "no quorum"
-    rig.keeper.note(rig.running(), "resumed")
+    rig.take(rig.running(), event=RoundChanged(change=Resumed()))
     rig.fire()
     assert rig.written[-1].trouble == ""
 
@@ -161,13 +167,13 @@ def test_a_plugin_that_can_not_say_where_its_store_is_does_no_harm(rig):
 @pytest.mark.parametrize("kept", [True, False])
 def test_the_end_is_left_where_the_directory_is(rig, kept):
     rig.keeper.warm()
-    rig.keeper.note(rig.running(), "x")
+    rig.take(rig.running(), "x")
     result = AgentResult(exit_code=3, reason="exit code 3", ending=Ending.FAILED)
     rig.keeper.end(result, kept=kept)
     ends = [status.end for status in rig.written]
     assert [(end.outcome, end.exit_code) for end in ends] == ([("failed", 3)] if kept else [])
     rig.fire()  # what was due comes too late
-    rig.keeper.note(Created(), "x")
+    rig.take(Created(), "x")
     assert rig.timers == []
     assert len(rig.written) == len(ends)
 
@@ -177,7 +183,7 @@ def test_the_end_is_left_where_the_directory_is(rig, kept):
 
 def test_the_file_is_its_owners_and_comes_back_as_it_was(rig, tmp_path):
     rig.keeper.warm()
-    rig.keeper.note(rig.running(), "x")
+    rig.take(rig.running(), "x")
     rig.fire()
     path = tmp_path / "status.json"
     write_status(path, rig.written[-1])

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
 from elastic_core import messages as m
-from elastic_core.agent.machine.journal import Journal
+from elastic_core.agent.feed import Feed, StepTaken
+from elastic_core.agent.machine.phases import Phases
 from elastic_core.agent.machine.states import AgentState, Created, Deciding, Ended, Ending, Preparing, Running
 from elastic_core.agent.machine.steps import PEERS_SETTLE_S
 from elastic_core.agent.machine.table import advance
@@ -55,11 +56,10 @@ class Agent:
         workers: Workers,
         reporter: Reporter,
         plan: Plan,
-        journal: Journal,
+        feed: Feed,
         note_workers: Callable[[Iterable[int]], None],
         adopted: Callable[[], None] | None = None,
         fence_passed: Callable[[float], bool] = lambda _: False,
-        observe: Callable[[AgentState, str], None] = lambda state, reason: None,
         progress: Callable[[], int | None] = lambda: None,
         prepare: Callable[[Round, Callable[[], None]], None] = lambda round_, done: done(),
         clock: Clock = SYSTEM_CLOCK,
@@ -68,8 +68,8 @@ class Agent:
 
         `note_workers` takes the worker pids that exist; `adopted` reaps children that came to us as a subreaper;
         `fence_passed` returns whether the guard had to end the workers by a time, as this process was stopped;
-        `observe` takes each step: the state that it led to, and why; `progress` returns the furthest step of this
-        node's workers; `prepare` has made what a round's workers need on disk, and calls back.
+        `progress` returns the furthest step of this node's workers; `prepare` has made what a round's workers need on
+        disk, and calls back.
         """
         self._options = options
         self._reactor = reactor
@@ -79,12 +79,12 @@ class Agent:
         self._workers = workers
         self._reporter = reporter
         self._plan = plan
-        self._journal = journal
+        self._feed = feed
+        self._phases = Phases()
         self._adopted = adopted
         self._note_workers = note_workers
         self._fence_passed = fence_passed
         self._prepare = prepare
-        self._observe = observe
         self._clock = clock
         self._state: AgentState = Created()
         self._events: deque[m.AgentEvent] = deque()
@@ -94,22 +94,21 @@ class Agent:
         self._exits: list[WorkerExit] = []
         self._restart_count = 0
         self._question = 0
-        self._turned_s = self._join_s = self._formed_s = clock.monotonic_s()
+        self._turned_s = clock.monotonic_s()
         self._ladder = _StopLadder(
-            workers=workers, reporter=reporter, hooks=hooks, longest_grace_s=options.shutdown_timeout_s, clock=clock
+            workers=workers, reporter=reporter, feed=feed, longest_grace_s=options.shutdown_timeout_s, clock=clock
         )
         self._context = FailureContext(lambda: self._node_id, clock, progress=progress)
         self._run_decision = RunDecision(
             reporter=reporter,
             rendezvous=rendezvous,
             policy=policy,
-            hooks=hooks,
+            feed=feed,
             clock=clock,
             context=self._context,
         )
         self._restarting = False
         self._failed_code: int | None = None
-        self._reason = ""
 
     # --- life
 
@@ -117,7 +116,7 @@ class Agent:
         """Run to the end. Threading: the caller's; on the main thread, signals are handled until it returns."""
         options = self._options
         _Signals(options, dispatch=self.dispatch, child_ended=self._child_ended).handle(self._reactor)
-        self._hooks.tell(
+        self._feed.publish(
             m.AgentStarted(run_id=options.run_id, node_id=options.node_id, run_dir=options.run_dir, pid=options.pid)
         )
         control, gathers = self._rendezvous.control, self._rendezvous.gathers
@@ -132,7 +131,7 @@ class Agent:
         if code == 0 and any(exit.unreapable for exit in self._exits):
             self._reporter.notice("exit code 1: a worker is still in uninterruptible sleep, and holds what it has")
             code = 1
-        self._hooks.tell(m.AgentStopped(exit_code=code, reason=outcome.reason))
+        self._feed.publish(m.AgentStopped(exit_code=code, reason=outcome.reason))
         self._hooks.close()
         return AgentResult(exit_code=code, reason=outcome.reason, ending=outcome.ending)
 
@@ -160,13 +159,13 @@ class Agent:
 
     def _step(self, event: m.AgentEvent) -> None:
         now_s = self._clock.monotonic_s()
-        self._journal.add(event, now_s)
         if isinstance(event, m.RoundChanged) and isinstance(event.change, StopOrdered):
             self._run_decision.stop_ordered()
         step = advance(self._state, event, now_s=now_s)
+        entered = type(step.state) is not type(self._state)
         self._state = step.state
-        self._reason = step.reason
-        self._observe(step.state, step.reason)
+        phases = tuple(self._phases.enter(step.state, now_s)) if entered else ()
+        self._feed.publish(StepTaken(event=event, step=step, at_s=now_s, entered=entered, phases=phases))
         for command in step.commands:
             self._perform(command)
 
@@ -176,7 +175,7 @@ class Agent:
         """Take a worker's end from the group."""
         self._exits.append(exit)
         self._note_alive()
-        self._hooks.tell(m.WorkerEnded(round_index=self._round_index, exit=exit))
+        self._feed.publish(m.WorkerEnded(round_index=self._round_index, exit=exit))
         if exit.code == -signal.SIGKILL and exit.stop_signal is None and self._fence_passed(exit.at_s):
             # The guard did it, in place of this agent: no failure of the worker's, and the round goes on without us.
             ended = RoundEnded(reason=FENCED, lost=(self._node_id,), stop_within_s=0.0)
@@ -203,7 +202,6 @@ class Agent:
 
     def on_workers_stopped(self) -> None:
         """Take the end of the stop ladder from the group."""
-        self._ladder.ended()
         self.dispatch(m.WorkersStopped())
 
     # --- commands
@@ -212,22 +210,23 @@ class Agent:
         match command:
             case m.AskToJoin(round_index=index):
                 self._exits = []  # the last round's are in its incident
-                self._hooks.ask_join(m.Joining(round_index=index), self._on_join_answer)
+                joining = m.Joining(round_index=index)
+                self._feed.publish(joining)
+                self._hooks.ask_join(joining, self._on_join_answer)
             case m.JoinRendezvous():
-                self._join_s = self._clock.monotonic_s()
                 self._rendezvous.join(self._round_index + 1)
             case m.WatchRound(delay_s=delay_s):
                 self._rendezvous.watch(delay_s)
             case m.CancelRendezvous():
                 self._rendezvous.cancel()
             case m.AskToStart(round=round_, restart_count=count):
-                self._formed_s = self._clock.monotonic_s()
                 # From here on it is the round that failures are about, whether or not its workers ever start.
                 self._round = round_
                 self._context.joined(round_)
-                self._ladder.begin_round()
                 self._run_decision.begin_round()
-                self._hooks.ask_start(m.WorkersStarting(round=round_, restart_count=count), self._on_start_answer)
+                starting = m.WorkersStarting(round=round_, restart_count=count)
+                self._feed.publish(starting)
+                self._hooks.ask_start(starting, self._on_start_answer)
             case m.SpawnWorkers():
                 self._spawn(command)
             case m.StopWorkers():
@@ -248,7 +247,7 @@ class Agent:
                 if evidence:
                     self._run_decision.publish_decision(failure, decision)
                 self._failed_code = self._reporter.record(
-                    self._round, self._exits, failure, decision, evidence=evidence, stop_s=self._ladder.took_s
+                    self._round, self._exits, failure, decision, evidence=evidence, stop_s=self._phases.stop_s
                 )
                 self._restarting = isinstance(decision, Restart)
             case m.PublishDecision(failure=failure, decision=decision):
@@ -281,7 +280,7 @@ class Agent:
             case m.LeaveRendezvous(close=close):
                 self._rendezvous.leave(close=close)
             case m.NotifyHooks(moment=moment):
-                self._hooks.tell(moment)
+                self._feed.publish(moment)
             case m.Finish():
                 self._reactor.stop()
             case _:
@@ -318,11 +317,11 @@ class Agent:
         self._note_alive()
         pids = self._workers.pids
         self.dispatch(m.WorkersSpawned())
-        self._hooks.tell(m.WorkersStarted(round=command.round, pids=tuple(pids[rank] for rank in sorted(pids))))
+        self._feed.publish(m.WorkersStarted(round=command.round, pids=tuple(pids[rank] for rank in sorted(pids))))
         if self._restarting:
             self._restarting = False
             self._reporter.restarted(
-                rendezvous_s=self._formed_s - self._join_s, start_s=self._clock.monotonic_s() - self._formed_s
+                rendezvous_s=self._phases.rendezvous_s, start_s=self._clock.monotonic_s() - self._phases.formed_s
             )
 
     def _start_workers(self, command: m.SpawnWorkers) -> None:
@@ -414,29 +413,22 @@ class _StopLadder:
     """The stop ladder of this node's workers: its grace period, and what hooks and people get of it."""
 
     def __init__(
-        self, *, workers: Workers, reporter: Reporter, hooks: HookRunner, longest_grace_s: float, clock: Clock
+        self, *, workers: Workers, reporter: Reporter, feed: Feed, longest_grace_s: float, clock: Clock
     ) -> None:
         self._workers = workers
         self._reporter = reporter
-        self._hooks = hooks
+        self._feed = feed
         self._longest_grace_s = longest_grace_s
         self._clock = clock
-        self._began_s = self._ends_s = clock.monotonic_s()
-        self.took_s: float | None = None
-        """How long the workers of this round took to stop; None: they have not."""
-
-    def begin_round(self) -> None:
-        """Forget how long the last round's workers took."""
-        self.took_s = None
+        self._ends_s = clock.monotonic_s()
 
     def stop(self, command: m.StopWorkers, round_index: int) -> None:
         """Begin the stop ladder."""
         grace_s = self._grace_s(command.grace_s)
-        self._began_s = self._clock.monotonic_s()
-        self._ends_s = self._began_s + grace_s
+        self._ends_s = self._clock.monotonic_s() + grace_s
         if command.drain:
             self._announce(command.signum, grace_s)
-        self._hooks.tell(m.WorkersStopping(round_index=round_index, reason=command.reason, grace_s=grace_s))
+        self._feed.publish(m.WorkersStopping(round_index=round_index, reason=command.reason, grace_s=grace_s))
         self._workers.stop(command.signum, grace_s=grace_s)
 
     def shorten(self, bound_s: float) -> None:
@@ -454,15 +446,11 @@ class _StopLadder:
         """Announce that the user wants an end of what is being stopped already."""
         self._announce(signum, max(0.0, self._ends_s - self._clock.monotonic_s()))
 
-    def ended(self) -> None:
-        """Note the end of the ladder."""
-        self.took_s = self._clock.monotonic_s() - self._began_s
-
     def _grace_s(self, bound_s: float | None) -> float:
         return self._longest_grace_s if bound_s is None else min(self._longest_grace_s, max(0.0, bound_s))
 
     def _announce(self, signum: int, grace_s: float) -> None:
-        self._hooks.tell(m.Draining(signum=signum, deadline_s=grace_s))
+        self._feed.publish(m.Draining(signum=signum, deadline_s=grace_s))
         if self._workers.alive:
             name, count = signal.Signals(signum).name, len(self._workers.alive)
             workers = "1 worker" if count == 1 else f"{count} workers"

@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from elastic_core import messages as m
+from elastic_core.agent.feed import Feed
 from elastic_core.agent.parts import Reporter
 from elastic_core.agent.rendezvous_thread import RendezvousThread
 from elastic_core.clock import Clock
 from elastic_core.errors import ElasticError, is_momentary
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.history import spent
-from elastic_core.hooks.runner import HookRunner
 from elastic_core.types import (
     Decision,
     Failure,
@@ -125,14 +125,14 @@ class RunDecision:
         reporter: Reporter,
         rendezvous: RendezvousThread,
         policy: PolicyRunner,
-        hooks: HookRunner,
+        feed: Feed,
         clock: Clock,
         context: FailureContext,
     ) -> None:
         self._reporter = reporter
         self._rendezvous = rendezvous
         self._policy = policy
-        self._hooks = hooks
+        self._feed = feed
         self._clock = clock
         self._context = context
         self.begin_round()
@@ -195,13 +195,13 @@ class RunDecision:
         if not self._seen:
             self._seen = True
             workers = () if failure.local_rank is None else self._reporter.failed_workers()
-            self._hooks.tell(m.FailureSeen(failure=failure, workers=workers))
+            self._feed.publish(m.FailureSeen(failure=failure, workers=workers))
 
     def publish_decision(self, failure: Failure, decision: Decision, fallback_reason: str = "") -> None:
         """Give the hooks the decision, once."""
         if not self._taken:
             self._taken = True
             policy = self._policy.name
-            self._hooks.tell(
+            self._feed.publish(
                 m.DecisionTaken(failure=failure, decision=decision, policy=policy, fallback_reason=fallback_reason)
             )

@@ -121,7 +121,6 @@ class HookRunner:
         log: Callable[[str], None],
         deadline_s: float = 5.0,
         clock: Clock = SYSTEM_CLOCK,
-        heard: Callable[[Moment], None] = lambda moment: None,
     ) -> None:
         """Bind the observers; no thread is started.
 
@@ -132,9 +131,7 @@ class HookRunner:
             log: Takes one line for people.
             deadline_s: How long one call of one hook may take.
             clock: Measures the calls.
-            heard: Takes every moment at once, on the reactor's thread; it neither blocks nor raises.
         """
-        self._heard = heard
         self._members = [_Member(named) for named in hooks]
         self._post = post
         self._call_later = call_later
@@ -160,6 +157,11 @@ class HookRunner:
     def tell(self, moment: Moment) -> None:
         """Have every observer told, some time soon."""
         self._enqueue(moment, None)
+
+    def observe(self, what: object) -> None:
+        """Take a moment from the feed, unless it is one that hooks are asked about."""
+        if isinstance(what, Moment) and not isinstance(what, (Joining, WorkersStarting)):
+            self.tell(what)
 
     def ask_join(self, moment: Joining, on_answer: OnJoin) -> None:
         """Ask whether this node may join; `on_answer` gets the first refusal, if any, and who refused."""
@@ -202,7 +204,6 @@ class HookRunner:
         self._flush()
 
     def _enqueue(self, moment: Moment, answer: Callable[[_Task], None] | None) -> None:
-        self._heard(moment)
         with self._changed:
             members = [member for member in self._members if member.takes(METHODS[type(moment)])]
             task = _Task(moment, members, answer)

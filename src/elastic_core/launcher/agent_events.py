@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from elastic_core import messages as m
+from elastic_core.agent.feed import RanksAssigned, StepTaken, StoreReachable, WatchdogAct
 from elastic_core.agent.machine import states as s
 from elastic_core.events.api import Event, EventMetadataValue, EventSource, NodeState, RdzvEvent
 from elastic_core.launcher.agent_metrics import outcome
-from elastic_core.launcher.phases import Phases
-from elastic_core.launcher.sights import RanksAssigned, Seen, StateEntered, StoreReachable, WatchdogTold
+from elastic_core.launcher.observations import Observed
 from elastic_core.types import ErrorRecord, FailedWorker, Record, Round, WorkerExit
 
 PREFIX: Final = "torchelastic.worker.status."
@@ -30,26 +30,25 @@ class Identity(Record, frozen=True, kw_only=True):
 
 
 class AgentEvents:
-    """Is told of what happens, in order; says what there is to record. Threading: one thread."""
+    """The events of one agent, by what is observed of it, in order. Threading: one thread."""
 
     def __init__(self, identity: Identity) -> None:
         """Begin before the run."""
         self._identity = identity
-        self._phases = Phases()
         self._began_s = 0.0
         self._assigned_s = 0.0
         self._round: Round | None = None
         self._restart_count = 0
-        self._unexplained: list[tuple[Seen, WorkerExit]] = []
+        self._unexplained: list[tuple[Observed, WorkerExit]] = []
 
-    def hear(self, seen: Seen) -> Iterator[Event | RdzvEvent]:
+    def observe(self, seen: Observed) -> Iterator[Event | RdzvEvent]:
         """Yield the events that what was seen makes."""
-        match seen.sight:
+        match seen.what:
             case m.AgentStarted():
                 self._began_s = seen.at_s
                 yield self._rdzv("agent_started", "the agent has begun", NodeState.INIT)
-            case StateEntered(state=state):
-                yield from self._entered(state, seen)
+            case StepTaken(entered=True):
+                yield from self._entered(seen.what, seen)
             case RanksAssigned(took_s=took_s):
                 self._assigned_s = took_s
             case m.Joining(round_index=index):
@@ -67,24 +66,25 @@ class AgentEvents:
             case m.FailureSeen(workers=workers):
                 yield from self._explained({worker.exit.local_rank: worker for worker in workers})
             case m.MembershipChanged(round_index=index):
-                reason = getattr(seen.sight.change, "reason", "") or "nodes came or went"
+                reason = getattr(seen.what.change, "reason", "") or "nodes came or went"
                 yield self._rdzv("round_ended", f"round {index} ends: {reason}", NodeState.RUNNING)
             case StoreReachable(reachable=reachable):
                 text = "the rendezvous store is back" if reachable else "the rendezvous store is away"
                 yield self._rdzv("store", text, NodeState.RUNNING)
-            case WatchdogTold():
-                yield self._watchdog(seen, seen.sight)
+            case WatchdogAct():
+                yield self._watchdog(seen, seen.what)
             case m.AgentStopped():
-                yield from self._stopped(seen, seen.sight)
+                yield from self._stopped(seen, seen.what)
             case _:
-                pass  # no event tells of it
+                pass  # no event is about it
 
     # --- what is seen
 
-    def _entered(self, state: s.AgentState, seen: Seen) -> Iterator[Event]:
+    def _entered(self, taken: StepTaken, seen: Observed) -> Iterator[Event]:
+        state = taken.step.state
         if isinstance(state, _OVER):
             yield from self._explained({})
-        for phase in self._phases.enter(state, seen.at_s):
+        for phase in taken.phases:
             if phase.name != "rendezvous":
                 continue
             assigned_s, self._assigned_s = self._assigned_s, 0.0
@@ -94,7 +94,7 @@ class AgentEvents:
             if phase.well:
                 yield self._agent("ASSIGN_WORKER_RANKS", seen, duration_s=assigned_s)
 
-    def _ended(self, seen: Seen, exit: WorkerExit) -> Iterator[Event]:
+    def _ended(self, seen: Observed, exit: WorkerExit) -> Iterator[Event]:
         state = outcome(exit)
         if state == "FAILED":
             self._unexplained.append((seen, exit))  # the reason will have been read in a moment
@@ -108,7 +108,7 @@ class AgentEvents:
             error = _error_data(workers.get(exit.local_rank))
             yield self._worker("FAILED", seen, exit.local_rank, exit.pid, exit=exit, raw_error=error)
 
-    def _stopped(self, seen: Seen, stopped: m.AgentStopped) -> Iterator[Event | RdzvEvent]:
+    def _stopped(self, seen: Observed, stopped: m.AgentStopped) -> Iterator[Event | RdzvEvent]:
         yield from self._explained({})
         well = stopped.exit_code == 0
         error = None if well else json.dumps({"message": stopped.reason})
@@ -120,7 +120,7 @@ class AgentEvents:
     def _worker(
         self,
         state: str,
-        seen: Seen,
+        seen: Observed,
         local_rank: int,
         pid: int,
         *,
@@ -143,7 +143,7 @@ class AgentEvents:
     def _agent(
         self,
         state: str,
-        seen: Seen,
+        seen: Observed,
         *,
         duration_s: float | None = None,
         raw_error: str | None = None,
@@ -157,7 +157,7 @@ class AgentEvents:
     def _metadata(
         self,
         state: str,
-        seen: Seen,
+        seen: Observed,
         more: Mapping[str, EventMetadataValue],
         *,
         raw_error: str | None = None,
@@ -182,17 +182,17 @@ class AgentEvents:
             "duration_ms": None,
         }
 
-    def _watchdog(self, seen: Seen, told: WatchdogTold) -> Event:
-        more: dict[str, EventMetadataValue] = {"watchdog_event": told.name}
-        if told.worker_pid is not None:  # as texts: that is how torch writes them
+    def _watchdog(self, seen: Observed, act: WatchdogAct) -> Event:
+        more: dict[str, EventMetadataValue] = {"watchdog_event": act.name}
+        if act.worker_pid is not None:  # as texts: that is how torch writes them
             more |= {
-                "worker_pid": str(told.worker_pid),
-                "scope_id": told.scope_id,
-                "expiration_time": str(told.expiration_time),
-                "signal": str(told.signal),
+                "worker_pid": str(act.worker_pid),
+                "scope_id": act.scope_id,
+                "expiration_time": str(act.expiration_time),
+                "signal": str(act.signal),
             }
         metadata = self._metadata("RUNNING", seen, more)
-        return Event(name=told.name, source=EventSource.AGENT, timestamp=seen.at_ns // 1_000_000, metadata=metadata)
+        return Event(name=act.name, source=EventSource.AGENT, timestamp=seen.at_ns // 1_000_000, metadata=metadata)
 
     def _rdzv(self, name: str, message: str, node_state: NodeState) -> RdzvEvent:
         identity, round_ = self._identity, self._round

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from elastic_core import messages as m
+from elastic_core.agent.feed import RanksAssigned, StepTaken, StoreReachable
 from elastic_core.agent.machine import states as s
-from elastic_core.launcher.phases import Phase, Phases
-from elastic_core.launcher.sights import Heartbeats, RanksAssigned, Seen, StateEntered, StoreCalls, StoreReachable
+from elastic_core.agent.machine.phases import Phase
+from elastic_core.launcher.observations import Heartbeats, Observed, StoreCalls
 from elastic_core.metrics.api import DEFAULT_GROUP, series
 from elastic_core.metrics.table import GROUP
 from elastic_core.types import Failure, FailureClass, Record, Restart, WorkerExit
@@ -32,7 +33,7 @@ class Metric(Record, frozen=True, kw_only=True):
 
 
 class AgentMetrics:
-    """Is told of what happens, in order; says what there is to publish. Threading: one thread."""
+    """The metrics of one agent, by what is observed of it, in order. Threading: one thread."""
 
     def __init__(self, *, run_id: str, role: str, backend: str, max_restarts: int) -> None:
         """Begin before the run."""
@@ -42,21 +43,20 @@ class AgentMetrics:
         self._max_restarts = max_restarts
         self._restart_count = 0
         self._began_s = 0.0
-        self._phases = Phases()
         self._state = ""
         self._group_state = ""
         self._alive = 0
         self._totals: Counter[str] = Counter()
 
-    def hear(self, seen: Seen) -> Iterator[Metric]:
+    def observe(self, seen: Observed) -> Iterator[Metric]:
         """Yield the values that change by what was seen."""
-        match seen.sight:
+        match seen.what:
             case m.AgentStarted(node_id=node_id):
                 self._began_s = seen.at_s
                 labels = {"run_id": self._run_id, "node_id": node_id, "role": self._role, "backend": self._backend}
                 yield _ours(series("elastic_run_info", **labels), 1)
-            case StateEntered(state=state):
-                yield from self._entered(state, seen.at_s)
+            case StepTaken(entered=True):
+                yield from self._entered(seen.what)
             case RanksAssigned(took_s=took_s):
                 yield from _called("SimpleElasticAgent._assign_worker_ranks", took_s, well=True)
             case m.RoundJoined(round=round_):
@@ -74,7 +74,7 @@ class AgentMetrics:
             case m.WorkerEnded(exit=exit):
                 yield from self._ended(exit)
             case m.FailureSeen():
-                yield from self._failed(seen.sight)
+                yield from self._failed(seen.what)
             case m.DecisionTaken(failure=failure, decision=Restart()):
                 yield self._count("elastic_restarts_total", class_=class_label(failure.failure_class))
             case m.MembershipChanged():
@@ -82,9 +82,9 @@ class AgentMetrics:
             case StoreReachable(reachable=reachable):
                 yield _ours("elastic_store_reachable", int(reachable))
             case StoreCalls():
-                yield from self._store(seen.sight)
+                yield from self._store(seen.what)
             case Heartbeats():
-                yield from _beats(seen.sight)
+                yield from _beats(seen.what)
             case m.AgentStopped(exit_code=code):
                 yield from self._stopped(code, seen.at_s)
             case _:
@@ -92,13 +92,14 @@ class AgentMetrics:
 
     # --- states and phases
 
-    def _entered(self, state: s.AgentState, at_s: float) -> Iterator[Metric]:
+    def _entered(self, taken: StepTaken) -> Iterator[Metric]:
+        state = taken.step.state
         name = type(state).__name__.lower()
         if self._state:
             yield _ours(series("elastic_agent_state", state=self._state), 0)
         self._state = name
         yield _ours(series("elastic_agent_state", state=name), 1)
-        for phase in self._phases.enter(state, at_s):
+        for phase in taken.phases:
             yield from self._phase(phase)
         if isinstance(state, s.Running):
             yield from self._became("healthy")

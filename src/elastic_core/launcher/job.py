@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from elastic_core.agent.feed import Feed, RanksAssigned, StoreReachable, journaling
 from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.agent.loop import Agent
 from elastic_core.agent.machine.journal import Journal
-from elastic_core.agent.machine.states import AgentState, Ending
+from elastic_core.agent.machine.states import Ending
 from elastic_core.agent.parts import AgentResult
 from elastic_core.agent.rendezvous_thread import RendezvousThread
 from elastic_core.agent.subreaper import become_subreaper
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
     from elastic_core.workers.standby_pool import StandbyPool
 
 LOOPBACK = "127.0.0.1"
+AWAY, BACK = "store unreachable", "store back"
+"""How the rendezvous begins the lines about its store."""
 WARM_AFTER_S = 0.5
 
 _C = TypeVar("_C", bound="_Closes")
@@ -216,6 +219,8 @@ class _Job:
         if settings.agent_store:
             self._sidecar = self._start_sidecar(handler, reactor, run_dir)
         journal = Journal()
+        feed = self._feed = Feed()
+        feed.subscribe(journaling(journal))
         self._status = self._closing(self._status_keeper(reactor, handler, run_dir))
         agent: Agent
         standby = self._standby_pool(reactor, notice) if settings.standby else None
@@ -274,6 +279,11 @@ class _Job:
                 blame=self._blame(),
             )
         )
+        runner = HookRunner(hooks, post=reactor.post, call_later=reactor.call_later, log=notice)
+        if self._outcome is not None:
+            feed.subscribe(self._outcome.observe)
+        for observer in (self._status.observe, self._observers.observe, runner.observe):
+            feed.subscribe(observer)
         agent = Agent(
             agent_options(settings, self._node_id, run_dir.path),
             reactor=reactor,
@@ -286,21 +296,14 @@ class _Job:
                 post=reactor.post,
                 call_later=reactor.call_later,
             ),
-            hooks=HookRunner(
-                hooks,
-                post=reactor.post,
-                call_later=reactor.call_later,
-                log=notice,
-                heard=self._observers.moment,
-            ),
+            hooks=runner,
             workers=self._watch.over(workers),
             reporter=self._reporter,
             plan=lambda command: self._plan(command, handler),
-            journal=journal,
+            feed=feed,
             note_workers=guardian.note_workers,
             adopted=workers.reap_adopted if subreaper else None,
             fence_passed=guardian.fence_passed,
-            observe=self._note,
             progress=self._watch.hangs.progress,
             prepare=lambda round_, done: self._prepare(workers, round_, done),
         )
@@ -363,13 +366,9 @@ class _Job:
             last_incident=lambda: self._reporter.last_incident,
         )
 
-    def _note(self, state: AgentState, reason: str) -> None:
-        self._status.note(state, reason)
-        self._observers.state(state, reason)
-
     def _said(self, text: str) -> None:
-        self._status.said(text)
-        self._observers.said(text)
+        if text.startswith((AWAY, BACK)):
+            self._feed.publish(StoreReachable(reachable=text.startswith(BACK), text=text))
 
     def _beats(self, workers: WorkerGroup) -> dict[int, "Beats"]:
         files = {rank: self._watch.hangs.beat_file(rank) for rank in workers.alive}
@@ -377,8 +376,6 @@ class _Job:
 
     def _on_exit(self, exit: WorkerExit, agent: Agent) -> None:
         self._watch.ended(exit.local_rank)
-        if self._outcome is not None:
-            self._outcome.exits[exit.global_rank] = exit
         agent.on_worker_exit(exit)
 
     def _standby_pool(self, reactor: Reactor, notice: Callable[[str], None]) -> "StandbyPool":
@@ -456,7 +453,7 @@ class _Job:
             choose_master=lambda: self._choose_master(wait),
             wait=wait,
         )
-        self._observers.assigned(SYSTEM_CLOCK.monotonic_s() - began_s)
+        self._observers.observe(RanksAssigned(took_s=SYSTEM_CLOCK.monotonic_s() - began_s))  # beside the loop
         if self._sidecar is not None and round_.node_rank == 0:
             self._sidecar.host(round_.master_port, wait)
         return round_

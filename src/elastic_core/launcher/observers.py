@@ -1,23 +1,21 @@
-"""Who watches the agent to tell of it in metrics and events: nobody, unless somebody asked."""
+"""The observers of a run that make metrics and events of it: none, unless somebody asked."""
 
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.agent.machine.states import AgentState
+from elastic_core.agent.feed import Observation
 from elastic_core.launcher.rundir import RunDirectory
-from elastic_core.messages import Moment
 from elastic_core.options.settings import RunSettings
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
 
 if TYPE_CHECKING:
     from elastic_core.agent.watch.beat_file import Beats
-    from elastic_core.launcher.sights import WatchdogTold
 
 
 class Observers:
-    """What a run tells its observers. This one has none: nothing is loaded, no thread is started.
+    """No observers: nothing is loaded, no thread is started.
 
     Threading: the supervisor's thread, unless said otherwise; nothing here blocks it.
     """
@@ -40,20 +38,8 @@ class Observers:
     def meter(self, handler: RendezvousHandler) -> None:
         """Measure the calls to the handler's store, if it has one. Called: before it is used."""
 
-    def moment(self, moment: Moment) -> None:
-        """Take a moment that hooks are told of."""
-
-    def state(self, state: AgentState, reason: str) -> None:
-        """Take what the machine has come to."""
-
-    def said(self, text: str) -> None:
-        """Take a line of the rendezvous."""
-
-    def assigned(self, took_s: float) -> None:
-        """Take how long it took to agree on ranks. Threading: any."""
-
-    def watchdog(self, told: "WatchdogTold") -> None:
-        """Take what the watchdog of file timers has done."""
+    def observe(self, what: Observation) -> None:
+        """Take what was published in the agent's feed, or looked at. Threading: any."""
 
     def close(self) -> None:
         """Hand on what is left, and end; idempotent."""

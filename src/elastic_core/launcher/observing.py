@@ -8,29 +8,18 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Final
 
-from elastic_core.agent.machine.states import AgentState, Created
+from elastic_core.agent.feed import StepTaken
 from elastic_core.agent.watch.beat_file import Beats
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.events import handlers as event_handlers
 from elastic_core.launcher.agent_events import AgentEvents, Identity
 from elastic_core.launcher.agent_metrics import AgentMetrics
+from elastic_core.launcher.observations import Beat, Heartbeats, Observation, Observed
 from elastic_core.launcher.observers import Observers
 from elastic_core.launcher.observing_feed import Feed, Outlet
 from elastic_core.launcher.outlets import EventOutlet, MetricOutlet, Relay
 from elastic_core.launcher.rundir import RunDirectory
-from elastic_core.launcher.sights import (
-    Beat,
-    Heartbeats,
-    RanksAssigned,
-    Seen,
-    Sight,
-    StateEntered,
-    StoreReachable,
-    WatchdogTold,
-)
-from elastic_core.launcher.status_keeper import AWAY, BACK
 from elastic_core.launcher.store_calls import StoreMeter
-from elastic_core.messages import Moment
 from elastic_core.metrics import api as metrics
 from elastic_core.options.settings import RunSettings
 from elastic_core.plugins import observing as plugins
@@ -46,7 +35,7 @@ FIRST_LOOK_S: Final = 1.0
 
 
 class Observing(Observers):
-    """Sees everything, and tells handlers of it on a thread of their own."""
+    """The observers: handlers of metrics and events get all of it on a thread of their own."""
 
     def __init__(self, settings: RunSettings, *, own_process: bool, clock: Clock = SYSTEM_CLOCK) -> None:
         """Find the handlers that were named, and import them.
@@ -69,7 +58,6 @@ class Observing(Observers):
         self._reactor: Reactor | None = None
         self._beats: Callable[[], Mapping[int, Beats]] = dict
         self._meter: StoreMeter | None = None
-        self._state: type[AgentState] = Created
         self._metric_outlet: MetricOutlet | None = None
 
     # --- life
@@ -77,18 +65,18 @@ class Observing(Observers):
     def open(self, run_dir: RunDirectory, node_id: str) -> None:
         """Build what was chosen."""
         settings = self._settings
-        told = HandlerSettings(
+        shared = HandlerSettings(
             name="", run_id=settings.run_id, node_id=node_id, role=settings.role, run_dir=str(run_dir.path)
         )
         built = []
         for choice in self._metrics:
-            built.append(choice.build(told, default_file=str(run_dir.path / "metrics.jsonl")))
+            built.append(choice.build(shared, default_file=str(run_dir.path / "metrics.jsonl")))
             self._keep(choice, run_dir)
         if settings.metrics_port is not None:
             built.append(self._served(settings.metrics_port))
         event_handler = None
         if self._events.name != "null" or self._events.conf:
-            event_handler = self._events.build(told, default_file=str(run_dir.path / "events.jsonl"))
+            event_handler = self._events.build(shared, default_file=str(run_dir.path / "events.jsonl"))
             self._keep(self._events, run_dir)
         self._wire(built, event_handler)
 
@@ -116,11 +104,11 @@ class Observing(Observers):
                 max_restarts=settings.max_restarts,
             ),
             built,
-            tell=self._tell,
+            notice=self._later,
         )
-        event_outlet = EventOutlet(lambda: AgentEvents(self._identity()), event_handler, tell=self._tell)
+        event_outlet = EventOutlet(lambda: AgentEvents(self._identity()), event_handler, notice=self._later)
         outlets: list[Outlet] = [metric_outlet, event_outlet]
-        self._feed = Feed(outlets, tell=self._tell)
+        self._feed = Feed(outlets, notice=self._later)
         self._metric_outlet = metric_outlet if built else None
 
     def _identity(self) -> Identity:
@@ -161,7 +149,7 @@ class Observing(Observers):
         self._cleanup.close()
         self._flush()
 
-    def _tell(self, text: str) -> None:
+    def _later(self, text: str) -> None:
         """Show people a line. Threading: any."""
         self._lines.append(text)
         post = self._post
@@ -181,33 +169,15 @@ class Observing(Observers):
             self._meter = StoreMeter(self._clock)
             self._meter.watch(store)
 
-    def moment(self, moment: Moment) -> None:
-        """Take a moment."""
-        self._see(moment)
+    def observe(self, what: Observation) -> None:
+        """Take it, unless it is a step that leaves the machine in a state of the same kind."""
+        if not isinstance(what, StepTaken) or what.entered:
+            self._see(what)
 
-    def state(self, state: AgentState, reason: str) -> None:
-        """Take a state, unless it is of the same kind as the last."""
-        if type(state) is not self._state:
-            self._state = type(state)
-            self._see(StateEntered(state=state))
-
-    def said(self, text: str) -> None:
-        """Take a line about the store."""
-        if text.startswith((AWAY, BACK)):
-            self._see(StoreReachable(reachable=text.startswith(BACK)))
-
-    def assigned(self, took_s: float) -> None:
-        """Take how long it took to agree on ranks."""
-        self._see(RanksAssigned(took_s=took_s))
-
-    def watchdog(self, told: WatchdogTold) -> None:
-        """Take what the watchdog of file timers has done."""
-        self._see(told)
-
-    def _see(self, sight: Sight) -> None:
+    def _see(self, what: Observation) -> None:
         feed = self._feed
         if feed is not None:
-            feed.put(Seen(at_s=self._clock.monotonic_s(), at_ns=self._clock.wall_ns(), sight=sight))
+            feed.put(Observed(at_s=self._clock.monotonic_s(), at_ns=self._clock.wall_ns(), what=what))
 
     def _look(self) -> None:
         """Take what changes all the time. Called: every few seconds."""

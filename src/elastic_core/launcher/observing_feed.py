@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Final, Protocol
 
-from elastic_core.launcher.sights import Seen
+from elastic_core.launcher.observations import Observed
 from elastic_core.types import Record
 
 MOST_WAITING: Final = 10_000
@@ -16,9 +16,9 @@ CLOSE_LIMIT_S: Final = 2.0
 
 
 class Outlet(Protocol):
-    """Makes of what was seen what handlers get, and hands it to them."""
+    """Makes of observations what handlers get, and hands it to them."""
 
-    def hear(self, seen: Seen) -> None:
+    def observe(self, seen: Observed) -> None:
         """Take it."""
         ...
 
@@ -36,10 +36,10 @@ class Published(Record, frozen=True, kw_only=True):
 class Guard:
     """Calls one handler. What it raises is told and counted; in the end it is left alone. Threading: one thread."""
 
-    def __init__(self, label: str, tell: Callable[[str], None]) -> None:
-        """Begin without a fault; `tell` takes one line for people."""
+    def __init__(self, label: str, notice: Callable[[str], None]) -> None:
+        """Begin without a fault; `notice` takes one line for people."""
         self.label = label
-        self._tell = tell
+        self._notice = notice
         self.faults = 0
         self._in_a_row = 0
 
@@ -64,9 +64,9 @@ class Guard:
     def _complain(self, err: BaseException) -> None:
         told = f"{type(err).__name__}: {' '.join(str(err).split())}".removesuffix(": ")
         if self.off:
-            self._tell(f"{self.label} raised {told}, {self.faults} times by now; it is off for the rest of the run")
+            self._notice(f"{self.label} raised {told}, {self.faults} times by now; it is off for the rest of the run")
         elif self.faults == 1:
-            self._tell(f"{self.label} raised {told}")
+            self._notice(f"{self.label} raised {told}")
 
 
 class Feed:
@@ -75,11 +75,11 @@ class Feed:
     Threading: `put` and `publish` may be called from any thread and never block; the rest by the thread that built it.
     """
 
-    def __init__(self, outlets: Sequence[Outlet], *, tell: Callable[[str], None]) -> None:
-        """Start nothing yet; `tell` takes one line for people, from any thread."""
+    def __init__(self, outlets: Sequence[Outlet], *, notice: Callable[[str], None]) -> None:
+        """Start nothing yet; `notice` takes one line for people, from any thread."""
         self._outlets = outlets
-        self._tell = tell
-        self._queue: SimpleQueue[Seen | Published | None] = SimpleQueue()
+        self._notice = notice
+        self._queue: SimpleQueue[Observed | Published | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._dropped = 0
         self._closed = False
@@ -89,7 +89,7 @@ class Feed:
         self._thread = threading.Thread(target=self._serve, name="elastic-observers", daemon=True)
         self._thread.start()
 
-    def put(self, what: Seen | Published) -> None:
+    def put(self, what: Observed | Published) -> None:
         """Hand on what was seen, some time soon."""
         if self._closed:
             return
@@ -110,7 +110,7 @@ class Feed:
         self._queue.put(None)
         thread.join(CLOSE_LIMIT_S)
         if self._dropped:
-            self._tell(f"{self._dropped} metrics and events were dropped: their handlers were too slow")
+            self._notice(f"{self._dropped} metrics and events were dropped: their handlers were too slow")
         return not thread.is_alive()
 
     def _close_outlets(self) -> None:
@@ -123,5 +123,5 @@ class Feed:
                 what.publish()
                 continue
             for outlet in self._outlets:
-                outlet.hear(what)
+                outlet.observe(what)
         self._close_outlets()  # here, too, nobody waits for them without an end

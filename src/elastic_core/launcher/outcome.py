@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from elastic_core.agent.feed import Observation
 from elastic_core.agent.machine.states import Ending
 from elastic_core.agent.parts import AgentResult
 from elastic_core.errors import ElasticError
+from elastic_core.messages import WorkerEnded
 from elastic_core.types import Failure, Round, WorkerExit
 
 
@@ -36,6 +38,11 @@ class RunOutcome:
         self.round = round_
         self.exits.clear()
         self.error_files = dict(error_files)
+
+    def observe(self, what: Observation) -> None:
+        """Take a worker's end."""
+        if isinstance(what, WorkerEnded):
+            self.exits[what.exit.global_rank] = what.exit
 
     def take(self, result: AgentResult, return_values: Mapping[int, object], failure: Failure | None) -> None:
         """Take how the run ended, what the workers of its last round returned, by local rank, and what failed it."""

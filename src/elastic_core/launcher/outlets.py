@@ -9,28 +9,28 @@ from elastic_core.events.api import Event, RdzvEvent
 from elastic_core.events.handlers import get_logging_handler
 from elastic_core.launcher.agent_events import AgentEvents
 from elastic_core.launcher.agent_metrics import AgentMetrics, Metric
+from elastic_core.launcher.observations import Observed
 from elastic_core.launcher.observing_feed import Feed, Guard, Published
-from elastic_core.launcher.sights import Seen
 from elastic_core.metrics import api as metrics
 from elastic_core.plugins.observing import NamedHandler
 
-Tell = Callable[[str], None]
+Notice = Callable[[str], None]
 _LOGGER: Final = "torchelastic-events-{}"
 
 
 class MetricOutlet:
     """Publishes the agent's metrics. Threading: the feed's thread."""
 
-    def __init__(self, agent: AgentMetrics, chosen: Sequence[NamedHandler], *, tell: Tell) -> None:
+    def __init__(self, agent: AgentMetrics, chosen: Sequence[NamedHandler], *, notice: Notice) -> None:
         """Publish to the handlers of this run, and to what code of this process has configured for the group."""
         self._agent = agent
-        self._chosen = [(Guard(named.label, tell), named.handler) for named in chosen]
+        self._chosen = [(Guard(named.label, notice), named.handler) for named in chosen]
         self._in_code: dict[int, Guard] = {}
-        self._tell = tell
+        self._notice = notice
 
-    def hear(self, seen: Seen) -> None:
+    def observe(self, seen: Observed) -> None:
         """Take it."""
-        for metric in self._agent.hear(seen):
+        for metric in self._agent.observe(seen):
             self._publish(metric, seen.at_ns / 1e9)
 
     def _publish(self, metric: Metric, at_s: float) -> None:
@@ -42,7 +42,7 @@ class MetricOutlet:
         guard = self._in_code.get(id(configured))
         if guard is None:
             label = f"metrics handler {type(configured).__name__}"
-            guard = self._in_code[id(configured)] = Guard(label, self._tell)
+            guard = self._in_code[id(configured)] = Guard(label, self._notice)
         guard.call(lambda: configured.emit(data))
 
     def emit(self, data: metrics.MetricData) -> None:
@@ -74,7 +74,7 @@ class Relay(metrics.MetricHandler):
 class EventOutlet:
     """Records the agent's events. Threading: the feed's thread."""
 
-    def __init__(self, make_agent: Callable[[], AgentEvents], chosen: NamedHandler | None, *, tell: Tell) -> None:
+    def __init__(self, make_agent: Callable[[], AgentEvents], chosen: NamedHandler | None, *, notice: Notice) -> None:
         """Record with the handler of this run, and with what code of this process has configured.
 
         `make_agent` is called on the feed's thread: the host's full name may have to be asked for.
@@ -82,23 +82,23 @@ class EventOutlet:
         self._make_agent = make_agent
         self._agent: AgentEvents | None = None
         self._chosen = chosen
-        self._guard = None if chosen is None else Guard(chosen.label, tell)
+        self._guard = None if chosen is None else Guard(chosen.label, notice)
         self._name = "null" if chosen is None else chosen.label
-        self._in_code = Guard("event handler of events.configure", tell)
-        self._rendezvous = Guard("event handler 'dynamic_rendezvous'", tell)
-        self._heeded = recording.level() <= logging.INFO
+        self._in_code = Guard("event handler of events.configure", notice)
+        self._rendezvous = Guard("event handler 'dynamic_rendezvous'", notice)
+        self._wanted = recording.level() <= logging.INFO
         if chosen is not None and chosen.ours:
             chosen.handler.handleError = _raise_again  # or `logging` would print a traceback for each event
 
-    def hear(self, seen: Seen) -> None:
+    def observe(self, seen: Observed) -> None:
         """Take it."""
         if self._agent is None:
             self._agent = self._make_agent()
-        for event in self._agent.hear(seen):
+        for event in self._agent.observe(seen):
             self._record(event)
 
     def _record(self, event: Event | RdzvEvent) -> None:
-        if self._chosen is not None and self._guard is not None and self._heeded:
+        if self._chosen is not None and self._guard is not None and self._wanted:
             handler, record = self._chosen.handler, self._log_record(event)
             self._guard.call(lambda: handler.handle(record))
         if isinstance(event, Event):

@@ -5,11 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from elastic_core.agent.feed import Observation, StepTaken, StoreReachable
 from elastic_core.agent.machine.states import AgentState, Created, Deciding, Ended, Running, Settling
 from elastic_core.agent.parts import AgentResult, Workers
 from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.messages import RoundChanged
 from elastic_core.options.settings import RunSettings
-from elastic_core.types import Round
+from elastic_core.types import Resumed, Round, RoundChange, Suspended
 
 if TYPE_CHECKING:
     from elastic_core.launcher.status_file import (
@@ -23,16 +25,11 @@ if TYPE_CHECKING:
 
 GATHER_S: Final = 0.05
 """Changes come in bursts (a round forms, workers start): one file tells of all of them."""
-AWAY: Final = "store unreachable"
-BACK: Final = "store back"
-"""How the rendezvous begins the lines about its store."""
-_SUSPENDED: Final = "suspended: "
-_RESUMED: Final = "resumed"
 _WRITE_LIMIT_S: Final = 1.0
 
 
 class StatusKeeper:
-    """Hears of each step of the agent, and leaves the file in the run directory.
+    """The writer of an agent's status: it observes each step, and leaves the file in the run directory.
 
     Nothing is loaded or written before `warm`: a start does not wait for it, and a run that is over at once leaves no
     file unless its directory is kept.
@@ -84,15 +81,30 @@ class StatusKeeper:
         self._run_dir, self._writer = run_dir, None
         self._mark()
 
-    # --- what is heard
+    # --- what is observed
 
     def answer_at(self, path: str) -> None:
         """Take the path of the agent's socket, once it listens; empty: it does not."""
         self._control = path
         self._mark()
 
-    def note(self, state: AgentState, reason: str) -> None:
-        """Take what the machine has come to, and why."""
+    def observe(self, what: Observation) -> None:
+        """Take a step of the machine, or that the store is away or back."""
+        if isinstance(what, StepTaken):
+            self._note(what.step.state, what.step.reason)
+            if isinstance(what.event, RoundChanged) and isinstance(what.step.state, Running):
+                self._note_store(what.event.change)
+        elif isinstance(what, StoreReachable):
+            self._set_trouble("" if what.reachable else what.text)
+            self._mark()
+
+    def _note_store(self, change: RoundChange) -> None:
+        if isinstance(change, Suspended):
+            self._set_trouble(change.reason)
+        elif isinstance(change, Resumed):
+            self._set_trouble("")
+
+    def _note(self, state: AgentState, reason: str) -> None:
         if type(state) is not type(self._state):
             self._since_ns = self._clock.wall_ns()
         self._state, self._reason = state, reason
@@ -102,17 +114,7 @@ class StatusKeeper:
             running = state.running
         if running is not None:
             self._round, self._done = running.round, running.done
-        if reason.startswith(_SUSPENDED):
-            self._set_trouble(reason.removeprefix(_SUSPENDED))
-        elif reason == _RESUMED:
-            self._set_trouble("")
         self._mark()
-
-    def said(self, text: str) -> None:
-        """Take a line of the rendezvous: it may be about trouble with the store."""
-        if text.startswith((AWAY, BACK)):
-            self._set_trouble(text if text.startswith(AWAY) else "")
-            self._mark()
 
     def _set_trouble(self, text: str) -> None:
         if text != self._trouble:

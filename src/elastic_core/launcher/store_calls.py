@@ -6,7 +6,7 @@ from functools import wraps
 from typing import Any, Final
 
 from elastic_core.clock import Clock
-from elastic_core.launcher.sights import CallCount, StoreCalls
+from elastic_core.launcher.observations import CallCount, StoreCalls
 from elastic_core.rendezvous.store import CoordinationStore
 
 METERED: Final = ("connect", "enlist", "update", "renew", "withdraw", "members", "load", "swap")

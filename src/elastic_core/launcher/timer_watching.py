@@ -176,18 +176,18 @@ class TimerWatching:
     # --- what happens
 
     def _tell(self, name: str, request: "FileTimerRequest | None" = None) -> None:
-        from elastic_core.launcher.sights import WatchdogTold
+        from elastic_core.agent.feed import WatchdogAct
 
-        told = WatchdogTold(name=name)
+        act = WatchdogAct(name=name)
         if request is not None:
-            told = WatchdogTold(
+            act = WatchdogAct(
                 name=name,
                 worker_pid=request.worker_pid,
                 scope_id=request.scope_id,
                 expiration_time=request.expiration_time,
                 signal=request.signal,
             )
-        self._observers.watchdog(told)
+        self._observers.observe(act)
 
     def _hung(self, report: "Callable[[], HangReport]", send: Callable[[], None]) -> bool:
         round_, wanted = self._round, False

@@ -4,10 +4,10 @@ import signal
 
 import pytest
 
+from elastic_core.agent.feed import WatchdogAct
 from elastic_core.agent.watch import timer_expiry, timer_watch
 from elastic_core.agent.watch.timer_expiry import TimerExpiry
 from elastic_core.agent.watch.timer_watch import Overdue, TimerWatch
-from elastic_core.launcher.sights import WatchdogTold
 from elastic_core.timer.file_request import FileTimerRequest
 from elastic_core.workers.procfs import ProcessStat
 from elastic_plugin_kit.manual_clock import ManualClock
@@ -359,11 +359,11 @@ def test_events_are_torchs():
     import json
 
     from elastic_core.launcher.agent_events import AgentEvents, Identity
-    from elastic_core.launcher.sights import Seen
+    from elastic_core.launcher.observations import Observed
 
     identity = Identity(run_id="r", role="trainer", backend="local", entry_point="t.py", hostname="h", pid=1)
-    told = WatchdogTold(name="timer expired", worker_pid=7, scope_id="s", expiration_time=1.5, signal=9)
-    (event,) = AgentEvents(identity).hear(Seen(at_s=1.0, at_ns=5_000_000, sight=told))
+    told = WatchdogAct(name="timer expired", worker_pid=7, scope_id="s", expiration_time=1.5, signal=9)
+    (event,) = AgentEvents(identity).observe(Observed(at_s=1.0, at_ns=5_000_000, what=told))
     assert (event.name, event.source, event.timestamp) == ("timer expired", "AGENT", 5)
     assert (event.metadata["state"], event.metadata["run_id"]) == ("RUNNING", "r")
     metadata = json.loads(event.metadata["metadata"])

@@ -1,4 +1,4 @@
-"""Which phases a run goes through, and how long each took: read off the agent's states."""
+"""The one stopwatch of an agent: which phases it goes through, and how long each took, read off its states."""
 
 from collections.abc import Iterator
 
@@ -15,18 +15,23 @@ class Phase(Record, frozen=True, kw_only=True):
 
 
 class Phases:
-    """Is told of each state; names are `rendezvous`, `start`, `stop`, `initialize` (the first two) and `restart`.
+    """The phases of an agent: `rendezvous`, `start`, `stop`, `initialize` (the first two) and `restart`.
 
     Threading: one thread.
     """
 
     def __init__(self) -> None:
-        """Begin before the first state."""
         self._state: type[s.AgentState] = s.Created
         self._since_s = 0.0
         self._joined_s: float | None = None
         self._formed_s: float | None = None
         self._restart_s: float | None = None
+        self.rendezvous_s = 0.0
+        """How long the last rendezvous took."""
+        self.formed_s = 0.0
+        """When the last round was formed, on the clock of whoever calls `enter`."""
+        self.stop_s: float | None = None
+        """How long the workers of this round took to stop; None: they have not."""
 
     def enter(self, state: s.AgentState, at_s: float) -> Iterator[Phase]:
         """Take a state of another type than the last; yield what has ended by it."""
@@ -36,8 +41,11 @@ class Phases:
         if before is s.Joining:
             formed = isinstance(state, (s.Preparing, s.Starting, s.Running))
             self._formed_s = at_s if formed else None
+            if formed:
+                self.rendezvous_s, self.formed_s, self.stop_s = took_s, at_s, None
             yield Phase(name="rendezvous", took_s=took_s, well=formed)
         elif before is s.Stopping:
+            self.stop_s = took_s
             yield Phase(name="stop", took_s=took_s, well=True)
         if isinstance(state, s.Joining):
             self._joined_s = at_s

@@ -1,0 +1,78 @@
+"""The feed of an agent: each step of its machine with the event behind it, and what else happens, for all observers."""
+
+from collections.abc import Callable
+
+from elastic_core.agent.machine.journal import Journal
+from elastic_core.agent.machine.phases import Phase
+from elastic_core.agent.machine.steps import Step
+from elastic_core.messages import AgentEvent, Moment
+from elastic_core.types import Record
+
+
+class StepTaken(Record, frozen=True, kw_only=True):
+    """A step of the machine, and the event that led to it.
+
+    `entered`: its state is of another kind than the one before; `phases` are those that ended by it.
+    """
+
+    event: AgentEvent
+    step: Step
+    at_s: float
+    entered: bool
+    phases: tuple[Phase, ...] = ()
+
+
+class RanksAssigned(Record, frozen=True, kw_only=True):
+    """Of forming a round, this was spent on agreeing who is what, `took_s` seconds."""
+
+    took_s: float
+
+
+class StoreReachable(Record, frozen=True, kw_only=True):
+    """The rendezvous store is away, or back; `text` is the line about it."""
+
+    reachable: bool
+    text: str = ""
+
+
+class WatchdogAct(Record, frozen=True, kw_only=True):
+    """What the watchdog of file timers has done, by torch's name for it, and the request that it is about, if any."""
+
+    name: str
+    worker_pid: int | None = None
+    scope_id: str = ""
+    expiration_time: float = 0.0
+    signal: int = 0
+
+
+Observation = StepTaken | Moment | RanksAssigned | StoreReachable | WatchdogAct
+Observer = Callable[[Observation], None]
+
+
+class Feed:
+    """Hands each observation to every observer, in the order in which they subscribed.
+
+    Threading: the supervisor's thread; an observer neither blocks nor raises.
+    """
+
+    def __init__(self) -> None:
+        self._observers: list[Observer] = []
+
+    def subscribe(self, observer: Observer) -> None:
+        """Have `observer` get all that is published from now on."""
+        self._observers.append(observer)
+
+    def publish(self, what: Observation) -> None:
+        """Hand it to everybody."""
+        for observer in self._observers:
+            observer(what)
+
+
+def journaling(journal: Journal) -> Observer:
+    """Return the observer that keeps each event of the machine in a journal."""
+
+    def observe(what: Observation) -> None:
+        if isinstance(what, StepTaken):
+            journal.add(what.event, what.at_s)
+
+    return observe
