@@ -189,7 +189,7 @@ def test_an_end_that_is_read_late_is_reported_before_the_end_of_the_stop(kit):
     kit.start("pass")
     os.waitid(os.P_PID, kit.group.pids[0], os.WEXITED | os.WNOWAIT)
     kit.group.stop(signal.SIGTERM, grace_s=5)
-    kit.run_until(lambda: len(kit.group._untold) == 2)
+    kit.run_until(lambda: len(kit.group._unreported) == 2)
     assert order == []
     read.pop()()
     kit.run_until(lambda: len(order) == 2)

@@ -118,8 +118,8 @@ class StoreSidecar:
             raise BackendUnavailableError(f"the agent store can't be opened: {reasons[0]}", hint=self._hint())
 
     def _hint(self) -> str:
-        said = self._log_file.is_file() and self._log_file.stat().st_size > 0
-        return f"read {str(self._log_file)!r}, or run without --agent-store" if said else "run without --agent-store"
+        wrote = self._log_file.is_file() and self._log_file.stat().st_size > 0
+        return f"read {str(self._log_file)!r}, or run without --agent-store" if wrote else "run without --agent-store"
 
     # --- commands
 

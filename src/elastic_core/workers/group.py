@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class _End:
     """An end that is still to be told of, in its turn."""
 
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self.tell = tell
+    def __init__(self, report: Callable[[], None]) -> None:
+        self.report = report
         self.ready = False
 
 
@@ -115,7 +115,7 @@ class WorkerGroup:
             notice=notice,
             sent_to_all=sent_to_all,
         )
-        self._untold: deque[_End] = deque()
+        self._unreported: deque[_End] = deque()
         self._blind_noticed = False
         self._mixed: Mapping[int, tuple[Survivor, ...]] = {}
 
@@ -266,8 +266,8 @@ class WorkerGroup:
     def _on_pidfd(self, worker: WorkerProcess) -> None:
         self._collect(worker, self._on_exit)
 
-    def _collect(self, worker: WorkerProcess, tell: Callable[[WorkerExit], None]) -> None:
-        """Reap one worker if it has ended, end what it left in its process group, and tell."""
+    def _collect(self, worker: WorkerProcess, report: Callable[[WorkerExit], None]) -> None:
+        """Reap one worker if it has ended, end what it left in its process group, and report."""
         at_ns, at_s = self._clock.wall_ns(), self._clock.monotonic_s()
         code = worker.reap()
         if code is None:
@@ -281,12 +281,12 @@ class WorkerGroup:
         worker.drain()
         exit_ = self._exit_of(worker, code, at_s=at_s, at_ns=at_ns)
         self._advance(ladder.LeaderEnded(pid=worker.pid, remnants=remnants))
-        self._once_written(worker.lanes, exit_, partial(tell, exit_))
+        self._once_written(worker.lanes, exit_, partial(report, exit_))
 
-    def _once_written(self, lanes: list[Lane], exit: WorkerExit | None, tell: Callable[[], None]) -> None:
-        """Call `tell` when these lanes are empty or held up, what `exit` left is read, and all before it was told."""
-        end = _End(tell)
-        self._untold.append(end)
+    def _once_written(self, lanes: list[Lane], exit: WorkerExit | None, report: Callable[[], None]) -> None:
+        """Call `report` when these lanes are empty or held up, what `exit` left is read, those before it are out."""
+        end = _End(report)
+        self._unreported.append(end)
 
         def written() -> None:
             if exit is None or self._read_ahead is None:
@@ -298,8 +298,8 @@ class WorkerGroup:
 
     def _tell_if_next(self, end: "_End") -> None:
         end.ready = True
-        while self._untold and self._untold[0].ready:
-            self._untold.popleft().tell()
+        while self._unreported and self._unreported[0].ready:
+            self._unreported.popleft().report()
 
     def _exit_of(
         self, worker: WorkerProcess, code: int, *, at_s: float, at_ns: int, unreapable: bool = False
@@ -482,7 +482,7 @@ class WorkerGroup:
                 worker.disown()
             worker.unwatch(self._reactor)
             worker.finish()
-        self._untold.clear()
+        self._unreported.clear()
         if self._owns_disk:
             self._disk.close()
         self._workers.clear()

@@ -85,8 +85,8 @@ class UserSignals:
         if waiting and waiting != self._kept.get(signum):
             ranks = ", ".join(str(running[pid]) for pid in sorted(waiting, key=lambda pid: running[pid]))
             who = f"local rank {ranks} does" if len(waiting) == 1 else f"local ranks {ranks} do"
-            told = f"{who} not catch it and would die of it; it is kept until then, at most for this round"
-            self._notice(f"{signal.Signals(signum).name}: {told}")
+            text = f"{who} not catch it and would die of it; it is kept until then, at most for this round"
+            self._notice(f"{signal.Signals(signum).name}: {text}")
         self._keep(signum, waiting)
         self._pause_s = FIRST_LOOK_S
         self._set_timer()

@@ -63,7 +63,7 @@ class Guardian:
         """
         if self._pid is None or not vitals.is_pending(self._pid, signum):
             return False
-        self._tell(f"forget {signum}\n")
+        self._send(f"forget {signum}\n")
         return True
 
     def start(self) -> None:
@@ -87,8 +87,8 @@ class Guardian:
             self._pid, self._pipe = _spawn_guard(greeting.encode(), self._last_act.encode())
         except OSError as error:
             if self._retry is None:
-                told = f"no guard could be started ({error}): if this agent is killed, its workers may survive it"
-                self._notice(told)
+                text = f"no guard could be started ({error}): if this agent is killed, its workers may survive it"
+                self._notice(text)
             if is_momentary(error):
                 self._retry = self._reactor.call_later(_RETRY_S, self.start)
             return
@@ -110,7 +110,7 @@ class Guardian:
         earlier, self._workers = self._workers, tuple(pids)
         if set(self._workers).difference(earlier):
             self._missed = False  # that was about workers of an earlier round
-        self._tell(self._workers_line())
+        self._send(self._workers_line())
 
     def fence(self, until_s: float) -> None:
         """Have the workers killed at this monotonic time even if this agent is stopped or stuck by then.
@@ -122,7 +122,7 @@ class Guardian:
         """
         self._missed = self._missed or (bool(self._workers) and self._reactor.now_s() >= self._fence_s)
         self._fence_s = until_s
-        self._tell(self._fence_line())
+        self._send(self._fence_line())
 
     def fence_passed(self, now_s: float) -> bool:
         """Return whether the guard may have killed the workers that exist, or existed last: their fence has passed.
@@ -145,7 +145,7 @@ class Guardian:
             self._last_act = f"last {encode(store, seat, settings)}\n"
         if self._pid is not None:
             fits = _fits(self._pipe, self._last_act.encode())
-            self._tell(self._last_act if fits else _NO_LAST_ACT)
+            self._send(self._last_act if fits else _NO_LAST_ACT)
 
     def _workers_line(self) -> str:
         return f"workers {' '.join(map(str, self._workers))}\n"
@@ -153,7 +153,7 @@ class Guardian:
     def _fence_line(self) -> str:
         return f"fence {self._fence_s!r}\n"
 
-    def _tell(self, text: str) -> None:
+    def _send(self, text: str) -> None:
         if self._pid is None:
             return
         message = text.encode()
@@ -206,7 +206,7 @@ class Guardian:
             self._retry.cancel()
         if self._pid is None:
             return
-        self._tell("farewell\n")
+        self._send("farewell\n")
         poll = select.poll()
         poll.register(self._death_fd, select.POLLIN)
         if not poll.poll(_FAREWELL_WAIT_S * 1000):

@@ -24,14 +24,14 @@ def encode(store: str, seat: bytes, settings: bytes) -> str:
     The agent's import path and environment are those that its store was found and configured with: secrets among them,
     which is why they travel through pipes alone.
     """
-    told = {
+    orders = {
         "store": store,
         "seat": seat.decode(),
         "settings": settings.decode(),
         "path": [os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100  # the empty one is the directory
         "environ": dict(os.environ),
     }
-    return b64encode(zlib.compress(json.dumps(told).encode())).decode()
+    return b64encode(zlib.compress(json.dumps(orders).encode())).decode()
 
 
 def main() -> None:
@@ -47,9 +47,9 @@ def main() -> None:
 
 
 def _act() -> None:
-    told = json.loads(zlib.decompress(b64decode(sys.stdin.buffer.readline())))
-    sys.path[:] = told["path"]
-    os.environ.update(told["environ"])
+    orders = json.loads(zlib.decompress(b64decode(sys.stdin.buffer.readline())))
+    sys.path[:] = orders["path"]
+    os.environ.update(orders["environ"])
 
     import msgspec
 
@@ -57,13 +57,13 @@ def _act() -> None:
     from elastic_core.rendezvous.store import Seat
     from elastic_core.types import RendezvousSettings
 
-    module, _, name = told["store"].partition(":")
+    module, _, name = orders["store"].partition(":")
     kind = getattr(importlib.import_module(module), name)
-    settings = msgspec.json.decode(told["settings"], type=RendezvousSettings)
+    settings = msgspec.json.decode(orders["settings"], type=RendezvousSettings)
     may_host = getattr(kind, "hosted_by_member", False) or any(spec.name == "is_host" for spec in kind.options)
     if may_host:  # we look for the run's store, and begin none in place of a dead one
         settings = msgspec.structs.replace(settings, options={**settings.options, "is_host": False})
     store = kind(settings)
     store.connect(wait=WaitBudget.lasting(_CONNECT_S))
     if sys.stdin.buffer.readline() == b"go\n":
-        store.withdraw(msgspec.json.decode(told["seat"], type=Seat), wait=WaitBudget.lasting(_WITHDRAW_S))
+        store.withdraw(msgspec.json.decode(orders["seat"], type=Seat), wait=WaitBudget.lasting(_WITHDRAW_S))

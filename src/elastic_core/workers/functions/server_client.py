@@ -89,8 +89,8 @@ class ForkServer:
             data = b""
         if not data:
             raise self._lost("the process that workers are forked from is gone")
-        said, value = pickle.loads(data)
-        if said != kind:
+        answer, value = pickle.loads(data)
+        if answer != kind:
             raise value if isinstance(value, OSError) else OSError(value)
         return value
 
