@@ -6,6 +6,7 @@ from typing import Final
 from reference_tables import READ_VARIABLES, WORKER_VARIABLES
 from torch_map import COMMANDS, MODULES, PAGES, VARIABLES, Module, compat
 
+from elastic_core.options.hook_options import all_rows
 from elastic_core.options.table import OPTIONS, OptionRow
 
 
@@ -21,7 +22,7 @@ def pages() -> str:
 
 def options() -> str:
     """Return the options of torchrun."""
-    rows = ((_signature(row), f"`{row.env}`", _default(row), row.help) for row in OPTIONS if row.torch)
+    rows = ((_signature(row), f"`{row.env}`", _default(row), row.help) for row in (*OPTIONS, *all_rows()) if row.torch)
     return _table(("option", "variable", "default", "here"), rows)
 
 

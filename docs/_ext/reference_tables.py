@@ -18,6 +18,7 @@ from elastic_core.hooks.runner import METHODS
 from elastic_core.launcher.control_handlers import AGENT_HANDLERS, AgentHandlers
 from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_environment
 from elastic_core.metrics.table import FAMILIES
+from elastic_core.options.hook_options import all_rows
 from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.options.table import OPTIONS, OptionRow, Section
 from elastic_core.plugins.loading import BASES
@@ -127,8 +128,9 @@ INTERNAL_VARIABLES: Final[Mapping[str, str]] = {
 def options() -> str:
     """Every option of `elastic run`, by section."""
     parts = []
-    for section in Section:
-        rows = [row for row in OPTIONS if row.section == section]
+    every = [*OPTIONS, *all_rows()]
+    for section in dict.fromkeys((*map(str, Section), *(str(row.section) for row in every))):
+        rows = [row for row in every if row.section == section]
         parts += [f"## {section}", *(_option(row) for row in rows)]
     return "\n\n".join(parts)
 
@@ -187,7 +189,9 @@ def read_variables() -> str:
 
 def pet_variables() -> str:
     """The variable of each option."""
-    rows = ((f"`{row.env}`", f"`--{row.name}`", "" if row.torch else "ours") for row in OPTIONS if row.env)
+    rows = (
+        (f"`{row.env}`", f"`--{row.name}`", "" if row.torch else "ours") for row in (*OPTIONS, *all_rows()) if row.env
+    )
     return _table(("variable", "option", ""), rows)
 
 
@@ -357,6 +361,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "Reaching hosts": ("Endpoint", "Address", "parse_endpoint", "resolve", "dial", "is_ip", "route_source"),
     "TLS and credentials": ("Tls", "Login", "start_tls", "tls_context", "tls_failure", "waker"),
+    "GPUs": ("nvidia_gpus", "NvidiaGpus", "visible_entries"),
     "Stock torchrun": ("torch_handler",),
     "Hosting a server": ("HostedProcess", "KeptFolder", "hosted_environment"),
     "Rounds": (

@@ -54,7 +54,7 @@ _ROOMS: Final[Mapping[str, str]] = {
     "elastic.utils": "elastic_core.rendezvous",
     "launch": "elastic_core.launch",
     "launcher": "elastic_core.launcher",
-    "numa": "elastic_core.numa",
+    "numa": "elastic_numa",
     "run": "elastic_core.run",
 }
 """Our modules for users that have the names, too; for all modules below the one of torch's."""

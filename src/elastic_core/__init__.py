@@ -22,7 +22,6 @@ _ROOMS = frozenset(
         "launch",
         "launcher",
         "metrics",
-        "numa",
         "rendezvous",
         "run",
         "timer",

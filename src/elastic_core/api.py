@@ -1,5 +1,7 @@
 """Everything that a plugin author imports. Versioned by `API_VERSION`; re-exports only."""
 
+from elastic_core.accelerators.nvml import NvidiaGpus, nvidia_gpus
+from elastic_core.accelerators.visible import visible_entries
 from elastic_core.clock import SYSTEM_CLOCK, Clock, SystemClock, WaitBudget
 from elastic_core.errors import (
     BackendError,
@@ -154,6 +156,7 @@ __all__ = [
     "NodeReport",
     "NodeSteps",
     "NodesWaiting",
+    "NvidiaGpus",
     "OptionSpec",
     "Origin",
     "OutcomeUnknownError",
@@ -209,6 +212,7 @@ __all__ = [
     "hookimpl",
     "hosted_environment",
     "is_ip",
+    "nvidia_gpus",
     "own_content",
     "parse_endpoint",
     "resolve",
@@ -217,5 +221,6 @@ __all__ = [
     "tls_context",
     "tls_failure",
     "torch_handler",
+    "visible_entries",
     "waker",
 ]

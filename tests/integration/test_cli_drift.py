@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from elastic_core.cli.arguments import read_arguments
-from elastic_core.options.table import BY_DEST, OPTIONS
+from elastic_core.options.hook_options import all_rows
+from elastic_core.options.table import OPTIONS
 from elastic_core.options.values import comma_list
 
 pytestmark = pytest.mark.torch
@@ -31,6 +32,8 @@ import json, sys
 from torch.distributed.run import parse_args
 print(json.dumps([vars(parse_args(words)) for words in json.loads(sys.argv[1])]))
 """
+
+BY_DEST = {row.dest: row for row in (*OPTIONS, *all_rows())}
 
 LINES = [
     ["--nnode", "2", "--nproc=4", "train.py"],
@@ -56,7 +59,7 @@ def torchs():
 
 
 def test_our_torch_options_are_exactly_torchs(torchs):
-    assert set(torchs) == {row.dest for row in OPTIONS if row.torch}
+    assert set(torchs) == {row.dest for row in BY_DEST.values() if row.torch}
 
 
 def test_spellings_values_choices_and_defaults_are_torchs(torchs):

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from elastic_core.accelerators.nvml import NvidiaGpus
 from elastic_core.errors import ConfigError
-from elastic_core.numa.nvml import NvidiaGpus
 from elastic_core.options.devices import Node
 from elastic_core.options.resolve import resolve
 from elastic_core.options.table import OPTIONS

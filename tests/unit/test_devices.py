@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
+from elastic_core.accelerators import nvml
+from elastic_core.accelerators.nvml import NvidiaGpus, nvidia_gpus
+from elastic_core.accelerators.visible import visible_entries
 from elastic_core.errors import ConfigError
-from elastic_core.numa import nvml
-from elastic_core.numa.nvml import NvidiaGpus, nvidia_gpus
-from elastic_core.numa.visible import visible_entries
 from elastic_core.options import devices
 from elastic_core.options.devices import Node, count_for, visible_count
 from elastic_core.options.worker_options import usable_cores

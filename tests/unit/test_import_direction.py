@@ -45,6 +45,7 @@ def test_the_plugins_are_found():
     """A pattern that matches nothing would let everything pass."""
     packages = {path.parts[path.parts.index("src") + 1] for path in OUTSIDERS}
     assert packages == {
+        "elastic_numa",
         "elastic_plugin_kit",
         "elastic_policy_rules",
         "elastic_rdzv_etcd",

@@ -694,4 +694,4 @@ def test_list_says_loaded_disabled_or_why_not(install):
     assert "raised ModuleNotFoundError" in infos["bad"].status
     assert "later" not in infos
     kinds = [info.kind for info in infos.values()]
-    assert kinds == sorted(kinds, key=["rendezvous backend", "policy", "hook"].index)
+    assert kinds == sorted(kinds, key=["rendezvous backend", "policy", "hook", "command", "option"].index)

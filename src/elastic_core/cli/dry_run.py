@@ -11,7 +11,6 @@ from elastic_core.launcher.logs import worker_paths
 from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_plan
 from elastic_core.launcher.told import hook_settings
 from elastic_core.messages import WorkersStarting
-from elastic_core.numa.topology import write_ranges
 from elastic_core.options.draft import Resolution
 from elastic_core.options.settings import RunSettings
 from elastic_core.types import Round
@@ -66,10 +65,8 @@ def _shown(value: object) -> str:
         return "-"
     if isinstance(value, Mapping):
         return ",".join(f"{key}={masked_value(str(key), str(item))}" for key, item in value.items()) or "-"
-    if isinstance(value, frozenset):
-        return write_ranges(value)
     if isinstance(value, tuple):
-        return (" " if any(isinstance(item, frozenset) for item in value) else ",").join(map(_shown, value))
+        return ",".join(map(_shown, value))
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
@@ -147,7 +144,7 @@ def _worker(worker: WorkerLaunch, settings: RunSettings, environ: Mapping[str, s
         f"  stderr   {_stream(worker.stderr, settings)}",
     ]
     if worker.cpus is not None:
-        lines.append(f"  runs on  processors {write_ranges(worker.cpus)} (--{bound_by or 'numa-binding'})")
+        lines.append(f"  runs on  processors {_ranges(worker.cpus)} (--{bound_by})")
     if worker.foreground:
         lines.append("  terminal this worker's (--debug-rank)")
     own = {name: value for name, value in worker.env.items() if environ.get(name) != value}
@@ -171,3 +168,14 @@ def _stream(plan: StreamPlan, settings: RunSettings) -> str:
     elif plan.inherit:
         places.append("console")
     return " and ".join(places) or "nowhere"
+
+
+def _ranges(numbers: frozenset[int]) -> str:
+    """Return numbers as the kernel writes sets of processors: `0-3,7`."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)

@@ -15,6 +15,7 @@ from elastic_core.launcher.launch_config import LaunchConfig
 from elastic_core.options.choices import Choices
 from elastic_core.options.devices import Node, count_for
 from elastic_core.options.entrypoint import LOCAL_RANK_MACRO
+from elastic_core.options.hook_options import all_rows
 from elastic_core.options.settings import RunSettings
 from elastic_core.options.table import BY_DEST, OPTIONS, OptionRow
 from elastic_core.options.values import comma_list, key_values
@@ -51,7 +52,11 @@ _TYPES: Final[dict[str, Callable[[str], Any]]] = {
     "duplicate_stderr_filters": lambda text: list(comma_list(text)),
 }
 _AS_TYPED: Final = frozenset({"module", "no_python", "run_path", "debug_rank"})
-_ROWS: Final = tuple(row for row in OPTIONS if row.dest not in _LINE_ALONE)
+
+
+def _rows() -> dict[str, OptionRow]:
+    """Return the options that a program may have, those of installed hooks among them, by identifier."""
+    return {row.dest: row for row in (*OPTIONS, *all_rows()) if row.dest not in _LINE_ALONE}
 
 
 def get_args_parser() -> ArgumentParser:
@@ -60,8 +65,9 @@ def get_args_parser() -> ArgumentParser:
     Defaults are those of the `PET_…` variables, where they are set. More options may be added; `run` passes over them.
     """
     parser = ArgumentParser(description="Run a training script on this node's workers, and keep it alive.")
-    choices = Choices({}, os.environ, BY_DEST)
-    for row in _ROWS:
+    rows = _rows()
+    choices = Choices({}, os.environ, rows)
+    for row in rows.values():
         _add(parser, row, choices)
     parser.add_argument("training_script", help="script, module or program")
     parser.add_argument("training_script_args", nargs=REMAINDER, help="its arguments")
@@ -218,9 +224,9 @@ def _logs_specs(args: Namespace) -> Any:  # noqa: ANN401  # whatever the entry p
 
 
 def _numa_options(args: Namespace) -> Any:  # noqa: ANN401  # our NumaOptions, which few want
-    if args.numa_binding is None:
+    if getattr(args, "numa_binding", None) is None:
         return None
-    from elastic_core.numa import AffinityMode, NumaOptions
+    from elastic_numa import AffinityMode, NumaOptions
 
     return NumaOptions(affinity_mode=AffinityMode(args.numa_binding))
 
@@ -275,9 +281,10 @@ def settings_of_args(args: Namespace) -> RunSettings:
     """
     from elastic_core.options.resolve import resolve
 
-    unset = Choices({}, {}, BY_DEST)
+    rows = _rows()
+    unset = Choices({}, {}, rows)
     given: Given = {}
-    for row in _ROWS:
+    for row in rows.values():
         value = getattr(args, row.dest, None)
         if value is None or value is False or value == [] or value == _unset(row, unset):
             continue

@@ -65,7 +65,7 @@ def worker_plan(
             stderr=paths[rank].stderr,
             foreground=settings.debug_rank == rank,
             function=settings.entrypoint.function,
-            cpus=attempt.change(rank).processors or (settings.worker_cpus[rank] if settings.worker_cpus else None),
+            cpus=attempt.change(rank).processors,
         )
         for rank in range(settings.nproc_per_node)
     ]

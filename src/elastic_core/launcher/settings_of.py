@@ -135,7 +135,7 @@ def _numa(options: object, nproc: int) -> object:
     mode = getattr(mode, "value", mode)
     if mode is None or not getattr(options, "should_fall_back_if_binding_fails", False):
         return mode
-    from elastic_core.numa import AffinityMode, NumaOptions  # few want it
+    from elastic_numa import AffinityMode, NumaOptions  # few want it
 
     ours = NumaOptions(AffinityMode(mode), should_fall_back_if_binding_fails=True)
     return None if ours.cpus_for(0, nproc) is None else mode

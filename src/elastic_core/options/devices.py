@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from elastic_core.accelerators.visible import visible_entries
 from elastic_core.errors import ConfigError
-from elastic_core.numa.visible import visible_entries
 from elastic_core.types import Record
 
 if TYPE_CHECKING:
-    from elastic_core.numa.nvml import NvidiaGpus
+    from elastic_core.accelerators.nvml import NvidiaGpus
 
 _KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 _DRM = Path("/sys/class/drm")
@@ -63,7 +63,7 @@ class Node:
 
     def nvidia(self, *, with_uuids: bool = False) -> "NvidiaGpus":
         """Return the NVIDIA GPUs that the driver knows."""
-        from elastic_core.numa.nvml import nvidia_gpus
+        from elastic_core.accelerators.nvml import nvidia_gpus
 
         return nvidia_gpus(with_uuids=with_uuids)
 
@@ -83,12 +83,6 @@ class Node:
         """Return whether a render device of Intel is there."""
         vendors = self.drm.glob("renderD*/device/vendor")
         return any(vendor.read_text().strip() == _INTEL for vendor in vendors)
-
-    def bound_cpus(self, mode: str, nproc: int, devices: tuple[str, ...]) -> tuple[frozenset[int], ...]:
-        """Return the processors near each worker's GPU, by local rank; see `elastic_core.numa`."""
-        from elastic_core.numa.binding import AffinityMode, bound_cpus
-
-        return bound_cpus(AffinityMode(mode), nproc, environ=self.environ, devices=devices)
 
     def torch_kinds(self) -> frozenset[str] | None:
         """Return the kinds of accelerators that the installed torch is built for; None: it does not say."""

@@ -16,6 +16,8 @@ from elastic_core.plugins.run_options import HookOption, installed_options
 _PREFIX: Final = "PET_"
 _OURS: Final = frozenset(row.env for row in OPTIONS if row.env is not None)
 _LEAST: Final = -(1 << 63)
+_OF_TORCHRUN: Final = frozenset({"numa-binding"})
+"""Those of torchrun's options that come with a distribution of ours beside the core."""
 
 
 def hook_row(dest: str) -> OptionRow | None:
@@ -64,6 +66,7 @@ def row_of(found: HookOption) -> OptionRow:
         default=None if option.default is None else _text(option.default),
         section=option.heading or found.entry.distribution,
         help=option.help,
+        torch=found.entry.name in _OF_TORCHRUN,
         env=_PREFIX + option.name.upper(),
         choices=option.choices,
     )

@@ -114,10 +114,6 @@ class RunSettings(Record, frozen=True, kw_only=True):
     signals_to_handle: tuple[str, ...] = DEFAULT_SIGNALS
     shutdown_timeout_s: float = 30.0
     virtual_local_rank: bool = False
-    numa_binding: str | None = None
-    """What workers are bound to; None: nothing."""
-    worker_cpus: tuple[frozenset[int], ...] = ()
-    """The processors of each worker, by local rank; empty: as inherited."""
     omp_threads: int | None = None
     """What to export as OMP_NUM_THREADS; None: leave as inherited."""
     debug_rank: int | None = None

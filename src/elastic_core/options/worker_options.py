@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from elastic_core.accelerators.visible import visible_entries
 from elastic_core.errors import ConfigError
-from elastic_core.numa.visible import visible_entries
 from elastic_core.options.choices import Choices
 from elastic_core.options.devices import VARIABLES, DeviceCount, Node, count_for, visible_count
 from elastic_core.options.draft import Draft
 from elastic_core.options.option import OptionRow, Section, row
-from elastic_core.options.values import integer, nearest, one_of
+from elastic_core.options.values import integer, nearest
 
 WORKERS: Final[tuple[OptionRow, ...]] = (
     row(
@@ -60,15 +60,6 @@ WORKERS: Final[tuple[OptionRow, ...]] = (
         "LOCAL_RANK is 0 in every worker, and each sees only its own device.",
         torch=True,
     ),
-    row(
-        Section.WORKERS,
-        "numa-binding",
-        "MODE",
-        "Bind each worker to processors near its GPU: node (all of the NUMA node), socket, exclusive (cores of its "
-        "own) or core-complex (those that share a cache); without GPUs workers are split evenly.",
-        torch=True,
-        choices=("node", "socket", "exclusive", "core-complex"),
-    ),
     row(Section.WORKERS, "role", "NAME", "Role of the workers, for their names.", default="default", torch=True),
 )
 
@@ -102,21 +93,11 @@ def place_workers(draft: Draft, node: Node) -> int:
         draft.tell(f"{what}: a LOCAL_RANK from {len(devices)} up has no device of its own")
     if virtual and not devices:
         _refuse_too_few_inherited(draft, variable, nproc)
-    _bind(draft, nproc, devices, node)
     threads, origin, line = omp_threads(choices, nproc, draft.environ)
     draft.set("omp_threads", threads, origin)
     if line:
         draft.tell(line)
     return nproc
-
-
-def _bind(draft: Draft, nproc: int, devices: tuple[str, ...], node: Node) -> None:
-    choices = draft.choices
-    if not choices.chosen("numa_binding"):
-        return
-    mode = one_of(choices, "numa_binding", choices.rows["numa_binding"].choices)
-    draft.take("numa_binding", mode)
-    draft.take("worker_cpus", node.bound_cpus(mode, nproc, devices), "numa_binding")
 
 
 def _number(draft: Draft, device_count: int, node: Node) -> int:

@@ -34,7 +34,7 @@ _KNOWN: Final = {
     FAILURE_GROUP: {"intensity": "{core}", "rules": "elastic-policy-rules"},
     HOOKS_GROUP: {},
     COMMANDS_GROUP: {},
-    OPTIONS_GROUP: {},
+    OPTIONS_GROUP: {"numa-binding": "elastic-numa"},
 }
 """What `pip install` takes for the plugins of this project, with the name under which the core was published.
 

@@ -10,7 +10,7 @@ from elastic_core.errors import ConfigError
 
 @runtime_checkable
 class Binding(Protocol):
-    """Says which worker runs where; `elastic_core.numa.NumaOptions` is one."""
+    """Says which worker runs where; `elastic_numa.NumaOptions` is one."""
 
     def cpus_for(self, local_rank: int, nproc: int) -> Collection[int] | None:
         """Return the processors of one worker of several, None for all that are allowed."""
@@ -26,7 +26,7 @@ def cpus_for(options: object, local_rank: int, nproc: int) -> frozenset[int] | N
     if options is None:
         return None
     if not isinstance(options, Binding):
-        raise ConfigError(f"numa_options {options!r} can't bind workers", hint="elastic_core.numa.NumaOptions")
+        raise ConfigError(f"numa_options {options!r} can't bind workers", hint="elastic_numa.NumaOptions")
     cpus = options.cpus_for(local_rank, nproc)
     return None if cpus is None else frozenset(cpus)
 

@@ -42,7 +42,7 @@ class GroupContext(PContext):
         duplicate_stdout_filters: list[str] | None = None,
         duplicate_stderr_filters: list[str] | None = None,
     ) -> None:
-        """Start nothing yet; `numa_options` (`elastic_core.numa.NumaOptions`) bind workers to processors."""
+        """Start nothing yet; `numa_options` (`elastic_numa.NumaOptions`) bind workers to processors."""
         super().__init__(
             name,
             entrypoint,

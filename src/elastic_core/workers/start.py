@@ -30,7 +30,7 @@ def start_processes(
         logs_specs: Says where output goes, and errors are recorded.
         log_line_prefixes: What stands before each tee'd line in place of `[<name><local rank>]:`.
         start_method: How processes that call a function begin: `spawn`, `fork` or `forkserver`.
-        numa_options: Binds workers to processors (`elastic_core.numa.NumaOptions`); None: they may run anywhere.
+        numa_options: Binds workers to processors (`elastic_numa.NumaOptions`); None: they may run anywhere.
         duplicate_stdout_filters: Lines of tee'd stdout with one of these are copied to `filtered_stdout.log`.
         duplicate_stderr_filters: The same of stderr.
 

@@ -209,7 +209,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "numa": {},
     "numa.binding": {
-        "elastic_core.numa.binding": "AffinityMode NumaOptions",
+        "elastic_numa.binding": "AffinityMode NumaOptions",
     },
     "run": {
         "elastic_core.launcher.arguments": (

@@ -14,7 +14,8 @@ import pytest
 import reference_tables
 import torch_map
 
-from elastic_core.options.table import BY_DEST
+from elastic_core.options.hook_options import all_rows
+from elastic_core.options.table import OPTIONS
 
 pytestmark = pytest.mark.torch
 
@@ -205,7 +206,8 @@ def test_every_option_of_torchrun_and_of_its_twin_is_taken():
     from elastic_core.launch import parse_args
 
     dests = {action.dest for action in get_args_parser()._actions if action.option_strings} - {"help"}
-    assert not [dest for dest in dests if not (dest in BY_DEST and BY_DEST[dest].torch)]
+    ours = {row.dest for row in (*OPTIONS, *all_rows()) if row.torch}
+    assert not [dest for dest in dests if dest not in ours]
     text = migration_tables.options()
     assert not [dest for dest in dests if f"--{dest.replace('_', '-')}`" not in text]
     assert set(vars(twins(["train.py"]))) <= set(vars(parse_args(["train.py"])))

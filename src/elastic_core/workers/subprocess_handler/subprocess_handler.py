@@ -20,7 +20,7 @@ class SubprocessHandler:
         stdout: The file for its stdout, which is overwritten; empty: this process's own.
         stderr: The same for its stderr.
         local_rank_id: Its rank among the workers of this node.
-        numa_options: Binds it to processors (`elastic_core.numa.NumaOptions`); None: it may run anywhere.
+        numa_options: Binds it to processors (`elastic_numa.NumaOptions`); None: it may run anywhere.
 
     `proc` is the process, as of `subprocess`.
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from elastic_core.errors import ConfigError
+from elastic_core.api import ConfigError
 
 SYSFS = Path("/sys")
 _CACHES_OF_DATA = ("Unified", "Data")

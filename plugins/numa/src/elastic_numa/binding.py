@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastic_core.errors import ConfigError
-from elastic_core.numa.gpus import visible_gpus
-from elastic_core.numa.placing import place
-from elastic_core.numa.topology import SYSFS, Topology
+from elastic_core.api import ConfigError
+from elastic_numa.cpu_sets import place
+from elastic_numa.gpus import visible_gpus
+from elastic_numa.topology import SYSFS, Topology
 
 _LOG = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from elastic_core.errors import ConfigError
-from elastic_core.numa.topology import Topology, write_ranges
+from elastic_core.api import ConfigError
+from elastic_numa.topology import Topology, write_ranges
 
 Cpus = frozenset[int]
 

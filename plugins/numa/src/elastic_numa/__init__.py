@@ -1,20 +1,20 @@
-"""Binds workers to the processors near their GPUs: torch's room of that name.
+"""Binds workers to the processors near their GPUs.
 
 `elastic run --numa-binding MODE` does it from the command line; `NumaOptions` is for `LaunchConfig`, `WorkerSpec` and
-`start_processes`. Importing the room loads nothing: each name is fetched when it is first used.
+`start_processes`. Importing the package loads nothing: each name is fetched when it is first used.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from elastic_core.numa.binding import AffinityMode, NumaOptions
+    from elastic_numa.binding import AffinityMode, NumaOptions
 
 __all__ = ["AffinityMode", "NumaOptions"]
 
 
 def __getattr__(name: str) -> object:
     if name in __all__:
-        from elastic_core.numa import binding
+        from elastic_numa import binding
 
         return getattr(binding, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,15 +4,18 @@ import os
 
 import pytest
 
+from elastic_core.accelerators.nvml import NvidiaGpus
+from elastic_core.api import HookSettings, WorkersStarting
+from elastic_core.cli.dry_run import describe
 from elastic_core.errors import ConfigError
-from elastic_core.numa import AffinityMode, NumaOptions, binding, gpus
-from elastic_core.numa.binding import bound_cpus
-from elastic_core.numa.nvml import NvidiaGpus
-from elastic_core.numa.topology import Topology, read_ranges, write_ranges
 from elastic_core.options.devices import Node
 from elastic_core.options.resolve import resolve
 from elastic_core.options.settings import Entrypoint
 from elastic_core.workers.affinity import Binding, bound_to
+from elastic_numa import AffinityMode, NumaOptions, binding, gpus, hook
+from elastic_numa.binding import bound_cpus
+from elastic_numa.topology import Topology, read_ranges, write_ranges
+from elastic_plugin_kit import AgentHookConformance, sample_round
 
 MODES = ("node", "socket", "exclusive", "core-complex")
 
@@ -223,20 +226,40 @@ def test_who_starts_a_worker_is_bound_meanwhile_only():
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_command_line_says_which_processors(mode):
+def test_the_command_line_says_which_processors(monkeypatch, mode):
     asked = []
 
-    class Fake(Node):
-        def bound_cpus(self, mode, nproc, devices):
-            asked.append((mode, nproc, devices))
-            return tuple(frozenset({rank}) for rank in range(nproc))
+    def bound(mode, nproc, *, environ, devices):
+        asked.append((mode.value, nproc, devices))
+        return tuple(frozenset({rank}) for rank in range(nproc))
 
-    settings = resolve(
+    monkeypatch.setattr(hook, "bound_cpus", bound)
+    resolution = resolve(
         {"numa_binding": mode, "nproc_per_node": "2"},
         environ={},
         entrypoint=Entrypoint(argv=("x",), name="x", python=False),
-        node=Fake({}),
-    ).settings
+        node=Node({}),
+    )
+    assert resolution.settings.hook_options == {"numa_binding": mode}
+    assert resolution.settings.notices == () or "numa" not in resolution.settings.notices[0]
+    settings = HookSettings(name="numa-binding", local_world_size=2, options={"numa_binding": mode})
+    chosen = hook.NumaBinding(settings)
+    launches = chosen.on_workers_starting(WorkersStarting(round=sample_round(), restart_count=0))
     assert asked == [(mode, 2, ())]
-    assert (settings.numa_binding, settings.worker_cpus) == (mode, ({0}, {1}))
-    assert settings.notices == () or "numa" not in settings.notices[0]
+    assert {rank: change.processors for rank, change in launches.workers.items()} == {0: {0}, 1: {1}}
+
+
+def test_a_dry_run_shows_them_with_the_flag(monkeypatch, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("")
+    monkeypatch.setattr(hook, "bound_cpus", lambda *_, **__: (frozenset({0, 1, 2, 5}),))
+    text = describe(resolve({"numa_binding": "node"}, str(script), environ={}, node=Node({})), {})
+    assert "  runs on  processors 0-2,5 (--numa-binding)" in text
+    assert "flag --numa-binding" in text
+
+
+class TestNumaBinding(AgentHookConformance):
+    @pytest.fixture
+    def make_hook(self):
+        options = {"numa_binding": "node"}
+        return lambda run_dir: hook.NumaBinding(HookSettings(name="numa-binding", run_dir=run_dir, options=options))

@@ -1,0 +1,15 @@
+"""The flag of `elastic run` that this distribution brings."""
+
+from typing import Final
+
+from elastic_core.api import RunOption
+
+NUMA_BINDING: Final = RunOption(
+    name="numa_binding",
+    hook="elastic_numa.hook:NumaBinding",
+    heading="Binding to processors",
+    metavar="MODE",
+    choices=("node", "socket", "exclusive", "core-complex"),
+    help="Bind each worker to processors near its GPU: node (all of the NUMA node), socket, exclusive (cores of its "
+    "own) or core-complex (those that share a cache); without GPUs workers are split evenly.",
+)

@@ -1,0 +1,1 @@
+"""Which accelerators this node has, and which of them a process sees: without torch."""
