@@ -13,10 +13,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from elastic_core.cli.ctl_target import Target, asked
 from elastic_core.cli.main import main
 from elastic_core.control_plane import client
 from elastic_core.errors import ConfigError, ElasticError
+from elastic_ops.ctl.target import Target, asked
 from redis_servers import redis_server  # noqa: F401  # a fixture
 from support import wait_for
 

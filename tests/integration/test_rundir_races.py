@@ -7,7 +7,7 @@ import sys
 
 RUN = """
 import sys
-from elastic_core.launcher.rundir import RunDirectory
+from elastic_core.rundir.directory import RunDirectory
 for number in range(100):
     run = RunDirectory.create(None, f"job/{number}")
     (run.path / "file").touch()
@@ -16,7 +16,7 @@ for number in range(100):
 
 KILLED = """
 import os, signal
-from elastic_core.launcher.rundir import RunDirectory
+from elastic_core.rundir.directory import RunDirectory
 print(RunDirectory.create(None, "job").path, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

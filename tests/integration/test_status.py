@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from elastic_core.cli.main import main
-from elastic_core.launcher.status_file import AgentIdentity, AgentStatus, StatusWriter, read_status
+from elastic_core.rundir.status_file import AgentIdentity, AgentStatus, StatusWriter, read_status
 from patience import patience
 from support import wait_for
 

@@ -5,10 +5,10 @@ import os
 import pytest
 
 from elastic_core.failure.incident import MAX_FILE_BYTES, build_launcher_incident, read_incident
-from elastic_core.launcher import incident_files
-from elastic_core.launcher.incident_files import IncidentFiles, find_incidents
-from elastic_core.launcher.run_index import look_at
-from elastic_core.launcher.status_file import MOST_BYTES, STATUS_FILE
+from elastic_core.rundir import incident_files
+from elastic_core.rundir.incident_files import IncidentFiles, find_incidents
+from elastic_core.rundir.index import look_at
+from elastic_core.rundir.status_file import MOST_BYTES, STATUS_FILE
 from elastic_core.types import Failure, FailureClass
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher import rundir
-from elastic_core.launcher.rundir import RunDirectory, runs_folders
+from elastic_core.rundir import directory as rundir
+from elastic_core.rundir.directory import RunDirectory, runs_folders
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from elastic_core.agent.machine.states import Created, Ending, Joining, Ledger, 
 from elastic_core.agent.machine.states import Rejoin as Again
 from elastic_core.agent.machine.steps import Step
 from elastic_core.agent.parts import AgentResult
-from elastic_core.launcher import status_file
-from elastic_core.launcher.status_file import AgentIdentity, is_running, own_identity, read_status, write_status
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import RoundChanged
 from elastic_core.options.settings import Entrypoint, RunSettings
+from elastic_core.rundir import status_file
+from elastic_core.rundir.status_file import AgentIdentity, is_running, own_identity, read_status, write_status
 from elastic_core.types import Resumed, Round, Suspended
 
 SETTINGS = RunSettings(

@@ -8,9 +8,7 @@ from elastic_core.errors import ConfigError, ElasticError
 
 _COMMANDS = {
     "run": ("elastic_core.cli.run_command", "Run a training script on this node's workers, and keep it alive."),
-    "status": ("elastic_core.cli.status_command", "Show what a run is doing, on this machine or in its store."),
-    "incidents": ("elastic_core.cli.incidents_command", "List what went wrong in runs, or show one incident in full."),
-    "ctl": ("elastic_core.cli.ctl_command", "Ask a running agent or worker, or have the agent drain or restart."),
+    "runs": ("elastic_core.cli.runs_command", "List the runs on this machine, or show why one failed."),
     "plugins": ("elastic_core.cli.plugins_command", "List the installed plugins, or begin one of your own."),
     "policy": ("elastic_core.cli.policy_command", "Check a rule file, or see what a policy would decide."),
     "completion": ("elastic_core.cli.completion_command", "Print the completion script of a shell."),

@@ -24,9 +24,9 @@ from elastic_core.failure.incident import (
 )
 from elastic_core.failure.report import NO_ID, render, render_attempt, render_elsewhere
 from elastic_core.launcher.hang import Hang
-from elastic_core.launcher.incident_files import INCIDENT_FILE, IncidentFiles
 from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.options.settings import RunSettings
+from elastic_core.rundir.incident_files import INCIDENT_FILE, IncidentFiles
 from elastic_core.types import (
     Decision,
     FailedWorker,

@@ -31,7 +31,6 @@ from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.observers import choose_observers
 from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_plan
 from elastic_core.launcher.reporter import RunReporter
-from elastic_core.launcher.rundir import RunDirectory
 from elastic_core.launcher.services import RoundPort, Services
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.launcher.told import agent_options, hook_settings, policy_settings, rendezvous_settings, stop_signals
@@ -44,6 +43,7 @@ from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.rounds import resolve_round
 from elastic_core.rendezvous.store import CoordinationStore
+from elastic_core.rundir.directory import RunDirectory
 from elastic_core.types import (
     Capability,
     RendezvousInfo,

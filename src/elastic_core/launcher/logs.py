@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from elastic_core.launcher.incident_files import INCIDENT_FILE
 from elastic_core.launcher.plan import WorkerPaths
-from elastic_core.launcher.rundir import remove_tree
 from elastic_core.options.settings import RunSettings
+from elastic_core.rundir.directory import remove_tree
+from elastic_core.rundir.incident_files import INCIDENT_FILE
 from elastic_core.types import Round
 from elastic_core.workers.output.layout import LogLayout, RankPaths, line_prefix, stream_plans
 from elastic_core.workers.output.std import parse_ranks, parse_std

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.agent.feed import Observation
-from elastic_core.launcher.rundir import RunDirectory
 from elastic_core.options.settings import RunSettings
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.rundir.directory import RunDirectory
 
 if TYPE_CHECKING:
     from elastic_core.agent.watch.beat_file import Beats

@@ -18,7 +18,6 @@ from elastic_core.launcher.observations import Beat, Heartbeats, Observation, Ob
 from elastic_core.launcher.observers import Observers
 from elastic_core.launcher.observing_feed import Feed, Outlet
 from elastic_core.launcher.outlets import EventOutlet, MetricOutlet, Relay
-from elastic_core.launcher.rundir import RunDirectory
 from elastic_core.launcher.store_calls import StoreMeter
 from elastic_core.metrics import api as metrics
 from elastic_core.options.settings import RunSettings
@@ -27,6 +26,7 @@ from elastic_core.plugins.observing import NamedHandler
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
+from elastic_core.rundir.directory import RunDirectory
 from elastic_core.types import HandlerSettings
 
 LOOK_S: Final = 5.0

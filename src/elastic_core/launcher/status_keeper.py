@@ -14,7 +14,7 @@ from elastic_core.options.settings import RunSettings
 from elastic_core.types import Resumed, Round, RoundChange, Suspended
 
 if TYPE_CHECKING:
-    from elastic_core.launcher.status_file import (
+    from elastic_core.rundir.status_file import (
         AgentIdentity,
         AgentStatus,
         EndStatus,
@@ -144,7 +144,7 @@ class StatusKeeper:
 
     def _load(self) -> "StatusWriter":
         if self._writer is None:
-            from elastic_core.launcher.status_file import STATUS_FILE, StatusWriter
+            from elastic_core.rundir.status_file import STATUS_FILE, StatusWriter
 
             self._writer = StatusWriter(self._run_dir / STATUS_FILE, failed=self._failed)
         return self._writer
@@ -158,7 +158,7 @@ class StatusKeeper:
         if self._closed:
             return
         if kept:
-            from elastic_core.launcher.status_file import EndStatus
+            from elastic_core.rundir.status_file import EndStatus
 
             end = EndStatus(outcome=result.ending.value, exit_code=result.exit_code, reason=result.reason)
             self._load().put(self._status(end))
@@ -171,7 +171,7 @@ class StatusKeeper:
             self._writer.close(within_s=_WRITE_LIMIT_S)
 
     def _status(self, end: "EndStatus | None") -> "AgentStatus":
-        from elastic_core.launcher.status_file import AgentStatus, own_identity
+        from elastic_core.rundir.status_file import AgentStatus, own_identity
 
         settings, state = self._settings, self._state
         if self._agent is None:
@@ -209,7 +209,7 @@ class StatusKeeper:
             return ""
 
     def _workers_now(self) -> "tuple[WorkerStatus, ...]":
-        from elastic_core.launcher.status_file import WorkerStatus
+        from elastic_core.rundir.status_file import WorkerStatus
 
         if self.workers is None or self._round is None or isinstance(self._state, Ended):
             return ()
@@ -226,6 +226,6 @@ class StatusKeeper:
 
 
 def _placed(round_: Round) -> "RoundStatus":
-    from elastic_core.launcher.status_file import RoundStatus
+    from elastic_core.rundir.status_file import RoundStatus
 
     return RoundStatus(**{field: getattr(round_, field) for field in RoundStatus.__struct_fields__})

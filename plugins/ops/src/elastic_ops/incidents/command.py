@@ -1,4 +1,4 @@
-"""`elastic incidents`: lists what went wrong in runs, and shows one incident in full."""
+"""List what went wrong in runs, or show one incident in full."""
 
 import shutil
 import sys
@@ -8,20 +8,22 @@ from typing import Final
 import click
 
 from elastic_core.cli.output import echo, echo_json
-from elastic_core.cli.run_target import complete_run, store_asked, store_params
-from elastic_core.cli.status_text import Table, aligned
 from elastic_core.errors import ConfigError
 from elastic_core.failure.report import render
-from elastic_core.launcher.incident_list import (
+from elastic_core.launcher.store_access import StoreChoice, StoreReader
+from elastic_core.rundir.index import find_runs, runs_named
+from elastic_ops.incidents.listed import (
     IncidentDocument,
     ListedIncident,
     incidents_of_directories,
     incidents_of_store,
 )
-from elastic_core.launcher.run_index import find_runs, runs_named
-from elastic_core.launcher.run_view import decision_words
-from elastic_core.launcher.store_access import StoreChoice, StoreReader
-from elastic_core.launcher.store_view import StoredRun
+from elastic_ops.run_target import complete_run, store_asked, store_params
+from elastic_ops.status.page import Table, aligned
+from elastic_ops.status.view import decision_words
+from elastic_ops.stored_run import StoredRun
+
+api_version = 1
 
 _HEADS: Final = ("N", "TIME", "RUN", "CLASS", "RANK", "NODE", "RESTARTS", "DECISION", "SUMMARY")
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from elastic_core.cli.status_text import age, duration, incident_line, page_of_run, page_of_runs, plain
 from elastic_core.failure.incident import iso_time
-from elastic_core.launcher.run_view import (
+from elastic_ops.status.page import age, duration, incident_line, page_of_run, page_of_runs, plain
+from elastic_ops.status.view import (
     AgentView,
     IncidentView,
     NodeView,

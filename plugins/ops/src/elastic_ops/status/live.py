@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from elastic_core.cli.status_text import Page, Table
+from elastic_ops.status.page import Page, Table
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Final
 
 from elastic_core.failure.incident import iso_time
-from elastic_core.launcher.incident_files import FoundIncident, find_incidents
-from elastic_core.launcher.run_index import FoundRun
-from elastic_core.launcher.status_file import AgentStatus
+from elastic_core.rundir.incident_files import FoundIncident, find_incidents
+from elastic_core.rundir.index import FoundRun
+from elastic_core.rundir.status_file import AgentStatus
 from elastic_core.types import Record
 
 SCHEMA_VERSION: Final = 1

@@ -43,7 +43,7 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     from click.shell_completion import CompletionItem
 
     from elastic_core.errors import ConfigError
-    from elastic_core.launcher.run_index import find_runs
+    from elastic_core.rundir.index import find_runs
 
     try:
         ids = {run.status.run_id for run in find_runs() if run.status is not None}

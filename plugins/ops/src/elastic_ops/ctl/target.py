@@ -6,11 +6,11 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Final, TypeVar
 
-from elastic_core.control_plane import client
+import elastic_core.control_plane.client as client
 from elastic_core.encoding import decode_json
 from elastic_core.errors import ConfigError, ElasticError
-from elastic_core.launcher.run_index import FoundRun, find_runs, places, runs_named
-from elastic_core.launcher.status_file import AgentStatus
+from elastic_core.rundir.index import FoundRun, find_runs, places, runs_named
+from elastic_core.rundir.status_file import AgentStatus
 from elastic_core.types import Record
 
 NO_SERVER: Final = "put @elastic_core.control_plane.worker_main() on the script's main function"

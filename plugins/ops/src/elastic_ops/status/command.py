@@ -1,4 +1,4 @@
-"""`elastic status`: what a run is doing, from its store or from a run directory."""
+"""Show what a run is doing, on this machine or in its store."""
 
 import gc
 import sys
@@ -11,16 +11,18 @@ import click
 from msgspec.structs import replace
 
 from elastic_core.cli.output import echo, echo_json
-from elastic_core.cli.run_target import complete_run, store_asked, store_params
-from elastic_core.cli.status_live import live, show, wanted
-from elastic_core.cli.status_text import Page, page_of_run, page_of_runs, plain
 from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.failure.incident import iso_time
-from elastic_core.launcher.run_index import FoundRun, find_runs, look_at, places, runs_named
-from elastic_core.launcher.run_view import RunView, StatusDocument, StoreView, view_of_directory
 from elastic_core.launcher.store_access import StoreChoice, StoreReader
-from elastic_core.launcher.store_view import StoredRun
+from elastic_core.rundir.index import FoundRun, find_runs, look_at, places, runs_named
+from elastic_ops.run_target import complete_run, store_asked, store_params
+from elastic_ops.status.live import live, show, wanted
+from elastic_ops.status.page import Page, page_of_run, page_of_runs, plain
+from elastic_ops.status.view import RunView, StatusDocument, StoreView, view_of_directory
+from elastic_ops.stored_run import StoredRun
+
+api_version = 1
 
 _STORE_GONE: Final = "gone with its store"
 _OVER: Final = ("agent dead", "unknown", _STORE_GONE)

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from elastic_core.encoding import decode_json
 from elastic_core.failure.incident import Incident, IncidentDecision
-from elastic_core.launcher.incident_files import FoundIncident, find_incidents
-from elastic_core.launcher.run_index import FoundRun
-from elastic_core.launcher.store_view import StoredFailure
+from elastic_core.rundir.incident_files import FoundIncident, find_incidents
+from elastic_core.rundir.index import FoundRun
 from elastic_core.types import FailureClass, Record
+from elastic_ops.stored_run import StoredFailure
 
 SCHEMA_VERSION: Final = 1
 

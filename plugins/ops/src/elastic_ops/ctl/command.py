@@ -1,11 +1,16 @@
-"""`elastic ctl`: asks a running agent or one of its workers, or tells the agent to do something."""
+"""Ask a running agent or worker, or have the agent drain or restart."""
 
 from typing import Final
 
 import click
 import msgspec
 
-from elastic_core.cli.ctl_target import (
+import elastic_core.control_plane.client as client
+from elastic_core.cli.output import echo, echo_json
+from elastic_core.errors import ConfigError, ElasticError
+from elastic_core.options.values import nearest
+from elastic_core.types import Record
+from elastic_ops.ctl.target import (
     NO_SERVER,
     Target,
     agent_of,
@@ -14,12 +19,9 @@ from elastic_core.cli.ctl_target import (
     worker_of,
     workers_of,
 )
-from elastic_core.cli.output import echo, echo_json
-from elastic_core.cli.run_target import complete_run
-from elastic_core.control_plane import client
-from elastic_core.errors import ConfigError, ElasticError
-from elastic_core.options.values import nearest
-from elastic_core.types import Record
+from elastic_ops.run_target import complete_run
+
+api_version = 1
 
 _NOT_FOUND: Final = 404
 _BAD_REQUEST: Final = 400

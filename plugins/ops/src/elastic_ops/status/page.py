@@ -6,8 +6,8 @@ from typing import Final
 from msgspec.structs import force_setattr
 
 from elastic_core.encoding import clean
-from elastic_core.launcher.run_view import IncidentView, NodeView, RunView, StoreView
 from elastic_core.types import Record
+from elastic_ops.status.view import IncidentView, NodeView, RunView, StoreView
 
 NODE_HEADS: Final = ("NODE", "ADDRESS", "STATE", "RANKS", "WORKERS", "SINCE")
 WORKER_HEADS: Final = ("LOCAL RANK", "RANK", "PID", "STATE")

@@ -6,7 +6,6 @@ import pytest
 
 from elastic_core.errors import ConfigError, RendezvousStateError
 from elastic_core.launcher.store_access import Reading, StoreChoice
-from elastic_core.launcher.store_view import StoredRun
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
     Ending,
@@ -18,6 +17,7 @@ from elastic_core.rendezvous.member.documents import (
 )
 from elastic_core.rendezvous.store import Member, Survey
 from elastic_core.types import Failure, FailureClass, Restart
+from elastic_ops.stored_run import StoredRun
 
 CHOICE = StoreChoice(backend="redis", endpoint="r:6379", run_id="bert-7", conf={})
 FAILURE = Failure(

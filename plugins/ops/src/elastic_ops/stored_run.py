@@ -6,7 +6,10 @@ import msgspec
 
 from elastic_core.encoding import decode_json
 from elastic_core.errors import ConfigError, RendezvousStateError
-from elastic_core.launcher.run_view import (
+from elastic_core.launcher.store_access import Reading, StoreChoice
+from elastic_core.rendezvous.member.documents import FORMAT, RosterEntry
+from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
+from elastic_ops.status.view import (
     IncidentView,
     NodeView,
     RoundView,
@@ -15,9 +18,6 @@ from elastic_core.launcher.run_view import (
     VerdictView,
     decision_words,
 )
-from elastic_core.launcher.store_access import Reading, StoreChoice
-from elastic_core.rendezvous.member.documents import FORMAT, RosterEntry
-from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
 
 LOST: Final = "lost"
 LEFT: Final = "left"

@@ -1,0 +1,1 @@
+"""Commands that look at runs of elastic-core, and speak with their agents."""

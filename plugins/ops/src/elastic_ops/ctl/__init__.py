@@ -1,0 +1,1 @@
+"""`elastic ctl`: requests to the control plane of a running agent or worker."""

@@ -1,0 +1,1 @@
+"""`elastic incidents`: the failures of runs, from run directories or a store."""
