@@ -44,11 +44,9 @@ _CAS: Final = "waits between two attempts of a store that has no watch; ours wat
 _ETCD_PROTOCOL: Final = "part of torch's protocol on etcd's v2 API; ours is another, on the v3 API"
 
 _ROOMS: Final[Mapping[str, str]] = {
-    "elastic.agent.server": "elastic_core.agent.server",
     "elastic.control_plane": "elastic_core.control_plane",
     "elastic.events": "elastic_core.events",
     "elastic.metrics": "elastic_core.metrics",
-    "elastic.multiprocessing": "elastic_core.workers",
     "elastic.multiprocessing.errors": "elastic_core.workers.errors",
     "elastic.rendezvous": "elastic_core.rendezvous",
     "elastic.utils": "elastic_core.rendezvous",

@@ -17,7 +17,6 @@ _ROOMS = frozenset(
         "agent",
         "compat",
         "control_plane",
-        "data",
         "events",
         "launch",
         "launcher",

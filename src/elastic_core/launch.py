@@ -1,122 +1,26 @@
-"""`python -m elastic_core.launch ARGS` is `elastic run ARGS` for scripts that read `--local-rank` from their arguments.
+"""`python -m elastic_core.launch`, the twin of `python -m torch.distributed.launch`: it comes with elastic-torchrun."""
 
-The twin of `python -m torch.distributed.launch`, and deprecated like it: each worker's script gets `--local-rank=N` as
-its first argument, unless `--use-env` is given.
-"""
-
-import os
-import sys
-import warnings
-from argparse import Namespace
-from collections.abc import Sequence
-from typing import Final
-
-from elastic_core.errors import ConfigError
+from typing import Any
 
 __all__ = ["launch", "main", "parse_args", "process"]
 
-_DEPRECATED: Final = (
-    "elastic_core.launch is deprecated, as torch.distributed.launch is: 'elastic run' is what it does with --use-env. "
-    "Scripts find their local rank in the variable LOCAL_RANK"
-)
-_USE_ENV: Final = "--use-env"
-_ABBREVIATED: Final = "--use"
-"""The shortest beginning of the option that is one of no other."""
 
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # classes and functions
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from elastic_core.plugins.torch_side import torch_import
 
-def parse_args(args: Sequence[str] | None) -> Namespace:
-    """Return the options of a line, `use_env` among them; None: of this process's own.
-
-    Raises:
-        SystemExit: argparse's way to refuse.
-    """
-    from elastic_core.launcher.arguments import get_args_parser
-
-    parser = get_args_parser()
-    help_text = "Leave the script's arguments as they are: it reads LOCAL_RANK from its environment."
-    parser.add_argument(_USE_ENV, "--use_env", action="store_true", help=help_text)
-    return parser.parse_args(args)
-
-
-def launch(args: Namespace) -> None:
-    """Run as `elastic_core.run.run` does, with `--local-rank` for the script where `use_env` is off.
-
-    Raises:
-        ChildFailedError: a worker failed, and no restart was left.
-        ConfigError: a program would get `--local-rank`; or as for `run`, like the others.
-    """
-    from elastic_core.launcher.arguments import run
-
-    _refuse_program(no_python=args.no_python, use_env=args.use_env)
-    run(args)
-
-
-def main(args: Sequence[str] | None = None) -> None:
-    """Run with this line (default: this process's own), as a function: failures are exceptions.
-
-    Raises:
-        ChildFailedError: as for `launch`, like the others.
-    """
-    warnings.warn(_DEPRECATED, FutureWarning, stacklevel=2)
-    launch(parse_args(args))
-
-
-def process() -> None:
-    """Be the process of `python -m elastic_core.launch`: the agent and exit codes of `elastic run`."""
-    from elastic_core.cli.main import process as elastic_process
-    from elastic_core.cli.output import echo
-
-    warnings.warn(_DEPRECATED, FutureWarning, stacklevel=2)
-    try:
-        words = _line(sys.argv[1:])
-    except ConfigError as error:
-        echo(f"elastic: error: {error}", err=True)
-        sys.exit(error.exit_code)
-    elastic_process(["run", *words])
-
-
-def _line(words: Sequence[str]) -> list[str]:
-    """Return the line of `elastic run` that does the same."""
-    from elastic_core.cli.arguments import read_arguments
-    from elastic_core.launcher.arguments import LOCAL_RANK_ARGUMENT
-    from elastic_core.options.choices import Choices
-    from elastic_core.options.table import BY_DEST
-
-    rest, use_env = _without_use_env(words)
-    try:
-        arguments = read_arguments(rest)
-    except ConfigError:
-        return rest  # told by the command itself
-    if arguments.help or arguments.script is None:
-        return rest
-    _refuse_program(no_python=Choices(arguments.given, os.environ, BY_DEST).flag("no_python"), use_env=use_env)
-    behind_script = len(rest) - len(arguments.rest)
-    return rest if use_env else [*rest[:behind_script], LOCAL_RANK_ARGUMENT, *rest[behind_script:]]
-
-
-def _without_use_env(words: Sequence[str]) -> tuple[list[str], bool]:
-    """Return the words without the option that `elastic run` has not, and whether it was there before the script."""
-    from elastic_core.cli.arguments import read_arguments
-
-    kept: list[str] = []
-    found = False
-    for word in words:
-        if word.startswith(_ABBREVIATED) and _USE_ENV.startswith(word.replace("_", "-")):
-            try:
-                before_script = read_arguments(kept).script is None
-            except ConfigError:
-                before_script = False
-            if before_script and "--" not in kept:
-                found = True
-                continue
-        kept.append(word)
-    return kept, found
-
-
-def _refuse_program(*, no_python: bool, use_env: bool) -> None:
-    if no_python and not use_env:
-        raise ConfigError("--no-python: a program is not given --local-rank", hint="--use-env as well")
+    return getattr(torch_import("twin", needed_by=__name__), name)
 
 
 if __name__ == "__main__":
-    process()
+    import sys
+
+    from elastic_core.errors import PluginError
+    from elastic_core.plugins.torch_side import torch_part
+
+    try:
+        twin = torch_part("twin", needed_by="elastic_core.launch")
+    except PluginError as error:
+        sys.exit(f"elastic: error: {error}")
+    twin.process()

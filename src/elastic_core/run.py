@@ -1,24 +1,12 @@
 """`python -m elastic_core.run ARGS` is `elastic run ARGS`, as `python -m torch.distributed.run` is torchrun.
 
-Programs that build upon torchrun's parser find its functions here: `get_args_parser`, `config_from_args`, `run`.
+Programs that build upon torchrun's parser find its functions here, where elastic-torchrun is installed:
+`get_args_parser`, `config_from_args`, `run`.
 """
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from elastic_core.launcher.arguments import (
-        config_from_args,
-        determine_local_world_size,
-        get_args_parser,
-        get_rdzv_endpoint,
-        get_use_env,
-        parse_args,
-        parse_min_max_nnodes,
-        run,
-        run_script_path,
-    )
+from typing import Any
 
 __all__ = [
     "config_from_args",
@@ -49,12 +37,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return elastic_main(["run", *(sys.argv[1:] if argv is None else argv)])
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # classes and functions
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from elastic_core.launcher import arguments  # argparse among it: the command itself needs none of this
+    from elastic_core.plugins.torch_side import torch_import
 
-    return getattr(arguments, name)
+    return getattr(torch_import("parser", needed_by=f"{__name__}.{name}"), name)
 
 
 if __name__ == "__main__":

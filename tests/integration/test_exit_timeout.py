@@ -101,7 +101,7 @@ def test_exception_that_the_script_survives_does_not_count(run):
 
 FUNCTION = """
 import threading, time
-from elastic_core.launcher.api import launch
+from elastic_torchrun.launcher.api import launch
 def main():
     threading.Thread(target=time.sleep, args=(600,)).start()
     raise ValueError("label 11 is not a digit")

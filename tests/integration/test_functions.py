@@ -218,7 +218,7 @@ def test_what_cannot_be_sent_is_one_line(group, method):
 def test_a_function_of_a_prompt_is_one_line(method):
     """What a worker can't find: there is no file that it could import."""
     program = (
-        "from elastic_core.workers import DefaultLogsSpecs, Std, start_processes\n"
+        "from elastic_core.compat.elastic.multiprocessing import DefaultLogsSpecs, Std, start_processes\n"
         "def work(): pass\n"
         "specs = DefaultLogsSpecs()\n"
         f"workers = start_processes('x', work, {{0: ()}}, {{0: {{}}}}, specs, start_method={method!r})\n"

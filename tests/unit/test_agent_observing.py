@@ -17,7 +17,6 @@ from elastic_core.launcher.agent_events import AgentEvents, Identity
 from elastic_core.launcher.agent_metrics import AgentMetrics
 from elastic_core.launcher.observations import Beat, CallCount, Heartbeats, Observed, StoreCalls
 from elastic_core.launcher.observing_feed import STRIKES, Guard
-from elastic_core.launcher.settings_of import settings_of_config
 from elastic_core.launcher.store_calls import StoreMeter
 from elastic_core.metrics.table import BY_NAME, GROUP, Kind
 from elastic_core.options.settings import Entrypoint
@@ -33,6 +32,7 @@ from elastic_core.types import (
 )
 from elastic_plugin_kit import samples
 from elastic_plugin_kit.manual_clock import ManualClock
+from elastic_torchrun.launcher.run_settings import settings_of_config
 
 LEDGER = s.Ledger()
 ROUND = samples.sample_round(index=3, node_rank=1, node_count=2, base_rank=2, world_size=4, role_base_rank=2)

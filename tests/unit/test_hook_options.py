@@ -9,12 +9,12 @@ from elastic_core.cli.arguments import read_arguments
 from elastic_core.cli.dry_run import describe
 from elastic_core.cli.main import COMPLETE_VARIABLE, main
 from elastic_core.errors import ConfigError, PluginError
-from elastic_core.launcher.given import given_from
 from elastic_core.options.devices import Node
 from elastic_core.options.resolve import resolve
 from elastic_core.plugins import missing
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.types import HookSettings
+from elastic_torchrun.launcher.library_options import given_from
 
 DECLARED = """
     from elastic_core.api import RunOption

@@ -1,19 +1,16 @@
-"""The composition root: options in, wired objects out; and the functions that run workers from Python.
+"""Composition root: settles the options of a run, wires its parts and runs it.
 
-Importing it loads nothing: each name is fetched when it is first used.
+From Python: `launch`, `elastic_launch`, `launch_agent` and `LaunchConfig`, which come with elastic-torchrun.
 """
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from elastic_core.launcher.api import LaunchConfig, elastic_launch, launch, launch_agent
+from typing import Any
 
 __all__ = ["LaunchConfig", "elastic_launch", "launch", "launch_agent"]
 
 
-def __getattr__(name: str) -> object:
-    if name in __all__:
-        from elastic_core.launcher import api
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # classes and functions
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from elastic_core.plugins.torch_side import torch_import
 
-        return getattr(api, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(torch_import("launcher", needed_by=f"{__name__}.{name}"), name)

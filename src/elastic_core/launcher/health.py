@@ -1,6 +1,5 @@
 """Answers probes while a run goes on: `TORCHELASTIC_HEALTH_CHECK_PORT`, or a server that a caller has started."""
 
-import importlib
 from collections.abc import Callable
 from typing import Final
 
@@ -69,8 +68,9 @@ class HealthChecking:
         """
         if self._port is None:
             return
+        from elastic_core.agent import health_check_server as module  # few runs have one
+
         # Looked up now: users put their own function into its place.
-        module = importlib.import_module("elastic_core.agent.server.health_check_server")
         server = module.create_healthcheck_server(pulse, self._port, TIMEOUT_S)
         try:
             server.start()

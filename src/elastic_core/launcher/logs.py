@@ -5,12 +5,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 
 from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.options.settings import RunSettings
+from elastic_core.plugins.torch_side import torch_part
 from elastic_core.rundir.directory import remove_tree
 from elastic_core.rundir.incident_files import INCIDENT_FILE
 from elastic_core.types import Round
@@ -18,12 +19,25 @@ from elastic_core.workers.output.layout import LogLayout, RankPaths, line_prefix
 from elastic_core.workers.output.std import parse_ranks, parse_std
 from elastic_core.workers.spec import StreamPlan, WorkerLaunch
 
-if TYPE_CHECKING:
-    from elastic_core.plugins.logs_specs import ChosenLogsSpecs
-    from elastic_core.workers.logs_specs import LogsDest
-
 KEPT_ROUNDS: Final = 64
 """The first round of a run and the last ones, of which the run directory has the workers' folders. Logs are kept."""
+
+
+class ChosenLogs(Protocol):
+    """Where output goes by an object with torch's interface; that it is torch's is the business of elastic-torchrun."""
+
+    @property
+    def specs(self) -> Any:  # noqa: ANN401  # of torch's class, or of anybody's
+        """The object itself."""
+        ...
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> Any:  # noqa: ANN401  # torch's LogsDest
+        """The files of a round, by local rank; `envs` may be changed by it."""
+        ...
+
+    def plan(self, file: str, tee: str | None, *, prefix: str) -> StreamPlan:
+        """What the entries of one stream ask for."""
+        ...
 
 
 class RunLogs:
@@ -35,7 +49,7 @@ class RunLogs:
         chosen: What `choose_logs_specs` returned.
     """
 
-    def __init__(self, settings: RunSettings, *, run_dir: Path, chosen: "ChosenLogsSpecs | None" = None) -> None:
+    def __init__(self, settings: RunSettings, *, run_dir: Path, chosen: ChosenLogs | None = None) -> None:
         """Make no file yet."""
         self._settings = settings
         self._chosen = chosen
@@ -130,10 +144,9 @@ class RunLogs:
             relaunches.append(replace(launch, env=env, stdout=own.stdout, stderr=own.stderr))
         return relaunches, moved
 
-    def _moved(self, launch: WorkerLaunch, own: WorkerPaths, dest: "LogsDest") -> WorkerPaths:
-        from elastic_core.workers.logs_specs import plan_of  # loaded with the class
-
-        settings, rank = self._settings, launch.local_rank
+    def _moved(self, launch: WorkerLaunch, own: WorkerPaths, dest: Any) -> WorkerPaths:  # noqa: ANN401  # as `reify` gives it
+        assert self._chosen is not None
+        plan_of, settings, rank = self._chosen.plan, self._settings, launch.local_rank
         error_file = dest.error_files.get(rank, "")
         if error_file not in ("", os.devnull):
             own = replace(own, error_file=error_file)
@@ -183,7 +196,7 @@ def _limited(plan: StreamPlan, settings: RunSettings, texts: tuple[str, ...], fi
     return plan
 
 
-def choose_logs_specs(settings: RunSettings, brought: object = None) -> "ChosenLogsSpecs | None":
+def choose_logs_specs(settings: RunSettings, brought: object = None) -> ChosenLogs | None:
     """Return what a caller has `brought`, or build what `--logs-specs` names; None: our own layout.
 
     Raises:
@@ -191,17 +204,15 @@ def choose_logs_specs(settings: RunSettings, brought: object = None) -> "ChosenL
         PluginError: what it names is broken.
     """
     if brought is not None:
-        from elastic_core.plugins.logs_specs import brought_logs_specs
-
-        return brought_logs_specs(brought)
+        chosen: ChosenLogs | None = torch_part("logs_specs", needed_by="logs_specs").brought_logs_specs(brought)
+        return chosen
     if settings.logs_specs is None:
         return None
-    from elastic_core.plugins.logs_specs import make_logs_specs  # rarely wanted
-
-    return make_logs_specs(
+    made: ChosenLogs | None = torch_part("logs_specs", needed_by="--logs-specs").make_logs_specs(
         settings.logs_specs,
         log_dir=settings.log_dir,
         redirects=settings.redirects,
         tee=settings.tee,
         local_ranks=parse_ranks(settings.local_ranks_filter, settings.nproc_per_node),
     )
+    return made

@@ -13,7 +13,7 @@ from elastic_core.plugins.discovery import find_entries
 GROUP: Final = "elastic_core.torch"
 
 
-def torch_part(name: str, *, needed_by: str) -> Any:  # noqa: ANN401  # a class or a function, by its name
+def torch_part(name: str, *, needed_by: str) -> Any:  # noqa: ANN401  # a module, a class or a function
     """The part of elastic-torchrun with this name.
 
     Args:
@@ -29,7 +29,20 @@ def torch_part(name: str, *, needed_by: str) -> Any:  # noqa: ANN401  # a class 
         hint = f"pip install '{core_name(entries)}[torchrun]'"
         raise PluginError(f"{needed_by} comes with elastic-torchrun, which is not installed", hint=hint)
     module, _, attribute = value.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    made = importlib.import_module(module)
+    return getattr(made, attribute) if attribute else made
+
+
+def torch_import(name: str, *, needed_by: str) -> Any:  # noqa: ANN401  # as above
+    """As `torch_part`, for what is imported by a path of the core's.
+
+    Raises:
+        ImportError: the distribution is not installed.
+    """
+    try:
+        return torch_part(name, needed_by=needed_by)
+    except PluginError as error:
+        raise ImportError(str(error)) from None
 
 
 def torch_handler(parameters: object, *, backend: str) -> Any:  # noqa: ANN401  # torch's RendezvousHandler

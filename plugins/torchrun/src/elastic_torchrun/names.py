@@ -7,22 +7,24 @@ NAMES: dict[str, dict[str, str]] = {
     "elastic": {},
     "elastic.agent": {},
     "elastic.agent.server": {
-        "elastic_core.agent.server": (
-            "ElasticAgent RunResult SimpleElasticAgent Worker WorkerGroup WorkerSpec WorkerState"
-        ),
-        "elastic_core.agent.server.variables": "TORCHELASTIC_ENABLE_FILE_TIMER TORCHELASTIC_TIMER_FILE",
+        "elastic_torchrun.agent.elastic_agent": "ElasticAgent",
+        "elastic_torchrun.agent.simple_elastic_agent": "SimpleElasticAgent",
+        "elastic_torchrun.agent.worker_group": "RunResult Worker WorkerGroup WorkerState",
+        "elastic_torchrun.agent.worker_spec": "WorkerSpec",
+        "elastic_torchrun.helpers": "TORCHELASTIC_ENABLE_FILE_TIMER TORCHELASTIC_TIMER_FILE",
     },
     "elastic.agent.server.api": {
-        "elastic_core.agent.server.api": (
-            "DEFAULT_ROLE ElasticAgent RunResult SimpleElasticAgent Worker WorkerGroup WorkerSpec WorkerState"
-        ),
+        "elastic_torchrun.agent.elastic_agent": "ElasticAgent",
+        "elastic_torchrun.agent.simple_elastic_agent": "SimpleElasticAgent",
+        "elastic_torchrun.agent.worker_group": "RunResult Worker WorkerGroup WorkerState",
+        "elastic_torchrun.agent.worker_spec": "DEFAULT_ROLE WorkerSpec",
     },
     "elastic.agent.server.health_check_server": {
-        "elastic_core.agent.server.health_check_server": "HealthCheckServer create_healthcheck_server",
+        "elastic_core.agent.health_check_server": "HealthCheckServer create_healthcheck_server",
     },
     "elastic.agent.server.local_elastic_agent": {
-        "elastic_core.agent.server.local_elastic_agent": "LocalElasticAgent",
-        "elastic_core.agent.server.variables": (
+        "elastic_torchrun.agent.local_elastic_agent": "LocalElasticAgent",
+        "elastic_torchrun.helpers": (
             "TORCHELASTIC_ENABLE_FILE_TIMER TORCHELASTIC_HEALTH_CHECK_PORT TORCHELASTIC_TIMER_FILE "
             "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
         ),
@@ -56,19 +58,26 @@ NAMES: dict[str, dict[str, str]] = {
         ),
     },
     "elastic.multiprocessing": {
-        "elastic_core.workers": (
-            "DefaultLogsSpecs LogsDest LogsSpecs MultiprocessContext PContext ProcessFailure RunProcsResult "
-            "SignalException Std SubprocessContext start_processes to_map"
-        ),
+        "elastic_core.workers.errors": "ProcessFailure",
+        "elastic_torchrun.processes.context": "PContext",
+        "elastic_torchrun.processes.group_context": "MultiprocessContext SubprocessContext",
+        "elastic_torchrun.processes.logs_specs": "DefaultLogsSpecs LogsDest LogsSpecs",
+        "elastic_torchrun.processes.run_result": "RunProcsResult",
+        "elastic_torchrun.processes.signals": "SignalException",
+        "elastic_torchrun.processes.start": "start_processes",
+        "elastic_torchrun.processes.std": "Std to_map",
     },
     "elastic.multiprocessing.api": {
-        "elastic_core.workers": (
-            "DefaultLogsSpecs LogsDest LogsSpecs MultiprocessContext PContext ProcessFailure RunProcsResult "
-            "SignalException Std SubprocessContext to_map"
-        ),
-        "elastic_core.workers.redirects": "get_std_cm redirect_stderr redirect_stdout",
-        "elastic_core.workers.subprocess_handler": "SubprocessHandler get_subprocess_handler",
-        "elastic_core.workers.tail_log": "TailLog",
+        "elastic_core.workers.errors": "ProcessFailure",
+        "elastic_torchrun.processes.context": "PContext",
+        "elastic_torchrun.processes.group_context": "MultiprocessContext SubprocessContext",
+        "elastic_torchrun.processes.logs_specs": "DefaultLogsSpecs LogsDest LogsSpecs",
+        "elastic_torchrun.processes.run_result": "RunProcsResult",
+        "elastic_torchrun.processes.signals": "SignalException",
+        "elastic_torchrun.processes.std": "Std to_map",
+        "elastic_torchrun.processes.redirects": "get_std_cm redirect_stderr redirect_stdout",
+        "elastic_torchrun.processes.subprocess_handler": "SubprocessHandler get_subprocess_handler",
+        "elastic_torchrun.processes.tail_log": "TailLog",
     },
     "elastic.multiprocessing.errors": {
         "elastic_core.workers.errors": (
@@ -83,19 +92,19 @@ NAMES: dict[str, dict[str, str]] = {
         "elastic_core.workers.errors": "get_error_handler",
     },
     "elastic.multiprocessing.redirects": {
-        "elastic_core.workers.redirects": "redirect redirect_stderr redirect_stdout",
+        "elastic_torchrun.processes.redirects": "redirect redirect_stderr redirect_stdout",
     },
     "elastic.multiprocessing.subprocess_handler": {
-        "elastic_core.workers.subprocess_handler": "SubprocessHandler get_subprocess_handler",
+        "elastic_torchrun.processes.subprocess_handler": "SubprocessHandler get_subprocess_handler",
     },
     "elastic.multiprocessing.subprocess_handler.handlers": {
-        "elastic_core.workers.subprocess_handler": "get_subprocess_handler",
+        "elastic_torchrun.processes.subprocess_handler": "get_subprocess_handler",
     },
     "elastic.multiprocessing.subprocess_handler.subprocess_handler": {
-        "elastic_core.workers.subprocess_handler": "SubprocessHandler",
+        "elastic_torchrun.processes.subprocess_handler": "SubprocessHandler",
     },
     "elastic.multiprocessing.tail_log": {
-        "elastic_core.workers.tail_log": "TailLog tail_logfile",
+        "elastic_torchrun.processes.tail_log": "TailLog tail_logfile",
     },
     "elastic.rendezvous": {
         "elastic_core.rendezvous": (
@@ -199,20 +208,20 @@ NAMES: dict[str, dict[str, str]] = {
         "elastic_core.rendezvous.store_helpers": "barrier get_all store_timeout synchronize",
     },
     "launch": {
-        "elastic_core.launch": "launch main parse_args",
+        "elastic_torchrun.launcher.twin": "launch main parse_args",
     },
     "launcher": {
-        "elastic_core.launcher": "LaunchConfig elastic_launch launch_agent",
+        "elastic_torchrun.launcher.api": "LaunchConfig elastic_launch launch_agent",
     },
     "launcher.api": {
-        "elastic_core.launcher": "LaunchConfig elastic_launch launch_agent",
+        "elastic_torchrun.launcher.api": "LaunchConfig elastic_launch launch_agent",
     },
     "numa": {},
     "numa.binding": {
         "elastic_numa.binding": "AffinityMode NumaOptions",
     },
     "run": {
-        "elastic_core.launcher.arguments": (
+        "elastic_torchrun.launcher.torchs_parser": (
             "config_from_args determine_local_world_size get_args_parser get_rdzv_endpoint get_use_env main "
             "parse_args parse_min_max_nnodes run run_script_path"
         ),
@@ -220,7 +229,7 @@ NAMES: dict[str, dict[str, str]] = {
 }
 """By torch's path without `torch.` and `distributed.`: modules of ours, and the names that each gives."""
 
-MAINS: dict[str, str] = {"run": "elastic_core.run", "launch": "elastic_core.launch"}
+MAINS: dict[str, str] = {"run": "elastic_core.run", "launch": "elastic_torchrun.launcher.twin"}
 """What `python -m elastic_core.compat.…` runs: the function `process` of these."""
 
 

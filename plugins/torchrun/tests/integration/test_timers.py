@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from elastic_core.compat.elastic import timer
 
-from elastic_core.launcher.api import LaunchConfig, elastic_launch
 from elastic_core.workers.errors import ChildFailedError
+from elastic_torchrun.launcher.api import LaunchConfig, elastic_launch
 from support import wait_for
 
 ON = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}

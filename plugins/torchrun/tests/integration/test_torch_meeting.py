@@ -92,7 +92,8 @@ def test_two_processes_meet_in_a_tcp_store_and_one_goes_on_alone(node):
 
 AGENT = """
 import sys
-from elastic_core.agent.server import LocalElasticAgent, WorkerSpec
+from elastic_core.compat.elastic.agent.server import WorkerSpec
+from elastic_core.compat.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
 
 SAYS = "' '.join(('{', e['RANK'], e['WORLD_SIZE'], e['MASTER_PORT'], '}', os.linesep))"

@@ -6,15 +6,15 @@ import subprocess
 import sys
 
 import pytest
+from elastic_core.compat.elastic.multiprocessing import Std
 
 from elastic_core import launch as twin
 from elastic_core.compat import launch as compat_launch
 from elastic_core.compat import run as compat_run
 from elastic_core.errors import ConfigError
 from elastic_core.launcher import elastic_launch
-from elastic_core.launcher.arguments import settings_of_args
-from elastic_core.workers import Std
 from elastic_core.workers.errors import ChildFailedError
+from elastic_torchrun.launcher.torchs_parser import settings_of_args
 
 SCRIPT = """
 import os, sys

@@ -1,0 +1,141 @@
+"""Which ranks the workers of this node get in a round, and where rank 0's worker listens.
+
+For handlers that say no more than who is in the round, agents agree through the round's store, under torch's keys: an
+agent of torch's may be among them.
+"""
+
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from elastic_core.errors import RendezvousStateError
+from elastic_core.types import Record
+from elastic_torchrun.agent.worker_group import Worker
+from elastic_torchrun.agent.worker_spec import WorkerSpec
+
+IDENTICAL_VARIABLE: Final = "TORCH_ELASTIC_WORKER_IDENTICAL"
+_ROLE_KEY: Final = "torchelastic/role_info/"
+_RANKS_KEY: Final = "torchelastic/assigned_ranks/"
+_ADDRESS_KEY: Final = "MASTER_ADDR"
+_PORT_KEY: Final = "MASTER_PORT"
+
+
+class Node(Record, frozen=True, kw_only=True):
+    """What counts of one node."""
+
+    role: str
+    local_world_size: int
+
+
+class Place(Record, frozen=True, kw_only=True):
+    """A round, whatever kind of handler told of it. `nodes` in rank order; empty: it did not say."""
+
+    store: Any
+    rank: int
+    world_size: int
+    nodes: tuple[Node, ...] = ()
+    master_addr: str | None = None
+    master_port: int | None = None
+
+
+def place_of(info: Any, backend: str) -> Place:  # noqa: ANN401  # ours, torch's, or a tuple
+    """Return what a handler's `next_rendezvous` said.
+
+    Raises:
+        RendezvousStateError: that is no round.
+    """
+    if isinstance(info, tuple) and len(info) == 3:
+        store, rank, world_size = info
+        return Place(store=store, rank=rank, world_size=world_size)
+    try:
+        store, rank, world_size = info.store, info.rank, info.world_size
+    except AttributeError as error:
+        what = f"rendezvous {backend!r} returned {type(info).__name__}; a RendezvousInfo or a tuple is needed"
+        raise RendezvousStateError(what, hint="report it to the backend's authors") from error
+    bootstrap = getattr(info, "bootstrap_store_info", None)
+    where = info if bootstrap is None else bootstrap
+    return Place(
+        store=store,
+        rank=rank,
+        world_size=world_size,
+        nodes=tuple(
+            Node(role=each.role, local_world_size=each.local_world_size) for each in getattr(info, "members", ())
+        ),
+        master_addr=getattr(where, "master_addr", None),
+        master_port=getattr(where, "master_port", None),
+    )
+
+
+def assign_ranks(place: Place, spec: WorkerSpec, environ: Mapping[str, str] = os.environ) -> list[Worker]:
+    """Return this node's workers with their ranks; may wait for the other nodes, through the store."""
+    own = Node(role=spec.role, local_world_size=spec.local_world_size)
+    if place.nodes:
+        ranks = _ranks_of(place.nodes)[place.rank]
+    elif place.world_size == 1 or environ.get(IDENTICAL_VARIABLE) == "1":
+        ranks = _ranks_of((own,) * place.world_size)[place.rank]
+    else:
+        ranks = _agreed(place, own)
+    base, world_size, role_base, role_world_size = ranks
+    return [
+        Worker(
+            local_rank=rank,
+            global_rank=base + rank,
+            role_rank=role_base + rank,
+            world_size=world_size,
+            role_world_size=role_world_size,
+        )
+        for rank in range(spec.local_world_size)
+    ]
+
+
+def meet(place: Place, spec: WorkerSpec, reserve_port: Callable[[], int]) -> tuple[str, int]:
+    """Return where rank 0's worker listens: as the user chose, as the handler says, or as node 0 tells the others."""
+    address, port = spec.master_addr or place.master_addr, spec.master_port or place.master_port
+    if address and port:
+        return address, port
+    store = place.store
+    if place.rank > 0:
+        return address or _text(store.get(_ADDRESS_KEY)), port or int(_text(store.get(_PORT_KEY)))
+    own = "127.0.0.1" if place.world_size == 1 else socket.getfqdn()
+    address, port = address or spec.local_addr or own, port or reserve_port()
+    if place.world_size > 1:
+        store.set(_ADDRESS_KEY, address)
+        store.set(_PORT_KEY, str(port))
+    return address, port
+
+
+def _agreed(place: Place, own: Node) -> tuple[int, int, int, int]:
+    store = place.store
+    told = {"role": own.role, "rank": place.rank, "local_world_size": own.local_world_size}
+    store.set(f"{_ROLE_KEY}{place.rank}", json.dumps(told))
+    if place.rank == 0:
+        nodes = [_node(store.get(f"{_ROLE_KEY}{rank}")) for rank in range(place.world_size)]
+        for rank, ranks in enumerate(_ranks_of(nodes)):
+            store.set(f"{_RANKS_KEY}{rank}", json.dumps(ranks))
+    base, world_size, role_base, role_world_size = json.loads(store.get(f"{_RANKS_KEY}{place.rank}"))
+    return int(base), int(world_size), int(role_base), int(role_world_size)
+
+
+def _ranks_of(nodes: Sequence[Node]) -> list[tuple[int, int, int, int]]:
+    """Return for each node: first global rank, workers in all, first rank in its role, workers of its role."""
+    total = sum(node.local_world_size for node in nodes)
+    role_sizes: dict[str, int] = {}
+    for node in nodes:
+        role_sizes[node.role] = role_sizes.get(node.role, 0) + node.local_world_size
+    base, role_base, ranks = 0, dict.fromkeys(role_sizes, 0), []
+    for node in nodes:
+        ranks.append((base, total, role_base[node.role], role_sizes[node.role]))
+        base += node.local_world_size
+        role_base[node.role] += node.local_world_size
+    return ranks
+
+
+def _node(told: bytes | str) -> Node:
+    fields = json.loads(told)
+    return Node(role=str(fields["role"]), local_world_size=int(fields["local_world_size"]))
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

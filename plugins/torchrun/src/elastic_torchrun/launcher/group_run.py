@@ -1,0 +1,125 @@
+"""Wires what torch's `LocalElasticAgent` was given into a run of our agent."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from elastic_core.launcher.brought import Brought, HealthServer
+from elastic_core.launcher.outcome import RunOutcome
+from elastic_core.options.settings import RunSettings
+from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.types import RendezvousSettings, Round
+from elastic_torchrun.agent.worker_group import RunResult, Worker, WorkerGroup, WorkerState
+from elastic_torchrun.hosting.hosted import HostedRendezvous
+from elastic_torchrun.launcher.entrypoints import entry_of
+from elastic_torchrun.launcher.library_options import library_environment
+from elastic_torchrun.launcher.library_run import run_for_caller
+from elastic_torchrun.launcher.run_settings import brings_logs, settings_of_spec
+
+MOST_NODES = 1 << 16
+"""Stands for the number of nodes where a handler does not tell it: then its rounds are right as they are."""
+
+
+def run_group(
+    group: WorkerGroup,
+    *,
+    logs_specs: Any,  # noqa: ANN401  # ours, torch's, or any with its methods
+    start_method: str,
+    exit_barrier_timeout_s: float,
+    log_line_prefix_template: str | None,
+    shutdown_timeout_s: float,
+    health_check_server: HealthServer | None,
+    uninterruptible_timeout_s: float | None,
+) -> RunResult:
+    """Run the workers of a group to the end; their ranks are in it afterwards, and its state.
+
+    Raises:
+        SignalException: the run was told to stop by a signal.
+        ElasticError: the run could not begin, or failed of something else than a worker.
+    """
+    spec = group.spec
+    entry = entry_of(spec.entrypoint, spec.args, start_method=start_method, environ=library_environment())
+    settings = replace(
+        settings_of_spec(spec, entry, logs_specs=logs_specs),
+        log_line_prefix_template=log_line_prefix_template,
+        shutdown_timeout_s=float(shutdown_timeout_s),
+    )
+    if uninterruptible_timeout_s is not None:
+        settings = replace(settings, uninterruptible_timeout_s=max(0.0, uninterruptible_timeout_s))
+    handler = spec.rdzv_handler
+    brought = Brought(
+        rendezvous=None if handler is None else partial(_handler, handler, barrier_s=exit_barrier_timeout_s),
+        logs_specs=logs_specs if brings_logs(logs_specs) else None,
+        health_check_server=health_check_server,
+    )
+    if handler is not None:
+        settings = _placed(settings, handler)
+    group.state = WorkerState.HEALTHY
+    try:
+        result = run_for_caller(settings, brought, _GroupOutcome(group))
+    except Exception:
+        group.state = WorkerState.FAILED
+        raise
+    group.state = result.state
+    return result
+
+
+class _GroupOutcome(RunOutcome):
+    """Keeps torch's `WorkerGroup` up to date, for those who look at it from another thread."""
+
+    def __init__(self, group: WorkerGroup) -> None:
+        super().__init__()
+        self._group = group
+
+    def begin_round(self, round_: Round, error_files: Mapping[int, str]) -> None:
+        super().begin_round(round_, error_files)
+        group = self._group
+        group.workers = [
+            Worker(
+                local_rank=rank,
+                global_rank=round_.global_rank(rank),
+                role_rank=round_.role_base_rank + rank,
+                world_size=round_.world_size,
+                role_world_size=round_.role_world_size,
+            )
+            for rank in range(round_.local_world_size)
+        ]
+        group.group_rank, group.group_world_size = round_.node_rank, round_.node_count
+        group.master_addr, group.master_port = round_.master_addr, round_.master_port
+
+
+def _placed(settings: RunSettings, handler: Any) -> RunSettings:  # noqa: ANN401  # ours, or torch's
+    """Return the settings with what the handler knows of the run."""
+    own = getattr(handler, "settings", None)
+    return replace(
+        settings,
+        run_id=handler.get_run_id(),
+        rdzv_backend=handler.get_backend(),
+        rdzv_endpoint=getattr(own, "endpoint", ""),
+        min_nodes=getattr(own, "min_nodes", 1),
+        max_nodes=getattr(own, "max_nodes", MOST_NODES),
+    )
+
+
+def _handler(handler: Any, settings: RendezvousSettings, *, barrier_s: float) -> RendezvousHandler:  # noqa: ANN401
+    """Return a handler for our agent: ours, told what it can't know, or one around torch's."""
+    adopt = getattr(handler, "adopt", None)
+    if isinstance(handler, RendezvousHandler) and adopt is not None:  # it was made of torch's parameters
+        adopt(settings)
+        return handler
+    if isinstance(handler, RendezvousHandler) and hasattr(handler, "settings"):
+        handler.settings = replace(
+            handler.settings,
+            local_world_size=settings.local_world_size,
+            role=settings.role,
+            incarnation=settings.incarnation,
+            monitor_interval_s=settings.monitor_interval_s,
+            local_addr=handler.settings.local_addr or settings.local_addr,
+            agent_port=handler.settings.agent_port or settings.agent_port,
+            fingerprint=handler.settings.fingerprint or settings.fingerprint,
+            allow_mismatch=handler.settings.allow_mismatch or settings.allow_mismatch,
+        )
+        return handler
+    return HostedRendezvous(settings, conf={}, create=lambda _: handler, label="in code", barrier_s=barrier_s)

@@ -1,0 +1,302 @@
+"""torchrun's parser and what torch makes of its arguments, for programs that build upon them.
+
+`elastic run` reads its line by itself (`cli.arguments`), since argparse costs time at each start.
+"""
+
+import os
+import sys
+from argparse import REMAINDER, Action, ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from elastic_core.errors import ConfigError
+from elastic_core.options.choices import Choices
+from elastic_core.options.devices import Node, count_for
+from elastic_core.options.entrypoint import LOCAL_RANK_MACRO
+from elastic_core.options.hook_options import all_rows
+from elastic_core.options.settings import RunSettings
+from elastic_core.options.table import BY_DEST, OPTIONS, OptionRow
+from elastic_core.options.values import comma_list, key_values
+from elastic_core.workers.functions.call import run_script_path
+from elastic_torchrun.launcher.launch_config import LaunchConfig
+from elastic_torchrun.launcher.library_options import Given, given_from, library_environment
+from elastic_torchrun.processes.logs_specs import DefaultLogsSpecs
+from elastic_torchrun.processes.std import Std
+
+__all__ = [
+    "config_from_args",
+    "determine_local_world_size",
+    "get_args_parser",
+    "get_rdzv_endpoint",
+    "get_use_env",
+    "main",
+    "parse_args",
+    "parse_min_max_nnodes",
+    "run",
+    "run_script_path",
+]
+
+LOCAL_RANK_ARGUMENT: Final = f"--local-rank={LOCAL_RANK_MACRO}"
+"""What scripts of old get as their first argument."""
+
+_STATIC, _STATIC_PORT = "static", 29500
+_LINE_ALONE: Final = frozenset({"dry_run", "timings"})
+"""Options of `elastic run` that a program has no use for."""
+_TYPES: Final[dict[str, Callable[[str], Any]]] = {
+    "max_restarts": int,
+    "node_rank": int,
+    "master_port": int,
+    "shutdown_timeout": int,
+    "monitor_interval": float,
+    "duplicate_stdout_filters": lambda text: list(comma_list(text)),
+    "duplicate_stderr_filters": lambda text: list(comma_list(text)),
+}
+_AS_TYPED: Final = frozenset({"module", "no_python", "run_path", "debug_rank"})
+
+
+def _rows() -> dict[str, OptionRow]:
+    """Return the options that a program may have, those of installed hooks among them, by identifier."""
+    return {row.dest: row for row in (*OPTIONS, *all_rows()) if row.dest not in _LINE_ALONE}
+
+
+def get_args_parser() -> ArgumentParser:
+    """Return an argparse parser with the options of `elastic run`, torchrun's among them under torch's names.
+
+    Defaults are those of the `PET_…` variables, where they are set. More options may be added; `run` passes over them.
+    """
+    parser = ArgumentParser(description="Run a training script on this node's workers, and keep it alive.")
+    rows = _rows()
+    choices = Choices({}, os.environ, rows)
+    for row in rows.values():
+        _add(parser, row, choices)
+    parser.add_argument("training_script", help="script, module or program")
+    parser.add_argument("training_script_args", nargs=REMAINDER, help="its arguments")
+    return parser
+
+
+def _add(parser: ArgumentParser, row: OptionRow, choices: Choices) -> None:
+    help_text = row.help.replace("%", "%%")
+    if row.metavar is None:
+        parser.add_argument(*row.spellings, action="store_true", default=choices.flag(row.dest), help=help_text)
+    elif row.many:
+        default = list(choices.texts(row.dest))
+        parser.add_argument(*row.spellings, action=_Gather, default=default, metavar=row.metavar, help=help_text)
+    else:
+        parser.add_argument(
+            *row.spellings,
+            type=_TYPES.get(row.dest, str),
+            default=choices.text(row.dest),  # argparse makes the type of it
+            choices=row.choices or None,
+            metavar=row.metavar,
+            help=help_text,
+        )
+
+
+class _Gather(Action):
+    """Gathers the values of an option that may be repeated, in place of those of its variable."""
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option: str | None = None) -> None:  # noqa: ANN401  # argparse's own
+        earlier = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, [*([] if earlier is self.default else earlier), values])
+
+
+def parse_args(args: Sequence[str] | None) -> Namespace:
+    """Return the options, `training_script` and `training_script_args` of a line; None: of this process's own.
+
+    Raises:
+        SystemExit: argparse's way to refuse.
+    """
+    return get_args_parser().parse_args(args)
+
+
+def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
+    """Return the fewest and the most nodes of `N` or `MIN:MAX`.
+
+    Raises:
+        ValueError: a part is no number.
+        RuntimeError: there are more than two.
+    """
+    parts = nnodes.split(":")
+    if len(parts) > 2:
+        raise RuntimeError(f"nnodes is {nnodes!r}; a number of nodes, or MIN:MAX, is needed")
+    return int(parts[0]), int(parts[-1])
+
+
+def determine_local_world_size(nproc_per_node: str) -> int:
+    """Return how many workers `4`, `cpu`, `gpu`, `xpu` or `auto` means on this node.
+
+    Raises:
+        ValueError: it is none of these, or there is no such device.
+    """
+    try:
+        return int(nproc_per_node)
+    except ValueError:
+        found = count_for(nproc_per_node, Node(os.environ, python=sys.executable))
+    if found is None:
+        raise ValueError(f"nproc_per_node is {nproc_per_node!r}; a number, auto, gpu, cpu or xpu is needed")
+    if found.count < 1:
+        raise ValueError(f"nproc_per_node is {nproc_per_node!r}: {found.reason}")
+    return found.count
+
+
+def get_rdzv_endpoint(args: Namespace) -> str:
+    """Return where nodes meet: with `static`, and no endpoint, at the master's address."""
+    if args.rdzv_backend == _STATIC and not args.rdzv_endpoint:
+        return f"{args.master_addr}:{_STATIC_PORT if args.master_port is None else args.master_port}"
+    return str(args.rdzv_endpoint)
+
+
+def get_use_env(args: Namespace) -> bool:
+    """Return whether scripts find their local rank in the environment alone: not so under the old `launch`."""
+    return bool(getattr(args, "use_env", True))
+
+
+def config_from_args(args: Namespace) -> tuple[LaunchConfig, Callable[..., None] | str, list[str]]:
+    """Return what `elastic_launch` takes: config, entrypoint, and its arguments. Nothing of the caller's is changed.
+
+    Options that torchrun has not find no place in a `LaunchConfig`; `run` heeds them.
+
+    Raises:
+        ConfigError: a value can't be, or values contradict each other.
+        ValueError: `nproc_per_node` or `nnodes` can't be.
+    """
+    min_nodes, max_nodes = parse_min_max_nnodes(args.nnodes)
+    config = LaunchConfig(
+        min_nodes=min_nodes,
+        max_nodes=max_nodes,
+        nproc_per_node=determine_local_world_size(args.nproc_per_node),
+        run_id=args.rdzv_id,
+        role=args.role,
+        rdzv_endpoint=get_rdzv_endpoint(args),
+        rdzv_backend=args.rdzv_backend,
+        rdzv_configs=_rdzv_configs(args),
+        max_restarts=args.max_restarts,
+        monitor_interval=args.monitor_interval,
+        start_method=args.start_method,
+        log_line_prefix_template=os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
+        local_addr=args.local_addr,
+        logs_specs=_logs_specs(args),
+        event_log_handler=args.event_log_handler,
+        numa_options=_numa_options(args),
+        signals_to_handle=args.signals_to_handle,
+        duplicate_stdout_filters=args.duplicate_stdout_filters,
+        duplicate_stderr_filters=args.duplicate_stderr_filters,
+        virtual_local_rank=args.virtual_local_rank,
+        shutdown_timeout=args.shutdown_timeout,
+    )
+    entrypoint, before = _entrypoint(args)
+    return config, entrypoint, [*before, *_arguments(args)]
+
+
+def _rdzv_configs(args: Namespace) -> dict[str, Any]:
+    configs: dict[str, Any] = dict(key_values(Choices({}, {}, BY_DEST), "rdzv_conf", (args.rdzv_conf,)))
+    if args.rdzv_backend == _STATIC:
+        configs["rank"] = args.node_rank
+    return configs
+
+
+def _logs_specs(args: Namespace) -> Any:  # noqa: ANN401  # whatever the entry point names
+    ranks = None
+    if args.local_ranks_filter:
+        try:
+            ranks = {int(rank) for rank in args.local_ranks_filter.split(",")}
+        except ValueError as error:
+            what = f"--local-ranks-filter {args.local_ranks_filter!r}: needed local ranks with commas between them"
+            raise ConfigError(what, hint="--local-ranks-filter 0,1,2") from error
+    if args.logs_specs is not None:
+        from elastic_torchrun.processes.chosen_logs_specs import make_logs_specs  # few have one
+
+        made = make_logs_specs(
+            args.logs_specs,
+            log_dir=args.log_dir,
+            redirects=args.redirects,
+            tee=args.tee,
+            local_ranks=None if ranks is None else frozenset(ranks),
+        )
+        if made is not None:
+            return made.specs
+    return DefaultLogsSpecs(
+        log_dir=args.log_dir,
+        redirects=Std.from_str(args.redirects),
+        tee=Std.from_str(args.tee),
+        local_ranks_filter=ranks,
+    )
+
+
+def _numa_options(args: Namespace) -> Any:  # noqa: ANN401  # our NumaOptions, which few want
+    if getattr(args, "numa_binding", None) is None:
+        return None
+    from elastic_numa import AffinityMode, NumaOptions
+
+    return NumaOptions(affinity_mode=AffinityMode(args.numa_binding))
+
+
+def _entrypoint(args: Namespace) -> tuple[Callable[..., None] | str, list[str]]:
+    if args.run_path:
+        return run_script_path, [args.training_script]
+    if not args.no_python:
+        module = ["-m"] if args.module else []
+        return os.environ.get("PYTHON_EXEC") or sys.executable, ["-u", *module, args.training_script]
+    if args.module:
+        raise ConfigError("--module and --no-python were both given", hint="only one of them")
+    return args.training_script, []
+
+
+def _arguments(args: Namespace) -> list[str]:
+    return [*([] if get_use_env(args) else [LOCAL_RANK_ARGUMENT]), *args.training_script_args]
+
+
+def run(args: Namespace) -> None:
+    """Run as `elastic run` does with these options, to the end. What was given by `PET_…` is in the options already.
+
+    Raises:
+        ChildFailedError: a worker failed, here or on another node, and no restart was left.
+        SignalException: the run was told to stop by a signal.
+        ElasticError: the run can't be started as asked, or nodes did not meet.
+    """
+    from elastic_torchrun.launcher.library_run import run_for_caller
+
+    settings = settings_of_args(args)
+    result = run_for_caller(settings)
+    if result.is_failed():
+        from elastic_core.workers.errors import ChildFailedError
+
+        raise ChildFailedError(name=settings.entrypoint.name, failures=result.failures)
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run as `elastic run` does with this line (default: this process's own), as a function: failures are exceptions.
+
+    Raises:
+        ChildFailedError: as for `run`, like the others.
+    """
+    run(parse_args(args))
+
+
+def settings_of_args(args: Namespace) -> RunSettings:
+    """Return the settings of a namespace; options that it lacks, and those that are not ours, don't count.
+
+    Raises:
+        ConfigError: a value can't be, or values contradict each other.
+    """
+    from elastic_core.options.resolve import resolve
+
+    rows = _rows()
+    unset = Choices({}, {}, rows)
+    given: Given = {}
+    for row in rows.values():
+        value = getattr(args, row.dest, None)
+        if value is None or value is False or value == [] or value == _unset(row, unset):
+            continue
+        if row.dest in _AS_TYPED:
+            given[row.dest] = value if value is True else str(value)
+        else:
+            given |= given_from({row.dest: value})
+    environ = library_environment()
+    return resolve(given, args.training_script, _arguments(args), environ=environ).settings
+
+
+def _unset(row: OptionRow, choices: Choices) -> object:
+    """Return the value that the option has where nobody gave it."""
+    text = None if row.metavar is None else choices.text(row.dest)
+    return text if text is None else _TYPES.get(row.dest, str)(text)

@@ -1,0 +1,1 @@
+"""Worker processes as a library, without an agent: torch's `start_processes` and what goes with it."""

@@ -1,0 +1,182 @@
+"""Finds, builds and asks the class that `--logs-specs` names: torch's interface, with an entry-point group of torch's.
+
+What is written for torch works as it is, whether it derives from torch's `LogsSpecs` or from ours.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+from elastic_core.errors import ConfigError, ElasticError, PluginError
+from elastic_core.plugins.discovery import PluginEntry, find_entries
+from elastic_core.plugins.refusal import IN_CODE
+from elastic_core.workers.spec import StreamPlan
+from elastic_torchrun.processes.logs_specs import LogsDest, plan_of
+from elastic_torchrun.processes.std import Std
+
+GROUP: Final = "torchrun.logs_specs"
+DEFAULT: Final = "default"
+"""The name of what is done without `--logs-specs`. torch has a class of that name, which nobody needs to import."""
+
+_TORCHS_API: Final = "torch.distributed.elastic.multiprocessing.api"
+_BY_RANK: Final = ("stdouts", "stderrs", "tee_stdouts", "tee_stderrs", "error_files")
+
+
+class ChosenLogsSpecs:
+    """The object that was made for a run.
+
+    Threading: the caller's; the class may block, and holds up whoever asks it.
+    """
+
+    def __init__(self, entry: PluginEntry, specs: Any) -> None:  # noqa: ANN401  # of torch's class, or of anybody's
+        """Take an object that has `reify`."""
+        self._entry = entry
+        self._specs = specs
+
+    @property
+    def specs(self) -> Any:  # noqa: ANN401  # of torch's class, or of anybody's
+        """The object itself, for those who hand it on."""
+        return self._specs
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Return where a round's output goes; `envs` may be changed by it.
+
+        Raises:
+            PluginError: the class raised, or left a worker out.
+        """
+        answer = _guarded(self._entry, "reify", lambda: self._specs.reify(envs))
+        fields: dict[str, Any] = {name: _files(self._entry, answer, name) for name in _BY_RANK}
+        for name in ("stdouts", "stderrs"):
+            missing = sorted(set(envs) - set(fields[name]))
+            if missing:
+                _refuse(self._entry, f"reify gave no entry of {name} for local rank {missing[0]}")
+        for name in ("filtered_stdout", "filtered_stderr"):
+            fields[name] = str(getattr(answer, name, None) or "")
+        return LogsDest(**fields)
+
+    def plan(self, file: str, tee: str | None, *, prefix: str) -> StreamPlan:
+        """What the entries of one stream ask for."""
+        return plan_of(file, tee, prefix=prefix)
+
+
+def make_logs_specs(
+    name: str, *, log_dir: str | None, redirects: str, tee: str, local_ranks: frozenset[int] | None
+) -> ChosenLogsSpecs | None:
+    """Build the object that the user named, None for the default.
+
+    Args:
+        name: As typed.
+        log_dir: `--log-dir`.
+        redirects: As typed.
+        tee: As typed.
+        local_ranks: Those whose output reaches the console; None: all.
+
+    Raises:
+        ConfigError: nothing installed has the name.
+        PluginError: two distributions claim it, or it is broken.
+    """
+    entry = _entry(name)
+    if entry is None:
+        return None
+    made = _import(entry)
+    if not isinstance(made, type) or not callable(getattr(made, "reify", None)):
+        _refuse(entry, f"{entry.value} is no class with a method 'reify'")
+    std = _std_for(made)
+    specs = _guarded(
+        entry,
+        made.__name__,
+        lambda: made(
+            log_dir=log_dir,
+            redirects=_streams(redirects, std),
+            tee=_streams(tee, std),
+            local_ranks_filter=None if local_ranks is None else set(local_ranks),
+        ),
+    )
+    return ChosenLogsSpecs(entry, specs)
+
+
+def brought_logs_specs(specs: object) -> ChosenLogsSpecs:
+    """Return an object that the caller of the library has made.
+
+    Raises:
+        ConfigError: it has no method `reify`.
+    """
+    name = type(specs).__name__
+    if not callable(getattr(specs, "reify", None)):
+        raise ConfigError(f"logs_specs is {name}, which has no method 'reify'", hint="DefaultLogsSpecs(log_dir=…)")
+    value = f"{type(specs).__module__}:{type(specs).__qualname__}"
+    entry = PluginEntry(group=GROUP, name=name, value=value, distribution=IN_CODE, version="")
+    return ChosenLogsSpecs(entry, specs)
+
+
+def _entry(name: str) -> PluginEntry | None:
+    installed = [entry for entry in find_entries(GROUP) if entry.group == GROUP]
+    claims = [entry for entry in installed if entry.name == name]
+    if name == DEFAULT:
+        claims = [entry for entry in claims if entry.distribution != "torch"]
+        if not claims:
+            return None
+    if not claims:
+        raise _not_installed(name, installed)
+    if len(claims) > 1:
+        owners = " and ".join(entry.label for entry in claims)
+        raise PluginError(f"--logs-specs {name!r} comes from {owners}", hint=f"pip uninstall {claims[-1].distribution}")
+    return claims[0]
+
+
+def _not_installed(name: str, installed: Sequence[PluginEntry]) -> ConfigError:
+    import difflib  # only a user's mistake needs it
+
+    labels = {entry.name: f"{entry.name!r} ({entry.label})" for entry in installed} or {DEFAULT: repr(DEFAULT)}
+    near = difflib.get_close_matches(name, sorted(labels), n=1)
+    what = f"--logs-specs {name!r} is not installed; entry points of group {GROUP}: {', '.join(labels.values())}"
+    hint = f"--logs-specs {near[0]}" if near else f"pip install the distribution that provides {name!r}, or no option"
+    return ConfigError(what, hint=hint)
+
+
+def _import(entry: PluginEntry) -> object:
+    module, _, attributes = entry.value.partition(":")
+
+    def load() -> object:
+        target: object = importlib.import_module(module.strip())
+        for attribute in filter(None, attributes.strip().split(".")):
+            target = getattr(target, attribute)
+        return target
+
+    return _guarded(entry, f"importing {entry.value}", load)
+
+
+def _std_for(made: type) -> Any:  # noqa: ANN401  # our `Std` or torch's
+    """Return torch's `Std` for torch's classes, which look whether a value is one; they have imported it."""
+    torchs = sys.modules.get(_TORCHS_API)
+    base = getattr(torchs, "LogsSpecs", None)
+    return torchs.Std if torchs is not None and isinstance(base, type) and issubclass(made, base) else Std
+
+
+def _streams(typed: str, std: Any) -> object:  # noqa: ANN401  # as above
+    streams = Std.from_str(typed)
+    return {rank: std(int(one)) for rank, one in streams.items()} if isinstance(streams, dict) else std(int(streams))
+
+
+def _files(entry: PluginEntry, answer: object, name: str) -> dict[int, str]:
+    found = getattr(answer, name, {})
+    if not isinstance(found, Mapping):
+        _refuse(entry, f"reify gave {type(answer).__name__} with {name} of {type(found).__name__}, a dict is needed")
+    return {int(rank): str(path or "") for rank, path in found.items()}
+
+
+def _guarded(entry: PluginEntry, doing: str, call: Callable[[], object]) -> object:
+    try:
+        return call()
+    except ElasticError:
+        raise
+    except (Exception, SystemExit) as error:
+        told = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+        hint = f"pip install --upgrade {entry.distribution}, or report it to its authors"
+        raise PluginError(f"logs specs {entry.name!r} ({entry.label}): {doing} raised {told}", hint=hint) from error
+
+
+def _refuse(entry: PluginEntry, what: str) -> NoReturn:
+    hint = f"pip install --upgrade {entry.distribution}, or report it to its authors"
+    raise PluginError(f"logs specs {entry.name!r} ({entry.label}): {what}", hint=hint)

@@ -1,0 +1,66 @@
+"""Torch's `Std`: which output streams of a worker are meant."""
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+
+class StdLaunch:
+    """What `launch` is to be called with: `Std(entrypoint=…, log_dir=…).run()`, an older spelling of it."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401  # those of `launch`
+        """Run nothing yet."""
+        self._options = options
+
+    def run(self) -> dict[int, Any]:
+        """Run to the end, as `launch` does."""
+        from elastic_torchrun.launcher import api  # which needs what this module has
+
+        return api.launch(**self._options)
+
+
+class _StdType(enum.EnumType):
+    """Lets `Std(entrypoint=…, …).run()` mean `launch(entrypoint=…, …)`, as older guides have it."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # an enum's call has many meanings already
+        if "entrypoint" not in kwargs:
+            return super().__call__(*args, **kwargs)
+        return StdLaunch(*args, **kwargs)
+
+
+class Std(enum.IntFlag, metaclass=_StdType):
+    """Output streams of a worker; the numbers are what users type."""
+
+    NONE = 0
+    OUT = 1
+    ERR = 2
+    ALL = 3
+
+    @classmethod
+    def from_str(cls, vm: str) -> "Std | dict[int, Std]":
+        """Return what a user typed, as torch does: one value for all ranks, or those of single ranks.
+
+        Raises:
+            ValueError: it is neither.
+        """
+        text = vm.strip()
+        if text in _MEANINGS:
+            return _MEANINGS[text]
+        streams: dict[int, Std] = {}
+        for item in text.split(","):
+            rank, _, std = (part.strip() for part in item.partition(":"))
+            if not (rank.isascii() and rank.isdigit()) or std not in _MEANINGS:
+                raise ValueError(f"{vm!r}: {item.strip()!r} is not RANK:STD. Try: {_FORMS}")
+            streams[int(rank)] = _MEANINGS[std]
+        return streams
+
+
+_MEANINGS = {str(std.value): std for std in (Std.NONE, Std.OUT, Std.ERR, Std.ALL)}
+_FORMS = "give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), for single ranks as RANK:STD,… like 0:3,10:1"
+
+
+def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:
+    """Return the streams for every local rank: one value counts for all, a rank without one has `Std.NONE`."""
+    if isinstance(val_or_map, int):
+        return dict.fromkeys(range(local_world_size), Std(val_or_map))
+    return {rank: Std(val_or_map.get(rank, Std.NONE)) for rank in range(local_world_size)}
