@@ -36,9 +36,6 @@ try:
 except ModuleNotFoundError as err:
     if err.name != _KIT:
         raise
-    from elastic_core.plugins.core_name import core_name
-    from elastic_core.plugins.discovery import find_entries
-
-    needed = f"pip install '{core_name(find_entries())}[testing]'"
-    raise ModuleNotFoundError(f"{__name__} comes with elastic-plugin-kit: {needed}", name=_KIT) from None
+    needed = "elastic-plugin-kit: pip install elastic-plugin-kit"
+    raise ModuleNotFoundError(f"{__name__} comes with {needed}", name=_KIT) from None
 sys.meta_path.insert(0, _SameModule())

@@ -70,8 +70,10 @@ class CommandGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, self._help_line(ctx, name)) for name in self.list_commands(ctx)])
+        lines = [(name, self._help_line(ctx, name)) for name in self.list_commands(ctx)]
+        if lines:
+            with formatter.section("Commands"):
+                formatter.write_dl(lines)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
         """Offer the names that fit, without importing them, and this command's own options."""
@@ -97,9 +99,10 @@ class CommandGroup(click.Group):
 
     def unknown(self, ctx: click.Context, name: str) -> ElasticError:
         """Return the error for a name that no command has."""
-        from elastic_core.plugins.missing import command_elsewhere
+        from elastic_core.plugins.missing import command_elsewhere, commands_elsewhere
 
-        known, group = ", ".join(self.list_commands(ctx)), f"elastic {self.name}"
+        elsewhere = [known.removeprefix(self.words) for known in commands_elsewhere() if known.startswith(self.words)]
+        known, group = ", ".join(dict.fromkeys((*self.list_commands(ctx), *elsewhere))), f"elastic {self.name}"
         return command_elsewhere(f"{self.words}{name}") or ConfigError(
             f"{group} has no command {name!r}; it has {known}", hint=f"{group} --help"
         )

@@ -10,7 +10,6 @@ class _Plugins(CommandGroup):
     """Lists, or does what a subcommand says."""
 
     words = "plugins "
-    commands_of = {"new": ("elastic_core.cli.plugins_new", "Write a package with a plugin that works, to begin with.")}  # noqa: RUF012  # ClassVar in the base
 
 
 def _plugins(as_json: bool) -> int | None:

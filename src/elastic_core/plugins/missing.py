@@ -34,7 +34,12 @@ _KNOWN: Final = {
     FAILURE_GROUP: {"intensity": "{core}", "rules": "elastic-policy-rules"},
     HOOKS_GROUP: {},
     OPTIONS_GROUP: {"numa-binding": "elastic-numa"},
-    COMMANDS_GROUP: {"status": "elastic-ops", "incidents": "elastic-ops", "ctl": "elastic-ops"},
+    COMMANDS_GROUP: {
+        "status": "elastic-ops",
+        "incidents": "elastic-ops",
+        "ctl": "elastic-ops",
+        "plugins new": "elastic-plugin-kit",
+    },
 }
 """What `pip install` takes for the plugins of this project, with the name under which the core was published.
 

@@ -1,15 +1,18 @@
-"""`elastic plugins new`: writes a package with a plugin that works, for its author to fill in."""
+"""Write a package with a plugin that works, to begin with."""
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
 
 import click
 
-from elastic_core.cli.output import echo
-from elastic_core.errors import ConfigError
-from elastic_core.types import Record
+from elastic_core.api import ConfigError
+
+api_version = 1
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?", re.IGNORECASE)
 """What the package indexes take for a project's name."""
@@ -17,7 +20,8 @@ _TEMPLATES: Final = Path(__file__).parent / "templates"
 """Files for every kind (`common`) and for each: `package` in a path, and `$words` in a text, are replaced."""
 
 
-class _Kind(Record, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class _Kind:
     """What is written for one interface. Commands: `{name}` is the plugin's; `trial` needs no script of the user's."""
 
     word: str
@@ -71,18 +75,15 @@ _MEANT: Final = {
     "rdzv": "rendezvous",
     "store": "rendezvous",
 }
-"""What else people call the kinds; to be told, not to be taken."""
+"""What else people call the kinds: not taken, but understood in the hint of the error."""
 
 
 def _new(name: str, kind: str | None, directory: str | None) -> int:
-    from elastic_core.plugins.core_name import core_name
-    from elastic_core.plugins.discovery import find_entries
-
     chosen = _chosen(kind)
     plugin = re.sub(r"[-_.]+", "-", name).lower()
     package = _package(name, plugin, chosen)
     _refuse_taken(plugin, package, chosen)
-    folder, core = Path(directory or plugin), core_name(find_entries())
+    folder, (core, version) = Path(directory or plugin), _core()
     _refuse_occupied(folder)
     words = {
         "name": plugin,
@@ -94,10 +95,10 @@ def _new(name: str, kind: str | None, directory: str | None) -> int:
         "summary": chosen.summary,
         "example": chosen.example.format(name=plugin),
         "core": core,
-        "requires": f"{core}{_bounds()}",
+        "requires": f"{core}{_bounds(version)}",
     }
     written = [_write(folder / path, text) for path, text in _files(chosen, words)]
-    _tell(folder, written, plugin, package, chosen)
+    _print_next(folder, written, plugin, package, chosen)
     return 0
 
 
@@ -111,9 +112,9 @@ def _chosen(word: str | None) -> _Kind:
     for kind in _KINDS:
         if kind.word == word:
             return kind
-    from elastic_core.options.values import nearest
+    from difflib import get_close_matches
 
-    near = nearest(word.lower(), (*_WORDS, *_MEANT))
+    near = next(iter(get_close_matches(word.lower(), (*_WORDS, *_MEANT), n=1)), "")
     raise ConfigError(f"--kind {word!r} is none of {known}", hint=f"--kind {_MEANT.get(near, near) or _WORDS[0]}")
 
 
@@ -141,12 +142,10 @@ def _refuse_taken(plugin: str, package: str, kind: _Kind) -> None:
     """Refuse what an installed plugin or package has: one of both would hide the other."""
     from importlib.util import find_spec
 
-    from elastic_core.plugins.discovery import find_entries
-
     hint = _line(f"my-{plugin}", kind)
-    for entry in find_entries():
-        if (entry.group, entry.name) == (kind.group, plugin):
-            raise ConfigError(f"there is a {kind.noun} {plugin!r} already, of {entry.label}", hint=hint)
+    for entry in entry_points(group=kind.group, name=plugin):
+        owner = f", of {entry.dist.name} {entry.dist.version}" if entry.dist is not None else ""
+        raise ConfigError(f"there is a {kind.noun} {plugin!r} already{owner}", hint=hint)
     spec = find_spec(package)
     if spec is not None and spec.origin is not None:  # None: a folder without Python files, which hides nothing
         raise ConfigError(f"there is a package {package!r} already ({spec.origin})", hint=hint)
@@ -168,14 +167,20 @@ def _class_name(plugin: str, kind: _Kind) -> str:
     return f"My{full}" if taken else full
 
 
-def _bounds() -> str:
-    """Return the range of the core that a plugin of today may require: up to the next version that may break it."""
-    from elastic_core._version import __version__
+def _core() -> tuple[str, str]:
+    """Return name and version of the core as it is installed: of what brings the backend `local`."""
+    for entry in entry_points(group="elastic_core.rendezvous", name="local"):
+        if entry.value.startswith("elastic_core.") and entry.dist is not None:
+            return entry.dist.name, entry.dist.version
+    raise ConfigError("no installed distribution brings elastic_core: its version is needed", hint="pip install it")
 
-    major, minor = map(int, __version__.split(".")[:2])
-    release = re.fullmatch(r"[\d.]+", __version__) is not None
+
+def _bounds(version: str) -> str:
+    """Return the range of the core that a plugin of today may require: up to the next version that may break it."""
+    major, minor = map(int, version.split(".")[:2])
+    release = re.fullmatch(r"[\d.]+", version) is not None
     above = f"0.{minor + 1}" if major == 0 else str(major + 1)
-    return f">={f'{major}.{minor}' if release else __version__},<{above}"
+    return f">={f'{major}.{minor}' if release else version},<{above}"
 
 
 # --- what is written
@@ -203,17 +208,19 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
-def _tell(folder: Path, written: list[Path], plugin: str, package: str, kind: _Kind) -> None:
+def _print_next(folder: Path, written: list[Path], plugin: str, package: str, kind: _Kind) -> None:
     import shlex
 
-    echo(f"wrote a package with the {kind.noun} {plugin!r}:")
-    for path in sorted(written):
-        echo(f"  {path}")
-    echo("next:")
+    lines = [f"wrote a package with the {kind.noun} {plugin!r}:", *(f"  {path}" for path in sorted(written)), "next:"]
     commands = [f"cd {shlex.quote(str(folder))}", "pip install -e '.[test]'", "pytest", kind.trial.format(name=plugin)]
-    for line in commands[folder == Path() :]:
-        echo(f"  {line}")
-    echo(f"then fill in what is marked TODO; begin with src/{package}/{kind.module}.py")
+    lines += [f"  {line}" for line in commands[folder == Path() :]]
+    lines.append(f"then fill in what is marked TODO; begin with src/{package}/{kind.module}.py")
+    sys.stdout.writelines(f"{_printable(line)}\n" for line in lines)
+
+
+def _printable(line: str) -> str:
+    """Return a line that steers no terminal, whatever a folder is called; bytes that were no Unicode stay."""
+    return "".join(sign if sign.isprintable() or "\ud800" <= sign <= "\udfff" else "?" for sign in line)
 
 
 _HELP = """\

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from elastic_core._version import __version__
-from elastic_core.cli import plugins_new
 from elastic_core.cli.main import COMPLETE_VARIABLE, main
+from elastic_core.plugins.discovery import find_entries
+from elastic_core.plugins.missing import COMMANDS_GROUP
+from elastic_plugin_kit import scaffold
 from wheel_kit import ROOT, Environment, checked, contents
 
 pytestmark = pytest.mark.xdist_group("plugins_new")
@@ -159,9 +161,8 @@ def test_it_requires_a_range_of_the_core(author):
     ("version", "bounds"),
     [("0.1.0", ">=0.1,<0.2"), ("0.9.3", ">=0.9,<0.10"), ("1.4.2", ">=1.4,<2"), ("0.2.0.dev3", ">=0.2.0.dev3,<0.3")],
 )
-def test_the_range_ends_where_interfaces_may_change(monkeypatch, version, bounds):
-    monkeypatch.setattr("elastic_core._version.__version__", version)
-    assert plugins_new._bounds() == bounds
+def test_the_range_ends_where_interfaces_may_change(version, bounds):
+    assert scaffold._bounds(version) == bounds
 
 
 # --- what goes wrong is one line
@@ -250,13 +251,12 @@ def test_the_class_is_named_like_the_plugin_and_hides_no_other(here, name, kind,
 def test_other_commands_do_not_pay_for_it():
     code = "import sys; from elastic_core.cli.main import main; main(sys.argv[1:]); print(*sys.modules)"
     for words, light in (
-        (["--help"], "plugins_command"),
-        (["plugins"], "plugins_new"),
-        (["plugins", "-h"], "plugins_new"),
+        (["--help"], "elastic_core.cli.plugins_command"),
+        (["plugins", "-h"], "elastic_plugin_kit"),
     ):
         loaded = checked([sys.executable, "-c", code, *words]).splitlines()[-1].split()
         assert "elastic_core.cli.main" in loaded
-        assert f"elastic_core.cli.{light}" not in loaded
+        assert light not in loaded
 
 
 @pytest.mark.parametrize("words", [["plugins", "nwe"], ["plugins", "--json", "new", "x1", "--kind", "hook"]])
@@ -282,3 +282,28 @@ def test_a_shell_can_complete_it(monkeypatch, capsys, words, expected):
         main([])
     assert ended.value.code == 0
     assert {line.partition(",")[2] for line in capsys.readouterr().out.split()} == expected
+
+
+# --- without the kit
+
+
+@pytest.fixture
+def without_the_kit(monkeypatch):
+    commands = [entry for entry in find_entries(COMMANDS_GROUP) if entry.distribution != "elastic-plugin-kit"]
+    monkeypatch.setattr("elastic_core.plugins.commands.find_entries", lambda _: commands)
+
+
+@pytest.mark.usefixtures("without_the_kit")
+def test_without_the_kit_a_line_says_what_to_install(here, capsys):
+    assert main(["plugins", "new", "x1", "--kind", "hook"]) == 3
+    needed = "`elastic plugins new` comes with elastic-plugin-kit. Try: pip install elastic-plugin-kit\n"
+    assert capsys.readouterr().err == f"elastic: error: {needed}"
+    assert not list(here.iterdir())
+
+
+@pytest.mark.usefixtures("without_the_kit")
+def test_without_the_kit_the_rest_of_the_command_is_there(capsys):
+    assert main(["plugins", "--help"]) == 0
+    assert "Commands" not in capsys.readouterr().out
+    assert main(["plugins", "nwe"]) == 2
+    assert "elastic plugins has no command 'nwe'; it has new" in capsys.readouterr().err
