@@ -398,6 +398,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "Ignore",
     ),
     "What hooks may do": ("Power", "Launches", "LaunchChange", "AddEnvironment", "Refuse"),
+    "The run's handle": ("RunHandle", "RunTimer", "RunningWorker", "FailureReport", "WorkerFault", "WorkerStack"),
     "Moments": (
         "Moment",
         *(event.__name__ for event in METHODS),

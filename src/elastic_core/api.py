@@ -23,6 +23,7 @@ from elastic_core.errors import (
 )
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
+from elastic_core.hooks.handle import RunHandle, RunTimer
 from elastic_core.hooks.handler import AgentHook
 from elastic_core.messages import (
     AgentStarted,
@@ -64,6 +65,7 @@ from elastic_core.rendezvous.store import (
     compare,
     own_content,
 )
+from elastic_core.reports import FailureReport, RunningWorker, WorkerFault, WorkerStack
 from elastic_core.types import (
     API_VERSION,
     AddEnvironment,
@@ -137,6 +139,7 @@ __all__ = [
     "Failure",
     "FailureClass",
     "FailureHandler",
+    "FailureReport",
     "FailureSeen",
     "HookSettings",
     "HostedProcess",
@@ -185,8 +188,11 @@ __all__ = [
     "RoundEnded",
     "RoundJoined",
     "RunCounts",
+    "RunHandle",
     "RunOption",
     "RunSteps",
+    "RunTimer",
+    "RunningWorker",
     "Seat",
     "Stop",
     "StopOrdered",
@@ -204,6 +210,8 @@ __all__ = [
     "WorkerEnded",
     "WorkerError",
     "WorkerExit",
+    "WorkerFault",
+    "WorkerStack",
     "WorkersStarted",
     "WorkersStarting",
     "WorkersStopping",

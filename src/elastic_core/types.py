@@ -524,6 +524,8 @@ class Power(enum.StrEnum):
 
     LAUNCHES = "launches"
     """Change what is started: answer `on_workers_starting` with `Launches` or `AddEnvironment`."""
+    RUN = "run"
+    """Use the run's handle, `self.run`: report failures, ask for a restart or a drain, know the workers, set timers."""
     REFUSAL = "refusal"
     """Keep this node out: answer `on_joining` or `on_workers_starting` with `Refuse`."""
 

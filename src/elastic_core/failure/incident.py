@@ -1,7 +1,7 @@
 """The incident: what failed first, what followed from it, and what was decided. One JSON file for people and tools."""
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -195,6 +195,8 @@ class Incident(Record, frozen=True, kw_only=True):
     phases: IncidentPhases = IncidentPhases()
     hang: IncidentHang | None = None
     """Set where workers of this node were taken for hung."""
+    hooks: Mapping[str, Mapping[str, object]] = {}
+    """What hooks of this node say, by their names."""
 
 
 def build_incident(

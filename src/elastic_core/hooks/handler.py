@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
+from elastic_core.hooks.handle import RunHandle
 from elastic_core.messages import (
     AgentStarted,
     AgentStopped,
@@ -39,6 +40,8 @@ class AgentHook:
     """What it does beside observing; an answer without its power is an error of the hook's."""
 
     settings: HookSettings
+    run: RunHandle
+    """The run's handle, set before `on_agent_started` where `powers` has `Power.RUN`; else there is none."""
 
     def __init__(self, settings: HookSettings) -> None:
         """Keep the settings."""

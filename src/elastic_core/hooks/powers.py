@@ -12,8 +12,9 @@ _OF_ALL: Final = frozenset({Power.LAUNCHES, Power.REFUSAL})
 _METHODS: Final[Mapping[Power, tuple[str, ...]]] = {
     Power.LAUNCHES: ("on_workers_starting",),
     Power.REFUSAL: ("on_joining", "on_workers_starting"),
+    Power.RUN: (),
 }
-"""Where each power is used: one of these methods."""
+"""Where each power is used: one of these methods; empty: anywhere."""
 
 
 def powers_of(cls: type[AgentHook]) -> frozenset[Power]:
@@ -35,6 +36,6 @@ def fault_of_powers(version: object, declared: object, moments: frozenset[str]) 
     if declared and (type(version) is not int or version < DECLARED_FROM):
         return f"states powers with api_version {version!r}; {DECLARED_FROM} is needed"
     for power in sorted(declared):
-        if not moments & frozenset(_METHODS[power]):
+        if _METHODS[power] and not moments & frozenset(_METHODS[power]):
             return f"states the power {power.value!r} and has no {' or '.join(_METHODS[power])}"
     return ""

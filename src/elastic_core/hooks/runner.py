@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final, TypeGuard
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.hooks.handle import HookHandle, RunActions
 from elastic_core.hooks.handler import AgentHook
 from elastic_core.hooks.launches import CheckedChanges
 from elastic_core.hooks.powers import powers_of
@@ -25,6 +26,7 @@ from elastic_core.messages import (
     WorkersStarting,
     WorkersStopping,
 )
+from elastic_core.reports import RunningWorker
 from elastic_core.types import AddEnvironment, LaunchChange, Launches, Power, Record, Refuse, merged_changes
 
 METHODS: Final[Mapping[type, str]] = {
@@ -87,16 +89,38 @@ class _Member:
 
 
 class _Task:
-    """One moment on its way through the observers, with what they have answered so far."""
+    """One moment on its way through the observers, with what they have answered so far; or a call that one of them set.
 
-    def __init__(self, moment: Moment, members: Sequence[_Member], answer: "Callable[[_Task], None] | None") -> None:
+    Args:
+        moment: What has come; None: a call of a hook's own.
+        members: Those to call.
+        answer: Takes the task when all have answered; None: nobody waits for it.
+        call: The hook's own.
+    """
+
+    def __init__(
+        self,
+        moment: Moment | None,
+        members: Sequence[_Member],
+        answer: "Callable[[_Task], None] | None" = None,
+        call: Callable[[], None] = lambda: None,
+    ) -> None:
         self.moment = moment
-        self.method = METHODS[type(moment)]
+        self.method = "a call that it had set" if moment is None else METHODS[type(moment)]
         self.waiting = deque(members)
         self.answer = answer
+        self._call = call
         self.changes: dict[int, LaunchChange] = {}
         self.refusal: Refuse | None = None
         self.refused_by = ""
+
+    def takes(self, member: _Member) -> bool:
+        """Return whether a hook is to be called."""
+        return not member.abandoned if self.moment is None else member.takes(self.method)
+
+    def make(self, member: _Member) -> object:
+        """Call a hook. Threading: the hooks'."""
+        return self._call() if self.moment is None else getattr(member.named.hook, self.method)(self.moment)
 
 
 class HookRunner:
@@ -121,6 +145,7 @@ class HookRunner:
         log: Callable[[str], None],
         deadline_s: float = 5.0,
         clock: Clock = SYSTEM_CLOCK,
+        actions: RunActions | None = None,
     ) -> None:
         """Bind the observers; no thread is started.
 
@@ -131,6 +156,7 @@ class HookRunner:
             log: Takes one line for people.
             deadline_s: How long one call of one hook may take.
             clock: Measures the calls.
+            actions: Does what hooks with the run's handle ask for; None: none gets one.
         """
         self._members = [_Member(named) for named in hooks]
         self._post = post
@@ -151,6 +177,36 @@ class HookRunner:
         self._lines: deque[str] = deque()
         self._watched = False
         """A timer is pending; reactor's thread only."""
+        self._workers: tuple[RunningWorker, ...] = ()
+        """Replaced on the reactor's thread, read on any."""
+        if actions is not None:
+            for member in self._members:
+                if Power.RUN in member.powers:
+                    member.named.hook.run = self._handle(member, actions)
+
+    def _handle(self, member: _Member, actions: RunActions) -> HookHandle:
+        def post(call: Callable[[], None]) -> None:
+            self._post(lambda: None if self._closing or member.abandoned else call())
+
+        return HookHandle(
+            member.named.name,
+            actions,
+            post=post,
+            call_later=self._call_later,
+            call=lambda call: self._put(_Task(None, [member], call=call)),
+            workers=lambda: self._workers,
+        )
+
+    def _note_workers(self, moment: Moment) -> None:
+        """Keep who runs, for hooks that ask."""
+        if isinstance(moment, WorkersStarted):
+            pids = enumerate(moment.pids)
+            self._workers = tuple(
+                RunningWorker(local_rank=rank, global_rank=moment.round.global_rank(rank), pid=pid)
+                for rank, pid in pids
+            )
+        elif isinstance(moment, WorkerEnded):
+            self._workers = tuple(each for each in self._workers if each.local_rank != moment.exit.local_rank)
 
     # --- on the reactor's thread
 
@@ -204,11 +260,15 @@ class HookRunner:
         self._flush()
 
     def _enqueue(self, moment: Moment, answer: Callable[[_Task], None] | None) -> None:
+        self._note_workers(moment)
         with self._changed:
             members = [member for member in self._members if member.takes(METHODS[type(moment)])]
-            task = _Task(moment, members, answer)
-            queued = bool(members) and not self._closing
-            if queued and answer is None and len(self._tasks) >= MOST_WAITING:
+        self._put(_Task(moment, members, answer))
+
+    def _put(self, task: _Task) -> None:
+        with self._changed:
+            queued = bool(task.waiting) and not self._closing
+            if queued and task.answer is None and len(self._tasks) >= MOST_WAITING:
                 self._left_out += 1
                 return
             if queued:
@@ -217,8 +277,8 @@ class HookRunner:
         if queued:
             self._staff()
             self._watch()
-        elif answer is not None:
-            answer(task)
+        elif task.answer is not None:
+            task.answer(task)
 
     def _staff(self) -> None:
         """See to it that there is a thread."""
@@ -290,9 +350,7 @@ class HookRunner:
         return not late
 
     def _skip_rest(self) -> None:
-        untold = sorted(
-            {member.named.name for task in self._tasks for member in task.waiting if member.takes(task.method)}
-        )
+        untold = sorted({member.named.name for task in self._tasks for member in task.waiting if task.takes(member)})
         if untold:
             self._lines.append(f"hooks {', '.join(untold)}: not told of the end, the others took too long")
         self._tasks.clear()
@@ -312,7 +370,7 @@ class HookRunner:
             task, member = call
             fault, answer = "", None
             try:
-                answer = getattr(member.named.hook, task.method)(task.moment)
+                answer = task.make(member)
             except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: all that it raises is told
                 fault = f"raised {type(err).__name__}: {' '.join(str(err).split())}"
             self._settle(shift, task, member, answer, fault)
@@ -336,7 +394,7 @@ class HookRunner:
     def _finish_tasks(self) -> None:
         while self._tasks:
             task = self._tasks[0]
-            while task.waiting and not task.waiting[0].takes(task.method):
+            while task.waiting and not task.takes(task.waiting[0]):
                 task.waiting.popleft()
             if task.waiting and task.refusal is None:
                 return

@@ -3,13 +3,13 @@
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from elastic_core.agent.watch.hang_report import HangReport
+from elastic_core.agent.machine.steps import without_workers
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.encoding import encode_json
 from elastic_core.failure.classify import TIMED_SOURCES, is_timed, judge
@@ -23,9 +23,10 @@ from elastic_core.failure.incident import (
     to_failure,
 )
 from elastic_core.failure.report import NO_ID, render, render_attempt, render_elsewhere
-from elastic_core.launcher.hang import Hang
 from elastic_core.launcher.plan import WorkerPaths
+from elastic_core.launcher.reported import Reported
 from elastic_core.options.settings import RunSettings
+from elastic_core.reports import FailureReport
 from elastic_core.rundir.incident_files import INCIDENT_FILE, IncidentFiles
 from elastic_core.types import (
     Decision,
@@ -92,14 +93,16 @@ class IncidentReporter:
         self._examined: Incident | None = None
         self._decided_s = 0.0
         self._before_restart: Incident | None = None
-        self._hang: Hang | None = None
+        self._reported: Reported | None = None
+        self.hook_fields: dict[str, dict[str, object]] = {}
+        """What hooks publish, by their names."""
         self.failed_workers: tuple[FailedWorker, ...] = ()
 
     def begin_round(self, paths: dict[int, WorkerPaths], restart_count: int) -> None:
         """Take the files that the round's workers will leave, and how often the run was restarted before."""
         self._paths = paths
         self._restarts = self._restarts_before = restart_count
-        self._hang = None
+        self._reported = None
         self._judged = {}
 
     def move(self, run_dir: Path) -> None:
@@ -136,11 +139,15 @@ class IncidentReporter:
         self._examined, self.failed_workers = incident, evidence.failed
         return to_failure(incident, at_s=0.0, uptime_s=0.0)
 
-    def hung(self, round_: Round, report: HangReport) -> Failure:
-        """Take a hang for the first cause, and return it as a failure that is not yet placed in time."""
-        self._hang = Hang(report, now_ns=self._clock.wall_ns(), now_s=self._clock.monotonic_s())
+    def reported(self, round_: Round, report: FailureReport, pids: Mapping[int, int], *, uptime_s: float) -> Failure:
+        """Take a report for the first cause, and return it as a failure that is not yet placed in time."""
+        now_ns, now_s = self._clock.wall_ns(), self._clock.monotonic_s()
+        self._reported = Reported(report, round_, pids, now_ns=now_ns, now_s=now_s, uptime_s=uptime_s)
+        if not self._reported.blamed:
+            failure = without_workers(report.summary, report.failure_class, round_.index)
+            return replace(failure, retryable=report.retryable)
         failure = self.examine(round_, (), self._restarts)
-        return replace(failure, node_id="", uptime_s=report.uptime_s)
+        return replace(failure, node_id="", uptime_s=uptime_s)
 
     def report(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int, *, ordered_s: float) -> NodeReport:
         """Return what the exits left, for a decision about the whole run.
@@ -182,11 +189,11 @@ class IncidentReporter:
     def _gather(self, exits: Iterable[WorkerExit]) -> Evidence:
         failed, finished = [], 0
         ends = {exit.local_rank: exit for exit in exits}
-        if self._hang is not None:
-            for rank in self._hang.blamed:  # whether or not they have ended since
-                exit = ends.pop(rank, None) or self._hang.exit_of(rank)
-                hung = self._hang.worker(rank, exit, self._logs_of(rank))
-                failed.append(self._failed_before(exit) or hung)
+        if self._reported is not None:
+            for rank in self._reported.blamed:  # whether or not they have ended since
+                exit = ends.pop(rank, None) or self._reported.exit_of(rank)
+                blamed = self._reported.worker(rank, exit, self._logs_of(rank))
+                failed.append(self._failed_before(exit) or blamed)
         for exit in ends.values():
             if exit.code == 0 and exit.stop_signal is None:
                 finished += 1
@@ -252,11 +259,13 @@ class IncidentReporter:
             node_count=round_.node_count,
             decision=decision,
         )
-        if self._hang is None:
+        incident = replace(incident, hooks=self._fields())
+        reported = self._reported
+        if reported is None:
             return incident
-        retryable = incident.retryable and not self._hang.for_good
-        told = self._hang.record if incident.failure_class is FailureClass.HANG else None
-        return replace(incident, hang=told, retryable=retryable)
+        retryable = incident.retryable and not reported.for_good
+        hang = reported.record if incident.failure_class is FailureClass.HANG else None
+        return replace(incident, hang=hang, retryable=retryable)
 
     # --- decisions
 
@@ -269,7 +278,7 @@ class IncidentReporter:
             return
         incident = self._examined_or_launcher(failure)
         if isinstance(decision, Ignore):
-            rank, self._hang = failure.global_rank, None
+            rank, self._reported = failure.global_rank, None
             self._notice(f"rank {rank} failed: {failure.summary}; the others go on without it")
             return
         self._restarts += 1
@@ -317,7 +326,14 @@ class IncidentReporter:
             restart_count=self._restarts,
             decision=decision,
         )
-        return replace(incident, source="worker", elsewhere_rank=failure.global_rank) if elsewhere else incident
+        if elsewhere:
+            return replace(incident, source="worker", elsewhere_rank=failure.global_rank)
+        return replace(incident, hooks=self._fields())
+
+    def _fields(self) -> dict[str, dict[str, object]]:
+        """Return what hooks say of themselves, and of the failure that one of them has reported."""
+        own = {} if self._reported is None or not self._reported.fields else {"failure": self._reported.fields}
+        return {**self.hook_fields, **own}
 
     # --- the record
 
@@ -391,7 +407,9 @@ class IncidentReporter:
         if first is None:
             return incident
         phases = IncidentPhases(
-            detect_s=max(0.0, (first.exited_ns - first.at_ns) / 1e9) if self._hang is None else self._hang.detect_s,
+            detect_s=max(0.0, (first.exited_ns - first.at_ns) / 1e9)
+            if self._reported is None
+            else self._reported.detect_s,
             stop_s=self._clock.monotonic_s() - self._decided_s,
         )
         return replace(incident, phases=phases)

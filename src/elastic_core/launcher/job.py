@@ -27,6 +27,7 @@ from elastic_core.launcher.brought import NOTHING, Brought
 from elastic_core.launcher.control import AgentControl
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
 from elastic_core.launcher.health import HealthChecking, LoopPulse
+from elastic_core.launcher.hook_actions import HookActions
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.observers import choose_observers
 from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_plan
@@ -279,7 +280,10 @@ class _Job:
                 blame=self._blame(),
             )
         )
-        runner = HookRunner(hooks, post=reactor.post, call_later=reactor.call_later, log=notice)
+        actions = HookActions(
+            reporter=self._reporter, status=self._status, control=lambda: self._control, round_=lambda: self._round
+        )
+        runner = HookRunner(hooks, post=reactor.post, call_later=reactor.call_later, log=notice, actions=actions)
         if self._outcome is not None:
             feed.subscribe(self._outcome.observe)
         for observer in (self._status.observe, self._observers.observe, runner.observe):

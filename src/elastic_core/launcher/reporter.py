@@ -1,11 +1,12 @@
 """The voice of a run. What it takes to speak of failures is loaded once the workers run."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.options.settings import RunSettings
+from elastic_core.reports import FailureReport
 from elastic_core.types import (
     Decision,
     FailedWorker,
@@ -48,6 +49,8 @@ class RunReporter:
         """What ended the run; None: nothing that was recorded."""
         self._paths: dict[int, WorkerPaths] = {}
         self._restarts = 0
+        self.hook_fields: dict[str, dict[str, object]] = {}
+        """What hooks publish, by their names: in the incidents to come."""
 
     def move(self, run_dir: Path) -> None:
         """Take another run directory: the one before has gone."""
@@ -79,6 +82,7 @@ class RunReporter:
 
             self._made = IncidentReporter(self._settings, run_dir=self._run_dir, node_id=self._node_id, line=self._line)
             self._made.restore, self._made.disk = self.restore, self.disk
+            self._made.hook_fields = self.hook_fields
             self._made.begin_round(self._paths, self._restarts)
         return self._made
 
@@ -99,9 +103,16 @@ class RunReporter:
         """Read what the exits left, and return the first cause."""
         return self._incidents().examine(round_, exits, restart_count)
 
+    def reported(self, round_: Round, report: FailureReport, pids: Mapping[int, int], *, uptime_s: float) -> Failure:
+        """Take a report for the first cause, and return it as a failure that is not yet placed in time."""
+        return self._incidents().reported(round_, report, pids, uptime_s=uptime_s)
+
     def hung(self, round_: Round, report: "HangReport") -> Failure:
         """Take a hang for the first cause, and return it as a failure that is not yet placed in time."""
-        return self._incidents().hung(round_, report)
+        from elastic_core.agent.watch.hang_evidence import failure_report
+
+        pids = {rank.local_rank: rank.pid for rank in report.ranks}
+        return self.reported(round_, failure_report(report), pids, uptime_s=report.uptime_s)
 
     def report(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int, *, ordered_s: float) -> NodeReport:
         """Return what the exits left, for a decision about the whole run."""

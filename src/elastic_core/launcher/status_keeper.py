@@ -75,6 +75,7 @@ class StatusKeeper:
         self.workers: Workers | None = None
         """Set once they can be asked."""
         self._control = ""
+        self._hook_fields: dict[str, dict[str, object]] = {}
 
     def move(self, run_dir: Path) -> None:
         """Take another run directory: the one before has gone."""
@@ -114,6 +115,11 @@ class StatusKeeper:
             running = state.running
         if running is not None:
             self._round, self._done = running.round, running.done
+        self._mark()
+
+    def publish(self, fields: dict[str, dict[str, object]]) -> None:
+        """Take what hooks say of themselves, by their names."""
+        self._hook_fields = dict(fields)
         self._mark()
 
     def _set_trouble(self, text: str) -> None:
@@ -198,6 +204,7 @@ class StatusKeeper:
             last_incident=self._last_incident(),
             trouble=self._trouble,
             trouble_since_ns=self._trouble_ns,
+            hooks=self._hook_fields,
             end=end,
             written_ns=self._clock.wall_ns(),
         )

@@ -3,7 +3,7 @@
 import _thread
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -94,6 +94,8 @@ class AgentStatus(Record, frozen=True, kw_only=True):
     """The path of its file; empty: there was none."""
     trouble: str = ""
     trouble_since_ns: int = 0
+    hooks: Mapping[str, Mapping[str, object]] = {}
+    """What hooks say of themselves, by their names."""
     end: EndStatus | None = None
     written_ns: int = 0
 

@@ -1,0 +1,164 @@
+"""The run's handle: what a hook with the power `run` may ask and know, from any thread."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from elastic_core.reports import FailureReport, FieldValue, RunningWorker, WorkerStack
+
+StacksTaken = Callable[[Mapping[int, WorkerStack]], None]
+
+
+class RunTimer(Protocol):
+    """A call that is due later."""
+
+    def cancel(self) -> None:
+        """Forget it, unless it has been made; idempotent."""
+        ...
+
+
+class RunHandle(Protocol):
+    """The run as a hook has it: `self.run`, from `on_agent_started` on.
+
+    Nothing here blocks, waits or raises: what is asked is done by the agent, soon, if it still makes sense then, and
+    nothing once the run is over or the hook is off. Threading: any.
+    """
+
+    def workers(self) -> tuple[RunningWorker, ...]:
+        """Return this node's workers that run, by local rank."""
+        ...
+
+    def report(self, report: FailureReport) -> None:
+        """Report a failure of workers, or of this node, as if it had been seen by the agent: the policy decides.
+
+        Left alone while something else is being decided, or workers don't run: what is still true is reported again.
+        """
+        ...
+
+    def ask_restart(self, reason: str) -> None:
+        """Have all workers of the run started again; no restart is counted."""
+        ...
+
+    def ask_drain(self, reason: str, *, grace_s: float | None = None) -> None:
+        """Have this node stop its workers and leave, as SIGTERM does; `grace_s`: how long they have, None: as set."""
+        ...
+
+    def notice(self, text: str) -> None:
+        """Show people one line."""
+        ...
+
+    def publish(self, fields: Mapping[str, FieldValue]) -> None:
+        """Set what is said of the hook in `status.json`, and in the incidents of this node, under its name."""
+        ...
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> RunTimer:
+        """Make a call after so many seconds, on the thread of the hooks, within their deadline."""
+        ...
+
+    def stacks(self, on_taken: StacksTaken) -> None:
+        """Have the Python stacks of this node's workers taken; the answer, by local rank, comes as calls later do."""
+        ...
+
+
+class RunActions(Protocol):
+    """What the agent does for hooks. Threading: the supervisor's."""
+
+    def report(self, report: FailureReport) -> None:
+        """Take a failure."""
+        ...
+
+    def restart(self, reason: str) -> None:
+        """Restart all workers."""
+        ...
+
+    def drain(self, reason: str, grace_s: float | None) -> None:
+        """Stop this node."""
+        ...
+
+    def notice(self, text: str) -> None:
+        """Print a line."""
+        ...
+
+    def publish(self, hook: str, fields: Mapping[str, FieldValue]) -> None:
+        """Keep a hook's fields."""
+        ...
+
+    def stacks(self, on_taken: StacksTaken) -> None:
+        """Take stacks, and hand them over."""
+        ...
+
+
+class HookHandle:
+    """One hook's handle.
+
+    Args:
+        name: The hook's.
+        actions: Does what is asked.
+        post: Runs a callback on the supervisor's thread, unless the run is over or the hook is off.
+        call_later: Runs a callback on the supervisor's thread after so many seconds.
+        call: Has a call of the hook's made on the thread of the hooks. Threading: the supervisor's.
+        workers: Returns those that run. Threading: any.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        actions: RunActions,
+        *,
+        post: Callable[[Callable[[], None]], None],
+        call_later: Callable[[float, Callable[[], None]], object],
+        call: Callable[[Callable[[], None]], None],
+        workers: Callable[[], tuple[RunningWorker, ...]],
+    ) -> None:
+        self._name = name
+        self._actions = actions
+        self._post = post
+        self._call_later = call_later
+        self._call = call
+        self.workers = workers
+
+    def report(self, report: FailureReport) -> None:
+        """Report a failure."""
+        self._post(lambda: self._actions.report(report))
+
+    def ask_restart(self, reason: str) -> None:
+        """Ask for a restart."""
+        self._post(lambda: self._actions.restart(f"hook {self._name!r} asks for a restart ({reason})"))
+
+    def ask_drain(self, reason: str, *, grace_s: float | None = None) -> None:
+        """Ask for a drain."""
+        self._post(lambda: self._actions.drain(f"hook {self._name!r} asks this node to leave: {reason}", grace_s))
+
+    def notice(self, text: str) -> None:
+        """Show a line."""
+        self._post(lambda: self._actions.notice(f"{self._name}: {' '.join(text.split())}"))
+
+    def publish(self, fields: Mapping[str, FieldValue]) -> None:
+        """Keep fields."""
+        kept = dict(fields)
+        self._post(lambda: self._actions.publish(self._name, kept))
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> RunTimer:
+        """Make a call later."""
+        later = _Later(call)
+        self._post(lambda: self._start(later, delay_s))
+        return later
+
+    def _start(self, later: "_Later", delay_s: float) -> None:
+        self._call_later(max(0.0, delay_s), lambda: None if later.cancelled else self._call(later.make))
+
+    def stacks(self, on_taken: StacksTaken) -> None:
+        """Have stacks taken."""
+        self._post(lambda: self._actions.stacks(lambda found: self._call(lambda: on_taken(found))))
+
+
+class _Later:
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def make(self) -> None:
+        if not self.cancelled:
+            self._call()

@@ -1,0 +1,83 @@
+"""What a failure that a hook has reported becomes: the evidence of the workers to blame."""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from msgspec.structs import replace
+
+from elastic_core.failure.incident import IncidentHang
+from elastic_core.reports import FailureReport, WorkerFault
+from elastic_core.types import FailedWorker, Origin, Round, WorkerExit
+
+
+class Reported:
+    """One report, as the evidence of the workers that it blames.
+
+    Args:
+        report: What was reported.
+        round_: The round whose workers run.
+        pids: Theirs, by local rank.
+        now_ns: When, in nanoseconds since the Unix epoch.
+        now_s: The same in monotonic seconds.
+        uptime_s: How long the workers have run.
+    """
+
+    def __init__(
+        self,
+        report: FailureReport,
+        round_: Round,
+        pids: Mapping[int, int],
+        *,
+        now_ns: int,
+        now_s: float,
+        uptime_s: float,
+    ) -> None:
+        self._report = report
+        self._round = round_
+        self._faults: dict[int, WorkerFault] = {fault.local_rank: fault for fault in report.workers}
+        self._pids = pids
+        self._now_ns, self._now_s = now_ns, now_s
+        self.uptime_s = uptime_s
+        self.blamed = tuple(rank for rank in self._faults if rank in pids)
+        self.for_good = not report.retryable
+        self.failure_class = report.failure_class
+        self.record = _hang(report.fields.get("hang"))
+        self.fields = {name: value for name, value in report.fields.items() if name != "hang"}
+
+    @property
+    def detect_s(self) -> float:
+        """How long it took from when the first was seen well to now."""
+        return self._faults[self.blamed[0]].quiet_s if self.blamed else 0.0
+
+    def exit_of(self, local_rank: int) -> WorkerExit:
+        """Return the end of a worker that has not ended yet, as if it were now."""
+        return WorkerExit(
+            local_rank=local_rank,
+            global_rank=self._round.global_rank(local_rank),
+            pid=self._pids[local_rank],
+            code=0,
+            at_s=self._now_s,
+            at_ns=self._now_ns,
+            runtime_s=self.uptime_s,
+        )
+
+    def worker(self, local_rank: int, exit: WorkerExit, log_paths: Iterable[str]) -> FailedWorker:
+        """Return the part of a worker that is to blame: it failed when it was last seen well."""
+        fault = self._faults[local_rank]
+        at_ns = self._now_ns - int(fault.quiet_s * 1e9)
+        return FailedWorker(
+            exit=exit,
+            origin=Origin.INTRINSIC,
+            failure_class=self._report.failure_class,
+            summary=self._report.summary,
+            at_ns=at_ns,
+            error=None if fault.error is None else replace(fault.error, timestamp_ns=fault.error.timestamp_ns or at_ns),
+            log_paths=tuple(log_paths),
+        )
+
+
+def _hang(field: object) -> IncidentHang | None:
+    try:
+        return None if field is None else msgspec.convert(field, IncidentHang, from_attributes=True)
+    except msgspec.ValidationError:  # of another shape: the summary has to do
+        return None

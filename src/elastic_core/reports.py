@@ -1,0 +1,47 @@
+"""What a hook says and knows of a run through its handle: failures that it has found, and workers that run."""
+
+from collections.abc import Mapping
+
+from elastic_core.types import ErrorRecord, FailureClass, Record
+
+FieldValue = str | int | float | bool | None
+
+
+class RunningWorker(Record, frozen=True, kw_only=True):
+    """One worker of this node that runs."""
+
+    local_rank: int
+    global_rank: int
+    pid: int
+
+
+class WorkerFault(Record, frozen=True, kw_only=True):
+    """One worker that is to blame for a failure, while it still runs.
+
+    `quiet_s`: how long ago it was last seen well, which is when it failed. `error`: what is known of where it stands.
+    """
+
+    local_rank: int
+    quiet_s: float = 0.0
+    error: ErrorRecord | None = None
+
+
+class FailureReport(Record, frozen=True, kw_only=True):
+    """A failure that a hook has found while workers run, with its evidence.
+
+    `workers` are those to blame, the first cause in front; empty: this node is. Not `retryable`: another try on this
+    node would meet the same. `fields` are for the incident; `hang` among them has the shape that incident.json has.
+    """
+
+    summary: str
+    failure_class: FailureClass = FailureClass.HEALTH_CHECK
+    workers: tuple[WorkerFault, ...] = ()
+    retryable: bool = True
+    fields: Mapping[str, object] = {}
+
+
+class WorkerStack(Record, frozen=True, kw_only=True):
+    """The Python stacks of one worker as text, all threads; empty: it did not answer. `source`: who has written it."""
+
+    text: str = ""
+    source: str = ""

@@ -1,0 +1,139 @@
+"""Hooks with the run's handle, in real runs: they report, ask, know, publish, and are called later."""
+
+import json
+
+import pytest
+
+from support import wait_for
+
+HOOK = """
+import os, json
+from elastic_core.api import AgentHook, ErrorRecord, FailureClass, FailureReport, Power, RunOption, WorkerFault
+
+ACT = RunOption(name="act", hook="acme_act:Act", help="What to do.")
+
+class Act(AgentHook):
+    api_version = 2
+    powers = frozenset({Power.RUN})
+    options = (ACT,)
+    rounds = 0
+
+    def on_agent_started(self, event):
+        assert self.run.workers() == ()
+        self.run.publish({"temperature": 41.5, "gpu": "ok"})
+        self.run.call_later(0.0, lambda: self.run.notice("a call of its own"))
+        self.run.call_later(0.0, lambda: 1 / 0)
+        self.run.call_later(0.0, lambda: self.run.notice("never")).cancel()
+
+    def on_workers_started(self, event):
+        self.rounds += 1
+        if self.rounds == 1:
+            assert [worker.pid for worker in self.run.workers()] == list(event.pids)
+            self.run.call_later(0.1, self.act)
+
+    def act(self):
+        if not os.path.exists(os.environ["READY"]):
+            self.run.call_later(0.05, self.act)
+            return
+        getattr(self, self.settings.options["act"])()
+
+    def worker(self):
+        error = ErrorRecord(source="acme", type="Stale", message="old", timestamp_ns=0,
+                            frames=(("train.py", 3, "step", ""),))
+        report = FailureReport(summary="rank 1 is stale", failure_class=FailureClass.HANG, fields={"age": 7},
+                               workers=(WorkerFault(local_rank=1, quiet_s=2.0, error=error),))
+        self.run.report(report)
+        self.run.report(report)
+
+    def node(self):
+        self.run.report(FailureReport(summary="GPU 3 fell off the bus", retryable=False))
+
+    def restart(self):
+        self.run.ask_restart("new data")
+
+    def drain(self):
+        self.run.ask_drain("the switch is to be replaced", grace_s=1)
+
+    def stacks(self):
+        def taken(found):
+            text = {rank: "wait_here" in stack.text for rank, stack in found.items()}
+            self.run.notice(f"stacks {sorted(text.items())}")
+            self.run.ask_drain("seen")
+        self.run.stacks(taken)
+
+    def on_agent_stopped(self, event):
+        self.run.notice("after the end")
+"""
+SCRIPT = """
+import os, time
+def wait_here():
+    if os.environ["RANK"] == "0":
+        open(os.environ["READY"], "w").close()
+    time.sleep(60)
+if os.environ["ELASTIC_ROUND"] == "0":
+    wait_here()
+"""
+
+
+@pytest.fixture
+def run(elastic, script, tmp_path, monkeypatch):
+    info = tmp_path / "acme_act-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-act\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[elastic_core.options]\nact = acme_act:ACT\n")
+    (tmp_path / "acme_act.py").write_text(HOOK)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("READY", str(tmp_path / "ready"))
+
+    def run(act, *options):
+        return elastic("--nproc-per-node", "2", "--run-dir", tmp_path / "run", "--act", act, *options, script(SCRIPT))
+
+    return run
+
+
+def test_a_worker_that_a_hook_reports_is_the_first_cause(run, tmp_path):
+    agent = run("worker", "--max-restarts", "1")
+    assert agent.wait(40) == 0, agent.err
+    assert "elastic: act: a call of its own" in agent.err
+    assert "act: never" not in agent.err
+    assert "hook 'act' (acme-act 1): a call that it had set raised ZeroDivisionError: division by zero" in agent.err
+    incident = json.loads((tmp_path / "run" / "incident.json").read_text())
+    first = incident["first"]
+    assert (incident["failure_class"], incident["summary"]) == ("hang", "rank 1 is stale")
+    assert (first["global_rank"], first["exception"]["type"], incident["restart_count"]) == (1, "Stale", 0)
+    assert incident["hooks"] == {"act": {"temperature": 41.5, "gpu": "ok"}, "failure": {"age": 7}}
+    assert incident["phases"]["detect_s"] == 2.0
+
+
+def test_a_node_that_a_hook_reports_fails_the_run(run, tmp_path):
+    agent = run("node")
+    assert agent.wait(40) == 1, agent.err
+    incident = json.loads((tmp_path / "run" / "incident.json").read_text())
+    assert (incident["failure_class"], incident["summary"]) == ("health check", "GPU 3 fell off the bus")
+    assert (incident["first"], incident["source"], incident["hooks"]["act"]["gpu"]) == (None, "launcher", "ok")
+
+
+def test_a_restart_that_a_hook_asks_for_costs_nothing(run):
+    agent = run("restart")
+    assert agent.wait(40) == 0, agent.err
+    assert "round 0 is over: hook 'act' asks for a restart (new data)" in agent.err
+
+
+def test_a_drain_that_a_hook_asks_for(run):
+    agent = run("drain")
+    assert agent.wait(40) == 143, agent.err
+    assert "elastic: hook 'act' asks this node to leave: the switch is to be replaced" in agent.err
+    assert "after the end" not in agent.err
+
+
+def test_stacks_of_the_workers(run):
+    agent = run("stacks")
+    assert agent.wait(40) == 143, agent.err
+    assert "elastic: act: stacks [(0, True), (1, True)]" in agent.err
+
+
+def test_the_status_has_what_a_hook_publishes(run, tmp_path):
+    run("nothing", "--no-control-plane")
+    status = tmp_path / "run" / "status.json"
+    wait_for(lambda: status.exists() and json.loads(status.read_text())["hooks"])
+    assert json.loads(status.read_text())["hooks"] == {"act": {"temperature": 41.5, "gpu": "ok"}}
