@@ -21,10 +21,11 @@ from elastic_core.metrics.table import FAMILIES
 from elastic_core.options.hook_options import all_rows
 from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.options.table import OPTIONS, OptionRow, Section
+from elastic_core.options.worker_options import WorkerSettings
 from elastic_core.plugins.loading import BASES
 from elastic_core.plugins.missing import KINDS
 from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS
-from elastic_core.types import FailureClass, OptionSpec, Round
+from elastic_core.types import FailureClass, OptionSpec, RendezvousSettings, Round
 from elastic_policy_rules import schema
 from elastic_policy_rules.values import CLASS_NAMES
 from elastic_rdzv_etcd.store import EtcdStore
@@ -161,9 +162,9 @@ def worker_variables() -> str:
 def worker_variable_names() -> list[str]:
     """Return the names that a worker's environment really gets, whatever the options."""
     entrypoint = Entrypoint(argv=("python", "train.py"), name="train.py")
-    bare = RunSettings(entrypoint=entrypoint, run_id="run")
+    bare = RunSettings(entrypoint=entrypoint, nodes=RendezvousSettings(run_id="run"))
     names: dict[str, None] = {}
-    for settings in (bare, replace(bare, omp_threads=1, devices=("0",))):
+    for settings in (bare, replace(bare, workers=WorkerSettings(omp_threads=1, devices=("0",)))):
         paths = WorkerPaths(
             error_file="error.json",
             fault_file="fault.log",

@@ -216,12 +216,12 @@ class RunOption(OptionSpec, frozen=True, kw_only=True):
 class RendezvousSettings(Record, frozen=True, kw_only=True):
     """What a rendezvous plugin is built with. `options` holds its declared options, converted, defaults filled in."""
 
-    backend: str
     run_id: str
-    endpoint: str
-    min_nodes: int
-    max_nodes: int
-    local_world_size: int
+    backend: str = "local"
+    endpoint: str = ""
+    min_nodes: int = 1
+    max_nodes: int = 1
+    local_world_size: int = 1
     role: str = "default"
     node_id: str = ""
     node_rank: int | None = None

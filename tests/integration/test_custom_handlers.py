@@ -10,6 +10,7 @@ CUSTOM = """
 import sys
 from elastic_core.api import RendezvousHandler
 from elastic_core.options.settings import Entrypoint, RunSettings
+from elastic_core.types import PolicySettings, RendezvousSettings
 from elastic_core.launcher.job import run_job
 from elastic_core.rendezvous.registry import register
 
@@ -32,7 +33,8 @@ script = sys.argv[1]
 code = run_job(
     RunSettings(
         entrypoint=Entrypoint(argv=(sys.executable, "-u", script), name=script, script=script),
-        run_id="custom-run", rdzv_backend="custom", nproc_per_node=2, max_restarts=1,
+        nodes=RendezvousSettings(run_id="custom-run", backend="custom", local_world_size=2),
+        restarts=PolicySettings(name="intensity", max_restarts=1),
     ),
     own_process=False,
 )

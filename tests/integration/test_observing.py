@@ -247,6 +247,7 @@ LIBRARY = """
 import sys, threading
 from elastic_core import events, metrics
 from elastic_core.options.settings import Entrypoint, RunSettings
+from elastic_core.types import RendezvousSettings
 from elastic_core.launcher.job import run_job
 
 class Mine(metrics.MetricHandler):
@@ -261,7 +262,8 @@ class MyEvents(events.EventHandler):
 
 metrics.configure(Mine(), group="torchelastic")
 events.configure(MyEvents())
-settings = RunSettings(entrypoint=Entrypoint(argv=(sys.executable, "-c", ""), name="x"), run_id="r")
+entrypoint = Entrypoint(argv=(sys.executable, "-c", ""), name="x")
+settings = RunSettings(entrypoint=entrypoint, nodes=RendezvousSettings(run_id="r"))
 assert run_job(settings, own_process=False) == 0
 assert "workers.default.run_total" in Mine.names, Mine.names
 assert not [name for name in Mine.names if name.startswith("elastic_")]  # the group has no handler

@@ -417,8 +417,8 @@ def test_a_launch_config_says_where_metrics_and_events_go():
         event_log_handler="console",
     )
     settings = settings_of_config(config, Entrypoint(argv=("t.py",), name="t.py"))
-    assert (settings.metrics_handlers, settings.event_log_handler) == (("console",), "console")
-    assert (settings.metrics_host, settings.metrics_port) == ("0.0.0.0", 9400)
+    assert (settings.observing.metrics_handlers, settings.observing.event_log_handler) == (("console",), "console")
+    assert (settings.observing.metrics_host, settings.observing.metrics_port) == ("0.0.0.0", 9400)
 
 
 def test_the_reference_names_all_that_is_published():

@@ -42,7 +42,7 @@ def test_the_jobs_exit_code_is_ours(job, script):
     job.outcome = 42
     assert main(["run", "--max-restarts", "2", script, "--max-restarts", "9"]) == 42
     (settings,) = job.seen
-    assert settings.max_restarts == 2
+    assert settings.restarts.max_restarts == 2
     assert settings.entrypoint.argv[-2:] == ("--max-restarts", "9")
     assert run_main([script]) == 42
 

@@ -65,32 +65,44 @@ def test_defaults_are_torchruns(run, script):
     resolution = run()
     settings = resolution.settings
     assert settings.entrypoint.argv == (sys.executable, "-u", script)
-    assert (settings.min_nodes, settings.max_nodes, settings.nproc_per_node) == (1, 1, 1)
-    assert (settings.max_restarts, settings.monitor_interval_s, settings.shutdown_timeout_s) == (0, 0.1, 30.0)
-    assert (settings.redirects, settings.tee, settings.role, settings.log_dir) == ("0", "0", "default", None)
-    assert settings.signals_to_handle == ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+    assert (settings.nodes.min_nodes, settings.nodes.max_nodes, settings.nodes.local_world_size) == (1, 1, 1)
+    assert (settings.restarts.max_restarts, settings.nodes.monitor_interval_s, settings.stops.shutdown_timeout_s) == (
+        0,
+        0.1,
+        30.0,
+    )
+    assert (settings.output.redirects, settings.output.tee, settings.nodes.role, settings.output.log_dir) == (
+        "0",
+        "0",
+        "default",
+        None,
+    )
+    assert settings.stops.signals_to_handle == ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
     assert settings.notices == ()
-    assert resolution.origins["max_restarts"] == "default"
+    assert resolution.origins["restarts.max_restarts"] == "default"
 
 
 def test_command_line_beats_variable_beats_default(run):
     environ = {"PET_MAX_RESTARTS": "3", "PET_ROLE": "", "PET_NNODES": "1"}
     resolution = run(environ=environ, max_restarts="5")
-    assert resolution.settings.max_restarts == 5
-    assert resolution.origins["max_restarts"] == "flag --max-restarts"
-    assert resolution.origins["min_nodes"] == "env PET_NNODES"
-    assert (resolution.settings.role, resolution.origins["role"]) == ("default", "default")  # empty counts as unset
-    assert run(environ=environ).settings.max_restarts == 3
+    assert resolution.settings.restarts.max_restarts == 5
+    assert resolution.origins["restarts.max_restarts"] == "flag --max-restarts"
+    assert resolution.origins["nodes.min_nodes"] == "env PET_NNODES"
+    assert (resolution.settings.nodes.role, resolution.origins["nodes.role"]) == (
+        "default",
+        "default",
+    )  # empty counts as unset
+    assert run(environ=environ).settings.restarts.max_restarts == 3
 
 
 @pytest.mark.parametrize("text", ["1", "true", "YES", "on"])
 def test_flag_variables_take_words(run, text):
-    assert run(environ={"PET_STANDALONE": text}).origins["rdzv_backend"] == "env PET_STANDALONE"
+    assert run(environ={"PET_STANDALONE": text}).origins["nodes.backend"] == "env PET_STANDALONE"
 
 
 @pytest.mark.parametrize("text", ["0", "false", "No", ""])
 def test_flag_variables_take_words_for_no(run, text):
-    assert not run(environ={"PET_VIRTUAL_LOCAL_RANK": text}).settings.virtual_local_rank
+    assert not run(environ={"PET_VIRTUAL_LOCAL_RANK": text}).settings.workers.virtual_local_rank
 
 
 def test_bad_flag_variable_is_named(run):
@@ -147,6 +159,12 @@ def test_bad_stream_options_are_named(run, dest):
     assert refused(run, environ={f"PET_{dest.upper()}": "7:9"}).startswith(f"PET_{dest.upper()} '7:9'")
 
 
+def test_every_option_names_a_setting_that_there_is(run):
+    paths = {path for path, _ in run().values()}
+    assert {row.field for row in OPTIONS if row.field} <= paths
+    assert not [row.name for row in OPTIONS if row.read is not None and not row.field]
+
+
 def test_every_option_with_a_variable_has_a_pet_name():
     for row in OPTIONS:
         assert row.env == f"PET_{row.dest.upper()}" or row.dest in ("dry_run", "plugin", "timings")
@@ -157,16 +175,16 @@ def test_every_option_with_a_variable_has_a_pet_name():
 
 def test_one_node_is_local_with_a_fresh_id(run):
     first, second = run().settings, run().settings
-    assert (first.rdzv_backend, first.master_addr, first.master_port) == ("local", None, None)
-    assert first.run_id != second.run_id
+    assert (first.nodes.backend, first.nodes.master_addr, first.nodes.master_port) == ("local", None, None)
+    assert first.nodes.run_id != second.nodes.run_id
 
 
 def test_local_honours_the_master_address(run):
     settings = run(master_addr="[::1]", environ={"PET_MASTER_PORT": "29511"}).settings
-    assert (settings.rdzv_backend, settings.master_addr, settings.master_port) == ("local", "::1", 29511)
-    assert run(rdzv_endpoint="h:1234").settings.master_port == 1234
-    assert run(rdzv_endpoint="[fe80::1]:1234").settings.master_addr == "fe80::1"
-    assert run(rdzv_endpoint="localhost:0").settings.master_port is None
+    assert (settings.nodes.backend, settings.nodes.master_addr, settings.nodes.master_port) == ("local", "::1", 29511)
+    assert run(rdzv_endpoint="h:1234").settings.nodes.master_port == 1234
+    assert run(rdzv_endpoint="[fe80::1]:1234").settings.nodes.master_addr == "fe80::1"
+    assert run(rdzv_endpoint="localhost:0").settings.nodes.master_port is None
 
 
 @pytest.mark.parametrize("nnodes", ["1", "2"])
@@ -178,7 +196,7 @@ def test_a_url_without_its_backend_is_refused_and_not_shown(run, nnodes):
 
 def test_one_node_says_what_has_no_effect(run):
     settings = run(node_rank="1", rdzv_conf="timeout=9").settings
-    assert settings.rdzv_backend == "local"
+    assert settings.nodes.backend == "local"
     assert settings.notices == (
         "--node-rank without effect: there is one node",
         "--rdzv-conf without effect: one node needs no rendezvous",
@@ -187,8 +205,8 @@ def test_one_node_says_what_has_no_effect(run):
 
 def test_static_by_name_with_an_endpoint_stays_static(run):
     settings = run(rdzv_backend="static", rdzv_endpoint="h:29500").settings
-    assert (settings.rdzv_backend, settings.master_addr, settings.master_port) == ("static", "h", 29500)
-    assert run(rdzv_backend="static").settings.rdzv_backend == "local"
+    assert (settings.nodes.backend, settings.nodes.master_addr, settings.nodes.master_port) == ("static", "h", 29500)
+    assert run(rdzv_backend="static").settings.nodes.backend == "local"
 
 
 def test_static_says_that_a_node_restarts_alone(run):
@@ -201,8 +219,12 @@ def test_static_says_that_a_node_restarts_alone(run):
 
 def test_static_over_several_nodes_is_torchs(run):
     settings = run(nnodes="2", node_rank="1", master_addr="10.0.0.1").settings
-    assert (settings.rdzv_backend, settings.rdzv_endpoint, settings.run_id) == ("static", "10.0.0.1:29500", "none")
-    assert (settings.node_rank, settings.master_addr, settings.master_port) == (1, "10.0.0.1", 29500)
+    assert (settings.nodes.backend, settings.nodes.endpoint, settings.nodes.run_id) == (
+        "static",
+        "10.0.0.1:29500",
+        "none",
+    )
+    assert (settings.nodes.node_rank, settings.nodes.master_addr, settings.nodes.master_port) == (1, "10.0.0.1", 29500)
     assert "a rank below the number of nodes, 2" in refused(run, nnodes="2", node_rank="2")
     assert "a port with static" in refused(run, nnodes="2", rdzv_endpoint="h")
 
@@ -243,8 +265,8 @@ def test_a_rank_that_may_be_meant_is_not(run, environ):
 
 def test_standalone_overrides_the_rendezvous_options(run):
     settings = run(standalone=True, rdzv_backend="redis", rdzv_id="x", master_port="1", nnodes="1:4").settings
-    assert (settings.rdzv_backend, settings.max_nodes, settings.master_port) == ("local", 1, None)
-    assert settings.run_id != "x"
+    assert (settings.nodes.backend, settings.nodes.max_nodes, settings.nodes.master_port) == ("local", 1, None)
+    assert settings.nodes.run_id != "x"
     assert settings.notices == (
         "--standalone is for one node: no other joins, though nnodes is 1:4",
         "--rdzv-backend, --rdzv-id overridden by --standalone",
@@ -256,9 +278,9 @@ def test_standalone_overrides_the_rendezvous_options(run):
 @pytest.mark.parametrize(("backend", "endpoint"), [("redis", ""), ("c10d", ""), ("c10d", "localhost:0")])
 def test_a_backend_that_was_named_is_used_on_one_node_too(run, backend, endpoint):
     first, second = (run(rdzv_backend=backend, rdzv_endpoint=endpoint).settings for _ in range(2))
-    assert (first.rdzv_backend, first.rdzv_endpoint, first.rdzv_conf, first.notices) == (backend, endpoint, {}, ())
-    assert first.run_id != second.run_id
-    assert run(rdzv_backend=backend, rdzv_id="job").settings.run_id == "job"
+    assert (first.nodes.backend, first.nodes.endpoint, first.rdzv_conf, first.notices) == (backend, endpoint, {}, ())
+    assert first.nodes.run_id != second.nodes.run_id
+    assert run(rdzv_backend=backend, rdzv_id="job").settings.nodes.run_id == "job"
 
 
 def test_other_backends_need_an_id_over_several_nodes(run):
@@ -270,7 +292,7 @@ def test_other_backends_need_an_id_over_several_nodes(run):
     settings = run(
         nnodes="2:4", rdzv_backend="redis", rdzv_id="bert", rdzv_conf="a='b', c=d=e", master_addr="m", node_rank="1"
     ).settings
-    assert (settings.rdzv_backend, settings.run_id, settings.node_rank) == ("redis", "bert", 1)
+    assert (settings.nodes.backend, settings.nodes.run_id, settings.nodes.node_rank) == ("redis", "bert", 1)
     assert settings.rdzv_conf == {"a": "b", "c": "d=e"}
     assert settings.notices == ("--master-addr without effect with 'redis': only 'static' and a single node use it",)
     assert refused(run, nnodes="2", rdzv_backend="local").startswith("--rdzv-backend 'local' serves one node")
@@ -292,10 +314,10 @@ ELASTIC = {"nnodes": "2:4", "rdzv_backend": "redis", "rdzv_id": "bert"}
 def test_defaults_of_a_run_with_a_store(run):
     resolution = run(**ELASTIC)
     settings = resolution.settings
-    assert (settings.spares, settings.rdzv_attempt, settings.allow_mismatch) == (None, 0, ())
-    assert (settings.max_membership_changes, settings.store_outage_grace_s) == (None, 120.0)
-    assert (settings.on_store_loss, settings.node_rank, settings.rdzv_conf) == ("keep", None, {})
-    assert resolution.origins["rdzv_attempt"] == "default"
+    assert (settings.nodes.spares, settings.nodes.attempt, settings.nodes.allow_mismatch) == (None, 0, ())
+    assert (settings.nodes.max_membership_changes, settings.nodes.store_outage_grace_s) == (None, 120.0)
+    assert (settings.nodes.on_store_loss, settings.nodes.node_rank, settings.rdzv_conf) == ("keep", None, {})
+    assert resolution.origins["nodes.attempt"] == "default"
 
 
 def test_options_of_a_run_with_a_store_reach_the_settings(run):
@@ -309,17 +331,24 @@ def test_options_of_a_run_with_a_store_reach_the_settings(run):
         environ={"PET_ON_STORE_LOSS": "fail", "SLURM_RESTART_COUNT": "9"},
     )
     settings = resolution.settings
-    assert (settings.spares, settings.rdzv_attempt, settings.allow_mismatch) == (0, 3, ("nproc", "role", "torch"))
-    assert (settings.max_membership_changes, settings.store_outage_grace_s) == (7, 0.5)
-    assert (settings.on_store_loss, resolution.origins["on_store_loss"]) == ("fail", "env PET_ON_STORE_LOSS")
-    assert resolution.origins["rdzv_attempt"] == "flag --rdzv-attempt"
+    assert (settings.nodes.spares, settings.nodes.attempt, settings.nodes.allow_mismatch) == (
+        0,
+        3,
+        ("nproc", "role", "torch"),
+    )
+    assert (settings.nodes.max_membership_changes, settings.nodes.store_outage_grace_s) == (7, 0.5)
+    assert (settings.nodes.on_store_loss, resolution.origins["nodes.on_store_loss"]) == (
+        "fail",
+        "env PET_ON_STORE_LOSS",
+    )
+    assert resolution.origins["nodes.attempt"] == "flag --rdzv-attempt"
     assert settings.notices == ()
 
 
 def test_the_attempt_is_the_schedulers(run):
     resolution = run(**ELASTIC, environ={"SLURM_RESTART_COUNT": "2"})
-    assert resolution.settings.rdzv_attempt == 2
-    assert resolution.origins["rdzv_attempt"] == "derived: the scheduler's count"
+    assert resolution.settings.nodes.attempt == 2
+    assert resolution.origins["nodes.attempt"] == "derived: the scheduler's count"
 
 
 def test_unknown_mismatch_names_the_nearest(run):
@@ -366,29 +395,29 @@ def test_without_a_store_its_options_have_no_effect(run, options, backend):
 
 
 def test_omp_threads_follow_torchs_default(run, monkeypatch):
-    assert run().settings.omp_threads is None
+    assert run().settings.workers.omp_threads is None
     settings = run(nproc_per_node="2").settings
-    assert settings.omp_threads == 1
+    assert settings.workers.omp_threads == 1
     assert settings.notices == (
         "OMP_NUM_THREADS is unset: each of the 2 workers gets 1 thread. Try: --omp-threads auto",
     )
     kept = run(nproc_per_node="2", environ={"OMP_NUM_THREADS": "7"}).settings
-    assert (kept.omp_threads, kept.notices) == (None, ())
-    assert run(nproc_per_node="2", omp_threads="5", environ={"OMP_NUM_THREADS": "7"}).settings.omp_threads == 5
+    assert (kept.workers.omp_threads, kept.notices) == (None, ())
+    assert run(nproc_per_node="2", omp_threads="5", environ={"OMP_NUM_THREADS": "7"}).settings.workers.omp_threads == 5
     monkeypatch.setattr("elastic_core.options.worker_options.usable_cores", lambda: 9)
-    assert run(nproc_per_node="4", omp_threads="auto").settings.omp_threads == 2
-    assert run(nproc_per_node="16", omp_threads="auto").settings.omp_threads == 1
+    assert run(nproc_per_node="4", omp_threads="auto").settings.workers.omp_threads == 2
+    assert run(nproc_per_node="16", omp_threads="auto").settings.workers.omp_threads == 1
 
 
 def test_workers_follow_the_devices(run):
-    assert run(nproc_per_node="gpu", gpus=4).settings.nproc_per_node == 4
-    assert run(nproc_per_node="auto", gpus=4).settings.nproc_per_node == 4
-    sources = [run(nproc_per_node=text, gpus=4).settings.nproc_source for text in ("auto", "cpu", "4")]
+    assert run(nproc_per_node="gpu", gpus=4).settings.nodes.local_world_size == 4
+    assert run(nproc_per_node="auto", gpus=4).settings.nodes.local_world_size == 4
+    sources = [run(nproc_per_node=text, gpus=4).settings.workers.nproc_source for text in ("auto", "cpu", "4")]
     assert sources == ["auto", "cpu", ""]
-    assert run(devices="1,3", gpus=4).settings.nproc_source == "--devices"
-    assert run().settings.nproc_source == ""
-    assert run(nproc_per_node="auto").settings.nproc_per_node == len(os.sched_getaffinity(0))
-    assert run(nproc_per_node="cpu").settings.nproc_per_node == len(os.sched_getaffinity(0))
+    assert run(devices="1,3", gpus=4).settings.workers.nproc_source == "--devices"
+    assert run().settings.workers.nproc_source == ""
+    assert run(nproc_per_node="auto").settings.nodes.local_world_size == len(os.sched_getaffinity(0))
+    assert run(nproc_per_node="cpu").settings.nodes.local_world_size == len(os.sched_getaffinity(0))
     text = refused(run, nproc_per_node="gpu")
     assert text.startswith("--nproc-per-node 'gpu': no CUDA on this node. Try: ")
     hidden = {"CUDA_VISIBLE_DEVICES": ""}
@@ -397,21 +426,21 @@ def test_workers_follow_the_devices(run):
 
 def test_devices_set_the_number_of_workers(run):
     resolution = run(devices="1,3,5", gpus=8)
-    assert resolution.settings.devices == ("1", "3", "5")
-    assert resolution.settings.nproc_per_node == 3
-    assert resolution.origins["nproc_per_node"] == "derived: one per device of --devices"
-    assert run(devices="1,3,5", gpus=8, nproc_per_node="2").settings.nproc_per_node == 2
-    assert run(devices="1,3", gpus=8, nproc_per_node="gpu").settings.nproc_per_node == 2
+    assert resolution.settings.workers.devices == ("1", "3", "5")
+    assert resolution.settings.nodes.local_world_size == 3
+    assert resolution.origins["nodes.local_world_size"] == "derived: one per device of --devices"
+    assert run(devices="1,3,5", gpus=8, nproc_per_node="2").settings.nodes.local_world_size == 2
+    assert run(devices="1,3", gpus=8, nproc_per_node="gpu").settings.nodes.local_world_size == 2
     assert any(
         "2 in --devices for 3 workers" in line
         for line in run(devices="1,3", gpus=8, nproc_per_node="3").settings.notices
     )
-    assert run(devices="GPU-aa,GPU-bb", gpus=8).settings.devices == ("GPU-aa", "GPU-bb")
+    assert run(devices="GPU-aa,GPU-bb", gpus=8).settings.workers.devices == ("GPU-aa", "GPU-bb")
 
 
 def test_devices_count_within_an_inherited_list(run):
     environ = {"CUDA_VISIBLE_DEVICES": "4,5,6"}
-    assert run(devices="0,2", gpus=8, environ=environ).settings.devices == ("4", "6")
+    assert run(devices="0,2", gpus=8, environ=environ).settings.workers.devices == ("4", "6")
     assert refused(run, devices="3", gpus=8, environ=environ) == (
         "--devices '3': needed numbers within CUDA_VISIBLE_DEVICES='4,5,6'. "
         "Try: numbers from 0 to 2, or unset CUDA_VISIBLE_DEVICES"
@@ -434,8 +463,8 @@ def test_too_few_inherited_devices_are_refused_where_each_worker_has_its_own(run
     options = {"nproc_per_node": "2", "virtual_local_rank": True}
     text = refused(run, environ={"CUDA_VISIBLE_DEVICES": "3"}, gpus=4, **options)
     assert text.startswith("--virtual-local-rank gives each worker one device: 1 in CUDA_VISIBLE_DEVICES='3' for 2")
-    assert run(environ={"CUDA_VISIBLE_DEVICES": "3,1"}, gpus=4, **options).settings.nproc_per_node == 2
-    assert run(environ={}, **options).settings.nproc_per_node == 2
+    assert run(environ={"CUDA_VISIBLE_DEVICES": "3,1"}, gpus=4, **options).settings.nodes.local_world_size == 2
+    assert run(environ={}, **options).settings.nodes.local_world_size == 2
 
 
 # --- signals, restarts, plugins ---
@@ -443,7 +472,7 @@ def test_too_few_inherited_devices_are_refused_where_each_worker_has_its_own(run
 
 def test_unknown_signals_are_left_out_with_a_line(run):
     settings = run(signals_to_handle="SIGTERM, usr1,SIGUSR3,SIGKILL").settings
-    assert settings.signals_to_handle == ("SIGTERM", "SIGUSR1")
+    assert settings.stops.signals_to_handle == ("SIGTERM", "SIGUSR1")
     assert settings.notices == (
         "--signals-to-handle: no signal is called 'SIGUSR3'; left out. Try: SIGUSR2",
         "--signals-to-handle: SIGKILL can't be handled by any process; left out",
@@ -453,9 +482,9 @@ def test_unknown_signals_are_left_out_with_a_line(run):
 def test_shutdown_timeout_falls_back_to_torchs_variable(run):
     environ = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"}
     resolution = run(environ=environ)
-    assert resolution.settings.shutdown_timeout_s == 7
-    assert resolution.origins["shutdown_timeout_s"] == "env TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
-    assert run(environ=environ, shutdown_timeout="2").settings.shutdown_timeout_s == 2
+    assert resolution.settings.stops.shutdown_timeout_s == 7
+    assert resolution.origins["stops.shutdown_timeout_s"] == "env TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+    assert run(environ=environ, shutdown_timeout="2").settings.stops.shutdown_timeout_s == 2
     assert refused(run, environ={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "x"}).startswith(
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT='x'"
     )
@@ -474,11 +503,11 @@ def test_own_options_reach_the_settings(run, tmp_path):
         debug_rank="0",
         run_dir=str(tmp_path / "new"),
     ).settings
-    assert settings.fatal_exit_codes == (3, 64, 65, 66)
-    assert (settings.restart_window_s, settings.restart_backoff_s) == (60.0, 0.0)
-    assert (settings.policy, settings.policy_conf) == ("rules", {"a": "b", "c": "d", "e": "f"})
-    assert (settings.disabled_plugins, settings.node_id) == (("chatty",), "n0")
-    assert (settings.worker_hooks, settings.debug_rank) == (False, 0)
+    assert settings.restarts.fatal_exit_codes == (3, 64, 65, 66)
+    assert (settings.restarts.restart_window_s, settings.restarts.restart_backoff_s) == (60.0, 0.0)
+    assert (settings.restarts.name, settings.policy_conf) == ("rules", {"a": "b", "c": "d", "e": "f"})
+    assert (settings.disabled_plugins, settings.nodes.node_id) == (("chatty",), "n0")
+    assert (settings.workers.worker_hooks, settings.workers.debug_rank) == (False, 0)
     assert not (tmp_path / "new").exists()  # resolving makes nothing
     assert refused(run, plugin=("chatty",)) == (
         "-p 'chatty': needed no:NAME, to leave the hook NAME out. Try: -p no:chatty"
@@ -488,7 +517,7 @@ def test_own_options_reach_the_settings(run, tmp_path):
 def test_log_prefix_template_is_torchs_variable(run):
     template = "[${role_name}]"
     resolution = run(environ={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": template})
-    assert resolution.settings.log_line_prefix_template == template
+    assert resolution.settings.output.log_line_prefix_template == template
 
 
 @pytest.mark.parametrize("dest", ["log_dir", "run_dir"])
@@ -506,7 +535,7 @@ def test_read_only_log_directory_is_refused(run, tmp_path, monkeypatch):
 
 
 def test_null_device_is_a_log_directory(run):
-    assert run(log_dir=os.devnull).settings.log_dir == os.devnull
+    assert run(log_dir=os.devnull).settings.output.log_dir == os.devnull
 
 
 @pytest.mark.parametrize(
@@ -522,9 +551,9 @@ def test_null_device_is_a_log_directory(run):
 )
 def test_filters_are_a_list_with_commas(run, typed, texts):
     settings = run(duplicate_stdout_filters=typed, tee="1").settings
-    assert (settings.duplicate_stdout_filters, settings.notices) == (texts, ())
+    assert (settings.output.duplicate_stdout_filters, settings.notices) == (texts, ())
     settings = run(environ={"PET_DUPLICATE_STDERR_FILTERS": typed}, tee="2").settings
-    assert (settings.duplicate_stderr_filters, settings.notices) == (texts, ())
+    assert (settings.output.duplicate_stderr_filters, settings.notices) == (texts, ())
 
 
 @pytest.mark.parametrize(
@@ -557,7 +586,7 @@ def test_log_options_that_do_nothing_say_so(run, options, told):
 )
 def test_sizes(run, typed, size):
     settings = run(log_max_size=typed, redirects="3").settings
-    assert (settings.log_max_bytes, settings.log_backups, settings.notices) == (size, 5, ())
+    assert (settings.output.log_max_bytes, settings.output.log_backups, settings.notices) == (size, 5, ())
 
 
 @pytest.mark.parametrize("typed", ["1000", "0", "-1M", "M", "1T", "much", "1e6"])
@@ -570,7 +599,10 @@ def test_sizes_that_are_none_are_refused(run, typed):
 
 def test_logs_specs_is_a_name(run):
     resolution = run(environ={"PET_LOGS_SPECS": "mine"})
-    assert (resolution.settings.logs_specs, resolution.origins["logs_specs"]) == ("mine", "env PET_LOGS_SPECS")
+    assert (resolution.settings.output.logs_specs, resolution.origins["output.logs_specs"]) == (
+        "mine",
+        "env PET_LOGS_SPECS",
+    )
 
 
 # --- metrics and events ---
@@ -578,15 +610,25 @@ def test_logs_specs_is_a_name(run):
 
 def test_metrics_and_events_go_nowhere_unless_asked_for(run):
     settings = run().settings
-    assert (settings.metrics_handlers, settings.metrics_port, settings.event_log_handler) == ((), None, "null")
+    assert (
+        settings.observing.metrics_handlers,
+        settings.observing.metrics_port,
+        settings.observing.event_log_handler,
+    ) == ((), None, "null")
 
 
 def test_handlers_are_names_with_what_they_take(run):
     settings = run(metrics_handler=("console", "jsonl:/tmp/m"), event_log_handler="jsonl:/tmp/e").settings
-    assert (settings.metrics_handlers, settings.event_log_handler) == (("console", "jsonl:/tmp/m"), "jsonl:/tmp/e")
+    assert (settings.observing.metrics_handlers, settings.observing.event_log_handler) == (
+        ("console", "jsonl:/tmp/m"),
+        "jsonl:/tmp/e",
+    )
     resolution = run(environ={"PET_METRICS_HANDLER": "console", "PET_EVENT_LOG_HANDLER": "console"})
-    assert (resolution.settings.metrics_handlers, resolution.settings.event_log_handler) == (("console",), "console")
-    assert resolution.origins["event_log_handler"] == "env PET_EVENT_LOG_HANDLER"
+    assert (resolution.settings.observing.metrics_handlers, resolution.settings.observing.event_log_handler) == (
+        ("console",),
+        "console",
+    )
+    assert resolution.origins["observing.event_log_handler"] == "env PET_EVENT_LOG_HANDLER"
     assert refused(run, metrics_handler=(":x",)).startswith("--metrics-handler")
     assert refused(run, event_log_handler=" ").endswith("needed the name of a handler. Try: console, or jsonl:FILE")
 
@@ -602,7 +644,7 @@ def test_handlers_are_names_with_what_they_take(run):
 )
 def test_metrics_are_served_on_the_loopback_address_unless_told_otherwise(run, typed, address):
     settings = run(metrics_port=typed).settings
-    assert (settings.metrics_host, settings.metrics_port) == address
+    assert (settings.observing.metrics_host, settings.observing.metrics_port) == address
 
 
 @pytest.mark.parametrize("typed", ["x", ":9400", "70000", "-1", "host:"])

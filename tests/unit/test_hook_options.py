@@ -127,7 +127,7 @@ def test_mistakes_are_one_line(acme, script, words, needed):
 
 def test_beginnings_mean_ours_first(acme, script):
     assert settle(script, "--acme-pro", "cpu").settings.hook_options == {"acme_profile": "cpu"}
-    assert settle(script, "--max-r", "3").settings.max_restarts == 3
+    assert settle(script, "--max-r", "3").settings.restarts.max_restarts == 3
 
 
 def test_the_library_has_them_too(acme):

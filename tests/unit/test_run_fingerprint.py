@@ -10,12 +10,20 @@ from elastic_core.options.entrypoint import make_entrypoint
 from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.rendezvous.identity import torch_version
 from elastic_core.rendezvous.member.documents import FORMAT
+from elastic_core.types import PolicySettings, RendezvousSettings
 
 OURS = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def of(entrypoint, **fields):
-    return run_fingerprint(RunSettings(entrypoint=entrypoint, run_id="r", **fields))
+def of(entrypoint, policy="intensity", policy_conf=None, rdzv_conf=None, **nodes):
+    settings = RunSettings(
+        entrypoint=entrypoint,
+        nodes=RendezvousSettings(run_id="r", **nodes),
+        rdzv_conf=rdzv_conf or {},
+        restarts=PolicySettings(name=policy),
+        policy_conf=policy_conf or {},
+    )
+    return run_fingerprint(settings)
 
 
 @pytest.fixture
@@ -27,7 +35,7 @@ def script(tmp_path):
 
 def test_every_key_is_what_the_run_was_started_with(script):
     entrypoint = make_entrypoint(script, ["--lr", "0.1"], environ={})
-    made = of(entrypoint, min_nodes=2, max_nodes=4, nproc_per_node=8, role="trainer", rdzv_conf={"lease_ttl": "2"})
+    made = of(entrypoint, min_nodes=2, max_nodes=4, local_world_size=8, role="trainer", rdzv_conf={"lease_ttl": "2"})
     assert made.pop("arguments").startswith("2 with digest ")
     assert made == {
         "nnodes": "2:4",

@@ -10,7 +10,8 @@ from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_environment
 from elastic_core.options.devices import Node
 from elastic_core.options.resolve import resolve
 from elastic_core.options.settings import Entrypoint, RunSettings
-from elastic_core.types import Round
+from elastic_core.options.worker_options import WorkerSettings
+from elastic_core.types import RendezvousSettings, Round
 from elastic_core.worker import standby
 from elastic_core.workers import standby_pool
 from elastic_core.workers.standby_pool import ROUND_VARIABLES
@@ -30,16 +31,16 @@ def settle(tmp_path):
 
 
 def test_it_is_off_unless_asked_for(settle):
-    assert not settle(max_restarts="1").standby
-    assert settle(max_restarts="1", standby=True).standby
+    assert not settle(max_restarts="1").workers.standby
+    assert settle(max_restarts="1", standby=True).workers.standby
     settings = settle({"PET_STANDBY": "1", "PET_MAX_RESTARTS": "2"})
-    assert settings.standby
-    assert settings.standby_imports == ("torch", "torch.distributed")
+    assert settings.workers.standby
+    assert settings.workers.standby_imports == ("torch", "torch.distributed")
 
 
 @pytest.mark.parametrize(("text", "names"), [("", ()), ("torch, my_model.layers,", ("torch", "my_model.layers"))])
 def test_what_spares_import_can_be_chosen(settle, text, names):
-    assert settle(standby=True, max_restarts="1", standby_imports=text).standby_imports == names
+    assert settle(standby=True, max_restarts="1", standby_imports=text).workers.standby_imports == names
 
 
 def test_what_is_no_module_is_refused(settle):
@@ -57,13 +58,13 @@ def test_what_is_no_module_is_refused(settle):
 )
 def test_where_it_can_do_nothing_it_is_off_and_says_so(settle, given, why):
     settings = settle(standby=True, **given)
-    assert not settings.standby
+    assert not settings.workers.standby
     assert any(line.startswith("--standby has no effect") and why in line for line in settings.notices)
 
 
 def test_a_membership_change_or_another_policy_may_restart_without_a_budget(settle):
-    assert settle(standby=True, nnodes="1:2", rdzv_backend="redis", rdzv_id="x", rdzv_endpoint="h:1").standby
-    assert settle(standby=True, policy="rules").standby
+    assert settle(standby=True, nnodes="1:2", rdzv_backend="redis", rdzv_id="x", rdzv_endpoint="h:1").workers.standby
+    assert settle(standby=True, policy="rules").workers.standby
 
 
 def test_imports_without_spares_are_told(settle):
@@ -87,7 +88,11 @@ def environment(**different):
         "master_addr": f"node{index}",
         "master_port": 1000 + index,
     }
-    settings = RunSettings(entrypoint=Entrypoint(argv=("python", "-u", "t.py"), name="t.py"), run_id="r", omp_threads=1)
+    settings = RunSettings(
+        entrypoint=Entrypoint(argv=("python", "-u", "t.py"), name="t.py"),
+        nodes=RendezvousSettings(run_id="r"),
+        workers=WorkerSettings(omp_threads=1),
+    )
     attempt = Attempt(
         round=Round(**whole),
         restart_count=index,

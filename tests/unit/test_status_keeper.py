@@ -12,14 +12,12 @@ from elastic_core.messages import RoundChanged
 from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.rundir import status_file
 from elastic_core.rundir.status_file import AgentIdentity, is_running, own_identity, read_status, write_status
-from elastic_core.types import Resumed, Round, Suspended
+from elastic_core.types import PolicySettings, RendezvousSettings, Resumed, Round, Suspended
 
 SETTINGS = RunSettings(
     entrypoint=Entrypoint(argv=("train.py",), name="train.py"),
-    run_id="bert-7",
-    rdzv_backend="redis",
-    rdzv_endpoint="redis://u:secret@r:6379",
-    max_restarts=3,
+    nodes=RendezvousSettings(run_id="bert-7", backend="redis", endpoint="redis://u:secret@r:6379"),
+    restarts=PolicySettings(name="intensity", max_restarts=3),
 )
 ROUND = Round(
     index=2, token=9, nonce="secret-nonce", node_rank=1, node_count=2, local_world_size=2, base_rank=4, world_size=6,

@@ -8,18 +8,40 @@ from pathlib import Path
 from elastic_core.cli.secrets import masked_arguments, masked_text, masked_value
 from elastic_core.hooks.preview import Preview, preview
 from elastic_core.launcher.logs import worker_paths
-from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_plan
-from elastic_core.launcher.told import hook_settings
+from elastic_core.launcher.plan import Attempt, WorkerPaths, hook_settings, worker_plan
 from elastic_core.messages import WorkersStarting
-from elastic_core.options.draft import Resolution
-from elastic_core.options.settings import RunSettings
+from elastic_core.options.settings import Resolution, RunSettings
 from elastic_core.types import Round
 from elastic_core.workers.output.layout import rank_paths
 from elastic_core.workers.spec import StreamPlan, WorkerLaunch
 
 _RUN_DIR = "<run directory>"
 _AT_START = "<chosen at start>"
-_UNSHOWN = frozenset(("entrypoint", "notices", "hook_options"))
+_UNSHOWN = frozenset(
+    (
+        "entrypoint",
+        "notices",
+        "hook_options",
+        "nodes.incarnation",
+        "nodes.fingerprint",
+        "nodes.options",
+        "restarts.run_id",
+        "restarts.min_nodes",
+        "restarts.max_nodes",
+        "restarts.options",
+    )
+)
+"""Settings that are shown elsewhere, and those that a running agent fills in."""
+_NAMES = {
+    "nodes.local_world_size": "nproc_per_node",
+    "nodes.backend": "rdzv_backend",
+    "nodes.endpoint": "rdzv_endpoint",
+    "nodes.attempt": "rdzv_attempt",
+    "nodes.attempt_given": "rdzv_attempt_given",
+    "nodes.job": "rdzv_job",
+    "restarts.name": "policy",
+}
+"""What users call the settings that have another name here; the others are shown by theirs."""
 
 
 def describe(resolution: Resolution, environ: Mapping[str, str]) -> str:
@@ -40,9 +62,9 @@ def _configuration(resolution: Resolution) -> str:
     settings = resolution.settings
     rows = [("script", settings.entrypoint.name, _entrypoint_origin(resolution))]
     rows += [
-        (field, _shown(getattr(settings, field)), resolution.origins.get(field, "default"))
-        for field in settings.__struct_fields__
-        if field not in _UNSHOWN
+        (_NAMES.get(path, path.rpartition(".")[2]), _shown(value), resolution.origins.get(path, "default"))
+        for path, value in resolution.values()
+        if path not in _UNSHOWN
     ]
     rows += [(name, _shown(value), resolution.origins[name]) for name, value in settings.hook_options.items()]
     name_width = max(len(name) for name, _, _ in rows)
@@ -77,7 +99,7 @@ def _shown(value: object) -> str:
 def _asked_hooks(settings: RunSettings) -> Preview:
     """Return what the hooks that options choose would change; those that are merely installed are left alone."""
     if not settings.hook_options:
-        nothing = ("",) * settings.nproc_per_node
+        nothing = ("",) * settings.nodes.local_world_size
         return Preview(changes=(), bound_by=nothing, lines=())
     from elastic_core.plugins.registry import PluginRegistry
 
@@ -87,7 +109,7 @@ def _asked_hooks(settings: RunSettings) -> Preview:
 
 def _sample_round(settings: RunSettings) -> Round:
     """Return a first round as it would be on this node, if as many nodes come as may."""
-    node_rank, nproc, nodes = settings.node_rank or 0, settings.nproc_per_node, settings.max_nodes
+    node_rank, nproc, nodes = settings.nodes.node_rank or 0, settings.nodes.local_world_size, settings.nodes.max_nodes
     return Round(
         index=0,
         token=0,
@@ -97,11 +119,11 @@ def _sample_round(settings: RunSettings) -> Round:
         local_world_size=nproc,
         base_rank=node_rank * nproc,
         world_size=nodes * nproc,
-        role=settings.role,
+        role=settings.nodes.role,
         role_base_rank=node_rank * nproc,
         role_world_size=nodes * nproc,
-        master_addr=settings.master_addr or settings.local_addr or "127.0.0.1",
-        master_port=settings.master_port or 0,
+        master_addr=settings.nodes.master_addr or settings.nodes.local_addr or "127.0.0.1",
+        master_port=settings.nodes.master_port or 0,
     )
 
 
@@ -111,32 +133,33 @@ def _sample_attempt(settings: RunSettings, hooks: Preview) -> Attempt:
         restart_count=0,
         membership_changes=0,
         incarnation=_AT_START,
-        node_id=settings.node_id or os.uname().nodename,
-        use_agent_store=settings.agent_store,
+        node_id=settings.nodes.node_id or os.uname().nodename,
+        use_agent_store=settings.workers.agent_store,
         changes=hooks.changes,
     )
 
 
 def _sample_paths(settings: RunSettings) -> dict[int, WorkerPaths]:
     paths = {}
-    for rank in range(settings.nproc_per_node):
+    for rank in range(settings.nodes.local_world_size):
         folder = _folder(settings, rank)
-        files = rank_paths(folder, rank, error_file=str(folder / "error.json"), files=settings.log_dir != os.devnull)
+        has_files = settings.output.log_dir != os.devnull
+        files = rank_paths(folder, rank, error_file=str(folder / "error.json"), files=has_files)
         paths[rank] = worker_paths(
-            settings, files, global_rank=(settings.node_rank or 0) * settings.nproc_per_node + rank
+            settings, files, global_rank=(settings.nodes.node_rank or 0) * settings.nodes.local_world_size + rank
         )
     return paths
 
 
 def _folder(settings: RunSettings, local_rank: int) -> Path:
-    root = Path(settings.run_dir or _RUN_DIR)
-    if settings.log_dir is not None and settings.log_dir != os.devnull:
-        root = Path(settings.log_dir) / f"{settings.run_id}_<random>"
+    root = Path(settings.output.run_dir or _RUN_DIR)
+    if settings.output.log_dir is not None and settings.output.log_dir != os.devnull:
+        root = Path(settings.output.log_dir) / f"{settings.nodes.run_id}_<random>"
     return root / "attempt_0" / str(local_rank)
 
 
 def _worker(worker: WorkerLaunch, settings: RunSettings, environ: Mapping[str, str], bound_by: str) -> str:
-    of_round = "" if settings.max_nodes == 1 else f" if all {settings.max_nodes} nodes come"
+    of_round = "" if settings.nodes.max_nodes == 1 else f" if all {settings.nodes.max_nodes} nodes come"
     lines = [
         f"Worker {worker.local_rank} (global rank {worker.global_rank}{of_round})",
         f"  command  {shlex.join(masked_arguments(worker.argv))}",
@@ -148,7 +171,7 @@ def _worker(worker: WorkerLaunch, settings: RunSettings, environ: Mapping[str, s
     if worker.foreground:
         lines.append("  terminal this worker's (--debug-rank)")
     own = {name: value for name, value in worker.env.items() if environ.get(name) != value}
-    if settings.master_port is None and "MASTER_PORT" in own:
+    if settings.nodes.master_port is None and "MASTER_PORT" in own:
         own["MASTER_PORT"] = _AT_START
     lines.append(f"  environment (and {len(worker.env) - len(own)} variables as inherited)")
     lines += [f"    {name}={masked_value(name, value)}" for name, value in sorted(own.items())]
@@ -156,8 +179,8 @@ def _worker(worker: WorkerLaunch, settings: RunSettings, environ: Mapping[str, s
 
 
 def _stream(plan: StreamPlan, settings: RunSettings) -> str:
-    if settings.logs_specs not in (None, "default"):
-        return f"where --logs-specs {settings.logs_specs} says"
+    if settings.output.logs_specs not in (None, "default"):
+        return f"where --logs-specs {settings.output.logs_specs} says"
     places = [plan.file] if plan.file else []
     if plan.file and plan.max_bytes is not None:
         places = [f"{plan.file} (a new one after {plan.max_bytes} bytes, {plan.backups} kept)"]

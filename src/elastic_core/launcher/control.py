@@ -110,7 +110,7 @@ class AgentControl:
 
     def _new_paths(self, run_dir: Path) -> SocketPaths | None:
         try:
-            return SocketPaths(run_dir, self.settings.nproc_per_node) if self.settings.control_plane else None
+            return SocketPaths(run_dir, self.settings.nodes.local_world_size) if self.settings.control_plane else None
         except (ElasticError, OSError) as err:
             self._say(err)
             return None

@@ -223,7 +223,7 @@ class AgentHandlers:
         status = self._ask(control.status.now)
         if status.state in _OVER:
             raise RefusedError(HTTPStatus.CONFLICT, "the agent is ending already")
-        longest_s = control.settings.shutdown_timeout_s
+        longest_s = control.settings.stops.shutdown_timeout_s
         at_most_s = longest_s if grace_s is None else min(grace_s, longest_s)
         alive = sum(worker.state == "alive" for worker in status.workers)
         count = "1 worker" if alive == 1 else f"{alive} workers"

@@ -25,14 +25,14 @@ def run_fingerprint(settings: RunSettings) -> dict[str, str]:
     """
     entrypoint = settings.entrypoint
     made = fingerprint(
-        min_nodes=settings.min_nodes,
-        max_nodes=settings.max_nodes,
+        min_nodes=settings.nodes.min_nodes,
+        max_nodes=settings.nodes.max_nodes,
         entrypoint=entrypoint.module or entrypoint.name,
         is_module=entrypoint.module is not None,
         arguments=_arguments(entrypoint),
-        nproc=settings.nproc_per_node,
-        nproc_source=settings.nproc_source,
-        role=settings.role,
+        nproc=settings.nodes.local_world_size,
+        nproc_source=settings.workers.nproc_source,
+        role=settings.nodes.role,
         backend_options=_agreed(settings),
         wire_format=FORMAT,
         torch=_torch(entrypoint),
@@ -64,12 +64,12 @@ def _policy(settings: RunSettings) -> str:
     """Return the policy's name, and a digest of its options: of a rule file the content, wherever it lies."""
     conf = dict(settings.policy_conf)
     if not conf:
-        return settings.policy
-    if settings.policy == RULES and "file" in conf:
+        return settings.restarts.name
+    if settings.restarts.name == RULES and "file" in conf:
         with suppress(OSError, ValueError):  # the policy itself says what is wrong with it
             conf["file"] = Path(conf["file"]).read_bytes().hex()
     text = "\n".join(f"{key}={value}" for key, value in sorted(conf.items()))
-    return f"{settings.policy} ({hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:8]})"
+    return f"{settings.restarts.name} ({hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:8]})"
 
 
 def _torch(entrypoint: Entrypoint) -> str:

@@ -51,8 +51,8 @@ class HangWatching:
         self._round: Round | None = None
         self._watch: HangWatch | None = None
         self._files: BeatFiles | None = None
-        watches = bool(settings.hang_timeout_s or settings.startup_timeout_s)
-        if watches or settings.policy != "intensity":
+        watches = bool(settings.watch.hang_timeout_s or settings.watch.startup_timeout_s)
+        if watches or settings.restarts.name != "intensity":
             from elastic_core.agent.watch import beat_file
 
             self._files = beat_file.BeatFiles()
@@ -62,11 +62,11 @@ class HangWatching:
 
             self._watch = hang_watch.HangWatch(
                 reactor,
-                limits=Limits(hang_s=settings.hang_timeout_s, startup_s=settings.startup_timeout_s),
+                limits=Limits(hang_s=settings.watch.hang_timeout_s, startup_s=settings.watch.startup_timeout_s),
                 folder=run_dir / "hang",
                 notice=reporter.notice,
                 on_hang=self._hung,
-                peers=_LatePeers(peers) if peers is not None and settings.max_nodes > 1 else None,
+                peers=_LatePeers(peers) if peers is not None and settings.nodes.max_nodes > 1 else None,
                 files=self._files,
             )
 

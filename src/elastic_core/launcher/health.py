@@ -56,7 +56,7 @@ class HealthChecking:
 
     def __init__(self, settings: RunSettings, *, brought: HealthServer | None, notice: Callable[[str], None]) -> None:
         """Listen on nothing yet."""
-        self._port = settings.health_check_port if brought is None else None
+        self._port = settings.watch.health_check_port if brought is None else None
         self._server = brought
         self._notice = notice
 

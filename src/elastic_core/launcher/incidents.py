@@ -182,7 +182,7 @@ class IncidentReporter:
     def merge(self, reports: Sequence[NodeReport], restarts: int) -> tuple[Failure, str]:
         """Return the first cause among those of all nodes, and what is known of it, as text for every node."""
         failure, incident = run_incident(
-            reports, run_id=self._settings.run_id, at_ns=self._clock.wall_ns(), restarts=restarts
+            reports, run_id=self._settings.nodes.run_id, at_ns=self._clock.wall_ns(), restarts=restarts
         )
         return failure, encode_json(incident).decode()
 
@@ -248,7 +248,7 @@ class IncidentReporter:
 
     def _incident(self, round_: Round, evidence: Evidence, restart_count: int, decision: Decision | None) -> Incident:
         incident = build_incident(
-            run_id=self._settings.run_id,
+            run_id=self._settings.nodes.run_id,
             node_id=round_.node_id or self._node_id,
             host=self._host,
             round_index=round_.index,
@@ -299,7 +299,7 @@ class IncidentReporter:
     def _say_restart(self, incident: Incident, decision: Restart) -> None:
         told = replace(incident, decision=describe_decision(decision))
         # Only the built-in policy promises a number of restarts; another's budget is its own.
-        budget = self._settings.max_restarts if self._settings.policy == "intensity" else None
+        budget = self._settings.restarts.max_restarts if self._settings.restarts.name == "intensity" else None
         elsewhere, encoding = self._is_elsewhere(incident), _encoding()
         text = render_attempt(told, restart=self._restarts, max_restarts=budget, elsewhere=elsewhere, encoding=encoding)
         self._line(f"elastic: {text}")
@@ -319,7 +319,7 @@ class IncidentReporter:
     ) -> Incident:
         incident = build_launcher_incident(
             failure,
-            run_id=self._settings.run_id,
+            run_id=self._settings.nodes.run_id,
             host=failure.node_id if elsewhere else self._host,
             at_ns=self._clock.wall_ns(),
             workers=workers,
@@ -370,7 +370,7 @@ class IncidentReporter:
         """Print the block, or, where another node does, a line that names it."""
         several = (incident.node_count or 1) > 1
         settings, encoding, host = self._settings, _encoding(), self._host if several else ""
-        title = f"run at {settings.rdzv_endpoint}" if settings.run_id == NO_ID else ""
+        title = f"run at {settings.nodes.endpoint}" if settings.nodes.run_id == NO_ID else ""
         if self._is_elsewhere(incident):
             text = render_elsewhere(incident, title=title, incident_path=path, host=host, encoding=encoding)
             self._notice(text)

@@ -14,7 +14,7 @@ from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.agent.loop import Agent
 from elastic_core.agent.machine.journal import Journal
 from elastic_core.agent.machine.states import Ending
-from elastic_core.agent.parts import AgentResult
+from elastic_core.agent.parts import AgentOptions, AgentResult
 from elastic_core.agent.rendezvous_thread import RendezvousThread
 from elastic_core.agent.subreaper import become_subreaper
 from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
@@ -30,11 +30,10 @@ from elastic_core.launcher.health import HealthChecking, LoopPulse
 from elastic_core.launcher.hook_actions import HookActions
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.observers import choose_observers
-from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_plan
+from elastic_core.launcher.plan import Attempt, WorkerPaths, hook_settings, worker_plan
 from elastic_core.launcher.reporter import RunReporter
 from elastic_core.launcher.services import RoundPort, Services
 from elastic_core.launcher.status_keeper import StatusKeeper
-from elastic_core.launcher.told import agent_options, hook_settings, policy_settings, rendezvous_settings, stop_signals
 from elastic_core.launcher.watching import Watching
 from elastic_core.messages import SpawnWorkers
 from elastic_core.options.settings import RunSettings
@@ -69,6 +68,7 @@ LOOPBACK = "127.0.0.1"
 AWAY, BACK = "store unreachable", "store back"
 """How the rendezvous begins the lines about its store."""
 WARM_AFTER_S = 0.5
+_WITHOUT_STORE = ("local", "static")
 
 _C = TypeVar("_C", bound="_Closes")
 
@@ -99,7 +99,7 @@ def run_job(
             # First of all: with fork, workers are copies of what this process is now.
             functions = _function_starter(settings, cleanup)
             if own_process:
-                cleanup.enter_context(early_stops(stop_signals(settings)))
+                cleanup.enter_context(early_stops(settings.stops.ending))
             job = _Job(settings, cleanup, own_process=own_process, timings=timings, outcome=outcome, brought=brought)
             return job.run(functions)
     except EarlyStop as stop:
@@ -115,6 +115,19 @@ def _function_starter(settings: RunSettings, cleanup: ExitStack) -> "FunctionSta
     starter = FunctionStarter(call)
     cleanup.callback(starter.close)
     return starter
+
+
+def _compared(settings: RunSettings) -> dict[str, str]:
+    """Return what other nodes compare when this one joins; nothing where no store is."""
+    if settings.nodes.backend in _WITHOUT_STORE:
+        return {}
+    from elastic_core.launcher.fingerprint import run_fingerprint  # milliseconds that other runs save
+    from elastic_core.rendezvous.identity import ALLOWABLE
+
+    made = run_fingerprint(settings)
+    # Where everything may differ (a library call), nobody who comes later is compared with this node either.
+    fixed = {key: text for key, text in made.items() if key not in ALLOWABLE}
+    return fixed if ALLOWABLE.issubset(settings.nodes.allow_mismatch) else made
 
 
 class _Job:
@@ -137,15 +150,26 @@ class _Job:
         self._outcome = outcome
         self._brought = brought
         self._incarnation = os.urandom(16).hex()
-        self._node_id = settings.node_id or socket.gethostname()
-        self._port = RoundPort(settings.master_port)
+        self._node_id = settings.nodes.node_id or socket.gethostname()
+        self._port = RoundPort(settings.nodes.master_port)
         cleanup.callback(self._port.close)
         self._planned = False
         self._round: Round | None = None
         self._prepared: dict[int, WorkerPaths] | Exception | None = None
         self._sidecar: StoreSidecar | None = None
         self._watch: Watching
-        self._rdzv = rendezvous_settings(settings, self._node_id, self._incarnation)
+        self._rdzv = replace(
+            settings.nodes,
+            node_id=self._node_id,
+            incarnation=self._incarnation,
+            fingerprint=_compared(settings),
+        )
+        self._policy = replace(
+            settings.restarts,
+            run_id=settings.nodes.run_id,
+            min_nodes=settings.nodes.min_nodes,
+            max_nodes=settings.nodes.max_nodes,
+        )
         self._registry = PluginRegistry(disabled=settings.disabled_plugins)
 
     def run(self, functions: "FunctionStarter | None" = None) -> int:
@@ -155,14 +179,14 @@ class _Job:
         handler = self._handler()
         if Capability.CONTROL in handler.capabilities:
             # It adds to the host's name the address by which others come here, unless the user chose an id.
-            handler.settings = replace(handler.settings, node_id=settings.node_id)
-        policy = registry.make_policy(settings.policy, policy_settings(settings), settings.policy_conf)
+            handler.settings = replace(handler.settings, node_id=settings.nodes.node_id)
+        policy = registry.make_policy(settings.restarts.name, self._policy, settings.policy_conf)
         chosen = choose_logs_specs(settings, self._brought.logs_specs)
         self._observers = self._closing(choose_observers(settings, own_process=self._own_process))
         self._observers.meter(handler)
         self._mark("plugins")
-        with held(stop_signals(settings) if self._own_process else ()):
-            run_dir = RunDirectory.create(settings.run_dir, settings.run_id)
+        with held(settings.stops.ending if self._own_process else ()):
+            run_dir = RunDirectory.create(settings.output.run_dir, settings.nodes.run_id)
             self._logs = RunLogs(settings, run_dir=run_dir.path, chosen=chosen)
             self._run_dir = self._closing(run_dir)
             self._times_made, self._last_path = run_dir.times_made, run_dir.path
@@ -177,13 +201,13 @@ class _Job:
         if self._brought.rendezvous is not None:
             return self._brought.rendezvous(self._rdzv)
         settings = self._settings
-        return self._registry.make_rendezvous(settings.rdzv_backend, self._rdzv, settings.rdzv_conf)
+        return self._registry.make_rendezvous(settings.nodes.backend, self._rdzv, settings.rdzv_conf)
 
     def _blame(self) -> tuple[str, str]:
         """Return who brought the handler, and what helps if it is broken."""
         if self._brought.rendezvous is not None:
             return "", ""
-        return self._registry.blame(RENDEZVOUS_GROUP, self._settings.rdzv_backend)
+        return self._registry.blame(RENDEZVOUS_GROUP, self._settings.nodes.backend)
 
     def _mark(self, what: str) -> None:
         if self._timings is not None:
@@ -217,14 +241,14 @@ class _Job:
         guardian.start()
         self._mark("guard")
         subreaper = self._own_process and become_subreaper()
-        if settings.agent_store:
+        if settings.workers.agent_store:
             self._sidecar = self._start_sidecar(handler, reactor, run_dir)
         journal = Journal()
         feed = self._feed = Feed()
         feed.subscribe(journaling(journal))
         self._status = self._closing(self._status_keeper(reactor, handler, run_dir))
         agent: Agent
-        standby = self._standby_pool(reactor, notice) if settings.standby else None
+        standby = self._standby_pool(reactor, notice) if settings.workers.standby else None
         self._watch = self._closing(
             Watching(
                 settings,
@@ -253,7 +277,7 @@ class _Job:
                 functions=self._functions,
                 disk=self._disk,
                 sent_to_all=guardian.signalled,
-                exit_timeout_s=settings.exit_timeout_s,
+                exit_timeout_s=settings.stops.exit_timeout_s,
                 on_overdue=lambda exit: self._reporter.read_ahead(exit, lambda: agent.on_overdue(exit)),
                 read_ahead=self._reporter.read_ahead,
             )
@@ -289,14 +313,14 @@ class _Job:
         for observer in (self._status.observe, self._observers.observe, runner.observe):
             feed.subscribe(observer)
         agent = Agent(
-            agent_options(settings, self._node_id, run_dir.path),
+            self._agent_options(run_dir),
             reactor=reactor,
             rendezvous=rendezvous,
             policy=PolicyRunner(
                 policy,
-                Intensity(policy_settings(settings)),
-                name=settings.policy,
-                distribution=self._registry.blame(FAILURE_GROUP, settings.policy)[0],
+                Intensity(self._policy),
+                name=settings.restarts.name,
+                distribution=self._registry.blame(FAILURE_GROUP, settings.restarts.name)[0],
                 post=reactor.post,
                 call_later=reactor.call_later,
             ),
@@ -345,9 +369,23 @@ class _Job:
         if self._outcome is not None:
             self._outcome.error = rendezvous.error
             self._outcome.take(result, workers.return_values, self._reporter.final_failure)
-        self._disk.close(within_s=min(END_S, settings.shutdown_timeout_s))
+        self._disk.close(within_s=min(END_S, settings.stops.shutdown_timeout_s))
         console.flush()
         return result
+
+    def _agent_options(self, run_dir: RunDirectory) -> AgentOptions:
+        settings, stops = self._settings, self._settings.stops
+        return AgentOptions(
+            run_id=settings.nodes.run_id,
+            node_id=self._node_id,
+            run_dir=str(run_dir.path),
+            pid=os.getpid(),
+            shutdown_timeout_s=stops.shutdown_timeout_s,
+            exit_timeout_s=stops.exit_timeout_s,
+            stop_signals=stops.ending,
+            forwarded_signals=stops.forwarded,
+            keep_interrupt=settings.workers.debug_rank is not None,
+        )
 
     def _settle_in(self) -> None:
         """Do what can wait until the workers run."""
@@ -385,7 +423,7 @@ class _Job:
     def _standby_pool(self, reactor: Reactor, notice: Callable[[str], None]) -> "StandbyPool":
         from elastic_core.workers.standby_pool import StandbyPool  # rarely wanted
 
-        imports = self._settings.standby_imports
+        imports = self._settings.workers.standby_imports
         return self._closing(StandbyPool(reactor, imports=imports, notice=notice, ends_with_us=self._own_process))
 
     def _closing(self, thing: _C) -> _C:
@@ -409,7 +447,7 @@ class _Job:
                 notice=self._reporter.notice,
             )
         )
-        if self._settings.max_nodes == 1 or self._settings.node_rank == 0:
+        if self._settings.nodes.max_nodes == 1 or self._settings.nodes.node_rank == 0:
             sidecar.start()
         return sidecar
 
@@ -466,8 +504,8 @@ class _Job:
         settings = self._settings
         port = self._port.renew(wait)
         # Among several nodes the others must be able to come here; on one, nobody from outside has any business here.
-        own = LOOPBACK if settings.max_nodes == 1 else socket.getfqdn()
-        return settings.master_addr or settings.local_addr or own, port
+        own = LOOPBACK if settings.nodes.max_nodes == 1 else socket.getfqdn()
+        return settings.nodes.master_addr or settings.nodes.local_addr or own, port
 
     def _reserve_port(self, handler: RendezvousHandler) -> int:
         if self._sidecar is not None:
@@ -512,7 +550,7 @@ class _Job:
                 self._logs.move(self._run_dir.path)
             paths = self._logs.round_paths(round_)
             self._disk.open_ahead(self._logs.files_of(paths))
-            if self._settings.worker_hooks:
+            if self._settings.workers.worker_hooks:
                 workers.prepare(own.error_file for own in paths.values())
             return paths
 
@@ -548,7 +586,7 @@ class _Job:
 
     def _finish(self, result: AgentResult, journal: Journal, run_dir: RunDirectory) -> None:
         """Keep what is worth keeping, and name it."""
-        limit_s = min(END_S, self._settings.shutdown_timeout_s)
+        limit_s = min(END_S, self._settings.stops.shutdown_timeout_s)
         path = str(run_dir.path)
         failed = result.ending is Ending.FAILED and self._reporter.began
         if failed:

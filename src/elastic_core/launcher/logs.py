@@ -54,8 +54,8 @@ class RunLogs:
         self._settings = settings
         self._chosen = chosen
         # A class of somebody's has the log directory to itself: what it has no word for goes to the run directory.
-        log_dir = settings.log_dir if self._chosen is None else None
-        self._layout = LogLayout(log_dir=log_dir, run_dir=run_dir, run_id=settings.run_id)
+        log_dir = settings.output.log_dir if self._chosen is None else None
+        self._layout = LogLayout(log_dir=log_dir, run_dir=run_dir, run_id=settings.nodes.run_id)
         self._run_dir = run_dir
         self._rounds: deque[int] = deque()
 
@@ -63,8 +63,8 @@ class RunLogs:
     def in_run_dir(self) -> bool:
         """Whether log files that were asked for are in the run directory."""
         settings = self._settings
-        wanted = (settings.redirects, settings.tee) != ("0", "0")
-        return wanted and settings.log_dir is None and self._chosen is None
+        wanted = (settings.output.redirects, settings.output.tee) != ("0", "0")
+        return wanted and settings.output.log_dir is None and self._chosen is None
 
     def prepare(self) -> None:
         """Make the directory of the first worker, to know before anything starts that there is a place for files.
@@ -98,10 +98,10 @@ class RunLogs:
         """
         settings = self._settings
         self._forget_rounds(round_.index)
-        files = {rank: self._layout.prepare(round_.index, rank) for rank in range(settings.nproc_per_node)}
+        files = {rank: self._layout.prepare(round_.index, rank) for rank in range(settings.nodes.local_world_size)}
         return {
             rank: worker_paths(settings, files[rank], global_rank=round_.global_rank(rank))
-            for rank in range(settings.nproc_per_node)
+            for rank in range(settings.nodes.local_world_size)
         }
 
     def _forget_rounds(self, index: int) -> None:
@@ -152,38 +152,38 @@ class RunLogs:
             own = replace(own, error_file=error_file)
         if launch.foreground:
             return own
-        template = settings.log_line_prefix_template
-        prefix = line_prefix(template, role=settings.role, local_rank=rank, global_rank=launch.global_rank)
+        template = settings.output.log_line_prefix_template
+        prefix = line_prefix(template, role=settings.nodes.role, local_rank=rank, global_rank=launch.global_rank)
         stdout = plan_of(dest.stdouts[rank], dest.tee_stdouts.get(rank), prefix=prefix)
         stderr = plan_of(dest.stderrs[rank], dest.tee_stderrs.get(rank), prefix=prefix)
         return replace(
             own,
-            stdout=_limited(stdout, settings, settings.duplicate_stdout_filters, dest.filtered_stdout or None),
-            stderr=_limited(stderr, settings, settings.duplicate_stderr_filters, dest.filtered_stderr or None),
+            stdout=_limited(stdout, settings, settings.output.duplicate_stdout_filters, dest.filtered_stdout or None),
+            stderr=_limited(stderr, settings, settings.output.duplicate_stderr_filters, dest.filtered_stderr or None),
         )
 
 
 def worker_paths(settings: RunSettings, files: RankPaths, *, global_rank: int) -> WorkerPaths:
     """Return the files of one worker, and where its streams go, as our own layout has it."""
     fault_file = str(Path(files.directory) / "fault.log")
-    rank, nproc = files.local_rank, settings.nproc_per_node
-    if rank == settings.debug_rank:
+    rank, nproc = files.local_rank, settings.nodes.local_world_size
+    if rank == settings.workers.debug_rank:
         # The terminal itself: a prompt has no end of line, so anything between would hold it back.
         return WorkerPaths(error_file=files.error_file, fault_file=fault_file)
     stdout, stderr = stream_plans(
         files,
-        redirects=parse_std(settings.redirects, nproc),
-        tee=parse_std(settings.tee, nproc, option="--tee"),
-        ranks_filter=parse_ranks(settings.local_ranks_filter, nproc),
-        prefix_template=settings.log_line_prefix_template,
-        role=settings.role,
+        redirects=parse_std(settings.output.redirects, nproc),
+        tee=parse_std(settings.output.tee, nproc, option="--tee"),
+        ranks_filter=parse_ranks(settings.output.local_ranks_filter, nproc),
+        prefix_template=settings.output.log_line_prefix_template,
+        role=settings.nodes.role,
         global_rank=global_rank,
     )
     return WorkerPaths(
         error_file=files.error_file,
         fault_file=fault_file,
-        stdout=_limited(stdout, settings, settings.duplicate_stdout_filters, files.filtered_stdout),
-        stderr=_limited(stderr, settings, settings.duplicate_stderr_filters, files.filtered_stderr),
+        stdout=_limited(stdout, settings, settings.output.duplicate_stdout_filters, files.filtered_stdout),
+        stderr=_limited(stderr, settings, settings.output.duplicate_stderr_filters, files.filtered_stderr),
     )
 
 
@@ -191,8 +191,8 @@ def _limited(plan: StreamPlan, settings: RunSettings, texts: tuple[str, ...], fi
     """Return a plan with filters where it reaches the console, and with rotation where it has a file."""
     if plan.console and texts and filtered is not None:
         plan = replace(plan, filters=texts, filtered_file=filtered)
-    if plan.file is not None and settings.log_max_bytes is not None:
-        plan = replace(plan, max_bytes=settings.log_max_bytes, backups=settings.log_backups)
+    if plan.file is not None and settings.output.log_max_bytes is not None:
+        plan = replace(plan, max_bytes=settings.output.log_max_bytes, backups=settings.output.log_backups)
     return plan
 
 
@@ -206,13 +206,13 @@ def choose_logs_specs(settings: RunSettings, brought: object = None) -> ChosenLo
     if brought is not None:
         chosen: ChosenLogs | None = torch_part("logs_specs", needed_by="logs_specs").brought_logs_specs(brought)
         return chosen
-    if settings.logs_specs is None:
+    if settings.output.logs_specs is None:
         return None
     made: ChosenLogs | None = torch_part("logs_specs", needed_by="--logs-specs").make_logs_specs(
-        settings.logs_specs,
-        log_dir=settings.log_dir,
-        redirects=settings.redirects,
-        tee=settings.tee,
-        local_ranks=parse_ranks(settings.local_ranks_filter, settings.nproc_per_node),
+        settings.output.logs_specs,
+        log_dir=settings.output.log_dir,
+        redirects=settings.output.redirects,
+        tee=settings.output.tee,
+        local_ranks=parse_ranks(settings.output.local_ranks_filter, settings.nodes.local_world_size),
     )
     return made

@@ -51,7 +51,8 @@ def choose_observers(settings: RunSettings, *, own_process: bool) -> Observers:
     Raises:
         PluginError: a handler is not installed, or is broken.
     """
-    wanted = settings.metrics_handlers or settings.metrics_port is not None or settings.event_log_handler != "null"
+    asked = settings.observing
+    wanted = asked.metrics_handlers or asked.metrics_port is not None or asked.event_log_handler != "null"
     if not wanted and not (_in_code("elastic_core.metrics.api") or _in_code("elastic_core.events.recording")):
         return Observers()
     from elastic_core.launcher.observing import Observing

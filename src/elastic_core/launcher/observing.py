@@ -46,10 +46,10 @@ class Observing(Observers):
         self._settings = settings
         self._own_process = own_process
         self._clock = clock
-        self._metrics = [plugins.choose(plugins.METRICS_GROUP, text) for text in settings.metrics_handlers]
+        self._metrics = [plugins.choose(plugins.METRICS_GROUP, text) for text in settings.observing.metrics_handlers]
         in_code = [item for item in event_handlers.log_handlers.items() if item[0] not in event_handlers.BUILT_IN]
         in_code += [item for item in event_handlers.log_handlers.items() if _is_replaced(*item)]
-        self._events = plugins.choose(plugins.EVENTS_GROUP, settings.event_log_handler, in_code)
+        self._events = plugins.choose(plugins.EVENTS_GROUP, settings.observing.event_log_handler, in_code)
         self._cleanup = ExitStack()
         self._lines: deque[str] = deque()
         self._notice: Callable[[str], None] = self._lines.append
@@ -66,14 +66,14 @@ class Observing(Observers):
         """Build what was chosen."""
         settings = self._settings
         shared = HandlerSettings(
-            name="", run_id=settings.run_id, node_id=node_id, role=settings.role, run_dir=str(run_dir.path)
+            name="", run_id=settings.nodes.run_id, node_id=node_id, role=settings.nodes.role, run_dir=str(run_dir.path)
         )
         built = []
         for choice in self._metrics:
             built.append(choice.build(shared, default_file=str(run_dir.path / "metrics.jsonl")))
             self._keep(choice, run_dir)
-        if settings.metrics_port is not None:
-            built.append(self._served(settings.metrics_port))
+        if settings.observing.metrics_port is not None:
+            built.append(self._served(settings.observing.metrics_port))
         event_handler = None
         if self._events.name != "null" or self._events.conf:
             event_handler = self._events.build(shared, default_file=str(run_dir.path / "events.jsonl"))
@@ -89,7 +89,7 @@ class Observing(Observers):
     def _served(self, port: int) -> NamedHandler:
         from elastic_core.metrics.prometheus import PrometheusMetricHandler
 
-        handler = PrometheusMetricHandler(port, self._settings.metrics_host)
+        handler = PrometheusMetricHandler(port, self._settings.observing.metrics_host)
         self._lines.append(f"metrics are served at {handler.url}")
         self.exposition = handler.text
         return NamedHandler(label="metrics handler 'prometheus'", handler=handler)
@@ -98,10 +98,10 @@ class Observing(Observers):
         settings = self._settings
         metric_outlet = MetricOutlet(
             AgentMetrics(
-                run_id=settings.run_id,
-                role=settings.role,
-                backend=settings.rdzv_backend,
-                max_restarts=settings.max_restarts,
+                run_id=settings.nodes.run_id,
+                role=settings.nodes.role,
+                backend=settings.nodes.backend,
+                max_restarts=settings.restarts.max_restarts,
             ),
             built,
             notice=self._later,
@@ -114,13 +114,13 @@ class Observing(Observers):
     def _identity(self) -> Identity:
         settings = self._settings
         return Identity(
-            run_id=settings.run_id,
-            role=settings.role,
-            backend=settings.rdzv_backend,
+            run_id=settings.nodes.run_id,
+            role=settings.nodes.role,
+            backend=settings.nodes.backend,
             entry_point=settings.entrypoint.name,
             hostname=socket.getfqdn(),
             pid=os.getpid(),
-            endpoint=settings.rdzv_endpoint.rpartition("@")[2].partition("?")[0],  # secrets may be in a URL
+            endpoint=settings.nodes.endpoint.rpartition("@")[2].partition("?")[0],  # secrets may be in a URL
         )
 
     def begin(

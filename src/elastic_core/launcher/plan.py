@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from elastic_core.errors import ConfigError
 from elastic_core.options.settings import RunSettings
-from elastic_core.types import LaunchChange, Record, Round
+from elastic_core.types import HookSettings, LaunchChange, Record, Round
 from elastic_core.workers.spec import StreamPlan, WorkerLaunch
 
 MACRO = "${local_rank}"
@@ -43,6 +43,17 @@ class Attempt(Record, frozen=True, kw_only=True):
         return self.changes[local_rank] if self.changes else LaunchChange()
 
 
+def hook_settings(settings: RunSettings, run_dir: str) -> HookSettings:
+    """Return what every hook is built with; the registry adds its name and its options."""
+    return HookSettings(
+        name="",
+        run_id=settings.nodes.run_id,
+        run_dir=run_dir,
+        local_world_size=settings.nodes.local_world_size,
+        devices=settings.workers.devices,
+    )
+
+
 def worker_plan(
     settings: RunSettings,
     attempt: Attempt,
@@ -63,11 +74,11 @@ def worker_plan(
             env=worker_environment(settings, attempt, rank, paths[rank], base),
             stdout=paths[rank].stdout,
             stderr=paths[rank].stderr,
-            foreground=settings.debug_rank == rank,
+            foreground=settings.workers.debug_rank == rank,
             function=settings.entrypoint.function,
             cpus=attempt.change(rank).processors,
         )
-        for rank in range(settings.nproc_per_node)
+        for rank in range(settings.nodes.local_world_size)
     ]
 
 
@@ -85,11 +96,11 @@ def worker_environment(
     round_ = attempt.round
     env = {**base, **attempt.change(local_rank).environment}
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    if settings.omp_threads is not None:
-        env["OMP_NUM_THREADS"] = str(settings.omp_threads)
+    if settings.workers.omp_threads is not None:
+        env["OMP_NUM_THREADS"] = str(settings.workers.omp_threads)
     env |= _devices(settings, local_rank, base)
     env |= {
-        "LOCAL_RANK": "0" if settings.virtual_local_rank else str(local_rank),
+        "LOCAL_RANK": "0" if settings.workers.virtual_local_rank else str(local_rank),
         "RANK": str(round_.global_rank(local_rank)),
         "GROUP_RANK": str(round_.node_rank),
         "ROLE_RANK": str(round_.role_base_rank + local_rank),
@@ -101,8 +112,8 @@ def worker_environment(
         "MASTER_ADDR": round_.master_addr,
         "MASTER_PORT": str(round_.master_port),
         "TORCHELASTIC_RESTART_COUNT": str(attempt.restart_count),
-        "TORCHELASTIC_MAX_RESTARTS": str(settings.max_restarts),
-        "TORCHELASTIC_RUN_ID": settings.run_id,
+        "TORCHELASTIC_MAX_RESTARTS": str(settings.restarts.max_restarts),
+        "TORCHELASTIC_RUN_ID": settings.nodes.run_id,
         "TORCHELASTIC_USE_AGENT_STORE": str(attempt.use_agent_store),
         "TORCHELASTIC_ERROR_FILE": paths.error_file,
         "ELASTIC_ROUND": str(round_.index),
@@ -120,24 +131,24 @@ def worker_environment(
         env["TORCHELASTIC_TIMER_FILE"] = paths.timer_file
     if paths.control_socket:
         env.setdefault("TORCH_WORKER_SERVER_SOCKET", paths.control_socket)  # a user's own choice stands
-    if settings.worker_hooks and settings.entrypoint.python:
+    if settings.workers.worker_hooks and settings.entrypoint.python:
         env |= {"ELASTIC_WORKER_HOOKS": "1", "ELASTIC_FAULT_FILE": paths.fault_file}
     return env
 
 
 def _devices(settings: RunSettings, local_rank: int, base: Mapping[str, str]) -> dict[str, str]:
     """Return the visible-devices variable of one worker, empty where nothing was asked for."""
-    variable = settings.device_variable
-    if settings.virtual_local_rank:
-        visible = settings.devices or _inherited_devices(base.get(variable), settings.nproc_per_node)
-        if len(visible) < settings.nproc_per_node:
+    variable = settings.workers.device_variable
+    if settings.workers.virtual_local_rank:
+        visible = settings.workers.devices or _inherited_devices(base.get(variable), settings.nodes.local_world_size)
+        if len(visible) < settings.nodes.local_world_size:
             raise ConfigError(
                 f"--virtual-local-rank gives each worker one device: {len(visible)} in {variable} for "
-                f"{settings.nproc_per_node} workers",
+                f"{settings.nodes.local_world_size} workers",
                 hint="name more devices, or lower --nproc-per-node",
             )
         return {variable: visible[local_rank]}
-    return {variable: ",".join(settings.devices)} if settings.devices else {}
+    return {variable: ",".join(settings.workers.devices)} if settings.workers.devices else {}
 
 
 def _inherited_devices(value: str | None, count: int) -> tuple[str, ...]:

@@ -39,10 +39,10 @@ class SleepWatching:
         self._round: Round | None = None
         self._began_s = 0.0
         self._watch: SleepWatch | None = None
-        if settings.uninterruptible_timeout_s:
+        if settings.watch.uninterruptible_timeout_s:
             from elastic_core.agent.watch import sleep_watch
 
-            limit_s = settings.uninterruptible_timeout_s
+            limit_s = settings.watch.uninterruptible_timeout_s
             self._watch = sleep_watch.SleepWatch(reactor, limit_s=limit_s, on_stuck=self._stuck)
 
     def begin_round(self, round_: Round) -> None:

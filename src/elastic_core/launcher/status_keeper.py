@@ -185,10 +185,10 @@ class StatusKeeper:
         round_ = self._round
         ledger = state.running.ledger if isinstance(state, Settling) else state.ledger
         return AgentStatus(
-            run_id=settings.run_id,
+            run_id=settings.nodes.run_id,
             node_id=(round_.node_id if round_ is not None else "") or self._node_id,
             agent=self._agent,
-            backend=settings.rdzv_backend,
+            backend=settings.nodes.backend,
             where=self._asked_where(),
             state=type(state).__name__.lower(),
             since_ns=self._since_ns,
@@ -197,9 +197,9 @@ class StatusKeeper:
             workers=self._workers_now(),
             restart_count=ledger.restart_count,
             # Only the built-in policy promises a number of restarts; another's budget is its own.
-            max_restarts=settings.max_restarts if settings.policy == "intensity" else None,
+            max_restarts=settings.restarts.max_restarts if settings.restarts.name == "intensity" else None,
             membership_changes=ledger.membership_changes,
-            max_membership_changes=settings.max_membership_changes,
+            max_membership_changes=settings.nodes.max_membership_changes,
             control=self._control,
             last_incident=self._last_incident(),
             trouble=self._trouble,

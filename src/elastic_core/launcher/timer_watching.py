@@ -70,11 +70,11 @@ class TimerWatching:
         self._expiry: TimerExpiry | None = None
         self._folder = run_dir / FOLDER
         self._path = ""
-        if not settings.file_timer:
+        if not settings.watch.file_timer:
             return
         from elastic_core.agent.watch import timer_expiry, timer_watch
 
-        pipe = self._pipe(settings.timer_file)
+        pipe = self._pipe(settings.watch.timer_file)
         self._path = pipe.path
         self._expiry = timer_expiry.TimerExpiry(
             reactor,
@@ -90,7 +90,7 @@ class TimerWatching:
             pipe,
             on_overdue=self._expiry.take,
             notice=reporter.notice,
-            heeds=settings.debug_rank is None,
+            heeds=settings.workers.debug_rank is None,
         )
 
     # --- the pipe

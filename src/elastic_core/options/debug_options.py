@@ -1,10 +1,11 @@
 """The options for debugging, and those that are torchrun's alone."""
 
+from functools import partial
 from typing import Final
 
 from elastic_core.options.draft import Draft
 from elastic_core.options.option import OptionRow, Section, row
-from elastic_core.options.values import disabled_plugins, integer
+from elastic_core.options.values import disabled_plugins, integer, seconds
 
 DEBUGGING: Final[tuple[OptionRow, ...]] = (
     row(
@@ -27,18 +28,21 @@ DEBUGGING: Final[tuple[OptionRow, ...]] = (
         "debug-rank",
         "N",
         "Give the terminal to this local rank, so that pdb works in it; time limits are off.",
+        field="workers.debug_rank",
     ),
     row(
         Section.DEBUGGING,
         "no-worker-hooks",
         None,
         "Don't let our hook in the worker's interpreter record uncaught exceptions.",
+        field="workers.worker_hooks",
     ),
     row(
         Section.DEBUGGING,
         "no-control-plane",
         None,
         "Have the agent listen to nobody: 'elastic ctl' can't reach it, nor its workers.",
+        field="control_plane",
     ),
     row(
         Section.DEBUGGING,
@@ -48,6 +52,7 @@ DEBUGGING: Final[tuple[OptionRow, ...]] = (
         short="p",
         many=True,
         env=False,
+        field="disabled_plugins",
     ),
 )
 
@@ -60,6 +65,8 @@ COMPATIBILITY: Final[tuple[OptionRow, ...]] = (
         "never polled, their end is known at once.",
         default="0.1",
         torch=True,
+        field="nodes.monitor_interval_s",
+        read=partial(seconds, above_zero=True),
     ),
     row(
         Section.COMPATIBILITY,
@@ -82,9 +89,10 @@ COMPATIBILITY: Final[tuple[OptionRow, ...]] = (
 
 def take_debugging(draft: Draft, nproc: int) -> None:
     """Settle what helps to look into a run."""
+    draft.settle(COMPATIBILITY)
     choices = draft.choices
     rank = choices.text("debug_rank")
     draft.take("debug_rank", None if rank is None else integer(choices, "debug_rank", at_least=0, at_most=nproc - 1))
-    draft.take("worker_hooks", not choices.flag("no_worker_hooks"), "no_worker_hooks")
-    draft.take("control_plane", not choices.flag("no_control_plane"), "no_control_plane")
-    draft.take("disabled_plugins", disabled_plugins(choices), "plugin")
+    draft.take("no_worker_hooks", not choices.flag("no_worker_hooks"))
+    draft.take("no_control_plane", not choices.flag("no_control_plane"))
+    draft.take("plugin", disabled_plugins(choices))

@@ -4,9 +4,33 @@ import uuid
 from typing import Final
 
 from elastic_core.errors import ConfigError
+from elastic_core.options.choices import Choices
 from elastic_core.options.draft import Draft
 from elastic_core.options.option import OptionRow, Section, row
-from elastic_core.options.values import integer, key_values, name_of, one_of, seconds
+from elastic_core.options.values import if_chosen, integer, key_values, name_of, one_of, seconds
+
+_DEFAULT_STATIC_PORT = 29500
+_RENDEZVOUS = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf")
+_REDIS_SCHEMES = ("redis", "rediss", "unix")
+_STATIC_ONLY = ("master_addr", "master_port")
+
+
+def _node_id(choices: Choices, dest: str) -> str:
+    return name_of(choices, dest) if choices.chosen(dest) else ""
+
+
+def _port(choices: Choices, dest: str) -> int:
+    return integer(choices, dest, at_most=65535) if choices.chosen(dest) else 0
+
+
+def _allowed(choices: Choices, dest: str) -> tuple[str, ...]:
+    texts = choices.texts(dest)
+    if not texts:
+        return ()
+    from elastic_core.rendezvous.identity import parse_allow_mismatch  # milliseconds that other runs save
+
+    return tuple(sorted(parse_allow_mismatch(texts)))
+
 
 NODES: Final[tuple[OptionRow, ...]] = (
     row(
@@ -32,6 +56,7 @@ NODES: Final[tuple[OptionRow, ...]] = (
         "default and no endpoint it uses 'local'.",
         default="static",
         torch=True,
+        field="nodes.backend",
     ),
     row(
         Section.NODES,
@@ -40,6 +65,7 @@ NODES: Final[tuple[OptionRow, ...]] = (
         "Where the rendezvous backend is, in its own form; left out, each backend has its own default.",
         default="",
         torch=True,
+        field="nodes.endpoint",
     ),
     row(
         Section.NODES,
@@ -49,6 +75,7 @@ NODES: Final[tuple[OptionRow, ...]] = (
         default="none",
         default_note="a fresh one on one node",
         torch=True,
+        field="nodes.run_id",
     ),
     row(
         Section.NODES,
@@ -57,6 +84,7 @@ NODES: Final[tuple[OptionRow, ...]] = (
         "Options of the rendezvous backend; times in seconds.",
         default="",
         torch=True,
+        field="rdzv_conf",
     ),
     row(
         Section.NODES,
@@ -65,6 +93,7 @@ NODES: Final[tuple[OptionRow, ...]] = (
         "Rank of this node with the 'static' backend; with others a wish, met where that rank is free.",
         default="0",
         torch=True,
+        field="nodes.node_rank",
     ),
     row(
         Section.NODES,
@@ -73,6 +102,7 @@ NODES: Final[tuple[OptionRow, ...]] = (
         "MASTER_ADDR, the address of node 0; for the 'static' backend, and for one node.",
         default="127.0.0.1",
         torch=True,
+        field="nodes.master_addr",
     ),
     row(
         Section.NODES,
@@ -81,6 +111,7 @@ NODES: Final[tuple[OptionRow, ...]] = (
         "MASTER_PORT, where rank 0 listens; for the 'static' backend, and for one node.",
         default_note="29500; a free port on one node",
         torch=True,
+        field="nodes.master_port",
     ),
     row(
         Section.NODES,
@@ -89,6 +120,8 @@ NODES: Final[tuple[OptionRow, ...]] = (
         "Address of this node, as the others can reach it.",
         default_note="found out",
         torch=True,
+        field="nodes.local_addr",
+        read=Choices.text,
     ),
     row(
         Section.NODES,
@@ -97,6 +130,8 @@ NODES: Final[tuple[OptionRow, ...]] = (
         "UDP port at which this agent tells the others whether it reaches the store, for firewalls to let through; "
         "agents of one host need one each.",
         default_note="a free one",
+        field="nodes.agent_port",
+        read=_port,
     ),
     row(
         Section.NODES,
@@ -104,6 +139,8 @@ NODES: Final[tuple[OptionRow, ...]] = (
         None,
         "Host the workers' torch store in a process beside node 0's agent, not in the worker with rank 0; the first "
         "start then waits until that process has imported torch.",
+        field="workers.agent_store",
+        read=Choices.flag,
     ),
     row(
         Section.NODES,
@@ -111,6 +148,8 @@ NODES: Final[tuple[OptionRow, ...]] = (
         "ID",
         "Name of this node in logs and reports.",
         default_note="host name",
+        field="nodes.node_id",
+        read=_node_id,
     ),
     row(
         Section.NODES,
@@ -119,6 +158,7 @@ NODES: Final[tuple[OptionRow, ...]] = (
         "Which attempt at the run this is, the same on all nodes; another one begins a run anew where the last has "
         "ended.",
         default_note="the scheduler's count of restarts (Slurm, JobSet, AWS Batch), else 0",
+        field="nodes.attempt",
     ),
     row(
         Section.NODES,
@@ -127,6 +167,8 @@ NODES: Final[tuple[OptionRow, ...]] = (
         "How many nodes beyond the most that --nnodes takes in may wait, to step in for one that is lost; more are "
         "sent home.",
         default_note="any number",
+        field="nodes.spares",
+        read=if_chosen(integer),
     ),
     row(
         Section.NODES,
@@ -135,6 +177,8 @@ NODES: Final[tuple[OptionRow, ...]] = (
         "In what this node may differ from the run that it joins (repeatable): nproc, role, nnodes, entrypoint, "
         "arguments, backend_options, torch, python, policy.",
         many=True,
+        field="nodes.allow_mismatch",
+        read=_allowed,
     ),
     row(
         Section.NODES,
@@ -156,6 +200,8 @@ NODES: Final[tuple[OptionRow, ...]] = (
         "SECONDS",
         "How long workers train on when the backend's server is away from all nodes, before --on-store-loss holds.",
         default="120",
+        field="nodes.store_outage_grace_s",
+        read=seconds,
     ),
     row(
         Section.NODES,
@@ -164,14 +210,10 @@ NODES: Final[tuple[OptionRow, ...]] = (
         "When the server stays away: keep the workers until they end, or fail the run.",
         default="keep",
         choices=("keep", "fail"),
+        field="nodes.on_store_loss",
+        read=one_of,
     ),
 )
-
-
-_DEFAULT_STATIC_PORT = 29500
-_RENDEZVOUS = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf")
-_REDIS_SCHEMES = ("redis", "rediss", "unix")
-_STATIC_ONLY = ("master_addr", "master_port")
 
 
 def place_run(draft: Draft, min_nodes: int, max_nodes: int) -> None:
@@ -217,24 +259,24 @@ def _standalone(draft: Draft, min_nodes: int, max_nodes: int) -> None:
             hint="--nnodes 1, or no --standalone",
         )
     if max_nodes > 1:
-        draft.set("max_nodes", 1, origin)
+        draft.set("nodes.max_nodes", 1, origin)
         draft.tell(f"--standalone is for one node: no other joins, though nnodes is {min_nodes}:{max_nodes}")
     ignored = [draft.name(dest) for dest in _RENDEZVOUS if draft.choices.chosen(dest)]
     if ignored:
         draft.tell(f"{', '.join(ignored)} overridden by --standalone")
-    draft.set("rdzv_backend", "local", origin)
-    draft.set("run_id", str(uuid.uuid4()), origin)
+    draft.set("nodes.backend", "local", origin)
+    draft.set("nodes.run_id", str(uuid.uuid4()), origin)
     _without_effect(draft, "standalone", (*_STATIC_ONLY, "node_rank"))
     tell_without_store(draft, "standalone")
 
 
 def _local(draft: Draft, *, origin: str) -> None:
-    draft.set("rdzv_backend", "local", origin)
+    draft.set("nodes.backend", "local", origin)
     tell_without_store(draft, "local")
     if draft.choices.chosen("rdzv_id"):
-        draft.take("run_id", name_of(draft.choices, "rdzv_id"), "rdzv_id")
+        draft.take("rdzv_id", name_of(draft.choices, "rdzv_id"))
     else:
-        draft.set("run_id", str(uuid.uuid4()), "derived: fresh, one node")
+        draft.set("nodes.run_id", str(uuid.uuid4()), "derived: fresh, one node")
 
 
 def _local_with_address(draft: Draft) -> None:
@@ -246,13 +288,18 @@ def _local_with_address(draft: Draft) -> None:
         draft.tell(f"{draft.name('node_rank')} without effect: there is one node")
     if choices.text("rdzv_endpoint"):
         address, port = _endpoint(draft)
-        draft.take("master_addr", address, "rdzv_endpoint")
-        draft.take("master_port", port, "rdzv_endpoint")
+        _take_master(draft, address, port)
         return
     if choices.chosen("master_addr"):
         draft.take("master_addr", _unbracketed(choices.text("master_addr") or ""))
     if choices.chosen("master_port"):
         draft.take("master_port", integer(choices, "master_port", at_least=0, at_most=65535) or None)
+
+
+def _take_master(draft: Draft, address: str, port: int | None) -> None:
+    origin = draft.choices.origin("rdzv_endpoint")
+    draft.set("nodes.master_addr", address, origin)
+    draft.set("nodes.master_port", port, origin)
 
 
 def _endpoint(draft: Draft) -> tuple[str, int | None]:
@@ -286,9 +333,9 @@ def _backend(draft: Draft, backend: str, conf: dict[str, str], max_nodes: int) -
     draft.take("rdzv_endpoint", (choices.text("rdzv_endpoint") or "").strip())
     draft.take("rdzv_conf", conf)
     if choices.chosen("rdzv_id") or static:
-        draft.take("run_id", name_of(choices, "rdzv_id"), "rdzv_id")
+        draft.take("rdzv_id", name_of(choices, "rdzv_id"))
     elif max_nodes == 1:
-        draft.set("run_id", str(uuid.uuid4()), "derived: fresh, one node")
+        draft.set("nodes.run_id", str(uuid.uuid4()), "derived: fresh, one node")
     else:
         raise ConfigError(
             f"no run id: up to {max_nodes} nodes find each other by it with rdzv-backend {backend!r}",
@@ -322,13 +369,12 @@ def _static(draft: Draft, max_nodes: int) -> None:
         ignored = [draft.name(dest) for dest in ("master_addr", "master_port") if choices.chosen(dest)]
         if ignored:
             draft.tell(f"{', '.join(ignored)} without effect: --rdzv-endpoint says where node 0 is")
-        draft.take("master_addr", host, "rdzv_endpoint")
-        draft.take("master_port", endpoint_port, "rdzv_endpoint")
+        _take_master(draft, host, endpoint_port)
         return
     draft.take("master_addr", address)
     draft.take("master_port", port or _DEFAULT_STATIC_PORT)
     shown = f"[{address}]" if ":" in address else address
-    draft.set("rdzv_endpoint", f"{shown}:{port or _DEFAULT_STATIC_PORT}", "derived: master address and port")
+    draft.set("nodes.endpoint", f"{shown}:{port or _DEFAULT_STATIC_PORT}", "derived: master address and port")
 
 
 def _check_node_rank(draft: Draft, max_nodes: int) -> int:
@@ -378,14 +424,8 @@ def settle_coordination(draft: Draft) -> None:
         ConfigError: a value is malformed, or two say different things.
     """
     choices = draft.choices
-    draft.take("spares", _count(draft, "spares"))
-    draft.take("rdzv_attempt", _count(draft, "rdzv_attempt") or 0)
-    draft.take("allow_mismatch", _allowed(choices.texts("allow_mismatch")))
-    port = integer(choices, "agent_port", at_least=0, at_most=65535) if choices.chosen("agent_port") else 0
-    draft.take("agent_port", port)
-    draft.take("max_membership_changes", _count(draft, "max_membership_changes"))
-    draft.take("store_outage_grace_s", seconds(choices, "store_outage_grace"), "store_outage_grace")
-    draft.take("on_store_loss", one_of(choices, "on_store_loss", choices.rows["on_store_loss"].choices))
+    draft.settle(NODES)
+    draft.take("rdzv_attempt", integer(choices, "rdzv_attempt") if choices.chosen("rdzv_attempt") else 0)
     for key in filter(choices.chosen, _CONF_KEYS):
         seconds(choices, key, above_zero=True)  # refused here, by the name that the user knows
 
@@ -401,11 +441,11 @@ def settle_store(draft: Draft, conf: dict[str, str]) -> None:
     draft.take("rdzv_conf", _shorthands(draft, conf))
     if not draft.choices.chosen("rdzv_attempt"):
         attempt = attempt_from_environment(draft.environ)
-        draft.set("rdzv_attempt", attempt.number, "derived: the scheduler's count" if attempt.number else "default")
-        draft.set("rdzv_job", attempt.job, "derived: the scheduler's name of the job" if attempt.job else "default")
-        draft.set("rdzv_attempt_given", attempt.given, "derived: the scheduler's" if attempt.given else "default")
+        draft.set("nodes.attempt", attempt.number, "derived: the scheduler's count" if attempt.number else "default")
+        draft.set("nodes.job", attempt.job, "derived: the scheduler's name of the job" if attempt.job else "default")
+        draft.set("nodes.attempt_given", attempt.given, "derived: the scheduler's" if attempt.given else "default")
     else:
-        draft.set("rdzv_attempt_given", True, "derived: --rdzv-attempt")
+        draft.set("nodes.attempt_given", True, "derived: --rdzv-attempt")
 
 
 def _shorthands(draft: Draft, conf: dict[str, str]) -> dict[str, str]:
@@ -435,18 +475,6 @@ def tell_without_store(draft: Draft, backend: str) -> None:
     ignored = [draft.name(dest) for dest in _COORDINATED_ONLY if draft.choices.chosen(dest)]
     if ignored:
         draft.tell(f"{', '.join(ignored)} without effect with {backend!r}: there is no store in which nodes meet")
-
-
-def _count(draft: Draft, dest: str) -> int | None:
-    return integer(draft.choices, dest, at_least=0) if draft.choices.chosen(dest) else None
-
-
-def _allowed(texts: tuple[str, ...]) -> tuple[str, ...]:
-    if not texts:
-        return ()
-    from elastic_core.rendezvous.identity import parse_allow_mismatch
-
-    return tuple(sorted(parse_allow_mismatch(texts)))
 
 
 def _same(one: str, other: str) -> bool:

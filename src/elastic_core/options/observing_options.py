@@ -5,6 +5,20 @@ from typing import Final
 from elastic_core.options.choices import Choices
 from elastic_core.options.draft import Draft
 from elastic_core.options.option import OptionRow, Section, row
+from elastic_core.types import Record
+
+
+class ObservingSettings(Record, frozen=True, kw_only=True):
+    """Where metrics and events go."""
+
+    metrics_handlers: tuple[str, ...] = ()
+    """Where the agent's metrics go, each `NAME` or `NAME:CONF`."""
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
+    """Where they are served for Prometheus; 0: a free port, None: nowhere."""
+    event_log_handler: str = "null"
+    """Where events go: `NAME` or `NAME:CONF`."""
+
 
 OBSERVING: Final[tuple[OptionRow, ...]] = (
     row(
@@ -14,6 +28,7 @@ OBSERVING: Final[tuple[OptionRow, ...]] = (
         "Where the agent's metrics go (repeatable): console, jsonl:FILE, null, or what 'elastic plugins' lists; jsonl "
         "alone writes metrics.jsonl to the run directory.",
         many=True,
+        field="observing.metrics_handlers",
     ),
     row(
         Section.OBSERVING,
@@ -22,6 +37,7 @@ OBSERVING: Final[tuple[OptionRow, ...]] = (
         "Serve the agent's metrics for Prometheus as http://HOST:PORT/metrics, while the run lasts; on the loopback "
         "address, unless HOST is given. 0: a free port. Needs the extra 'prometheus'.",
         default_note="not served",
+        field="observing.metrics_port",
     ),
     row(
         Section.OBSERVING,
@@ -31,6 +47,7 @@ OBSERVING: Final[tuple[OptionRow, ...]] = (
         "events.jsonl to the run directory.",
         default="null",
         torch=True,
+        field="observing.event_log_handler",
     ),
 )
 
@@ -39,9 +56,9 @@ def take_observing(draft: Draft) -> None:
     """Settle where metrics and events go."""
     choices = draft.choices
     handlers = _named(choices, "metrics_handler", choices.texts("metrics_handler"))
-    draft.take("metrics_handlers", handlers, "metrics_handler")
+    draft.take("metrics_handler", handlers)
     host, port = _address(choices)
-    draft.take("metrics_host", host, "metrics_port")
+    draft.set("observing.metrics_host", host, choices.origin("metrics_port"))
     draft.take("metrics_port", port)
     (event_handler,) = _named(choices, "event_log_handler", (choices.text("event_log_handler") or "",))
     draft.take("event_log_handler", event_handler)

@@ -1,6 +1,7 @@
 """What is known of one option of `elastic run`."""
 
 import enum
+from collections.abc import Callable
 
 from elastic_core.types import Record
 
@@ -38,6 +39,10 @@ class OptionRow(Record, frozen=True, kw_only=True):
     many: bool = False
     env: str | None = None
     choices: tuple[str, ...] = ()
+    field: str = ""
+    """The setting that it gives, by its path: `nodes.spares`; empty: none, or several."""
+    read: Callable[..., object] | None = None
+    """What makes the setting of it, given the choices and `dest`; None: it takes more than this option."""
 
     @property
     def dest(self) -> str:
@@ -64,6 +69,8 @@ def row(
     many: bool = False,
     env: bool = True,
     choices: tuple[str, ...] = (),
+    field: str = "",
+    read: Callable[..., object] | None = None,
 ) -> OptionRow:
     """Return a row; its environment variable is torch's spelling unless `env` is false."""
     return OptionRow(
@@ -78,4 +85,6 @@ def row(
         many=many,
         env="PET_" + name.replace("-", "_").upper() if env else None,
         choices=choices,
+        field=field,
+        read=read,
     )

@@ -1,6 +1,7 @@
 """The options about workers' output and the run's files."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -8,7 +9,33 @@ from elastic_core.options.choices import Choices
 from elastic_core.options.draft import Draft
 from elastic_core.options.option import OptionRow, Section, row
 from elastic_core.options.values import comma_list, integer, size_bytes
+from elastic_core.types import Record
 from elastic_core.workers.output.std import Std, parse_ranks, parse_std
+
+_PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+_SMALLEST_FILE_BYTES = 1 << 10
+_MOST_BACKUPS = 1000  # each rotation renames them all
+
+
+class OutputSettings(Record, frozen=True, kw_only=True):
+    """Where workers' output goes, and the run's own files."""
+
+    log_dir: str | None = None
+    """None: none asked for; `os.devnull`: no log files."""
+    redirects: str = "0"
+    tee: str = "0"
+    local_ranks_filter: str = ""
+    log_line_prefix_template: str | None = None
+    duplicate_stdout_filters: tuple[str, ...] = ()
+    """Lines of tee'd stdout that hold one of these are copied to a file of the round; empty: none."""
+    duplicate_stderr_filters: tuple[str, ...] = ()
+    logs_specs: str | None = None
+    """Entry point of group `torchrun.logs_specs` whose class says where output goes; None: our own layout."""
+    log_max_bytes: int | None = None
+    """A log file that would be larger is rotated; None: never."""
+    log_backups: int = 5
+    run_dir: str | None = None
+
 
 LOGS: Final[tuple[OptionRow, ...]] = (
     row(
@@ -18,6 +45,7 @@ LOGS: Final[tuple[OptionRow, ...]] = (
         "Base directory for log files; each run makes its own directory in it. /dev/null: no log files.",
         default_note="the run directory",
         torch=True,
+        field="output.log_dir",
     ),
     row(
         Section.LOGS,
@@ -28,6 +56,7 @@ LOGS: Final[tuple[OptionRow, ...]] = (
         short="r",
         default="0",
         torch=True,
+        field="output.redirects",
     ),
     row(
         Section.LOGS,
@@ -37,6 +66,7 @@ LOGS: Final[tuple[OptionRow, ...]] = (
         short="t",
         default="0",
         torch=True,
+        field="output.tee",
     ),
     row(
         Section.LOGS,
@@ -46,6 +76,7 @@ LOGS: Final[tuple[OptionRow, ...]] = (
         default="",
         default_note="all",
         torch=True,
+        field="output.local_ranks_filter",
     ),
     row(
         Section.LOGS,
@@ -56,6 +87,7 @@ LOGS: Final[tuple[OptionRow, ...]] = (
         default="",
         default_note="none",
         torch=True,
+        field="output.duplicate_stdout_filters",
     ),
     row(
         Section.LOGS,
@@ -65,6 +97,7 @@ LOGS: Final[tuple[OptionRow, ...]] = (
         default="",
         default_note="none",
         torch=True,
+        field="output.duplicate_stderr_filters",
     ),
     row(
         Section.LOGS,
@@ -73,6 +106,7 @@ LOGS: Final[tuple[OptionRow, ...]] = (
         "Rotate a worker's log file that would be larger, such as 100M (K, M, G), between two lines: stdout.log "
         "becomes stdout.log.1. Redirected streams then pass through the agent.",
         default_note="no limit",
+        field="output.log_max_bytes",
     ),
     row(
         Section.LOGS,
@@ -80,6 +114,8 @@ LOGS: Final[tuple[OptionRow, ...]] = (
         "N",
         "How many full log files stay beside the one that is written, with --log-max-size; 0: none.",
         default="5",
+        field="output.log_backups",
+        read=partial(integer, at_most=_MOST_BACKUPS),
     ),
     row(
         Section.LOGS,
@@ -88,6 +124,7 @@ LOGS: Final[tuple[OptionRow, ...]] = (
         "Have an installed class say where output goes: the entry point NAME of group torchrun.logs_specs.",
         default_note="files as described here",
         torch=True,
+        field="output.logs_specs",
     ),
     row(
         Section.LOGS,
@@ -95,13 +132,9 @@ LOGS: Final[tuple[OptionRow, ...]] = (
         "DIR",
         "Where this run keeps its files and its incident report; kept after success too.",
         default_note="a temporary one, removed on success",
+        field="output.run_dir",
     ),
 )
-
-
-_PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
-_SMALLEST_FILE_BYTES = 1 << 10
-_MOST_BACKUPS = 1000  # each rotation renames them all
 
 
 def resolve_logs(draft: Draft, nproc: int) -> None:
@@ -129,9 +162,10 @@ def resolve_logs(draft: Draft, nproc: int) -> None:
         draft.take(dest, texts)
         if texts and own_layout:
             _tell_idle_filter(draft, dest, teed=any(std & stream for std in teed.values()))
+    draft.settle(LOGS)
     _rotation(draft, any(std for each in streams.values() for std in each.values()) or not own_layout)
     template = draft.environ.get(_PREFIX_VARIABLE)
-    draft.set("log_line_prefix_template", template, "default" if template is None else f"env {_PREFIX_VARIABLE}")
+    draft.set("output.log_line_prefix_template", template, "default" if template is None else f"env {_PREFIX_VARIABLE}")
 
 
 def _streams(draft: Draft, dest: str, nproc: int) -> dict[int, Std]:
@@ -153,8 +187,7 @@ def _rotation(draft: Draft, has_streams: bool) -> None:
     choices = draft.choices
     limited = bool(choices.text("log_max_size"))
     size = size_bytes(choices, "log_max_size", at_least=_SMALLEST_FILE_BYTES) if limited else None
-    draft.take("log_max_bytes", size, "log_max_size")
-    draft.take("log_backups", integer(choices, "log_backups", at_least=0, at_most=_MOST_BACKUPS))
+    draft.take("log_max_size", size)
     if limited and (not has_streams or choices.text("log_dir") == os.devnull):
         draft.tell(f"{choices.label('log_max_size')} has no effect: no stream goes to a file")
     elif choices.chosen("log_backups") and not limited:

@@ -6,21 +6,19 @@ from collections.abc import Mapping, Sequence
 from elastic_core.options.choices import Choices, Given
 from elastic_core.options.debug_options import take_debugging
 from elastic_core.options.devices import Node
-from elastic_core.options.draft import Draft, Resolution
+from elastic_core.options.draft import Draft
 from elastic_core.options.entrypoint import check_start_method, for_each_rank, make_entrypoint, take_run_path
 from elastic_core.options.hook_options import take_hook_options
 from elastic_core.options.node_options import place_run, settle_coordination
 from elastic_core.options.observing_options import take_observing
 from elastic_core.options.output_options import resolve_logs
 from elastic_core.options.restart_options import take_restarts
-from elastic_core.options.settings import Entrypoint
+from elastic_core.options.settings import Entrypoint, Resolution, finish
 from elastic_core.options.standby_options import take_standby
 from elastic_core.options.stop_options import take_stops
 from elastic_core.options.table import BY_DEST
 from elastic_core.options.values import (
-    name_of,
     node_range,
-    seconds,
 )
 from elastic_core.options.watch_options import take_hangs, take_probes
 from elastic_core.options.worker_options import place_workers
@@ -65,13 +63,11 @@ def resolve(
         "entrypoint", entrypoint, "env PYTHON_EXEC" if entrypoint.python and environ.get("PYTHON_EXEC") else "default"
     )
     min_nodes, max_nodes = node_range(choices)
-    draft.take("min_nodes", min_nodes, "nnodes")
-    draft.take("max_nodes", max_nodes, "nnodes")
+    draft.set("nodes.min_nodes", min_nodes, choices.origin("nnodes"))
+    draft.set("nodes.max_nodes", max_nodes, choices.origin("nnodes"))
     settle_coordination(draft)
     place_run(draft, min_nodes, max_nodes)
-    _names(draft)
     take_restarts(draft)
-    draft.take("monitor_interval_s", seconds(choices, "monitor_interval", above_zero=True), "monitor_interval")
     take_stops(draft)
     nproc = place_workers(draft, node or Node(environ, python=environ.get("PYTHON_EXEC") or sys.executable))
     resolve_logs(draft, nproc)
@@ -83,12 +79,4 @@ def resolve(
     take_hangs(draft)
     take_probes(draft)
     take_standby(draft, entrypoint)
-    return draft.finish()
-
-
-def _names(draft: Draft) -> None:
-    choices = draft.choices
-    draft.take("role", name_of(choices, "role"))
-    draft.take("local_addr", choices.text("local_addr"))
-    draft.take("node_id", name_of(choices, "node_id") if choices.chosen("node_id") else "")
-    draft.take("agent_store", choices.flag("agent_store"))
+    return finish(draft)

@@ -15,6 +15,7 @@ STANDBY: Final[tuple[OptionRow, ...]] = (
         "Keep a spare interpreter beside each worker, with torch imported, that takes its place at a restart: workers "
         "are back without the seconds that the import takes. Costs memory: about 160 MiB for each worker with a CPU "
         "build of torch.",
+        field="workers.standby",
     ),
     row(
         Section.RESTARTS,
@@ -22,6 +23,7 @@ STANDBY: Final[tuple[OptionRow, ...]] = (
         "MODULES",
         "What standby workers import ahead; nothing that starts threads, opens a device, or looks at its rank.",
         default="torch,torch.distributed",
+        field="workers.standby_imports",
     ),
 )
 

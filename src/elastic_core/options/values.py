@@ -1,18 +1,25 @@
 """Reads the text of one option's value, the same for the command line and the environment. No I/O."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from elastic_core.errors import ConfigError
 from elastic_core.options.choices import Choices
 
+_V = TypeVar("_V")
 _INT = re.compile(r"[+-]?\d+")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SIGNAL_UNHANDLED = frozenset(("SIGKILL", "SIGSTOP"))
 
 
-def integer(choices: Choices, dest: str, *, at_least: int, at_most: int | None = None) -> int:
+def if_chosen(read: Callable[[Choices, str], _V]) -> Callable[[Choices, str], _V | None]:
+    """Return a reader for an option that has no default: None, unless somebody gave it."""
+    return lambda choices, dest: read(choices, dest) if choices.chosen(dest) else None
+
+
+def integer(choices: Choices, dest: str, *, at_least: int = 0, at_most: int | None = None) -> int:
     """Return the value as a whole number within its bounds.
 
     Raises:
@@ -80,13 +87,14 @@ def comma_list(text: str) -> tuple[str, ...]:
     return tuple(name for name in names if name)
 
 
-def one_of(choices: Choices, dest: str, allowed: tuple[str, ...]) -> str:
-    """Return the value if it is one of those allowed.
+def one_of(choices: Choices, dest: str, allowed: tuple[str, ...] = ()) -> str:
+    """Return the value if it is one of those allowed; without any, of those that the option lists.
 
     Raises:
         ConfigError: it is another one.
     """
     text = choices.text(dest) or ""
+    allowed = allowed or choices.rows[dest].choices
     if text not in allowed:
         choices.reject(dest, f"one of {', '.join(allowed)}", hint=nearest(text, allowed))
     return text
@@ -156,15 +164,14 @@ def _unquoted(text: str) -> str:
     return text.strip().strip("\"'").strip()
 
 
-def exit_codes(choices: Choices) -> tuple[int, ...]:
-    """Return `--fatal-exit-codes` as codes in rising order.
+def exit_codes(choices: Choices, dest: str) -> tuple[int, ...]:
+    """Return a list of codes and ranges in rising order; none where none was given.
 
     Raises:
         ConfigError: an item is neither a code nor a range of codes from 1 to 255.
     """
-    dest = "fatal_exit_codes"
     codes: set[int] = set()
-    for item in (choices.text(dest) or "").split(","):
+    for item in (choices.text(dest) or "").split(",") if choices.chosen(dest) else ():
         first, dash, last = (part.strip() for part in item.partition("-"))
         last = last if dash else first
         if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= 255):

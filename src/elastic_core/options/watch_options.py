@@ -6,6 +6,25 @@ from elastic_core.errors import ConfigError
 from elastic_core.options.draft import Draft
 from elastic_core.options.option import OptionRow, Section, row
 from elastic_core.options.values import seconds
+from elastic_core.types import Record
+
+
+class WatchSettings(Record, frozen=True, kw_only=True):
+    """What workers are watched for."""
+
+    hang_timeout_s: float = 0.0
+    """How long workers may give no sign of life; 0: for ever."""
+    startup_timeout_s: float = 0.0
+    """How long they may take to the first one; 0: for ever."""
+    uninterruptible_timeout_s: float = 0.0
+    """How long a worker may be in uninterruptible sleep; 0: for ever."""
+    file_timer: bool = False
+    """Whether workers may set timers through a pipe."""
+    timer_file: str = ""
+    """The pipe's path; empty: one in the run directory."""
+    health_check_port: int | None = None
+    """Where probes are answered over HTTP; 0: a free port, None: nowhere."""
+
 
 HANGS: Final[tuple[OptionRow, ...]] = (
     row(
@@ -16,6 +35,7 @@ HANGS: Final[tuple[OptionRow, ...]] = (
         "(elastic_core.worker.heartbeat), or, where the script sends none, nothing written or read. Stacks are kept at "
         "half of it. 0: never.",
         default="0",
+        field="watch.hang_timeout_s",
     ),
     row(
         Section.RESTARTS,
@@ -23,6 +43,7 @@ HANGS: Final[tuple[OptionRow, ...]] = (
         "SECONDS",
         "How long it may take from a worker's start to its first heartbeat, or first output. 0: any time.",
         default="0",
+        field="watch.startup_timeout_s",
     ),
 )
 
@@ -39,7 +60,7 @@ def take_hangs(draft: Draft) -> None:
     held = choices.text("debug_rank") is not None
     for dest in ("hang_timeout", "startup_timeout", "exit_timeout"):
         limit_s = seconds(choices, dest)
-        draft.take(f"{dest}_s", 0.0 if held else limit_s, dest)
+        draft.take(dest, 0.0 if held else limit_s)
         if held and limit_s and choices.chosen(dest):
             draft.tell(f"{choices.label(dest)} has no effect: --debug-rank turns time limits off")
 
@@ -52,15 +73,15 @@ def take_probes(draft: Draft) -> None:
     """
     port = draft.environ.get(HEALTH_PORT_VARIABLE)
     if port:
-        draft.set("health_check_port", _port(port), f"env {HEALTH_PORT_VARIABLE}")
+        draft.set("watch.health_check_port", _port(port), f"env {HEALTH_PORT_VARIABLE}")
     limit = draft.environ.get(UNINTERRUPTIBLE_VARIABLE)
     if limit:
-        draft.set("uninterruptible_timeout_s", _seconds(limit), f"env {UNINTERRUPTIBLE_VARIABLE}")
+        draft.set("watch.uninterruptible_timeout_s", _seconds(limit), f"env {UNINTERRUPTIBLE_VARIABLE}")
     timers = draft.environ.get(TIMER_VARIABLE)
     if timers:
-        draft.set("file_timer", _switch(timers), f"env {TIMER_VARIABLE}")
+        draft.set("watch.file_timer", _switch(timers), f"env {TIMER_VARIABLE}")
         if path := draft.environ.get(TIMER_FILE_VARIABLE):
-            draft.set("timer_file", path, f"env {TIMER_FILE_VARIABLE}")
+            draft.set("watch.timer_file", path, f"env {TIMER_FILE_VARIABLE}")
 
 
 def _port(text: str) -> int:

@@ -12,7 +12,29 @@ from elastic_core.options.choices import Choices
 from elastic_core.options.devices import VARIABLES, DeviceCount, Node, count_for, visible_count
 from elastic_core.options.draft import Draft
 from elastic_core.options.option import OptionRow, Section, row
-from elastic_core.options.values import integer, nearest
+from elastic_core.options.values import integer, name_of, nearest
+from elastic_core.types import Record
+
+
+class WorkerSettings(Record, frozen=True, kw_only=True):
+    """How this node's workers are started; how many there are is for all nodes to know (`nodes.local_world_size`)."""
+
+    nproc_source: str = ""
+    """What their number was derived from: `gpu`, `auto`, `cpu`, `xpu` or `--devices`; empty: it was typed."""
+    devices: tuple[str, ...] = ()
+    """`--devices`: the visible device for each local rank; empty: as inherited."""
+    device_variable: str = "CUDA_VISIBLE_DEVICES"
+    virtual_local_rank: bool = False
+    omp_threads: int | None = None
+    """What to export as OMP_NUM_THREADS; None: leave as inherited."""
+    debug_rank: int | None = None
+    worker_hooks: bool = True
+    agent_store: bool = False
+    """A process beside the agent of node 0 hosts the workers' torch store, not the worker with rank 0."""
+    standby: bool = False
+    standby_imports: tuple[str, ...] = ("torch", "torch.distributed")
+    """What a standby worker imports ahead, if it is installed."""
+
 
 WORKERS: Final[tuple[OptionRow, ...]] = (
     row(
@@ -22,6 +44,7 @@ WORKERS: Final[tuple[OptionRow, ...]] = (
         "Workers on this node: a number, or one per GPU, CPU core or XPU; auto: one per accelerator, else per core.",
         default="1",
         torch=True,
+        field="nodes.local_world_size",
     ),
     row(
         Section.WORKERS,
@@ -45,6 +68,7 @@ WORKERS: Final[tuple[OptionRow, ...]] = (
         "GPUs to use, such as 1,3,5 (or their UUIDs). All workers see the whole list and LOCAL_RANK indexes it; with "
         "--virtual-local-rank each sees its own one. Numbers count within an inherited list of visible devices.",
         default_note="all that are visible",
+        field="workers.devices",
     ),
     row(
         Section.WORKERS,
@@ -52,6 +76,7 @@ WORKERS: Final[tuple[OptionRow, ...]] = (
         "auto|N",
         "OMP_NUM_THREADS of each worker; auto: usable cores divided by workers, at least 1.",
         default_note="as inherited; 1 where it is unset and there are several workers",
+        field="workers.omp_threads",
     ),
     row(
         Section.WORKERS,
@@ -59,8 +84,18 @@ WORKERS: Final[tuple[OptionRow, ...]] = (
         None,
         "LOCAL_RANK is 0 in every worker, and each sees only its own device.",
         torch=True,
+        field="workers.virtual_local_rank",
     ),
-    row(Section.WORKERS, "role", "NAME", "Role of the workers, for their names.", default="default", torch=True),
+    row(
+        Section.WORKERS,
+        "role",
+        "NAME",
+        "Role of the workers, for their names.",
+        default="default",
+        torch=True,
+        field="nodes.role",
+        read=name_of,
+    ),
 )
 
 
@@ -73,6 +108,7 @@ def place_workers(draft: Draft, node: Node) -> int:
     Raises:
         ConfigError: a value is malformed, or this node has no such device.
     """
+    draft.settle(WORKERS)
     choices = draft.choices
     virtual = choices.flag("virtual_local_rank")
     draft.take("virtual_local_rank", virtual)
@@ -81,7 +117,8 @@ def place_workers(draft: Draft, node: Node) -> int:
     if choices.text("devices") is not None or virtual:
         kind = _kind(node)
         variable = _variable(kind, draft)
-        draft.set("device_variable", variable, f"derived: torch is built for {kind}" if kind != "cuda" else "default")
+        origin = f"derived: torch is built for {kind}" if kind != "cuda" else "default"
+        draft.set("workers.device_variable", variable, origin)
         devices = _devices(draft, kind, variable, node) if choices.text("devices") is not None else ()
     if devices:
         draft.take("devices", devices)
@@ -94,7 +131,7 @@ def place_workers(draft: Draft, node: Node) -> int:
     if virtual and not devices:
         _refuse_too_few_inherited(draft, variable, nproc)
     threads, origin, line = omp_threads(choices, nproc, draft.environ)
-    draft.set("omp_threads", threads, origin)
+    draft.set("workers.omp_threads", threads, origin)
     if line:
         draft.tell(line)
     return nproc
@@ -119,8 +156,8 @@ def _number(draft: Draft, device_count: int, node: Node) -> int:
 
 
 def _derived(draft: Draft, count: int, source: str, origin: str) -> int:
-    draft.set("nproc_per_node", count, origin)
-    draft.set("nproc_source", source, origin)
+    draft.set("nodes.local_world_size", count, origin)
+    draft.set("workers.nproc_source", source, origin)
     return count
 
 

@@ -33,10 +33,10 @@ def settings(**config):
 class TestConfig:
     def test_defaults_are_torchs_and_one_node_meets_nobody(self):
         made = settings()
-        assert (made.max_restarts, made.role, made.monitor_interval_s) == (3, "default_role", 0.1)
-        assert (made.rdzv_backend, made.nproc_per_node, made.shutdown_timeout_s) == ("local", 2, 30.0)
-        assert made.run_id
-        assert made.omp_threads is None  # torch's library leaves it alone, too
+        assert (made.restarts.max_restarts, made.nodes.role, made.nodes.monitor_interval_s) == (3, "default_role", 0.1)
+        assert (made.nodes.backend, made.nodes.local_world_size, made.stops.shutdown_timeout_s) == ("local", 2, 30.0)
+        assert made.nodes.run_id
+        assert made.workers.omp_threads is None  # torch's library leaves it alone, too
         assert made.notices == ()
 
     def test_everything_is_taken(self):
@@ -56,17 +56,26 @@ class TestConfig:
             duplicate_stdout_filters=["a,b", "c"],
             shutdown_timeout=3,
         )
-        assert (made.min_nodes, made.max_nodes, made.run_id, made.role) == (2, 4, "job", "trainer")
-        assert (made.rdzv_backend, made.rdzv_endpoint) == ("redis", "redis://h:1")
+        assert (made.nodes.min_nodes, made.nodes.max_nodes, made.nodes.run_id, made.nodes.role) == (
+            2,
+            4,
+            "job",
+            "trainer",
+        )
+        assert (made.nodes.backend, made.nodes.endpoint) == ("redis", "redis://h:1")
         assert made.rdzv_conf == {"join_timeout": "7", "tls_ca": "a,b"}
-        assert (made.max_restarts, made.monitor_interval_s, made.shutdown_timeout_s) == (5, 0.5, 3.0)
-        assert (made.log_line_prefix_template, made.local_addr) == ("[${rank}]", "10.0.0.1")
-        assert made.signals_to_handle == ("SIGTERM",)
-        assert made.duplicate_stdout_filters == ("a,b", "c")
+        assert (made.restarts.max_restarts, made.nodes.monitor_interval_s, made.stops.shutdown_timeout_s) == (
+            5,
+            0.5,
+            3.0,
+        )
+        assert (made.output.log_line_prefix_template, made.nodes.local_addr) == ("[${rank}]", "10.0.0.1")
+        assert made.stops.signals_to_handle == ("SIGTERM",)
+        assert made.output.duplicate_stdout_filters == ("a,b", "c")
 
     def test_static_takes_its_rank_and_its_address_where_torch_has_them(self):
         made = settings(max_nodes=2, rdzv_backend="static", rdzv_endpoint="node0:29501", rdzv_configs={"rank": 1})
-        assert (made.node_rank, made.master_addr, made.master_port) == (1, "node0", 29501)
+        assert (made.nodes.node_rank, made.nodes.master_addr, made.nodes.master_port) == (1, "node0", 29501)
         assert "rank" not in made.rdzv_conf
 
     def test_the_caller_keeps_what_is_its_own(self, monkeypatch):
@@ -84,11 +93,11 @@ class TestConfig:
         monkeypatch.setenv("PET_NNODES", "7")
         monkeypatch.setenv("PET_MAX_RESTARTS", "9")
         made = settings()
-        assert (made.max_nodes, made.max_restarts) == (1, 3)
+        assert (made.nodes.max_nodes, made.restarts.max_restarts) == (1, 3)
 
     def test_the_grace_period_may_come_from_the_environment(self, monkeypatch):
         monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "4")
-        assert settings().shutdown_timeout_s == 4.0
+        assert settings().stops.shutdown_timeout_s == 4.0
         monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon")
         with pytest.raises(ConfigError, match="needed whole seconds"):
             settings()
@@ -113,7 +122,7 @@ class TestConfig:
     def test_torchs_default_logs_are_options(self, specs, log_dir, redirects, tee):
         assert not brings_logs(specs)
         made = settings(logs_specs=specs)
-        assert (made.log_dir, made.redirects, made.tee) == (log_dir, redirects, tee)
+        assert (made.output.log_dir, made.output.redirects, made.output.tee) == (log_dir, redirects, tee)
 
     def test_logs_whose_place_only_the_object_knows_are_its_own(self):
         assert brings_logs(DefaultLogsSpecs(redirects=Std.ALL))
@@ -123,8 +132,8 @@ class TestConfig:
 def test_a_spec():
     spec = WorkerSpec(role="r", local_world_size=3, entrypoint=train, master_addr="h", master_port=5, max_restarts=1)
     made = settings_of_spec(spec, ENTRY, logs_specs=None)
-    assert (made.role, made.nproc_per_node, made.max_restarts) == ("r", 3, 1)
-    assert (made.master_addr, made.master_port) == ("h", 5)
+    assert (made.nodes.role, made.nodes.local_world_size, made.restarts.max_restarts) == ("r", 3, 1)
+    assert (made.nodes.master_addr, made.nodes.master_port) == ("h", 5)
 
 
 class TestOptions:
@@ -143,14 +152,19 @@ class TestOptions:
             },
             ENTRY,
         )
-        assert (made.nproc_per_node, made.min_nodes, made.max_nodes, made.run_id) == (4, 1, 3, "job")
+        assert (made.nodes.local_world_size, made.nodes.min_nodes, made.nodes.max_nodes, made.nodes.run_id) == (
+            4,
+            1,
+            3,
+            "job",
+        )
         assert made.rdzv_conf == {"join_timeout": "7"}
-        assert made.redirects == "0:1"
-        assert not made.agent_store
+        assert made.output.redirects == "0:1"
+        assert not made.workers.agent_store
 
     def test_a_log_directory_alone_has_output_in_it(self, tmp_path):
-        assert settings_of_options({"log_dir": tmp_path}, ENTRY).tee == "3"
-        assert settings_of_options({"log_dir": tmp_path, "redirects": 1}, ENTRY).tee == "0"
+        assert settings_of_options({"log_dir": tmp_path}, ENTRY).output.tee == "3"
+        assert settings_of_options({"log_dir": tmp_path, "redirects": 1}, ENTRY).output.tee == "0"
 
     @pytest.mark.parametrize("name", ["nproc", "debug_rank", "module"])
     def test_an_unknown_option_is_refused(self, name):

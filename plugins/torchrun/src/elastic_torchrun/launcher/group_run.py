@@ -41,13 +41,15 @@ def run_group(
     """
     spec = group.spec
     entry = entry_of(spec.entrypoint, spec.args, start_method=start_method, environ=library_environment())
+    settings = settings_of_spec(spec, entry, logs_specs=logs_specs)
     settings = replace(
-        settings_of_spec(spec, entry, logs_specs=logs_specs),
-        log_line_prefix_template=log_line_prefix_template,
-        shutdown_timeout_s=float(shutdown_timeout_s),
+        settings,
+        output=replace(settings.output, log_line_prefix_template=log_line_prefix_template),
+        stops=replace(settings.stops, shutdown_timeout_s=float(shutdown_timeout_s)),
     )
     if uninterruptible_timeout_s is not None:
-        settings = replace(settings, uninterruptible_timeout_s=max(0.0, uninterruptible_timeout_s))
+        limit_s = max(0.0, uninterruptible_timeout_s)
+        settings = replace(settings, watch=replace(settings.watch, uninterruptible_timeout_s=limit_s))
     handler = spec.rdzv_handler
     brought = Brought(
         rendezvous=None if handler is None else partial(_handler, handler, barrier_s=exit_barrier_timeout_s),
@@ -93,14 +95,15 @@ class _GroupOutcome(RunOutcome):
 def _placed(settings: RunSettings, handler: Any) -> RunSettings:  # noqa: ANN401  # ours, or torch's
     """Return the settings with what the handler knows of the run."""
     own = getattr(handler, "settings", None)
-    return replace(
-        settings,
+    nodes = replace(
+        settings.nodes,
         run_id=handler.get_run_id(),
-        rdzv_backend=handler.get_backend(),
-        rdzv_endpoint=getattr(own, "endpoint", ""),
+        backend=handler.get_backend(),
+        endpoint=getattr(own, "endpoint", ""),
         min_nodes=getattr(own, "min_nodes", 1),
         max_nodes=getattr(own, "max_nodes", MOST_NODES),
     )
+    return replace(settings, nodes=nodes)
 
 
 def _handler(handler: Any, settings: RendezvousSettings, *, barrier_s: float) -> RendezvousHandler:  # noqa: ANN401

@@ -53,9 +53,10 @@ def settings_of_config(config: LaunchConfig, entrypoint: Entrypoint) -> RunSetti
         options |= {"rdzv_backend": config.rdzv_backend, "rdzv_endpoint": config.rdzv_endpoint}
         options["node_rank"] = conf.pop("rank", None)
     settings = _settled(given_from(options), entrypoint)
-    if settings.rdzv_backend != "local":
+    if settings.nodes.backend != "local":
         settings = replace(settings, rdzv_conf={**conf, **settings.rdzv_conf})
-    return replace(settings, log_line_prefix_template=config.log_line_prefix_template)
+    output = replace(settings.output, log_line_prefix_template=config.log_line_prefix_template)
+    return replace(settings, output=output)
 
 
 def settings_of_spec(spec: "WorkerSpec", entrypoint: Entrypoint, *, logs_specs: object) -> RunSettings:
@@ -107,8 +108,9 @@ def _settled(given: Given, entrypoint: Entrypoint) -> RunSettings:
     settings = resolve(given, environ=environ, entrypoint=entrypoint).settings
     return replace(
         settings,
-        entrypoint=_for_each_rank(settings.entrypoint, settings.nproc_per_node),
-        allow_mismatch=tuple(sorted(ALLOWABLE)),  # what code asks for is no slip of a command line's
+        entrypoint=_for_each_rank(settings.entrypoint, settings.nodes.local_world_size),
+        # What code asks for is no slip of a command line's.
+        nodes=replace(settings.nodes, allow_mismatch=tuple(sorted(ALLOWABLE))),
     )
 
 
