@@ -1,18 +1,30 @@
 """What a node tells and writes of a failure on another node."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from elastic_core.failure.incident import read_incident
 from elastic_core.launcher.incidents import IncidentReporter
-from elastic_core.types import Failure, FailureClass, Restart, Round, Stop, WorkerExit
+from elastic_core.options.settings import Entrypoint, RunSettings
+from elastic_core.types import (
+    Failure,
+    FailureClass,
+    PolicySettings,
+    RendezvousSettings,
+    Restart,
+    Round,
+    Stop,
+    WorkerExit,
+)
 
 ROUND = Round(
     index=1, token=2, nonce="n", node_rank=0, node_count=2, local_world_size=2, base_rank=0, world_size=4,
     role="default", role_base_rank=0, role_world_size=4, master_addr="a", master_port=1, node_id="a/10.0.0.1",
 )  # fmt: skip
-SETTINGS = SimpleNamespace(run_id="r", max_restarts=3, policy="intensity", entrypoint=SimpleNamespace(script=None))
+SETTINGS = RunSettings(
+    entrypoint=Entrypoint(argv=("train.py",), name="train.py"),
+    nodes=RendezvousSettings(run_id="r"),
+    restarts=PolicySettings(name="intensity", max_restarts=3),
+)
 
 
 def make_failure(rank, **changes):

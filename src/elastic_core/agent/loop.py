@@ -96,7 +96,7 @@ class Agent:
         self._question = 0
         self._turned_s = clock.monotonic_s()
         self._ladder = _StopLadder(
-            workers=workers, reporter=reporter, feed=feed, longest_grace_s=options.shutdown_timeout_s, clock=clock
+            workers=workers, reporter=reporter, feed=feed, longest_grace_s=options.stops.shutdown_timeout_s, clock=clock
         )
         self._context = FailureContext(lambda: self._node_id, clock, progress=progress)
         self._run_decision = RunDecision(
@@ -120,7 +120,7 @@ class Agent:
             m.AgentStarted(run_id=options.run_id, node_id=options.node_id, run_dir=options.run_dir, pid=options.pid)
         )
         control, gathers = self._rendezvous.control, self._rendezvous.gathers
-        self.dispatch(m.StartRequested(control=control, gathers=gathers, stop_signals=options.stop_signals))
+        self.dispatch(m.StartRequested(control=control, gathers=gathers, stop_signals=options.stops.ending))
         while not isinstance(self._state, Ended):
             self._reactor.turn()
             self._turned_s = self._clock.monotonic_s()
@@ -196,7 +196,7 @@ class Agent:
         state = self._state
         if not isinstance(state, Running) or exit.local_rank not in state.alive - state.ignored:
             return
-        late = f"{self._options.exit_timeout_s:g} s after its exception, for its threads or exit handlers"
+        late = f"{self._options.stops.exit_timeout_s:g} s after its exception, for its threads or exit handlers"
         self._reporter.notice(f"rank {exit.global_rank} has not ended {late}: it has failed (--exit-timeout)")
         self.dispatch(m.HangFound(failure=self._examine((exit,), state.round)))
 
@@ -478,7 +478,7 @@ class _Signals:
         if threading.current_thread() is not threading.main_thread():
             return  # Python delivers signals to the main thread only; they stay its owner's business
         # A signal that was ignored when we were started (nohup) stays ignored, here and in the workers.
-        asked = (*self._options.stop_signals, *self._options.forwarded_signals)
+        asked = (*self._options.stops.ending, *self._options.stops.forwarded)
         wanted = [signum for signum in asked if signal.getsignal(signum) is not signal.SIG_IGN]
         reactor.handle_signals([*wanted, signal.SIGCHLD], self._take)
 
@@ -487,7 +487,7 @@ class _Signals:
             self._child_ended()
         elif signum == signal.SIGINT and self._options.keep_interrupt:
             return
-        elif signum in self._options.stop_signals:
+        elif signum in self._options.stops.ending:
             self._dispatch(m.StopRequested(signum=signum))
         else:
             self._dispatch(m.SignalForwarded(signum=signum))

@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from elastic_core import messages as m
 from elastic_core.agent.machine.states import Ending
@@ -106,6 +106,33 @@ class Reporter(Protocol):
         ...
 
 
+DEFAULT_SIGNALS: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+_ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+_FORWARDED: Final = frozenset({signal.SIGUSR1, signal.SIGUSR2})
+
+
+class StopSettings(Record, frozen=True, kw_only=True):
+    """What ends the run, and how long workers have to end."""
+
+    signals_to_handle: tuple[str, ...] = DEFAULT_SIGNALS
+    shutdown_timeout_s: float = 30.0
+    exit_timeout_s: float = 5.0
+    """How long a worker whose uncaught exception is on record may take to end; 0: for ever."""
+
+    @property
+    def ending(self) -> tuple[int, ...]:
+        """The signals that end the run, of those that are handled."""
+        return tuple(sorted(self._listed() & _ENDING))
+
+    @property
+    def forwarded(self) -> tuple[int, ...]:
+        """The signals that are for the workers, and never end the run."""
+        return tuple(sorted((self._listed() | _FORWARDED) - _ENDING))
+
+    def _listed(self) -> set[int]:
+        return {signal.Signals[name] for name in self.signals_to_handle}
+
+
 class AgentOptions(Record, frozen=True, kw_only=True):
     """The loop's own settings."""
 
@@ -113,12 +140,7 @@ class AgentOptions(Record, frozen=True, kw_only=True):
     node_id: str
     run_dir: str
     pid: int
-    shutdown_timeout_s: float = 30.0
-    exit_timeout_s: float = 0.0
-    """How long a worker may take to end after an uncaught exception."""
-    stop_signals: tuple[int, ...] = ()
-    forwarded_signals: tuple[int, ...] = (signal.SIGUSR1, signal.SIGUSR2)
-    """For the workers; they never stop the job."""
+    stops: StopSettings = StopSettings(signals_to_handle=(), exit_timeout_s=0.0)
     keep_interrupt: bool = False
     """SIGINT belongs to a worker that has the terminal (`--debug-rank`): the agent lets it pass."""
 

@@ -374,16 +374,13 @@ class _Job:
         return result
 
     def _agent_options(self, run_dir: RunDirectory) -> AgentOptions:
-        settings, stops = self._settings, self._settings.stops
+        settings = self._settings
         return AgentOptions(
             run_id=settings.nodes.run_id,
             node_id=self._node_id,
             run_dir=str(run_dir.path),
             pid=os.getpid(),
-            shutdown_timeout_s=stops.shutdown_timeout_s,
-            exit_timeout_s=stops.exit_timeout_s,
-            stop_signals=stops.ending,
-            forwarded_signals=stops.forwarded,
+            stops=settings.stops,
             keep_interrupt=settings.workers.debug_rank is not None,
         )
 

@@ -1,4 +1,4 @@
-"""What the user chose, option by option, and where it is from: command line beats environment beats default."""
+"""The user's choices, option by option, with their origin: command line beats environment beats default."""
 
 from collections.abc import Mapping
 from typing import NoReturn

@@ -1,4 +1,4 @@
-"""A run's settings while they are being worked out: each value with its origin, and what the user must be told."""
+"""A run's settings while they are being worked out: each value with its origin, and notices for the user."""
 
 from collections.abc import Iterable, Mapping
 
@@ -44,7 +44,7 @@ class Draft:
         """Keep where an option of a hook is from, which is no field of its own."""
         self.origins[name] = origin
 
-    def tell(self, *lines: str) -> None:
+    def notice(self, *lines: str) -> None:
         """Keep lines for the user to see before the workers start."""
         self.notices += lines
 

@@ -268,7 +268,7 @@ def take_run_path(draft: Draft, script: str, arguments: Sequence[str]) -> Entryp
     if choices.flag("module"):
         raise ConfigError(f"{choices.label('run_path')} runs a script, not a module (-m)", hint="only one of them")
     if choices.flag("no_python"):
-        draft.tell(f"{choices.label('no_python')} has no effect: {choices.label('run_path')} runs a Python script")
+        draft.notice(f"{choices.label('no_python')} has no effect: {choices.label('run_path')} runs a Python script")
     method = one_of(choices, "start_method", START_METHODS)
     if choices.text("debug_rank") is not None and method != "spawn":
         raise ConfigError(
@@ -302,4 +302,4 @@ def check_start_method(draft: Draft, entrypoint: Entrypoint) -> None:
     if choices.chosen("start_method"):
         one_of(choices, "start_method", START_METHODS)
         if entrypoint.function is None:
-            draft.tell(f"{choices.label('start_method')} has no effect without --run-path: each worker is a program")
+            draft.notice(f"{choices.label('start_method')} has no effect without --run-path: each worker is a program")

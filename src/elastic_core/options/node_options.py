@@ -248,7 +248,7 @@ def _local_conf(draft: Draft, backend: str, conf: dict[str, str]) -> None:
     if backend == "local":
         draft.take("rdzv_conf", conf)
     elif conf:
-        draft.tell(f"{draft.name('rdzv_conf')} without effect: one node needs no rendezvous")
+        draft.notice(f"{draft.name('rdzv_conf')} without effect: one node needs no rendezvous")
 
 
 def _standalone(draft: Draft, min_nodes: int, max_nodes: int) -> None:
@@ -260,19 +260,19 @@ def _standalone(draft: Draft, min_nodes: int, max_nodes: int) -> None:
         )
     if max_nodes > 1:
         draft.set("nodes.max_nodes", 1, origin)
-        draft.tell(f"--standalone is for one node: no other joins, though nnodes is {min_nodes}:{max_nodes}")
+        draft.notice(f"--standalone is for one node: no other joins, though nnodes is {min_nodes}:{max_nodes}")
     ignored = [draft.name(dest) for dest in _RENDEZVOUS if draft.choices.chosen(dest)]
     if ignored:
-        draft.tell(f"{', '.join(ignored)} overridden by --standalone")
+        draft.notice(f"{', '.join(ignored)} overridden by --standalone")
     draft.set("nodes.backend", "local", origin)
     draft.set("nodes.run_id", str(uuid.uuid4()), origin)
     _without_effect(draft, "standalone", (*_STATIC_ONLY, "node_rank"))
-    tell_without_store(draft, "standalone")
+    notice_without_store(draft, "standalone")
 
 
 def _local(draft: Draft, *, origin: str) -> None:
     draft.set("nodes.backend", "local", origin)
-    tell_without_store(draft, "local")
+    notice_without_store(draft, "local")
     if draft.choices.chosen("rdzv_id"):
         draft.take("rdzv_id", name_of(draft.choices, "rdzv_id"))
     else:
@@ -285,7 +285,7 @@ def _local_with_address(draft: Draft) -> None:
     explicit = choices.text("rdzv_backend") == "local"
     _local(draft, origin=choices.origin("rdzv_backend") if explicit else "derived: one node needs no rendezvous")
     if integer(choices, "node_rank", at_least=0) > 0:
-        draft.tell(f"{draft.name('node_rank')} without effect: there is one node")
+        draft.notice(f"{draft.name('node_rank')} without effect: there is one node")
     if choices.text("rdzv_endpoint"):
         address, port = _endpoint(draft)
         _take_master(draft, address, port)
@@ -354,9 +354,9 @@ def _backend(draft: Draft, backend: str, conf: dict[str, str], max_nodes: int) -
 
 def _static(draft: Draft, max_nodes: int) -> None:
     choices = draft.choices
-    tell_without_store(draft, "static")
+    notice_without_store(draft, "static")
     if max_nodes > 1 and (choices.text("max_restarts") or "0").strip() != "0":
-        draft.tell("with 'static' a node restarts alone, and the others fail of it. Try: --rdzv-backend c10d")
+        draft.notice("with 'static' a node restarts alone, and the others fail of it. Try: --rdzv-backend c10d")
     rank = _check_node_rank(draft, max_nodes)
     _compare_with_slurm(draft, rank)
     draft.take("node_rank", rank)
@@ -368,7 +368,7 @@ def _static(draft: Draft, max_nodes: int) -> None:
             choices.reject("rdzv_endpoint", "a port with static", hint=f"{host}:{_DEFAULT_STATIC_PORT}")
         ignored = [draft.name(dest) for dest in ("master_addr", "master_port") if choices.chosen(dest)]
         if ignored:
-            draft.tell(f"{', '.join(ignored)} without effect: --rdzv-endpoint says where node 0 is")
+            draft.notice(f"{', '.join(ignored)} without effect: --rdzv-endpoint says where node 0 is")
         _take_master(draft, host, endpoint_port)
         return
     draft.take("master_addr", address)
@@ -388,7 +388,7 @@ def _compare_with_slurm(draft: Draft, rank: int) -> None:
     """Say it where one step spans the nodes, and the rank is not this task's: expanded in the batch script, say."""
     node, task = draft.environ.get("SLURM_NODEID", ""), draft.environ.get("SLURM_PROCID", "")
     if draft.environ.get("SLURM_STEP_NUM_NODES", "1") != "1" and node and str(rank) not in (node, task):
-        draft.tell(
+        draft.notice(
             f"node rank {rank} ({draft.choices.origin('node_rank')}) on Slurm's node {node} (SLURM_NODEID). Try: "
             "srun bash -c 'PET_NODE_RANK=$SLURM_NODEID exec elastic run …'"
         )
@@ -397,7 +397,7 @@ def _compare_with_slurm(draft: Draft, rank: int) -> None:
 def _without_effect(draft: Draft, backend: str, dests: tuple[str, ...]) -> None:
     ignored = [draft.name(dest) for dest in dests if draft.choices.chosen(dest)]
     if ignored:
-        draft.tell(f"{', '.join(ignored)} without effect with {backend!r}: only 'static' and a single node use it")
+        draft.notice(f"{', '.join(ignored)} without effect with {backend!r}: only 'static' and a single node use it")
 
 
 # --- runs whose nodes meet in a store ---
@@ -470,11 +470,11 @@ def _shorthands(draft: Draft, conf: dict[str, str]) -> dict[str, str]:
     return full
 
 
-def tell_without_store(draft: Draft, backend: str) -> None:
+def notice_without_store(draft: Draft, backend: str) -> None:
     """Say which options have no effect, for want of a store in which nodes meet."""
     ignored = [draft.name(dest) for dest in _COORDINATED_ONLY if draft.choices.chosen(dest)]
     if ignored:
-        draft.tell(f"{', '.join(ignored)} without effect with {backend!r}: there is no store in which nodes meet")
+        draft.notice(f"{', '.join(ignored)} without effect with {backend!r}: there is no store in which nodes meet")
 
 
 def _same(one: str, other: str) -> bool:

@@ -1,4 +1,4 @@
-"""What is known of one option of `elastic run`."""
+"""One option of `elastic run`: its names, its text for people, and the setting that it gives."""
 
 import enum
 from collections.abc import Callable

@@ -161,7 +161,7 @@ def resolve_logs(draft: Draft, nproc: int) -> None:
         texts = comma_list(choices.text(dest) or "")
         draft.take(dest, texts)
         if texts and own_layout:
-            _tell_idle_filter(draft, dest, teed=any(std & stream for std in teed.values()))
+            _notice_idle_filter(draft, dest, teed=any(std & stream for std in teed.values()))
     draft.settle(LOGS)
     _rotation(draft, any(std for each in streams.values() for std in each.values()) or not own_layout)
     template = draft.environ.get(_PREFIX_VARIABLE)
@@ -175,12 +175,12 @@ def _streams(draft: Draft, dest: str, nproc: int) -> dict[int, Std]:
     return streams
 
 
-def _tell_idle_filter(draft: Draft, dest: str, *, teed: bool) -> None:
+def _notice_idle_filter(draft: Draft, dest: str, *, teed: bool) -> None:
     label = draft.choices.label(dest)
     if not teed:
-        draft.tell(f"{label} has no effect: that stream of no worker is tee'd to the console (--tee)")
+        draft.notice(f"{label} has no effect: that stream of no worker is tee'd to the console (--tee)")
     elif draft.choices.text("log_dir") == os.devnull:
-        draft.tell(f"{label} has no effect: with --log-dir {os.devnull} there are no log files")
+        draft.notice(f"{label} has no effect: with --log-dir {os.devnull} there are no log files")
 
 
 def _rotation(draft: Draft, has_streams: bool) -> None:
@@ -189,9 +189,9 @@ def _rotation(draft: Draft, has_streams: bool) -> None:
     size = size_bytes(choices, "log_max_size", at_least=_SMALLEST_FILE_BYTES) if limited else None
     draft.take("log_max_size", size)
     if limited and (not has_streams or choices.text("log_dir") == os.devnull):
-        draft.tell(f"{choices.label('log_max_size')} has no effect: no stream goes to a file")
+        draft.notice(f"{choices.label('log_max_size')} has no effect: no stream goes to a file")
     elif choices.chosen("log_backups") and not limited:
-        draft.tell(f"{choices.label('log_backups')} has no effect without --log-max-size")
+        draft.notice(f"{choices.label('log_backups')} has no effect without --log-max-size")
 
 
 def _check_folder(choices: Choices, dest: str, folder: Path) -> None:

@@ -3,14 +3,16 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from elastic_core.agent.parts import DEFAULT_SIGNALS, StopSettings
 from elastic_core.options.draft import Draft
 from elastic_core.options.observing_options import ObservingSettings
 from elastic_core.options.output_options import OutputSettings
-from elastic_core.options.stop_options import StopSettings
 from elastic_core.options.watch_options import WatchSettings
 from elastic_core.options.worker_options import WorkerSettings
 from elastic_core.types import PolicySettings, Record, RendezvousSettings
 from elastic_core.workers.functions.call import FunctionCall
+
+__all__ = ["DEFAULT_SIGNALS", "Entrypoint", "Resolution", "RunSettings", "finish"]
 
 
 class Entrypoint(Record, frozen=True, kw_only=True):

@@ -40,9 +40,9 @@ def take_standby(draft: Draft, entrypoint: Entrypoint) -> None:
     reason = _no_standby(draft, entrypoint) if wanted else ""
     draft.take("standby", wanted and not reason)
     if reason:
-        draft.tell(f"{choices.label('standby')} has no effect: {reason}")
+        draft.notice(f"{choices.label('standby')} has no effect: {reason}")
     elif choices.chosen("standby_imports") and not wanted:
-        draft.tell(f"{choices.label('standby_imports')} has no effect without --standby")
+        draft.notice(f"{choices.label('standby_imports')} has no effect without --standby")
 
 
 def _no_standby(draft: Draft, entrypoint: Entrypoint) -> str:

@@ -1,40 +1,11 @@
 """The options about signals and the end of workers."""
 
-import signal
 from typing import Final
 
 from elastic_core.errors import ConfigError
 from elastic_core.options.draft import Draft
 from elastic_core.options.option import OptionRow, Section, row
 from elastic_core.options.values import seconds, signal_names
-from elastic_core.types import Record
-
-DEFAULT_SIGNALS: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
-_ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-_FORWARDED: Final = frozenset({signal.SIGUSR1, signal.SIGUSR2})
-
-
-class StopSettings(Record, frozen=True, kw_only=True):
-    """What ends the run, and how long workers have to end."""
-
-    signals_to_handle: tuple[str, ...] = DEFAULT_SIGNALS
-    shutdown_timeout_s: float = 30.0
-    exit_timeout_s: float = 5.0
-    """How long a worker whose uncaught exception is on record may take to end; 0: for ever."""
-
-    @property
-    def ending(self) -> tuple[int, ...]:
-        """The signals that end the run, of those that are handled."""
-        return tuple(sorted(self._listed() & _ENDING))
-
-    @property
-    def forwarded(self) -> tuple[int, ...]:
-        """The signals that are for the workers, and never end the run."""
-        return tuple(sorted((self._listed() | _FORWARDED) - _ENDING))
-
-    def _listed(self) -> set[int]:
-        return {signal.Signals[name] for name in self.signals_to_handle}
-
 
 SIGNALS: Final[tuple[OptionRow, ...]] = (
     row(
@@ -77,7 +48,7 @@ def take_stops(draft: Draft) -> None:
     choices = draft.choices
     names, lines = signal_names(choices)
     draft.take("signals_to_handle", names)
-    draft.tell(*lines)
+    draft.notice(*lines)
     variable = draft.environ.get(_SHUTDOWN_VARIABLE)
     if choices.chosen("shutdown_timeout"):
         draft.take("shutdown_timeout", seconds(choices, "shutdown_timeout"))

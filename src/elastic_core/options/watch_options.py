@@ -62,7 +62,7 @@ def take_hangs(draft: Draft) -> None:
         limit_s = seconds(choices, dest)
         draft.take(dest, 0.0 if held else limit_s)
         if held and limit_s and choices.chosen(dest):
-            draft.tell(f"{choices.label(dest)} has no effect: --debug-rank turns time limits off")
+            draft.notice(f"{choices.label(dest)} has no effect: --debug-rank turns time limits off")
 
 
 def take_probes(draft: Draft) -> None:

@@ -127,13 +127,13 @@ def place_workers(draft: Draft, node: Node) -> int:
         what = f"{len(devices)} in --devices for {nproc} workers"
         if virtual:
             raise ConfigError(f"--virtual-local-rank gives each worker one device: {what}", hint="name more devices")
-        draft.tell(f"{what}: a LOCAL_RANK from {len(devices)} up has no device of its own")
+        draft.notice(f"{what}: a LOCAL_RANK from {len(devices)} up has no device of its own")
     if virtual and not devices:
         _refuse_too_few_inherited(draft, variable, nproc)
     threads, origin, line = omp_threads(choices, nproc, draft.environ)
     draft.set("workers.omp_threads", threads, origin)
     if line:
-        draft.tell(line)
+        draft.notice(line)
     return nproc
 
 
