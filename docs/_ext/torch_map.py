@@ -48,8 +48,6 @@ _ROOMS: Final[Mapping[str, str]] = {
     "elastic.events": "elastic_core.events",
     "elastic.metrics": "elastic_core.metrics",
     "elastic.multiprocessing.errors": "elastic_core.workers.errors",
-    "elastic.rendezvous": "elastic_core.rendezvous",
-    "elastic.utils": "elastic_core.rendezvous",
     "launch": "elastic_core.launch",
     "launcher": "elastic_core.launcher",
     "numa": "elastic_numa",

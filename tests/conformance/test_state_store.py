@@ -6,9 +6,9 @@ from contextlib import contextmanager
 import pytest
 
 from elastic_core.errors import RendezvousConnectionError
-from elastic_core.rendezvous.state_backend import RendezvousBackend
-from elastic_core.rendezvous.state_store import StateStore
 from elastic_plugin_kit import CoordinationStoreConformance, ManualClock, rendezvous_settings
+from elastic_torchrun.rendezvous.state_backend import RendezvousBackend
+from elastic_torchrun.rendezvous.state_store import StateStore
 
 
 class Shelf:

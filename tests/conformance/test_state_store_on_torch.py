@@ -2,8 +2,9 @@
 
 import pytest
 
-from elastic_core.rendezvous import C10dRendezvousBackend, StateStore
+from elastic_core.compat.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from elastic_plugin_kit import CoordinationStoreConformance, ManualClock, rendezvous_settings
+from elastic_torchrun.rendezvous.state_store import StateStore
 
 pytestmark = pytest.mark.torch
 

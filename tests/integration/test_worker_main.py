@@ -253,7 +253,6 @@ def test_server_without_a_thread_listens_to_nobody(folder, monkeypatch):
 
 def test_compat_has_it_by_torchs_name():
     from elastic_core.compat.elastic import control_plane
-
     from elastic_core.control_plane import worker_main
 
     assert control_plane.worker_main is worker_main

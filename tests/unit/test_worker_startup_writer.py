@@ -3,8 +3,8 @@ import os
 from types import SimpleNamespace
 
 import pytest
-from elastic_core.compat.elastic.multiprocessing import errors as compat_errors
 
+from elastic_core.compat.elastic.multiprocessing import errors as compat_errors
 from elastic_core.worker import startup
 from elastic_core.workers import errors
 from elastic_core.workers.errors import ChildFailedError, ProcessFailure, writer

@@ -5,17 +5,16 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from elastic_core.compat.elastic.rendezvous import RendezvousParameters
-from elastic_core.compat.elastic.rendezvous.registry import get_rendezvous_handler
 
-from elastic_core.rendezvous import (
-    EtcdRendezvous,
-    EtcdRendezvousHandler,
-    EtcdServer,
+from elastic_core.compat.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
+    RendezvousParameters,
 )
-from elastic_core.rendezvous.etcd_v2_backend import EtcdRendezvousBackend
+from elastic_core.compat.elastic.rendezvous.etcd_rendezvous import EtcdRendezvous, EtcdRendezvousHandler
+from elastic_core.compat.elastic.rendezvous.etcd_server import EtcdServer
+from elastic_core.compat.elastic.rendezvous.registry import get_rendezvous_handler
+from elastic_torchrun.rendezvous.etcd_v2_backend import EtcdRendezvousBackend
 from etcd_servers import free_ports
 
 pytestmark = pytest.mark.torch

@@ -1,15 +1,12 @@
 """Rendezvous backends registered in code, for a library user who has no entry point to declare."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from elastic_core.errors import PluginError
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import RendezvousSettings
-
-if TYPE_CHECKING:
-    from elastic_core.rendezvous.parameters import RendezvousParameters
 
 Made = RendezvousHandler | CoordinationStore
 Maker = type[RendezvousHandler] | type[CoordinationStore] | Callable[[RendezvousSettings], Made] | Callable[[], Made]
@@ -57,17 +54,6 @@ def registered_names() -> tuple[str, ...]:
 def unregister(name: str) -> None:
     """Forget a name; unknown ones are ignored. For tests, and for notebooks that define a class again."""
     _makers.pop(name, None)
-
-
-def get_rendezvous_handler(params: "RendezvousParameters") -> Any:  # noqa: ANN401  # ours, or torch's
-    """Return a handler for a script, as torch's function of this name does (`creators` has it).
-
-    Raises:
-        ValueError: there is no such backend, or an option can't be.
-    """
-    from elastic_core.rendezvous import creators
-
-    return creators.get_rendezvous_handler(params)
 
 
 def describe(maker: Maker) -> str:

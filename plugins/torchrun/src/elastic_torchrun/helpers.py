@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 from typing import Any, Final
 
-from elastic_core.rendezvous.tcp_store import get_socket_with_port as find_free_port
 from elastic_core.workers.procfs import read_stat
+from elastic_torchrun.rendezvous.tcp_store import get_socket_with_port as find_free_port
 
 __all__ = [
     "JSON",

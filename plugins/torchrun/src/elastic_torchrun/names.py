@@ -107,51 +107,59 @@ NAMES: dict[str, dict[str, str]] = {
         "elastic_torchrun.processes.tail_log": "TailLog tail_logfile",
     },
     "elastic.rendezvous": {
-        "elastic_core.rendezvous": (
-            "RendezvousClosedError RendezvousConnectionError RendezvousError RendezvousGracefulExitError "
-            "RendezvousHandler RendezvousHandlerCreator RendezvousHandlerRegistry RendezvousInfo "
-            "RendezvousParameters RendezvousStateError RendezvousStoreInfo RendezvousTimeoutError "
-            "rendezvous_handler_registry"
+        "elastic_core.errors": (
+            "RendezvousClosedError RendezvousConnectionError RendezvousError "
+            "RendezvousGracefulExitError RendezvousStateError RendezvousTimeoutError"
         ),
+        "elastic_core.rendezvous.handler": "RendezvousHandler",
+        "elastic_torchrun.rendezvous.creators": (
+            "RendezvousHandlerCreator RendezvousHandlerRegistry rendezvous_handler_registry"
+        ),
+        "elastic_torchrun.rendezvous.parameters": "RendezvousParameters",
+        "elastic_torchrun.rendezvous.store_info": "RendezvousInfo RendezvousStoreInfo",
     },
     "elastic.rendezvous.api": {
-        "elastic_core.rendezvous": (
-            "RendezvousClosedError RendezvousConnectionError RendezvousError RendezvousGracefulExitError "
-            "RendezvousHandler RendezvousHandlerCreator RendezvousHandlerRegistry RendezvousInfo "
-            "RendezvousParameters RendezvousStateError RendezvousStoreInfo RendezvousTimeoutError "
-            "rendezvous_handler_registry"
+        "elastic_core.errors": (
+            "RendezvousClosedError RendezvousConnectionError RendezvousError "
+            "RendezvousGracefulExitError RendezvousStateError RendezvousTimeoutError"
         ),
+        "elastic_core.rendezvous.handler": "RendezvousHandler",
+        "elastic_torchrun.rendezvous.creators": (
+            "RendezvousHandlerCreator RendezvousHandlerRegistry rendezvous_handler_registry"
+        ),
+        "elastic_torchrun.rendezvous.parameters": "RendezvousParameters",
+        "elastic_torchrun.rendezvous.store_info": "RendezvousInfo RendezvousStoreInfo",
     },
     "elastic.rendezvous.c10d_rendezvous_backend": {
-        "elastic_core.rendezvous.c10d_backend": "DEFAULT_PORT C10dRendezvousBackend create_backend",
+        "elastic_torchrun.rendezvous.c10d_backend": "DEFAULT_PORT C10dRendezvousBackend create_backend",
     },
     "elastic.rendezvous.dynamic_rendezvous": {
-        "elastic_core.rendezvous.dynamic": (
+        "elastic_torchrun.rendezvous.dynamic": (
             "DynamicRendezvousHandler RendezvousSettings RendezvousTimeout create_handler"
         ),
-        "elastic_core.rendezvous.state_backend": "RendezvousBackend Token",
+        "elastic_torchrun.rendezvous.state_backend": "RendezvousBackend Token",
     },
     "elastic.rendezvous.etcd_rendezvous": {
-        "elastic_core.rendezvous.etcd_rendezvous": "EtcdRendezvous EtcdRendezvousHandler create_rdzv_handler",
+        "elastic_torchrun.rendezvous.etcd_rendezvous": "EtcdRendezvous EtcdRendezvousHandler create_rdzv_handler",
     },
     "elastic.rendezvous.etcd_rendezvous_backend": {
-        "elastic_core.rendezvous.etcd_v2_backend": "EtcdRendezvousBackend create_backend",
+        "elastic_torchrun.rendezvous.etcd_v2_backend": "EtcdRendezvousBackend create_backend",
     },
     "elastic.rendezvous.etcd_server": {
         "elastic_torchrun.helpers": "find_free_port",
-        "elastic_core.rendezvous": "EtcdServer",
+        "elastic_torchrun.rendezvous.etcd_rendezvous": "EtcdServer",
     },
     "elastic.rendezvous.etcd_store": {
-        "elastic_core.rendezvous.etcd_store": "EtcdStore",
+        "elastic_torchrun.rendezvous.etcd_store": "EtcdStore",
     },
     "elastic.rendezvous.registry": {
-        "elastic_core.rendezvous": "get_rendezvous_handler",
+        "elastic_torchrun.rendezvous.creators": "get_rendezvous_handler",
     },
     "elastic.rendezvous.static_tcp_rendezvous": {
-        "elastic_core.rendezvous.static_tcp": "StaticTCPRendezvous create_rdzv_handler",
+        "elastic_torchrun.rendezvous.static_tcp": "StaticTCPRendezvous create_rdzv_handler",
     },
     "elastic.rendezvous.utils": {
-        "elastic_core.rendezvous.torch_endpoint": "parse_rendezvous_endpoint",
+        "elastic_torchrun.rendezvous.endpoint": "parse_rendezvous_endpoint",
     },
     "elastic.timer": {
         "elastic_torchrun.timer.api": "TimerClient TimerRequest TimerServer configure expires",
@@ -176,10 +184,10 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "elastic.utils": {
         "elastic_torchrun.helpers": "get_env_variable_or_raise macros",
-        "elastic_core.rendezvous.tcp_store": "get_socket_with_port",
+        "elastic_torchrun.rendezvous.tcp_store": "get_socket_with_port",
     },
     "elastic.utils.api": {
-        "elastic_core.rendezvous.tcp_store": "get_socket_with_port",
+        "elastic_torchrun.rendezvous.tcp_store": "get_socket_with_port",
         "elastic_torchrun.helpers": "get_env_variable_or_raise macros",
     },
     "elastic.utils.data": {
@@ -193,7 +201,7 @@ NAMES: dict[str, dict[str, str]] = {
         "elastic_torchrun.data.sampler": "ElasticDistributedSampler",
     },
     "elastic.utils.distributed": {
-        "elastic_core.rendezvous.tcp_store": "create_c10d_store get_free_port get_socket_with_port",
+        "elastic_torchrun.rendezvous.tcp_store": "create_c10d_store get_free_port get_socket_with_port",
     },
     "elastic.utils.log_level": {
         "elastic_torchrun.helpers": "get_log_level",
@@ -205,7 +213,7 @@ NAMES: dict[str, dict[str, str]] = {
         "elastic_torchrun.helpers": "is_uninterruptible_state read_proc_state",
     },
     "elastic.utils.store": {
-        "elastic_core.rendezvous.store_helpers": "barrier get_all store_timeout synchronize",
+        "elastic_torchrun.rendezvous.store_helpers": "barrier get_all store_timeout synchronize",
     },
     "launch": {
         "elastic_torchrun.launcher.twin": "launch main parse_args",

@@ -1,6 +1,7 @@
 """Going on with a data set where it was left, as torch does it and where torch does not."""
 
 import pytest
+
 from elastic_core.compat.elastic.utils.data import CyclingIterator
 
 
@@ -26,8 +27,9 @@ def test_empty_epochs_are_passed_over_however_many_they_are():
 @pytest.mark.torch
 @pytest.mark.parametrize(("size", "replicas", "start"), [(10, 2, 0), (11, 4, 3), (7, 1, 6), (16, 3, 5)])
 def test_the_shares_are_torchs(size, replicas, start):
-    from elastic_core.compat.elastic.utils.data import ElasticDistributedSampler
     from torch.distributed.elastic.utils.data import ElasticDistributedSampler as Torchs
+
+    from elastic_core.compat.elastic.utils.data import ElasticDistributedSampler
 
     for rank in range(replicas):
         theirs = Torchs(range(size), num_replicas=replicas, rank=rank, start_index=start)

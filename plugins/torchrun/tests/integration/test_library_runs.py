@@ -10,12 +10,12 @@ import urllib.request
 
 import function_samples as functions
 import pytest
-from elastic_core.compat.elastic.agent.server import WorkerSpec, WorkerState
-from elastic_core.compat.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from elastic_core.compat.elastic.multiprocessing import DefaultLogsSpecs, Std
 
 from elastic_core.agent import health_check_server
 from elastic_core.agent.watch import sleep_watch
+from elastic_core.compat.elastic.agent.server import WorkerSpec, WorkerState
+from elastic_core.compat.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from elastic_core.compat.elastic.multiprocessing import DefaultLogsSpecs, Std
 from elastic_core.errors import ConfigError, ElasticError, RendezvousConnectionError
 from elastic_core.hooks.handler import AgentHook
 from elastic_core.hooks.runner import NamedHook
@@ -299,7 +299,8 @@ import torch.distributed.elastic.rendezvous.registry as theirs
 from torch.distributed.elastic.rendezvous import RendezvousParameters as TheirParameters
 from elastic_core.compat.elastic.agent.server import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState
 from elastic_core.compat.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
+from elastic_core.compat.elastic.rendezvous import RendezvousParameters
+from elastic_core.compat.elastic.rendezvous.registry import get_rendezvous_handler
 
 def spec(handler, size, **options):
     args = ("-c", "echo $TORCHELASTIC_RUN_ID $RANK $WORLD_SIZE")

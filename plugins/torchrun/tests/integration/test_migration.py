@@ -214,8 +214,9 @@ def test_every_option_of_torchrun_and_of_its_twin_is_taken():
 
 
 def test_a_namespace_of_our_parser_is_as_torchs():
-    from elastic_core.compat.run import parse_args as ours
     from torch.distributed.run import parse_args as theirs
+
+    from elastic_core.compat.run import parse_args as ours
 
     for line in (
         ["t.py"],

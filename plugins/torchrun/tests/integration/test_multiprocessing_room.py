@@ -12,6 +12,8 @@ from pathlib import Path
 
 import function_samples as samples
 import pytest
+from group_kit import is_alive, open_fds
+
 from elastic_core.compat.elastic.multiprocessing import (
     DefaultLogsSpecs,
     MultiprocessContext,
@@ -21,8 +23,6 @@ from elastic_core.compat.elastic.multiprocessing import (
     SubprocessContext,
     start_processes,
 )
-from group_kit import is_alive, open_fds
-
 from elastic_core.errors import ConfigError, WorkerError
 from elastic_core.workers.output.console import Console
 from elastic_core.workers.spec import WorkerLaunch

@@ -127,7 +127,8 @@ def test_handler_that_is_broken_ends_in_one_line(elastic, script, installed, nam
 @pytest.mark.torch
 def test_a_script_gets_the_strangers_handler_itself(installed, tmp_path):
     code = (
-        "from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler\n"
+        "from elastic_core.compat.elastic.rendezvous import RendezvousParameters\n"
+        "from elastic_core.compat.elastic.rendezvous.registry import get_rendezvous_handler\n"
         f"params = RendezvousParameters('shared-file', {str(tmp_path / 'meet')!r}, 'run', 1, 1)\n"
         "print(type(get_rendezvous_handler(params)).__module__)\n"
     )

@@ -9,19 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from elastic_core.compat.elastic.rendezvous import RendezvousParameters
+from elastic_core.compat.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from elastic_core.compat.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+from elastic_core.compat.elastic.rendezvous.registry import get_rendezvous_handler
+from elastic_core.compat.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
+from elastic_core.compat.elastic.utils.distributed import create_c10d_store, get_free_port
+from elastic_core.compat.elastic.utils.store import barrier, synchronize
 from elastic_core.errors import RendezvousClosedError, RendezvousConnectionError, RendezvousTimeoutError
-from elastic_core.rendezvous import (
-    C10dRendezvousBackend,
-    DynamicRendezvousHandler,
-    RendezvousParameters,
-    StaticTCPRendezvous,
-    barrier,
-    create_c10d_store,
-    get_free_port,
-    get_rendezvous_handler,
-    synchronize,
-)
-from elastic_core.rendezvous.c10d_backend import create_backend
+from elastic_torchrun.rendezvous.c10d_backend import create_backend
 from patience import patience
 from support import wait_for
 
@@ -94,7 +90,8 @@ AGENT = """
 import sys
 from elastic_core.compat.elastic.agent.server import WorkerSpec
 from elastic_core.compat.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
+from elastic_core.compat.elastic.rendezvous import RendezvousParameters
+from elastic_core.compat.elastic.rendezvous.registry import get_rendezvous_handler
 
 SAYS = "' '.join(('{', e['RANK'], e['WORLD_SIZE'], e['MASTER_PORT'], '}', os.linesep))"
 WORKER = f"import os; e = os.environ; os.write(1, {SAYS}.encode())"

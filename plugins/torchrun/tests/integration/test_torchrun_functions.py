@@ -6,11 +6,11 @@ import subprocess
 import sys
 
 import pytest
-from elastic_core.compat.elastic.multiprocessing import Std
 
 from elastic_core import launch as twin
 from elastic_core.compat import launch as compat_launch
 from elastic_core.compat import run as compat_run
+from elastic_core.compat.elastic.multiprocessing import Std
 from elastic_core.errors import ConfigError
 from elastic_core.launcher import elastic_launch
 from elastic_core.workers.errors import ChildFailedError

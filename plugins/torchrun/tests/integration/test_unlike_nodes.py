@@ -14,7 +14,8 @@ AGENT = f"""
 import sys
 from elastic_core.compat.elastic.agent.server import WorkerSpec
 from elastic_core.compat.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
+from elastic_core.compat.elastic.rendezvous import RendezvousParameters
+from elastic_core.compat.elastic.rendezvous.registry import get_rendezvous_handler
 
 endpoint, role, size, nodes = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 params = RendezvousParameters("redis", endpoint, "roles", 1, nodes, "127.0.0.1", lease_ttl=20, last_call_timeout=60)

@@ -1,6 +1,7 @@
 """What torch's users hand to an agent, and what it hands back."""
 
 import pytest
+
 from elastic_core.compat.elastic.agent.server import RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
 
 

@@ -5,9 +5,9 @@ import sys
 from functools import partial
 
 import pytest
+
 from elastic_core.compat.elastic.agent.server import WorkerSpec
 from elastic_core.compat.elastic.multiprocessing import DefaultLogsSpecs, Std
-
 from elastic_core.errors import ConfigError
 from elastic_core.launcher import LaunchConfig
 from elastic_torchrun.launcher.entrypoints import entry_of, friendly_entry

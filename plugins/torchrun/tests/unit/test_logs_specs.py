@@ -5,9 +5,9 @@ import sys
 import textwrap
 
 import pytest
+
 from elastic_core.compat.elastic import multiprocessing
 from elastic_core.compat.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs, Std, to_map
-
 from elastic_core.errors import ConfigError, PluginError
 from elastic_core.workers.spec import StreamPlan
 from elastic_torchrun.processes.chosen_logs_specs import make_logs_specs

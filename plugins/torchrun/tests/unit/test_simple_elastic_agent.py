@@ -5,10 +5,10 @@ import signal
 from types import SimpleNamespace
 
 import pytest
-from elastic_core.compat.elastic.agent.server import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState
-from elastic_core.compat.elastic.multiprocessing import SignalException
 
 from elastic_core import events
+from elastic_core.compat.elastic.agent.server import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState
+from elastic_core.compat.elastic.multiprocessing import SignalException
 from elastic_core.errors import ElasticError, RendezvousGracefulExitError, RendezvousStateError
 from elastic_core.workers.errors import ProcessFailure
 from elastic_torchrun.agent import events as telling

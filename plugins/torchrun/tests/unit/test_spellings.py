@@ -5,9 +5,9 @@ import sys
 from types import ModuleType
 
 import pytest
-from elastic_core.compat.elastic.multiprocessing import Std
 
 import elastic_core
+from elastic_core.compat.elastic.multiprocessing import Std
 from elastic_torchrun.launcher import api
 from elastic_torchrun.processes.std import StdLaunch
 

@@ -5,8 +5,8 @@ import os
 import sys
 
 import pytest
-from elastic_core.compat.elastic import timer
 
+from elastic_core.compat.elastic import timer
 from elastic_core.timer.deadlines import MOST, Deadlines
 from elastic_core.timer.file_request import LONGEST_LINE, Lines, parse
 from elastic_torchrun.timer import api

@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from elastic_core.compat.elastic import timer
 
+from elastic_core.compat.elastic import timer
 from elastic_core.workers import procfs
 from elastic_torchrun.timer import processes
 from elastic_torchrun.timer.processes import Processes

@@ -5,11 +5,11 @@ from typing import Any
 
 from elastic_core.errors import ElasticError
 from elastic_core.plugins.registry import PluginRegistry
-from elastic_core.rendezvous.dynamic import DynamicRendezvousHandler
 from elastic_core.rendezvous.member.coordinated import CoordinatedRendezvous
-from elastic_core.rendezvous.parameters import RendezvousParameters
 from elastic_core.types import RendezvousSettings
 from elastic_torchrun.hosting.hosted import HostedRendezvous
+from elastic_torchrun.rendezvous.dynamic import DynamicRendezvousHandler
+from elastic_torchrun.rendezvous.parameters import RendezvousParameters
 
 
 def make_handler(params: RendezvousParameters) -> Any:  # noqa: ANN401  # ours, or torch's

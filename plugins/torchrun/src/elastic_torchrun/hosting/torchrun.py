@@ -23,12 +23,12 @@ from elastic_core.errors import (
     RendezvousTimeoutError,
 )
 from elastic_core.plugins.registry import PluginRegistry
-from elastic_core.rendezvous.alone import AloneRounds, AloneServices
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.identity import attempt_from_environment
 from elastic_core.rendezvous.member.documents import FORMAT
 from elastic_core.types import Capability, RendezvousSettings
 from elastic_torchrun.hosting.round_store import RoundStores
+from elastic_torchrun.rendezvous.agentless import AloneRounds, AloneServices
 
 TORCH_RENDEZVOUS = "torch.distributed.elastic.rendezvous"
 

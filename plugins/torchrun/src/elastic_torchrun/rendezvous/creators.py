@@ -6,21 +6,21 @@ from typing import Any, Final
 
 from elastic_core.rendezvous import registry
 from elastic_core.rendezvous.handler import RendezvousHandler
-from elastic_core.rendezvous.parameters import RendezvousParameters
 from elastic_core.types import RendezvousSettings
+from elastic_torchrun.rendezvous.parameters import RendezvousParameters
 
 RendezvousHandlerCreator = Callable[[RendezvousParameters], Any]
 """Makes a handler: one of ours, or one that was written for torch."""
 
 _OWN: Final = {
-    "c10d": "elastic_core.rendezvous.c10d_handler:create_c10d_handler",
-    "etcd": "elastic_core.rendezvous.etcd_rendezvous:create_rdzv_handler",
-    "etcd-v2": "elastic_core.rendezvous.etcd_v2_backend:create_etcd_v2_handler",
-    "static": "elastic_core.rendezvous.static_tcp:create_rdzv_handler",
+    "c10d": "elastic_torchrun.rendezvous.c10d_handler:create_c10d_handler",
+    "etcd": "elastic_torchrun.rendezvous.etcd_rendezvous:create_rdzv_handler",
+    "etcd-v2": "elastic_torchrun.rendezvous.etcd_v2_backend:create_etcd_v2_handler",
+    "static": "elastic_torchrun.rendezvous.static_tcp:create_rdzv_handler",
 }
 """The names that torch brings, and what makes them here; imported when one is asked for."""
 _INSTALLED: Final = "elastic_torchrun.hosting.library:make_handler"
-"""Makes a handler of any other installed backend. Above this room, for it knows plugins."""
+"""Makes a handler of any other installed backend."""
 
 
 class RendezvousHandlerRegistry:
@@ -99,12 +99,10 @@ class _Maker:
             adopt(settings)
         if isinstance(made, RendezvousHandler):
             return made
-        hosted = importlib.import_module("elastic_torchrun.hosting.hosted")  # above this room, for it knows torch
+        from elastic_torchrun.hosting.hosted import HostedRendezvous  # which imports torch
+
         conf = {key: str(value) for key, value in settings.options.items()}
-        handler: RendezvousHandler = hosted.HostedRendezvous(
-            settings, conf=conf, create=lambda _: made, label="registered in code"
-        )
-        return handler
+        return HostedRendezvous(settings, conf=conf, create=lambda _: made, label="registered in code")
 
 
 def parameters_of(settings: RendezvousSettings) -> RendezvousParameters:

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import ElasticError, RendezvousConnectionError, RendezvousStateError
-from elastic_core.rendezvous.asker import Asker
 from elastic_core.rendezvous.net.address import is_loopback
-from elastic_core.rendezvous.parameters import RendezvousParameters
-from elastic_core.rendezvous.state_backend import RendezvousBackend, Token
-from elastic_core.rendezvous.torch_endpoint import parse_rendezvous_endpoint
+from elastic_torchrun.rendezvous.blocking_calls import Asker
+from elastic_torchrun.rendezvous.endpoint import parse_rendezvous_endpoint
+from elastic_torchrun.rendezvous.parameters import RendezvousParameters
+from elastic_torchrun.rendezvous.state_backend import RendezvousBackend, Token
 
 DEFAULT_PORT: Final = 29400
 _READ_TIMEOUT_S: Final = 60

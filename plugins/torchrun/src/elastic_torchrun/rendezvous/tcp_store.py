@@ -12,7 +12,7 @@ from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
-from elastic_core.rendezvous.store_helpers import barrier
+from elastic_torchrun.rendezvous.store_helpers import barrier
 
 _log = logging.getLogger(__name__)
 

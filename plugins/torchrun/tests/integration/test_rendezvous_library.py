@@ -9,30 +9,31 @@ import subprocess
 import sys
 
 import pytest
-from elastic_core.compat.elastic import utils
-from elastic_core.compat.elastic.utils import logging, process_state
 
-from elastic_core import errors, rendezvous, types
+from elastic_core import errors, types
 from elastic_core.clock import WaitBudget
-from elastic_core.errors import BackendRefusedError, BackendUnavailableError, OutcomeUnknownError
-from elastic_core.rendezvous import (
+from elastic_core.compat.elastic import utils
+from elastic_core.compat.elastic.rendezvous import (
     RendezvousHandlerRegistry,
     RendezvousInfo,
     RendezvousParameters,
     RendezvousStoreInfo,
-    RendezvousTimeout,
-    StateStore,
-    parse_rendezvous_endpoint,
     rendezvous_handler_registry,
-    state_store,
-    store_timeout,
-    tcp_store,
 )
+from elastic_core.compat.elastic.rendezvous.dynamic_rendezvous import RendezvousTimeout
+from elastic_core.compat.elastic.rendezvous.registry import get_rendezvous_handler
+from elastic_core.compat.elastic.rendezvous.utils import parse_rendezvous_endpoint
+from elastic_core.compat.elastic.utils import logging, process_state
+from elastic_core.compat.elastic.utils.store import store_timeout
+from elastic_core.errors import BackendRefusedError, BackendUnavailableError, OutcomeUnknownError
 from elastic_core.rendezvous import registry as in_code
-from elastic_core.rendezvous.dynamic import DynamicRendezvousHandler, create_handler
-from elastic_core.rendezvous.state_backend import RendezvousBackend
-from elastic_core.rendezvous.store_helpers import barrier
 from elastic_plugin_kit import rendezvous_settings
+from elastic_torchrun.names import NAMES
+from elastic_torchrun.rendezvous import state_store, tcp_store
+from elastic_torchrun.rendezvous.dynamic import DynamicRendezvousHandler, create_handler
+from elastic_torchrun.rendezvous.state_backend import RendezvousBackend
+from elastic_torchrun.rendezvous.state_store import StateStore
+from elastic_torchrun.rendezvous.store_helpers import barrier
 
 
 def parameters(**config):
@@ -157,12 +158,12 @@ def test_what_is_registered_for_scripts_serves_agents_with_all_that_they_know(re
     handler = maker(rendezvous_settings(backend="mine", run_id="r", local_world_size=4, options={"join_timeout": "7"}))
     assert isinstance(handler, DynamicRendezvousHandler)
     assert (handler.settings.local_world_size, handler.settings.options["join_timeout"]) == (4, 7.0)
-    assert rendezvous.get_rendezvous_handler(parameters()).get_backend() == "mine"
+    assert get_rendezvous_handler(parameters()).get_backend() == "mine"
 
 
 def test_a_name_that_is_neither_registered_nor_installed():
     with pytest.raises(ValueError, match="'nonesuch'"):
-        rendezvous.get_rendezvous_handler(RendezvousParameters("nonesuch", "", "run", 1, 1))
+        get_rendezvous_handler(RendezvousParameters("nonesuch", "", "run", 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -358,12 +359,21 @@ def test_the_state_of_a_process():
 # --- names
 
 
+ROOM = [
+    name
+    for name in NAMES
+    if name.startswith(("elastic.rendezvous", "elastic.utils.store", "elastic.utils.distributed"))
+]
+
+
 def test_every_name_is_there():
-    for name in rendezvous.__all__:
-        if name != "EtcdStore":  # imports torch
-            assert getattr(rendezvous, name) is not None
-    with pytest.raises(AttributeError):
-        _ = rendezvous.nonesuch
+    for name in ROOM:
+        found = importlib.import_module(f"elastic_core.compat.{name}")
+        for each in found.__all__:
+            if each != "EtcdStore":  # imports torch
+                assert getattr(found, each) is not None
+        with pytest.raises(AttributeError):
+            _ = found.nonesuch
 
 
 def test_torchs_module_paths():
@@ -377,9 +387,9 @@ def test_torchs_module_paths():
 
 def test_nothing_of_it_imports_torch():
     code = (
-        "import sys, elastic_core.rendezvous as r, elastic_core.compat.elastic.utils.data as data\n"
-        "[getattr(r, name) for name in r.__all__ if name != 'EtcdStore']\n"
-        "import elastic_core.compat.elastic.rendezvous.dynamic_rendezvous\n"
+        "import importlib, sys, elastic_core.compat.elastic.utils.data as data\n"
+        f"rooms = [importlib.import_module('elastic_core.compat.' + name) for name in {ROOM}]\n"
+        "[getattr(r, name) for r in rooms for name in r.__all__ if name != 'EtcdStore']\n"
         "data.CyclingIterator\n"
         "assert 'torch' not in sys.modules\n"
     )

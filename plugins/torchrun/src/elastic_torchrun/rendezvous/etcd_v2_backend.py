@@ -8,10 +8,10 @@ from base64 import b64decode, b64encode
 from typing import Any, Final
 
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
-from elastic_core.rendezvous.dynamic import DynamicRendezvousHandler, create_handler
-from elastic_core.rendezvous.etcd_client import import_etcd, make_client, troubles
-from elastic_core.rendezvous.parameters import RendezvousParameters
-from elastic_core.rendezvous.state_backend import RendezvousBackend, Token
+from elastic_torchrun.rendezvous.dynamic import DynamicRendezvousHandler, create_handler
+from elastic_torchrun.rendezvous.etcd_client import import_etcd, make_client, troubles
+from elastic_torchrun.rendezvous.parameters import RendezvousParameters
+from elastic_torchrun.rendezvous.state_backend import RendezvousBackend, Token
 
 _TTL_S: Final = 7200
 _STATE_PREFIX: Final = "/torch/elastic/rendezvous"
@@ -93,7 +93,7 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend,
         ValueError: an option can't be.
         RendezvousConnectionError: the server can't be reached.
     """
-    from elastic_core.rendezvous.etcd_store import EtcdStore  # imports torch
+    from elastic_torchrun.rendezvous.etcd_store import EtcdStore  # imports torch
 
     client = make_client(params)
     backend = EtcdRendezvousBackend(client, params.run_id, key_prefix=_STATE_PREFIX)

@@ -1,6 +1,5 @@
 """Torch's dynamic rendezvous by name: for a script, for torch's agent, and for ours."""
 
-import importlib
 import logging
 import os
 from datetime import timedelta
@@ -10,14 +9,14 @@ from msgspec.structs import replace
 
 from elastic_core import types
 from elastic_core.encoding import clean
-from elastic_core.rendezvous.alone import AloneRounds, AloneServices, RoundStore
 from elastic_core.rendezvous.handler import AgentServices
 from elastic_core.rendezvous.member.coordinated import CoordinatedRendezvous
-from elastic_core.rendezvous.parameters import RendezvousParameters
-from elastic_core.rendezvous.state_store import StateStore
 from elastic_core.rendezvous.store import CoordinationStore
-from elastic_core.rendezvous.store_info import RendezvousInfo, RendezvousStoreInfo
 from elastic_core.types import API_VERSION
+from elastic_torchrun.rendezvous.agentless import AloneRounds, AloneServices, RoundStore
+from elastic_torchrun.rendezvous.parameters import RendezvousParameters
+from elastic_torchrun.rendezvous.state_store import StateStore
+from elastic_torchrun.rendezvous.store_info import RendezvousInfo, RendezvousStoreInfo
 
 _log = logging.getLogger("elastic_core.rendezvous")
 
@@ -228,11 +227,9 @@ class DynamicRendezvousHandler(CoordinatedRendezvous):
         return self._alone if self._agent is None else None
 
     def _round_stores(self) -> RoundStore:
-        module = importlib.import_module("elastic_torchrun.hosting.round_store")  # above this room, for it knows torch
-        stores: RoundStore = (
-            module.RoundStores() if self._shared is None else module.GivenStore(self._shared, self.settings.run_id)
-        )
-        return stores
+        from elastic_torchrun.hosting.round_store import GivenStore, RoundStores  # torch's stores
+
+        return RoundStores() if self._shared is None else GivenStore(self._shared, self.settings.run_id)
 
 
 def create_handler(store: object, backend: Any, params: RendezvousParameters) -> DynamicRendezvousHandler:  # noqa: ANN401  # as from_backend

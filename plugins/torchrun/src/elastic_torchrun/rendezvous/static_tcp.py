@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Final
 
 from elastic_core.errors import RendezvousConnectionError, RendezvousTimeoutError
 from elastic_core.rendezvous.handler import RendezvousHandler
-from elastic_core.rendezvous.parameters import RendezvousParameters
-from elastic_core.rendezvous.store_info import RendezvousInfo, RendezvousStoreInfo
-from elastic_core.rendezvous.torch_endpoint import parse_rendezvous_endpoint
 from elastic_core.types import API_VERSION, RendezvousSettings
+from elastic_torchrun.rendezvous.endpoint import parse_rendezvous_endpoint
+from elastic_torchrun.rendezvous.parameters import RendezvousParameters
+from elastic_torchrun.rendezvous.store_info import RendezvousInfo, RendezvousStoreInfo
 
 _TIMEOUT_S: Final = 600
 

@@ -29,7 +29,7 @@ class RendezvousStoreInfo:
             server_port: The port; None or 0: one that is free now.
         """
         if rank == 0:
-            from elastic_core.rendezvous.tcp_store import get_free_port
+            from elastic_torchrun.rendezvous.tcp_store import get_free_port
 
             address = local_addr or socket.getfqdn()
             store.set(RendezvousStoreInfo.MASTER_ADDR_KEY, address.encode())

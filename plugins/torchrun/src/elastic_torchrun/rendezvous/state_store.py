@@ -28,8 +28,6 @@ from elastic_core.errors import (
     ElasticError,
     OutcomeUnknownError,
 )
-from elastic_core.rendezvous.asker import Asker
-from elastic_core.rendezvous.state_backend import Token
 from elastic_core.rendezvous.store import (
     CONTROL_KEY,
     ROUND_KEY,
@@ -47,6 +45,8 @@ from elastic_core.rendezvous.store import (
     compare,
 )
 from elastic_core.types import API_VERSION, RendezvousSettings
+from elastic_torchrun.rendezvous.blocking_calls import Asker
+from elastic_torchrun.rendezvous.state_backend import Token
 
 FORMAT: Final = "elastic-state-1"
 DEFAULT_KEEP_S: Final = 24 * 3600.0

@@ -11,7 +11,8 @@ from support import wait_for
 
 MAIN = """
 import base64, fcntl, json, os, sys
-from elastic_core.rendezvous import RendezvousBackend, create_handler, rendezvous_handler_registry
+from elastic_core.compat.elastic.rendezvous import rendezvous_handler_registry
+from elastic_core.compat.elastic.rendezvous.dynamic_rendezvous import RendezvousBackend, create_handler
 
 class OneFile(RendezvousBackend):
     name = "one-file"

@@ -4,8 +4,8 @@ import importlib
 from typing import Any, Final
 
 from elastic_core.errors import PluginError, RendezvousConnectionError
-from elastic_core.rendezvous.parameters import RendezvousParameters
-from elastic_core.rendezvous.torch_endpoint import parse_rendezvous_endpoint
+from elastic_torchrun.rendezvous.endpoint import parse_rendezvous_endpoint
+from elastic_torchrun.rendezvous.parameters import RendezvousParameters
 
 DEFAULT_PORT: Final = 2379
 _READ_TIMEOUT_S: Final = 60

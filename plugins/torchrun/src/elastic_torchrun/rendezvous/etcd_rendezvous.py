@@ -3,13 +3,12 @@
 Nothing of torch's protocol on the server is kept: nodes of one run must all be ours.
 """
 
-import importlib
 from typing import Any, ClassVar
 
-from elastic_core.rendezvous.dynamic import DynamicRendezvousHandler
-from elastic_core.rendezvous.etcd_client import import_plugin
-from elastic_core.rendezvous.parameters import RendezvousParameters
 from elastic_core.types import API_VERSION
+from elastic_torchrun.rendezvous.dynamic import DynamicRendezvousHandler
+from elastic_torchrun.rendezvous.etcd_client import import_plugin
+from elastic_torchrun.rendezvous.parameters import RendezvousParameters
 
 
 class EtcdRendezvous:
@@ -113,8 +112,9 @@ def _made(params: RendezvousParameters, local_addr: str | None) -> Any:  # noqa:
     named = RendezvousParameters(
         "etcd", params.endpoint, params.run_id, params.min_nodes, params.max_nodes, local_addr, **config
     )
-    library = importlib.import_module("elastic_torchrun.hosting.library")  # above this room, for it knows plugins
-    return library.make_handler(named)
+    from elastic_torchrun.hosting.library import make_handler  # which needs what this room has
+
+    return make_handler(named)
 
 
 def __getattr__(name: str) -> object:

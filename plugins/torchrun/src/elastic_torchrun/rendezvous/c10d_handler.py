@@ -1,8 +1,8 @@
 """Makes the handler that library users get for torch's name `c10d`."""
 
-from elastic_core.rendezvous.c10d_backend import create_backend
-from elastic_core.rendezvous.dynamic import DynamicRendezvousHandler, create_handler
-from elastic_core.rendezvous.parameters import RendezvousParameters
+from elastic_torchrun.rendezvous.c10d_backend import create_backend
+from elastic_torchrun.rendezvous.dynamic import DynamicRendezvousHandler, create_handler
+from elastic_torchrun.rendezvous.parameters import RendezvousParameters
 
 
 def create_c10d_handler(params: RendezvousParameters) -> DynamicRendezvousHandler:

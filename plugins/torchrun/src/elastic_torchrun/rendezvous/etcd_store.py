@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import ConfigError
-from elastic_core.rendezvous.etcd_client import import_etcd
+from elastic_torchrun.rendezvous.etcd_client import import_etcd
 
 _torch: Any = importlib.import_module("torch.distributed")
 _TRY_AGAIN_S: Final = 0.02

@@ -1,0 +1,1 @@
+"""Torch's rendezvous as a library: its registry, handlers and backends by name, and the stores beside them."""
