@@ -1,8 +1,15 @@
-"""Everything that a plugin author imports. Versioned by `API_VERSION`; re-exports only."""
+"""Everything that a plugin author imports. Versioned by `API_VERSION`; re-exports only.
+
+Names that only commands of `elastic` need are fetched when they are first used: a run does without them.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Final
 
 from elastic_core.accelerators.nvml import NvidiaGpus, nvidia_gpus
 from elastic_core.accelerators.visible import visible_entries
 from elastic_core.clock import SYSTEM_CLOCK, Clock, SystemClock, WaitBudget
+from elastic_core.encoding import clean, decode_json, encode_json
 from elastic_core.errors import (
     BackendError,
     BackendRefusedError,
@@ -89,6 +96,7 @@ from elastic_core.types import (
     PolicySettings,
     Power,
     RankStep,
+    Record,
     Refuse,
     RendezvousClosed,
     RendezvousInfo,
@@ -109,6 +117,19 @@ from elastic_core.types import (
     WorkerExit,
 )
 
+if TYPE_CHECKING:
+    from elastic_core.cli.output import echo, echo_json
+    from elastic_core.cli.run_choices import chosen_policy, run_option
+    from elastic_core.failure.incident import Incident, IncidentDecision, describe_decision, to_failure
+    from elastic_core.failure.report import render as render_incident
+    from elastic_core.failure.runner import checked as checked_decision
+    from elastic_core.launcher.store_access import StoreChoice, StoreReader, StoreReading, chosen_store
+    from elastic_core.rundir.incident_files import FoundIncident, find_incidents
+    from elastic_core.rundir.index import FoundRun, find_runs, runs_named
+    from elastic_core.rundir.index import look_at as run_at
+    from elastic_core.rundir.index import places as run_places
+    from elastic_core.rundir.status_file import AgentStatus
+
 __all__ = [
     "API_VERSION",
     "CONTROL_KEY",
@@ -119,6 +140,7 @@ __all__ = [
     "AgentHook",
     "AgentServices",
     "AgentStarted",
+    "AgentStatus",
     "AgentStopped",
     "BackendError",
     "BackendRefusedError",
@@ -141,9 +163,13 @@ __all__ = [
     "FailureHandler",
     "FailureReport",
     "FailureSeen",
+    "FoundIncident",
+    "FoundRun",
     "HookSettings",
     "HostedProcess",
     "Ignore",
+    "Incident",
+    "IncidentDecision",
     "Intensity",
     "Interrupt",
     "Joining",
@@ -167,6 +193,7 @@ __all__ = [
     "PolicySettings",
     "Power",
     "RankStep",
+    "Record",
     "Refuse",
     "RendezvousClosed",
     "RendezvousClosedError",
@@ -196,6 +223,9 @@ __all__ = [
     "Seat",
     "Stop",
     "StopOrdered",
+    "StoreChoice",
+    "StoreReader",
+    "StoreReading",
     "Survey",
     "Suspended",
     "Swapped",
@@ -215,20 +245,70 @@ __all__ = [
     "WorkersStarted",
     "WorkersStarting",
     "WorkersStopping",
+    "checked_decision",
+    "chosen_policy",
+    "chosen_store",
+    "clean",
     "compare",
+    "decode_json",
+    "describe_decision",
     "dial",
+    "echo",
+    "echo_json",
+    "encode_json",
+    "find_incidents",
+    "find_runs",
     "hookimpl",
     "hosted_environment",
     "is_ip",
     "nvidia_gpus",
     "own_content",
     "parse_endpoint",
+    "render_incident",
     "resolve",
     "route_source",
+    "run_at",
+    "run_option",
+    "run_places",
+    "runs_named",
     "start_tls",
     "tls_context",
     "tls_failure",
+    "to_failure",
     "torch_handler",
     "visible_entries",
     "waker",
 ]
+
+_FOR_COMMANDS: Final = {
+    "AgentStatus": "elastic_core.rundir.status_file:AgentStatus",
+    "FoundIncident": "elastic_core.rundir.incident_files:FoundIncident",
+    "FoundRun": "elastic_core.rundir.index:FoundRun",
+    "Incident": "elastic_core.failure.incident:Incident",
+    "IncidentDecision": "elastic_core.failure.incident:IncidentDecision",
+    "StoreChoice": "elastic_core.launcher.store_access:StoreChoice",
+    "StoreReader": "elastic_core.launcher.store_access:StoreReader",
+    "StoreReading": "elastic_core.launcher.store_access:StoreReading",
+    "checked_decision": "elastic_core.failure.runner:checked",
+    "chosen_policy": "elastic_core.cli.run_choices:chosen_policy",
+    "chosen_store": "elastic_core.launcher.store_access:chosen_store",
+    "describe_decision": "elastic_core.failure.incident:describe_decision",
+    "echo": "elastic_core.cli.output:echo",
+    "echo_json": "elastic_core.cli.output:echo_json",
+    "find_incidents": "elastic_core.rundir.incident_files:find_incidents",
+    "find_runs": "elastic_core.rundir.index:find_runs",
+    "render_incident": "elastic_core.failure.report:render",
+    "run_at": "elastic_core.rundir.index:look_at",
+    "run_option": "elastic_core.cli.run_choices:run_option",
+    "run_places": "elastic_core.rundir.index:places",
+    "runs_named": "elastic_core.rundir.index:runs_named",
+    "to_failure": "elastic_core.failure.incident:to_failure",
+}
+"""Where the names are that are fetched when they are first used."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _FOR_COMMANDS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = _FOR_COMMANDS[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)

@@ -118,9 +118,9 @@ def test_the_plugin_is_not_imported_unless_it_is_chosen():
         "from elastic_core.plugins.registry import PluginRegistry\n"
         "from elastic_core.types import PolicySettings\n"
         "PluginRegistry().make_policy('intensity', PolicySettings(name='intensity'), {})\n"
-        "import elastic_core.cli.group, elastic_core.cli.policy_simulate, elastic_core.launcher.job\n"
+        "import elastic_core.cli.group, elastic_core.launcher.job\n"
         "print(sorted({'yaml', 're2', 'elastic_policy_rules'} & set(sys.modules)))\n"
-        "import elastic_policy_rules.policy\n"
+        "import elastic_policy_rules.policy, elastic_policy_rules.trial.command\n"
         "print(sorted({'yaml', 're2'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -3,10 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.encoding import encode_json
+from elastic_core.api import Failure, FailureClass, Origin, encode_json
 from elastic_core.failure.incident import IncidentWorker, build_launcher_incident
 from elastic_core.failure.report import render
-from elastic_core.types import Failure, FailureClass, Origin
 from elastic_ops.incidents.listed import incidents_of_store
 from elastic_ops.stored_run import StoredDecision, StoredFailure
 

@@ -4,8 +4,17 @@ import json
 
 import pytest
 
-from elastic_core.errors import ConfigError, RendezvousStateError
-from elastic_core.launcher.store_access import Reading, StoreChoice
+from elastic_core.api import (
+    ConfigError,
+    Failure,
+    FailureClass,
+    Member,
+    RendezvousStateError,
+    Restart,
+    StoreChoice,
+    StoreReading,
+    Survey,
+)
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
     Ending,
@@ -15,8 +24,6 @@ from elastic_core.rendezvous.member.documents import (
     Verdict,
     encode,
 )
-from elastic_core.rendezvous.store import Member, Survey
-from elastic_core.types import Failure, FailureClass, Restart
 from elastic_ops.stored_run import StoredRun
 
 CHOICE = StoreChoice(backend="redis", endpoint="r:6379", run_id="bert-7", conf={})
@@ -53,7 +60,7 @@ def member(incarnation, seat=1, **changes):
 def view(*members, silent=(), **documents):
     found = {key: value if isinstance(value, bytes) else encode(value) for key, value in documents.items()}
     survey = Survey(members=members, silent=frozenset(silent), documents=found)
-    return StoredRun(Reading(survey=survey, latency_s=0.002), CHOICE, "redis at r:6379").view()
+    return StoredRun(StoreReading(survey=survey, latency_s=0.002), CHOICE, "redis at r:6379").view()
 
 
 def test_a_running_run():

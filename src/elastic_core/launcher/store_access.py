@@ -29,7 +29,7 @@ class StoreChoice(Record, frozen=True, kw_only=True):
     limit_s: float = READ_LIMIT_S
 
 
-class Reading(Record, frozen=True, kw_only=True):
+class StoreReading(Record, frozen=True, kw_only=True):
     """What was read from a store in one go, and how long that took."""
 
     survey: Survey
@@ -94,7 +94,7 @@ class StoreReader:
         """Whether the server is one of the run's own, and ends with it."""
         return self._store.hosted_by_member
 
-    def read(self) -> Reading:
+    def read(self) -> StoreReading:
         """Return what the store has of the run.
 
         Raises:
@@ -111,7 +111,7 @@ class StoreReader:
         except (BackendUnavailableError, WaitExpiredError) as err:
             self._connected = False
             raise self._away(err) from err
-        return Reading(survey=survey, latency_s=self._clock.monotonic_s() - began_s)
+        return StoreReading(survey=survey, latency_s=self._clock.monotonic_s() - began_s)
 
     def _away(self, err: BackendUnavailableError | WaitExpiredError) -> RendezvousConnectionError:
         if isinstance(err, WaitExpiredError):

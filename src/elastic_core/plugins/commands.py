@@ -14,7 +14,7 @@ from elastic_core.plugins.refusal import mend, refusal
 if TYPE_CHECKING:
     import click
 
-CORE_COMMANDS: Final = ("run", "runs", "plugins", "policy", "completion")
+CORE_COMMANDS: Final = ("run", "runs", "plugins", "completion")
 """Names that no distribution can take."""
 CORE_GROUPS: Final = ("plugins",)
 """Commands of the core below which a distribution may put one: its entry point is called `plugins NAME`."""

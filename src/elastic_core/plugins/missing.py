@@ -39,6 +39,7 @@ _KNOWN: Final = {
         "incidents": "elastic-ops",
         "ctl": "elastic-ops",
         "plugins new": "elastic-plugin-kit",
+        "policy": "elastic-policy-rules",
     },
 }
 """What `pip install` takes for the plugins of this project, with the name under which the core was published.

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from elastic_core.launcher.store_access import STORE_OPTIONS, StoreChoice, chosen_store
-from elastic_core.options.table import BY_DEST
+from elastic_core.api import ConfigError, StoreChoice, chosen_store, find_runs, run_option
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -20,30 +19,14 @@ _HELP: Final = {
 }
 
 
-class _StoreOption(click.Option):
-    """An option of `elastic run`: its second spelling works, and need not be read about."""
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return the spelling with dashes, and the help."""
-        record = super().get_help_record(ctx)
-        return None if record is None else (f"{self.opts[0]} {self.metavar}", record[1])
-
-
 def store_params() -> list[click.Parameter]:
     """Return the options that choose a store, spelled as those of `elastic run`."""
-    params: list[click.Parameter] = []
-    for dest in STORE_OPTIONS:
-        row = BY_DEST[dest]
-        params.append(_StoreOption(list(row.spellings), metavar=row.metavar, help=f"{_HELP[dest]}  [{row.env}]"))
-    return params
+    return [run_option(dest, help_text=f"{text}  [PET_{dest.upper()}]") for dest, text in _HELP.items()]
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
     """Offer the ids of this machine's runs, or else directories."""
     from click.shell_completion import CompletionItem
-
-    from elastic_core.errors import ConfigError
-    from elastic_core.rundir.index import find_runs
 
     try:
         ids = {run.status.run_id for run in find_runs() if run.status is not None}
@@ -68,7 +51,7 @@ def store_asked(options: dict[str, str | None], target: str | None) -> StoreChoi
     if "rdzv_backend" in given and "rdzv_id" not in given:
         return chosen_store({**given, "rdzv_id": target}, os.environ)
     if given:
-        named = ", ".join(f"--{BY_DEST[dest].name}" for dest in given)
+        named = ", ".join(f"--{dest.replace('_', '-')}" for dest in given)
         raise click.UsageError(
             f"{target!r} is a run on this machine, and {named} a run in a store", click.get_current_context()
         )

@@ -4,11 +4,16 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from elastic_core.encoding import decode_json
-from elastic_core.errors import ConfigError, RendezvousStateError
-from elastic_core.launcher.store_access import Reading, StoreChoice
+from elastic_core.api import (
+    CONTROL_KEY,
+    ROUND_KEY,
+    ConfigError,
+    RendezvousStateError,
+    StoreChoice,
+    StoreReading,
+    decode_json,
+)
 from elastic_core.rendezvous.member.documents import FORMAT, RosterEntry
-from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
 from elastic_ops.status.view import (
     IncidentView,
     NodeView,
@@ -121,7 +126,7 @@ class StoredRun:
         RendezvousStateError: what is there is of another version, or not ours.
     """
 
-    def __init__(self, reading: Reading, choice: StoreChoice, where: str) -> None:
+    def __init__(self, reading: StoreReading, choice: StoreChoice, where: str) -> None:
         """Decode it."""
         documents = reading.survey.documents
         self._where, self._choice, self._latency_s = where, choice, reading.latency_s

@@ -1,15 +1,13 @@
 """Ask a running agent or worker, or have the agent drain or restart."""
 
+from difflib import get_close_matches
 from typing import Final
 
 import click
 import msgspec
 
 import elastic_core.control_plane.client as client
-from elastic_core.cli.output import echo, echo_json
-from elastic_core.errors import ConfigError, ElasticError
-from elastic_core.options.values import nearest
-from elastic_core.types import Record
+from elastic_core.api import ConfigError, ElasticError, Record, echo, echo_json
 from elastic_ops.ctl.target import (
     NO_SERVER,
     Target,
@@ -89,7 +87,7 @@ def _refusal(command: str, target: Target, reply: client.Reply, timeout_s: float
     if reply.status == _NOT_FOUND:
         names = asked(target, lambda: client.names(target.path, timeout_s=timeout_s))
         if command not in names:
-            near = nearest(command, names)
+            near = next(iter(get_close_matches(command, names, n=1)), "")
             hint = f"elastic ctl {near}" if near else "--worker RANK" if target.rank is None else ""
             return ConfigError(f"{target.name} has no command {command!r}; it has {', '.join(names)}", hint=hint)
     text = " ".join(reply.text.split())

@@ -7,11 +7,17 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import elastic_core.control_plane.client as client
-from elastic_core.encoding import decode_json
-from elastic_core.errors import ConfigError, ElasticError
-from elastic_core.rundir.index import FoundRun, find_runs, places, runs_named
-from elastic_core.rundir.status_file import AgentStatus
-from elastic_core.types import Record
+from elastic_core.api import (
+    AgentStatus,
+    ConfigError,
+    ElasticError,
+    FoundRun,
+    Record,
+    decode_json,
+    find_runs,
+    run_places,
+    runs_named,
+)
 
 NO_SERVER: Final = "put @elastic_core.control_plane.worker_main() on the script's main function"
 
@@ -64,7 +70,7 @@ def chosen_run(target: str | None, worker: int | None) -> AgentStatus:
 
 def _nothing(target: str | None, found: list[FoundRun]) -> ConfigError:
     if target is None:
-        return ConfigError(f"no agent of this user runs here (looked in {places()})")
+        return ConfigError(f"no agent of this user runs here (looked in {run_places()})")
     last = found[-1]
     if last.status is None:
         return ConfigError(f"the agent of run {target!r} has left no word of itself", hint="again in a second")

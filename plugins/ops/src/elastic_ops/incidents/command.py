@@ -7,11 +7,16 @@ from typing import Final
 
 import click
 
-from elastic_core.cli.output import echo, echo_json
-from elastic_core.errors import ConfigError
-from elastic_core.failure.report import render
-from elastic_core.launcher.store_access import StoreChoice, StoreReader
-from elastic_core.rundir.index import find_runs, runs_named
+from elastic_core.api import (
+    ConfigError,
+    StoreChoice,
+    StoreReader,
+    echo,
+    echo_json,
+    find_runs,
+    render_incident,
+    runs_named,
+)
 from elastic_ops.incidents.listed import (
     IncidentDocument,
     ListedIncident,
@@ -83,7 +88,7 @@ def _picked(listed: Sequence[ListedIncident], number: int | None) -> ListedIncid
 def _block(listed: ListedIncident) -> str:
     width = max(80, min(120, shutil.get_terminal_size((100, 24)).columns))
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    return render(listed.incident, width=width, encoding=encoding, incident_path=listed.path)
+    return render_incident(listed.incident, width=width, encoding=encoding, incident_path=listed.path)
 
 
 def _table(listed: Sequence[ListedIncident]) -> str:

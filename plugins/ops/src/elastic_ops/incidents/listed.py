@@ -7,11 +7,16 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from elastic_core.encoding import decode_json
-from elastic_core.failure.incident import Incident, IncidentDecision
-from elastic_core.rundir.incident_files import FoundIncident, find_incidents
-from elastic_core.rundir.index import FoundRun
-from elastic_core.types import FailureClass, Record
+from elastic_core.api import (
+    FailureClass,
+    FoundIncident,
+    FoundRun,
+    Incident,
+    IncidentDecision,
+    Record,
+    decode_json,
+    find_incidents,
+)
 from elastic_ops.stored_run import StoredFailure
 
 SCHEMA_VERSION: Final = 1

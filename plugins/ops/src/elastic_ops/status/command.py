@@ -10,16 +10,24 @@ from typing import Final, Protocol
 import click
 from msgspec.structs import replace
 
-from elastic_core.cli.output import echo, echo_json
-from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
-from elastic_core.errors import RendezvousConnectionError
-from elastic_core.failure.incident import iso_time
-from elastic_core.launcher.store_access import StoreChoice, StoreReader
-from elastic_core.rundir.index import FoundRun, find_runs, look_at, places, runs_named
+from elastic_core.api import (
+    SYSTEM_CLOCK,
+    FoundRun,
+    RendezvousConnectionError,
+    StoreChoice,
+    StoreReader,
+    WaitBudget,
+    echo,
+    echo_json,
+    find_runs,
+    run_at,
+    run_places,
+    runs_named,
+)
 from elastic_ops.run_target import complete_run, store_asked, store_params
 from elastic_ops.status.live import live, show, wanted
 from elastic_ops.status.page import Page, page_of_run, page_of_runs, plain
-from elastic_ops.status.view import RunView, StatusDocument, StoreView, view_of_directory
+from elastic_ops.status.view import RunView, StatusDocument, StoreView, iso_time, view_of_directory
 from elastic_ops.stored_run import StoredRun
 
 api_version = 1
@@ -102,7 +110,7 @@ class NamedSource:
 
     def look(self) -> tuple[RunView, ...]:
         """Read them anew; one that is gone has ended well."""
-        return tuple(view_of_directory(look_at(path)) for path in self._paths if path.is_dir())
+        return tuple(view_of_directory(run_at(path)) for path in self._paths if path.is_dir())
 
     def nothing(self) -> str:
         """Say that it is gone."""
@@ -123,7 +131,7 @@ class MachineSource:
         if kept:
             count = "1 run directory is" if len(kept) == 1 else f"{len(kept)} run directories are"
             more = f"; {count} kept there: elastic incidents"
-        return f"no agent of this user runs here (looked in {places()}){more}"
+        return f"no agent of this user runs here (looked in {run_places()}){more}"
 
 
 def _status(target: str | None, as_json: bool, watch: float | None, **options: str | None) -> int:

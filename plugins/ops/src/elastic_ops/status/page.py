@@ -5,8 +5,7 @@ from typing import Final
 
 from msgspec.structs import force_setattr
 
-from elastic_core.encoding import clean
-from elastic_core.types import Record
+from elastic_core.api import Record, clean
 from elastic_ops.status.view import IncidentView, NodeView, RunView, StoreView
 
 NODE_HEADS: Final = ("NODE", "ADDRESS", "STATE", "RANKS", "WORKERS", "SINCE")

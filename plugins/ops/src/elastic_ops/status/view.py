@@ -1,13 +1,10 @@
 """What `elastic status` shows of a run, wherever it was read: the form of its `--json`, too."""
 
+import datetime
 from pathlib import Path
 from typing import Final
 
-from elastic_core.failure.incident import iso_time
-from elastic_core.rundir.incident_files import FoundIncident, find_incidents
-from elastic_core.rundir.index import FoundRun
-from elastic_core.rundir.status_file import AgentStatus
-from elastic_core.types import Record
+from elastic_core.api import AgentStatus, FoundIncident, FoundRun, Record, find_incidents
 
 SCHEMA_VERSION: Final = 1
 
@@ -158,7 +155,7 @@ def view_of_directory(found: FoundRun) -> RunView:
             pid=status.agent.pid,
             host=status.agent.host,
             alive=found.running,
-            started=_iso(status.agent.started_ns),
+            started=iso_time(status.agent.started_ns),
         ),
         round=_round(status),
         restart_count=status.restart_count,
@@ -214,7 +211,7 @@ def _node(found: FoundRun, status: AgentStatus) -> NodeView:
         first_rank=None if place is None else place.base_rank,
         worker_count=0 if place is None else place.local_world_size,
         role="" if place is None else place.role,
-        since=_iso(status.since_ns),
+        since=iso_time(status.since_ns),
     )
 
 
@@ -224,7 +221,7 @@ def _store(status: AgentStatus) -> StoreView | None:
     return StoreView(
         where=status.where or status.backend,
         reachable=False if status.trouble else None,
-        unreachable_since=_iso(status.trouble_since_ns),
+        unreachable_since=iso_time(status.trouble_since_ns),
         trouble=status.trouble,
     )
 
@@ -260,5 +257,9 @@ def decision_words(kind: str, delay_s: float, rule: str) -> str:
     return f"{kind}{delay}" + (f" ({rule})" if rule else "")
 
 
-def _iso(at_ns: int) -> str:
-    return iso_time(at_ns // 10**6 * 10**6).replace("000000Z", "Z") if at_ns else ""
+def iso_time(at_ns: int) -> str:
+    """Return `2026-01-31T12:00:00.123Z`; empty for 0: nobody knows."""
+    if not at_ns:
+        return ""
+    whole = datetime.datetime.fromtimestamp(at_ns // 10**9, tz=datetime.UTC)
+    return f"{whole:%Y-%m-%dT%H:%M:%S}.{at_ns // 10**6 % 1000:03d}Z"

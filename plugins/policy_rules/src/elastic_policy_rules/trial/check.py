@@ -2,12 +2,12 @@
 
 import click
 
-from elastic_core.cli.output import echo
-from elastic_core.cli.policy_options import build_policy, policy_parameters
+from elastic_core.api import chosen_policy, echo
+from elastic_policy_rules.trial.options import policy_parameters
 
 
 def _check(file: str | None, **given: str | tuple[str, ...] | None) -> int:
-    name, _, warnings = build_policy(file, given)
+    name, _, warnings = chosen_policy(given, file=file)
     for line in warnings:
         echo(line, err=True)
     echo(f"{file or f'policy {name!r}'}: ok")
@@ -16,6 +16,7 @@ def _check(file: str | None, **given: str | tuple[str, ...] | None) -> int:
 
 command = click.Command(
     "check",
+    short_help="Say what is wrong with a rule file, or with a policy's options.",
     callback=_check,
     params=policy_parameters(),
     help="Say what is wrong with the rule FILE, or with the options of --policy NAME: all of it, with lines; exit code "

@@ -5,9 +5,7 @@ from typing import Final
 
 import msgspec
 
-from elastic_core.errors import ConfigError
-from elastic_core.failure.incident import Incident, to_failure
-from elastic_core.types import Failure
+from elastic_core.api import ConfigError, Failure, Incident, to_failure
 
 _NEEDED: Final = "a Failure record, or what an incident.json has"
 

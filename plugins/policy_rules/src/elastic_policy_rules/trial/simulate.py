@@ -9,15 +9,26 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from elastic_core.cli.output import echo, echo_json
-from elastic_core.cli.policy_options import build_policy, policy_parameters
-from elastic_core.encoding import encode_json
-from elastic_core.errors import ConfigError, ElasticError, PluginError
-from elastic_core.failure.handler import FailureHandler
-from elastic_core.failure.incident import describe_decision
-from elastic_core.failure.runner import checked
-from elastic_core.failure.trace import read_trace
-from elastic_core.types import Decision, Failure, Ignore, Record, Restart, Stop
+from elastic_core.api import (
+    ConfigError,
+    Decision,
+    ElasticError,
+    Failure,
+    FailureHandler,
+    Ignore,
+    PluginError,
+    Record,
+    Restart,
+    Stop,
+    checked_decision,
+    chosen_policy,
+    describe_decision,
+    echo,
+    echo_json,
+    encode_json,
+)
+from elastic_policy_rules.trial.options import policy_parameters
+from elastic_policy_rules.trial.trace import read_trace
 
 
 class Simulated(Record, frozen=True, kw_only=True):
@@ -58,14 +69,14 @@ def _ask(
         told = " ".join(f"{type(err).__name__}: {err}".split())
         hint = "ELASTIC_DEBUG=1 shows where; in a run the built-in policy would decide in its place"
         raise PluginError(f"{title}: it raised {told}", hint=hint) from err
-    decision, fault = checked(answer)
+    decision, fault = checked_decision(answer)
     if decision is None:
         raise PluginError(f"{title}: it {fault}", hint="in a run the built-in policy would decide in its place")
     return decision, why
 
 
 def _simulate(file: str | None, trace: str, as_json: bool, **given: str | tuple[str, ...] | None) -> int:
-    name, policy, warnings = build_policy(file, given)
+    name, policy, warnings = chosen_policy(given, file=file)
     failures = read_trace(_content(trace), trace)
     found = simulate(policy, failures, name=name)
     for line in warnings:
@@ -126,6 +137,7 @@ def _ending(found: Sequence[Simulated], count: int) -> str:
 
 command = click.Command(
     "simulate",
+    short_help="Say what a policy would decide about failures, and why.",
     callback=_simulate,
     params=[
         *policy_parameters(),

@@ -9,9 +9,9 @@ from elastic_core.encoding import encode_json
 from elastic_core.errors import ConfigError
 from elastic_core.failure.classify import judge
 from elastic_core.failure.incident import build_incident
-from elastic_core.failure.trace import read_trace
 from elastic_core.types import ErrorRecord, Restart, WorkerExit
 from elastic_plugin_kit.samples import sample_failure
+from elastic_policy_rules.trial.trace import read_trace
 
 AT_NS = 1_700_000_000_000_000_000
 

@@ -1,0 +1,1 @@
+"""`elastic policy`: a restart policy tried out with no job."""
