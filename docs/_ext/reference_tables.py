@@ -415,6 +415,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "run_places",
         "FoundRun",
         "AgentStatus",
+        "WorkerStatus",
         "find_incidents",
         "FoundIncident",
         "Incident",

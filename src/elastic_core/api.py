@@ -128,7 +128,7 @@ if TYPE_CHECKING:
     from elastic_core.rundir.index import FoundRun, find_runs, runs_named
     from elastic_core.rundir.index import look_at as run_at
     from elastic_core.rundir.index import places as run_places
-    from elastic_core.rundir.status_file import AgentStatus
+    from elastic_core.rundir.status_file import AgentStatus, WorkerStatus
 
 __all__ = [
     "API_VERSION",
@@ -242,6 +242,7 @@ __all__ = [
     "WorkerExit",
     "WorkerFault",
     "WorkerStack",
+    "WorkerStatus",
     "WorkersStarted",
     "WorkersStarting",
     "WorkersStopping",
@@ -290,6 +291,7 @@ _FOR_COMMANDS: Final = {
     "StoreReader": "elastic_core.launcher.store_access:StoreReader",
     "StoreReading": "elastic_core.launcher.store_access:StoreReading",
     "checked_decision": "elastic_core.failure.runner:checked",
+    "WorkerStatus": "elastic_core.rundir.status_file:WorkerStatus",
     "chosen_policy": "elastic_core.cli.run_choices:chosen_policy",
     "chosen_store": "elastic_core.launcher.store_access:chosen_store",
     "describe_decision": "elastic_core.failure.incident:describe_decision",

@@ -2,6 +2,7 @@
 
 import pytest
 
+from elastic_core.api import WorkerStatus
 from elastic_core.failure.incident import iso_time
 from elastic_ops.status.page import age, duration, incident_line, page_of_run, page_of_runs, plain
 from elastic_ops.status.view import (
@@ -12,7 +13,6 @@ from elastic_ops.status.view import (
     RunView,
     StoreView,
     VerdictView,
-    WorkerView,
 )
 
 NOW_NS = 1_800_000_000 * 10**9
@@ -87,7 +87,7 @@ def of_directory(**changes):
         "run_dir": "/r",
         "agent": AgentView(pid=77, host="n0", alive=True, started=iso_time(NOW_NS - 10**10)),
         "max_restarts": 3,
-        "workers": (WorkerView(local_rank=0, global_rank=8, pid=80, state="alive"),),
+        "workers": (WorkerStatus(local_rank=0, global_rank=8, pid=80, state="alive"),),
     }
     return RunView(**(fields | changes))
 

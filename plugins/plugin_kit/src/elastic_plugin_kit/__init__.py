@@ -12,6 +12,7 @@ from elastic_plugin_kit.store_model import StoreModel
 if TYPE_CHECKING:
     from elastic_plugin_kit.conformance import (
         AgentHookConformance,
+        CommandConformance,
         CoordinationStoreConformance,
         FailureHandlerConformance,
         RendezvousConformance,
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AgentHookConformance",
+    "CommandConformance",
     "CoordinationStoreConformance",
     "FailureHandlerConformance",
     "Fault",

@@ -4,7 +4,9 @@ import datetime
 from pathlib import Path
 from typing import Final
 
-from elastic_core.api import AgentStatus, FoundIncident, FoundRun, Record, find_incidents
+from msgspec.structs import replace
+
+from elastic_core.api import AgentStatus, FoundIncident, FoundRun, Record, WorkerStatus, find_incidents
 
 SCHEMA_VERSION: Final = 1
 
@@ -34,15 +36,6 @@ class NodeView(Record, frozen=True, kw_only=True):
     worker_count: int = 0
     role: str = ""
     since: str = ""
-
-
-class WorkerView(Record, frozen=True, kw_only=True):
-    """One worker of the node whose run directory was read."""
-
-    local_rank: int
-    global_rank: int
-    pid: int
-    state: str
 
 
 class RoundView(Record, frozen=True, kw_only=True):
@@ -116,7 +109,7 @@ class RunView(Record, frozen=True, kw_only=True):
     max_membership_changes: int | None = None
     nodes: tuple[NodeView, ...] = ()
     waiting: tuple[str, ...] = ()
-    workers: tuple[WorkerView, ...] = ()
+    workers: tuple[WorkerStatus, ...] = ()
     incident_count: int = 0
     last_incident: IncidentView | None = None
     store: StoreView | None = None
@@ -163,15 +156,9 @@ def view_of_directory(found: FoundRun) -> RunView:
         membership_changes=status.membership_changes,
         max_membership_changes=status.max_membership_changes,
         nodes=(_node(found, status),),
-        workers=tuple(
-            WorkerView(
-                local_rank=worker.local_rank,
-                global_rank=worker.global_rank,
-                pid=worker.pid,
-                state=worker.state if found.running is not False else "unknown",
-            )
-            for worker in status.workers
-        ),
+        workers=status.workers
+        if found.running is not False
+        else tuple(replace(worker, state="unknown") for worker in status.workers),
         incident_count=len(incidents),
         last_incident=last,
         store=_store(status),
@@ -191,14 +178,7 @@ def _round(status: AgentStatus) -> RoundView | None:
     place = status.round
     if place is None:
         return None
-    return RoundView(
-        index=place.index,
-        token=place.token,
-        node_count=place.node_count,
-        world_size=place.world_size,
-        master_addr=place.master_addr,
-        master_port=place.master_port,
-    )
+    return RoundView(**{field: getattr(place, field) for field in RoundView.__struct_fields__})
 
 
 def _node(found: FoundRun, status: AgentStatus) -> NodeView:

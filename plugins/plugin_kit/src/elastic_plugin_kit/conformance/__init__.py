@@ -11,6 +11,7 @@ import pytest
 # Before they are imported: so that a failed comparison shows both sides, as in a test's own file.
 pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)))
 
+from elastic_plugin_kit.conformance.command import CommandConformance  # noqa: E402
 from elastic_plugin_kit.conformance.failure import FailureHandlerConformance  # noqa: E402
 from elastic_plugin_kit.conformance.hook import AgentHookConformance  # noqa: E402
 from elastic_plugin_kit.conformance.rendezvous import RendezvousConformance  # noqa: E402
@@ -18,6 +19,7 @@ from elastic_plugin_kit.conformance.store import CoordinationStoreConformance  #
 
 __all__ = [
     "AgentHookConformance",
+    "CommandConformance",
     "CoordinationStoreConformance",
     "FailureHandlerConformance",
     "RendezvousConformance",
