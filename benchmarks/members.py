@@ -23,12 +23,10 @@ from benchmarks.member_stores import STORES, Watching
 from benchmarks.sockets import Sockets
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import BackendError
-from elastic_core.rendezvous.handler import NoServices
 from elastic_core.rendezvous.member import protocol as m
-from elastic_core.rendezvous.member.coordinated import CoordinatedRendezvous
-from elastic_core.rendezvous.member.driver import Driver
+from elastic_core.rendezvous.member.driver import Driver, Emitted
 from elastic_core.rendezvous.member.machine import step
-from elastic_core.rendezvous.member.state import State
+from elastic_core.rendezvous.member.node import Node
 from elastic_core.rendezvous.store import Revisions
 from elastic_core.types import RendezvousSettings
 
@@ -50,15 +48,12 @@ class Member(Driver):
 
     def __init__(self, watching: Watching, settings: RendezvousSettings, number: int) -> None:
         self._watching = watching
-        handler = CoordinatedRendezvous(watching.store, settings)
         super().__init__(
             watching.store,
-            State(me=handler._me()),
-            services=NoServices(),
-            place=handler._place,
-            route=handler._route,
-            announce=self._hear,
+            Node(watching.store, settings),
+            emit=self._take_event,
             ended=lambda _: None,
+            turned_s=lambda: float("inf"),
         )
         self._number = number
         self._answers: tuple[m.Event, ...] = (m.JoinAsked(master_port=FIRST_PORT + number),)
@@ -69,12 +64,12 @@ class Member(Driver):
         self.refused = self.failed = 0
 
     def _connected(self, address: str) -> m.Connected:
-        return self._place(address, FIRST_PORT + self._number)
+        return self._node.place(address, FIRST_PORT + self._number)
 
-    def _hear(self, announcement: m.Announcement) -> None:
+    def _take_event(self, announcement: Emitted) -> None:
         if isinstance(announcement, m.Formed):
             self.rank, self.formed_s = announcement.rank, time.monotonic()
-        elif isinstance(announcement, (m.JoinFailed, m.Changed)):
+        elif isinstance(announcement, (m.JoinFailed, m.RoundChanged)):
             raise SystemExit(f"member {self._number}: {announcement}")
 
     def turn(self) -> None:
@@ -84,7 +79,7 @@ class Member(Driver):
         done = step(self._state, self._answers, now_s=time.monotonic())
         self._state, self._answers = done.state, ()
         for announcement in done.announcements:
-            self._announce(announcement)
+            self._emit(announcement)
         operation = done.operation
         self.operations[type(operation).__name__] += 1
         if isinstance(operation, m.Pause):

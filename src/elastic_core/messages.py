@@ -1,14 +1,17 @@
-"""Closed unions of what the machines take (events) and give (commands), and the moments that hooks observe."""
+"""Closed unions: events and commands of the agent machine, what agent and rendezvous exchange, moments of hooks."""
 
 from elastic_core.types import (
     Decision,
     FailedWorker,
     Failure,
     LaunchChange,
+    NodeReport,
+    NodeSteps,
     Record,
     Restart,
     Round,
     RoundChange,
+    RunSteps,
     Stop,
     WorkerExit,
 )
@@ -389,6 +392,109 @@ AgentCommand = (
     | LeaveRendezvous
     | NotifyHooks
     | Finish
+)
+
+
+# --- between agent and rendezvous: requests, and events ---
+
+
+class StopRound(Record, frozen=True, kw_only=True):
+    """The order that all nodes stop their workers, for a failure on this one; what follows arrives as RoundChanged."""
+
+    reason: str
+    report: NodeReport
+
+
+class ReportStopped(Record, frozen=True, kw_only=True):
+    """What this node has seen of its stopped round, so far or in all: for whoever decides."""
+
+    report: NodeReport
+
+
+class AnswerQuestion(Record, frozen=True, kw_only=True):
+    """The decision for the whole run that a DecisionAsked with this `question` asked for, some time ago perhaps."""
+
+    failure: Failure
+    decision: Restart | Stop
+    evidence: str
+    question: str
+
+
+class AskSteps(Record, frozen=True, kw_only=True):
+    """A question to all nodes, as workers of this one may hang: how far are yours? Each gets StepsAsked."""
+
+
+class ReportSteps(Record, frozen=True, kw_only=True):
+    """How far the workers of this node are: the answer to StepsAsked."""
+
+    steps: NodeSteps
+
+
+RendezvousRequest = (
+    JoinRendezvous
+    | WatchRound
+    | CancelRendezvous
+    | PublishDecision
+    | RequestRestart
+    | StopRound
+    | ReportStopped
+    | AnswerQuestion
+    | AskSteps
+    | ReportSteps
+    | ReportFinishing
+    | ReportDone
+    | AnnounceDeparture
+    | LeaveRendezvous
+)
+
+
+class DecisionAsked(Record, frozen=True, kw_only=True):
+    """This node is to decide for the whole run, by its policy; the answer is AnswerQuestion with `question`."""
+
+    reports: tuple[NodeReport, ...]
+    history: tuple[Failure, ...]
+    question: str
+
+
+class StepsAsked(Record, frozen=True, kw_only=True):
+    """Some node asks how far the workers of all are."""
+
+    serial: int
+
+
+class StepsSeen(Record, frozen=True, kw_only=True):
+    """What all nodes have answered."""
+
+    seen: RunSteps
+
+
+class Fenced(Record, frozen=True, kw_only=True):
+    """By then this node's workers must be dead, whatever becomes of the agent; a later one replaces it."""
+
+    until_s: float
+
+
+class SeatHeld(Record, frozen=True, kw_only=True):
+    """The seat to give back when the agent has died: the store's class (`module:Class`) and the seat as JSON.
+
+    Empty: there is none to give back.
+    """
+
+    store: str
+    seat: bytes
+
+
+RendezvousEvent = (
+    RoundFormed
+    | RendezvousFailed
+    | RoundChanged
+    | RendezvousLeft
+    | PrintLine
+    | DecisionAsked
+    | StepsAsked
+    | StepsSeen
+    | Fenced
+    | SeatHeld
 )
 
 

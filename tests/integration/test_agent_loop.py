@@ -37,10 +37,10 @@ class Rendezvous:
     gathers = False
 
     def __init__(self):
-        self.calls = []
+        self.requests = []
 
-    def __getattr__(self, name):
-        return lambda *args, **kwargs: self.calls.append((name, *args, *kwargs.values()))
+    def post(self, request):
+        self.requests.append(request)
 
 
 class Policy:
@@ -172,7 +172,7 @@ def test_a_decision_is_published_with_the_id_that_the_others_know(play):
     it.agent.on_worker_exit(killed(0))
     failure, answer = it.policy.answers[0]
     answer(Restart(), "")
-    assert ("publish", Restart(), failure) in it.rendezvous.calls
+    assert m.PublishDecision(decision=Restart(), failure=failure) in it.rendezvous.requests
     assert failure.node_id == "b/10.0.0.2"
 
 
@@ -183,7 +183,7 @@ def test_an_answer_that_comes_after_the_run_has_decided_is_dropped(play):
     _, answer = it.policy.answers[0]
     answer(Restart(), "")
     assert it.reporter.told == [("followed", 0)]
-    assert not [call for call in it.rendezvous.calls if call[0] == "publish"]
+    assert not [asked for asked in it.rendezvous.requests if isinstance(asked, m.PublishDecision)]
 
 
 def test_the_grace_period_is_the_shorter_of_the_users_and_the_leases(play):

@@ -11,8 +11,8 @@ import pytest
 
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import ConfigError, RendezvousError, WaitCancelledError
-from elastic_core.launcher import services
-from elastic_core.launcher.services import RoundPort
+from elastic_core.launcher import agent_side
+from elastic_core.launcher.agent_side import RoundPort
 from support import wait_for
 
 FAILS_ONCE = """
@@ -147,7 +147,7 @@ class Waited(WaitBudget):
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 def test_a_port_is_asked_for_again_with_growing_pauses(monkeypatch, number):
-    monkeypatch.setattr(services, "HeldPort", Refusing(number, 5))
+    monkeypatch.setattr(agent_side, "HeldPort", Refusing(number, 5))
     held, wait, lines = RoundPort(None), Waited(), []
     held.notice = lines.append
     assert held.renew(wait) == 4711
@@ -156,15 +156,15 @@ def test_a_port_is_asked_for_again_with_growing_pauses(monkeypatch, number):
 
 
 def test_a_port_that_stays_refused_is_given_up(monkeypatch):
-    monkeypatch.setattr(services, "HeldPort", Refusing(errno.EMFILE, 1000))
+    monkeypatch.setattr(agent_side, "HeldPort", Refusing(errno.EMFILE, 1000))
     wait = Waited()
     with pytest.raises(RendezvousError, match="no TCP port"):
         RoundPort(None).renew(wait)
-    assert services.RESERVE_LIMIT_S <= sum(wait.pauses) <= services.RESERVE_LIMIT_S + services.LONGEST_PAUSE_S
+    assert agent_side.RESERVE_LIMIT_S <= sum(wait.pauses) <= agent_side.RESERVE_LIMIT_S + agent_side.LONGEST_PAUSE_S
 
 
 def test_a_port_that_somebody_has_is_no_matter_of_time(monkeypatch):
-    monkeypatch.setattr(services, "HeldPort", Refusing(errno.EADDRINUSE, 1000))
+    monkeypatch.setattr(agent_side, "HeldPort", Refusing(errno.EADDRINUSE, 1000))
     wait = Waited()
     for wanted, error in ((None, RendezvousError), (1234, ConfigError)):
         with pytest.raises(error):
@@ -173,7 +173,7 @@ def test_a_port_that_somebody_has_is_no_matter_of_time(monkeypatch):
 
 
 def test_a_stop_ends_the_wait_for_a_port(monkeypatch):
-    monkeypatch.setattr(services, "HeldPort", Refusing(errno.EMFILE, 1000))
+    monkeypatch.setattr(agent_side, "HeldPort", Refusing(errno.EMFILE, 1000))
     wait = Waited()
     wait.cancel()
     with pytest.raises(WaitCancelledError):

@@ -5,13 +5,16 @@ import threading
 import pytest
 
 from elastic_core import messages as m
-from elastic_core.agent.rendezvous_thread import CANCEL_GRACE_S, RendezvousThread
 from elastic_core.errors import RendezvousClosedError, RendezvousGracefulExitError, RendezvousTimeoutError
 from elastic_core.reactor import Reactor
+from elastic_core.rendezvous.blocking import CANCEL_GRACE_S, HandlerThread
 from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.testing import sample_failure
 from elastic_core.types import Capability, NodesWaiting, RendezvousInfo, RendezvousSettings, Restart, Round
 from patience import kept
 from support import wait_for
+
+FAILURE = sample_failure()
 
 
 class Scripted(RendezvousHandler):
@@ -47,9 +50,9 @@ class Scripted(RendezvousHandler):
         return True
 
 
-def resolve(info, index, wait):
+def resolve(info, wait):
     return Round(
-        index=index, token=1, nonce="", node_rank=info.rank, node_count=1, local_world_size=1, base_rank=0,
+        index=3, token=1, nonce="", node_rank=info.rank, node_count=1, local_world_size=1, base_rank=0,
         world_size=1, role="default", role_base_rank=0, role_world_size=1, master_addr="h", master_port=1,
     )  # fmt: skip
 
@@ -64,11 +67,17 @@ def reactor():
 @pytest.fixture
 def run(reactor):
     class Run:
+        """An agent, as far as a handler has one."""
+
         def __init__(self, handler):
             self.events, self.notices = [], []
-            self.thread = RendezvousThread(
-                handler, reactor=reactor, resolve=resolve, on_event=self.events.append, notice=self.notices.append
-            )
+            self.post, self.call_later, self.resolve = reactor.post, reactor.call_later, resolve
+            self.take, self.notice = self.events.append, self.notices.append
+            self.thread = HandlerThread(handler, self)
+
+        def ask(self, *requests):
+            for request in requests:
+                self.thread.post(request)
 
         def until(self, condition):
             def turn():
@@ -83,10 +92,10 @@ def run(reactor):
 def test_join_gives_a_round_and_leave_closes(run):
     handler = Scripted()
     it = run(handler)
-    it.thread.join(3)
+    it.ask(m.JoinRendezvous())
     it.until(lambda: it.events)
     assert it.events[0].round.index == 3
-    it.thread.leave(close=True)
+    it.ask(m.LeaveRendezvous(close=True))
     it.until(lambda: len(it.events) == 2)
     assert it.events[1] == m.RendezvousLeft()
     assert handler.calls == ["set_closed", "shutdown"]
@@ -106,7 +115,7 @@ def test_failures_become_events(run, error, code, text):
         raise error
 
     it = run(Scripted(join))
-    it.thread.join(0)
+    it.ask(m.JoinRendezvous())
     it.until(lambda: it.events)
     assert it.events == [m.RendezvousFailed(summary=text, exit_code=code)]
 
@@ -115,9 +124,9 @@ def test_cancelled_join_ends_at_once_and_says_nothing(run):
     handler = Scripted()
     handler.join = lambda: handler.wait.sleep(60)
     it = run(handler)
-    it.thread.join(0)
-    it.thread.cancel()
-    it.thread.leave(close=False)
+    it.ask(m.JoinRendezvous())
+    it.ask(m.CancelRendezvous())
+    it.ask(m.LeaveRendezvous(close=False))
     it.until(lambda: it.events)
     assert it.events == [m.RendezvousLeft()]
     assert handler.calls == ["shutdown"]
@@ -126,10 +135,10 @@ def test_cancelled_join_ends_at_once_and_says_nothing(run):
 def test_handler_that_nobody_can_wake_is_left_behind(run, reactor):
     release = threading.Event()
     it = run(Scripted(lambda: release.wait(30)))
-    it.thread.join(0)
+    it.ask(m.JoinRendezvous())
     wait_for(lambda: it.thread._busy)
     before_s = reactor.now_s()
-    it.thread.leave(close=False)
+    it.ask(m.LeaveRendezvous(close=False))
     it.until(lambda: it.events)
     kept(reactor.now_s() - before_s, CANCEL_GRACE_S + 2)
     release.set()
@@ -138,21 +147,21 @@ def test_handler_that_nobody_can_wake_is_left_behind(run, reactor):
 
 def test_watch_reports_waiting_nodes_once_for_each_watch(run):
     it = run(Scripted(waiting=[0, 0, 2, 1]))
-    it.thread.join(0)
+    it.ask(m.JoinRendezvous())
     it.until(lambda: it.events)
-    it.thread.watch(0.0)
-    it.thread.watch(0.0)
+    it.ask(m.WatchRound())
+    it.ask(m.WatchRound())
     it.until(lambda: len(it.events) == 2)
     assert it.events[1] == m.RoundChanged(change=NodesWaiting(count=2))
-    it.thread.watch(0.01)
+    it.ask(m.WatchRound(delay_s=0.01))
     it.until(lambda: len(it.events) == 3)
     assert it.events[2] == m.RoundChanged(change=NodesWaiting(count=1))
 
 
 def test_watch_that_raises_is_told_once_and_tried_again(run):
     it = run(Scripted(waiting=[OSError("gone"), 5]))
-    it.thread.join(0)
-    it.thread.watch(0.0)
+    it.ask(m.JoinRendezvous())
+    it.ask(m.WatchRound())
     it.until(lambda: len(it.events) == 2)
     assert it.events[1] == m.RoundChanged(change=NodesWaiting(count=5))
     assert it.notices == ["watching the rendezvous failed, will try again: OSError: gone"]
@@ -163,9 +172,9 @@ def test_leaving_may_take_longer_than_an_earlier_call_that_is_stuck(run, reactor
     handler = Scripted()
     handler.shutdown = lambda: release.wait(30)
     it = run(handler)
-    it.thread.join(0)
+    it.ask(m.JoinRendezvous())
     it.until(lambda: it.events)
-    it.thread.leave(close=False)
+    it.ask(m.LeaveRendezvous(close=False))
     reactor.call_later(3 * CANCEL_GRACE_S, release.set)
     it.until(lambda: len(it.events) == 2)
     assert release.is_set()
@@ -193,17 +202,15 @@ def test_words_for_the_run_reach_the_handler_and_its_errors_are_told(run):
     assert not run(Scripted()).thread.control
     it = run(Deciding())
     assert it.thread.control
-    it.thread.publish(Restart(), "a failure")
-    it.thread.report_finishing()
-    it.thread.report_done()
-    it.thread.announce_departure()
-    assert said == [(Restart(), "a failure"), "finishing", "done"]
+    it.ask(m.PublishDecision(decision=Restart(), failure=FAILURE))
+    it.ask(m.ReportFinishing(), m.ReportDone(), m.AnnounceDeparture())
+    assert said == [(Restart(), FAILURE), "finishing", "done"]
     assert it.notices == ["telling the rendezvous failed: OSError: gone"]
 
 
 def test_leaving_before_any_join_still_releases_the_handler(run):
     handler = Scripted()
     it = run(handler)
-    it.thread.leave(close=False)
+    it.ask(m.LeaveRendezvous(close=False))
     assert it.events == [m.RendezvousLeft()]
     assert handler.calls == ["shutdown"]

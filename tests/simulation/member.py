@@ -59,14 +59,14 @@ class SimulatedMember(SimulatedClient):
         match announcement:
             case m.Formed(document=document, rank=rank):
                 self._start(document, rank)
-            case m.Changed(change=change):
+            case m.RoundChanged(change=change):
                 self.world.checks.said(self.net.now_s, self.incarnation, f"told {change}")
                 self._changed(change)
             case m.JoinFailed(kind=kind, what=what):
                 self.world.checks.said(self.net.now_s, self.incarnation, f"told {kind}: {what}")
                 self._end(kind)
-                self._intend(m.LeaveAsked())
-            case m.Said() | m.Fenced() | m.StepsAsked() | m.StepsHeard():
+                self._intend(m.LeaveRendezvous(close=False))
+            case m.PrintLine() | m.StepsAsked() | m.StepsSeen():
                 pass
 
     def _start(self, document: RoundDocument, rank: int) -> None:
@@ -117,7 +117,7 @@ class SimulatedMember(SimulatedClient):
         self._kill()
         if over or self._departing:
             self._end("departed")
-            self._intend(m.LeaveAsked())
+            self._intend(m.LeaveRendezvous(close=False))
         else:
             self._soon(delay_s, lambda: self._intend(m.JoinAsked(master_port=29500)))
 
@@ -132,7 +132,7 @@ class SimulatedMember(SimulatedClient):
 
         def slow() -> None:
             if turn == self._round_turn and not self._gone and self._next is None:
-                self._intend(m.ReportPosted(report=self._report(final=False)))
+                self._intend(m.ReportStopped(report=self._report(final=False)))
 
         def gone() -> None:
             if turn != self._round_turn:
@@ -144,7 +144,7 @@ class SimulatedMember(SimulatedClient):
             elif self._departing:
                 self._depart_at_last()
             else:
-                self._intend(m.ReportPosted(report=self._report(final=True)))
+                self._intend(m.ReportStopped(report=self._report(final=True)))
 
         self._soon(1.0, slow)
         self._soon(grace_s, gone)
@@ -243,7 +243,7 @@ class SimulatedMember(SimulatedClient):
         heard_s = self.local_s
         self._halt(self.rng.uniform(0, LONGEST_GRACE_S))
         self._heard_s = heard_s
-        self._intend(m.StopPosted(reason="worker failed", report=self._report(final=False)))
+        self._intend(m.StopRound(reason="worker failed", report=self._report(final=False)))
         if self._round is not None:
             self.world.stop_posted(self, self._round)
 
@@ -258,13 +258,13 @@ class SimulatedMember(SimulatedClient):
 
         def first() -> None:
             if turn == self._round_turn and self.workers is not None:
-                self._intend(m.FinishingReported())
+                self._intend(m.ReportFinishing())
 
         def last() -> None:
             if turn == self._round_turn and self.workers is not None and self.state.want is Want.RUN:
                 self.world.checks.finished(self.incarnation, self.workers)
                 self.workers = None
-                self._intend(m.DoneReported())
+                self._intend(m.ReportDone())
 
         self._soon(within_s / 2, first)
         self._soon(within_s, last)
@@ -274,13 +274,13 @@ class SimulatedMember(SimulatedClient):
         if not self.live:
             return
         self._departing = True
-        self._soon(0.0, lambda: self._intend(m.DepartureAnnounced()))
+        self._soon(0.0, lambda: self._intend(m.AnnounceDeparture()))
         self._soon(self.rng.uniform(0, LONGEST_GRACE_S), self._depart_at_last)
 
     def _depart_at_last(self) -> None:
         self._kill()
         self._end("departed")
-        self._intend(m.LeaveAsked())
+        self._intend(m.LeaveRendezvous(close=False))
 
     def crash(self, *, guarded: bool) -> None:
         """End the agent at once: with a guard that cleans up, or with its node."""

@@ -308,14 +308,14 @@ def each_node_counts_from_the_end(patch: pytest.MonkeyPatch) -> None:
 
 @mutation("an answer is to its question", **faults(s.FAILURE, s.FAILURES, count=6, fault_s=10.0, thought_s=12.0))
 def a_late_answer_is_taken_for_one_about_another_round(patch: pytest.MonkeyPatch) -> None:
-    intend = hearing._intend
+    take = hearing._request
 
     def careless(state, event, now_s):
         if isinstance(event, m.AnswerGiven) and state.asked is not None:
             event = replace(event, question=question_about(*state.asked))
-        return intend(state, event, now_s)
+        return take(state, event, now_s)
 
-    patch.setattr(hearing, "_intend", careless)
+    patch.setattr(hearing, "_request", careless)
 
 
 @mutation("a stop is prompt", **faults(s.FAILURE))

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
+from msgspec.structs import replace
+
 from elastic_core import messages as m
 from elastic_core.agent.feed import Feed, StepTaken
 from elastic_core.agent.machine.phases import Phases
@@ -16,13 +18,13 @@ from elastic_core.agent.machine.states import AgentState, Created, Deciding, End
 from elastic_core.agent.machine.steps import PEERS_SETTLE_S
 from elastic_core.agent.machine.table import advance
 from elastic_core.agent.parts import AgentOptions, AgentResult, Plan, Reporter, Workers
-from elastic_core.agent.rendezvous_thread import RendezvousThread
 from elastic_core.agent.run_decision import FailureContext, RunDecision
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ElasticError, WorkerError, is_momentary
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.runner import HookRunner
 from elastic_core.reactor import Reactor, Timer
+from elastic_core.rendezvous.loop import Rendezvous
 from elastic_core.types import (
     Decision,
     Failure,
@@ -50,7 +52,7 @@ class Agent:
         options: AgentOptions,
         *,
         reactor: Reactor,
-        rendezvous: RendezvousThread,
+        rendezvous: Rendezvous,
         policy: PolicyRunner,
         hooks: HookRunner,
         workers: Workers,
@@ -214,11 +216,7 @@ class Agent:
                 self._feed.publish(joining)
                 self._hooks.ask_join(joining, self._on_join_answer)
             case m.JoinRendezvous():
-                self._rendezvous.join(self._round_index + 1)
-            case m.WatchRound(delay_s=delay_s):
-                self._rendezvous.watch(delay_s)
-            case m.CancelRendezvous():
-                self._rendezvous.cancel()
+                self._rendezvous.post(command)
             case m.AskToStart(round=round_, restart_count=count):
                 # From here on it is the round that failures are about, whether or not its workers ever start.
                 self._round = round_
@@ -250,10 +248,8 @@ class Agent:
                     self._round, self._exits, failure, decision, evidence=evidence, stop_s=self._phases.stop_s
                 )
                 self._restarting = isinstance(decision, Restart)
-            case m.PublishDecision(failure=failure, decision=decision):
-                self._rendezvous.publish(decision, self._placed(failure))
-            case m.RequestRestart(reason=reason):
-                self._rendezvous.request_restart(reason)
+            case m.PublishDecision(failure=failure):
+                self._rendezvous.post(replace(command, failure=self._placed(failure)))
             case m.ReportDecision(failure=failure, decision=decision, evidence=evidence):
                 self._reporter.followed(failure, decision, evidence)
                 if evidence:
@@ -262,23 +258,25 @@ class Agent:
                 assert self._round is not None
                 self._run_decision.order_stop(self._placed(failure), self._round, self._exits, self._restart_count)
             case m.ReportEvidence(round=round_, final=final):
-                self._rendezvous.report_stopped(self._seen(round_, final=final))
+                self._rendezvous.post(m.ReportStopped(report=self._seen(round_, final=final)))
             case m.DecideAlone():
                 self._decide_alone(command)
-            case m.ReportFinishing():
-                self._rendezvous.report_finishing()
-            case m.ReportDone():
-                self._rendezvous.report_done()
-            case m.AnnounceDeparture():
-                self._rendezvous.announce_departure()
+            case (
+                m.WatchRound()
+                | m.CancelRendezvous()
+                | m.RequestRestart()
+                | m.ReportFinishing()
+                | m.ReportDone()
+                | m.AnnounceDeparture()
+                | m.LeaveRendezvous()
+            ):
+                self._rendezvous.post(command)
             case m.PrintLine(text=text):
                 self._reporter.notice(text)
             case m.SetTimer(name=name, delay_s=delay_s):
                 self._timers.set(name, delay_s)
             case m.CancelTimer(name=name):
                 self._timers.cancel(name)
-            case m.LeaveRendezvous(close=close):
-                self._rendezvous.leave(close=close)
             case m.NotifyHooks(moment=moment):
                 self._feed.publish(moment)
             case m.Finish():

@@ -7,11 +7,11 @@ from msgspec.structs import replace
 from elastic_core import messages as m
 from elastic_core.agent.feed import Feed
 from elastic_core.agent.parts import Reporter
-from elastic_core.agent.rendezvous_thread import RendezvousThread
 from elastic_core.clock import Clock
 from elastic_core.errors import ElasticError, is_momentary
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.history import spent
+from elastic_core.rendezvous.loop import Rendezvous
 from elastic_core.types import (
     Decision,
     Failure,
@@ -123,7 +123,7 @@ class RunDecision:
         self,
         *,
         reporter: Reporter,
-        rendezvous: RendezvousThread,
+        rendezvous: Rendezvous,
         policy: PolicyRunner,
         feed: Feed,
         clock: Clock,
@@ -154,7 +154,7 @@ class RunDecision:
         if failure.local_rank is None:
             self._cause = failure
         report = self.report(round_, exits, restart_count, final=False)
-        self._rendezvous.order_stop(failure.summary, report)
+        self._rendezvous.post(m.StopRound(reason=failure.summary, report=report))
 
     def report(self, round_: Round, exits: Sequence[WorkerExit], restart_count: int, *, final: bool) -> NodeReport:
         """Return what this node has seen of the round."""
@@ -180,7 +180,9 @@ class RunDecision:
                 self._reporter.notice(f"{fallback_reason}; the built-in policy 'intensity' decided in its place")
             if isinstance(decision, Ignore):  # the node where it failed had not: all workers are gone
                 decision = Stop(reason="there is no worker to go on with", rule=decision.rule)
-            self._rendezvous.answer(decision, failure, evidence, question)
+            self._rendezvous.post(
+                m.AnswerQuestion(failure=failure, decision=decision, evidence=evidence, question=question)
+            )
 
         self._policy.decide(failure, history, answer)
 

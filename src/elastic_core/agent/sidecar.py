@@ -115,11 +115,41 @@ class StoreSidecar:
             wait.check()
             reasons.append(f"no answer from its process within {OPEN_LIMIT_S:g} s")
         if reasons[0]:
-            raise BackendUnavailableError(f"the agent store can't be opened: {reasons[0]}", hint=self._hint())
+            raise self._error(reasons[0])
+
+    def _error(self, reason: str) -> BackendUnavailableError:
+        return BackendUnavailableError(f"the agent store can't be opened: {reason}", hint=self._hint())
 
     def _hint(self) -> str:
         wrote = self._log_file.is_file() and self._log_file.stat().st_size > 0
         return f"read {str(self._log_file)!r}, or run without --agent-store" if wrote else "run without --agent-store"
+
+    # --- for the loop
+
+    def host_later(self, port: int, done: Callable[[BackendUnavailableError | None], None]) -> None:
+        """Do as `host` without blocking; `done` is called with what `host` would raise."""
+        self._answer(lambda on_done: self.open_store(port, on_done), done)
+
+    def retire_later(self, done: Callable[[BackendUnavailableError | None], None]) -> None:
+        """Do as `retire` without blocking; `done` is called with what `retire` would raise."""
+        self._answer(self.close_store, done)
+
+    def _answer(
+        self, command: Callable[[OnDone], None], done: Callable[[BackendUnavailableError | None], None]
+    ) -> None:
+        answered = False
+
+        def on_done(reason: str) -> None:
+            nonlocal answered
+            if not answered:
+                answered = True
+                late.cancel()
+                done(self._error(reason) if reason else None)
+
+        late = self._reactor.call_later(
+            OPEN_LIMIT_S, lambda: on_done(f"no answer from its process within {OPEN_LIMIT_S:g} s")
+        )
+        command(on_done)
 
     # --- commands
 

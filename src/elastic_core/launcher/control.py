@@ -19,11 +19,11 @@ from elastic_core.workers.spec import WorkerLaunch
 if TYPE_CHECKING:
     from elastic_core.agent.loop import Agent
     from elastic_core.agent.parts import Workers
-    from elastic_core.agent.rendezvous_thread import RendezvousThread
     from elastic_core.agent.watch.beat_file import BeatFile
     from elastic_core.agent.watch.stack_collector import StackFile, StackRequest
     from elastic_core.control_plane.agent_server import AgentServer
     from elastic_core.control_plane.http import Offer
+    from elastic_core.rendezvous.loop import Rendezvous
 
 
 class AgentControl:
@@ -51,7 +51,7 @@ class AgentControl:
         self.reactor = reactor
         self.status = status
         self.agent: Agent
-        self.rendezvous: RendezvousThread
+        self.rendezvous: Rendezvous
         self.workers: Workers
         self.launches: Sequence[WorkerLaunch] = ()
         """The workers of the round."""
@@ -120,7 +120,7 @@ class AgentControl:
 
         return AgentHandlers(self)
 
-    def serve(self, agent: "Agent", rendezvous: "RendezvousThread", workers: "Workers") -> None:
+    def serve(self, agent: "Agent", rendezvous: "Rendezvous", workers: "Workers") -> None:
         """Take whom requests are about. Called: before the loop runs, and so before anybody can ask."""
         self.agent, self.rendezvous, self.workers = agent, rendezvous, workers
 

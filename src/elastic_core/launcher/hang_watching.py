@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from elastic_core import messages as m
 from elastic_core.agent.parts import Workers
 from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.launcher.reporter import RunReporter
@@ -18,7 +19,6 @@ from elastic_core.types import Failure, NodeSteps, Round, RunSteps
 
 if TYPE_CHECKING:
     from elastic_core.agent.watch.beat_file import BeatFile, BeatFiles
-    from elastic_core.agent.watch.hang_peers import Peers
     from elastic_core.agent.watch.hang_report import HangReport
     from elastic_core.agent.watch.hang_watch import HangWatch
 
@@ -32,7 +32,7 @@ class HangWatching:
         run_dir: Where stacks go, into a folder of their own.
         reporter: The voice of the run.
         on_hang: Called with what makes a failure of a hang, to be called if that is wanted.
-        peers: Returns the other nodes, once there are any; None: they can't be asked about their workers.
+        peers: Takes requests to the other nodes; None: they can't be asked about their workers.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class HangWatching:
         run_dir: Path,
         reporter: RunReporter,
         on_hang: Callable[[Callable[[], Failure]], None],
-        peers: "Callable[[], Peers] | None" = None,
+        peers: Callable[[m.RendezvousRequest], None] | None = None,
     ) -> None:
         """Watch nothing yet."""
         self._reporter = reporter
@@ -66,7 +66,7 @@ class HangWatching:
                 folder=run_dir / "hang",
                 notice=reporter.notice,
                 on_hang=self._hung,
-                peers=_LatePeers(peers) if peers is not None and settings.nodes.max_nodes > 1 else None,
+                peers=_Peers(peers) if peers is not None and settings.nodes.max_nodes > 1 else None,
                 files=self._files,
             )
 
@@ -134,14 +134,14 @@ class HangWatching:
             self._on_hang(lambda: self._reporter.hung(round_, report))
 
 
-class _LatePeers:
-    """Those who are there when they are asked: what asks them is made first."""
+class _Peers:
+    """The other nodes, asked through the rendezvous."""
 
-    def __init__(self, peers: "Callable[[], Peers]") -> None:
-        self._peers = peers
+    def __init__(self, post: Callable[[m.RendezvousRequest], None]) -> None:
+        self._post = post
 
     def ask_steps(self) -> None:
-        self._peers().ask_steps()
+        self._post(m.AskSteps())
 
     def report_steps(self, steps: NodeSteps) -> None:
-        self._peers().report_steps(steps)
+        self._post(m.ReportSteps(steps=steps))

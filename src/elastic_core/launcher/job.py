@@ -15,14 +15,13 @@ from elastic_core.agent.loop import Agent
 from elastic_core.agent.machine.journal import Journal
 from elastic_core.agent.machine.states import Ending
 from elastic_core.agent.parts import AgentOptions, AgentResult
-from elastic_core.agent.rendezvous_thread import RendezvousThread
 from elastic_core.agent.subreaper import become_subreaper
-from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
 from elastic_core.errors import ElasticError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.runner import HookRunner, NamedHook
+from elastic_core.launcher.agent_side import RoundPort, RunSide
 from elastic_core.launcher.brought import NOTHING, Brought
 from elastic_core.launcher.control import AgentControl
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
@@ -32,7 +31,6 @@ from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.observers import choose_observers
 from elastic_core.launcher.plan import Attempt, WorkerPaths, hook_settings, worker_plan
 from elastic_core.launcher.reporter import RunReporter
-from elastic_core.launcher.services import RoundPort, Services
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.launcher.watching import Watching
 from elastic_core.messages import SpawnWorkers
@@ -41,12 +39,11 @@ from elastic_core.plugins.missing import FAILURE_GROUP, RENDEZVOUS_GROUP
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
-from elastic_core.rendezvous.rounds import resolve_round
+from elastic_core.rendezvous.opening import open_rendezvous
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.types import (
     Capability,
-    RendezvousInfo,
     Round,
     WorkerExit,
 )
@@ -64,7 +61,6 @@ if TYPE_CHECKING:
     from elastic_core.workers.functions.start import FunctionStarter
     from elastic_core.workers.standby_pool import StandbyPool
 
-LOOPBACK = "127.0.0.1"
 AWAY, BACK = "store unreachable", "store back"
 """How the rendezvous begins the lines about its store."""
 WARM_AFTER_S = 0.5
@@ -257,7 +253,7 @@ class _Job:
                 reporter=self._reporter,
                 observers=self._observers,
                 on_hang=lambda examine: agent.on_hang(examine),
-                peers=(lambda: rendezvous) if Capability.EVIDENCE in handler.capabilities else None,
+                peers=None if Capability.EVIDENCE not in handler.capabilities else lambda wish: rendezvous.post(wish),
                 sources=lambda: self._control.stack_sources(),
                 send=lambda rank, signum: workers.send(rank, signum),
             )
@@ -294,16 +290,20 @@ class _Job:
                 notice=notice,
             )
         )
-        rendezvous = self._closing(
-            RendezvousThread(
-                handler,
-                reactor=reactor,
-                resolve=self._resolve,
-                on_event=lambda event: agent.dispatch(event),
-                notice=notice,
-                blame=self._blame(),
-            )
+        side = RunSide(
+            reactor,
+            agent=lambda: agent,
+            guardian=guardian,
+            handler=handler,
+            settings=self._rdzv,
+            port=self._port,
+            sidecar=lambda: self._sidecar,
+            watch=self._watch.hangs,
+            notice=notice,
+            line=self._said,
+            assigned=lambda took_s: self._observers.observe(RanksAssigned(took_s=took_s)),  # beside the loop
         )
+        rendezvous = self._closing(open_rendezvous(handler, side, blame=self._blame()))
         actions = HookActions(
             reporter=self._reporter, status=self._status, control=lambda: self._control, round_=lambda: self._round
         )
@@ -338,17 +338,6 @@ class _Job:
         self._control.serve(agent, rendezvous, workers)
         self._control.metrics = self._observers.exposition
         self._control.open_store = lambda: self._open_store(handler, reactor, run_dir)
-        handler.services = Services(
-            reactor,
-            agent=agent,
-            guardian=guardian,
-            settings=handler.settings,
-            reserve_port=lambda: self._reserve_port(handler),
-            notice=notice,
-            said=self._said,
-            watch=self._watch.hangs,
-        )
-        self._port.notice = handler.services.say
         self._observers.begin(reactor, notice=notice, beats=lambda: self._beats(workers))
         health = self._closing(HealthChecking(settings, brought=self._brought.health_check_server, notice=notice))
         health.serve(LoopPulse(lambda: agent.turned_s, lambda: reactor.post(lambda: None)))
@@ -479,35 +468,6 @@ class _Job:
         return ours if self._sidecar is None else ours | self._sidecar.pids()
 
     # --- what the agent asks for
-
-    def _resolve(self, info: RendezvousInfo | tuple[object, int, int], index: int, wait: WaitBudget) -> Round:
-        if self._sidecar is not None:
-            self._sidecar.retire(wait)  # or a port that the user chose could not be held again
-        began_s = SYSTEM_CLOCK.monotonic_s()
-        round_ = resolve_round(
-            info,
-            index=index,
-            settings=self._rdzv,
-            token=index + 1,
-            choose_master=lambda: self._choose_master(wait),
-            wait=wait,
-        )
-        self._observers.observe(RanksAssigned(took_s=SYSTEM_CLOCK.monotonic_s() - began_s))  # beside the loop
-        if self._sidecar is not None and round_.node_rank == 0:
-            self._sidecar.host(round_.master_port, wait)
-        return round_
-
-    def _choose_master(self, wait: WaitBudget) -> tuple[str, int]:
-        settings = self._settings
-        port = self._port.renew(wait)
-        # Among several nodes the others must be able to come here; on one, nobody from outside has any business here.
-        own = LOOPBACK if settings.nodes.max_nodes == 1 else socket.getfqdn()
-        return settings.nodes.master_addr or settings.nodes.local_addr or own, port
-
-    def _reserve_port(self, handler: RendezvousHandler) -> int:
-        if self._sidecar is not None:
-            self._sidecar.retire(handler.wait)  # or a port that the user chose could not be held again
-        return self._port.renew(handler.wait)
 
     def _plan(self, command: SpawnWorkers, handler: RendezvousHandler) -> list[WorkerLaunch]:
         settings = self._settings

@@ -11,12 +11,12 @@ from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.launcher.reporter import RunReporter
 from elastic_core.launcher.sleep_watching import SleepWatching
 from elastic_core.launcher.timer_watching import TimerWatching
+from elastic_core.messages import RendezvousRequest
 from elastic_core.options.settings import RunSettings
 from elastic_core.reactor import Reactor
 from elastic_core.types import Failure, Round
 
 if TYPE_CHECKING:
-    from elastic_core.agent.watch.hang_peers import Peers
     from elastic_core.agent.watch.stack_collector import StackFile
 
 
@@ -30,7 +30,7 @@ class Watching:
         reporter: The voice of the run.
         observers: Hear of what the timers do.
         on_hang: Called with what makes a failure of a hang, to be called if that is wanted.
-        peers: Returns the way to the other nodes; None: there is none.
+        peers: Takes requests to the other nodes; None: there are none that can be asked.
         sources: Returns for each live worker its pid, that of the process to look at, and where it writes its stacks.
         send: Signals a worker, by local rank.
 
@@ -47,7 +47,7 @@ class Watching:
         reporter: RunReporter,
         observers: Observers,
         on_hang: Callable[[Callable[[], Failure]], None],
-        peers: "Callable[[], Peers] | None",
+        peers: Callable[[RendezvousRequest], None] | None,
         sources: "Callable[[], Mapping[int, tuple[int, int, StackFile | None]]]",
         send: Callable[[int, int], None],
     ) -> None:

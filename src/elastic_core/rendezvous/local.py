@@ -3,8 +3,10 @@
 import os
 from typing import ClassVar
 
+from elastic_core import messages as m
 from elastic_core.errors import ConfigError
 from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.rendezvous.loop import AgentSide, Rendezvous
 from elastic_core.types import RendezvousInfo, RendezvousSettings, RosterMember
 
 
@@ -55,3 +57,24 @@ class LocalRendezvous(RendezvousHandler):
     def watch(self, timeout_s: float) -> None:
         """Sleep without waking: the round of one node never changes."""
         self.wait.sleep(timeout_s)
+
+
+class LocalRounds(Rendezvous):
+    """The rounds of `local` as events: no thread, nobody to tell anything."""
+
+    def __init__(self, handler: LocalRendezvous, agent: AgentSide) -> None:
+        super().__init__(agent)
+        self._handler = handler
+
+    def post(self, request: m.RendezvousRequest) -> None:
+        """Form a round, or leave."""
+        match request:
+            case m.JoinRendezvous():
+                join = self._begin()
+                self._agent.form(self._handler.next_rendezvous(), lambda outcome: self._joined(join, outcome))
+            case m.CancelRendezvous():
+                self._cancel()
+            case m.LeaveRendezvous():
+                self._leave()
+            case _:
+                pass  # what the others of a round would have to know

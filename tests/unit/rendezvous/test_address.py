@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastic_core.rendezvous.member import coordinated
+from elastic_core.rendezvous.member import node
 from elastic_core.rendezvous.member.documents import MemberRecord
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.net.address import host_identity, is_loopback
@@ -42,13 +42,13 @@ def placed(monkeypatch):
         def route_source(address):
             return {"10.1.1.9": "10.1.1.1"}.get(address, route or "")
 
-        monkeypatch.setattr(coordinated, "route_source", route_source)
-        monkeypatch.setattr(coordinated, "full_name", lambda wait: "gpu-7.example")
+        monkeypatch.setattr(node, "route_source", route_source)
+        monkeypatch.setattr(node, "full_name", lambda wait: "gpu-7.example")
         given = rendezvous_settings(run_id="r", **settings)
-        node = coordinated.CoordinatedRendezvous(MemoryStore(given, server=MemoryServer()), given)
-        connected = node._place(source, 29600)
+        this = node.Node(MemoryStore(given, server=MemoryServer()), given)
+        connected = this.place(source, 29600)
         assert connected.agent_port == 29600
-        return connected.address, node._route(tuple(members)) or connected.alternative
+        return connected.address, this.route(tuple(members)) or connected.alternative
 
     return place
 

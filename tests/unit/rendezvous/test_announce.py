@@ -34,7 +34,7 @@ def lines(connect_timeout_s):
             case m.Pause(until_s=until_s) if (
                 until_s == NEVER_S
             ):  # the join is over, and its error on its way through a busy agent
-                now_s, events = now_s + 5.0, (m.LeaveAsked(),)
+                now_s, events = now_s + 5.0, (m.LeaveRendezvous(close=False),)
             case m.Pause(until_s=until_s):
                 assert until_s > now_s + 0.01, "it must not turn in circles"
                 now_s, events = until_s + LATE_S, ()
@@ -50,7 +50,7 @@ def test_who_soon_gives_up_on_a_store_says_one_line(connect_timeout_s):
 @pytest.mark.parametrize("connect_timeout_s", [4.0, 60.0])
 def test_who_waits_longer_for_a_store_says_so_soon(connect_timeout_s):
     (first_s, first), (last_s, last) = lines(connect_timeout_s)
-    assert isinstance(first, m.Said)
+    assert isinstance(first, m.PrintLine)
     assert "store unreachable" in first.text
     assert 1.0 <= first_s < 2.0
     assert isinstance(last, m.JoinFailed)
@@ -86,7 +86,7 @@ DRAINED = State(
 
 def operations(state, *times):
     """Return what a member does at these times that was told to leave at the first; its record is always written."""
-    found, events = [], (m.LeaveAsked(),)
+    found, events = [], (m.LeaveRendezvous(close=False),)
     for at_s in times:
         done = step(state, events, now_s=at_s)
         if isinstance(done.operation, m.Update):
@@ -121,12 +121,12 @@ def test_nobody_else_waits_to_leave(state):
 def test_who_ordered_a_stop_that_was_published_late_tells_how_long_before_that_it_failed():
     """Another node's order may stand in its place; without the store each had counted from its own."""
     report = NodeReport(node_id="n1", age_s=0.1)
-    ordered = hear(replace(DRAINED, leaving=False), m.StopPosted(reason="boom", report=report), 100.0)
+    ordered = hear(replace(DRAINED, leaving=False), m.StopRound(reason="boom", report=report), 100.0)
     theirs = StopOrder(token=7, nonce="x", by="n2", incarnation="n2#1", reason="reset", report=NodeReport(node_id="n2"))
     assert record_of(ordered).report is None  # the order has it
     stood = step(replace(ordered, control=replace(CONTROL, stopping=theirs)), (), now_s=103.0).state
     assert record_of(stood).report.age_s == pytest.approx(3.1)
-    final = hear(stood, m.ReportPosted(report=replace(report, final=True)), 104.0)
+    final = hear(stood, m.ReportStopped(report=replace(report, final=True)), 104.0)
     assert record_of(final).report.age_s == pytest.approx(3.1)
 
 

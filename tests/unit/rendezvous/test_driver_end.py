@@ -1,9 +1,8 @@
 """The end of the thread that talks to a store: whoever waits for it hears of it, whatever a store does then."""
 
-from elastic_core.rendezvous.handler import NoServices
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.driver import Driver
-from elastic_core.rendezvous.member.state import Me, State
+from elastic_core.rendezvous.member.state import Me
 
 
 class Broken:
@@ -19,19 +18,24 @@ class Broken:
         raise ZeroDivisionError("close")
 
 
+class Somebody:
+    agent_port = 0
+
+    def me(self):
+        return Me(
+            node="a", incarnation="1", run_id="r", where="nowhere", fresh_epoch="e", secret="s", min_nodes=1,
+            max_nodes=1,
+        )  # fmt: skip
+
+
 def test_the_first_error_reaches_whoever_waits_also_if_the_store_cannot_be_closed():
     ended = []
-    me = Me(
-        node="a", incarnation="1", run_id="r", where="nowhere", fresh_epoch="e", secret="s", min_nodes=1, max_nodes=1
-    )
     driver = Driver(
         Broken(),
-        State(me=me),
-        services=NoServices(),
-        place=lambda address, port: m.Connected(address="a"),
-        route=lambda members: "",
-        announce=lambda announcement: None,
+        Somebody(),
+        emit=lambda event: None,
         ended=ended.append,
+        turned_s=lambda: float("inf"),
     )
     driver.post(m.JoinAsked(master_port=0))
     driver.start()

@@ -1,10 +1,14 @@
 """One node's rendezvous: a round at once, a new token each, nothing to watch."""
 
+import threading
+
 import pytest
 
+from elastic_core import messages as m
 from elastic_core.clock import WaitBudget
-from elastic_core.errors import ConfigError, WaitCancelledError
+from elastic_core.errors import ConfigError, RendezvousError, WaitCancelledError
 from elastic_core.rendezvous.local import LocalRendezvous
+from elastic_core.rendezvous.opening import open_rendezvous
 from elastic_core.types import RendezvousSettings
 
 
@@ -63,3 +67,22 @@ def test_cancelled_wait_ends_watch_and_join():
         handler.watch(3600.0)
     with pytest.raises(WaitCancelledError):
         handler.next_rendezvous()
+
+
+def test_an_agent_gets_a_round_at_once_and_without_a_thread():
+    class Agent:
+        events = ()
+
+        def take(self, event):
+            self.events += (event,)
+
+        def form(self, info, done):
+            assert (info.rank, info.world_size) == (0, 1)
+            done(RendezvousError("no port"))
+
+    agent, threads = Agent(), threading.active_count()
+    rounds = open_rendezvous(LocalRendezvous(settings()), agent)
+    for request in (m.JoinRendezvous(), m.WatchRound(), m.LeaveRendezvous(close=True), m.LeaveRendezvous(close=True)):
+        rounds.post(request)
+    assert agent.events == (m.RendezvousFailed(summary="no port"), m.RendezvousLeft())
+    assert threading.active_count() == threads

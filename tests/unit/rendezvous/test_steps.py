@@ -66,11 +66,11 @@ def test_nothing_is_asked_or_said_while_nobody_wants_to_know():
 
 
 def test_who_wonders_asks_once_even_if_another_was_first():
-    state = hear(running(), m.StepsWanted(), 0.0)
+    state = hear(running(), m.AskSteps(), 0.0)
     asked = question(state, CONTROL)
     assert (asked.serial, asked.by) == (1, "a")
     assert question(state, replace(CONTROL, steps=replace(ORDER, by="b"))) is None
-    again = hear(replace(state, steps_asked=1), m.StepsWanted(), 1.0)
+    again = hear(replace(state, steps_asked=1), m.AskSteps(), 1.0)
     assert question(again, replace(CONTROL, steps=ORDER)).serial == 2
 
 
@@ -88,12 +88,12 @@ def test_question_and_its_answer_are_told_once():
     seen = RunSteps(serial=1, max_step=4)
     state = replace(state, control=replace(CONTROL, steps=replace(ORDER, seen=seen)))
     state, told = tell_steps(state, 2.0)
-    assert told == (m.StepsHeard(seen=seen),)
+    assert told == (m.StepsSeen(seen=seen),)
     assert tell_steps(state, 3.0)[1] == ()
 
 
 def test_answer_is_in_the_record_while_workers_run():
-    state = hear(running(), m.StepsReported(steps=steps("a", max_step=3)), 0.0)
+    state = hear(running(), m.ReportSteps(steps=steps("a", max_step=3)), 0.0)
     assert record_of(state).steps.max_step == 3
     assert record_of(replace(state, want=Want.STOP)).steps is None
 

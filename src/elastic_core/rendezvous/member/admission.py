@@ -109,7 +109,7 @@ def _ago(age_s: float) -> str:
 
 
 def _say_once(state: State, text: str) -> Heeded:
-    return (state, NOTHING) if state.door_said else (replace(state, door_said=True), (m.Said(text=text),))
+    return (state, NOTHING) if state.door_said else (replace(state, door_said=True), (m.PrintLine(text=text),))
 
 
 # --- a run without a verdict
@@ -183,7 +183,7 @@ def _compare(state: State, control: ControlDocument) -> Heeded:
         error = mismatch_error(me.run_id, me.where, refusals)
         failed = m.JoinFailed(kind="refused", what=error.what, hint=error.hint)
         return replace(state, want=Want.NOTHING), (failed,)
-    told = (m.Said(text=mismatch_warning(me.run_id, warnings)),) if warnings else ()
+    told = (m.PrintLine(text=mismatch_warning(me.run_id, warnings)),) if warnings else ()
     return replace(state, epoch=control.epoch, kept=control, kept_round=None, door=None), told
 
 

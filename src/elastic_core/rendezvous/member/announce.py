@@ -123,7 +123,7 @@ def _control(state: State, now_s: float) -> Heeded:
         return _ordered(state, control.stopping, now_s)
     if state.told >= ending.token or state.want not in (Want.RUN, Want.STOP):
         return state, NOTHING
-    return replace(state, told=ending.token, want=Want.STOP), (m.Changed(change=_change(ending)),)
+    return replace(state, told=ending.token, want=Want.STOP), (m.RoundChanged(change=_change(ending)),)
 
 
 def _unsay(state: State, control: ControlDocument) -> State:
@@ -157,7 +157,7 @@ def _ordered(state: State, stopping: StopOrder | None, now_s: float) -> Heeded:
     if state.want is not Want.RUN or state.stop_told >= stopping.token:
         return state, NOTHING
     state = replace(state, want=Want.STOP, stop_told=stopping.token, stopped_s=now_s, lag_s=0.0, stands=stopping)
-    return state, (m.Changed(change=StopOrdered(reason=stopping.reason, by=stopping.by)),)
+    return state, (m.RoundChanged(change=StopOrdered(reason=stopping.reason, by=stopping.by)),)
 
 
 def _order_again(state: State) -> State:
@@ -194,7 +194,7 @@ def _verdict(state: State, verdict: Verdict, now_s: float) -> Heeded:
         failure = replace(store_failure(state, verdict.reason), failure_class=FailureClass.NODE_LOST)
         failure = replace(failure, node_id=verdict.by, exit_code=verdict.exit_code)
     state = replace(state, want=Want.STOP, verdict_told=True)
-    return state, (m.Changed(change=Decided(decision=decision, failure=failure, evidence=verdict.evidence)),)
+    return state, (m.RoundChanged(change=Decided(decision=decision, failure=failure, evidence=verdict.evidence)),)
 
 
 # --- the round
@@ -250,8 +250,7 @@ def _formed(state: State, round_: RoundDocument, rank: int, control: ControlDocu
         fresh=state.fresh - {MEMBERS},
         members_read_s=LONG_AGO_S,  # what members said before the round says nothing about it
     )
-    fenced = m.Fenced(until_s=state.fence_s)
-    return state, (fenced, m.Formed(document=round_, rank=rank, history=control.failures, at_s=state.run_s(now_s)))
+    return state, (m.Formed(document=round_, rank=rank, history=control.failures, at_s=state.run_s(now_s)),)
 
 
 def _evicted(state: State, round_: RoundDocument) -> Heeded:
@@ -277,7 +276,7 @@ def _spare(state: State, round_: RoundDocument, now_s: float) -> Heeded:
     if state.spare_said or here or len(round_.roster) < me.max_nodes:
         return state, NOTHING
     text = f"run {me.run_id!r} is full ({nodes(len(round_.roster))}): waiting as a spare"
-    return replace(state, spare_said=True, say_s=NEVER_S), (m.Said(text=text),)
+    return replace(state, spare_said=True, say_s=NEVER_S), (m.PrintLine(text=text),)
 
 
 def _surplus(state: State, round_: RoundDocument) -> bool:
@@ -331,7 +330,7 @@ def _wait(state: State, now_s: float) -> Heeded:
         what = timed_out(state)
         return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="timeout", what=what, hint=missing(state)),)
     if now_s >= state.say_s and knows:
-        told = () if trouble is not None else (m.Said(text=waiting(state)),)
+        told = () if trouble is not None else (m.PrintLine(text=waiting(state)),)
         return replace(state, say_s=now_s + SAY_EVERY_S), told
     return state, NOTHING
 

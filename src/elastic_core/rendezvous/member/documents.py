@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from elastic_core.encoding import decode_json
 from elastic_core.errors import RendezvousStateError
 from elastic_core.history import RECENT_LIMIT, OldFailures, remembered
-from elastic_core.types import Failure, NodeReport, NodeSteps, Record, RunSteps
+from elastic_core.types import Failure, NodeReport, NodeSteps, Record, Restart, RunSteps, Stop
 
 FORMAT = 3
 """The version of everything in this module; a node that finds another one refuses to join."""
@@ -34,6 +34,8 @@ LARGEST_BYTES = 16 << 20
 """A longer document is none of ours: that of a thousand nodes, or of 500 failures, has some 100 kB."""
 RUN_EVIDENCE_BYTES = 24_576
 """The longest evidence that a decision has with it."""
+MESSAGE_CHARS = 4_096
+"""How much of a failure's message a node's report has, besides its evidence."""
 
 
 class MemberRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -278,3 +280,41 @@ def _check_version(raw: bytes, what: str) -> None:
             f"the store holds a {what} of format {version!r}; this version of elastic-core reads {FORMAT}",
             hint="the same version of elastic-core on every node, or another --rdzv-id",
         )
+
+
+def document_of(decision: Restart | Stop, failure: Failure, evidence: str = "") -> Ending | Verdict:
+    """Return what is published of a decision; the machine fills in which round it is about."""
+    noted = replace(failure, decision=decision)
+    fitting = evidence if len(evidence.encode()) <= RUN_EVIDENCE_BYTES else ""
+    if isinstance(decision, Restart):
+        return Ending(
+            token=0,
+            nonce="",
+            kind="restart",
+            reason=failure.summary,
+            by=failure.node_id,
+            delay_s=decision.delay_s,
+            rule=decision.rule,
+            exclude=decision.exclude_nodes,
+            exclude_s=decision.exclude_s,
+            failure=noted,
+            evidence=fitting,
+        )
+    done = decision.outcome == "done"
+    return Verdict(
+        outcome="done" if done else "failed",
+        exit_code=0 if done else failure.exit_code,
+        reason=decision.reason,
+        by=failure.node_id,
+        rule=decision.rule,
+        failure=noted,
+        evidence=fitting,
+    )
+
+
+def bounded(report: NodeReport) -> NodeReport:
+    """Return a report that fits into a member's record."""
+    failure = report.failure
+    if failure is not None and len(failure.message) > MESSAGE_CHARS:
+        report = replace(report, failure=replace(failure, message=failure.message[:MESSAGE_CHARS]))
+    return report if len(report.evidence.encode()) <= EVIDENCE_BYTES else replace(report, evidence="")

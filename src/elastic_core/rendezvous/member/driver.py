@@ -3,7 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -16,67 +16,81 @@ from elastic_core.errors import (
     WaitCancelledError,
     WaitExpiredError,
 )
+from elastic_core.messages import AnswerQuestion, DecisionAsked, Fenced, PublishDecision, RequestRestart, SeatHeld
 from elastic_core.rendezvous.member import protocol as m
-from elastic_core.rendezvous.member.documents import ControlDocument, MemberRecord, RoundDocument, decode, encode
+from elastic_core.rendezvous.member.documents import (
+    ControlDocument,
+    Ending,
+    MemberRecord,
+    RoundDocument,
+    Verdict,
+    bounded,
+    decode,
+    document_of,
+    encode,
+)
 from elastic_core.rendezvous.member.machine import step
+from elastic_core.rendezvous.member.node import Node
 from elastic_core.rendezvous.member.outage import store_failure
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, State, Want
 from elastic_core.rendezvous.net.peers import PeerEndpoint, PeerNames, ask_peers
 from elastic_core.rendezvous.store import CONTROL_KEY, CoordinationStore, Document, Revisions, Seat
-from elastic_core.types import Failure
-
-if TYPE_CHECKING:
-    from elastic_core.rendezvous.handler import AgentServices
+from elastic_core.types import FailureClass
 
 CONNECT_TRY_S = 5.0
+LEAVE_S = 0.7
+HOST_LEAVE_S = 2.2
+"""A node that hosts the store waits for the others to read how the run ended."""
 _STUCK_PAUSE_S = 0.2
 
 _NOTHING = Revisions()
-Place = Callable[[str, int], m.Connected]
-"""Makes of this host's address on the connection, and the port of its peer endpoint, what the machine must know."""
-Route = Callable[[tuple[Candidate, ...]], str]
-"""Gives this host's address on the way to members elsewhere, where they can't use the one on the connection."""
+Emitted = m.Announcement | Fenced | SeatHeld | DecisionAsked
+DriverRequest = (
+    m.JoinAsked
+    | m.StopRound
+    | m.ReportStopped
+    | m.AskSteps
+    | m.ReportSteps
+    | m.ReportFinishing
+    | m.ReportDone
+    | m.AnnounceDeparture
+    | m.LeaveRendezvous
+    | PublishDecision
+    | RequestRestart
+    | AnswerQuestion
+)
 
 
 class Driver:
-    """Runs one member, from its first wish to its leaving.
+    """One member, from its first request to its leaving, on a thread of its own.
 
     Args:
         store: The server's client; called on the driver's thread only.
-        state: As the machine begins.
-        services: The agent's.
-        place: Called whenever the store was reached.
-        route: Called with the members whenever they were read.
-        announce: Called on the driver's thread with what the agent must hear.
+        node: This node.
+        emit: Takes what is for the agent. Threading: the driver's thread.
         ended: Called once, last, with the error that ended the thread before its time; None: it ended well.
-        agent_port: Where peers' questions are answered; 0: at a free port.
+        turned_s: Returns when the agent's loop last turned, and has it turn again.
 
-    Threading: `post`, `urge` and `join` from any thread.
+    Threading: `request`, `post`, `urge` and `join` from any thread.
     """
 
     def __init__(
         self,
         store: CoordinationStore,
-        state: State,
+        node: Node,
         *,
-        services: "AgentServices",
-        place: Place,
-        route: Route,
-        announce: Callable[[m.Announcement], None],
+        emit: Callable[[Emitted], None],
         ended: Callable[[Exception | None], None],
-        agent_port: int = 0,
+        turned_s: Callable[[], float],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Start nothing yet."""
         self._store = store
-        self._state = state
-        self._services = services
-        self._place = place
-        self._route = route
-        self._announce = announce
+        self._node = node
+        self._state = State(me=node.me())
+        self._emit = emit
         self._ended = ended
-        self._agent_port = agent_port
+        self._turned_s = turned_s
         self._clock = clock
         self._mail: deque[m.Event] = deque()
         self._lock = threading.Condition()
@@ -95,8 +109,46 @@ class Driver:
         """Begin."""
         self._thread.start()
 
+    @property
+    def started(self) -> bool:
+        """Return whether it has begun."""
+        return self._thread.ident is not None
+
+    def request(self, request: DriverRequest) -> None:
+        """Give the machine what the agent wants: a decision as the document that all read. Never blocks."""
+        match request:
+            case PublishDecision(decision=decision, failure=failure):
+                self.post(m.DecisionPosted(post=document_of(decision, failure)))
+            case RequestRestart(reason=reason):
+                self.post(m.DecisionPosted(post=Ending(token=0, nonce="", kind="asked", reason=reason, by=self.node)))
+            case AnswerQuestion(decision=decision, failure=failure, evidence=evidence, question=question):
+                self.post(m.AnswerGiven(post=document_of(decision, failure, evidence), question=question))
+            case m.StopRound(report=report) | m.ReportStopped(report=report):
+                self.post(replace(request, report=bounded(report)))
+            case m.AnnounceDeparture():
+                if self._store.hosting and self.in_round:
+                    self.post(m.DecisionPosted(post=self._host_leaves()))
+                self.post(request)
+            case m.LeaveRendezvous(close=close):
+                if close and self.in_round:
+                    self.post(m.DecisionPosted(post=self.closing()))
+                self.post(request)
+            case _:
+                self.post(request)
+
+    def closing(self) -> Verdict:
+        """Return the verdict of a run that is closed."""
+        return Verdict(outcome="done", exit_code=0, reason="the run was closed", by=self.node)
+
+    def _host_leaves(self) -> Verdict:
+        """Return the verdict of a run whose store goes with this node."""
+        state, now_s = self._state, self._clock.monotonic_s()
+        reason = f"node {self.node}, which hosts the rendezvous store, {self._store.where}, was told to stop"
+        failure = replace(store_failure(state, reason), failure_class=FailureClass.PREEMPTED, at_s=state.run_s(now_s))
+        return Verdict(outcome="failed", exit_code=failure.exit_code, reason=reason, by=self.node, failure=failure)
+
     def post(self, event: m.Event) -> None:
-        """Tell the machine something; cuts a wait short. Never blocks."""
+        """Give the machine an event; cuts a wait short. Never blocks."""
         with self._lock:
             self._mail.append(event)
             self._lock.notify_all()
@@ -113,11 +165,6 @@ class Driver:
     def node(self) -> str:
         """Return this node's id as the others know it."""
         return self._state.me.node
-
-    def failure(self, summary: str) -> Failure:
-        """Return a failure of the store's on this node, now."""
-        state = self._state
-        return replace(store_failure(state, summary), at_s=state.run_s(self._clock.monotonic_s()))
 
     @property
     def in_round(self) -> bool:
@@ -149,7 +196,7 @@ class Driver:
         failure: Exception | None = None
         try:
             self._peers = PeerEndpoint(
-                self._agent_port,
+                self._node.agent_port,
                 secret=self._secret,
                 reached_s=lambda: self._reached_s,
                 away=lambda: self._state.trouble is not None,
@@ -161,9 +208,9 @@ class Driver:
                 now_s = self._clock.monotonic_s()
                 done = step(self._state, events, now_s=now_s)
                 self._state = done.state
-                self._tell_guard()  # before a round is announced: its workers must not start behind an old fence
+                self._guard()  # before a round is announced: its workers must not start behind an old fence
                 for announcement in done.announcements:
-                    self._announce(announcement)
+                    self._emit(announcement)
                 if isinstance(done.operation, m.Gone):
                     break
                 answer = self._perform(done.operation)
@@ -189,12 +236,12 @@ class Driver:
             self._mail.clear()
         return events
 
-    def _tell_guard(self) -> None:
+    def _guard(self) -> None:
         """Keep the guard's two last resorts as they must be: when to kill the workers, which seat to give back."""
         state = self._state
         if state.want in (Want.RUN, Want.STOP) and state.fence_s != self._fenced_s:
             self._fenced_s = state.fence_s
-            self._services.fence(state.fence_s)
+            self._emit(Fenced(until_s=state.fence_s))
         if state.seat is not self._left_seat:
             same = (
                 state.seat is not None and self._left_seat is not None and state.seat.number == self._left_seat.number
@@ -203,7 +250,7 @@ class Driver:
             if not same:
                 seat = b"" if state.seat is None else msgspec.json.encode(state.seat)
                 cls = type(self._store)
-                self._services.set_last_act(f"{cls.__module__}:{cls.__qualname__}" if seat else "", seat)
+                self._emit(SeatHeld(store=f"{cls.__module__}:{cls.__qualname__}" if seat else "", seat=seat))
 
     # --- operations
 
@@ -212,7 +259,7 @@ class Driver:
             self._pause(operation.until_s)
             return None
         if isinstance(operation, m.Ask):
-            self._services.decide(operation.reports, operation.history, question=operation.question)
+            self._emit(DecisionAsked(reports=operation.reports, history=operation.history, question=operation.question))
             return m.WatchEnded(watched=None)
         if isinstance(operation, m.AskPeers):
             asked_s = self._clock.monotonic_s()
@@ -245,7 +292,7 @@ class Driver:
     def _pass_notices(self) -> None:
         notices = self._store.notices
         for notice in notices[self._notices :]:
-            self._services.say(notice)
+            self._emit(m.PrintLine(text=notice))
         self._notices = len(notices)
 
     def _pause(self, until_s: float) -> None:
@@ -257,7 +304,7 @@ class Driver:
     def _loop_is_stuck(self) -> bool:
         """Return whether the agent's loop has not turned since it was last asked to, for half a lease."""
         now_s, asked_s = self._clock.monotonic_s(), self._asked_tick_s
-        ticked_s = self._services.ticked_s()
+        ticked_s = self._turned_s()
         if asked_s is not None and ticked_s < asked_s:
             return now_s - asked_s > self._state.me.ttl_s / 2
         self._asked_tick_s = now_s
@@ -317,7 +364,7 @@ class Driver:
                     )
                     for member in store.members(wait=wait).members
                 )
-                return m.MembersRead(members=members, alternative=self._route(members))
+                return m.MembersRead(members=members, alternative=self._node.route(members))
             case m.Load(key=key):
                 document = store.load(key, wait=wait)
                 value = _value(key, document)
@@ -337,7 +384,7 @@ class Driver:
 
     def _connected(self, address: str) -> m.Connected:
         assert self._peers is not None
-        return self._place(address, self._peers.port)
+        return self._node.place(address, self._peers.port)
 
     def _age_s(self, value: ControlDocument | RoundDocument | None, wait: WaitBudget) -> float | None:
         """Return how long ago a run has ended, for a newcomer."""

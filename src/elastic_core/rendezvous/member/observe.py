@@ -28,38 +28,12 @@ RETRY_S = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
 """From one try of a store that is away to the next, less up to a third of it; at most a sixth of the lease."""
 MEMBERS = Topic.MEMBERS.value
 
-_INTENTS = (
-    m.JoinAsked
-    | m.FinishingReported
-    | m.DoneReported
-    | m.DecisionPosted
-    | m.AnswerGiven
-    | m.StopPosted
-    | m.ReportPosted
-    | m.StepsWanted
-    | m.StepsReported
-    | m.DepartureAnnounced
-    | m.LeaveAsked
-)
-
 
 def hear(state: State, event: m.Event, now_s: float) -> State:
     """Return what is known after `event`."""
+    if isinstance(event, m.Request):
+        return _request(state, event, now_s)
     match event:
-        case (
-            m.JoinAsked()
-            | m.FinishingReported()
-            | m.DoneReported()
-            | m.DecisionPosted()
-            | m.AnswerGiven()
-            | m.StopPosted()
-            | m.ReportPosted()
-            | m.StepsWanted()
-            | m.StepsReported()
-            | m.DepartureAnnounced()
-            | m.LeaveAsked()
-        ):
-            return _intend(state, event, now_s)
         case m.Failed():
             return _fail(state, event, now_s)
         case m.PeersAnswered():
@@ -75,7 +49,7 @@ def hear(state: State, event: m.Event, now_s: float) -> State:
 # --- what the agent wants
 
 
-def _intend(state: State, event: _INTENTS, now_s: float) -> State:
+def _request(state: State, event: m.Request, now_s: float) -> State:
     match event:
         case m.JoinAsked(master_port=port):
             return replace(
@@ -94,10 +68,10 @@ def _intend(state: State, event: _INTENTS, now_s: float) -> State:
                 report=None,
                 alone=False,
             )
-        case m.FinishingReported():
+        case m.ReportFinishing():
             running = state.want is Want.RUN and state.progress is Progress.RUNNING
             return replace(state, progress=Progress.FINISHING) if running else state
-        case m.DoneReported():
+        case m.ReportDone():
             return replace(state, progress=Progress.DONE) if state.want is Want.RUN else state
         case m.DecisionPosted(post=post):
             if state.mine is None or not (state.want is Want.RUN or state.awaiting):
@@ -107,17 +81,17 @@ def _intend(state: State, event: _INTENTS, now_s: float) -> State:
             if state.asked is None or question != question_about(*state.asked):
                 return state  # the run has gone on meanwhile: that round was decided about by another, or is no more
             return replace(state, post=_about(post, *state.asked), asked=None)
-        case m.StopPosted(reason=reason, report=report):
+        case m.StopRound(reason=reason, report=report):
             return _stopped(state, reason, report, now_s)
-        case m.ReportPosted(report=report):
+        case m.ReportStopped(report=report):
             return replace(state, report=report) if state.awaiting else state
-        case m.StepsWanted():
+        case m.AskSteps():
             return replace(state, steps_wanted=state.steps_asked + 1)
-        case m.StepsReported(steps=steps):
+        case m.ReportSteps(steps=steps):
             return replace(state, steps=steps)
-        case m.DepartureAnnounced():
+        case m.AnnounceDeparture():
             return replace(state, leaving=True)
-        case m.LeaveAsked():
+        case m.LeaveRendezvous():
             state = replace(state, leave_s=now_s)
             return replace(state, parting=True) if _is_missed(state) else replace(state, want=Want.LEAVE)
         case _:
@@ -225,21 +199,7 @@ def _doubt(state: State, now_s: float) -> State:
 # --- answers of the store
 
 
-_ANSWERS = (
-    m.Connected
-    | m.Enlisted
-    | m.Updated
-    | m.Renewed
-    | m.Withdrawn
-    | m.MembersRead
-    | m.Loaded
-    | m.Surveyed
-    | m.SwapAnswered
-    | m.WatchEnded
-)
-
-
-def _answer(state: State, event: _ANSWERS, now_s: float) -> State:
+def _answer(state: State, event: m.Answer, now_s: float) -> State:
     match event:
         case m.Connected(address=address, alternative=alternative, agent_port=port, node=node):
             return replace(

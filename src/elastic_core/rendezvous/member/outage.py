@@ -15,7 +15,7 @@ NOTHING: tuple[m.Announcement, ...] = ()
 
 def stop(state: State, change: RoundEnded | Decided) -> Heeded:
     """Return that this node's workers must stop, and why."""
-    return replace(state, want=Want.STOP, stop_told=0, order=None), (m.Changed(change=change),)
+    return replace(state, want=Want.STOP, stop_told=0, order=None), (m.RoundChanged(change=change),)
 
 
 def store_failure(state: State, summary: str) -> Failure:
@@ -101,7 +101,7 @@ def leave_to_agent(state: State, now_s: float) -> Heeded:
         return state, NOTHING
     hosted = state.me.hosted
     why = host_lost(state) if hosted else f"{state.me.where} is away, so that the run can't decide"
-    return replace(state, alone=True), (m.Changed(change=Undecided(reason=why, final=hosted)),)
+    return replace(state, alone=True), (m.RoundChanged(change=Undecided(reason=why, final=hosted)),)
 
 
 def _cut_off(state: State, now_s: float) -> Heeded:
@@ -143,12 +143,12 @@ def tell_outage(state: State, now_s: float) -> Heeded:
     if trouble is None:
         if not state.away_said:
             return state, NOTHING
-        return replace(state, away_said=False), (m.Said(text=f"store back: {me.where}"),)
+        return replace(state, away_said=False), (m.PrintLine(text=f"store back: {me.where}"),)
     away_s = now_s - trouble.since_s
     told: tuple[m.Announcement, ...] = ()
     if now_s >= says_away_s(state, now_s):
         goes_on = "workers keep running" if state.want is Want.RUN else "trying again"
-        told = (m.Said(text=f"store unreachable: {trouble.text}; {goes_on}"),)
+        told = (m.PrintLine(text=f"store unreachable: {trouble.text}; {goes_on}"),)
         state = replace(state, away_said=True)
     if me.fail_on_loss and state.want is Want.RUN and away_s >= me.outage_grace_s:
         summary = f"{me.where} stayed away for {me.outage_grace_s:g} s: {trouble.text}"

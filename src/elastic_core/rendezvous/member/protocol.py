@@ -1,29 +1,33 @@
-"""What a member of a run hears, asks of the store, and tells its agent: what goes into `machine` and comes out of it.
+"""Events, operations and announcements of a member of a run: what goes into `machine` and comes out of it.
 
 Times `_s` are seconds of this host's monotonic clock.
 """
 
+from elastic_core.messages import AnnounceDeparture as AnnounceDeparture
+from elastic_core.messages import AskSteps as AskSteps
+from elastic_core.messages import LeaveRendezvous as LeaveRendezvous
+from elastic_core.messages import PrintLine as PrintLine
+from elastic_core.messages import ReportDone as ReportDone
+from elastic_core.messages import ReportFinishing as ReportFinishing
+from elastic_core.messages import ReportSteps as ReportSteps
+from elastic_core.messages import ReportStopped as ReportStopped
+from elastic_core.messages import RoundChanged as RoundChanged
+from elastic_core.messages import StepsAsked as StepsAsked
+from elastic_core.messages import StepsSeen as StepsSeen
+from elastic_core.messages import StopRound as StopRound
 from elastic_core.rendezvous.member.documents import ControlDocument, Ending, RosterEntry, RoundDocument, Verdict
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import State
 from elastic_core.rendezvous.store import Document, Renewal, Revisions, Seat, Swapped, Topic, Watched
-from elastic_core.types import Failure, NodeReport, NodeSteps, Record, RoundChange, RunSteps
+from elastic_core.types import Failure, NodeReport, Record
 
-# --- what a member hears
+# --- events
 
 
 class JoinAsked(Record, frozen=True, kw_only=True):
     """The agent wants a round; no worker of it exists. `master_port` is held by it."""
 
     master_port: int
-
-
-class FinishingReported(Record, frozen=True, kw_only=True):
-    """A worker of this node has ended well, the first of them."""
-
-
-class DoneReported(Record, frozen=True, kw_only=True):
-    """All workers of this node have ended well."""
 
 
 class DecisionPosted(Record, frozen=True, kw_only=True):
@@ -40,37 +44,6 @@ class AnswerGiven(Record, frozen=True, kw_only=True):
 
     post: Ending | Verdict
     question: str
-
-
-class StopPosted(Record, frozen=True, kw_only=True):
-    """Something failed on this node: all are to stop their workers."""
-
-    reason: str
-    report: NodeReport
-
-
-class ReportPosted(Record, frozen=True, kw_only=True):
-    """What this node has seen of its stopped round, so far or in all."""
-
-    report: NodeReport
-
-
-class StepsWanted(Record, frozen=True, kw_only=True):
-    """Workers of this node may hang: how far are those of the others?"""
-
-
-class StepsReported(Record, frozen=True, kw_only=True):
-    """How far the workers of this node are."""
-
-    steps: NodeSteps
-
-
-class DepartureAnnounced(Record, frozen=True, kw_only=True):
-    """The agent was told to stop; its workers may go on for a grace period."""
-
-
-class LeaveAsked(Record, frozen=True, kw_only=True):
-    """The agent goes; no worker of it exists."""
 
 
 class Connected(Record, frozen=True, kw_only=True):
@@ -185,35 +158,30 @@ class Failed(Record, frozen=True, kw_only=True):
     hint: str = ""
 
 
-Event = (
+Request = (
     JoinAsked
-    | FinishingReported
-    | DoneReported
     | DecisionPosted
     | AnswerGiven
-    | StopPosted
-    | ReportPosted
-    | StepsWanted
-    | StepsReported
-    | DepartureAnnounced
-    | LeaveAsked
-    | Connected
-    | Enlisted
-    | Updated
-    | Renewed
-    | Withdrawn
-    | MembersRead
-    | Loaded
-    | Surveyed
-    | SwapAnswered
-    | WatchEnded
-    | PeersAnswered
-    | PeerAsked
-    | Failed
+    | StopRound
+    | ReportStopped
+    | AskSteps
+    | ReportSteps
+    | ReportFinishing
+    | ReportDone
+    | AnnounceDeparture
+    | LeaveRendezvous
 )
+"""What the agent wants: its own requests, but for those that become a document or need what the driver knows."""
+
+Answer = (
+    Connected | Enlisted | Updated | Renewed | Withdrawn | MembersRead | Loaded | Surveyed | SwapAnswered | WatchEnded
+)
+"""What the store answers."""
+
+Event = Request | Answer | PeersAnswered | PeerAsked | Failed
 
 
-# --- what a member does next: exactly one of these
+# --- operations: a member does one at a time
 
 
 class Connect(Record, frozen=True, kw_only=True):
@@ -320,7 +288,7 @@ Operation = (
 )
 
 
-# --- what a member tells its agent
+# --- announcements to the agent
 
 
 class Formed(Record, frozen=True, kw_only=True):
@@ -331,12 +299,6 @@ class Formed(Record, frozen=True, kw_only=True):
     history: tuple[Failure, ...]
     at_s: float = 0.0
     """The run's age now."""
-
-
-class Changed(Record, frozen=True, kw_only=True):
-    """The round that runs is over, or the run."""
-
-    change: RoundChange
 
 
 class JoinFailed(Record, frozen=True, kw_only=True):
@@ -351,31 +313,7 @@ class JoinFailed(Record, frozen=True, kw_only=True):
     exit_code: int = 4
 
 
-class Said(Record, frozen=True, kw_only=True):
-    """One line for people."""
-
-    text: str
-
-
-class Fenced(Record, frozen=True, kw_only=True):
-    """By then this node's workers must be dead, unless a later word comes."""
-
-    until_s: float
-
-
-class StepsAsked(Record, frozen=True, kw_only=True):
-    """All nodes are to say how far their workers are."""
-
-    serial: int
-
-
-class StepsHeard(Record, frozen=True, kw_only=True):
-    """What they have said."""
-
-    seen: RunSteps
-
-
-Announcement = Formed | Changed | JoinFailed | Said | Fenced | StepsAsked | StepsHeard
+Announcement = Formed | JoinFailed | RoundChanged | PrintLine | StepsAsked | StepsSeen
 
 
 class Step(Record, frozen=True, kw_only=True):

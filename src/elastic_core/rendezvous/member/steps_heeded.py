@@ -22,7 +22,7 @@ def tell_steps(state: State, now_s: float) -> Heeded:
     if order.serial > state.steps_asked:
         state, told = replace(state, steps_asked=order.serial), (m.StepsAsked(serial=order.serial),)
     if order.seen is not None and order.serial > state.steps_heard:
-        state, told = replace(state, steps_heard=order.serial), (*told, m.StepsHeard(seen=order.seen))
+        state, told = replace(state, steps_heard=order.serial), (*told, m.StepsSeen(seen=order.seen))
     return state, told
 
 

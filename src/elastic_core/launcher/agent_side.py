@@ -1,0 +1,295 @@
+"""The agent's side of its rendezvous: where its events go, and the place of rank 0's worker."""
+
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, assert_never
+
+from elastic_core import messages as m
+from elastic_core.agent.guard.guardian import Guardian
+from elastic_core.agent.port import HeldPort
+from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
+from elastic_core.encoding import encode_json
+from elastic_core.errors import ElasticError, is_momentary
+from elastic_core.reactor import Reactor
+from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.rendezvous.rounds import resolve_round
+from elastic_core.types import Failure, NodeReport, RendezvousInfo, RendezvousSettings, Round, RunSteps
+
+LOOPBACK: Final = "127.0.0.1"
+RESERVE_LIMIT_S: Final = 30.0
+RESERVE_PAUSE_S: Final = 0.5
+LONGEST_PAUSE_S: Final = 4.0
+
+CallLater = Callable[[float, Callable[[], None]], object]
+
+
+class RoundPort:
+    """The port that this node holds for the worker of rank 0: one for each round. Threading: any."""
+
+    def __init__(self, wanted: int | None) -> None:
+        """Hold none yet; `wanted` is the user's choice."""
+        self._wanted = wanted
+        self.notice: Callable[[str], None] = lambda text: None
+        """Takes one line for people. Threading: whose that renews the port."""
+        self._lock = threading.Lock()
+        self._held: HeldPort | None = None
+
+    def renew(self, wait: WaitBudget) -> int:
+        """Give the last round's port back, whose workers are gone, hold a fresh one and return it.
+
+        What the system refuses for a moment (a descriptor, most often) is tried again for `RESERVE_LIMIT_S`.
+
+        Raises:
+            ConfigError: the one that the user chose can't be had.
+            RendezvousError: none can be had.
+            WaitCancelledError: the agent wants no round any more.
+
+        Threading: blocks while the system refuses.
+        """
+        refusals = _Refusals(self.notice)
+        while True:
+            try:
+                return self._renew()
+            except ElasticError as err:
+                pause_s = refusals.pause_s(err)
+                if pause_s is None:
+                    raise
+            wait.sleep(pause_s)
+
+    def renew_later(self, call_later: CallLater, done: Callable[[int | ElasticError], None]) -> None:
+        """Do as `renew` without blocking; `done` is called with the port, or with what `renew` would raise."""
+        refusals = _Refusals(self.notice)
+
+        def renew() -> None:
+            try:
+                port = self._renew()
+            except ElasticError as err:
+                pause_s = refusals.pause_s(err)
+                if pause_s is None:
+                    done(err)
+                else:
+                    call_later(pause_s, renew)
+                return
+            done(port)
+
+        renew()
+
+    def _renew(self) -> int:
+        with self._lock:
+            self._give_back()
+            self._held = HeldPort.reserve() if self._wanted is None else HeldPort.hold(self._wanted)
+            return self._held.port
+
+    def close(self) -> None:
+        """Give it back; idempotent."""
+        with self._lock:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+
+class _Refusals:
+    """The pauses between tries of what the system refuses for a moment."""
+
+    def __init__(self, notice: Callable[[str], None]) -> None:
+        self._notice = notice
+        self._pause_s, self._left_s = RESERVE_PAUSE_S, RESERVE_LIMIT_S
+
+    def pause_s(self, err: ElasticError) -> float | None:
+        """Return when to try again; None: not at all."""
+        if not is_momentary(err) or self._left_s <= 0:
+            return None
+        if self._left_s == RESERVE_LIMIT_S:
+            self._notice(f"{err.what}: trying again for {RESERVE_LIMIT_S:g} s; this costs no restart")
+        pause_s = self._pause_s
+        self._left_s -= pause_s
+        self._pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        return pause_s
+
+
+class _Agent(Protocol):
+    @property
+    def turned_s(self) -> float: ...
+
+    def dispatch(self, event: m.AgentEvent) -> None: ...
+
+    def decide_for_run(self, reports: Sequence[NodeReport], history: Sequence[Failure], question: str) -> None: ...
+
+
+class _Watch(Protocol):
+    def tell_steps(self, serial: int) -> None: ...
+
+    def hear_steps(self, seen: RunSteps) -> None: ...
+
+
+class _Sidecar(Protocol):
+    """The agent's store (`--agent-store`): it must be closed before a port is held, and opened for each round."""
+
+    def retire(self, wait: WaitBudget) -> None: ...
+
+    def retire_later(self, done: Callable[[ElasticError | None], None]) -> None: ...
+
+    def host(self, port: int, wait: WaitBudget) -> None: ...
+
+    def host_later(self, port: int, done: Callable[[ElasticError | None], None]) -> None: ...
+
+
+class RunSide:
+    """The agent of a run, as its rendezvous has it.
+
+    Args:
+        reactor: The loop.
+        agent: Returns the agent, which is built later.
+        guardian: Keeps the workers' last resorts.
+        handler: The handler, whose settings say how to give its seat back.
+        settings: The run's.
+        port: The port of rank 0's worker.
+        sidecar: Returns the agent's store; None: there is none.
+        watch: Knows the workers' steps.
+        notice: Shows people one line.
+        line: Takes each line of the rendezvous, too.
+        assigned: Takes how long it took to agree on ranks. Threading: any.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        *,
+        agent: Callable[[], _Agent],
+        guardian: Guardian,
+        handler: RendezvousHandler,
+        settings: RendezvousSettings,
+        port: RoundPort,
+        sidecar: Callable[[], _Sidecar | None],
+        watch: _Watch,
+        notice: Callable[[str], None],
+        line: Callable[[str], None] = lambda text: None,
+        assigned: Callable[[float], None] = lambda took_s: None,
+    ) -> None:
+        self.post = reactor.post
+        self.call_later = reactor.call_later
+        self.notice = notice
+        self._agent = agent
+        self._guardian = guardian
+        self._handler = handler
+        self._settings = settings
+        self._port = port
+        self._sidecar = sidecar
+        self._watch = watch
+        self._line = line
+        self._assigned = assigned
+        self._next_index = 0
+        port.notice = lambda text: reactor.post(lambda: self.take(m.PrintLine(text=text)))
+
+    def turned_s(self) -> float:
+        """Return when the loop last turned, and have it turn again. Threading: any."""
+        turned_s = self._agent().turned_s
+        self.post(lambda: None)
+        return turned_s
+
+    def take(self, event: m.RendezvousEvent) -> None:
+        """Bring an event to whom it is for."""
+        match event:
+            case m.RoundFormed() | m.RendezvousFailed() | m.RoundChanged() | m.RendezvousLeft():
+                self._agent().dispatch(event)
+            case m.PrintLine(text=text):
+                self.notice(text)
+                self._line(text)
+            case m.Fenced(until_s=until_s):
+                self._guardian.fence(until_s)
+            case m.SeatHeld(store=store, seat=seat):
+                self._guardian.last_act(store, seat, encode_json(self._handler.settings))
+            case m.DecisionAsked(reports=reports, history=history, question=question):
+                self._agent().decide_for_run(reports, history, question)
+            case m.StepsAsked(serial=serial):
+                self._watch.tell_steps(serial)
+            case m.StepsSeen(seen=seen):
+                self._watch.hear_steps(seen)
+            case _:
+                assert_never(event)
+
+    # --- the place of rank 0's worker: on the loop
+
+    def reserve_port(self, done: Callable[[int | ElasticError], None]) -> None:
+        """Hold a fresh port, in place of the last one, and call back with it."""
+        sidecar = self._sidecar()
+
+        def retired(error: ElasticError | None) -> None:
+            if error is None:
+                self._port.renew_later(self.call_later, done)
+            else:
+                done(error)
+
+        if sidecar is None:
+            retired(None)
+        else:
+            sidecar.retire_later(retired)
+
+    def form(self, info: RendezvousInfo, done: Callable[[Round | ElasticError], None]) -> None:
+        """Make the round of a place, hold its port if nobody else does, have its store opened, and call back."""
+
+        def make(port: int | ElasticError) -> None:
+            if isinstance(port, ElasticError):
+                done(port)
+                return
+            try:
+                round_ = self._round(info, lambda: (self._own_address(), port), WaitBudget())
+            except ElasticError as err:
+                done(err)
+                return
+            sidecar = self._sidecar()
+            if sidecar is None or round_.node_rank != 0:
+                done(round_)
+            else:
+                sidecar.host_later(round_.master_port, lambda error: done(round_ if error is None else error))
+
+        if info.master_addr and info.master_port:
+            make(0)
+        else:
+            self.reserve_port(make)
+
+    # --- and on another thread, which may block
+
+    def await_port(self, wait: WaitBudget) -> int:
+        """Hold a fresh port, in place of the last one, and return it."""
+        sidecar = self._sidecar()
+        if sidecar is not None:
+            sidecar.retire(wait)  # or a port that the user chose could not be held again
+        return self._port.renew(wait)
+
+    def resolve(self, info: RendezvousInfo | tuple[object, int, int], wait: WaitBudget) -> Round:
+        """Return the round of what a handler gave; its nodes agree on the master's address."""
+        sidecar = self._sidecar()
+        if sidecar is not None:
+            sidecar.retire(wait)
+        round_ = self._round(info, lambda: (self._own_address(), self._port.renew(wait)), wait)
+        sidecar = self._sidecar()
+        if sidecar is not None and round_.node_rank == 0:
+            sidecar.host(round_.master_port, wait)
+        return round_
+
+    def _round(
+        self,
+        info: RendezvousInfo | tuple[object, int, int],
+        choose_master: Callable[[], tuple[str, int]],
+        wait: WaitBudget,
+    ) -> Round:
+        began_s = SYSTEM_CLOCK.monotonic_s()
+        index = self._next_index
+        round_ = resolve_round(
+            info, index=index, settings=self._settings, token=index + 1, choose_master=choose_master, wait=wait
+        )
+        self._next_index = round_.index + 1
+        self._assigned(SYSTEM_CLOCK.monotonic_s() - began_s)
+        return round_
+
+    def _own_address(self) -> str:
+        """Return this node's address for the workers of a round, where its rendezvous gives none."""
+        settings = self._settings
+        # Among several nodes the others must be able to come here; on one, nobody from outside has any business here.
+        own = LOOPBACK if settings.max_nodes == 1 else socket.getfqdn()
+        return settings.master_addr or settings.local_addr or own

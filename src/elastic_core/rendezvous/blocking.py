@@ -1,0 +1,246 @@
+"""A blocking `RendezvousHandler` as a rendezvous of events: one thread makes its calls."""
+
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import assert_never
+
+from elastic_core import messages as m
+from elastic_core.clock import WaitBudget
+from elastic_core.errors import ElasticError, WaitCancelledError
+from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.rendezvous.loop import AgentSide, Outcome, Rendezvous
+from elastic_core.types import Capability, Failure, NodeReport, RoundChange, RunSteps
+
+CANCEL_GRACE_S = 0.1
+"""A cancelled call that blocks for longer is left behind: some handlers block where nobody can wake them."""
+WATCH_S = 3600.0
+"""The longest single `watch`; a new one follows at once."""
+WATCH_RETRY_S = 1.0
+
+
+class HandlerThread(Rendezvous):
+    """Joins, watches and leaves, one call at a time, in the order asked.
+
+    What a handler takes without blocking it gets at once, on the loop.
+
+    Args:
+        handler: Whose calls block.
+        agent: The agent.
+        blame: The distribution that brought the handler, and what helps if it is broken (empty: nothing to say).
+    """
+
+    def __init__(self, handler: RendezvousHandler, agent: AgentSide, *, blame: tuple[str, str] = ("", "")) -> None:
+        super().__init__(agent)
+        self.control = Capability.CONTROL in handler.capabilities
+        self.gathers = Capability.EVIDENCE in handler.capabilities
+        self.takes_requests = type(handler).request_restart is not RendezvousHandler.request_restart
+        self._handler = handler
+        self._blame = blame
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._wait: WaitBudget | None = None
+        self._busy = self._watching = self._in_trouble = False
+        handler.services = HandlerServices(agent, handler)
+
+    def post(self, request: m.RendezvousRequest) -> None:
+        """Take a request."""
+        handler = self._handler
+        match request:
+            case m.JoinRendezvous():
+                self._join()
+            case m.WatchRound(delay_s=delay_s):
+                self._watch(delay_s)
+            case m.CancelRendezvous():
+                self._cancel()
+            case m.LeaveRendezvous(close=close):
+                self._go(close=close)
+            case m.PublishDecision(decision=decision, failure=failure):
+                self._call(lambda: handler.publish(decision, failure))
+            case m.RequestRestart(reason=reason):
+                self._call(lambda: handler.request_restart(reason))
+            case m.StopRound(reason=reason, report=report):
+                self._call(lambda: handler.order_stop(reason, report))
+            case m.ReportStopped(report=report):
+                self._call(lambda: handler.report_stopped(report))
+            case m.AnswerQuestion(decision=decision, failure=failure, evidence=evidence, question=question):
+                self._call(lambda: handler.answer(decision, failure, evidence, question=question))
+            case m.AskSteps():
+                self._call(handler.ask_steps)
+            case m.ReportSteps(steps=steps):
+                self._call(lambda: handler.report_steps(steps))
+            case m.ReportFinishing():
+                self._call(handler.report_finishing)
+            case m.ReportDone():
+                self._call(handler.report_done)
+            case m.AnnounceDeparture():
+                self._call(handler.announce_departure)
+            case _:
+                assert_never(request)
+
+    def close(self) -> None:
+        """Let the thread end, whatever it does."""
+        super().close()
+        self._queue.put(None)
+
+    def _call(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as err:  # noqa: BLE001  # a plugin's code: the supervisor must go on without its word
+            self._agent.notice(f"telling the rendezvous failed: {type(err).__name__}: {err}")
+
+    def _join(self) -> None:
+        self._cancel()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="elastic-rendezvous", daemon=True)
+            self._thread.start()
+        join, wait = self._begin(), self._budget()
+        self._queue.put(lambda: self._form(join, wait))
+
+    def _watch(self, delay_s: float) -> None:
+        if self._watching:  # at most one runs
+            return
+        self._watching = True
+        wait = self._budget()
+        self._queue.put(lambda: self._look(delay_s, wait))
+
+    def _budget(self) -> WaitBudget:
+        self._wait = WaitBudget()
+        return self._wait
+
+    def _cancel(self) -> None:
+        """End what the thread blocks in."""
+        super()._cancel()
+        self._watching = False
+        if self._wait is not None:
+            self._wait.cancel()
+
+    def _go(self, *, close: bool) -> None:
+        """Close the rendezvous if asked to, release it, and say so, also when an earlier call is stuck.
+
+        Leaving itself takes as long as it takes: a seat is given back over the network.
+        """
+        self._cancel()
+        if self._thread is None:
+            self._handler.shutdown()
+            self._leave()
+            return
+        self._queue.put(lambda: self._shut_down(close))
+        self._queue.put(None)
+        self._agent.call_later(CANCEL_GRACE_S, lambda: self._leave() if self._busy else None)
+
+    def _changed(self, change: RoundChange, wait: WaitBudget) -> None:
+        if wait is self._wait:
+            self._watching = False
+        if not self._left:
+            self._agent.take(m.RoundChanged(change=change))
+
+    # --- on the thread
+
+    def _work(self) -> None:
+        while (task := self._queue.get()) is not None:
+            task()
+
+    def _form(self, join: int, wait: WaitBudget) -> None:
+        self._busy = True
+        self._handler.wait = wait
+        outcome: Outcome | m.RendezvousFailed
+        try:
+            outcome = self._agent.resolve(self._handler.next_rendezvous(), wait)
+        except WaitCancelledError:
+            return
+        except ElasticError as err:
+            outcome = err
+        except Exception as err:  # noqa: BLE001  # a plugin's code: whatever it raises must end in one clear line
+            outcome = m.RendezvousFailed(summary=self._broken(err))
+        finally:
+            self._busy = False
+        self._agent.post(lambda: self._joined(join, outcome))
+
+    def _broken(self, err: Exception) -> str:
+        distribution, hint = self._blame
+        owner = f" ({distribution})" if distribution else ""
+        text = f"{type(err).__name__}: {' '.join(str(err).split())}".removesuffix(": ")
+        summary = f"rendezvous {self._handler.get_backend()!r}{owner} raised {text}"
+        return f"{summary}. Try: {hint}" if hint else summary
+
+    def _look(self, delay_s: float, wait: WaitBudget) -> None:
+        self._handler.wait = wait
+        try:
+            if delay_s > 0:
+                wait.sleep(delay_s)
+            while (change := self._look_once(wait)) is None:
+                wait.check()
+        except WaitCancelledError:
+            return
+        self._agent.post(lambda: self._changed(change, wait))
+
+    def _look_once(self, wait: WaitBudget) -> RoundChange | None:
+        try:
+            change = self._handler.watch(WATCH_S)
+        except WaitCancelledError:
+            raise
+        except Exception as err:  # noqa: BLE001  # a plugin's code: workers go on, the trouble is reported once
+            if not self._in_trouble:
+                self._notice(f"watching the rendezvous failed, will try again: {type(err).__name__}: {err}")
+            self._in_trouble = True
+            wait.sleep(WATCH_RETRY_S)
+            return None
+        self._in_trouble = False
+        return change
+
+    def _shut_down(self, close: bool) -> None:
+        try:
+            if close:
+                self._handler.set_closed()
+            self._handler.shutdown()
+        except Exception as err:  # noqa: BLE001  # leaving must not replace the run's result; it is reported, not raised
+            self._notice(f"leaving the rendezvous failed: {type(err).__name__}: {err}")
+        finally:
+            self._agent.post(self._leave)
+
+    def _notice(self, text: str) -> None:
+        self._agent.post(lambda: self._agent.notice(text))
+
+
+class HandlerServices:
+    """An agent's services to a blocking handler: calls that become events. Threading: any."""
+
+    def __init__(self, agent: AgentSide, handler: RendezvousHandler) -> None:
+        self._agent = agent
+        self._handler = handler
+
+    def _take(self, event: m.RendezvousEvent) -> None:
+        self._agent.post(lambda: self._agent.take(event))
+
+    def reserve_port(self) -> int:
+        """Hold a fresh port for the worker of rank 0, in place of the last one, and return it."""
+        return self._agent.await_port(self._handler.wait)
+
+    def say(self, text: str) -> None:
+        """Show people one line."""
+        self._take(m.PrintLine(text=text))
+
+    def ticked_s(self) -> float:
+        """Return when the agent's loop last turned, and have it turn again."""
+        return self._agent.turned_s()
+
+    def fence(self, until_s: float) -> None:
+        """Have the guard kill the workers at this time, unless there is a later word."""
+        self._take(m.Fenced(until_s=until_s))
+
+    def set_last_act(self, store: str, seat: bytes) -> None:
+        """Leave with the guard how to give the seat back when the agent has died."""
+        self._take(m.SeatHeld(store=store, seat=seat))
+
+    def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure], *, question: str = "") -> None:
+        """Have the failure policy decide for the whole run; its answer comes through the handler's `answer`."""
+        self._take(m.DecisionAsked(reports=tuple(reports), history=tuple(history), question=question))
+
+    def tell_steps(self, serial: int) -> None:
+        """Have this node say how far its workers are."""
+        self._take(m.StepsAsked(serial=serial))
+
+    def hear_steps(self, seen: RunSteps) -> None:
+        """Have the watch over the workers know how far those of other nodes are."""
+        self._take(m.StepsSeen(seen=seen))

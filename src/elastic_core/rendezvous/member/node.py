@@ -1,0 +1,100 @@
+"""This node as the other members see it: what of its settings they compare, and where they reach it."""
+
+import os
+
+from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
+from elastic_core.rendezvous.coordinated_options import (
+    DEFAULT_CONNECT_TIMEOUT_S,
+    DEFAULT_JOIN_TIMEOUT_S,
+    DEFAULT_LEASE_TTL_S,
+)
+from elastic_core.rendezvous.identity import default_node_id
+from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member.roster import Candidate
+from elastic_core.rendezvous.member.state import Me
+from elastic_core.rendezvous.net.address import LOOPBACK, full_name, host_identity, is_loopback, route_source
+from elastic_core.rendezvous.store import CoordinationStore
+from elastic_core.types import RendezvousSettings
+
+FIRST_CALL_S = 30.0
+LAST_CALL_S = 2.0
+_OUTSIDE = "192.0.2.1"
+"""An address of nobody, for the kernel to say which way out it would take."""
+
+
+class Node:
+    """A node's settings and addresses. Threading: the driver's thread, once it runs."""
+
+    def __init__(self, store: CoordinationStore, settings: RendezvousSettings, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._on_loopback = False
+        self.agent_port = settings.agent_port
+        """Where peers' questions are answered; 0: at a free port."""
+
+    def me(self) -> Me:
+        """Return what does not change about this node."""
+        settings = self._settings
+        options = settings.options
+        last_call_s = options.get("last_call_timeout")
+        return Me(
+            node=settings.node_id or os.uname().nodename,
+            incarnation=(settings.incarnation or os.urandom(6).hex())[:12],
+            run_id=settings.run_id,
+            where=self._store.where,
+            fresh_epoch=os.urandom(6).hex(),
+            secret=os.urandom(16).hex(),
+            min_nodes=settings.min_nodes,
+            max_nodes=settings.max_nodes,
+            nproc=settings.local_world_size,
+            role=settings.role,
+            rank_hint=settings.node_rank,
+            boot=host_identity(),
+            master=settings.master_addr or "",
+            ttl_s=_seconds(options.get("lease_ttl"), DEFAULT_LEASE_TTL_S),
+            first_call_s=_seconds(last_call_s, FIRST_CALL_S),
+            last_call_s=_seconds(last_call_s, LAST_CALL_S),
+            join_timeout_s=_seconds(options.get("join_timeout"), DEFAULT_JOIN_TIMEOUT_S),
+            connect_timeout_s=_seconds(options.get("connect_timeout"), DEFAULT_CONNECT_TIMEOUT_S),
+            outage_grace_s=settings.store_outage_grace_s,
+            fail_on_loss=settings.on_store_loss == "fail",
+            hosted=self._store.hosted_by_member,
+            attempt=settings.attempt,
+            attempt_given=settings.attempt_given,
+            job=settings.job,
+            spares=settings.spares,
+            max_changes=settings.max_membership_changes,
+            fingerprint=dict(settings.fingerprint),
+            allow_mismatch=settings.allow_mismatch,
+        )
+
+    def place(self, source: str, agent_port: int) -> m.Connected:
+        """Choose the address to give to others. Called: when the store was first reached."""
+        settings = self._settings
+        address = settings.local_addr or source or LOOPBACK
+        alternative = ""
+        self._on_loopback = not settings.local_addr and is_loopback(address)
+        if self._on_loopback:
+            alternative = route_source(_OUTSIDE) or full_name(wait=WaitBudget.lasting(2.0, clock=self._clock))
+        node = settings.node_id or default_node_id(os.uname().nodename, address)
+        return m.Connected(address=address, alternative=alternative, agent_port=agent_port, node=node)
+
+    def route(self, members: tuple[Candidate, ...]) -> str:
+        """Return from where members on other hosts are reached, where this one has given a loopback address.
+
+        The way out of `place` may be another one than to them.
+        """
+        boot = host_identity() if self._on_loopback else ""
+        given = (
+            address
+            for member in members
+            if self._on_loopback and member.record.boot != boot
+            for address in (member.record.address, member.record.alternative)
+        )
+        sources = (route_source(address) for address in given if not is_loopback(address))
+        return next((source for source in sources if source and not is_loopback(source)), "")
+
+
+def _seconds(value: object, default_s: float) -> float:
+    return float(value) if isinstance(value, (int, float)) else default_s

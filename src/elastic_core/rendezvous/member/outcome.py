@@ -1,0 +1,129 @@
+"""A member's announcements as its agent gets them: its place, why there is none, and the changes of its round."""
+
+from collections import deque
+
+from elastic_core.errors import (
+    ElasticError,
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
+from elastic_core.rendezvous.member import protocol as m
+from elastic_core.types import RendezvousInfo, RosterMember, RoundChange, StopOrdered, Undecided
+
+
+class Changes:
+    """The changes of a round in order, and what is said of it when the driver has ended before its time.
+
+    Args:
+        run_id: The run.
+        where: The store, for people.
+    """
+
+    def __init__(self, run_id: str, where: str) -> None:
+        self._run_id = run_id
+        self._where = where
+        self._queue: deque[RoundChange] = deque()
+        self._ended = False
+        self._failure: Exception | None = None
+        self.awaits = False
+        """Whether the round was stopped, and what the run decides is waited for."""
+
+    def clear(self) -> None:
+        """Forget what was about the round before."""
+        self._queue.clear()
+
+    def begin(self) -> None:
+        """Begin to join."""
+        self.clear()
+        self.awaits = False
+
+    def add(self, change: RoundChange) -> None:
+        """Take a change."""
+        self._queue.append(change)
+
+    def end(self, failure: Exception | None) -> None:
+        """Take the driver's end."""
+        self._ended, self._failure = True, failure
+
+    @property
+    def ended(self) -> bool:
+        """Return whether the driver has."""
+        return self._ended
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def next(self) -> RoundChange | None:
+        """Return the next change; None: there is none yet.
+
+        Raises:
+            ElasticError: as `error` gives it: there will be none.
+        """
+        if self._queue:
+            change = self._queue.popleft()
+            self.awaits = isinstance(change, StopOrdered)
+            return change
+        if self._ended and self.awaits:
+            self.awaits = False
+            return Undecided(reason=f"this node no longer hears of run {self._run_id!r}", final=True)
+        self.check()
+        return None
+
+    def check(self) -> None:
+        """Return while the driver runs; raise what `error` gives when it has ended."""
+        if not self._ended:
+            return
+        error = self.error()
+        if error is self._failure:
+            raise error
+        raise error from self._failure
+
+    def error(self) -> ElasticError:
+        """Return why nothing more is heard."""
+        if isinstance(self._failure, ElasticError):
+            return self._failure
+        if self._failure is not None:
+            text = f"{type(self._failure).__name__}: {' '.join(str(self._failure).split())}"
+            return RendezvousStateError(f"the rendezvous on {self._where} broke: {text}")
+        return RendezvousClosedError(f"this node has left run {self._run_id!r}")
+
+
+def place_of(formed: m.Formed) -> RendezvousInfo:
+    """Return this node's place in a round."""
+    document = formed.document
+    return RendezvousInfo(
+        rank=formed.rank,
+        world_size=len(document.roster),
+        round_token=document.token,
+        nonce=document.nonce,
+        members=tuple(
+            RosterMember(node_id=entry.node, local_world_size=entry.nproc, role=entry.role, address=entry.host)
+            for entry in document.roster
+        ),
+        master_addr=document.master_addr,
+        master_port=document.master_port or None,
+        index=document.index,
+        restart_count=document.restarts,
+        membership_changes=document.changes,
+        history=formed.history,
+        at_s=formed.at_s,
+    )
+
+
+def error_of(failed: m.JoinFailed) -> RendezvousError:
+    """Return the error of a node that gets no place."""
+    match failed.kind:
+        case "timeout":
+            return RendezvousTimeoutError(failed.what, hint=failed.hint)
+        case "connection":
+            return RendezvousConnectionError(failed.what, hint=failed.hint)
+        case "not needed":
+            return RendezvousGracefulExitError(failed.what, hint=failed.hint)
+        case "closed":
+            return RendezvousClosedError(failed.what, hint=failed.hint, exit_code=failed.exit_code)
+        case _:
+            return RendezvousError(failed.what, hint=failed.hint)
