@@ -22,6 +22,7 @@ from elastic_core.launcher.store_calls import StoreMeter
 from elastic_core.metrics import api as metrics
 from elastic_core.options.settings import RunSettings
 from elastic_core.plugins import observing as plugins
+from elastic_core.plugins.missing import EVENTS_GROUP, METRICS_GROUP
 from elastic_core.plugins.observing import NamedHandler
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
@@ -46,10 +47,10 @@ class Observing(Observers):
         self._settings = settings
         self._own_process = own_process
         self._clock = clock
-        self._metrics = [plugins.choose(plugins.METRICS_GROUP, text) for text in settings.observing.metrics_handlers]
+        self._metrics = [plugins.choose(METRICS_GROUP, text) for text in settings.observing.metrics_handlers]
         in_code = [item for item in event_handlers.log_handlers.items() if item[0] not in event_handlers.BUILT_IN]
         in_code += [item for item in event_handlers.log_handlers.items() if _is_replaced(*item)]
-        self._events = plugins.choose(plugins.EVENTS_GROUP, settings.observing.event_log_handler, in_code)
+        self._events = plugins.choose(EVENTS_GROUP, settings.observing.event_log_handler, in_code)
         self._cleanup = ExitStack()
         self._lines: deque[str] = deque()
         self._notice: Callable[[str], None] = self._lines.append
@@ -82,7 +83,7 @@ class Observing(Observers):
 
     def _keep(self, choice: plugins.HandlerChoice, run_dir: RunDirectory) -> None:
         if choice.name == "jsonl" and not choice.conf:
-            what = "metrics" if choice.group == plugins.METRICS_GROUP else "events"
+            what = "metrics" if choice.group == METRICS_GROUP else "events"
             run_dir.keep(f"{what} were asked for")
             self._lines.append(f"{what} are in {str(run_dir.path / f'{what}.jsonl')!r}")
 

@@ -3,13 +3,12 @@
 import os
 import re
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from elastic_core.errors import PluginError
 from elastic_core.plugins.discovery import PluginEntry, find_entries
 from elastic_core.plugins.missing import COMMANDS_GROUP
-from elastic_core.plugins.refusal import mend, refusal
+from elastic_core.plugins.refusal import doubled, mend, refusal
 
 if TYPE_CHECKING:
     import click
@@ -44,7 +43,7 @@ class CommandPlugins:
         """
         claims = [entry for entry in self._entries if entry.name == name and self._misnamed(entry) is None]
         if len(claims) > 1:
-            raise _claimed(name, claims)
+            raise doubled(claims)
         return claims[0] if claims else None
 
     def help_line(self, name: str) -> str:
@@ -102,12 +101,6 @@ def load_command(entry: PluginEntry) -> tuple["click.Command", tuple[str, ...]]:
         found = f"the class {command.__qualname__}" if isinstance(command, type) else type(command).__name__
         raise refusal(entry, f"{entry.value} is {found}; a click.Command is needed", hint=mend(entry))
     return command, check_api_version(entry, sys.modules[entry.value.partition(":")[0].strip()])
-
-
-def _claimed(name: str, claims: Sequence[PluginEntry]) -> PluginError:
-    owners = " and ".join(entry.label for entry in claims)
-    others = " or ".join(entry.distribution for entry in claims)
-    return PluginError(f"command {name!r} comes from {owners}", hint=f"pip uninstall {others}")
 
 
 def _docstring(module: str) -> str:

@@ -12,6 +12,8 @@ FAILURE_GROUP: Final = "elastic_core.failure"
 HOOKS_GROUP: Final = "elastic_core.hooks"
 COMMANDS_GROUP: Final = "elastic_core.commands"
 OPTIONS_GROUP: Final = "elastic_core.options"
+METRICS_GROUP: Final = "elastic_core.metrics"
+EVENTS_GROUP: Final = "elastic_core.events"
 
 KINDS: Final = {
     RENDEZVOUS_GROUP: "rendezvous backend",
@@ -19,6 +21,8 @@ KINDS: Final = {
     HOOKS_GROUP: "hook",
     COMMANDS_GROUP: "command",
     OPTIONS_GROUP: "option",
+    METRICS_GROUP: "metrics handler",
+    EVENTS_GROUP: "event handler",
 }
 """What users call the plugins of each group."""
 

@@ -1,18 +1,15 @@
 """Finds and builds handlers of metrics and events by name. Loaded only where one is chosen, or all are listed."""
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from elastic_core.errors import ElasticError, PluginError
 from elastic_core.plugins.discovery import PluginEntry, find_entries
-from elastic_core.plugins.missing import nearest_name
-from elastic_core.plugins.refusal import mend, one_line
+from elastic_core.plugins.entry_import import described, import_entry
+from elastic_core.plugins.missing import EVENTS_GROUP, KINDS, METRICS_GROUP, nearest_name
+from elastic_core.plugins.refusal import mend, refusal
 from elastic_core.types import HandlerSettings, Record
 
-METRICS_GROUP: Final = "elastic_core.metrics"
-EVENTS_GROUP: Final = "elastic_core.events"
-KINDS: Final = {METRICS_GROUP: "metrics handler", EVENTS_GROUP: "event handler"}
 _NEEDED: Final = {METRICS_GROUP: "emit", EVENTS_GROUP: "handle"}
 """The method that makes an object a handler: whether it is torch's class or ours does not matter."""
 _FLAGS: Final = {METRICS_GROUP: "--metrics-handler", EVENTS_GROUP: "--event-log-handler"}
@@ -143,25 +140,22 @@ def _not_installed(group: str, name: str, entries: Sequence[PluginEntry], others
 
 
 def _import(entry: PluginEntry) -> object:
-    module, _, attributes = entry.value.partition(":")
-
-    def load() -> object:
-        target: object = importlib.import_module(module.strip())
-        for attribute in filter(None, attributes.strip().split(".")):
-            target = getattr(target, attribute)
-        return target
-
-    target = _guarded(entry, f"importing {entry.value}", load)
+    target = import_entry(entry)
     if not callable(target):
-        raise _refusal(entry, f"{entry.value} is no class, nor a function that makes a handler")
+        raise refusal(entry, f"{entry.value} is no class, nor a function that makes a handler", hint=mend(entry))
     return target
 
 
 def _made(entry: PluginEntry, target: Any, settings: HandlerSettings) -> object:  # noqa: ANN401  # anybody's
-    made = _guarded(entry, f"building {entry.value}", lambda: target(settings) if _takes_settings(target) else target())
+    try:
+        made = target(settings) if _takes_settings(target) else target()
+    except ElasticError:
+        raise
+    except (Exception, SystemExit) as err:
+        raise refusal(entry, f"building {entry.value} raised {described(err)}", hint=mend(entry)) from err
     if not callable(getattr(made, _NEEDED[entry.group], None)):
         what = f"{entry.value} made {type(made).__name__}, which has no method {_NEEDED[entry.group]!r}"
-        raise _refusal(entry, what)
+        raise refusal(entry, what, hint=mend(entry))
     return made
 
 
@@ -179,17 +173,3 @@ def _takes_settings(target: Callable[..., object]) -> bool:
     return first.kind is not inspect.Parameter.KEYWORD_ONLY and (
         first.name == "settings" or first.default is inspect.Parameter.empty
     )
-
-
-def _guarded(entry: PluginEntry, doing: str, call: Callable[[], object]) -> object:
-    try:
-        return call()
-    except ElasticError:
-        raise
-    except (Exception, SystemExit) as err:
-        told = f"{type(err).__name__}: {one_line(err)}".removesuffix(": ")
-        raise _refusal(entry, f"{doing} raised {told}") from err
-
-
-def _refusal(entry: PluginEntry, what: str) -> PluginError:
-    return PluginError(f"{KINDS[entry.group]} {entry.name!r} ({entry.label}): {what}", hint=mend(entry))

@@ -13,21 +13,21 @@ from elastic_core.clock import WaitBudget
 from elastic_core.errors import ElasticError, PluginError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.runner import NamedHook
-from elastic_core.plugins.core_name import is_built_in
 from elastic_core.plugins.discovery import PluginEntry, find_entries
 from elastic_core.plugins.loading import BASES, LoadedPlugin, base_names, build, is_store_class
 from elastic_core.plugins.missing import (
-    COMMANDS_GROUP,
+    EVENTS_GROUP,
     FAILURE_GROUP,
     HOOKS_GROUP,
     KINDS,
+    METRICS_GROUP,
     OPTIONS_GROUP,
     RENDEZVOUS_GROUP,
     nearest_name,
     not_installed,
 )
 from elastic_core.plugins.options import TORCH_RDZV_KEYS, OptionValue, resolve_options
-from elastic_core.plugins.refusal import IN_CODE, mend, refusal
+from elastic_core.plugins.refusal import IN_CODE, doubled, mend, refusal
 from elastic_core.plugins.run_options import chosen_hooks, hook_entry
 from elastic_core.rendezvous import registry as in_code
 from elastic_core.rendezvous.handler import RendezvousHandler
@@ -242,49 +242,15 @@ class PluginRegistry:
             PluginInfo(name=name, kind=KINDS[RENDEZVOUS_GROUP], distribution=IN_CODE, version="", status="loaded")
             for name in in_code.registered_names()
         ]
-        for entry in self._entries():
-            status, powers = self._status(entry, load=load)
-            infos.append(
-                PluginInfo(
-                    name=entry.name,
-                    kind=KINDS[entry.group],
-                    distribution=entry.distribution,
-                    version=entry.version,
-                    status=status,
-                    powers=powers,
-                )
-            )
-        infos += [
-            PluginInfo(
-                name=entry.name,
-                kind=KINDS[RENDEZVOUS_GROUP],
-                distribution=entry.distribution,
-                version=entry.version,
-                status="hosted: written for torchrun",
-            )
-            for entry in self._hosted()
-        ]
+        infos += [_info(entry, *self._status(entry, load=load)) for entry in self._entries()]
+        infos += [_info(entry, "hosted: written for torchrun") for entry in self._hosted()]
         from elastic_core.plugins import observing  # only for those who look
         from elastic_core.plugins.commands import CommandPlugins
 
-        infos += [
-            PluginInfo(
-                name=entry.name,
-                kind=kind,
-                distribution=entry.distribution,
-                version=entry.version,
-                status=status,
-            )
-            for kind, entry, status in (
-                *(
-                    (kind, *found)
-                    for group, kind in observing.KINDS.items()
-                    for found in observing.installed(group, load=load)
-                ),
-                *((KINDS[COMMANDS_GROUP], *found) for found in CommandPlugins().listed(load=load)),
-            )
-        ]
-        order = [*KINDS.values(), *observing.KINDS.values()]
+        for group in (METRICS_GROUP, EVENTS_GROUP):
+            infos += [_info(entry, status) for entry, status in observing.installed(group, load=load)]
+        infos += [_info(entry, status) for entry, status in CommandPlugins().listed(load=load)]
+        order = list(KINDS.values())
         return sorted(infos, key=lambda info: (order.index(info.kind), info.name))
 
     def _status(self, entry: PluginEntry, *, load: bool) -> tuple[str, tuple[str, ...]]:
@@ -330,7 +296,7 @@ class PluginRegistry:
         if any((entry.group, entry.name) == (RENDEZVOUS_GROUP, name) for entry in self._entries()):
             return None
         claims = [entry for entry in self._hosted() if entry.name == name]
-        _refuse_claims(RENDEZVOUS_GROUP, name, claims)
+        _refuse_claims(claims)
         return claims[0] if claims else None
 
     def _hosted(self) -> list[PluginEntry]:
@@ -340,7 +306,7 @@ class PluginRegistry:
 
     def _refuse_doubles(self, group: str, name: str) -> None:
         claims = [entry for entry in self._entries() if (entry.group, entry.name) == (group, name)]
-        _refuse_claims(group, name, claims)
+        _refuse_claims(claims)
 
     def _hook_entries(self) -> list[PluginEntry]:
         """Return the hooks that are on, by name, each name once."""
@@ -357,11 +323,20 @@ class PluginRegistry:
         return lines
 
 
-def _refuse_claims(group: str, name: str, claims: Sequence[PluginEntry]) -> None:
+def _info(entry: PluginEntry, status: str, powers: tuple[str, ...] = ()) -> PluginInfo:
+    return PluginInfo(
+        name=entry.name,
+        kind=KINDS[entry.group],
+        distribution=entry.distribution,
+        version=entry.version,
+        status=status,
+        powers=powers,
+    )
+
+
+def _refuse_claims(claims: Sequence[PluginEntry]) -> None:
     if len(claims) > 1:
-        owners = " and ".join(entry.label for entry in claims)
-        others = " or ".join(entry.distribution for entry in claims if not is_built_in(entry))
-        raise PluginError(f"{KINDS[group]} {name!r} comes from {owners}", hint=f"pip uninstall {others}")
+        raise doubled(claims)
 
 
 def _heavy() -> frozenset[str]:
