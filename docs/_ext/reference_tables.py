@@ -83,8 +83,8 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "ELASTIC_HEALTH_CHECK_HOST": "address to listen on for them; default `127.0.0.1`",
     "TORCHELASTIC_ENABLE_FILE_TIMER": "`1`: the agent ends workers whose [timers](timers.md) run down",
     "TORCHELASTIC_TIMER_FILE": "where to make the pipe by which workers set them; default: in the run directory",
-    "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "seconds in uninterruptible sleep after which a worker is a failure; "
-    "default: never",
+    "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "seconds in uninterruptible sleep after which a worker is a failure "
+    "(`--uninterruptible-timeout` of `elastic-hangs`); default: never",
     "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT": "seconds that a node whose workers are done waits for the others', with a "
     "handler that was written for torch; default 300",
     "TORCH_ELASTIC_WORKER_IDENTICAL": "`1`: subclasses of `SimpleElasticAgent` take all nodes to be alike",

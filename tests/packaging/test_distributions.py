@@ -106,7 +106,14 @@ def test_the_torchrun_extra_brings_our_plugins_and_a_local_job_runs(dist, tmp_pa
     fresh = Environment(tmp_path / "venv")
     fresh.install("--find-links", dist, "elastic-core[torchrun]")
     installed = sorted(path.name for path in fresh.site.glob("elastic_*.dist-info"))
-    names = ("elastic_core", "elastic_numa", "elastic_rdzv_redis", "elastic_rdzv_static", "elastic_torchrun")
+    names = (
+        "elastic_core",
+        "elastic_hangs",
+        "elastic_numa",
+        "elastic_rdzv_redis",
+        "elastic_rdzv_static",
+        "elastic_torchrun",
+    )
     assert installed == [f"{name}-{version()}.dist-info" for name in names]
     assert "elastic" not in fresh.pip("check").stdout
     code, out, err = fresh.run("plugins", cwd=tmp_path)
@@ -204,6 +211,7 @@ def test_the_core_can_be_published_under_another_name(tmp_path):
     fresh.install("--find-links", tmp_path / "dist", "acme-elastic[torchrun]")
     assert sorted(path.name.split("-")[0] for path in fresh.site.glob("*elastic*.dist-info")) == [
         "acme_elastic",
+        "elastic_hangs",
         "elastic_numa",
         "elastic_rdzv_redis",
         "elastic_rdzv_static",

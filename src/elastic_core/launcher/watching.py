@@ -1,4 +1,4 @@
-"""All that watches over a run's workers, besides their ends: hangs, uninterruptible sleep, timers."""
+"""All that watches over a run's workers, besides their ends: hangs, timers."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,7 +9,6 @@ from elastic_core.launcher.hang_watching import HangWatching
 from elastic_core.launcher.observers import Observers
 from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.launcher.reporter import RunReporter
-from elastic_core.launcher.sleep_watching import SleepWatching
 from elastic_core.launcher.timer_watching import TimerWatching
 from elastic_core.messages import RendezvousRequest
 from elastic_core.options.settings import RunSettings
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Watching:
-    """The three watches; each does nothing where it was not asked for.
+    """The two watches; each does nothing where it was not asked for.
 
     Args:
         settings: The run's.
@@ -55,7 +54,6 @@ class Watching:
         self.hangs = HangWatching(
             settings, reactor=reactor, run_dir=run_dir, reporter=reporter, on_hang=on_hang, peers=peers
         )
-        self.sleeps = SleepWatching(settings, reactor=reactor, reporter=reporter, on_hang=on_hang)
         self.timers = TimerWatching(
             settings,
             reactor=reactor,
@@ -69,16 +67,15 @@ class Watching:
 
     def over(self, workers: Workers) -> Workers:
         """Return the workers as the agent is to have them."""
-        return self.timers.over(self.sleeps.over(self.hangs.over(workers)))
+        return self.timers.over(self.hangs.over(workers))
 
     def begin_round(self, paths: dict[int, WorkerPaths], round_: Round) -> dict[int, WorkerPaths]:
         """Take the round whose workers are about to be started; return their files, with those of the watches."""
-        self.sleeps.begin_round(round_)
         return self.timers.with_files(self.hangs.with_files(paths, round_), round_)
 
     def ended(self, local_rank: int) -> None:
         """Take a worker's end."""
-        for watch in (self.hangs, self.sleeps, self.timers):
+        for watch in (self.hangs, self.timers):
             watch.ended(local_rank)
 
     def helpers(self) -> frozenset[int]:
@@ -87,5 +84,5 @@ class Watching:
 
     def close(self) -> None:
         """Give everything back."""
-        for watch in (self.timers, self.sleeps, self.hangs):
+        for watch in (self.timers, self.hangs):
             watch.close()

@@ -9,6 +9,7 @@ from elastic_core.options.draft import Draft
 from elastic_core.options.option import OptionRow
 from elastic_core.options.table import BY_DEST, OPTIONS
 from elastic_core.options.values import finite, integer, one_of, seconds
+from elastic_core.options.watch_options import UNINTERRUPTIBLE_VARIABLE, uninterruptible_s
 from elastic_core.plugins.missing import known_options, option_not_installed
 from elastic_core.plugins.options import OptionValue
 from elastic_core.plugins.run_options import HookOption, installed_options
@@ -16,12 +17,16 @@ from elastic_core.plugins.run_options import HookOption, installed_options
 _PREFIX: Final = "PET_"
 _OURS: Final = frozenset(row.env for row in OPTIONS if row.env is not None)
 _LEAST: Final = -(1 << 63)
+_UNINTERRUPTIBLE: Final = "uninterruptible_timeout"
+"""The option that torch's variable stands for."""
 _OF_TORCHRUN: Final = frozenset({"numa-binding"})
 """Those of torchrun's options that come with a distribution of ours beside the core."""
 
 
-def hook_row(dest: str) -> OptionRow | None:
+def hook_row(dest: str, *, typed: str = "") -> OptionRow | None:
     """Return the row of an option that a hook brings; None: no hook that is installed has it.
+
+    `typed` is what asked for it; empty: the option's own name.
 
     Raises:
         PluginError: it comes with a distribution that is not installed, or what declares it is broken.
@@ -31,7 +36,7 @@ def hook_row(dest: str) -> OptionRow | None:
     if found is not None:
         return row_of(found)
     if flag in known_options():
-        raise option_not_installed(flag)
+        raise option_not_installed(flag, typed)
     return None
 
 
@@ -95,6 +100,11 @@ def take_hook_options(draft: Draft, given: Given) -> None:
         if value is not False:
             values[dest] = value
             draft.mark(dest, choices.origin(dest))
+    limit = draft.environ.get(UNINTERRUPTIBLE_VARIABLE)
+    if limit and (limit_s := uninterruptible_s(limit)) and _UNINTERRUPTIBLE not in values:
+        hook_row(_UNINTERRUPTIBLE, typed=UNINTERRUPTIBLE_VARIABLE)
+        values[_UNINTERRUPTIBLE] = limit_s
+        draft.mark(_UNINTERRUPTIBLE, f"env {UNINTERRUPTIBLE_VARIABLE}")
     draft.set("hook_options", values, "derived: options that hooks bring")
 
 

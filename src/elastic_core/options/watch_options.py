@@ -16,8 +16,6 @@ class WatchSettings(Record, frozen=True, kw_only=True):
     """How long workers may give no sign of life; 0: for ever."""
     startup_timeout_s: float = 0.0
     """How long they may take to the first one; 0: for ever."""
-    uninterruptible_timeout_s: float = 0.0
-    """How long a worker may be in uninterruptible sleep; 0: for ever."""
     file_timer: bool = False
     """Whether workers may set timers through a pipe."""
     timer_file: str = ""
@@ -66,7 +64,7 @@ def take_hangs(draft: Draft) -> None:
 
 
 def take_probes(draft: Draft) -> None:
-    """Settle the health check's port, how long a worker may be in uninterruptible sleep, and the pipe of timers.
+    """Settle the health check's port, and the pipe of timers.
 
     Raises:
         ConfigError: a variable is malformed.
@@ -74,9 +72,6 @@ def take_probes(draft: Draft) -> None:
     port = draft.environ.get(HEALTH_PORT_VARIABLE)
     if port:
         draft.set("watch.health_check_port", _port(port), f"env {HEALTH_PORT_VARIABLE}")
-    limit = draft.environ.get(UNINTERRUPTIBLE_VARIABLE)
-    if limit:
-        draft.set("watch.uninterruptible_timeout_s", _seconds(limit), f"env {UNINTERRUPTIBLE_VARIABLE}")
     timers = draft.environ.get(TIMER_VARIABLE)
     if timers:
         draft.set("watch.file_timer", _switch(timers), f"env {TIMER_VARIABLE}")
@@ -90,7 +85,12 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
+def uninterruptible_s(text: str) -> float:
+    """Return how long a worker may be in uninterruptible sleep; 0: for ever.
+
+    Raises:
+        ConfigError: torch's variable has no such number.
+    """
     try:
         value = float(text)
     except ValueError:

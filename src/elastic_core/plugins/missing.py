@@ -37,7 +37,7 @@ _KNOWN: Final = {
     },
     FAILURE_GROUP: {"intensity": "{core}", "rules": "elastic-policy-rules"},
     HOOKS_GROUP: {},
-    OPTIONS_GROUP: {"numa-binding": "elastic-numa"},
+    OPTIONS_GROUP: {"numa-binding": "elastic-numa", "uninterruptible-timeout": "elastic-hangs"},
     COMMANDS_GROUP: {
         "status": "elastic-ops",
         "incidents": "elastic-ops",
@@ -87,10 +87,13 @@ def known_options() -> Collection[str]:
     return _KNOWN[OPTIONS_GROUP]
 
 
-def option_not_installed(flag: str) -> PluginError:
-    """Return the error for one of `known_options` whose distribution is not installed."""
+def option_not_installed(flag: str, typed: str = "") -> PluginError:
+    """Return the error for one of `known_options` whose distribution is not installed.
+
+    `typed` is what asked for it, a variable say; empty: the flag itself.
+    """
     distribution = _KNOWN[OPTIONS_GROUP][flag]
-    return PluginError(f"--{flag} comes with {distribution}", hint=f"pip install {distribution}")
+    return PluginError(f"{typed or f'--{flag}'} comes with {distribution}", hint=f"pip install {distribution}")
 
 
 def nearest_name(name: str, names: Sequence[str]) -> str | None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from elastic_core.errors import ElasticError, PluginError
 from elastic_core.plugins.discovery import PluginEntry, find_entries
 from elastic_core.plugins.entry_import import import_entry
-from elastic_core.plugins.missing import OPTIONS_GROUP
+from elastic_core.plugins.missing import OPTIONS_GROUP, known_options, option_not_installed
 from elastic_core.plugins.options import OptionValue
 from elastic_core.plugins.refusal import mend, refusal
 from elastic_core.types import Record, RunOption
@@ -116,6 +116,8 @@ def chosen_hooks(options: Mapping[str, OptionValue]) -> list[ChosenHook]:
     found: dict[str, ChosenHook] = {}
     for name, value in options.items():
         given = installed_options().load(name.replace("_", "-"))
+        if given is None and name.replace("_", "-") in known_options():
+            raise option_not_installed(name.replace("_", "-"))
         if given is not None:
             hook = hook_entry(given.entry)
             earlier = found.get(hook.value, ChosenHook(entry=hook, values={}))

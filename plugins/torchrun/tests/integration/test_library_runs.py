@@ -12,7 +12,6 @@ import function_samples as functions
 import pytest
 
 from elastic_core.agent import health_check_server
-from elastic_core.agent.watch import sleep_watch
 from elastic_core.compat.elastic.agent.server import WorkerSpec, WorkerState
 from elastic_core.compat.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from elastic_core.compat.elastic.multiprocessing import DefaultLogsSpecs, Std
@@ -25,6 +24,7 @@ from elastic_core.rendezvous import registry
 from elastic_core.rendezvous.local import LocalRendezvous
 from elastic_core.types import HookSettings, Refuse, RendezvousSettings
 from elastic_core.workers.errors import ChildFailedError
+from elastic_hangs import sleep_hook
 from patience import patience
 from redis_servers import RedisServer, free_port
 from support import processes_with, wait_for
@@ -273,8 +273,8 @@ class TestAgent:
         assert results.return_values == {0: 2, 1: 2}
 
     def test_a_worker_stuck_in_the_kernel_ends_the_run_without_a_restart(self, monkeypatch, tmp_path):
-        monkeypatch.setattr(sleep_watch, "sleep_serial", lambda pid, proc="/proc": 7)
-        monkeypatch.setattr(sleep_watch, "sleep_place", lambda pid, proc="/proc": "nfs_wait")
+        monkeypatch.setattr(sleep_hook, "sleep_serial", lambda pid, proc="/proc": 7)
+        monkeypatch.setattr(sleep_hook, "sleep_place", lambda pid, proc="/proc": "nfs_wait")
         spec = WorkerSpec(role="t", local_world_size=1, entrypoint="sleep", args=("60",), max_restarts=3)
         result = LocalElasticAgent(spec, uninterruptible_state_timeout=0.3, shutdown_timeout=1).run()
         assert result.is_failed()

@@ -1,1 +1,1 @@
-"""Watches over running workers: hangs, uninterruptible sleep, timers; and the stacks that they take."""
+"""Watches over running workers: hangs, timers; and the stacks that they take."""

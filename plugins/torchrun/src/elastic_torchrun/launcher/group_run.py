@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -20,6 +20,8 @@ from elastic_torchrun.launcher.run_settings import brings_logs, settings_of_spec
 
 MOST_NODES = 1 << 16
 """Stands for the number of nodes where a handler does not tell it: then its rounds are right as they are."""
+
+_UNINTERRUPTIBLE: Final = "uninterruptible_timeout"
 
 
 def run_group(
@@ -48,8 +50,9 @@ def run_group(
         stops=replace(settings.stops, shutdown_timeout_s=float(shutdown_timeout_s)),
     )
     if uninterruptible_timeout_s is not None:
-        limit_s = max(0.0, uninterruptible_timeout_s)
-        settings = replace(settings, watch=replace(settings.watch, uninterruptible_timeout_s=limit_s))
+        options = {name: value for name, value in settings.hook_options.items() if name != _UNINTERRUPTIBLE}
+        own = {_UNINTERRUPTIBLE: uninterruptible_timeout_s} if uninterruptible_timeout_s > 0 else {}
+        settings = replace(settings, hook_options={**options, **own})
     handler = spec.rdzv_handler
     brought = Brought(
         rendezvous=None if handler is None else partial(_handler, handler, barrier_s=exit_barrier_timeout_s),
