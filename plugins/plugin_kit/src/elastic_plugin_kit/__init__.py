@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from elastic_plugin_kit.fake_run import FakeRun
 from elastic_plugin_kit.manual_clock import ManualClock
 from elastic_plugin_kit.memory_server import Fault, MemoryServer
 from elastic_plugin_kit.memory_store import MemoryStore
@@ -23,6 +24,7 @@ __all__ = [
     "CommandConformance",
     "CoordinationStoreConformance",
     "FailureHandlerConformance",
+    "FakeRun",
     "Fault",
     "ManualClock",
     "MemoryServer",

@@ -199,7 +199,7 @@ class MisspellsAMoment(Listener):
 
 @broken(HOOKS, "every_moment_is_taken", "answers_are_what_the_moment_allows", "every_moment_is_quick",
         "fields_of_later_versions_do_no_harm", "nothing_heavy_is_imported_on_the_way",
-        "two_hooks_of_one_process_are_apart")  # fmt: skip
+        "its_own_calls_are_taken", "two_hooks_of_one_process_are_apart")  # fmt: skip
 class TakesEveryRankForANumber(Listener):
     def on_failure(self, event):
         return f"{event.failure.global_rank:d}" and None
@@ -245,6 +245,14 @@ class PutsAWordBefore(Listener):
 
     def on_workers_starting(self, event):
         return Launches(workers={0: LaunchChange(command="numactl")})
+
+
+@broken(HOOKS, "its_own_calls_are_taken")
+class FailsLater(Listener):
+    powers = frozenset({Power.RUN})
+
+    def on_agent_started(self, event):
+        self.run.call_later(30.0, lambda: 1 / 0)
 
 
 @broken(HOOKS, "the_powers_are_stated_well")

@@ -31,6 +31,7 @@ from elastic_core.api import (
 )
 from elastic_plugin_kit.conformance.kit import Kit, Started, check_api_version, check_options
 from elastic_plugin_kit.conformance.kit_process import check_imports, no_heavy_imports
+from elastic_plugin_kit.fake_run import FakeRun
 from elastic_plugin_kit.samples import sample_moments
 
 MakeHook = Callable[[str], AgentHook]
@@ -155,6 +156,14 @@ class AgentHookConformance(Kit):
             if isinstance(answer, Launches):
                 _check_launches(answer, moment)
 
+    def test_its_own_calls_are_taken(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
+        """What it has the run's handle call later raises as little as a moment, in the minute after each of them."""
+        for moment in moments:
+            _tell(hook, moment)
+            run = getattr(hook, "run", None)
+            if isinstance(run, FakeRun):
+                run.pass_time(60.0)
+
     def test_fields_of_later_versions_do_no_harm(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
         """Records gain fields; the moment is taken all the same."""
         for moment in moments:
@@ -172,6 +181,8 @@ class AgentHookConformance(Kit):
 
 
 def _tell(hook: AgentHook, moment: Moment, method: str = "") -> object:
+    if Power.RUN in type(hook).powers and not hasattr(hook, "run"):
+        hook.run = FakeRun()
     return getattr(hook, method or METHODS[type(moment)])(moment)
 
 

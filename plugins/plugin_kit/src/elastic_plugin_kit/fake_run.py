@@ -1,0 +1,87 @@
+"""A run's handle for tests of hooks: it keeps what it was asked, and makes calls when time is said to pass."""
+
+from collections.abc import Callable, Mapping
+
+from elastic_core.api import FailureReport, RunningWorker, WorkerStack
+
+FieldValue = str | int | float | bool | None
+"""What a hook may publish."""
+
+
+class FakeTimer:
+    """A call that is due at a time of the fake run's."""
+
+    def __init__(self, at_s: float, call: Callable[[], None]) -> None:
+        self.at_s = at_s
+        self.call = call
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Forget it."""
+        self.cancelled = True
+
+
+class FakeRun:
+    """A `RunHandle`: set it as `run` of a hook with `Power.RUN`.
+
+    Args:
+        workers: Those that run; replace `running` to have others.
+    """
+
+    def __init__(self, workers: tuple[RunningWorker, ...] = ()) -> None:
+        self.running = workers
+        self.now_s = 0.0
+        self.reports: list[FailureReport] = []
+        self.restarts: list[str] = []
+        """The reasons."""
+        self.drains: list[tuple[str, float | None]] = []
+        """Reasons and grace periods."""
+        self.notices: list[str] = []
+        self.fields: dict[str, FieldValue] = {}
+        self.timers: list[FakeTimer] = []
+        self.stacks_taken: dict[int, WorkerStack] = {}
+        """What a question for stacks is answered with."""
+
+    def workers(self) -> tuple[RunningWorker, ...]:
+        """Return those that run."""
+        return self.running
+
+    def report(self, report: FailureReport) -> None:
+        """Keep a report."""
+        self.reports.append(report)
+
+    def ask_restart(self, reason: str) -> None:
+        """Keep a reason."""
+        self.restarts.append(reason)
+
+    def ask_drain(self, reason: str, *, grace_s: float | None = None) -> None:
+        """Keep a reason."""
+        self.drains.append((reason, grace_s))
+
+    def notice(self, text: str) -> None:
+        """Keep a line."""
+        self.notices.append(text)
+
+    def publish(self, fields: Mapping[str, FieldValue]) -> None:
+        """Keep fields, in place of those before."""
+        self.fields = dict(fields)
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> FakeTimer:
+        """Keep a call for `pass_time`."""
+        timer = FakeTimer(self.now_s + max(0.0, delay_s), call)
+        self.timers.append(timer)
+        return timer
+
+    def stacks(self, on_taken: Callable[[Mapping[int, WorkerStack]], None]) -> None:
+        """Answer, at the next `pass_time`."""
+        self.call_later(0.0, lambda: on_taken(self.stacks_taken))
+
+    def pass_time(self, seconds: float) -> None:
+        """Make the calls that are due within so many seconds, in order, each at its time."""
+        end_s = self.now_s + seconds
+        while due := [timer for timer in self.timers if timer.at_s <= end_s and not timer.cancelled]:
+            timer = min(due, key=lambda each: each.at_s)
+            self.timers.remove(timer)
+            self.now_s = max(self.now_s, timer.at_s)
+            timer.call()
+        self.now_s = end_s
