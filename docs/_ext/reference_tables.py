@@ -16,7 +16,7 @@ from elastic_core.api import AgentHook
 from elastic_core.control_plane.builtin import BUILT_IN
 from elastic_core.hooks.runner import METHODS
 from elastic_core.launcher.control_handlers import AGENT_HANDLERS, AgentHandlers
-from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_environment
+from elastic_core.launcher.plan import Attempt, worker_environment
 from elastic_core.metrics.table import FAMILIES
 from elastic_core.options.hook_options import all_rows
 from elastic_core.options.settings import Entrypoint, RunSettings
@@ -26,6 +26,7 @@ from elastic_core.plugins.loading import BASES
 from elastic_core.plugins.missing import KINDS
 from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS
 from elastic_core.types import FailureClass, OptionSpec, RendezvousSettings, Round
+from elastic_core.workers.spec import WorkerPaths
 from elastic_policy_rules import schema
 from elastic_policy_rules.values import CLASS_NAMES
 from elastic_rdzv_etcd.store import EtcdStore

@@ -21,7 +21,7 @@ from support import processes_with, wait_for
 AGENT = """
 import os, subprocess, sys
 from elastic_core.agent.guard.guardian import Guardian
-from elastic_core.agent.subreaper import become_subreaper
+from elastic_core.workers.sweep import become_subreaper
 from elastic_core.reactor import Reactor
 
 incarnation, mode, *workers = sys.argv[1:]

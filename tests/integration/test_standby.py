@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from elastic_core.reactor import Reactor
+from elastic_core.workers.environment import ROUND_VARIABLES
 from elastic_core.workers.spec import WorkerLaunch
-from elastic_core.workers.standby_pool import MAX_DEATHS, ROUND_VARIABLES, StandbyPool
+from elastic_core.workers.standby_pool import MAX_DEATHS, StandbyPool
 from patience import Deadline, patience
 from support import processes_with, wait_for
 

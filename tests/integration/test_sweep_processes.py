@@ -139,7 +139,7 @@ def test_a_signal_that_we_may_not_send_is_passed_over(family, incarnation, monke
 
 AGENT = """
 import os, signal, subprocess, sys, time
-from elastic_core.agent.subreaper import become_subreaper, stop_being_subreaper
+from elastic_core.workers.sweep import become_subreaper, stop_being_subreaper
 from elastic_core.workers import sweep
 
 own = os.getpid()
@@ -176,7 +176,7 @@ def test_a_subreaper_inherits_finds_and_reaps_orphans(tmp_path):
 
 HOOKS = """
 import os, subprocess, sys, threading
-from elastic_core.agent.subreaper import become_subreaper
+from elastic_core.workers.sweep import become_subreaper
 from elastic_core.workers import procfs, sweep
 
 assert become_subreaper()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.workers.output.line_filter import LineFilter
+from elastic_core.workers.output.lines import LineFilter
 from elastic_core.workers.output.log_file import LogFile
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.plan import Attempt, WorkerPaths, worker_environment
+from elastic_core.launcher.plan import Attempt, worker_environment
 from elastic_core.options.devices import Node
 from elastic_core.options.resolve import resolve
 from elastic_core.options.settings import Entrypoint, RunSettings
@@ -14,7 +14,8 @@ from elastic_core.options.worker_options import WorkerSettings
 from elastic_core.types import RendezvousSettings, Round
 from elastic_core.worker import standby
 from elastic_core.workers import standby_pool
-from elastic_core.workers.standby_pool import ROUND_VARIABLES
+from elastic_core.workers.environment import ROUND_VARIABLES
+from elastic_core.workers.spec import WorkerPaths
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from pathlib import Path
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import BackendUnavailableError
 from elastic_core.reactor import Reactor
+from elastic_core.workers.environment import without_agents_own
 
 OPEN_LIMIT_S = 300.0
 """How long the store may take to listen: importing torch from a cold network disk takes minutes."""
 
-_WORKERS_OWN = ("ELASTIC_WORKER_HOOKS", "ELASTIC_KEEP")
 _START_LIMIT = 3
 _START_WINDOW_S = 60.0
 _CHUNK_BYTES = 65536
@@ -276,7 +276,7 @@ class StoreSidecar:
 
         Whoever signals the agent's whole group or cgroup means the workers, which may use the store until they end.
         """
-        environment = {name: value for name, value in os.environ.items() if name not in _WORKERS_OWN}
+        environment = without_agents_own(os.environ)
         # It has no business on any device, so that no device's extension of torch needs to be loaded.
         environment |= {
             "ELASTIC_INCARNATION": self._incarnation,

@@ -23,7 +23,6 @@ from elastic_core.failure.incident import (
     to_failure,
 )
 from elastic_core.failure.report import NO_ID, render, render_attempt, render_elsewhere
-from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.launcher.reported import Reported
 from elastic_core.options.settings import RunSettings
 from elastic_core.reports import FailureReport
@@ -44,6 +43,7 @@ from elastic_core.types import (
 )
 from elastic_core.workers.errors.reader import read_error
 from elastic_core.workers.output.disk import Disk, Lane
+from elastic_core.workers.spec import WorkerPaths
 
 STDERR_TAIL_BYTES = 16_384
 LOG_TAIL_BYTES = 4_096

@@ -15,7 +15,6 @@ from elastic_core.agent.loop import Agent
 from elastic_core.agent.machine.journal import Journal
 from elastic_core.agent.machine.states import Ending
 from elastic_core.agent.parts import AgentOptions, AgentResult
-from elastic_core.agent.subreaper import become_subreaper
 from elastic_core.errors import ElasticError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
@@ -29,7 +28,7 @@ from elastic_core.launcher.health import HealthChecking, LoopPulse
 from elastic_core.launcher.hook_actions import HookActions
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.observers import choose_observers
-from elastic_core.launcher.plan import Attempt, WorkerPaths, hook_settings, worker_plan
+from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
 from elastic_core.launcher.reporter import RunReporter
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.launcher.watching import Watching
@@ -50,8 +49,8 @@ from elastic_core.types import (
 from elastic_core.workers.group import WorkerGroup
 from elastic_core.workers.output.console import Console
 from elastic_core.workers.output.disk import END_S, Disk
-from elastic_core.workers.spec import WorkerLaunch
-from elastic_core.workers.sweep import has_strangers
+from elastic_core.workers.spec import WorkerLaunch, WorkerPaths
+from elastic_core.workers.sweep import become_subreaper, has_strangers
 
 if TYPE_CHECKING:
     from elastic_core.agent.sidecar import StoreSidecar

@@ -6,24 +6,10 @@ from collections.abc import Mapping
 from elastic_core.errors import ConfigError
 from elastic_core.options.settings import RunSettings
 from elastic_core.types import HookSettings, LaunchChange, Record, Round
-from elastic_core.workers.spec import StreamPlan, WorkerLaunch
+from elastic_core.workers.environment import Place, place_variables, without_agents_own
+from elastic_core.workers.spec import WorkerLaunch, WorkerPaths
 
 MACRO = "${local_rank}"
-
-
-class WorkerPaths(Record, frozen=True, kw_only=True):
-    """The files of one worker in one round."""
-
-    error_file: str
-    fault_file: str
-    beat_file: str = ""
-    """What it beats into; empty: it is not asked to."""
-    control_socket: str = ""
-    """Where its control plane may listen; empty: nowhere."""
-    timer_file: str = ""
-    """The pipe to which it may write timers; empty: as inherited."""
-    stdout: StreamPlan = StreamPlan()
-    stderr: StreamPlan = StreamPlan()
 
 
 class Attempt(Record, frozen=True, kw_only=True):
@@ -93,46 +79,30 @@ def worker_environment(
     settings: RunSettings, attempt: Attempt, local_rank: int, paths: WorkerPaths, base: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the environment of one worker: what torch 2.13's elastic agent sets, and ours."""
-    round_ = attempt.round
     env = {**base, **attempt.change(local_rank).environment}
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if settings.workers.omp_threads is not None:
         env["OMP_NUM_THREADS"] = str(settings.workers.omp_threads)
     env |= _devices(settings, local_rank, base)
-    env |= {
-        "LOCAL_RANK": "0" if settings.workers.virtual_local_rank else str(local_rank),
-        "RANK": str(round_.global_rank(local_rank)),
-        "GROUP_RANK": str(round_.node_rank),
-        "ROLE_RANK": str(round_.role_base_rank + local_rank),
-        "ROLE_NAME": round_.role,
-        "LOCAL_WORLD_SIZE": str(round_.local_world_size),
-        "WORLD_SIZE": str(round_.world_size),
-        "GROUP_WORLD_SIZE": str(round_.node_count),
-        "ROLE_WORLD_SIZE": str(round_.role_world_size),
-        "MASTER_ADDR": round_.master_addr,
-        "MASTER_PORT": str(round_.master_port),
-        "TORCHELASTIC_RESTART_COUNT": str(attempt.restart_count),
-        "TORCHELASTIC_MAX_RESTARTS": str(settings.restarts.max_restarts),
-        "TORCHELASTIC_RUN_ID": settings.nodes.run_id,
-        "TORCHELASTIC_USE_AGENT_STORE": str(attempt.use_agent_store),
-        "TORCHELASTIC_ERROR_FILE": paths.error_file,
-        "ELASTIC_ROUND": str(round_.index),
-        "ELASTIC_MEMBERSHIP_CHANGES": str(attempt.membership_changes),
-        "ELASTIC_NODE_ID": attempt.node_id,
-        "ELASTIC_INCARNATION": attempt.incarnation,
-    }
-    env.pop("ELASTIC_WORKER_HOOKS", None)
-    env.pop("ELASTIC_FAULT_FILE", None)
-    env.pop("ELASTIC_BEAT_FILE", None)
-    env.pop("ELASTIC_KEEP", None)  # for what a worker starts: ours would make all that it starts stay
-    if paths.beat_file:
-        env["ELASTIC_BEAT_FILE"] = paths.beat_file
+    place = Place(
+        run_id=settings.nodes.run_id,
+        node_id=attempt.node_id,
+        incarnation=attempt.incarnation,
+        max_restarts=settings.restarts.max_restarts,
+        round=attempt.round,
+        local_rank=local_rank,
+        restart_count=attempt.restart_count,
+        membership_changes=attempt.membership_changes,
+        use_agent_store=attempt.use_agent_store,
+        virtual_local_rank=settings.workers.virtual_local_rank,
+        files=paths,
+        hooks=settings.workers.worker_hooks and settings.entrypoint.python,
+    )
+    env = without_agents_own(env) | place_variables(place)
     if paths.timer_file:
         env["TORCHELASTIC_TIMER_FILE"] = paths.timer_file
     if paths.control_socket:
         env.setdefault("TORCH_WORKER_SERVER_SOCKET", paths.control_socket)  # a user's own choice stands
-    if settings.workers.worker_hooks and settings.entrypoint.python:
-        env |= {"ELASTIC_WORKER_HOOKS": "1", "ELASTIC_FAULT_FILE": paths.fault_file}
     return env
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.options.settings import RunSettings
 from elastic_core.reports import FailureReport
 from elastic_core.types import (
@@ -18,6 +17,7 @@ from elastic_core.types import (
     Stop,
     WorkerExit,
 )
+from elastic_core.workers.spec import WorkerPaths
 
 if TYPE_CHECKING:
     from elastic_core.agent.watch.hang_report import HangReport

@@ -11,12 +11,11 @@ from msgspec.structs import replace
 from elastic_core.agent.parts import Workers
 from elastic_core.errors import ConfigError
 from elastic_core.launcher.observers import Observers
-from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.launcher.reporter import RunReporter
 from elastic_core.options.settings import RunSettings
 from elastic_core.reactor import Reactor
 from elastic_core.types import Failure, Round
-from elastic_core.workers.spec import WorkerLaunch
+from elastic_core.workers.spec import WorkerLaunch, WorkerPaths
 
 if TYPE_CHECKING:
     from elastic_core.agent.watch.hang_report import HangReport

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from elastic_core.agent.parts import Workers
 from elastic_core.launcher.hang_watching import HangWatching
 from elastic_core.launcher.observers import Observers
-from elastic_core.launcher.plan import WorkerPaths
 from elastic_core.launcher.reporter import RunReporter
 from elastic_core.launcher.timer_watching import TimerWatching
 from elastic_core.messages import RendezvousRequest
 from elastic_core.options.settings import RunSettings
 from elastic_core.reactor import Reactor
 from elastic_core.types import Failure, Round
+from elastic_core.workers.spec import WorkerPaths
 
 if TYPE_CHECKING:
     from elastic_core.agent.watch.stack_collector import StackFile

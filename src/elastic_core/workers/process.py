@@ -13,7 +13,7 @@ from elastic_core.errors import WorkerError
 from elastic_core.reactor import Reactor
 from elastic_core.workers.affinity import bound_to
 from elastic_core.workers.output.disk import Disk, Lane
-from elastic_core.workers.output.line_filter import LineFilter
+from elastic_core.workers.output.lines import LineFilter
 from elastic_core.workers.output.log_file import LogFile, QueuedLog
 from elastic_core.workers.output.sink import Sink
 from elastic_core.workers.output.tee import Tee, open_pipe

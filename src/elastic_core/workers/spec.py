@@ -47,3 +47,18 @@ class WorkerLaunch(Record, frozen=True, kw_only=True):
     function: FunctionCall | None = None
     cpus: frozenset[int] | None = None
     """The processors that it may run on; None: as inherited."""
+
+
+class WorkerPaths(Record, frozen=True, kw_only=True):
+    """The files of one worker in one round."""
+
+    error_file: str
+    fault_file: str
+    beat_file: str = ""
+    """What it beats into; empty: it is not asked to."""
+    control_socket: str = ""
+    """Where its control plane may listen; empty: nowhere."""
+    timer_file: str = ""
+    """The pipe to which it may write timers; empty: as inherited."""
+    stdout: StreamPlan = StreamPlan()
+    stderr: StreamPlan = StreamPlan()

@@ -12,6 +12,7 @@ from pathlib import Path
 from elastic_core.errors import is_momentary
 from elastic_core.reactor import Reactor, Timer
 from elastic_core.workers.affinity import bound_to
+from elastic_core.workers.environment import ROUND_VARIABLES
 from elastic_core.workers.spec import WorkerLaunch
 
 START_DELAY_S = 1.0
@@ -22,28 +23,6 @@ _END_WAIT_S = 0.2
 _MESSAGE_BYTES = 2048
 _PROGRAM = str(Path(__file__).absolute().parents[1] / "worker" / "standby.py")
 _FAILED = b"failed "  # as in worker.standby, which the agent never imports
-
-ROUND_VARIABLES = frozenset(
-    {
-        "RANK",
-        "GROUP_RANK",
-        "ROLE_RANK",
-        "WORLD_SIZE",
-        "GROUP_WORLD_SIZE",
-        "ROLE_WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "TORCHELASTIC_RESTART_COUNT",
-        "TORCHELASTIC_USE_AGENT_STORE",
-        "TORCHELASTIC_ERROR_FILE",
-        "ELASTIC_ROUND",
-        "ELASTIC_MEMBERSHIP_CHANGES",
-        "ELASTIC_FAULT_FILE",
-        "ELASTIC_BEAT_FILE",
-        "ELASTIC_WORKER_HOOKS",
-    }
-)
-"""What differs between the rounds of one worker; no library reads it at its import. A spare starts without them."""
 
 
 class Spare:

@@ -20,6 +20,7 @@ from elastic_core.workers import procfs
 from elastic_core.workers.ladder import Found
 
 INCARNATION_VARIABLE = "ELASTIC_INCARNATION"
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _RLIMIT_LOCKS = 10  # asm-generic/resource.h; Python has no name for it
 
 
@@ -367,3 +368,31 @@ def _kept_of(seen: tuple[Survivor, ...]) -> tuple[Survivor, ...]:
         newcomers = {survivor for survivor in seen if survivor not in kept and survivor.parent in kept}
         kept = kept | newcomers
     return tuple(kept)
+
+
+def become_subreaper() -> bool:
+    """Make this process the parent of what workers leave, in place of init; return whether the kernel did so.
+
+    Orphans are then descendants of the agent however they detached themselves, so that a sweep finds all.
+
+    Called: before the first worker is started, since an orphan that init adopted never comes back. It holds until the
+    process ends or `stop_being_subreaper`; children don't inherit it. Whoever calls it also calls `reap_adopted` at
+    each SIGCHLD.
+    """
+    return _set_subreaper(1)
+
+
+def stop_being_subreaper() -> bool:
+    """Let later orphans go to init again; return whether the kernel did so."""
+    return _set_subreaper(0)
+
+
+def _set_subreaper(value: int) -> bool:
+    import ctypes  # 1.4 ms, and only `elastic run` needs it
+
+    try:
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+    except (OSError, AttributeError):  # no Linux, or a statically linked interpreter
+        return False
+    unused = ctypes.c_ulong(0)
+    return bool(prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(value), unused, unused, unused) == 0)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from elastic_core.errors import WorkerError
 from elastic_core.workers.affinity import bound_to
+from elastic_core.workers.environment import ROUND_VARIABLES
 from elastic_core.workers.functions.call import FunctionCall, refuse_while_importing
 from elastic_core.workers.functions.result import open_result_pipe
 from elastic_core.workers.spec import WorkerLaunch
-from elastic_core.workers.standby_pool import ROUND_VARIABLES
 
 if TYPE_CHECKING:
     from elastic_core.workers.functions.server_client import ForkedChild, ForkServer

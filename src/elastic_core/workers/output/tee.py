@@ -6,8 +6,7 @@ from contextlib import suppress
 
 from elastic_core.reactor import Reactor, Timer
 from elastic_core.workers.output.disk import Lane
-from elastic_core.workers.output.line_filter import LineFilter
-from elastic_core.workers.output.lines import LinePrefixer
+from elastic_core.workers.output.lines import LineFilter, LinePrefixer
 from elastic_core.workers.output.log_file import QueuedLog
 from elastic_core.workers.output.sink import Sink
 
