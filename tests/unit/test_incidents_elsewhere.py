@@ -3,13 +3,11 @@
 import pytest
 
 from elastic_core.failure.incident import read_incident
-from elastic_core.launcher.incidents import IncidentReporter
-from elastic_core.options.settings import Entrypoint, RunSettings
+from elastic_core.failure.reporter import Reporter
+from elastic_core.rundir.incident_files import IncidentFiles
 from elastic_core.types import (
     Failure,
     FailureClass,
-    PolicySettings,
-    RendezvousSettings,
     Restart,
     Round,
     Stop,
@@ -20,11 +18,6 @@ ROUND = Round(
     index=1, token=2, nonce="n", node_rank=0, node_count=2, local_world_size=2, base_rank=0, world_size=4,
     role="default", role_base_rank=0, role_world_size=4, master_addr="a", master_port=1, node_id="a/10.0.0.1",
 )  # fmt: skip
-SETTINGS = RunSettings(
-    entrypoint=Entrypoint(argv=("train.py",), name="train.py"),
-    nodes=RendezvousSettings(run_id="r"),
-    restarts=PolicySettings(name="intensity", max_restarts=3),
-)
 
 
 def make_failure(rank, **changes):
@@ -49,7 +42,13 @@ def lines():
 
 @pytest.fixture
 def reporter(tmp_path, lines):
-    made = IncidentReporter(SETTINGS, run_dir=tmp_path, node_id="a", line=lambda *said: lines.append("\n".join(said)))
+    made = Reporter(
+        "r",
+        max_restarts=3,
+        files=IncidentFiles(tmp_path),
+        node_id="a",
+        line=lambda *said: lines.append("\n".join(said)),
+    )
     made.begin_round({}, 1)
     return made
 

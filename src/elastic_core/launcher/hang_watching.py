@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from elastic_core import messages as m
 from elastic_core.agent.parts import Workers
-from elastic_core.launcher.reporter import RunReporter
+from elastic_core.failure.reporter import Reporter
 from elastic_core.options.settings import RunSettings
 from elastic_core.reactor import Reactor
 from elastic_core.types import Failure, NodeSteps, Round, RunSteps
@@ -41,7 +41,7 @@ class HangWatching:
         *,
         reactor: Reactor,
         run_dir: Path,
-        reporter: RunReporter,
+        reporter: Reporter,
         on_hang: Callable[[Callable[[], Failure]], None],
         peers: Callable[[m.RendezvousRequest], None] | None = None,
     ) -> None:
@@ -131,7 +131,9 @@ class HangWatching:
     def _hung(self, report: "HangReport") -> None:
         round_ = self._round
         if round_ is not None:
-            self._on_hang(lambda: self._reporter.hung(round_, report))
+            from elastic_core.agent.watch.hang_evidence import report_hang
+
+            self._on_hang(lambda: report_hang(self._reporter, round_, report))
 
 
 class _Peers:

@@ -4,8 +4,8 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from elastic_core.failure.reporter import Reporter
 from elastic_core.launcher.control import AgentControl
-from elastic_core.launcher.reporter import RunReporter
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import RestartRequested, StopRequested
 from elastic_core.reports import FailureReport, FieldValue, WorkerStack
@@ -28,7 +28,7 @@ class HookActions:
     def __init__(
         self,
         *,
-        reporter: RunReporter,
+        reporter: Reporter,
         status: StatusKeeper,
         control: Callable[[], AgentControl],
         round_: Callable[[], Round | None],

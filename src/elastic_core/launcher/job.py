@@ -18,6 +18,7 @@ from elastic_core.agent.parts import AgentOptions, AgentResult
 from elastic_core.errors import ElasticError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
+from elastic_core.failure.reporter import Reporter
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.runner import HookRunner, NamedHook
 from elastic_core.launcher.agent_side import RoundPort, RunSide
@@ -29,7 +30,6 @@ from elastic_core.launcher.hook_actions import HookActions
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.observers import choose_observers
 from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
-from elastic_core.launcher.reporter import RunReporter
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.launcher.watching import Watching
 from elastic_core.messages import SpawnWorkers
@@ -41,6 +41,7 @@ from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.opening import open_rendezvous
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.rundir.directory import RunDirectory
+from elastic_core.rundir.incident_files import IncidentFiles
 from elastic_core.types import (
     Capability,
     Round,
@@ -225,7 +226,15 @@ class _Job:
         settings = self._settings
         reactor = self._closing(Reactor())
         console = self._closing(Console(reactor))
-        self._reporter = RunReporter(settings, run_dir=run_dir.path, node_id=self._node_id, line=console.line)
+        self._reporter = Reporter(
+            settings.nodes.run_id,
+            files=IncidentFiles(run_dir.path),
+            node_id=self._node_id,
+            line=console.line,
+            endpoint=settings.nodes.endpoint,
+            max_restarts=settings.restarts.max_restarts if settings.restarts.name == "intensity" else None,
+            script=settings.entrypoint.script,
+        )
         self._reporter.restore = self._restore_run_dir
         notice = self._reporter.notice
         for text in (*settings.notices, *warnings, *(self._functions.warnings if self._functions is not None else ())):

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from elastic_core.agent.parts import Workers
 from elastic_core.errors import ConfigError
+from elastic_core.failure.reporter import Reporter
 from elastic_core.launcher.observers import Observers
-from elastic_core.launcher.reporter import RunReporter
 from elastic_core.options.settings import RunSettings
 from elastic_core.reactor import Reactor
 from elastic_core.types import Failure, Round
@@ -53,7 +53,7 @@ class TimerWatching:
         *,
         reactor: Reactor,
         run_dir: Path,
-        reporter: RunReporter,
+        reporter: Reporter,
         observers: Observers,
         on_hang: Callable[[Callable[[], Failure]], None],
         sources: "Callable[[], Mapping[int, tuple[int, int, StackFile | None]]]",
@@ -192,10 +192,12 @@ class TimerWatching:
         round_, wanted = self._round, False
 
         def examine() -> Failure:
+            from elastic_core.agent.watch.hang_evidence import report_hang
+
             nonlocal wanted
             wanted = True
             assert round_ is not None
-            failure = self._reporter.hung(round_, report())
+            failure = report_hang(self._reporter, round_, report())
             send()
             return failure
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elastic_core.agent.parts import Workers
+from elastic_core.failure.reporter import Reporter
 from elastic_core.launcher.hang_watching import HangWatching
 from elastic_core.launcher.observers import Observers
-from elastic_core.launcher.reporter import RunReporter
 from elastic_core.launcher.timer_watching import TimerWatching
 from elastic_core.messages import RendezvousRequest
 from elastic_core.options.settings import RunSettings
@@ -43,7 +43,7 @@ class Watching:
         *,
         reactor: Reactor,
         run_dir: Path,
-        reporter: RunReporter,
+        reporter: Reporter,
         observers: Observers,
         on_hang: Callable[[Callable[[], Failure]], None],
         peers: Callable[[RendezvousRequest], None] | None,

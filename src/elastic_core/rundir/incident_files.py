@@ -5,13 +5,15 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from elastic_core.failure.incident import Incident, read_incident, write_incident
 from elastic_core.private_file import make_folder
 from elastic_core.types import Record
+
+if TYPE_CHECKING:
+    from elastic_core.failure.incident import Incident
 
 INCIDENT_FILE: Final = "incident.json"
 MOST_KEPT: Final = 64
@@ -22,7 +24,7 @@ _NUMBERED: Final = re.compile(r"incident-(\d+)\.json")
 class FoundIncident(Record, frozen=True, kw_only=True):
     """An incident and its file."""
 
-    incident: Incident
+    incident: "Incident"
     path: str
 
 
@@ -34,7 +36,12 @@ class IncidentFiles:
         self.run_dir = run_dir
         self._number: int | None = None
 
-    def write(self, incident: Incident, *, again: bool = False) -> str:
+    @property
+    def path(self) -> Path:
+        """The file of the last incident."""
+        return self.run_dir / INCIDENT_FILE
+
+    def write(self, incident: "Incident", *, again: bool = False) -> str:
         """Write an incident and return its path, that of `incident.json`.
 
         `again`: it is the last one, of which more is known now.
@@ -42,7 +49,9 @@ class IncidentFiles:
         Raises:
             OSError: it can't be written.
         """
-        path = self.run_dir / INCIDENT_FILE
+        from elastic_core.failure.incident import write_incident  # a start names the file, and needs no more
+
+        path = self.path
         make_folder(str(self.run_dir))
         write_incident(path, incident)
         if incident.round_index >= 0:
@@ -70,7 +79,7 @@ def _numbers(run_dir: Path) -> list[int]:
         return [int(match[1]) for entry in entries if (match := _NUMBERED.fullmatch(entry.name))]
 
 
-def _also(path: Path, other: Path, incident: Incident) -> None:
+def _also(path: Path, other: Path, incident: "Incident") -> None:
     """Give what was just written another name: a file is never changed in place, so that a link is a copy."""
     temporary = other.with_name(f"{other.name}.{os.getpid()}.tmp")
     try:
@@ -81,11 +90,15 @@ def _also(path: Path, other: Path, incident: Incident) -> None:
         with suppress(FileNotFoundError):  # two names of one file are left as they are by a rename
             temporary.unlink()
     except OSError:  # no links here
+        from elastic_core.failure.incident import write_incident
+
         write_incident(other, incident)
 
 
 def find_incidents(run_dir: Path) -> list[FoundIncident]:
     """Return the incidents in a run directory, oldest first, each once; files that are none of ours are passed over."""
+    from elastic_core.failure.incident import read_incident
+
     found: dict[tuple[int, int, str], FoundIncident] = {}
     for path in _files(run_dir):
         with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):

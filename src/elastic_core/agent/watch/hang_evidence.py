@@ -1,15 +1,30 @@
 """A hang as the report of a failure: the workers to blame, where they stand, and what the incident says of it."""
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, Protocol
 
 from elastic_core.agent.watch.hang_report import HangReport, RankReport, summary
 from elastic_core.failure.incident import IncidentHang, IncidentHungRank
 from elastic_core.reports import FailureReport, WorkerFault
-from elastic_core.types import ErrorRecord, FailureClass
+from elastic_core.types import ErrorRecord, Failure, FailureClass, Round
 
 EXCEPTION_TYPE: Final = "Hang"
 MAX_RANKS: Final = 16
 """How many ranks are named, those to blame first: incidents travel through the store."""
+
+
+class Reporter(Protocol):
+    """The reporter of the run."""
+
+    def reported(self, round_: Round, report: FailureReport, pids: Mapping[int, int], *, uptime_s: float) -> Failure:
+        """Take a report for the first cause."""
+        ...
+
+
+def report_hang(reporter: Reporter, round_: Round, report: HangReport) -> Failure:
+    """Report a hang, and return it as a failure that is not yet placed in time."""
+    pids = {rank.local_rank: rank.pid for rank in report.ranks}
+    return reporter.reported(round_, failure_report(report), pids, uptime_s=report.uptime_s)
 
 
 def failure_report(report: HangReport) -> FailureReport:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from elastic_core.failure.incident import IncidentHang
 from elastic_core.reports import FailureReport, WorkerFault
-from elastic_core.types import FailedWorker, Origin, Round, WorkerExit
+from elastic_core.types import FailedWorker, Failure, Origin, Round, WorkerExit
 
 
 class Reported:
@@ -48,6 +48,19 @@ class Reported:
     def detect_s(self) -> float:
         """How long it took from when the first was seen well to now."""
         return self._faults[self.blamed[0]].quiet_s if self.blamed else 0.0
+
+    def without_workers(self) -> Failure:
+        """Return the failure of this node, where the report blames none of its workers."""
+        return Failure(
+            failure_class=self._report.failure_class,
+            summary=self._report.summary,
+            node_id="",
+            round_index=self._round.index,
+            at_s=0.0,
+            uptime_s=0.0,
+            message=self._report.summary,
+            retryable=self._report.retryable,
+        )
 
     def exit_of(self, local_rank: int) -> WorkerExit:
         """Return the end of a worker that has not ended yet, as if it were now."""

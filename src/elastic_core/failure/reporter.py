@@ -1,34 +1,21 @@
-"""Reads what failed workers left, makes incidents of it, and tells people."""
+"""The reporter of a run: it reads what failed workers left, makes incidents of it, and prints the launcher's lines.
+
+What it takes to speak of failures is imported where it is used: `warm` does so once the workers run.
+"""
+
+from __future__ import annotations
 
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
-from elastic_core.agent.machine.steps import without_workers
 from elastic_core.clock import SYSTEM_CLOCK, Clock
-from elastic_core.encoding import encode_json
-from elastic_core.failure.classify import TIMED_SOURCES, is_timed, judge
-from elastic_core.failure.evidence import node_evidence, read_run, run_incident
-from elastic_core.failure.incident import (
-    Incident,
-    IncidentPhases,
-    build_incident,
-    build_launcher_incident,
-    describe_decision,
-    to_failure,
-)
-from elastic_core.failure.report import NO_ID, render, render_attempt, render_elsewhere
-from elastic_core.launcher.reported import Reported
-from elastic_core.options.settings import RunSettings
-from elastic_core.reports import FailureReport
-from elastic_core.rundir.incident_files import INCIDENT_FILE, IncidentFiles
 from elastic_core.types import (
-    Decision,
     FailedWorker,
     Failure,
     FailureClass,
@@ -37,13 +24,18 @@ from elastic_core.types import (
     Origin,
     Record,
     Restart,
-    Round,
     Stop,
-    WorkerExit,
 )
-from elastic_core.workers.errors.reader import read_error
-from elastic_core.workers.output.disk import Disk, Lane
-from elastic_core.workers.spec import WorkerPaths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from elastic_core.failure.incident import Incident
+    from elastic_core.failure.reported import Reported
+    from elastic_core.reports import FailureReport
+    from elastic_core.types import Decision, Round, WorkerExit
+    from elastic_core.workers.output.disk import Disk, Lane
+    from elastic_core.workers.spec import WorkerPaths
 
 STDERR_TAIL_BYTES = 16_384
 LOG_TAIL_BYTES = 4_096
@@ -60,30 +52,66 @@ class Evidence(Record, frozen=True, kw_only=True):
     finished_count: int
 
 
-class IncidentReporter:
-    """Tells people what failed. Threading: the supervisor's thread only."""
+class IncidentFiles(Protocol):
+    """The incidents in the run directory."""
+
+    run_dir: Path
+
+    @property
+    def path(self) -> Path:
+        """The file of the last one."""
+        ...
+
+    def write(self, incident: Incident, *, again: bool = False) -> str:
+        """Write an incident (`again`: the last one, of which more is known now), and return its path."""
+        ...
+
+
+class Reporter:
+    """The reporter of one run. Threading: the supervisor's thread only.
+
+    Args:
+        run_id: The run's.
+        files: Where incidents are written.
+        node_id: This node's, until a round gives it one.
+        line: Prints lines that nothing comes between.
+        endpoint: Where its nodes meet: that names a run without an id.
+        max_restarts: The built-in policy's promise; None: another policy's budget is its own.
+        script: What the workers run; None: no script.
+        clock: This node's.
+    """
 
     def __init__(
         self,
-        settings: RunSettings,
+        run_id: str,
         *,
-        run_dir: Path,
+        files: IncidentFiles,
         node_id: str,
         line: Callable[[*tuple[str, ...]], None],
+        endpoint: str = "",
+        max_restarts: int | None = None,
+        script: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Write incidents below `run_dir`; `line` prints lines that nothing comes between."""
-        self._settings = settings
-        self._files = IncidentFiles(run_dir)
+        self._run_id = run_id
+        self._files = files
+        self._endpoint = endpoint
+        self._max_restarts = max_restarts
+        self._script = script
         self.restore: Callable[[], bool] = lambda: False
         """Makes the run directory again if it has gone, and returns whether it had."""
         self.disk: Disk | None = None
         """Where files are written and read; None: here and now."""
         self._lane: Lane | None = None
         self.writing = 0
-        """How many incidents are being written."""
+        """How many incidents are being written; what follows them waits."""
         self._judged: dict[int, FailedWorker] = {}
-        self.last_path = ""
+        self.last_incident = ""
+        """The path of the last incident's file; empty: there is none."""
+        self.began = True
+        """Whether a round was ever formed, or failed for another reason than that."""
+        self.final_failure: Failure | None = None
+        """What ended the run; None: nothing that was recorded."""
         self._node_id = node_id
         self._host = socket.gethostname()
         self._line = line
@@ -96,7 +124,12 @@ class IncidentReporter:
         self._reported: Reported | None = None
         self.hook_fields: dict[str, dict[str, object]] = {}
         """What hooks publish, by their names."""
-        self.failed_workers: tuple[FailedWorker, ...] = ()
+        self._failed_workers: tuple[FailedWorker, ...] = ()
+
+    def warm(self) -> None:
+        """Import what a failure will need, while all is well: a restart then waits for neither it nor a sick disk."""
+        from elastic_core.failure import classify, evidence, report  # noqa: F401  # for later
+        from elastic_core.workers.errors import reader  # noqa: F401  # as above
 
     def begin_round(self, paths: dict[int, WorkerPaths], restart_count: int) -> None:
         """Take the files that the round's workers will leave, and how often the run was restarted before."""
@@ -109,24 +142,28 @@ class IncidentReporter:
         """Take another run directory: the one before has gone."""
         self._files.run_dir = run_dir
 
-    def _notice(self, text: str) -> None:
+    def notice(self, text: str) -> None:
+        """Print one line of the launcher's own."""
         self._line(f"elastic: {text}")
+
+    def failed_workers(self) -> tuple[FailedWorker, ...]:
+        """Return what the last examination found."""
+        return self._failed_workers
 
     # --- evidence
 
     def read_ahead(self, exit: WorkerExit, done: Callable[[], None]) -> None:
         """Read what a worker that ended has left, and call `done`; a disk that does not answer is not waited for."""
         disk, paths, judged = self.disk, self._paths.get(exit.local_rank), self._judged
-        if disk is None or paths is None:
+        if disk is None or paths is None or (exit.code == 0 and exit.stop_signal is None):
             done()
             return
+        from elastic_core.failure.classify import judge
 
         def take(worker: FailedWorker | None, error: Exception | None) -> None:
             if worker is None:
                 reason = getattr(error, "strerror", None) or error
-                self._notice(
-                    f"what local rank {exit.local_rank} left beside {paths.error_file!r} is not read: {reason}"
-                )
+                self.notice(f"what local rank {exit.local_rank} left beside {paths.error_file!r} is not read: {reason}")
             judged[exit.local_rank] = judge(exit, None) if worker is None else worker
             done()
 
@@ -136,43 +173,50 @@ class IncidentReporter:
         """Read what the exits left, and return the first cause."""
         evidence = self._gather(exits)
         incident = self._incident(round_, evidence, restart_count, None)
-        self._examined, self.failed_workers = incident, evidence.failed
+        self._examined, self._failed_workers = incident, evidence.failed
+        from elastic_core.failure.incident import to_failure
+
         return to_failure(incident, at_s=0.0, uptime_s=0.0)
 
     def reported(self, round_: Round, report: FailureReport, pids: Mapping[int, int], *, uptime_s: float) -> Failure:
         """Take a report for the first cause, and return it as a failure that is not yet placed in time."""
+        from elastic_core.failure.reported import Reported
+
         now_ns, now_s = self._clock.wall_ns(), self._clock.monotonic_s()
         self._reported = Reported(report, round_, pids, now_ns=now_ns, now_s=now_s, uptime_s=uptime_s)
         if not self._reported.blamed:
-            failure = without_workers(report.summary, report.failure_class, round_.index)
-            return replace(failure, retryable=report.retryable)
+            return self._reported.without_workers()
         failure = self.examine(round_, (), self._restarts)
         return replace(failure, node_id="", uptime_s=uptime_s)
 
     def report(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int, *, ordered_s: float) -> NodeReport:
         """Return what the exits left, for a decision about the whole run.
 
-        `ordered_s`: when this node ordered the stop, or heard of it, in monotonic seconds.
+        `ordered_s`: when this node ordered the stop, or was ordered to, in monotonic seconds.
         """
+        from elastic_core.failure.classify import TIMED_SOURCES
+        from elastic_core.failure.evidence import node_evidence
+        from elastic_core.failure.incident import to_failure
+
         everyone = tuple(exits)
         self._node_id = round_.node_id or self._node_id
         evidence = self._gather(everyone)
         failed = [worker for worker in evidence.failed if worker.origin is not Origin.STOPPED]
-        told = NodeReport(
+        seen = NodeReport(
             node_id=round_.node_id or self._node_id,
             failed_count=len(failed),
             stopped_count=len(evidence.failed) - len(failed),
             finished_count=evidence.finished_count,
         )
         incident = self._incident(round_, evidence, restart_count, None) if failed else None
-        told = replace(told, evidence=node_evidence(self._host, evidence.failed, incident))
+        seen = replace(seen, evidence=node_evidence(self._host, evidence.failed, incident))
         if incident is None or incident.first is None:
-            return told
-        self._examined, self.failed_workers = incident, evidence.failed
+            return seen
+        self._examined, self._failed_workers = incident, evidence.failed
         first = incident.first
         ended_s = next(w.exit.at_s for w in evidence.failed if w.exit.local_rank == first.local_rank)
         return replace(
-            told,
+            seen,
             failure=to_failure(incident, at_s=0.0, uptime_s=0.0),
             age_s=ordered_s - ended_s + (first.exited_ns - first.at_ns) / 1e9,
             collateral=first.origin is Origin.COLLATERAL,
@@ -181,9 +225,10 @@ class IncidentReporter:
 
     def merge(self, reports: Sequence[NodeReport], restarts: int) -> tuple[Failure, str]:
         """Return the first cause among those of all nodes, and what is known of it, as text for every node."""
-        failure, incident = run_incident(
-            reports, run_id=self._settings.nodes.run_id, at_ns=self._clock.wall_ns(), restarts=restarts
-        )
+        from elastic_core.encoding import encode_json
+        from elastic_core.failure.evidence import run_incident
+
+        failure, incident = run_incident(reports, run_id=self._run_id, at_ns=self._clock.wall_ns(), restarts=restarts)
         return failure, encode_json(incident).decode()
 
     def _gather(self, exits: Iterable[WorkerExit]) -> Evidence:
@@ -200,7 +245,7 @@ class IncidentReporter:
                 continue
             worker = self._judged.get(exit.local_rank)
             if worker is None or worker.exit != exit:
-                worker = self._judge(exit, self._paths.get(exit.local_rank))
+                worker = self._judged[exit.local_rank] = self._judge(exit, self._paths.get(exit.local_rank))
             if exit.code != 0 or worker.origin is Origin.STOPPED:
                 failed.append(worker)
         return Evidence(failed=tuple(failed), finished_count=finished)
@@ -213,6 +258,9 @@ class IncidentReporter:
         paths = self._paths.get(exit.local_rank)
         if paths is None or not paths.error_file:
             return None
+        from elastic_core.failure.classify import is_timed, judge
+        from elastic_core.workers.errors.reader import read_error
+
         ended = exit if exit.code else replace(exit, code=1)
         error = read_error(Path(paths.error_file), None, None, exit=ended)
         if not is_timed(error):
@@ -221,6 +269,9 @@ class IncidentReporter:
         return None if worker.origin is Origin.STOPPED else worker
 
     def _judge(self, exit: WorkerExit, paths: WorkerPaths | None) -> FailedWorker:
+        from elastic_core.failure.classify import judge
+        from elastic_core.workers.errors.reader import read_error
+
         if paths is None:
             return judge(exit, None)
         tail = _tail(paths.stderr.file)
@@ -243,12 +294,13 @@ class IncidentReporter:
         return () if paths is None else _logs_in(paths)
 
     def _script_missing(self, exit: WorkerExit) -> bool:
-        script = self._settings.entrypoint.script
-        return exit.code == 2 and script is not None and not os.access(script, os.R_OK)
+        return exit.code == 2 and self._script is not None and not os.access(self._script, os.R_OK)
 
     def _incident(self, round_: Round, evidence: Evidence, restart_count: int, decision: Decision | None) -> Incident:
+        from elastic_core.failure.incident import build_incident
+
         incident = build_incident(
-            run_id=self._settings.nodes.run_id,
+            run_id=self._run_id,
             node_id=round_.node_id or self._node_id,
             host=self._host,
             round_index=round_.index,
@@ -270,38 +322,45 @@ class IncidentReporter:
     # --- decisions
 
     def decided(self, failure: Failure, decision: Decision, fallback_reason: str) -> None:
-        """Say what happens next; the end of the run is told by `record`, when all evidence is in."""
+        """Print what happens next; the end of the run is printed by `record`, when all evidence is in."""
         self._decided_s = self._clock.monotonic_s()
         if fallback_reason:
-            self._notice(f"{fallback_reason}; the built-in policy 'intensity' decided in its place")
+            self.notice(f"{fallback_reason}; the built-in policy 'intensity' decided in its place")
         if isinstance(decision, Stop):
             return
         incident = self._examined_or_launcher(failure)
         if isinstance(decision, Ignore):
             rank, self._reported = failure.global_rank, None
-            self._notice(f"rank {rank} failed: {failure.summary}; the others go on without it")
+            self.notice(f"rank {rank} failed: {failure.summary}; the others go on without it")
             return
         self._restarts += 1
-        self._say_restart(incident, decision)
+        self._print_restart(incident, decision)
 
     def followed(self, failure: Failure, decision: Restart | Stop, evidence: str = "") -> None:
-        """Say what was decided for the whole run, in place of what was decided here."""
+        """Print what was decided for the whole run, in place of what was decided here."""
         self._decided_s = self._clock.monotonic_s()
         self._restarts = self._restarts_before + isinstance(decision, Restart)
         if isinstance(decision, Restart):
-            known = read_run(evidence) if evidence else None
+            known = _read_run(evidence)
             if known is not None:
-                self._say_restart(known, decision)
+                self._print_restart(known, decision)
                 return
             elsewhere = failure.global_rank is not None
-            self._say_restart(self._launcher_incident(failure, None, (), elsewhere=elsewhere), decision)
+            self._print_restart(self._launcher_incident(failure, None, (), elsewhere=elsewhere), decision)
 
-    def _say_restart(self, incident: Incident, decision: Restart) -> None:
-        told = replace(incident, decision=describe_decision(decision))
-        # Only the built-in policy promises a number of restarts; another's budget is its own.
-        budget = self._settings.restarts.max_restarts if self._settings.restarts.name == "intensity" else None
+    def _print_restart(self, incident: Incident, decision: Restart) -> None:
+        from elastic_core.failure.incident import describe_decision
+        from elastic_core.failure.report import render_attempt
+
+        decided = replace(incident, decision=describe_decision(decision))
         elsewhere, encoding = self._is_elsewhere(incident), _encoding()
-        text = render_attempt(told, restart=self._restarts, max_restarts=budget, elsewhere=elsewhere, encoding=encoding)
+        text = render_attempt(
+            decided,
+            restart=self._restarts,
+            max_restarts=self._max_restarts,
+            elsewhere=elsewhere,
+            encoding=encoding,
+        )
         self._line(f"elastic: {text}")
 
     def _examined_or_launcher(self, failure: Failure) -> Incident:
@@ -317,9 +376,11 @@ class IncidentReporter:
         *,
         elsewhere: bool = False,
     ) -> Incident:
+        from elastic_core.failure.incident import build_launcher_incident
+
         incident = build_launcher_incident(
             failure,
-            run_id=self._settings.nodes.run_id,
+            run_id=self._run_id,
             host=failure.node_id if elsewhere else self._host,
             at_ns=self._clock.wall_ns(),
             workers=workers,
@@ -349,9 +410,17 @@ class IncidentReporter:
     ) -> int:
         """Write the incident with all evidence, print it if it ends the run, and return the run's exit code.
 
-        `evidence` is that of all nodes, where one of them has decided on it; `stop_s`: what stopping took here.
+        `evidence` is that of all nodes, where one of them has decided on it; `stop_s`: what stopping took here. A run
+        that never began (no round was formed) is one line, and leaves nothing to keep.
         """
-        known = read_run(evidence) if evidence else None
+        self.final_failure = failure if isinstance(decision, Stop) else None
+        if round_ is None and failure.failure_class is FailureClass.RENDEZVOUS:
+            self.notice(f"error: {failure.summary}")
+            self.began = False
+            return failure.exit_code
+        from elastic_core.failure.incident import describe_decision
+
+        known = _read_run(evidence)
         if known is not None:
             phases = replace(known.phases, stop_s=stop_s)
             incident = replace(known, decision=describe_decision(decision), phases=phases)
@@ -363,17 +432,19 @@ class IncidentReporter:
             return incident.exit_code
         self._write(incident)
         if isinstance(decision, Stop):
-            self._notice(f"ending the run as done: {decision.reason}")
+            self.notice(f"ending the run as done: {decision.reason}")
         return incident.exit_code
 
     def _print_end(self, incident: Incident, path: str) -> None:
         """Print the block, or, where another node does, a line that names it."""
+        from elastic_core.failure.report import NO_ID, render, render_elsewhere
+
         several = (incident.node_count or 1) > 1
-        settings, encoding, host = self._settings, _encoding(), self._host if several else ""
-        title = f"run at {settings.nodes.endpoint}" if settings.nodes.run_id == NO_ID else ""
+        encoding, host = _encoding(), self._host if several else ""
+        title = f"run at {self._endpoint}" if self._run_id == NO_ID else ""
         if self._is_elsewhere(incident):
             text = render_elsewhere(incident, title=title, incident_path=path, host=host, encoding=encoding)
-            self._notice(text)
+            self.notice(text)
             return
         block = render(incident, width=_width(), encoding=encoding, incident_path=path, title=title, host=host)
         self._line(*block.split("\n"))
@@ -406,6 +477,8 @@ class IncidentReporter:
         first = incident.first
         if first is None:
             return incident
+        from elastic_core.failure.incident import IncidentPhases
+
         phases = IncidentPhases(
             detect_s=max(0.0, (first.exited_ns - first.at_ns) / 1e9)
             if self._reported is None
@@ -423,7 +496,7 @@ class IncidentReporter:
         last_try: bool = False,
     ) -> None:
         """Write an incident, and call `then` with its path, empty where it could not be written."""
-        path = str(self._files.run_dir / INCIDENT_FILE)
+        path = str(self._files.path)
 
         def work() -> str:
             return self._files.write(incident, again=again)
@@ -431,12 +504,12 @@ class IncidentReporter:
         def have(written: str | None, error: Exception | None) -> None:
             self.writing -= 1
             if written is not None:
-                self.last_path = written
+                self.last_incident = written
                 then(written)
             elif not (last_try or isinstance(error, TimeoutError)) and self.restore():
                 self._write(incident, again=again, then=then, last_try=True)
             elif isinstance(error, OSError):
-                self._notice(f"the incident could not be written to {path!r}: {error.strerror}")
+                self.notice(f"the incident could not be written to {path!r}: {error.strerror}")
                 then("")
             else:
                 raise error or AssertionError
@@ -451,6 +524,12 @@ class IncidentReporter:
         except OSError as raised:
             written, error = None, raised
         have(written, error)
+
+
+def _read_run(evidence: str) -> Incident | None:
+    from elastic_core.failure.evidence import read_run
+
+    return read_run(evidence) if evidence else None
 
 
 def _logs_in(paths: WorkerPaths) -> tuple[str, ...]:
