@@ -325,9 +325,10 @@ class AnnounceDeparture(Record, frozen=True, kw_only=True):
 
 
 class PrintLine(Record, frozen=True, kw_only=True):
-    """Print one line on the console."""
+    """Print one line on the console; `store_reachable`: it says that the rendezvous store is away (False), or back."""
 
     text: str
+    store_reachable: bool | None = None
 
 
 class SetTimer(Record, frozen=True, kw_only=True):

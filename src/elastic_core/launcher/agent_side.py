@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, assert_never
 
 from elastic_core import messages as m
+from elastic_core.agent.feed import StoreReachable
 from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.agent.port import HeldPort
 from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
@@ -151,7 +152,7 @@ class RunSide:
         sidecar: Returns the agent's store; None: there is none.
         watch: Knows the workers' steps.
         notice: Shows people one line.
-        line: Takes each line of the rendezvous, too.
+        publish: Takes what is known of the store.
         assigned: Takes how long it took to agree on ranks. Threading: any.
     """
 
@@ -167,7 +168,7 @@ class RunSide:
         sidecar: Callable[[], _Sidecar | None],
         watch: _Watch,
         notice: Callable[[str], None],
-        line: Callable[[str], None] = lambda text: None,
+        publish: Callable[[StoreReachable], None] = lambda what: None,
         assigned: Callable[[float], None] = lambda took_s: None,
     ) -> None:
         self.post = reactor.post
@@ -180,7 +181,7 @@ class RunSide:
         self._port = port
         self._sidecar = sidecar
         self._watch = watch
-        self._line = line
+        self._publish = publish
         self._assigned = assigned
         self._next_index = 0
         port.notice = lambda text: reactor.post(lambda: self.take(m.PrintLine(text=text)))
@@ -196,9 +197,10 @@ class RunSide:
         match event:
             case m.RoundFormed() | m.RendezvousFailed() | m.RoundChanged() | m.RendezvousLeft():
                 self._agent().dispatch(event)
-            case m.PrintLine(text=text):
+            case m.PrintLine(text=text, store_reachable=reachable):
                 self.notice(text)
-                self._line(text)
+                if reachable is not None:
+                    self._publish(StoreReachable(reachable=reachable, text=text))
             case m.Fenced(until_s=until_s):
                 self._guardian.fence(until_s)
             case m.SeatHeld(store=store, seat=seat):

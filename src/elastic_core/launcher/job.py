@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from elastic_core.agent.feed import Feed, RanksAssigned, StoreReachable, journaling
+from elastic_core.agent.feed import Feed, RanksAssigned, journaling
 from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.agent.loop import Agent
 from elastic_core.agent.machine.journal import Journal
@@ -61,8 +61,6 @@ if TYPE_CHECKING:
     from elastic_core.workers.functions.start import FunctionStarter
     from elastic_core.workers.standby_pool import StandbyPool
 
-AWAY, BACK = "store unreachable", "store back"
-"""How the rendezvous begins the lines about its store."""
 WARM_AFTER_S = 0.5
 _WITHOUT_STORE = ("local", "static")
 
@@ -248,7 +246,7 @@ class _Job:
         if settings.workers.agent_store:
             self._sidecar = self._start_sidecar(handler, reactor, run_dir)
         journal = Journal()
-        feed = self._feed = Feed()
+        feed = Feed()
         feed.subscribe(journaling(journal))
         self._status = self._closing(self._status_keeper(reactor, handler, run_dir))
         agent: Agent
@@ -308,7 +306,7 @@ class _Job:
             sidecar=lambda: self._sidecar,
             watch=self._watch.hangs,
             notice=notice,
-            line=self._said,
+            publish=feed.publish,
             assigned=lambda took_s: self._observers.observe(RanksAssigned(took_s=took_s)),  # beside the loop
         )
         rendezvous = self._closing(open_rendezvous(handler, side, blame=self._blame()))
@@ -401,10 +399,6 @@ class _Job:
             where=lambda: _where(handler),
             last_incident=lambda: self._reporter.last_incident,
         )
-
-    def _said(self, text: str) -> None:
-        if text.startswith((AWAY, BACK)):
-            self._feed.publish(StoreReachable(reachable=text.startswith(BACK), text=text))
 
     def _beats(self, workers: WorkerGroup) -> dict[int, "Beats"]:
         files = {rank: self._watch.hangs.beat_file(rank) for rank in workers.alive}

@@ -143,12 +143,13 @@ def tell_outage(state: State, now_s: float) -> Heeded:
     if trouble is None:
         if not state.away_said:
             return state, NOTHING
-        return replace(state, away_said=False), (m.PrintLine(text=f"store back: {me.where}"),)
+        return replace(state, away_said=False), (m.PrintLine(text=f"store back: {me.where}", store_reachable=True),)
     away_s = now_s - trouble.since_s
     told: tuple[m.Announcement, ...] = ()
     if now_s >= says_away_s(state, now_s):
         goes_on = "workers keep running" if state.want is Want.RUN else "trying again"
-        told = (m.PrintLine(text=f"store unreachable: {trouble.text}; {goes_on}"),)
+        away = f"store unreachable: {trouble.text}; {goes_on}"
+        told = (m.PrintLine(text=away, store_reachable=False),)
         state = replace(state, away_said=True)
     if me.fail_on_loss and state.want is Want.RUN and away_s >= me.outage_grace_s:
         summary = f"{me.where} stayed away for {me.outage_grace_s:g} s: {trouble.text}"
