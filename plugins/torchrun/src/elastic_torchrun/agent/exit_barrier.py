@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
+from elastic_core.api import SYSTEM_CLOCK, Clock, WaitBudget
 
 KEY: Final = "torchelastic/agent/terminal_state"
 """torch's, for its agents may be among them."""

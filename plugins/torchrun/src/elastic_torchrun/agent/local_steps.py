@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from string import Template
 from typing import Any, Final
 
-from elastic_core.errors import ConfigError
+from elastic_core.api import ConfigError
 from elastic_torchrun.agent.worker_group import RunResult, Worker, WorkerGroup, WorkerState
 from elastic_torchrun.agent.worker_spec import WorkerSpec
 from elastic_torchrun.processes.context import PContext

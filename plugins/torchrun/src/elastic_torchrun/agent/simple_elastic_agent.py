@@ -10,8 +10,7 @@ from abc import abstractmethod
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
-from elastic_core.errors import ElasticError
+from elastic_core.api import SYSTEM_CLOCK, ElasticError, WaitBudget
 from elastic_core.events import Event, EventSource
 from elastic_torchrun.agent.elastic_agent import ElasticAgent
 from elastic_torchrun.agent.events import Telling
@@ -22,7 +21,7 @@ from elastic_torchrun.agent.worker_group import RunResult, WorkerGroup, WorkerSt
 from elastic_torchrun.agent.worker_spec import DEFAULT_ROLE, WorkerSpec
 
 if TYPE_CHECKING:
-    from elastic_core.agent.port import HeldPort
+    from elastic_core.embedding import HeldPort
 
 _log = logging.getLogger(__name__)
 
@@ -185,7 +184,7 @@ class SimpleElasticAgent(ElasticAgent):
         group.state = WorkerState.HEALTHY
 
     def _reserve_port(self) -> int:
-        from elastic_core.agent.port import HeldPort  # where no handler names one
+        from elastic_core.embedding import HeldPort
 
         if self._port is not None:
             self._port.close()

@@ -3,9 +3,8 @@
 import os
 from typing import Any
 
-from elastic_core.rendezvous.handler import RendezvousHandler
-from elastic_core.rendezvous.local import LocalRendezvous
-from elastic_core.types import Capability, RendezvousSettings
+from elastic_core.api import Capability, RendezvousHandler, RendezvousSettings
+from elastic_core.embedding import LocalRendezvous
 from elastic_torchrun.agent.worker_spec import WorkerSpec
 
 

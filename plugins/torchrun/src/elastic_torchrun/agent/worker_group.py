@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from elastic_core.workers.errors import ProcessFailure
+    from elastic_core.embedding import ProcessFailure
     from elastic_torchrun.agent.worker_spec import WorkerSpec
 
 

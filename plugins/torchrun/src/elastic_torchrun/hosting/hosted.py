@@ -12,32 +12,32 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
-from elastic_core.errors import (
+from elastic_core.api import (
+    API_VERSION,
+    SYSTEM_CLOCK,
+    Capability,
+    Clock,
     ConfigError,
+    Decided,
     ElasticError,
+    Failure,
+    NodesWaiting,
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
     RendezvousGracefulExitError,
-    RendezvousStateError,
-    RendezvousTimeoutError,
-)
-from elastic_core.history import remembered
-from elastic_core.rendezvous.handler import RendezvousHandler
-from elastic_core.types import (
-    API_VERSION,
-    Capability,
-    Decided,
-    Failure,
-    NodesWaiting,
+    RendezvousHandler,
     RendezvousInfo,
     RendezvousSettings,
+    RendezvousStateError,
+    RendezvousTimeoutError,
     Restart,
     RosterMember,
     RoundChange,
     Stop,
+    WaitBudget,
 )
+from elastic_core.history import remembered
 from elastic_core.worker.store_sidecar import one_line
 from elastic_torchrun.hosting.roll_call import Books, RoundTalk, Word, store_lost, unlike_names
 

@@ -3,10 +3,8 @@
 import os
 from typing import Any
 
-from elastic_core.errors import ElasticError
-from elastic_core.plugins.registry import PluginRegistry
-from elastic_core.rendezvous.member.coordinated import CoordinatedRendezvous
-from elastic_core.types import RendezvousSettings
+from elastic_core.api import ElasticError, RendezvousSettings
+from elastic_core.embedding import CoordinatedRendezvous, PluginRegistry
 from elastic_torchrun.hosting.hosted import HostedRendezvous
 from elastic_torchrun.rendezvous.dynamic import DynamicRendezvousHandler
 from elastic_torchrun.rendezvous.parameters import RendezvousParameters

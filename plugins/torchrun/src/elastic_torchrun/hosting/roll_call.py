@@ -12,10 +12,19 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
+from elastic_core.api import (
+    SYSTEM_CLOCK,
+    Clock,
+    Decided,
+    Failure,
+    RendezvousConnectionError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+    RosterMember,
+    WaitBudget,
+)
 from elastic_core.encoding import decode_json, encode_json
-from elastic_core.errors import RendezvousConnectionError, RendezvousStateError, RendezvousTimeoutError
-from elastic_core.types import Decided, Failure, Record, RosterMember
+from elastic_core.types import Record
 
 LIMIT_S = 60.0
 """How long agents of a round that torch's handler has formed may be silent: one that died just then never speaks."""

@@ -8,10 +8,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from elastic_core.agent.port import HeldPort
-from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
-from elastic_core.errors import RendezvousConnectionError, RendezvousError
-from elastic_core.types import RendezvousInfo
+from elastic_core.api import SYSTEM_CLOCK, Clock, RendezvousConnectionError, RendezvousError, RendezvousInfo, WaitBudget
+from elastic_core.embedding import HeldPort
 from elastic_core.worker.store_sidecar import one_line
 
 OPERATION_S = 60.0

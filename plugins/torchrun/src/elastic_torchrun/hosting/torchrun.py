@@ -12,21 +12,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from elastic_core.encoding import clean
-from elastic_core.errors import (
+from elastic_core.api import (
+    Capability,
     ElasticError,
     PluginError,
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousGracefulExitError,
+    RendezvousHandler,
+    RendezvousSettings,
     RendezvousStateError,
     RendezvousTimeoutError,
 )
-from elastic_core.plugins.registry import PluginRegistry
-from elastic_core.rendezvous.handler import RendezvousHandler
-from elastic_core.rendezvous.identity import attempt_from_environment
+from elastic_core.embedding import PluginRegistry, attempt_from_environment
+from elastic_core.encoding import clean
 from elastic_core.rendezvous.member.documents import FORMAT
-from elastic_core.types import Capability, RendezvousSettings
 from elastic_torchrun.hosting.round_store import RoundStores
 from elastic_torchrun.rendezvous.agentless import AloneRounds, AloneServices
 

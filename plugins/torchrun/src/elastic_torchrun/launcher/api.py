@@ -4,8 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.launcher.brought import Brought, HealthServer
-from elastic_core.options.settings import Entrypoint, RunSettings
+from elastic_core.embedding import Brought, Entrypoint, HealthServer, RunSettings
 from elastic_torchrun.launcher.entrypoints import entry_of, friendly_entry
 from elastic_torchrun.launcher.launch_config import LaunchConfig
 from elastic_torchrun.launcher.library_options import library_environment
@@ -103,7 +102,7 @@ def launch(
 
 def _values(result: "RunResult", entry: Entrypoint) -> dict[int, Any]:
     if result.is_failed():
-        from elastic_core.workers.errors import ChildFailedError
+        from elastic_core.embedding import ChildFailedError
 
         raise ChildFailedError(name=entry.name, failures=result.failures)
     return result.return_values

@@ -6,10 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from elastic_core.errors import ConfigError
-from elastic_core.options.entrypoint import function_entrypoint, make_entrypoint
-from elastic_core.options.settings import Entrypoint
-from elastic_core.workers.functions import FunctionCall
+from elastic_core.api import ConfigError
+from elastic_core.embedding import Entrypoint, FunctionCall, function_entrypoint, make_entrypoint
 
 
 def entry_of(

@@ -6,11 +6,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from elastic_core.launcher.brought import Brought, HealthServer
-from elastic_core.launcher.outcome import RunOutcome
-from elastic_core.options.settings import RunSettings
-from elastic_core.rendezvous.handler import RendezvousHandler
-from elastic_core.types import RendezvousSettings, Round
+from elastic_core.api import RendezvousHandler, RendezvousSettings, Round
+from elastic_core.embedding import Brought, HealthServer, RunOutcome, RunSettings
 from elastic_torchrun.agent.worker_group import RunResult, Worker, WorkerGroup, WorkerState
 from elastic_torchrun.hosting.hosted import HostedRendezvous
 from elastic_torchrun.launcher.entrypoints import entry_of

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from elastic_core.errors import ConfigError
-from elastic_core.options.settings import DEFAULT_SIGNALS
+from elastic_core.api import ConfigError
+from elastic_core.embedding import DEFAULT_SIGNALS
 
 SHUTDOWN_VARIABLE: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 DEFAULT_SHUTDOWN_S: Final = 30

@@ -5,11 +5,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from elastic_core.errors import ConfigError
-from elastic_core.options.hook_options import hook_row, is_hook_option
-from elastic_core.options.option import OptionRow
-from elastic_core.options.table import BY_DEST
-from elastic_core.options.values import nearest
+from elastic_core.api import ConfigError
+from elastic_core.embedding import BY_DEST, OptionRow, hook_row, is_hook_option, nearest
 
 Given = dict[str, str | bool | tuple[str, ...]]
 

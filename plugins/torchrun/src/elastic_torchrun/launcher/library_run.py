@@ -6,15 +6,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from elastic_core.errors import ElasticError, RendezvousError, WorkerError
-from elastic_core.launcher.brought import NOTHING, Brought
-from elastic_core.launcher.outcome import RunOutcome
-from elastic_core.options.settings import RunSettings
-from elastic_core.types import Failure, FailureClass
+from elastic_core.api import ElasticError, Failure, FailureClass, RendezvousError, WorkerError
+from elastic_core.embedding import NOTHING, Brought, RunOutcome, RunSettings
 from elastic_torchrun.agent.worker_group import RunResult, WorkerState
 
 if TYPE_CHECKING:
-    from elastic_core.workers.errors import ProcessFailure
+    from elastic_core.embedding import ProcessFailure
 
 _SET_FOR_TORCH: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """What we set for handlers that were written for torch: they ask for it again and again."""
@@ -37,7 +34,7 @@ def run_for_caller(settings: RunSettings, brought: Brought = NOTHING, outcome: R
         RendezvousError: no round could be formed.
         ElasticError: the run could not begin, or failed of something else than a worker.
     """
-    from elastic_core.launcher.job import run_job
+    from elastic_core.embedding import run_job
 
     outcome = RunOutcome() if outcome is None else outcome
     with _unchanged(_SET_FOR_TORCH):
@@ -72,7 +69,7 @@ def failures_of(outcome: RunOutcome, cause: Failure) -> "dict[int, ProcessFailur
 
     That one comes first by its time, so that all nodes name the same; none at all where no worker is to blame.
     """
-    from elastic_core.workers.errors import ProcessFailure
+    from elastic_core.embedding import ProcessFailure
 
     failures = {
         rank: ProcessFailure(

@@ -5,10 +5,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from elastic_core.errors import ConfigError
-from elastic_core.options.resolve import resolve
-from elastic_core.options.settings import Entrypoint, RunSettings
-from elastic_core.rendezvous.identity import ALLOWABLE
+from elastic_core.api import ConfigError
+from elastic_core.embedding import ALLOWABLE, Entrypoint, RunSettings, resolve
 from elastic_torchrun.launcher.launch_config import LaunchConfig
 from elastic_torchrun.launcher.library_options import Given, given_from, library_environment
 from elastic_torchrun.processes.logs_specs import DefaultLogsSpecs

@@ -9,15 +9,21 @@ from argparse import REMAINDER, Action, ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from elastic_core.errors import ConfigError
-from elastic_core.options.choices import Choices
-from elastic_core.options.devices import Node, count_for
-from elastic_core.options.entrypoint import LOCAL_RANK_MACRO
-from elastic_core.options.hook_options import all_rows
-from elastic_core.options.settings import RunSettings
-from elastic_core.options.table import BY_DEST, OPTIONS, OptionRow
-from elastic_core.options.values import comma_list, key_values
-from elastic_core.workers.functions.call import run_script_path
+from elastic_core.api import ConfigError
+from elastic_core.embedding import (
+    BY_DEST,
+    LOCAL_RANK_MACRO,
+    OPTIONS,
+    Choices,
+    Node,
+    OptionRow,
+    RunSettings,
+    all_rows,
+    comma_list,
+    count_for,
+    key_values,
+    run_script_path,
+)
 from elastic_torchrun.launcher.launch_config import LaunchConfig
 from elastic_torchrun.launcher.library_options import Given, given_from, library_environment
 from elastic_torchrun.processes.logs_specs import DefaultLogsSpecs
@@ -259,7 +265,7 @@ def run(args: Namespace) -> None:
     settings = settings_of_args(args)
     result = run_for_caller(settings)
     if result.is_failed():
-        from elastic_core.workers.errors import ChildFailedError
+        from elastic_core.embedding import ChildFailedError
 
         raise ChildFailedError(name=settings.entrypoint.name, failures=result.failures)
 
@@ -279,7 +285,7 @@ def settings_of_args(args: Namespace) -> RunSettings:
     Raises:
         ConfigError: a value can't be, or values contradict each other.
     """
-    from elastic_core.options.resolve import resolve
+    from elastic_core.embedding import resolve
 
     rows = _rows()
     unset = Choices({}, {}, rows)

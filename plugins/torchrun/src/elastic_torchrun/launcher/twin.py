@@ -11,7 +11,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Final
 
-from elastic_core.errors import ConfigError
+from elastic_core.api import ConfigError
 
 __all__ = ["launch", "main", "parse_args", "process"]
 
@@ -78,8 +78,7 @@ def process() -> None:
 def _line(words: Sequence[str]) -> list[str]:
     """Return the line of `elastic run` that does the same."""
     from elastic_core.cli.arguments import read_arguments
-    from elastic_core.options.choices import Choices
-    from elastic_core.options.table import BY_DEST
+    from elastic_core.embedding import BY_DEST, Choices
     from elastic_torchrun.launcher.torchs_parser import LOCAL_RANK_ARGUMENT
 
     rest, use_env = _without_use_env(words)

@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from elastic_core.errors import WorkerError
+from elastic_core.api import WorkerError
+from elastic_core.embedding import FunctionCall
 from elastic_core.workers.affinity import cpus_for
-from elastic_core.workers.functions.call import FunctionCall
 from elastic_core.workers.spec import StreamPlan, WorkerLaunch
 from elastic_torchrun.processes.context import PContext
 from elastic_torchrun.processes.logs_specs import LogsSpecs, plan_of
@@ -128,7 +128,7 @@ class GroupContext(PContext):
         return self._result
 
     def _make_result(self, workers: SupervisedWorkers) -> RunProcsResult:
-        from elastic_core.workers.errors import ProcessFailure
+        from elastic_core.embedding import ProcessFailure
 
         failures = {
             rank: ProcessFailure(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from elastic_core.clock import SYSTEM_CLOCK
+from elastic_core.api import SYSTEM_CLOCK
 
 LOG = logging.getLogger(__name__)
 

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from elastic_core.errors import ElasticError, WorkerError
+from elastic_core.api import ElasticError, WorkerError, WorkerExit
 from elastic_core.reactor import Reactor
-from elastic_core.types import WorkerExit
 from elastic_core.workers.group import WorkerGroup
 from elastic_core.workers.output.console import Console
 from elastic_core.workers.spec import WorkerLaunch

@@ -6,21 +6,22 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from elastic_core.clock import WaitBudget
-from elastic_core.errors import ElasticError
-from elastic_core.rendezvous.coordinated_options import DEFAULT_LEASE_TTL_S
-from elastic_core.rendezvous.handler import NoServices, RendezvousHandler
-from elastic_core.types import (
+from elastic_core.api import (
     Decided,
+    ElasticError,
     Failure,
     FailureClass,
+    RendezvousHandler,
     RendezvousInfo,
     Restart,
     Resumed,
     RoundChange,
     Stop,
     Suspended,
+    WaitBudget,
 )
+from elastic_core.rendezvous.coordinated_options import DEFAULT_LEASE_TTL_S
+from elastic_core.rendezvous.handler import NoServices
 
 
 class RoundStore(Protocol):

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from elastic_core.clock import WaitBudget
-from elastic_core.errors import BackendUnavailableError, OutcomeUnknownError, WaitExpiredError
+from elastic_core.api import BackendUnavailableError, OutcomeUnknownError, WaitBudget, WaitExpiredError
 
 T = TypeVar("T")
 

@@ -4,9 +4,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any, Final
 
+from elastic_core.api import RendezvousHandler, RendezvousSettings
 from elastic_core.rendezvous import registry
-from elastic_core.rendezvous.handler import RendezvousHandler
-from elastic_core.types import RendezvousSettings
 from elastic_torchrun.rendezvous.parameters import RendezvousParameters
 
 RendezvousHandlerCreator = Callable[[RendezvousParameters], Any]

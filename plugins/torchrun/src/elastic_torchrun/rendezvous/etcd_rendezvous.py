@@ -5,7 +5,7 @@ Nothing of torch's protocol on the server is kept: nodes of one run must all be 
 
 from typing import Any, ClassVar
 
-from elastic_core.types import API_VERSION
+from elastic_core.api import API_VERSION
 from elastic_torchrun.rendezvous.dynamic import DynamicRendezvousHandler
 from elastic_torchrun.rendezvous.etcd_client import import_plugin
 from elastic_torchrun.rendezvous.parameters import RendezvousParameters

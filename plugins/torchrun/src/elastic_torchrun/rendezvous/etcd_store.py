@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from elastic_core.clock import WaitBudget
-from elastic_core.errors import ConfigError
+from elastic_core.api import ConfigError, WaitBudget
 from elastic_torchrun.rendezvous.etcd_client import import_etcd
 
 _torch: Any = importlib.import_module("torch.distributed")

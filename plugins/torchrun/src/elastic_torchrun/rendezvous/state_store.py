@@ -19,32 +19,33 @@ from typing import ClassVar, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
-from elastic_core.encoding import decode_json
-from elastic_core.errors import (
+from elastic_core.api import (
+    API_VERSION,
+    CONTROL_KEY,
+    ROUND_KEY,
+    SYSTEM_CLOCK,
     BackendError,
     BackendRefusedError,
     BackendUnavailableError,
-    ElasticError,
-    OutcomeUnknownError,
-)
-from elastic_core.rendezvous.store import (
-    CONTROL_KEY,
-    ROUND_KEY,
+    Clock,
     CoordinationStore,
     Document,
+    ElasticError,
     Member,
     Members,
+    OutcomeUnknownError,
+    RendezvousSettings,
     Renewal,
     Revisions,
     Seat,
     Survey,
     Swapped,
     Topic,
+    WaitBudget,
     Watched,
     compare,
 )
-from elastic_core.types import API_VERSION, RendezvousSettings
+from elastic_core.encoding import decode_json
 from elastic_torchrun.rendezvous.blocking_calls import Asker
 from elastic_torchrun.rendezvous.state_backend import Token
 
