@@ -70,7 +70,7 @@ class SimulatedClient(ABC):
             first_call_s=scenario.first_call_s,
             last_call_s=scenario.last_call_s,
             spares=scenario.spares,
-            outage_grace_s=scenario.outage_grace_s,
+            store_outage_grace_s=scenario.outage_grace_s,
             boot=self.name,
         )
 

@@ -76,7 +76,7 @@ def _view(state: State, now_s: float) -> View | None:
         max_nodes=me.max_nodes,
         first_call_s=me.first_call_s,
         last_call_s=me.last_call_s,
-        max_changes=me.max_changes,
+        max_changes=me.max_membership_changes,
         control=state.control,
         round=state.round,
         members=state.members,

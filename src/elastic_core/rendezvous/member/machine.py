@@ -118,8 +118,8 @@ def _deadline_s(state: State, now_s: float) -> float:
         else:
             due.append(state.say_s)
             due.append(state.waiting_s + state.me.join_timeout_s if not state.spare else NEVER_S)
-    if state.trouble is not None and state.me.fail_on_loss and state.want is Want.RUN:
-        due.append(state.trouble.since_s + state.me.outage_grace_s)
+    if state.trouble is not None and state.me.on_store_loss == "fail" and state.want is Want.RUN:
+        due.append(state.trouble.since_s + state.me.store_outage_grace_s)
     return max(min(due), now_s + 0.001)
 
 

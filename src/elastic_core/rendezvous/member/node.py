@@ -38,36 +38,22 @@ class Node:
         settings = self._settings
         options = settings.options
         last_call_s = options.get("last_call_timeout")
-        return Me(
-            node=settings.node_id or os.uname().nodename,
-            incarnation=(settings.incarnation or os.urandom(6).hex())[:12],
-            run_id=settings.run_id,
-            where=self._store.where,
-            fresh_epoch=os.urandom(6).hex(),
-            secret=os.urandom(16).hex(),
-            min_nodes=settings.min_nodes,
-            max_nodes=settings.max_nodes,
-            nproc=settings.local_world_size,
-            role=settings.role,
-            rank_hint=settings.node_rank,
-            boot=host_identity(),
-            master=settings.master_addr or "",
-            ttl_s=_seconds(options.get("lease_ttl"), DEFAULT_LEASE_TTL_S),
-            first_call_s=_seconds(last_call_s, FIRST_CALL_S),
-            last_call_s=_seconds(last_call_s, LAST_CALL_S),
-            join_timeout_s=_seconds(options.get("join_timeout"), DEFAULT_JOIN_TIMEOUT_S),
-            connect_timeout_s=_seconds(options.get("connect_timeout"), DEFAULT_CONNECT_TIMEOUT_S),
-            outage_grace_s=settings.store_outage_grace_s,
-            fail_on_loss=settings.on_store_loss == "fail",
-            hosted=self._store.hosted_by_member,
-            attempt=settings.attempt,
-            attempt_given=settings.attempt_given,
-            job=settings.job,
-            spares=settings.spares,
-            max_changes=settings.max_membership_changes,
-            fingerprint=dict(settings.fingerprint),
-            allow_mismatch=settings.allow_mismatch,
-        )
+        chosen = {name: getattr(settings, name) for name in RendezvousSettings.__struct_fields__}
+        own = {
+            "node": settings.node_id or os.uname().nodename,
+            "incarnation": (settings.incarnation or os.urandom(6).hex())[:12],
+            "where": self._store.where,
+            "fresh_epoch": os.urandom(6).hex(),
+            "secret": os.urandom(16).hex(),
+            "boot": host_identity(),
+            "ttl_s": _seconds(options.get("lease_ttl"), DEFAULT_LEASE_TTL_S),
+            "first_call_s": _seconds(last_call_s, FIRST_CALL_S),
+            "last_call_s": _seconds(last_call_s, LAST_CALL_S),
+            "join_timeout_s": _seconds(options.get("join_timeout"), DEFAULT_JOIN_TIMEOUT_S),
+            "connect_timeout_s": _seconds(options.get("connect_timeout"), DEFAULT_CONNECT_TIMEOUT_S),
+            "hosted": self._store.hosted_by_member,
+        }
+        return Me(**(chosen | own))
 
     def place(self, source: str, agent_port: int) -> m.Connected:
         """Choose the address to give to others. Called: when the store was first reached."""

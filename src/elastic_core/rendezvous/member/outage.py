@@ -72,7 +72,7 @@ def gives_up_s(state: State) -> float:
     trouble, mine = state.trouble, state.mine
     if state.want is not Want.RUN or state.progress is not Progress.DONE or trouble is None or mine is None:
         return NEVER_S
-    return trouble.since_s + (SAY_AFTER_S if len(mine.roster) == 1 else state.me.outage_grace_s)
+    return trouble.since_s + (SAY_AFTER_S if len(mine.roster) == 1 else state.me.store_outage_grace_s)
 
 
 def end_alone(state: State, now_s: float) -> Heeded:
@@ -92,7 +92,7 @@ def undecided_s(state: State) -> float:
     if me.hosted:
         return state.lease_s + me.cut_s
     alone = len(mine.roster) == 1
-    return max(trouble.since_s + (SAY_AFTER_S if alone else me.outage_grace_s), state.stopped_s + SAY_AFTER_S)
+    return max(trouble.since_s + (SAY_AFTER_S if alone else me.store_outage_grace_s), state.stopped_s + SAY_AFTER_S)
 
 
 def leave_to_agent(state: State, now_s: float) -> Heeded:
@@ -151,8 +151,8 @@ def tell_outage(state: State, now_s: float) -> Heeded:
         away = f"store unreachable: {trouble.text}; {goes_on}"
         told = (m.PrintLine(text=away, store_reachable=False),)
         state = replace(state, away_said=True)
-    if me.fail_on_loss and state.want is Want.RUN and away_s >= me.outage_grace_s:
-        summary = f"{me.where} stayed away for {me.outage_grace_s:g} s: {trouble.text}"
+    if me.on_store_loss == "fail" and state.want is Want.RUN and away_s >= me.store_outage_grace_s:
+        summary = f"{me.where} stayed away for {me.store_outage_grace_s:g} s: {trouble.text}"
         decision = Stop(reason="--on-store-loss is fail", rule="store")
         state, ended = stop(state, Decided(decision=decision, failure=store_failure(state, summary)))
         told += ended

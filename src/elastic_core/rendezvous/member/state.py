@@ -1,7 +1,6 @@
 """What a member of a run knows: the state of `machine`. Times `_s` are seconds of this host's monotonic clock."""
 
 import enum
-from collections.abc import Mapping
 
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
@@ -13,47 +12,30 @@ from elastic_core.rendezvous.member.documents import (
 from elastic_core.rendezvous.member.duty import Notes
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.store import Revisions, Seat
-from elastic_core.types import NodeReport, NodeSteps, Record
+from elastic_core.types import NodeReport, NodeSteps, Record, RendezvousSettings
 
 NEVER_S = float("inf")
 LONG_AGO_S = float("-inf")
 
 
-class Me(Record, frozen=True, kw_only=True):
-    """What does not change about this member.
+class Me(RendezvousSettings, frozen=True, kw_only=True):
+    """What does not change about this member: its settings, and what it is.
 
     `where` names the store in texts. `hosted`: the store is hosted by a member of the run, so
     that its loss is final. `fresh_epoch` and `secret` are random, for the case that this member begins the run.
     """
 
     node: str
-    incarnation: str
-    run_id: str
     where: str
     fresh_epoch: str
     secret: str
-    min_nodes: int
-    max_nodes: int
-    nproc: int = 1
-    role: str = "default"
-    rank_hint: int | None = None
     boot: str = ""
-    master: str = ""
     ttl_s: float = 5.0
     first_call_s: float = 30.0
     last_call_s: float = 2.0
     join_timeout_s: float = 600.0
     connect_timeout_s: float = 60.0
-    outage_grace_s: float = 120.0
-    fail_on_loss: bool = False
     hosted: bool = False
-    attempt: int = 0
-    attempt_given: bool = False
-    job: str = ""
-    spares: int | None = None
-    max_changes: int | None = None
-    fingerprint: Mapping[str, str] = {}
-    allow_mismatch: tuple[str, ...] = ()
 
     @property
     def period_s(self) -> float:
