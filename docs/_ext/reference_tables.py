@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+import house
 from msgspec.structs import replace
 
 from elastic_core import api, errors
@@ -489,6 +490,9 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "failure-classes": failure_classes,
     "moments": moments,
     "states": states,
+    "rooms": house.rooms,
+    "distributions": house.distributions,
+    "string-imports": house.string_imports,
 }
 """By the name that a page asks for."""
 
