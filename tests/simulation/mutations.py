@@ -6,12 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.member import acting, forming, machine
-from elastic_core.rendezvous.member import admission as which_run
-from elastic_core.rendezvous.member import announce as heeding
-from elastic_core.rendezvous.member import duty as leading
-from elastic_core.rendezvous.member import leader as duties
-from elastic_core.rendezvous.member import observe as hearing
+from elastic_core.rendezvous.member import admission, announce, duty, forming, leader, machine, observe
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.state import NEVER_S, Me, question_about
 from elastic_plugin_kit.store_model import StoreModel
@@ -97,14 +92,14 @@ def nobody_asks_the_peers(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(TRAINS, **faults(s.PARTITION))
 def no_answer_of_the_peers_is_taken_for_an_outage(patch: pytest.MonkeyPatch) -> None:
-    heard = hearing._peers
-    patch.setattr(hearing, "_peers", lambda state, event: heard(state, replace(event, answered=1, reaching=0)))
+    answered = observe._peers
+    patch.setattr(observe, "_peers", lambda state, event: answered(state, replace(event, answered=1, reaching=0)))
 
 
 @mutation("an outage ends no round", TRAINS, **faults(s.STORE_EMPTIED, steady=True))
 def nothing_is_held_back_after_trouble(patch: pytest.MonkeyPatch) -> None:
-    doubt = hearing._doubt
-    patch.setattr(hearing, "_doubt", lambda state, now_s: replace(doubt(state, now_s), notes=state.notes))
+    doubt = observe._doubt
+    patch.setattr(observe, "_doubt", lambda state, now_s: replace(doubt(state, now_s), notes=state.notes))
 
 
 @mutation(PLACE, TRAINS, "tokens rise", "an outage ends no round", **faults(s.STORE_EMPTIED, steady=True))
@@ -134,29 +129,29 @@ SECOND = ("one run trains", TRAINS, "a run that goes on stays", "an outage ends 
 
 @mutation(*SECOND, **faults(s.DOOR, steady=True, nodes=4, max_nodes=4, last_call_s=0.1))
 def a_newcomer_waits_for_nobody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(which_run, "_over_s", lambda control, me: 0.0)
+    patch.setattr(admission, "_over_s", lambda control, me: 0.0)
 
 
 @mutation(*SECOND, **faults(s.DOOR, steady=True, nodes=4, max_nodes=4, last_call_s=0.1))
 def a_newcomer_counts_from_when_it_came(patch: pytest.MonkeyPatch) -> None:
-    look = hearing._look
+    look = observe._look
 
     def early(state, epochs, now_s):
         after = look(state, epochs, now_s)
         return replace(after, door=replace(after.door, empty_s=min(after.door.empty_s, state.began_s)))
 
-    patch.setattr(hearing, "_look", early)
+    patch.setattr(observe, "_look", early)
 
 
 @mutation(*SECOND, **faults(s.DOOR, steady=True, nodes=4, max_nodes=4, last_call_s=0.1))
 def a_newcomer_looks_at_nobody(patch: pytest.MonkeyPatch) -> None:
-    look = hearing._look
-    patch.setattr(hearing, "_look", lambda state, epochs, now_s: look(state, frozenset(), now_s))
+    look = observe._look
+    patch.setattr(observe, "_look", lambda state, epochs, now_s: look(state, frozenset(), now_s))
 
 
 @mutation(PLACE, END, **faults(s.BLACKOUT))
 def a_run_of_the_dead_is_never_over(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(which_run, "is_over", lambda state, control: False)
+    patch.setattr(admission, "is_over", lambda state, control: False)
 
 
 @mutation(PLACE, END, **faults(s.POWER))
@@ -166,27 +161,27 @@ def expired_members_stay(patch: pytest.MonkeyPatch) -> None:
 
 @mutation("a verdict stays", **faults(s.FINISH, s.FAILURE, s.MESSAGES))
 def a_verdict_is_written_again(patch: pytest.MonkeyPatch) -> None:
-    judge = duties.judge
+    judge = leader.judge
 
     def again(view, notes):
         if view.control.verdict is None:
             return judge(view, notes)
         verdict = replace(view.control.verdict, reason=f"again, says {view.node}")
-        return leading.Judgement(notes=notes, duty=leading.GiveVerdict(verdict=verdict))
+        return duty.Judgement(notes=notes, duty=duty.GiveVerdict(verdict=verdict))
 
-    patch.setattr(acting, "judge", again)
+    patch.setattr(leader, "judge", again)
 
 
 @mutation(PLACE, END, "done means all", "an outage ends no round", **faults(s.FINISH, s.CRASH, nodes=4))
 def one_that_is_done_is_done_for_all(patch: pytest.MonkeyPatch) -> None:
-    keep = duties._keep
+    keep = leader._keep
 
     def hasty(view, notes, current):
         if any(member.record.state == "done" for member in view.members):
-            return leading.Judgement(notes=notes, duty=duties._all_done(view, current))
+            return duty.Judgement(notes=notes, duty=leader._all_done(view, current))
         return keep(view, notes, current)
 
-    patch.setattr(duties, "_keep", hasty)
+    patch.setattr(leader, "_keep", hasty)
 
 
 @mutation("ranks are a bijection", TRAINS, PLACE, END)
@@ -214,24 +209,24 @@ def a_spare_joins_beyond_the_most(patch: pytest.MonkeyPatch) -> None:
 
 @mutation("the size is as asked", nodes=3, min_nodes=3, first_call_s=0.0)
 def fewer_than_the_least_are_enough(patch: pytest.MonkeyPatch) -> None:
-    form = duties.form
-    patch.setattr(duties, "form", lambda view, notes: form(replace(view, min_nodes=2), notes))
+    form = leader.form
+    patch.setattr(leader, "form", lambda view, notes: form(replace(view, min_nodes=2), notes))
 
 
 @mutation(PLACE, END, **faults(s.POWER, s.CRASH))
 def the_dead_are_not_missed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(duties, "_gone", lambda *_: False)
+    patch.setattr(leader, "_gone", lambda *_: False)
 
 
 @mutation(PLACE, END, **faults(s.CRASH, count=5))
 def nobody_stands_in_for_the_leader(patch: pytest.MonkeyPatch) -> None:
-    renewed = hearing._watched
+    renewed = observe._watched
 
     def deaf(state, watched, now_s):
         return replace(renewed(state, watched, now_s), renew_s=state.renew_s)
 
-    patch.setattr(hearing, "_watched", deaf)
-    patch.setattr(hearing, "_answer", _stuck_ahead(hearing._answer))
+    patch.setattr(observe, "_watched", deaf)
+    patch.setattr(observe, "_answer", _stuck_ahead(observe._answer))
 
 
 def _stuck_ahead(answer):
@@ -249,7 +244,7 @@ BLAME = "the first cause is blamed"
 
 @mutation(BLAME, **faults(s.FAILURES, nodes=5))
 def nobody_is_asked_what_it_saw(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(duties, "GATHER_S", 0.0)
+    patch.setattr(leader, "GATHER_S", 0.0)
 
 
 @mutation(BLAME, **faults(s.FAILURES, nodes=5))
@@ -257,23 +252,23 @@ def whoever_speaks_first_is_blamed(patch: pytest.MonkeyPatch) -> None:
     def ordered(current, live, order, done):
         return {order.incarnation: replace(order.report, final=True)}
 
-    patch.setattr(duties, "_reports", ordered)
-    patch.setattr(duties, "GATHER_S", 0.0)
+    patch.setattr(leader, "_reports", ordered)
+    patch.setattr(leader, "GATHER_S", 0.0)
 
 
 @mutation(PLACE, END, **faults(s.FAILURES, s.LEADER, count=5))
 def nobody_is_asked_to_decide(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(acting, "_ask", lambda state, duty, now_s: (state, None))
+    patch.setattr(leader, "_ask", lambda state, duty, now_s: (state, None))
 
 
 @mutation("one decision a round", PLACE, **faults(s.FAILURES, s.LEADER, s.SIGSTOP, count=5))
 def a_word_that_comes_too_late_is_published(patch: pytest.MonkeyPatch) -> None:
-    unsay = heeding._unsay
+    unsay = announce._drop_superseded
 
     def stubborn(state, control):
         return replace(unsay(state, control), post=None if control.verdict is not None else state.post)
 
-    patch.setattr(heeding, "_unsay", stubborn)
+    patch.setattr(announce, "_drop_superseded", stubborn)
 
 
 @mutation("counters rise", **faults(s.FAILURE, s.CRASH, count=5))
@@ -283,14 +278,14 @@ def restarts_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 @mutation("nobody trains after the verdict", TRAINS, PLACE, END, "a verdict stays", **faults(s.FAILURE))
 def the_verdict_is_not_told(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(heeding, "_verdict", lambda state, verdict, now_s: (state, ()))
+    patch.setattr(announce, "_verdict", lambda state, verdict, now_s: (state, ()))
 
 
 @mutation(PLACE, **faults(s.STORE_BACK, s.DEPARTURE, s.FAILURE))
 def a_record_is_not_written_again(patch: pytest.MonkeyPatch) -> None:
-    doubt = hearing._doubt
+    doubt = observe._doubt
     patch.setattr(
-        hearing,
+        observe,
         "_doubt",
         lambda state, now_s: replace(doubt(state, now_s), recorded=state.recorded, repeat_s=NEVER_S),
     )
@@ -298,9 +293,9 @@ def a_record_is_not_written_again(patch: pytest.MonkeyPatch) -> None:
 
 @mutation("ranks are a bijection", "the roster is one")
 def each_node_counts_from_the_end(patch: pytest.MonkeyPatch) -> None:
-    formed = heeding._formed
+    formed = announce._formed
     patch.setattr(
-        heeding,
+        announce,
         "_formed",
         lambda state, round_, rank, control, now_s: formed(state, round_, len(round_.roster) - 1, control, now_s),
     )
@@ -308,14 +303,14 @@ def each_node_counts_from_the_end(patch: pytest.MonkeyPatch) -> None:
 
 @mutation("an answer is to its question", **faults(s.FAILURE, s.FAILURES, count=6, fault_s=10.0, thought_s=12.0))
 def a_late_answer_is_taken_for_one_about_another_round(patch: pytest.MonkeyPatch) -> None:
-    take = hearing._request
+    take = observe._request
 
     def careless(state, event, now_s):
         if isinstance(event, m.AnswerGiven) and state.asked is not None:
             event = replace(event, question=question_about(*state.asked))
         return take(state, event, now_s)
 
-    patch.setattr(hearing, "_request", careless)
+    patch.setattr(observe, "_request", careless)
 
 
 @mutation("a stop is prompt", **faults(s.FAILURE))
@@ -334,7 +329,7 @@ def _when_it_renews(order):
 
 @mutation("a stop is prompt", PLACE, **faults(s.FAILURE))
 def an_order_is_heard_by_the_leader_alone(patch: pytest.MonkeyPatch) -> None:
-    ordered = heeding._ordered
+    ordered = announce._ordered
     patch.setattr(
-        heeding, "_ordered", lambda state, order, now_s: ordered(state, order if not state.ahead else None, now_s)
+        announce, "_ordered", lambda state, order, now_s: ordered(state, order if not state.ahead else None, now_s)
     )

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.documents import ControlDocument, MemberRecord, decode
 from elastic_core.rendezvous.member.machine import step
-from elastic_core.rendezvous.member.observe import hear
+from elastic_core.rendezvous.member.observe import observe
 from elastic_core.rendezvous.member.state import Me, State, Trouble, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Revisions, Seat, Topic, Watched
 
@@ -23,20 +23,20 @@ SEATED = State(
 
 def test_a_record_is_written_again_to_a_store_that_lost_writes():
     lost = Watched(revisions=Revisions(birth="b", members=5), changed=frozenset(Topic), reset=True)
-    assert hear(SEATED, m.WatchEnded(watched=lost), 100.0).recorded == b""
+    assert observe(SEATED, m.WatchEnded(watched=lost), 100.0).recorded == b""
 
 
 def test_a_record_is_written_again_after_trouble():
     trouble = Trouble(since_s=98.0, count=3, retry_s=99.9, text="away")
     same = Watched(revisions=SEATED.since, changed=frozenset())
-    assert hear(replace(SEATED, trouble=trouble), m.WatchEnded(watched=same), 100.0).recorded == b""
+    assert observe(replace(SEATED, trouble=trouble), m.WatchEnded(watched=same), 100.0).recorded == b""
 
 
 def test_a_record_is_written_a_last_time_one_lease_after_trouble():
     """A request that was given up may arrive after the one that replaced it."""
     trouble = Trouble(since_s=98.0, count=3, retry_s=99.9, text="away")
     same = Watched(revisions=SEATED.since, changed=frozenset())
-    state = hear(replace(SEATED, trouble=trouble), m.WatchEnded(watched=same), 100.0)
+    state = observe(replace(SEATED, trouble=trouble), m.WatchEnded(watched=same), 100.0)
     assert state.repeat_s == 100.0 + ME.ttl_s
 
 

@@ -7,7 +7,7 @@ from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.announce import record_of
 from elastic_core.rendezvous.member.documents import ControlDocument, Ending, RosterEntry, RoundDocument, StopOrder
 from elastic_core.rendezvous.member.machine import step
-from elastic_core.rendezvous.member.observe import hear
+from elastic_core.rendezvous.member.observe import observe
 from elastic_core.rendezvous.member.state import NEVER_S, Me, Progress, State, Want, question_about
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Revisions, Seat
 from elastic_core.types import NodeReport
@@ -60,9 +60,9 @@ def test_who_waits_longer_for_a_store_says_so_soon(connect_timeout_s):
 def test_the_silence_of_the_last_try_does_not_hide_what_the_tries_before_have_found():
     state = State(me=ME)
     for event in (m.Failed(text="cannot resolve 'redis.example'"), m.Failed(text="w does not answer", silent=True)):
-        state = hear(state, event, 1.0)
+        state = observe(state, event, 1.0)
     assert state.trouble.text == "cannot resolve 'redis.example'"
-    state = hear(State(me=ME), m.Failed(text="w does not answer", silent=True), 1.0)
+    state = observe(State(me=ME), m.Failed(text="w does not answer", silent=True), 1.0)
     assert state.trouble.text == "w does not answer"
 
 
@@ -110,7 +110,7 @@ def test_who_was_told_to_stop_leaves_when_the_others_know_that_it_has_left():
         replace(DRAINED, leaving=False),
         replace(DRAINED, progress=Progress.DONE),
         replace(DRAINED, mine=replace(ROUND, roster=ROUND.roster[:1])),
-        replace(DRAINED, told=7),
+        replace(DRAINED, announced=7),
     ],
     ids=["at the end", "done", "alone", "known"],
 )
@@ -121,12 +121,12 @@ def test_nobody_else_waits_to_leave(state):
 def test_who_ordered_a_stop_that_was_published_late_tells_how_long_before_that_it_failed():
     """Another node's order may stand in its place; without the store each had counted from its own."""
     report = NodeReport(node_id="n1", age_s=0.1)
-    ordered = hear(replace(DRAINED, leaving=False), m.StopRound(reason="boom", report=report), 100.0)
+    ordered = observe(replace(DRAINED, leaving=False), m.StopRound(reason="boom", report=report), 100.0)
     theirs = StopOrder(token=7, nonce="x", by="n2", incarnation="n2#1", reason="reset", report=NodeReport(node_id="n2"))
     assert record_of(ordered).report is None  # the order has it
     stood = step(replace(ordered, control=replace(CONTROL, stopping=theirs)), (), now_s=103.0).state
     assert record_of(stood).report.age_s == pytest.approx(3.1)
-    final = hear(stood, m.ReportStopped(report=replace(report, final=True)), 104.0)
+    final = observe(stood, m.ReportStopped(report=replace(report, final=True)), 104.0)
     assert record_of(final).report.age_s == pytest.approx(3.1)
 
 
@@ -141,15 +141,15 @@ DECIDED = Ending(token=0, nonce="", kind="restart", reason="n2 failed", by="n2",
 def test_an_answer_counts_for_the_round_that_it_was_asked_about_only(question, posted):
     """A policy thought so long that another node decided, and the next round has failed, too."""
     asked = State(me=ME, want=Want.STOP, asked=(7, "b"), asked_s=90.0)
-    after = hear(asked, m.AnswerGiven(post=DECIDED, question=question), 100.0)
+    after = observe(asked, m.AnswerGiven(post=DECIDED, question=question), 100.0)
     assert (None if after.post is None else (after.post.token, after.post.nonce)) == posted
     assert after.asked == (asked.asked if posted is None else None)
 
 
 @pytest.mark.parametrize(
     ("changes", "fenced"),
-    [({}, True), ({"me": replace(ME, hosted=True)}, True), ({"verdict_told": True}, True),
-     ({"me": replace(ME, hosted=True), "verdict_told": True}, False)],
+    [({}, True), ({"me": replace(ME, hosted=True)}, True), ({"verdict_announced": True}, True),
+     ({"me": replace(ME, hosted=True), "verdict_announced": True}, False)],
     ids=["a server's", "a member's", "a server's, after the verdict", "a member's, after the verdict"],
 )  # fmt: skip
 def test_a_store_that_goes_with_its_host_after_the_verdict_cuts_no_grace_period_short(changes, fenced):

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from elastic_core.agent.run_decision import FailureContext
 from elastic_core.failure.evidence import run_incident
-from elastic_core.rendezvous.member.announce import heed
+from elastic_core.rendezvous.member.announce import announce
 from elastic_core.rendezvous.member.documents import ControlDocument, RosterEntry, RoundDocument
 from elastic_core.rendezvous.member.state import Me, State, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Seat
@@ -21,7 +21,7 @@ ME = Me(node="a", incarnation="a#", run_id="r", where="w", fresh_epoch="f", secr
 
 
 def reads(state, round_, now_s):
-    return heed(replace(state, round=round_, fresh=frozenset({CONTROL_KEY, ROUND_KEY})), now_s)
+    return announce(replace(state, round=round_, fresh=frozenset({CONTROL_KEY, ROUND_KEY})), now_s)
 
 
 def member(now_s):

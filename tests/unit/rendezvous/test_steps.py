@@ -12,13 +12,12 @@ from elastic_core.rendezvous.member.documents import (
     RoundDocument,
     StepsOrder,
 )
-from elastic_core.rendezvous.member.duty import Notes, TellSteps, View
+from elastic_core.rendezvous.member.duty import Notes, PublishSteps, View
 from elastic_core.rendezvous.member.leader import judge
-from elastic_core.rendezvous.member.observe import hear
+from elastic_core.rendezvous.member.observe import observe
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import Me, State, Want
-from elastic_core.rendezvous.member.steps import GATHER_STEPS_S, merged
-from elastic_core.rendezvous.member.steps_heeded import question, tell_steps
+from elastic_core.rendezvous.member.steps import GATHER_STEPS_S, announce_steps, merged, question
 from elastic_core.rendezvous.store import CONTROL_KEY
 from elastic_core.types import NodeSteps, RankStep, RunSteps
 
@@ -61,39 +60,39 @@ def running(**given):
 def test_nothing_is_asked_or_said_while_nobody_wants_to_know():
     state = running()
     assert question(state, CONTROL) is None
-    assert tell_steps(state, 0.0) == (state, ())
+    assert announce_steps(state, 0.0) == (state, ())
     assert record_of(state).steps is None
 
 
 def test_who_wonders_asks_once_even_if_another_was_first():
-    state = hear(running(), m.AskSteps(), 0.0)
+    state = observe(running(), m.AskSteps(), 0.0)
     asked = question(state, CONTROL)
     assert (asked.serial, asked.by) == (1, "a")
     assert question(state, replace(CONTROL, steps=replace(ORDER, by="b"))) is None
-    again = hear(replace(state, steps_asked=1), m.AskSteps(), 1.0)
+    again = observe(replace(state, steps_asked=1), m.AskSteps(), 1.0)
     assert question(again, replace(CONTROL, steps=ORDER)).serial == 2
 
 
 @pytest.mark.parametrize("change", [{"nonce": "other"}, {"token": 2}])
 def test_question_about_another_round_is_nobodys(change):
     state = replace(running(), control=replace(CONTROL, steps=replace(ORDER, **change)))
-    assert tell_steps(state, 0.0)[1] == ()
+    assert announce_steps(state, 0.0)[1] == ()
 
 
 def test_question_and_its_answer_are_told_once():
     state = replace(running(), control=replace(CONTROL, steps=ORDER))
-    state, told = tell_steps(state, 0.0)
+    state, told = announce_steps(state, 0.0)
     assert told == (m.StepsAsked(serial=1),)
-    assert tell_steps(state, 1.0)[1] == ()
+    assert announce_steps(state, 1.0)[1] == ()
     seen = RunSteps(serial=1, max_step=4)
     state = replace(state, control=replace(CONTROL, steps=replace(ORDER, seen=seen)))
-    state, told = tell_steps(state, 2.0)
+    state, told = announce_steps(state, 2.0)
     assert told == (m.StepsSeen(seen=seen),)
-    assert tell_steps(state, 3.0)[1] == ()
+    assert announce_steps(state, 3.0)[1] == ()
 
 
 def test_answer_is_in_the_record_while_workers_run():
-    state = hear(running(), m.ReportSteps(steps=steps("a", max_step=3)), 0.0)
+    state = observe(running(), m.ReportSteps(steps=steps("a", max_step=3)), 0.0)
     assert record_of(state).steps.max_step == 3
     assert record_of(replace(state, want=Want.STOP)).steps is None
 
@@ -116,7 +115,7 @@ def judged(*members, now_s=0.0, notes=None, order=ORDER):
 
 def test_all_answers_are_told_at_once():
     duty = judged(member("a", steps("a", max_step=4)), member("b", steps("b", max_step=5))).duty
-    assert isinstance(duty, TellSteps)
+    assert isinstance(duty, PublishSteps)
     assert (duty.seen.node_count, duty.seen.max_step) == (2, 5)
 
 

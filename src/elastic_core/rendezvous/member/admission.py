@@ -1,4 +1,4 @@
-"""Whether the run in the store is a member's own, and what it does about another one: a rule of `heeding`. Pure.
+"""Whether the run in the store is a member's own, and what it does about another one: a rule of `announce`. Pure.
 
 A newcomer stands at the *door* until it knows. A run with a verdict answers those who come late. One without goes on
 while somebody of it is alive; when nobody has been for its lease and its last call, it is over: so long the newcomer
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from elastic_core.rendezvous.identity import compare_fingerprints, mismatch_error, mismatch_warning
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.documents import ControlDocument, Verdict
-from elastic_core.rendezvous.member.outage import NOTHING, Heeded, stop, store_failure
+from elastic_core.rendezvous.member.outage import NOTHING, Announced, stop, store_failure
 from elastic_core.rendezvous.member.roster import given_id
 from elastic_core.rendezvous.member.state import LONG_AGO_S, Me, State, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
@@ -26,7 +26,7 @@ KEEP_FAILED_S = 600.0
 """The same after a failure."""
 
 
-def meet(state: State, now_s: float) -> Heeded:
+def meet(state: State, now_s: float) -> Announced:
     """Find out whether the run in the store is this member's."""
     control = state.control
     if CONTROL_KEY not in state.fresh or control is None or state.begin or control.epoch == state.epoch:
@@ -53,7 +53,7 @@ def _has_round(state: State, control: ControlDocument) -> bool:
     return state.round is not None and state.round.epoch == control.epoch
 
 
-def _meet_verdict(state: State, control: ControlDocument, verdict: Verdict, now_s: float) -> Heeded:
+def _meet_verdict(state: State, control: ControlDocument, verdict: Verdict, now_s: float) -> Announced:
     """Give a latecomer the verdict; let a node that was there, or comes when that is long ago, begin a new run."""
     if ROUND_KEY not in state.fresh:
         return state, NOTHING
@@ -70,7 +70,7 @@ def _meet_verdict(state: State, control: ControlDocument, verdict: Verdict, now_
         return closed(state, verdict, now_s)
     ended_how = "has ended well" if verdict.outcome == "done" else "has failed"
     text = f"run {me.run_id!r} {ended_how}, and {me.where} can't say when: a new run begins in {ANSWER_S:g} s"
-    return _say_once(state, text)
+    return _show_once(state, text)
 
 
 def _given(control: ControlDocument, me: Me) -> bool:
@@ -84,7 +84,7 @@ def _answers_s(control: ControlDocument, verdict: Verdict, me: Me) -> float:
     return KEEP_DONE_S if verdict.outcome == "done" else KEEP_FAILED_S
 
 
-def closed(state: State, verdict: Verdict, now_s: float) -> Heeded:
+def closed(state: State, verdict: Verdict, now_s: float) -> Announced:
     """Tell a node that would join how the run has ended, and that nothing was started."""
     me, control, ended = state.me, state.control, state.ended
     ended_how = "has ended well" if verdict.outcome == "done" else "has failed"
@@ -98,7 +98,7 @@ def closed(state: State, verdict: Verdict, now_s: float) -> Heeded:
     nothing = "; nothing was started on this node" if state.mine is None else ""
     what = f"run {me.run_id!r} {ended_how}: {why}{nothing}"
     failed = m.JoinFailed(kind="closed", what=what, hint=again, exit_code=verdict.exit_code)
-    return replace(state, want=Want.NOTHING, verdict_told=True), (failed,)
+    return replace(state, want=Want.NOTHING, verdict_announced=True), (failed,)
 
 
 def _ago(age_s: float) -> str:
@@ -108,14 +108,14 @@ def _ago(age_s: float) -> str:
     return f"{age_s / 60:.0f} min" if age_s < 7200 else f"{age_s / 3600:.0f} h"
 
 
-def _say_once(state: State, text: str) -> Heeded:
-    return (state, NOTHING) if state.door_said else (replace(state, door_said=True), (m.PrintLine(text=text),))
+def _show_once(state: State, text: str) -> Announced:
+    return (state, NOTHING) if state.door_shown else (replace(state, door_shown=True), (m.PrintLine(text=text),))
 
 
 # --- a run without a verdict
 
 
-def _meet_standing(state: State, control: ControlDocument, now_s: float) -> Heeded:
+def _meet_standing(state: State, control: ControlDocument, now_s: float) -> Announced:
     """Join the run, begin a new one in its place, or wait until it is clear which."""
     me, later = state.me, _later(control, state.me)
     if later < 0:
@@ -131,7 +131,7 @@ def _meet_standing(state: State, control: ControlDocument, now_s: float) -> Heed
     if not _has_round(state, control) or not _is_empty(state, control):
         return state, NOTHING
     text = f"run {me.run_id!r} has no live node: a new run begins in {_over_s(control, me):g} s unless one comes back"
-    return _say_once(state, text)
+    return _show_once(state, text)
 
 
 def _over_s(control: ControlDocument, me: Me) -> float:
@@ -164,7 +164,7 @@ def looks_again_s(state: State, control: ControlDocument) -> float:
     return min(next_s, over_s) if not door.alive and door.looked_s < over_s else next_s
 
 
-def _superseded(state: State, control: ControlDocument) -> Heeded:
+def _superseded(state: State, control: ControlDocument) -> Announced:
     what = f"attempt {control.attempt} of run {state.me.run_id!r} has begun, and this node is of attempt"
     what = f"{what} {state.me.attempt}"
     if state.want is Want.RUN or state.awaiting:
@@ -176,18 +176,18 @@ def _superseded(state: State, control: ControlDocument) -> Heeded:
     return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="refused", what=what, hint=hint),)
 
 
-def _compare(state: State, control: ControlDocument) -> Heeded:
+def _compare(state: State, control: ControlDocument) -> Announced:
     me = state.me
     refusals, warnings = compare_fingerprints(me.fingerprint, control.fingerprint, me.allow_mismatch)
     if refusals:
         error = mismatch_error(me.run_id, me.where, refusals)
         failed = m.JoinFailed(kind="refused", what=error.what, hint=error.hint)
         return replace(state, want=Want.NOTHING), (failed,)
-    told = (m.PrintLine(text=mismatch_warning(me.run_id, warnings)),) if warnings else ()
-    return replace(state, epoch=control.epoch, kept=control, kept_round=None, door=None), told
+    announcements = (m.PrintLine(text=mismatch_warning(me.run_id, warnings)),) if warnings else ()
+    return replace(state, epoch=control.epoch, kept=control, kept_round=None, door=None), announcements
 
 
-def _meet_other(state: State, control: ControlDocument, now_s: float) -> Heeded:
+def _meet_other(state: State, control: ControlDocument, now_s: float) -> Announced:
     """Decide between the run that this member is of and another one that stands in the store.
 
     One that has no round yet was begun after the store had lost ours: ours is put back (by `machine`).
@@ -198,13 +198,13 @@ def _meet_other(state: State, control: ControlDocument, now_s: float) -> Heeded:
         return state, NOTHING
     if puts_back(state) and not _has_round(state, control):
         return state, NOTHING
-    told: tuple[m.Announcement, ...] = ()
+    announcements: tuple[m.Announcement, ...] = ()
     if state.want is Want.RUN or state.awaiting:
         change = RoundEnded(reason="the store lost this run, and another has begun", stop_within_s=0.0)
-        state, told = stop(state, change)
+        state, announcements = stop(state, change)
     state = replace(state, epoch="", kept=None, kept_round=None)
     # A node that waits goes over at once: whoever leads there must hear in time which tokens it has seen.
-    return meet(state, now_s) if state.want is Want.JOIN else (state, told)
+    return meet(state, now_s) if state.want is Want.JOIN else (state, announcements)
 
 
 def puts_back(state: State) -> bool:

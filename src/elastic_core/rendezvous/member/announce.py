@@ -1,4 +1,4 @@
-"""What follows from what a member knows, without asking anybody: what its agent must be told. Pure.
+"""The announcements to a member's agent that follow from what the member knows, without asking anybody. Pure.
 
 Each rule looks at the state alone and may be applied again and again; one that has nothing (more) to say changes
 nothing.
@@ -19,10 +19,11 @@ from elastic_core.rendezvous.member.documents import (
     Verdict,
 )
 from elastic_core.rendezvous.member.duty import ended
-from elastic_core.rendezvous.member.observe import MEMBERS, SAY_EVERY_S
+from elastic_core.rendezvous.member.observe import LINE_EVERY_S, MEMBERS
 from elastic_core.rendezvous.member.outage import (
     NOTHING,
-    Heeded,
+    Announced,
+    announce_outage,
     end_alone,
     host_lost,
     keep_lease,
@@ -30,11 +31,10 @@ from elastic_core.rendezvous.member.outage import (
     misses_host_s,
     stop,
     store_failure,
-    tell_outage,
 )
 from elastic_core.rendezvous.member.protocol import Announcement
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, Progress, State, Want
-from elastic_core.rendezvous.member.steps_heeded import tell_steps
+from elastic_core.rendezvous.member.steps import announce_steps
 from elastic_core.rendezvous.member.texts import missing, nodes, timed_out, waiting
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
 from elastic_core.types import Decided, FailureClass, NodeReport, Restart, RoundEnded, Stop, StopOrdered
@@ -45,28 +45,28 @@ NAMES_LIMIT = 64
 """Up to so many members a waiting node reads who they are; beyond, it only counts them."""
 
 
-def heed(state: State, now_s: float) -> Heeded:
-    """Return the state after all that follows from it, and what to tell the agent, in order."""
-    told: list[Announcement] = []
+def announce(state: State, now_s: float) -> Announced:
+    """Return the state after all that follows from it, and the announcements, in order."""
+    every: list[Announcement] = []
     for rule in _RULES:
         state, announcements = rule(state, now_s)
-        told += announcements
-    return state, tuple(told)
+        every += announcements
+    return state, tuple(every)
 
 
 def record_of(state: State) -> MemberRecord:
     """Return what this member says of itself."""
     me = state.me
     mine = state.mine
-    said: str = "ready"
+    what: str = "ready"
     if state.want in (Want.RUN, Want.STOP):
-        said = state.progress.value if state.want is Want.RUN else _stopping(state)
-        if state.leaving and said != "done":
-            said = "leaving"
+        what = state.progress.value if state.want is Want.RUN else _stopping(state)
+        if state.leaving and what != "done":
+            what = "leaving"
     return MemberRecord(
         epoch=state.epoch,
         node=me.node,
-        state=said,  # type: ignore[arg-type]  # Progress has the same words
+        state=what,  # type: ignore[arg-type]  # Progress has the same words
         seen=state.seen,
         token=mine.token if mine is not None else 0,
         nonce=mine.nonce if mine is not None else "",
@@ -79,12 +79,12 @@ def record_of(state: State) -> MemberRecord:
         role=me.role,
         rank_hint=me.node_rank,
         boot=me.boot,
-        report=_told_in_time(state) if state.want is Want.STOP else None,
+        report=_report_in_time(state) if state.want is Want.STOP else None,
         steps=state.steps if state.want is Want.RUN else None,
     )
 
 
-def _told_in_time(state: State) -> NodeReport | None:
+def _report_in_time(state: State) -> NodeReport | None:
     """Return what this node has seen, by the time at which the order stood: that is the same for all."""
     report = state.report
     return report if report is None or not state.lag_s else replace(report, age_s=report.age_s + state.lag_s)
@@ -106,12 +106,12 @@ def own_round(state: State) -> RoundDocument | None:
 # --- what was decided
 
 
-def _control(state: State, now_s: float) -> Heeded:
+def _control(state: State, now_s: float) -> Announced:
     control = state.control
     if CONTROL_KEY not in state.fresh or control is None or not state.epoch or control.epoch != state.epoch:
         return state, NOTHING
     ordering = state.order is not None
-    state = _unsay(state, control)
+    state = _drop_superseded(state, control)
     if ordering and state.order is None:
         state = replace(state, lag_s=state.lag_s or now_s - state.stopped_s)
     if control.verdict is not None:
@@ -121,12 +121,12 @@ def _control(state: State, now_s: float) -> Heeded:
         return state, NOTHING
     if ending is None or (ending.token, ending.nonce) != (mine.token, mine.nonce):
         return _ordered(state, control.stopping, now_s)
-    if state.told >= ending.token or state.want not in (Want.RUN, Want.STOP):
+    if state.announced >= ending.token or state.want not in (Want.RUN, Want.STOP):
         return state, NOTHING
-    return replace(state, told=ending.token, want=Want.STOP), (m.RoundChanged(change=_change(ending)),)
+    return replace(state, announced=ending.token, want=Want.STOP), (m.RoundChanged(change=_change(ending)),)
 
 
-def _unsay(state: State, control: ControlDocument) -> State:
+def _drop_superseded(state: State, control: ControlDocument) -> State:
     """Forget what this node was about to publish and others have said already: the first word stands."""
     post, order = state.post, state.order
     if post is not None and (control.verdict is not None or _is_over(control, post.token, post.nonce)):
@@ -148,15 +148,15 @@ def _is_over(control: ControlDocument, token: int, nonce: str) -> bool:
     return ending is not None and (ending.token > token or (ending.token, ending.nonce) == (token, nonce))
 
 
-def _ordered(state: State, stopping: StopOrder | None, now_s: float) -> Heeded:
+def _ordered(state: State, stopping: StopOrder | None, now_s: float) -> Announced:
     """Pass the order to stop on to the agent."""
     mine = state.mine
     assert mine is not None
     if stopping is None or (stopping.token, stopping.nonce) != (mine.token, mine.nonce):
         return _order_again(state), NOTHING
-    if state.want is not Want.RUN or state.stop_told >= stopping.token:
+    if state.want is not Want.RUN or state.stop_token >= stopping.token:
         return state, NOTHING
-    state = replace(state, want=Want.STOP, stop_told=stopping.token, stopped_s=now_s, lag_s=0.0, stands=stopping)
+    state = replace(state, want=Want.STOP, stop_token=stopping.token, stopped_s=now_s, lag_s=0.0, stands=stopping)
     return state, (m.RoundChanged(change=StopOrdered(reason=stopping.reason, by=stopping.by)),)
 
 
@@ -181,8 +181,8 @@ def _change(ending: Ending) -> RoundEnded | Decided:
     return RoundEnded(reason=ending.reason, lost=ending.lost, arrived=ending.arrived)
 
 
-def _verdict(state: State, verdict: Verdict, now_s: float) -> Heeded:
-    if state.verdict_told:
+def _verdict(state: State, verdict: Verdict, now_s: float) -> Announced:
+    if state.verdict_announced:
         return state, NOTHING
     if state.want is Want.JOIN:
         return closed(state, verdict, now_s)
@@ -193,14 +193,14 @@ def _verdict(state: State, verdict: Verdict, now_s: float) -> Heeded:
     if failure is None and verdict.outcome == "failed":
         failure = replace(store_failure(state, verdict.reason), failure_class=FailureClass.NODE_LOST)
         failure = replace(failure, node_id=verdict.by, exit_code=verdict.exit_code)
-    state = replace(state, want=Want.STOP, verdict_told=True)
+    state = replace(state, want=Want.STOP, verdict_announced=True)
     return state, (m.RoundChanged(change=Decided(decision=decision, failure=failure, evidence=verdict.evidence)),)
 
 
 # --- the round
 
 
-def _round(state: State, now_s: float) -> Heeded:
+def _round(state: State, now_s: float) -> Announced:
     round_, control = own_round(state), state.control
     if round_ is None or CONTROL_KEY not in state.fresh or control is None or control.epoch != state.epoch:
         return state, NOTHING
@@ -235,7 +235,7 @@ def _clock(state: State, round_: RoundDocument, now_s: float) -> tuple[str, floa
     return (round_.epoch, began_s if known is None or known[0] != round_.epoch else min(known[1], began_s))
 
 
-def _formed(state: State, round_: RoundDocument, rank: int, control: ControlDocument, now_s: float) -> Heeded:
+def _formed(state: State, round_: RoundDocument, rank: int, control: ControlDocument, now_s: float) -> Announced:
     state = replace(
         state,
         want=Want.RUN,
@@ -243,17 +243,17 @@ def _formed(state: State, round_: RoundDocument, rank: int, control: ControlDocu
         progress=Progress.RUNNING,
         steps_wanted=0,
         steps_asked=0,
-        steps_heard=0,
+        steps_seen=0,
         steps=None,
         spare=False,
-        say_s=NEVER_S,
+        line_s=NEVER_S,
         fresh=state.fresh - {MEMBERS},
         members_read_s=LONG_AGO_S,  # what members said before the round says nothing about it
     )
     return state, (m.Formed(document=round_, rank=rank, history=control.failures, at_s=state.run_s(now_s)),)
 
 
-def _evicted(state: State, round_: RoundDocument) -> Heeded:
+def _evicted(state: State, round_: RoundDocument) -> Announced:
     mine = state.mine
     if mine is None or round_.token < mine.token or (round_.token, round_.nonce) == (mine.token, mine.nonce):
         return state, NOTHING
@@ -261,7 +261,7 @@ def _evicted(state: State, round_: RoundDocument) -> Heeded:
     return stop(state, RoundEnded(reason=reason, lost=(state.me.node,), stop_within_s=0.0))
 
 
-def _spare(state: State, round_: RoundDocument, now_s: float) -> Heeded:
+def _spare(state: State, round_: RoundDocument, now_s: float) -> Announced:
     """Wait beside a round that runs: as long as it takes."""
     state = replace(state, spare=True, waiting_s=now_s)
     me = state.me
@@ -273,10 +273,10 @@ def _spare(state: State, round_: RoundDocument, now_s: float) -> Heeded:
     if me.spares is not None and MEMBERS not in state.fresh:
         return state, NOTHING  # who else waits decides whether this node is needed
     here = round_.rank_of(me.incarnation) is not None  # the others will notice that this node has left it
-    if state.spare_said or here or len(round_.roster) < me.max_nodes:
+    if state.spare_shown or here or len(round_.roster) < me.max_nodes:
         return state, NOTHING
     text = f"run {me.run_id!r} is full ({nodes(len(round_.roster))}): waiting as a spare"
-    return replace(state, spare_said=True, say_s=NEVER_S), (m.PrintLine(text=text),)
+    return replace(state, spare_shown=True, line_s=NEVER_S), (m.PrintLine(text=text),)
 
 
 def _surplus(state: State, round_: RoundDocument) -> bool:
@@ -291,11 +291,11 @@ def _surplus(state: State, round_: RoundDocument) -> bool:
     return full and state.me.spares is not None and len(before) >= state.me.spares
 
 
-def _part(state: State, now_s: float) -> Heeded:
+def _part(state: State, now_s: float) -> Announced:
     """Leave once the round's end is known to be because of this node, or nobody says so."""
     if not state.parting:
         return state, NOTHING
-    known = state.verdict_told or (state.mine is not None and state.told >= state.mine.token)
+    known = state.verdict_announced or (state.mine is not None and state.announced >= state.mine.token)
     if known or state.trouble is not None or state.seat is None or now_s >= state.leave_s + PART_S:
         return replace(state, parting=False, want=Want.LEAVE), NOTHING
     return state, NOTHING
@@ -309,7 +309,7 @@ def knows_members(state: State, now_s: float) -> bool:
     return now_s - state.members_read_s <= 1.0 or state.live > NAMES_LIMIT
 
 
-def _wait(state: State, now_s: float) -> Heeded:
+def _wait(state: State, now_s: float) -> Announced:
     if state.want is not Want.JOIN:
         return state, NOTHING
     me, trouble = state.me, state.trouble
@@ -329,20 +329,20 @@ def _wait(state: State, now_s: float) -> Heeded:
     if not state.spare and now_s >= state.waiting_s + me.join_timeout_s and knows:
         what = timed_out(state)
         return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="timeout", what=what, hint=missing(state)),)
-    if now_s >= state.say_s and knows:
-        told = () if trouble is not None else (m.PrintLine(text=waiting(state)),)
-        return replace(state, say_s=now_s + SAY_EVERY_S), told
+    if now_s >= state.line_s and knows:
+        announcements = () if trouble is not None else (m.PrintLine(text=waiting(state)),)
+        return replace(state, line_s=now_s + LINE_EVERY_S), announcements
     return state, NOTHING
 
 
-_RULES: tuple[Callable[[State, float], Heeded], ...] = (
+_RULES: tuple[Callable[[State, float], Announced], ...] = (
     keep_lease,
     meet,
     _control,
-    tell_steps,
+    announce_steps,
     _round,
-    _wait,  # before `tell_outage`: whoever gives up says why
-    tell_outage,
+    _wait,  # before `announce_outage`: whoever gives up says why
+    announce_outage,
     end_alone,
     leave_to_agent,
     _part,

@@ -173,7 +173,7 @@ class CoordinatedRendezvous(RendezvousHandler, Attachable):
             self._store.close()
             return True
         driver.request(m.LeaveRendezvous(close=False))
-        if driver.join(HOST_LEAVE_S if self._store.hosting or driver.has_word else LEAVE_S):
+        if driver.join(HOST_LEAVE_S if self._store.hosting or driver.has_post else LEAVE_S):
             return True
         driver.urge()
         return driver.join(LEAVE_S)

@@ -173,7 +173,7 @@ class Driver:
         return state.want is Want.RUN or state.awaiting
 
     @property
-    def has_word(self) -> bool:
+    def has_post(self) -> bool:
         """Return whether something is still to be published."""
         return self._state.post is not None
 

@@ -1,4 +1,4 @@
-"""What a leader looks at, remembers, and may find that it owes the run: the values of `duties`."""
+"""The records of a leader: what it looks at, remembers, and may find that it owes the run: the values of `leader`."""
 
 from collections.abc import Mapping, Sequence
 
@@ -91,13 +91,13 @@ class AskDecision(Record, frozen=True, kw_only=True):
     reports: tuple[NodeReport, ...]
 
 
-class TellSteps(Record, frozen=True, kw_only=True):
+class PublishSteps(Record, frozen=True, kw_only=True):
     """Put together for all what the nodes have answered about their workers' steps."""
 
     seen: RunSteps
 
 
-Duty = FormRound | EndRound | GiveVerdict | NoteDone | TellSteps | AskDecision
+Duty = FormRound | EndRound | GiveVerdict | NoteDone | PublishSteps | AskDecision
 
 
 class Judgement(Record, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
-"""The rendezvous of one member as a pure state machine: what it heard goes in, what it does next and says comes out.
+"""The rendezvous of one member as a pure state machine: events go in, the next operation and announcements come out.
 
-`step` is total: every event in every state is taken for what it says (`hearing`), what follows is announced
-(`heeding`), and the first rule below that has something to do names the next operation. There is always exactly one
+`step` is total: every event in every state is taken for what it says (`observe`), what follows is announced
+(`announce`), and the first rule below that has something to do names the next operation. There is always exactly one
 under way; the longest, `Watch`, is cut short by whoever wants something. Nothing here reads a clock or rolls dice: two
 machines that hear the same at the same times do the same.
 
@@ -14,19 +14,19 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from elastic_core.rendezvous.member import protocol as m
-from elastic_core.rendezvous.member.acting import DEPUTIES, KEEP_S, Planned, do_duty, swap_control
 from elastic_core.rendezvous.member.admission import looks_again_s, puts_back
-from elastic_core.rendezvous.member.announce import PART_S, heed, knows_members, own_round, record_of
+from elastic_core.rendezvous.member.announce import PART_S, announce, knows_members, own_round, record_of
 from elastic_core.rendezvous.member.documents import ControlDocument, Ending, RosterEntry, Verdict, encode
-from elastic_core.rendezvous.member.observe import MEMBERS, hear
-from elastic_core.rendezvous.member.outage import gives_up_s, misses_host_s, needs_lease, says_away_s, undecided_s
+from elastic_core.rendezvous.member.leader import DEPUTIES, KEEP_S, Planned, do_duty, swap_control
+from elastic_core.rendezvous.member.observe import MEMBERS, observe
+from elastic_core.rendezvous.member.outage import gives_up_s, misses_host_s, needs_lease, outage_line_s, undecided_s
 from elastic_core.rendezvous.member.protocol import Step
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, Progress, State, Want
-from elastic_core.rendezvous.member.steps_heeded import question
+from elastic_core.rendezvous.member.steps import question
 from elastic_core.rendezvous.net.endpoint import is_ip
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic
 
-LAST_WORD_S = 2.0
+LAST_POST_S = 2.0
 """How long a node that leaves with the run's verdict waits for a store that is away, to give it."""
 ASK_EVERY_S = 0.25
 PEERS_LIMIT = 8
@@ -41,8 +41,8 @@ Rule = Callable[[State, float], Planned]
 def step(state: State, events: tuple[m.Event, ...], *, now_s: float) -> Step:
     """Return what a member does next after it heard `events`, in order."""
     for event in events:
-        state = hear(state, event, now_s)
-    state, announcements = heed(state, now_s)
+        state = observe(state, event, now_s)
+    state, announcements = announce(state, now_s)
     for rule in _RULES:
         state, operation = rule(state, now_s)
         if operation is not None:
@@ -63,7 +63,7 @@ def _leave(state: State, now_s: float) -> Planned:
     """Go, unless a word of this node is to be published first."""
     if state.want is not Want.LEAVE:
         return state, None
-    if state.trouble is not None and now_s < _last_word_s(state):
+    if state.trouble is not None and now_s < _last_post_s(state):
         return state, None
     if state.trouble is not None or not state.connected or (state.seat is None and state.post is None):
         return state, m.Gone()
@@ -73,10 +73,10 @@ def _leave(state: State, now_s: float) -> Planned:
     return state, m.Withdraw(seat=state.seat)
 
 
-def _last_word_s(state: State) -> float:
+def _last_post_s(state: State) -> float:
     """Return until when a node that leaves tries to say how the run has ended: others may wait for it."""
     waits = state.want is Want.LEAVE and isinstance(state.post, Verdict) and state.ever_connected
-    return state.leave_s + LAST_WORD_S if waits else NEVER_S * -1
+    return state.leave_s + LAST_POST_S if waits else NEVER_S * -1
 
 
 def _trouble(state: State, now_s: float) -> Planned:
@@ -105,9 +105,9 @@ def _peers(state: State) -> tuple[RosterEntry, ...]:
 
 def _deadline_s(state: State, now_s: float) -> float:
     """Return when this member must look at itself again, whatever happens."""
-    due = [gives_up_s(state), misses_host_s(state), says_away_s(state, now_s), undecided_s(state)]
+    due = [gives_up_s(state), misses_host_s(state), outage_line_s(state, now_s), undecided_s(state)]
     if state.want is Want.LEAVE:
-        due.append(_last_word_s(state))
+        due.append(_last_post_s(state))
     if state.parting:
         due.append(state.leave_s + PART_S)
     if needs_lease(state):
@@ -116,7 +116,7 @@ def _deadline_s(state: State, now_s: float) -> float:
         if not state.ever_connected:
             due.append(state.began_s + state.me.connect_timeout_s)
         else:
-            due.append(state.say_s)
+            due.append(state.line_s)
             due.append(state.waiting_s + state.me.join_timeout_s if not state.spare else NEVER_S)
     if state.trouble is not None and state.me.on_store_loss == "fail" and state.want is Want.RUN:
         due.append(state.trouble.since_s + state.me.store_outage_grace_s)
@@ -226,7 +226,7 @@ def _update(state: State, now_s: float) -> Planned:
 
 
 def _order(state: State, now_s: float) -> Planned:
-    """Publish that all nodes stop, before anything else is said; `heeding` forgets it once such an order stands."""
+    """Publish that all nodes stop, before anything else is said; `announce` forgets it once such an order stands."""
     order, control = state.order, state.control
     if order is None or control is None or control.epoch != state.epoch:
         return state, None
@@ -243,7 +243,7 @@ def _ask_steps(state: State, now_s: float) -> Planned:
 
 
 def _post(state: State, now_s: float) -> Planned:
-    """Publish what was decided here; `heeding` forgets it once something stands."""
+    """Publish what was decided here; `announce` forgets it once something stands."""
     post, control = state.post, state.control
     if post is None or control is None or control.epoch != state.epoch:
         return state, None
@@ -287,7 +287,7 @@ def _wants_names(state: State, now_s: float) -> bool:
         return False
     if state.spare:
         return state.me.spares is not None and MEMBERS not in state.fresh
-    return now_s >= min(state.say_s, state.waiting_s + state.me.join_timeout_s)
+    return now_s >= min(state.line_s, state.waiting_s + state.me.join_timeout_s)
 
 
 # --- waiting

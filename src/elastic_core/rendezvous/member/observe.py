@@ -1,4 +1,4 @@
-"""What a member makes of each thing that it hears: facts only; what follows from them is `heeding`. Pure."""
+"""The reducer of a member's events into its state: facts only; what follows from them is `announce`. Pure."""
 
 import zlib
 from typing import assert_never
@@ -22,14 +22,14 @@ from elastic_core.rendezvous.member.state import (
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic, Watched
 from elastic_core.types import NodeReport
 
-SAY_EVERY_S = 10.0
+LINE_EVERY_S = 10.0
 """How often a waiting member says who has come."""
 RETRY_S = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
 """From one try of a store that is away to the next, less up to a third of it; at most a sixth of the lease."""
 MEMBERS = Topic.MEMBERS.value
 
 
-def hear(state: State, event: m.Event, now_s: float) -> State:
+def observe(state: State, event: m.Event, now_s: float) -> State:
     """Return what is known after `event`."""
     if isinstance(event, m.Request):
         return _request(state, event, now_s)
@@ -59,11 +59,11 @@ def _request(state: State, event: m.Request, now_s: float) -> State:
                 master_port=port,
                 began_s=now_s,
                 waiting_s=now_s,
-                say_s=now_s + SAY_EVERY_S,
+                line_s=now_s + LINE_EVERY_S,
                 spare=False,
-                spare_said=False,
+                spare_shown=False,
                 most=0,
-                verdict_told=False,
+                verdict_announced=False,
                 order=None,
                 report=None,
                 alone=False,
@@ -101,10 +101,10 @@ def _request(state: State, event: m.Request, now_s: float) -> State:
 def _is_missed(state: State) -> bool:
     """Return whether this node would be taken for lost: it was told to stop, and its round does not know that yet."""
     mine = state.mine
-    if not state.leaving or state.trouble is not None or state.seat is None or state.verdict_told or mine is None:
+    if not state.leaving or state.trouble is not None or state.seat is None or state.verdict_announced or mine is None:
         return False
     trains = state.want in (Want.RUN, Want.STOP) and state.progress is not Progress.DONE
-    return trains and len(mine.roster) > 1 and state.told < mine.token
+    return trains and len(mine.roster) > 1 and state.announced < mine.token
 
 
 def _about(post: Ending | Verdict, token: int, nonce: str) -> Ending | Verdict:
@@ -126,7 +126,7 @@ def _stopped(state: State, reason: str, report: NodeReport, now_s: float) -> Sta
         reason=reason,
         report=report,
     )
-    return replace(state, order=order, stands=order, want=Want.STOP, stop_told=mine.token, stopped_s=now_s, lag_s=0.0)
+    return replace(state, order=order, stands=order, want=Want.STOP, stop_token=mine.token, stopped_s=now_s, lag_s=0.0)
 
 
 # --- trouble

@@ -1,4 +1,4 @@
-"""What follows for a member from a store that is away, and from a lease that runs out: rules of `heeding`. Pure."""
+"""What follows for a member from a store that is away, and from a lease that runs out: rules of `announce`. Pure."""
 
 from msgspec.structs import replace
 
@@ -6,16 +6,16 @@ from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.state import NEVER_S, Progress, State, Want
 from elastic_core.types import Decided, Failure, FailureClass, RoundEnded, Stop, Undecided
 
-SAY_AFTER_S = 1.0
+LINE_AFTER_S = 1.0
 """A store that is away for less is not worth a line."""
 
-Heeded = tuple[State, tuple[m.Announcement, ...]]
+Announced = tuple[State, tuple[m.Announcement, ...]]
 NOTHING: tuple[m.Announcement, ...] = ()
 
 
-def stop(state: State, change: RoundEnded | Decided) -> Heeded:
+def stop(state: State, change: RoundEnded | Decided) -> Announced:
     """Return that this node's workers must stop, and why."""
-    return replace(state, want=Want.STOP, stop_told=0, order=None), (m.RoundChanged(change=change),)
+    return replace(state, want=Want.STOP, stop_token=0, order=None), (m.RoundChanged(change=change),)
 
 
 def store_failure(state: State, summary: str) -> Failure:
@@ -38,7 +38,7 @@ def host_lost(state: State) -> str:
     return f"the node that hosts the rendezvous store, {state.me.where}, is lost or can't be reached"
 
 
-def keep_lease(state: State, now_s: float) -> Heeded:
+def keep_lease(state: State, now_s: float) -> Announced:
     """Stop in time what a lease no longer covers."""
     if not needs_lease(state):
         return state, NOTHING
@@ -72,10 +72,10 @@ def gives_up_s(state: State) -> float:
     trouble, mine = state.trouble, state.mine
     if state.want is not Want.RUN or state.progress is not Progress.DONE or trouble is None or mine is None:
         return NEVER_S
-    return trouble.since_s + (SAY_AFTER_S if len(mine.roster) == 1 else state.me.store_outage_grace_s)
+    return trouble.since_s + (LINE_AFTER_S if len(mine.roster) == 1 else state.me.store_outage_grace_s)
 
 
-def end_alone(state: State, now_s: float) -> Heeded:
+def end_alone(state: State, now_s: float) -> Announced:
     """End well without the run's word, where nobody can give it: all that was to be done here is done."""
     if now_s < gives_up_s(state):
         return state, NOTHING
@@ -92,10 +92,10 @@ def undecided_s(state: State) -> float:
     if me.hosted:
         return state.lease_s + me.cut_s
     alone = len(mine.roster) == 1
-    return max(trouble.since_s + (SAY_AFTER_S if alone else me.store_outage_grace_s), state.stopped_s + SAY_AFTER_S)
+    return max(trouble.since_s + (LINE_AFTER_S if alone else me.store_outage_grace_s), state.stopped_s + LINE_AFTER_S)
 
 
-def leave_to_agent(state: State, now_s: float) -> Heeded:
+def leave_to_agent(state: State, now_s: float) -> Announced:
     """Have this node decide for itself, where nobody can say what the run has decided."""
     if now_s < undecided_s(state):
         return state, NOTHING
@@ -104,7 +104,7 @@ def leave_to_agent(state: State, now_s: float) -> Heeded:
     return replace(state, alone=True), (m.RoundChanged(change=Undecided(reason=why, final=hosted)),)
 
 
-def _cut_off(state: State, now_s: float) -> Heeded:
+def _cut_off(state: State, now_s: float) -> Announced:
     me = state.me
     if me.hosted:
         summary = host_lost(state)
@@ -126,34 +126,34 @@ def _evidence(state: State) -> str:
     return f"{trouble.answered or 'none'} {others} answered whether it is away for all (asked over UDP: --agent-port)"
 
 
-def says_away_s(state: State, now_s: float) -> float:
+def outage_line_s(state: State, now_s: float) -> float:
     """Return when people are told next that the store is away: never where an error says it all just then."""
-    if state.trouble is None or state.away_said or state.want in (Want.NOTHING, Want.LEAVE):
+    if state.trouble is None or state.outage_shown or state.want in (Want.NOTHING, Want.LEAVE):
         return NEVER_S
-    say_s = max(now_s, state.trouble.since_s + SAY_AFTER_S)
+    line_s = max(now_s, state.trouble.since_s + LINE_AFTER_S)
     if state.want is Want.JOIN and not state.ever_connected:
         error_s = state.began_s + state.me.connect_timeout_s
-        return say_s if say_s + SAY_AFTER_S <= error_s else NEVER_S
-    return say_s
+        return line_s if line_s + LINE_AFTER_S <= error_s else NEVER_S
+    return line_s
 
 
-def tell_outage(state: State, now_s: float) -> Heeded:
+def announce_outage(state: State, now_s: float) -> Announced:
     """Tell people that the store is away, and that it is back: one line each."""
     trouble, me = state.trouble, state.me
     if trouble is None:
-        if not state.away_said:
+        if not state.outage_shown:
             return state, NOTHING
-        return replace(state, away_said=False), (m.PrintLine(text=f"store back: {me.where}", store_reachable=True),)
+        return replace(state, outage_shown=False), (m.PrintLine(text=f"store back: {me.where}", store_reachable=True),)
     away_s = now_s - trouble.since_s
-    told: tuple[m.Announcement, ...] = ()
-    if now_s >= says_away_s(state, now_s):
+    announcements: tuple[m.Announcement, ...] = ()
+    if now_s >= outage_line_s(state, now_s):
         goes_on = "workers keep running" if state.want is Want.RUN else "trying again"
         away = f"store unreachable: {trouble.text}; {goes_on}"
-        told = (m.PrintLine(text=away, store_reachable=False),)
-        state = replace(state, away_said=True)
+        announcements = (m.PrintLine(text=away, store_reachable=False),)
+        state = replace(state, outage_shown=True)
     if me.on_store_loss == "fail" and state.want is Want.RUN and away_s >= me.store_outage_grace_s:
         summary = f"{me.where} stayed away for {me.store_outage_grace_s:g} s: {trouble.text}"
         decision = Stop(reason="--on-store-loss is fail", rule="store")
         state, ended = stop(state, Decided(decision=decision, failure=store_failure(state, summary)))
-        told += ended
-    return state, told
+        announcements += ended
+    return state, announcements

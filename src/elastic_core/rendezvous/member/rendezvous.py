@@ -124,7 +124,7 @@ class MemberRounds(Rendezvous):
             self._leave()
             return
         self.driver.request(request)
-        limit_s = HOST_LEAVE_S if self._store.hosting or self.driver.has_word else LEAVE_S
+        limit_s = HOST_LEAVE_S if self._store.hosting or self.driver.has_post else LEAVE_S
         self._agent.call_later(limit_s, self.driver.urge)
         self._agent.call_later(limit_s + LEAVE_S, self._leave)
 

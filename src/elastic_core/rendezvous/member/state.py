@@ -1,4 +1,4 @@
-"""What a member of a run knows: the state of `machine`. Times `_s` are seconds of this host's monotonic clock."""
+"""The state of `machine`: what a member of a run knows. Times `_s` are seconds of this host's monotonic clock."""
 
 import enum
 
@@ -128,15 +128,15 @@ class State(Record, frozen=True, kw_only=True):
     `kept` and `kept_round` are the last of this run: copies to offer to a store that has lost them. `clock` has an
     epoch and when that run's clock stood at 0: as early as the rounds that were read say.
     `live` counts the members, `most` how many there were at once since this one began to wait.
-    `ended` and `door` are about a run in the store that is not this member's. `door_said`: people know that it waits
+    `ended` and `door` are about a run in the store that is not this member's. `door_shown`: people know that it waits
     there. `mine` is the round that this member runs or ran last. `confirmed_s` is when the last lease operation that
     the store confirmed was sent, `evidence_s` when peers were asked who then said that the store is away for all.
     `recorded` is what the store has of it, as far as is known; at `repeat_s` it is told again, come what may.
-    `stop_told` is the token of the round of which this node has ordered the stop, or was told it, at `stopped_s`;
+    `stop_token` is the token of the round of which this node has ordered the stop, or was told it, at `stopped_s`;
     `lag_s` is how much later an order stood that this node had given, or another's in its place: all nodes tell how
     long before that moment something happened, and while the store is away each stops by its own order.
     `stands` that order, `order` one that is still to be published, `report` what this node has seen of that round;
-    `alone`: the agent was told to decide by itself. `steps_wanted`, `steps_asked` and `steps_heard` are serials of
+    `alone`: the agent was told to decide by itself. `steps_wanted`, `steps_asked` and `steps_seen` are serials of
     questions about this round's steps: what this node wants to know, was asked, and was told; `steps` is its answer.
     `asked` is the round about which this node's agent was asked to
     decide, at `asked_s`. `leaving`: the agent was told to stop; `parting`: it has no workers any more, and waits from
@@ -150,19 +150,19 @@ class State(Record, frozen=True, kw_only=True):
     parting: bool = False
     mine: RoundDocument | None = None
     seen: int = 0
-    told: int = 0
-    verdict_told: bool = False
+    announced: int = 0
+    verdict_announced: bool = False
     post: Ending | Verdict | None = None
     order: StopOrder | None = None
     stands: StopOrder | None = None
     report: NodeReport | None = None
-    stop_told: int = 0
+    stop_token: int = 0
     stopped_s: float = 0.0
     lag_s: float = 0.0
     alone: bool = False
     steps_wanted: int = 0
     steps_asked: int = 0
-    steps_heard: int = 0
+    steps_seen: int = 0
     steps: NodeSteps | None = None
     asked: tuple[int, str] | None = None
     asked_s: float = LONG_AGO_S
@@ -193,7 +193,7 @@ class State(Record, frozen=True, kw_only=True):
     begin: bool = False
     ended: Ended | None = None
     door: Door | None = None
-    door_said: bool = False
+    door_shown: bool = False
     round: RoundDocument | None = None
     round_version: str | None = None
     kept_round: RoundDocument | None = None
@@ -209,12 +209,12 @@ class State(Record, frozen=True, kw_only=True):
     look_s: float = NEVER_S
     serial: int = 0
     trouble: Trouble | None = None
-    away_said: bool = False
+    outage_shown: bool = False
     began_s: float = 0.0
     waiting_s: float = 0.0
     spare: bool = False
-    say_s: float = NEVER_S
-    spare_said: bool = False
+    line_s: float = NEVER_S
+    spare_shown: bool = False
 
     @property
     def lease_s(self) -> float:
@@ -228,7 +228,7 @@ class State(Record, frozen=True, kw_only=True):
         Never, once the verdict is known of a run whose store goes with the node that hosts it: that node is not there
         for as long as the others' grace periods, and with its store every other round of this run is gone, too.
         """
-        return NEVER_S if self.verdict_told and self.me.hosted else self.lease_s + self.me.fence_s
+        return NEVER_S if self.verdict_announced and self.me.hosted else self.lease_s + self.me.fence_s
 
     def run_s(self, now_s: float) -> float:
         """Return the run's age: since its first round was formed."""
@@ -238,5 +238,5 @@ class State(Record, frozen=True, kw_only=True):
     def awaiting(self) -> bool:
         """Return whether the round of this node was stopped, and it waits for what is decided about it."""
         mine = self.mine
-        stopped = self.want is Want.STOP and mine is not None and self.stop_told == mine.token
-        return stopped and mine is not None and self.told < mine.token and not self.verdict_told
+        stopped = self.want is Want.STOP and mine is not None and self.stop_token == mine.token
+        return stopped and mine is not None and self.announced < mine.token and not self.verdict_announced

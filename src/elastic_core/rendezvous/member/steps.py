@@ -8,7 +8,11 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
+from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.documents import ControlDocument, MemberRecord, RoundDocument, StepsOrder
+from elastic_core.rendezvous.member.outage import NOTHING, Announced
+from elastic_core.rendezvous.member.state import State, Want
+from elastic_core.rendezvous.store import CONTROL_KEY
 from elastic_core.types import NodeSteps, RankStep, RunSteps
 
 GATHER_STEPS_S = 1.0
@@ -16,9 +20,9 @@ GATHER_STEPS_S = 1.0
 MOST_BEHIND = 16
 
 
-def merged(serial: int, told: Iterable[NodeSteps]) -> RunSteps:
+def merged(serial: int, answered: Iterable[NodeSteps]) -> RunSteps:
     """Return what all nodes have said as one."""
-    everyone = [steps for steps in told if steps.serial == serial]
+    everyone = [steps for steps in answered if steps.serial == serial]
     top = max((each.max_step for each in everyone if each.max_step is not None), default=None)
     behind: list[RankStep] = []
     for each in everyone:
@@ -59,3 +63,33 @@ def answers(
         if steps is not None and steps.serial == order.serial:
             found.append(steps)
     return found, len(found) == len(current.roster)
+
+
+# --- of one member: its own question, or another node's
+
+
+def announce_steps(state: State, now_s: float) -> Announced:
+    """Have the agent answer a question, and tell it what all have answered."""
+    control = state.control
+    if state.want is not Want.RUN or CONTROL_KEY not in state.fresh or control is None or control.epoch != state.epoch:
+        return state, NOTHING
+    order = standing(control, state.mine)
+    if order is None:
+        return state, NOTHING
+    announcements: tuple[m.Announcement, ...] = ()
+    if order.serial > state.steps_asked:
+        state, announcements = replace(state, steps_asked=order.serial), (m.StepsAsked(serial=order.serial),)
+    if order.seen is not None and order.serial > state.steps_seen:
+        state, announcements = replace(state, steps_seen=order.serial), (*announcements, m.StepsSeen(seen=order.seen))
+    return state, announcements
+
+
+def question(state: State, control: ControlDocument) -> StepsOrder | None:
+    """Return what this node is to ask; None: nothing, or somebody else has asked it already."""
+    mine = state.mine
+    if state.want is not Want.RUN or mine is None or state.steps_wanted <= state.steps_asked:
+        return None
+    before = standing(control, mine)
+    if before is not None and before.serial >= state.steps_wanted:
+        return None
+    return StepsOrder(token=mine.token, nonce=mine.nonce, serial=state.steps_wanted, by=state.me.node)

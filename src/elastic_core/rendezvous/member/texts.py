@@ -1,4 +1,4 @@
-"""What a waiting member tells people: who has come, and who is missing. Pure."""
+"""The lines of a waiting member for people: who has come, and who is missing. Pure."""
 
 from elastic_core.rendezvous.member.state import State
 

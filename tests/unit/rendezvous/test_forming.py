@@ -5,9 +5,8 @@ import pytest
 
 from elastic_core.rendezvous.member.documents import ControlDocument, Ending, MemberRecord, RosterEntry, RoundDocument
 from elastic_core.rendezvous.member.duty import EndRound, FormRound, Notes, View
-from elastic_core.rendezvous.member.forming import excluded
+from elastic_core.rendezvous.member.forming import carried, excluded, still_out
 from elastic_core.rendezvous.member.leader import judge, leads
-from elastic_core.rendezvous.member.left_out import carried, still_out
 from elastic_core.rendezvous.member.roster import Candidate
 
 
