@@ -124,7 +124,7 @@ if TYPE_CHECKING:
     from elastic_core.failure.report import render as render_incident
     from elastic_core.failure.runner import checked as checked_decision
     from elastic_core.launcher.store_access import StoreChoice, StoreReader, StoreReading, chosen_store
-    from elastic_core.rundir.incident_files import FoundIncident, find_incidents
+    from elastic_core.rundir.found_incidents import FoundIncident, find_incidents
     from elastic_core.rundir.index import FoundRun, find_runs, runs_named
     from elastic_core.rundir.index import look_at as run_at
     from elastic_core.rundir.index import places as run_places
@@ -283,7 +283,7 @@ __all__ = [
 
 _FOR_COMMANDS: Final = {
     "AgentStatus": "elastic_core.rundir.status_file:AgentStatus",
-    "FoundIncident": "elastic_core.rundir.incident_files:FoundIncident",
+    "FoundIncident": "elastic_core.rundir.found_incidents:FoundIncident",
     "FoundRun": "elastic_core.rundir.index:FoundRun",
     "Incident": "elastic_core.failure.incident:Incident",
     "IncidentDecision": "elastic_core.failure.incident:IncidentDecision",
@@ -297,7 +297,7 @@ _FOR_COMMANDS: Final = {
     "describe_decision": "elastic_core.failure.incident:describe_decision",
     "echo": "elastic_core.cli.output:echo",
     "echo_json": "elastic_core.cli.output:echo_json",
-    "find_incidents": "elastic_core.rundir.incident_files:find_incidents",
+    "find_incidents": "elastic_core.rundir.found_incidents:find_incidents",
     "find_runs": "elastic_core.rundir.index:find_runs",
     "render_incident": "elastic_core.failure.report:render",
     "run_at": "elastic_core.rundir.index:look_at",

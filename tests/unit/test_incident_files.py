@@ -6,7 +6,8 @@ import pytest
 
 from elastic_core.failure.incident import MAX_FILE_BYTES, build_launcher_incident, read_incident
 from elastic_core.rundir import incident_files
-from elastic_core.rundir.incident_files import IncidentFiles, find_incidents
+from elastic_core.rundir.found_incidents import find_incidents
+from elastic_core.rundir.incident_files import IncidentFiles
 from elastic_core.rundir.index import look_at
 from elastic_core.rundir.status_file import MOST_BYTES, STATUS_FILE
 from elastic_core.types import Failure, FailureClass

@@ -9,7 +9,7 @@ import click
 
 from elastic_core.cli.output import echo
 from elastic_core.errors import ConfigError
-from elastic_core.rundir.incident_files import find_incidents
+from elastic_core.rundir.found_incidents import find_incidents
 from elastic_core.rundir.index import FoundRun, find_runs, places, runs_named
 
 if TYPE_CHECKING:

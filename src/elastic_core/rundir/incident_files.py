@@ -2,15 +2,11 @@
 
 import os
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from elastic_core.private_file import make_folder
-from elastic_core.types import Record
 
 if TYPE_CHECKING:
     from elastic_core.failure.incident import Incident
@@ -19,13 +15,6 @@ INCIDENT_FILE: Final = "incident.json"
 MOST_KEPT: Final = 64
 """The first incident of a run and the last ones; a run that fails for days must not fill a disk with them."""
 _NUMBERED: Final = re.compile(r"incident-(\d+)\.json")
-
-
-class FoundIncident(Record, frozen=True, kw_only=True):
-    """An incident and its file."""
-
-    incident: "Incident"
-    path: str
 
 
 class IncidentFiles:
@@ -60,21 +49,23 @@ class IncidentFiles:
             _also(path, folder / INCIDENT_FILE, incident)
         if self._number is None:
             # A directory that the user chose may hold those of an earlier run.
-            self._number = max(_numbers(self.run_dir), default=-1) + 1
+            self._number = max(numbers(self.run_dir), default=-1) + 1
         elif not again:
             self._number += 1
-        _also(path, self.run_dir / _name(self._number), incident)
+        _also(path, self.run_dir / file_name(self._number), incident)
         if self._number >= MOST_KEPT:
             with suppress(OSError):
-                (self.run_dir / _name(self._number - MOST_KEPT + 1)).unlink()
+                (self.run_dir / file_name(self._number - MOST_KEPT + 1)).unlink()
         return str(path)
 
 
-def _name(number: int) -> str:
+def file_name(number: int) -> str:
+    """Return the name of the file that keeps one."""
     return f"incident-{number}.json"
 
 
-def _numbers(run_dir: Path) -> list[int]:
+def numbers(run_dir: Path) -> list[int]:
+    """Return the numbers of those that are kept."""
     with os.scandir(run_dir) as entries:
         return [int(match[1]) for entry in entries if (match := _NUMBERED.fullmatch(entry.name))]
 
@@ -93,23 +84,3 @@ def _also(path: Path, other: Path, incident: "Incident") -> None:
         from elastic_core.failure.incident import write_incident
 
         write_incident(other, incident)
-
-
-def find_incidents(run_dir: Path) -> list[FoundIncident]:
-    """Return the incidents in a run directory, oldest first, each once; files that are none of ours are passed over."""
-    from elastic_core.failure.incident import read_incident
-
-    found: dict[tuple[int, int, str], FoundIncident] = {}
-    for path in _files(run_dir):
-        with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
-            incident = read_incident(path)
-            key = (incident.at_ns, incident.round_index, incident.summary)
-            found.setdefault(key, FoundIncident(incident=incident, path=str(path)))
-    return sorted(found.values(), key=lambda one: one.incident.at_ns)
-
-
-def _files(run_dir: Path) -> Iterator[Path]:
-    """Give the files that may hold one, those first that are best to name."""
-    yield from (run_dir / _name(number) for number in sorted(_numbers(run_dir)))
-    yield run_dir / INCIDENT_FILE
-    yield from sorted(run_dir.glob(f"attempt_*/{INCIDENT_FILE}"))

@@ -1,0 +1,36 @@
+"""The incidents in a run directory, as they are read."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from elastic_core.failure.incident import Incident, read_incident
+from elastic_core.rundir.incident_files import INCIDENT_FILE, file_name, numbers
+from elastic_core.types import Record
+
+
+class FoundIncident(Record, frozen=True, kw_only=True):
+    """An incident and its file."""
+
+    incident: Incident
+    path: str
+
+
+def find_incidents(run_dir: Path) -> list[FoundIncident]:
+    """Return the incidents in a run directory, oldest first, each once; files that are none of ours are passed over."""
+    found: dict[tuple[int, int, str], FoundIncident] = {}
+    for path in _files(run_dir):
+        with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+            incident = read_incident(path)
+            key = (incident.at_ns, incident.round_index, incident.summary)
+            found.setdefault(key, FoundIncident(incident=incident, path=str(path)))
+    return sorted(found.values(), key=lambda one: one.incident.at_ns)
+
+
+def _files(run_dir: Path) -> Iterator[Path]:
+    """Give the files that may hold one, those first that are best to name."""
+    yield from (run_dir / file_name(number) for number in sorted(numbers(run_dir)))
+    yield run_dir / INCIDENT_FILE
+    yield from sorted(run_dir.glob(f"attempt_*/{INCIDENT_FILE}"))
