@@ -8,9 +8,9 @@ import sys
 import threading
 import urllib.request
 
-import function_samples as functions
 import pytest
 
+import function_samples as functions
 from elastic_core.agent import health_check_server
 from elastic_core.compat.elastic.agent.server import WorkerSpec, WorkerState
 from elastic_core.compat.elastic.agent.server.local_elastic_agent import LocalElasticAgent

@@ -10,10 +10,9 @@ import threading
 import time
 from pathlib import Path
 
-import function_samples as samples
 import pytest
-from group_kit import is_alive, open_fds
 
+import function_samples as samples
 from elastic_core.compat.elastic.multiprocessing import (
     DefaultLogsSpecs,
     MultiprocessContext,
@@ -30,6 +29,7 @@ from elastic_torchrun.processes.redirects import get_std_cm, redirect, redirect_
 from elastic_torchrun.processes.subprocess_handler import SubprocessHandler, get_subprocess_handler
 from elastic_torchrun.processes.supervised import SupervisedWorkers
 from elastic_torchrun.processes.tail_log import TailLog
+from group_kit import is_alive, open_fds
 from patience import kept, patience
 from support import wait_for
 

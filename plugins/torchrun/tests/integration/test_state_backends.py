@@ -5,9 +5,9 @@ import signal
 import sys
 
 import pytest
-from torch_kit import WORKER, last_round
 
 from support import wait_for
+from torch_kit import WORKER, last_round
 
 MAIN = """
 import base64, fcntl, json, os, sys

@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from torch_kit import WORKER, last_round
 
 from etcd_servers import etcd_server
 from redis_servers import redis_server
 from support import wait_for
+from torch_kit import WORKER, last_round
 
 __all__ = ["etcd_server", "redis_server"]
 

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from torch_kit import WORKER, last_round
 
 from support import wait_for
+from torch_kit import WORKER, last_round
 
 HANDLERS = """
 def named():

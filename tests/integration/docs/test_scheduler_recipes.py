@@ -1,0 +1,128 @@
+"""What pages and examples have for schedulers runs as it stands, under what the scheduler gives to its processes."""
+
+import os
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from integration.docs.test_docs import BLOCK, DOCS, written
+from integration.docs.test_kubernetes_example import documents, environment, pods
+from redis_servers import RedisServer, free_port
+from support import wait_for
+
+TRAIN = """
+import os, pathlib
+folder = pathlib.Path(os.environ["RANKS"])
+(folder / os.environ["RANK"]).write_text(os.environ["WORLD_SIZE"] + " " + os.environ["GROUP_RANK"])
+"""
+SRUN = """#!{python}
+import os, subprocess, sys
+words = sys.argv[1:]
+while words[0].startswith("-"):
+    words.pop(0)
+count = int(os.environ["SLURM_NNODES"])
+tasks = []
+for node in range(count):
+    own = dict(SLURM_NODEID=node, SLURM_PROCID=node, SLURM_LOCALID=0, SLURM_STEP_ID=0, SLURM_STEP_NUM_NODES=count)
+    own["SLURMD_NODENAME"] = "n%d" % (node + 1)
+    env = os.environ | {{name: str(value) for name, value in own.items()}}
+    tasks.append(subprocess.Popen(words, env=env))
+sys.exit(max(task.wait() for task in tasks))
+"""
+SCONTROL = """#!/bin/sh
+[ "$*" = "show hostnames n[1-2]" ] && printf 'localhost\\nn2\\n'
+"""
+JOB = {
+    "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NNODES": "2", "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0",
+}  # fmt: skip
+"""What a batch script of two nodes finds."""
+
+
+def recipes():
+    for page in sorted(DOCS.glob("*/*.md")):
+        for name, text in written(BLOCK.finditer(page.read_text())):
+            if name.endswith(".sbatch"):
+                yield pytest.param(name, text, id=name.removesuffix(".sbatch"))
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """The folder of a job, and the environment that its processes begin with."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in (("srun", SRUN.format(python=sys.executable)), ("scontrol", SCONTROL)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(stat.S_IRWXU)
+    (tmp_path / "runtime").mkdir(mode=0o700)
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "train.py").write_text(TRAIN)
+    theirs = ("PET_", "ELASTIC_", "TORCHELASTIC_", "SLURM_", "OMP_")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(theirs)}
+    return tmp_path, inherited | {
+        "PATH": os.pathsep.join((str(programs), str(Path(sys.executable).parent), os.environ["PATH"])),
+        "XDG_RUNTIME_DIR": str(tmp_path / "runtime"),
+        "RANKS": str(tmp_path / "ranks"),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+@pytest.fixture
+def redis(tmp_path):
+    server = RedisServer(tmp_path / "redis").start()
+    yield server
+    server.stop()
+
+
+def here(text, redis):
+    """Put ports of this machine, a server that is there, and one worker a node into a recipe."""
+    text = re.sub(r"(?<![.\w])(?:redis\.example|rendezvous):6379", redis.endpoint, text)
+    text = re.sub(r"(?<=:)(?:29400|29500)\b", lambda _: str(free_port()), text)
+    return re.sub(r"--nproc-per-node[ =]\w+", "--nproc-per-node=1", text)
+
+
+def ranks(folder):
+    return {path.name: path.read_text() for path in (folder / "ranks").iterdir()}
+
+
+@pytest.mark.parametrize(("name", "text"), list(recipes()))
+def test_a_batch_script_of_a_page_runs_under_slurm(cluster, redis, name, text):
+    folder, env = cluster
+    (folder / name).write_text(here(text, redis))
+    job = env | JOB | {"SLURM_JOB_ID": str(os.getpid())}
+    done = subprocess.run(["bash", name], cwd=folder, env=job, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    assert ranks(folder) == {"0": "2 0", "1": "2 1"}
+    assert "elastic:" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["job.yaml", "jobset.yaml"])
+def test_a_manifests_command_runs_in_two_pods(cluster, redis, name):
+    folder, env = cluster
+    (pod,) = pods(documents(name))
+    (container,) = pod["containers"]
+    given = environment(container) | {"POD_IP": "127.0.0.1"}
+    given["TORCHELASTIC_HEALTH_CHECK_PORT"] = "0"  # pods have an address of their own
+    given.pop("ELASTIC_REDIS_PASSWORD", None)
+    line = here("\n".join(container["args"]), redis)
+    line = line.replace("bert-7-0.bert-7:", "localhost:").replace("0.0.0.0:9400", "127.0.0.1:0")
+    line = re.sub(r"--nnodes=\S+", "--nnodes=2", line)
+    started = []
+    try:
+        for number in range(2):
+            ours = given | {"POD_NAME": f"bert-7-{number}"}
+            words = [re.sub(r"\$\((\w+)\)", lambda found: ours[found[1]], word) for word in line.split("\n")]  # noqa: B023
+            command = [*container["command"], *words]
+            started.append(subprocess.Popen(command, cwd=folder, env=env | ours, stderr=subprocess.PIPE, text=True))
+        wait_for(lambda: all(pod.poll() is not None for pod in started), within_s=90)
+        assert [pod.returncode for pod in started] == [0, 0], [pod.stderr.read() for pod in started]
+    finally:
+        for pod in started:
+            pod.kill()
+            pod.wait()
+            pod.stderr.close()
+    assert set(ranks(folder)) == {"0", "1"}

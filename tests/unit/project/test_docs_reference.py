@@ -1,0 +1,152 @@
+"""The reference pages are complete: what is made from the code has all of it, and what names tests names real ones."""
+
+import ast
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from elastic_core import api
+from elastic_core.options.table import OPTIONS
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCS = ROOT / "docs"
+SOURCES = [*ROOT.glob("src/**/*.py"), *ROOT.glob("plugins/*/src/**/*.py")]
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, DOCS / "_ext" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+tables = load("reference_tables")
+diagram = load("state_diagram")
+
+
+@pytest.mark.parametrize("name", sorted(tables.GENERATORS))
+def test_every_table_can_be_made_and_some_page_shows_it(name):
+    assert tables.GENERATORS[name]().strip()
+    assert any(f"{{from-code}} {name}\n" in page.read_text() for page in DOCS.glob("*/*.md"))
+
+
+@pytest.mark.parametrize("row", OPTIONS, ids=lambda row: row.name)
+def test_every_option_is_in_the_reference_with_its_help_and_variable(row):
+    text = tables.options()
+    assert f"--{row.name}" in text
+    assert row.help in text
+    assert row.env is None or (f"`{row.env}`" in text and f"`{row.env}`" in tables.pet_variables())
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *DOCS.glob("*.md"), *DOCS.glob("*/*.md")], ids=lambda page: page.stem
+)
+def test_nothing_is_left_for_later(page):
+    assert not re.findall(r"(?i)not available yet|not there yet|no effect yet|not implemented", page.read_text())
+
+
+@pytest.mark.parametrize("row", OPTIONS, ids=lambda row: row.name)
+def test_no_option_is_left_for_later(row):
+    assert "yet" not in row.help
+
+
+def variables_in_the_code():
+    names = set()
+    for path in SOURCES:
+        names |= set(re.findall(r"\b(?:ELASTIC|TORCHELASTIC|TORCH_ELASTIC)_[A-Z_]*[A-Z]\b", path.read_text()))
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                names |= set(re.findall(r"^(?:TORCH|NCCL|OMP|CUDA|XDG|PYTHON)_[A-Z_]*[A-Z]$", node.value))
+    return names
+
+
+def test_every_variable_in_the_code_is_explained():
+    explained = {**tables.WORKER_VARIABLES, **tables.READ_VARIABLES, **tables.INTERNAL_VARIABLES}
+    missing = sorted(variables_in_the_code() - set(explained))
+    assert not missing, f"explain {missing} in docs/_ext/reference_tables.py"
+
+
+def test_no_variable_is_explained_that_the_code_does_not_know():
+    text = "\n".join(path.read_text() for path in SOURCES)
+    explained = {**tables.WORKER_VARIABLES, **tables.READ_VARIABLES, **tables.INTERNAL_VARIABLES}
+    assert [name for name in explained if name not in text] == []
+
+
+def test_every_variable_that_is_explained_for_workers_is_really_set():
+    assert tables.worker_variable_names() == list(tables.WORKER_VARIABLES)
+
+
+def test_the_whole_api_is_in_the_reference_once():
+    listed = [name for names in tables.API_SECTIONS.values() for name in names]
+    assert sorted(listed) == sorted(api.__all__)
+
+
+def difference_rows():
+    for line in (DOCS / "reference" / "differences.md").read_text().splitlines():
+        if line.startswith("| ") and not line.startswith(("| behaviour", "| ---", "| no.")) and not numbered(line):
+            yield cells(line)
+
+
+def cells(line):
+    return [cell.strip() for cell in line.strip("| ").split(" | ")]
+
+
+def numbered(line):
+    return re.match(r"\| \d+ \|", line)
+
+
+def defect_rows():
+    lines = (DOCS / "reference" / "differences.md").read_text().splitlines()
+    return [cells(line) for line in lines if numbered(line)]
+
+
+@pytest.mark.parametrize("row", list(difference_rows()), ids=lambda row: row[0][:40])
+def test_every_difference_names_a_test_that_exists(row):
+    assert len(row) == 5, row
+    assert_is_a_test(row[4])
+
+
+def test_all_forty_defects_of_torch_are_there():
+    rows = defect_rows()
+    assert [int(row[0]) for row in rows] == list(range(1, 41))
+    assert all(len(row) == 4 for row in rows)
+
+
+@pytest.mark.parametrize("row", defect_rows(), ids=lambda row: row[0])
+def test_every_defect_names_a_test_that_exists(row):
+    assert_is_a_test(row[3])
+
+
+def assert_is_a_test(cell):
+    path, _, name = cell.strip("`").partition("::")
+    nodes = ast.walk(ast.parse((ROOT / path).read_text()))
+    functions = [node.name for node in nodes if isinstance(node, ast.FunctionDef)]
+    assert name.startswith("test_")
+    assert name in functions, f"{path} has no {name}"
+
+
+def test_the_state_diagram_has_every_way():
+    page = (DOCS / "explanation" / "agent-states.md").read_text()
+    lines = page.partition("```mermaid\n")[2].partition("```")[0].splitlines()
+    ways = diagram.read(lines)
+    drawn = {(way.source, event, way.target) for way in ways for event in way.events}
+    written = re.findall(r"(\w+) --> (\w+): (\w+)", "\n".join(lines))
+    assert drawn == {(source, event, target) for source, target, event in written}
+    picture = diagram.draw(lines)
+    boxes = diagram.place(ways)
+    assert all(f">{state}</text>" in picture for state in boxes)
+    assert "http" not in picture.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_wires_in_one_lane_never_overlap():
+    page = (DOCS / "explanation" / "agent-states.md").read_text()
+    boxes = diagram.place(diagram.read(page.splitlines()))
+    lanes = diagram.lanes(boxes)
+    spans = {state: diagram._span(state, boxes) for state in lanes}
+    for first in lanes:
+        for second in lanes:
+            if first != second and lanes[first] == lanes[second]:
+                (a, b), (c, d) = spans[first], spans[second]
+                assert b < c or d < a, (first, second)

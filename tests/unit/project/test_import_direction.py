@@ -1,0 +1,76 @@
+"""Who may import whom: the contracts of pyproject.toml, and what plugins and the kit may see of the core."""
+
+import ast
+import tomllib
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+ROOT = Path(__file__).parents[3]
+
+OUTSIDERS = sorted(
+    path.relative_to(ROOT)
+    for pattern in ("plugins/*/src", "examples/plugins/*/src")
+    for folder in ROOT.glob(pattern)
+    for path in folder.rglob("*.py")
+)
+
+
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+EXCEPTIONS = {
+    tuple(arrow.split(" -> "))
+    for contract in CONTRACTS
+    if contract["id"] == "plugins-use-the-api"
+    for arrow in contract.get("ignore_imports", ())
+}
+"""Who imports what else of the core: each stands in the contract, for all to count."""
+
+
+def imported_by(path):
+    """Yield the absolute names of the modules that a file imports, at any depth of it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield from (
+                f"elastic_core.{alias.name}" if node.module == "elastic_core" else node.module for alias in node.names
+            )
+
+
+def test_imports_point_down_only(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("logging.config.dictConfig", lambda _: None)  # it would switch off the loggers of other tests
+    assert lint_imports(no_cache=True) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", OUTSIDERS, ids=str)
+def test_plugins_and_the_kit_import_the_api_only(path):
+    module = ".".join(path.with_suffix("").parts[path.parts.index("src") + 1 :])
+    excused = {target for source, target in EXCEPTIONS if source == module}
+    ours = {name for name in imported_by(ROOT / path) if name.split(".")[0] == "elastic_core"} - excused
+    if "elastic_torchrun" in path.parts:
+        return  # embeds an agent: the contract "torchrun-embeds" lists what it imports beside the API
+    assert ours <= {"elastic_core.api"}
+
+
+def test_the_plugins_are_found():
+    """A pattern that matches nothing would let everything pass."""
+    packages = {path.parts[path.parts.index("src") + 1] for path in OUTSIDERS}
+    assert packages == {
+        "elastic_hangs",
+        "elastic_numa",
+        "elastic_ops",
+        "elastic_plugin_kit",
+        "elastic_policy_rules",
+        "elastic_rdzv_etcd",
+        "elastic_rdzv_redis",
+        "elastic_rdzv_static",
+        "elastic_torchrun",
+        "elastic_example_rendezvous_env",
+        "elastic_example_rendezvous_file",
+        "elastic_example_policy_never",
+        "elastic_example_policy_exit_codes",
+        "elastic_example_hook_jsonl",
+        "elastic_example_hook_textfile",
+    }
