@@ -1,6 +1,7 @@
 """Everything that a plugin author imports. Versioned by `API_VERSION`; re-exports only.
 
-Names that only commands of `elastic` need are fetched when they are first used: a run does without them.
+Names that only commands of `elastic` need, and the one that needs pluggy, are fetched when they are first used: a run
+does without them.
 """
 
 import importlib
@@ -47,7 +48,6 @@ from elastic_core.messages import (
     WorkersStarting,
     WorkersStopping,
 )
-from elastic_core.plugins.hookspecs import hookimpl
 from elastic_core.plugins.torch_side import torch_handler
 from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler
 from elastic_core.rendezvous.net.address import route_source
@@ -124,6 +124,7 @@ if TYPE_CHECKING:
     from elastic_core.failure.report import render as render_incident
     from elastic_core.failure.runner import checked as checked_decision
     from elastic_core.launcher.store_access import StoreChoice, StoreReader, StoreReading, chosen_store
+    from elastic_core.plugins.hookspecs import hookimpl
     from elastic_core.rundir.found_incidents import FoundIncident, find_incidents
     from elastic_core.rundir.index import FoundRun, find_runs, runs_named
     from elastic_core.rundir.index import look_at as run_at
@@ -281,7 +282,8 @@ __all__ = [
     "waker",
 ]
 
-_FOR_COMMANDS: Final = {
+_LATE: Final = {
+    "hookimpl": "elastic_core.plugins.hookspecs:hookimpl",
     "AgentStatus": "elastic_core.rundir.status_file:AgentStatus",
     "FoundIncident": "elastic_core.rundir.found_incidents:FoundIncident",
     "FoundRun": "elastic_core.rundir.index:FoundRun",
@@ -310,7 +312,7 @@ _FOR_COMMANDS: Final = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _FOR_COMMANDS:
+    if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = _FOR_COMMANDS[name].partition(":")
+    module, _, attribute = _LATE[name].partition(":")
     return getattr(importlib.import_module(module), attribute)
