@@ -23,9 +23,19 @@ smartquotes = False  # or the dashes of options would become one
 default_role = "code"  # docstrings write `name`
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:class", r"(collections\.abc|abc|enum|msgspec|socket|ssl)\..*"),  # others' pages are not to be had offline
+    (
+        "py:class",
+        r"(click|collections\.abc|abc|enum|msgspec|pathlib|socket|ssl)\..*",
+    ),  # others' pages are not to be had offline
+    ("py:exc", r"msgspec\..*"),
+    (
+        "py:class",
+        r"elastic_core\.(rundir\.status_file|failure\.incident)\..*",
+    ),  # parts of documents, reached by attribute
+    ("py:class", r"elastic_core\.encoding\._T"),
     ("py:class", r"tuple\[.*"),  # autodoc cuts the annotation `tuple[int, ...]` in two
 ]
+suppress_warnings = ["ref.python"]  # fields named `type` are two, and the builtin is meant
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3

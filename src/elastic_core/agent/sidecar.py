@@ -328,6 +328,6 @@ class StoreSidecar:
 
 def _sidecar_argv() -> list[str]:
     # -P: a torch.py in the working directory is the script's business. The package need not be on the path otherwise.
-    root = str(Path(__file__).absolute().parents[2])
+    root = str(Path(__file__).absolute()).rpartition("/elastic_core/")[0]
     code = f"import sys; sys.path.append({root!r}); from elastic_core.worker.store_sidecar import main; main()"
     return [sys.executable, "-P", "-c", code, "elastic-store"]

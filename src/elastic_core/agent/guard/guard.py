@@ -196,7 +196,7 @@ class LastAct:
         self._pid = self._pipe = -1
         if not told:
             return
-        root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
+        root = os.path.abspath(__file__).rpartition("/elastic_core/")[0]  # noqa: PTH100  # pathlib is not ours to load
         code = f"import sys; sys.path.append({root!r}); from elastic_core.agent.guard.last_act import main; main()"
         try:
             reading, self._pipe = os.pipe2(os.O_CLOEXEC)

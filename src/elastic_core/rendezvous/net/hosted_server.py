@@ -213,7 +213,9 @@ class KeptFolder:
     def _keep(self) -> None:
         if not sys.executable:
             raise FileNotFoundError("this process does not know its Python interpreter")
-        root = str(Path(__file__).absolute().parents[3])  # -I and -S keep it from finding our package by itself
+        root = str(Path(__file__).absolute()).rpartition("/elastic_core/")[
+            0
+        ]  # -I and -S keep it from finding our package by itself
         code = (
             f"import sys; sys.path.append({root!r}); from elastic_core.rendezvous.net.folder_keeper import main; main()"
         )
