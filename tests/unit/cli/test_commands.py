@@ -2,6 +2,7 @@
 
 import sys
 import textwrap
+import threading
 
 import pytest
 
@@ -135,9 +136,15 @@ def test_a_broken_command_is_one_line_with_its_distribution(install, capsys, sou
 
 def test_a_command_whose_import_hangs_is_given_up(install, capsys, monkeypatch):
     monkeypatch.setattr(commands, "IMPORT_LIMIT_S", 0.05)
-    install("greet", "import threading\nthreading.Event().wait()\n", module="hung_command")  # whose lock is kept
+    held = threading.Event()
+    monkeypatch.setattr(threading, "held_import", held.wait, raising=False)
+    install("greet", "import threading\nthreading.held_import()\n", module="hung_command")
     error = error_of(capsys, ["greet"], 3)
     assert error.startswith("command 'greet' (greetings 1.2): importing hung_command:command takes longer than")
+    held.set()
+    for thread in threading.enumerate():
+        if thread.name == "import greet":
+            thread.join()
 
 
 def test_what_a_command_raises_names_its_distribution(install, capsys):
