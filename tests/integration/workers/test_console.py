@@ -30,7 +30,7 @@ def reactor():
     reactor = Reactor()
     yield reactor
     reactor.close()
-    assert open_fds() == before
+    assert set(open_fds()) <= set(before)  # what an earlier test still held may have gone
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def group(tmp_path):
     yield make
     for kit in kits:
         kit.close()
-    assert open_fds() == before
+    assert set(open_fds()) <= set(before)  # what an earlier test still held may have gone
 
 
 @pytest.fixture

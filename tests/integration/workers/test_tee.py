@@ -22,7 +22,7 @@ def kit(tmp_path):
         yield kit
     finally:
         kit.close()
-    assert open_fds() == before
+    assert set(open_fds()) <= set(before)  # what an earlier test still held may have gone
 
 
 def teed(kit, code, rank=0, **more):

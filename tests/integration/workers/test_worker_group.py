@@ -48,7 +48,7 @@ def kit(request, tmp_path):
     finally:
         kit.close()
         set_subreaper(False)
-    assert open_fds() == before
+    assert set(open_fds()) <= set(before)  # what an earlier test still held may have gone
 
 
 # --- start and exits
