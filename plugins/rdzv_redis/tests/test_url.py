@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastic_core.api import ConfigError
+from elastic_core.api import API_VERSION, ConfigError
 from elastic_rdzv_redis.store import RedisStore
 from elastic_rdzv_redis.url import Login, parse_target
 
@@ -139,7 +139,7 @@ def test_credentials_come_from_url_then_options_then_environment(make_store, tmp
 
 
 def test_the_class_states_what_it_is():
-    assert vars(RedisStore)["api_version"] == 1
+    assert vars(RedisStore)["api_version"] == API_VERSION
     assert all(spec.help for spec in RedisStore.options)
 
 

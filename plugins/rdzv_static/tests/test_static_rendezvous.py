@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from elastic_core.api import (
+    API_VERSION,
     ConfigError,
     RendezvousHandler,
     RendezvousInfo,
@@ -34,7 +35,7 @@ def formed(**given: object) -> RendezvousInfo:
 
 def test_it_is_a_handler_that_states_its_version():
     assert issubclass(StaticRendezvous, RendezvousHandler)
-    assert StaticRendezvous.api_version == 1
+    assert StaticRendezvous.api_version == API_VERSION
     assert not StaticRendezvous.capabilities
 
 
