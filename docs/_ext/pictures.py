@@ -191,7 +191,7 @@ def benchmark_picture(results: Iterable[Mapping[str, Any]]) -> Figure:
             axes.text(
                 max(figures["most"], least) * 1.08,
                 y,
-                f"{figures['median']:.3g}  {launcher}",
+                f"{_number(figures['median'])}  {launcher}",
                 fontsize=6,
                 va="center",
                 color=INK,
@@ -274,6 +274,10 @@ def _wrapped(names: str, width: int = 44) -> str:
         if len(names) <= width
         else names[: names.rfind(",", 0, width) + 1] + "\n" + _wrapped(names[names.rfind(",", 0, width) + 2 :])
     )
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _ms(seconds: float) -> float:
