@@ -33,7 +33,7 @@ from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
 from elastic_core.hooks.handle import RunHandle, RunTimer
 from elastic_core.hooks.handler import AgentHook
-from elastic_core.messages import (
+from elastic_core.moments import (
     AgentStarted,
     AgentStopped,
     DecisionTaken,

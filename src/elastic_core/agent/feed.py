@@ -5,7 +5,8 @@ from collections.abc import Callable
 from elastic_core.agent.machine.journal import Journal
 from elastic_core.agent.machine.phases import Phase
 from elastic_core.agent.machine.steps import Step
-from elastic_core.messages import AgentEvent, Moment
+from elastic_core.messages import AgentEvent
+from elastic_core.moments import Moment
 from elastic_core.types import Record
 
 

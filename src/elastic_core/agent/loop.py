@@ -12,6 +12,7 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from elastic_core import messages as m
+from elastic_core import moments
 from elastic_core.agent.feed import Feed, StepTaken
 from elastic_core.agent.machine.phases import Phases
 from elastic_core.agent.machine.states import AgentState, Created, Deciding, Ended, Ending, Preparing, Running
@@ -119,7 +120,9 @@ class Agent:
         options = self._options
         _Signals(options, dispatch=self.dispatch, child_ended=self._child_ended).handle(self._reactor)
         self._feed.publish(
-            m.AgentStarted(run_id=options.run_id, node_id=options.node_id, run_dir=options.run_dir, pid=options.pid)
+            moments.AgentStarted(
+                run_id=options.run_id, node_id=options.node_id, run_dir=options.run_dir, pid=options.pid
+            )
         )
         control, gathers = self._rendezvous.control, self._rendezvous.gathers
         self.dispatch(m.StartRequested(control=control, gathers=gathers, stop_signals=options.stops.ending))
@@ -133,7 +136,7 @@ class Agent:
         if code == 0 and any(exit.unreapable for exit in self._exits):
             self._reporter.notice("exit code 1: a worker is still in uninterruptible sleep, and holds what it has")
             code = 1
-        self._feed.publish(m.AgentStopped(exit_code=code, reason=outcome.reason))
+        self._feed.publish(moments.AgentStopped(exit_code=code, reason=outcome.reason))
         self._hooks.close()
         return AgentResult(exit_code=code, reason=outcome.reason, ending=outcome.ending)
 
@@ -177,7 +180,7 @@ class Agent:
         """Take a worker's end from the group."""
         self._exits.append(exit)
         self._note_alive()
-        self._feed.publish(m.WorkerEnded(round_index=self._round_index, exit=exit))
+        self._feed.publish(moments.WorkerEnded(round_index=self._round_index, exit=exit))
         if exit.code == -signal.SIGKILL and exit.stop_signal is None and self._fence_passed(exit.at_s):
             # The guard did it, in place of this agent: no failure of the worker's, and the round goes on without us.
             ended = RoundEnded(reason=FENCED, lost=(self._node_id,), stop_within_s=0.0)
@@ -212,7 +215,7 @@ class Agent:
         match command:
             case m.AskToJoin(round_index=index):
                 self._exits = []  # the last round's are in its incident
-                joining = m.Joining(round_index=index)
+                joining = moments.Joining(round_index=index)
                 self._feed.publish(joining)
                 self._hooks.ask_join(joining, self._on_join_answer)
             case m.JoinRendezvous():
@@ -222,7 +225,7 @@ class Agent:
                 self._round = round_
                 self._context.joined(round_)
                 self._run_decision.begin_round()
-                starting = m.WorkersStarting(round=round_, restart_count=count)
+                starting = moments.WorkersStarting(round=round_, restart_count=count)
                 self._feed.publish(starting)
                 self._hooks.ask_start(starting, self._on_start_answer)
             case m.SpawnWorkers():
@@ -315,7 +318,7 @@ class Agent:
         self._note_alive()
         pids = self._workers.pids
         self.dispatch(m.WorkersSpawned())
-        self._feed.publish(m.WorkersStarted(round=command.round, pids=tuple(pids[rank] for rank in sorted(pids))))
+        self._feed.publish(moments.WorkersStarted(round=command.round, pids=tuple(pids[rank] for rank in sorted(pids))))
         if self._restarting:
             self._restarting = False
             self._reporter.restarted(
@@ -426,7 +429,7 @@ class _StopLadder:
         self._ends_s = self._clock.monotonic_s() + grace_s
         if command.drain:
             self._announce(command.signum, grace_s)
-        self._feed.publish(m.WorkersStopping(round_index=round_index, reason=command.reason, grace_s=grace_s))
+        self._feed.publish(moments.WorkersStopping(round_index=round_index, reason=command.reason, grace_s=grace_s))
         self._workers.stop(command.signum, grace_s=grace_s)
 
     def shorten(self, bound_s: float) -> None:
@@ -448,7 +451,7 @@ class _StopLadder:
         return self._longest_grace_s if bound_s is None else min(self._longest_grace_s, max(0.0, bound_s))
 
     def _announce(self, signum: int, grace_s: float) -> None:
-        self._feed.publish(m.Draining(signum=signum, deadline_s=grace_s))
+        self._feed.publish(moments.Draining(signum=signum, deadline_s=grace_s))
         if self._workers.alive:
             name, count = signal.Signals(signum).name, len(self._workers.alive)
             workers = "1 worker" if count == 1 else f"{count} workers"

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from elastic_core import messages as m
+from elastic_core import moments
 from elastic_core.agent.feed import Feed
 from elastic_core.agent.parts import Reporter
 from elastic_core.clock import Clock
@@ -197,7 +198,7 @@ class RunDecision:
         if not self._seen:
             self._seen = True
             workers = () if failure.local_rank is None else self._reporter.failed_workers()
-            self._feed.publish(m.FailureSeen(failure=failure, workers=workers))
+            self._feed.publish(moments.FailureSeen(failure=failure, workers=workers))
 
     def publish_decision(self, failure: Failure, decision: Decision, fallback_reason: str = "") -> None:
         """Give the hooks the decision, once."""
@@ -205,5 +206,7 @@ class RunDecision:
             self._taken = True
             policy = self._policy.name
             self._feed.publish(
-                m.DecisionTaken(failure=failure, decision=decision, policy=policy, fallback_reason=fallback_reason)
+                moments.DecisionTaken(
+                    failure=failure, decision=decision, policy=policy, fallback_reason=fallback_reason
+                )
             )

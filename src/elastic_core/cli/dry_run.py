@@ -9,7 +9,7 @@ from elastic_core.cli.secrets import masked_arguments, masked_text, masked_value
 from elastic_core.hooks.preview import Preview, preview
 from elastic_core.launcher.logs import worker_paths
 from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
-from elastic_core.messages import WorkersStarting
+from elastic_core.moments import WorkersStarting
 from elastic_core.options.settings import Resolution, RunSettings
 from elastic_core.types import Round
 from elastic_core.workers.output.layout import rank_paths

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from elastic_core.hooks.handle import RunHandle
-from elastic_core.messages import (
+from elastic_core.moments import (
     AgentStarted,
     AgentStopped,
     DecisionTaken,

@@ -11,7 +11,7 @@ from elastic_core.hooks.handle import HookHandle, RunActions
 from elastic_core.hooks.handler import AgentHook
 from elastic_core.hooks.launches import CheckedChanges
 from elastic_core.hooks.powers import powers_of
-from elastic_core.messages import (
+from elastic_core.moments import (
     AgentStarted,
     AgentStopped,
     DecisionTaken,

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from elastic_core import messages as m
+from elastic_core import moments
 from elastic_core.agent.feed import RanksAssigned, StepTaken, StoreReachable, WatchdogAct
 from elastic_core.agent.machine import states as s
 from elastic_core.events.api import Event, EventMetadataValue, EventSource, NodeState, RdzvEvent
@@ -44,28 +44,28 @@ class AgentEvents:
     def observe(self, seen: Observed) -> Iterator[Event | RdzvEvent]:
         """Yield the events that what was seen makes."""
         match seen.what:
-            case m.AgentStarted():
+            case moments.AgentStarted():
                 self._began_s = seen.at_s
                 yield self._rdzv("agent_started", "the agent has begun", NodeState.INIT)
             case StepTaken(entered=True):
                 yield from self._entered(seen.what, seen)
             case RanksAssigned(took_s=took_s):
                 self._assigned_s = took_s
-            case m.Joining(round_index=index):
+            case moments.Joining(round_index=index):
                 yield self._rdzv("joining", f"this node asks for a place in round {index}", NodeState.RUNNING)
-            case m.RoundJoined(round=round_):
+            case moments.RoundJoined(round=round_):
                 self._round = round_
                 yield self._rdzv("round_joined", _joined(round_), NodeState.RUNNING)
-            case m.WorkersStarting(restart_count=count):
+            case moments.WorkersStarting(restart_count=count):
                 self._restart_count = count
-            case m.WorkersStarted(pids=pids):
+            case moments.WorkersStarted(pids=pids):
                 for rank, pid in enumerate(pids):
                     yield self._worker("START", seen, rank, pid)
-            case m.WorkerEnded(exit=exit):
+            case moments.WorkerEnded(exit=exit):
                 yield from self._ended(seen, exit)
-            case m.FailureSeen(workers=workers):
+            case moments.FailureSeen(workers=workers):
                 yield from self._explained({worker.exit.local_rank: worker for worker in workers})
-            case m.MembershipChanged(round_index=index):
+            case moments.MembershipChanged(round_index=index):
                 reason = getattr(seen.what.change, "reason", "") or "nodes came or went"
                 yield self._rdzv("round_ended", f"round {index} ends: {reason}", NodeState.RUNNING)
             case StoreReachable(reachable=reachable):
@@ -73,7 +73,7 @@ class AgentEvents:
                 yield self._rdzv("store", text, NodeState.RUNNING)
             case WatchdogAct():
                 yield self._watchdog(seen, seen.what)
-            case m.AgentStopped():
+            case moments.AgentStopped():
                 yield from self._stopped(seen, seen.what)
             case _:
                 pass  # no event is about it
@@ -108,7 +108,7 @@ class AgentEvents:
             error = _error_data(workers.get(exit.local_rank))
             yield self._worker("FAILED", seen, exit.local_rank, exit.pid, exit=exit, raw_error=error)
 
-    def _stopped(self, seen: Observed, stopped: m.AgentStopped) -> Iterator[Event | RdzvEvent]:
+    def _stopped(self, seen: Observed, stopped: moments.AgentStopped) -> Iterator[Event | RdzvEvent]:
         yield from self._explained({})
         well = stopped.exit_code == 0
         error = None if well else json.dumps({"message": stopped.reason})

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from elastic_core import messages as m
+from elastic_core import moments
 from elastic_core.agent.feed import RanksAssigned, StepTaken, StoreReachable
 from elastic_core.agent.machine import states as s
 from elastic_core.agent.machine.phases import Phase
@@ -51,7 +51,7 @@ class AgentMetrics:
     def observe(self, seen: Observed) -> Iterator[Metric]:
         """Yield the values that change by what was seen."""
         match seen.what:
-            case m.AgentStarted(node_id=node_id):
+            case moments.AgentStarted(node_id=node_id):
                 self._began_s = seen.at_s
                 labels = {"run_id": self._run_id, "node_id": node_id, "role": self._role, "backend": self._backend}
                 yield _ours(series("elastic_run_info", **labels), 1)
@@ -59,25 +59,25 @@ class AgentMetrics:
                 yield from self._entered(seen.what)
             case RanksAssigned(took_s=took_s):
                 yield from _called("SimpleElasticAgent._assign_worker_ranks", took_s, well=True)
-            case m.RoundJoined(round=round_):
+            case moments.RoundJoined(round=round_):
                 yield self._count("elastic_rounds_total")
                 yield _ours("elastic_round", round_.index)
                 yield _ours("elastic_round_nodes", round_.node_count)
                 yield _ours("elastic_world_size", round_.world_size)
                 yield _ours("elastic_node_rank", round_.node_rank)
-            case m.WorkersStarting(restart_count=count):
+            case moments.WorkersStarting(restart_count=count):
                 self._restart_count = count
                 yield self._torchs("remaining_restarts", self._remaining)
-            case m.WorkersStarted(pids=pids):
+            case moments.WorkersStarted(pids=pids):
                 self._alive = len(pids)
                 yield _ours("elastic_workers_alive", self._alive)
-            case m.WorkerEnded(exit=exit):
+            case moments.WorkerEnded(exit=exit):
                 yield from self._ended(exit)
-            case m.FailureSeen():
+            case moments.FailureSeen():
                 yield from self._failed(seen.what)
-            case m.DecisionTaken(failure=failure, decision=Restart()):
+            case moments.DecisionTaken(failure=failure, decision=Restart()):
                 yield self._count("elastic_restarts_total", class_=class_label(failure.failure_class))
-            case m.MembershipChanged():
+            case moments.MembershipChanged():
                 yield self._count("elastic_membership_changes_total")
             case StoreReachable(reachable=reachable):
                 yield _ours("elastic_store_reachable", int(reachable))
@@ -85,7 +85,7 @@ class AgentMetrics:
                 yield from self._store(seen.what)
             case Heartbeats():
                 yield from _beats(seen.what)
-            case m.AgentStopped(exit_code=code):
+            case moments.AgentStopped(exit_code=code):
                 yield from self._stopped(code, seen.at_s)
             case _:
                 pass  # nothing that is measured changes by it
@@ -124,7 +124,7 @@ class AgentMetrics:
         yield self._count("elastic_worker_exits_total", outcome=outcome(exit).lower())
         yield _ours("elastic_workers_alive", self._alive)
 
-    def _failed(self, seen: m.FailureSeen) -> Iterator[Metric]:
+    def _failed(self, seen: moments.FailureSeen) -> Iterator[Metric]:
         yield self._count("elastic_failures_total", class_=class_label(seen.failure.failure_class))
         detect_s = _detect_s(seen)
         if detect_s is not None:
@@ -184,7 +184,7 @@ def class_label(failure_class: FailureClass) -> str:
     return failure_class.name.lower()
 
 
-def _detect_s(seen: m.FailureSeen) -> float | None:
+def _detect_s(seen: moments.FailureSeen) -> float | None:
     failure: Failure = seen.failure
     for worker in seen.workers:
         if worker.exit.local_rank == failure.local_rank:

@@ -7,7 +7,7 @@ from elastic_core.agent.feed import Observation
 from elastic_core.agent.machine.states import Ending
 from elastic_core.agent.parts import AgentResult
 from elastic_core.errors import ElasticError
-from elastic_core.messages import WorkerEnded
+from elastic_core.moments import WorkerEnded
 from elastic_core.types import Failure, Round, WorkerExit
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import pluggy
 
 from elastic_core.failure.handler import FailureHandler
-from elastic_core.messages import (
+from elastic_core.moments import (
     AgentStarted,
     AgentStopped,
     DecisionTaken,

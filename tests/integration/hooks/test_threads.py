@@ -7,7 +7,7 @@ import pytest
 
 from elastic_core.hooks.handler import AgentHook
 from elastic_core.hooks.runner import HookRunner, HookStats, NamedHook
-from elastic_core.messages import AgentStarted, AgentStopped, FailureSeen, Joining, RoundJoined, WorkersStarting
+from elastic_core.moments import AgentStarted, AgentStopped, FailureSeen, Joining, RoundJoined, WorkersStarting
 from elastic_core.reactor import Reactor
 from elastic_core.types import AddEnvironment, Failure, FailureClass, HookSettings, LaunchChange, Refuse, Round
 from patience import Deadline, kept

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from elastic_core import events
-from elastic_core import messages as m
+from elastic_core import events, moments
 from elastic_core.agent.feed import RanksAssigned, StepTaken, StoreReachable
 from elastic_core.agent.machine import states as s
 from elastic_core.agent.machine.phases import Phase, Phases
@@ -54,7 +53,7 @@ def ended(rank, code, stop_signal=None):
         local_rank=rank, global_rank=2 + rank, pid=70 + rank, code=code, at_s=9.0, at_ns=BASE_NS + 9_000_000_000,
         runtime_s=1.0, stop_signal=stop_signal,
     )  # fmt: skip
-    return m.WorkerEnded(round_index=3, exit=exit)
+    return moments.WorkerEnded(round_index=3, exit=exit)
 
 
 def failure_seen(rank=1, kind=FailureClass.USER_EXCEPTION):
@@ -67,31 +66,31 @@ def failure_seen(rank=1, kind=FailureClass.USER_EXCEPTION):
         at_ns=exit.at_ns - 500_000_000,
         error=ErrorRecord(source="hook", type="ValueError", message="boom", timestamp_ns=5_000_000_000, callstack="T"),
     )
-    return m.FailureSeen(failure=samples.sample_failure(failure_class=kind, local_rank=rank), workers=(worker,))
+    return moments.FailureSeen(failure=samples.sample_failure(failure_class=kind, local_rank=rank), workers=(worker,))
 
 
 START = (
-    seen(0.0, m.AgentStarted(run_id="r", node_id="n1", run_dir="/d", pid=1)),
+    seen(0.0, moments.AgentStarted(run_id="r", node_id="n1", run_dir="/d", pid=1)),
     entered(0.0, s.Gating(ledger=LEDGER)),
-    seen(0.0, m.Joining(round_index=3)),
+    seen(0.0, moments.Joining(round_index=3)),
     entered(1.0, s.Joining(ledger=LEDGER)),
     seen(3.9, RanksAssigned(took_s=0.5)),
     entered(4.0, s.Preparing(ledger=LEDGER, round=ROUND)),
-    seen(4.0, m.RoundJoined(round=ROUND)),
-    seen(4.0, m.WorkersStarting(round=ROUND, restart_count=1)),
+    seen(4.0, moments.RoundJoined(round=ROUND)),
+    seen(4.0, moments.WorkersStarting(round=ROUND, restart_count=1)),
     entered(4.5, s.Starting(ledger=LEDGER, round=ROUND)),
     entered(6.0, RUNNING),
-    seen(6.0, m.WorkersStarted(round=ROUND, pids=(70, 71))),
+    seen(6.0, moments.WorkersStarted(round=ROUND, pids=(70, 71))),
 )
 RESTART = (
     seen(9.1, failure_seen()),
-    seen(9.2, m.DecisionTaken(failure=samples.sample_failure(), decision=Restart(), policy="intensity")),
+    seen(9.2, moments.DecisionTaken(failure=samples.sample_failure(), decision=Restart(), policy="intensity")),
     entered(9.2, STOPPING),
     entered(9.7, s.Waiting(ledger=LEDGER)),
     entered(10.7, s.Gating(ledger=LEDGER)),
     entered(10.7, s.Joining(ledger=LEDGER)),
     entered(11.0, s.Preparing(ledger=LEDGER, round=ROUND)),
-    seen(11.0, m.WorkersStarting(round=ROUND, restart_count=2)),
+    seen(11.0, moments.WorkersStarting(round=ROUND, restart_count=2)),
     entered(11.2, RUNNING),
 )
 
@@ -185,7 +184,7 @@ def test_a_restart_is_counted_by_its_class():
 
 def test_a_stop_is_no_restart():
     failure = samples.sample_failure()
-    found = values(seen(1.0, m.DecisionTaken(failure=failure, decision=Stop(reason="x"), policy="p")))
+    found = values(seen(1.0, moments.DecisionTaken(failure=failure, decision=Stop(reason="x"), policy="p")))
     assert found == {}
 
 
@@ -200,9 +199,9 @@ def test_a_stop_is_no_restart():
 )
 def test_the_end_has_torchs_figures(code, restarts, one, flakiness):
     found = values(
-        seen(1.0, m.AgentStarted(run_id="r", node_id="n", run_dir="/", pid=1)),
-        seen(1.0, m.WorkersStarting(round=ROUND, restart_count=restarts)),
-        seen(3.5, m.AgentStopped(exit_code=code, reason="x")),
+        seen(1.0, moments.AgentStarted(run_id="r", node_id="n", run_dir="/", pid=1)),
+        seen(1.0, moments.WorkersStarting(round=ROUND, restart_count=restarts)),
+        seen(3.5, moments.AgentStopped(exit_code=code, reason="x")),
     )
     prefix = "workers.trainer."
     results = {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(f"{prefix}run_")}
@@ -216,7 +215,7 @@ def test_the_end_has_torchs_figures(code, restarts, one, flakiness):
 
 def test_membership_store_and_heartbeats():
     found = values(
-        seen(1.0, m.MembershipChanged(round_index=0, change=RoundEnded(reason="n2 was lost"))),
+        seen(1.0, moments.MembershipChanged(round_index=0, change=RoundEnded(reason="n2 was lost"))),
         seen(2.0, StoreReachable(reachable=False)),
         seen(3.0, StoreCalls(calls={"renew": CallCount(answered=4, took_s=0.2, failed=1)})),
         seen(4.0, Heartbeats(beats={0: Beat(age_s=1.5, step=7), 1: Beat(age_s=2.5, step=None)})),
@@ -322,7 +321,7 @@ def test_a_failure_that_nobody_explains_is_told_when_the_round_is_over():
 
 @pytest.mark.parametrize(("code", "state"), [(0, "SUCCEEDED"), (7, "FAILED")])
 def test_the_end_is_the_agents(code, state):
-    found = told(*START, seen(20.0, ended(0, 0)), seen(21.0, m.AgentStopped(exit_code=code, reason="why")))
+    found = told(*START, seen(20.0, ended(0, 0)), seen(21.0, moments.AgentStopped(exit_code=code, reason="why")))
     worker, agent = of_kind(found, events.Event)[-2:]
     assert (worker.metadata["state"], agent.metadata["state"], agent.source) == ("SUCCEEDED", state, "AGENT")
     assert agent.metadata["total_run_time"] == 21
@@ -335,7 +334,7 @@ def test_the_rendezvous_has_events_of_its_own():
     found = of_kind(
         told(
             *START,
-            seen(7.0, m.MembershipChanged(round_index=3, change=RoundEnded(reason="n2 was lost"))),
+            seen(7.0, moments.MembershipChanged(round_index=3, change=RoundEnded(reason="n2 was lost"))),
             seen(7.5, StoreReachable(reachable=False)),
         ),
         events.RdzvEvent,
@@ -422,7 +421,7 @@ def test_a_launch_config_says_where_metrics_and_events_go():
 
 
 def test_the_reference_names_all_that_is_published():
-    run = (*START, seen(9.0, ended(1, 1)), *RESTART, seen(12.0, m.AgentStopped(exit_code=0, reason="")))
+    run = (*START, seen(9.0, ended(1, 1)), *RESTART, seen(12.0, moments.AgentStopped(exit_code=0, reason="")))
     docs = Path(__file__).parents[3] / "docs/reference"
     page = (docs / "metrics.md").read_text()
     torchs = {metric.name for metric in metrics(*run) if metric.group != GROUP}

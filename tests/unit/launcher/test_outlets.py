@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from elastic_core import events, metrics
-from elastic_core import messages as m
+from elastic_core import events, metrics, moments
 from elastic_core.events import handlers as event_handlers
 from elastic_core.events import recording
 from elastic_core.launcher import observing_feed
@@ -19,7 +18,7 @@ from elastic_core.launcher.outlets import EventOutlet, MetricOutlet, Relay
 from elastic_core.metrics import api
 from elastic_core.plugins.observing import NamedHandler
 
-STOPPED = Observed(at_s=1.0, at_ns=2_000_000_000, what=m.AgentStopped(exit_code=0, reason="done"))
+STOPPED = Observed(at_s=1.0, at_ns=2_000_000_000, what=moments.AgentStopped(exit_code=0, reason="done"))
 
 
 class KeptMetrics(metrics.MetricHandler):

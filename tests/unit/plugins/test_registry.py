@@ -10,7 +10,7 @@ import pytest
 
 from elastic_core.errors import ConfigError, PluginError
 from elastic_core.failure.intensity import Intensity
-from elastic_core.messages import Joining
+from elastic_core.moments import Joining
 from elastic_core.plugins import discovery
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.rendezvous import registry as in_code

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from elastic_core import messages as m
+from elastic_core import moments
 from elastic_core.agent.machine.states import (
     Await,
     Awaiting,
@@ -121,7 +122,7 @@ def follow(running: Running, over: RoundOver, first: Iterable[m.AgentCommand] = 
 
 def _regrouped(ledger: Ledger, round_: Round, change: RoundChange) -> tuple[Ledger, tuple[m.AgentCommand, ...]]:
     changed: tuple[m.AgentCommand, ...] = (
-        m.NotifyHooks(moment=m.MembershipChanged(round_index=round_.index, change=change)),
+        m.NotifyHooks(moment=moments.MembershipChanged(round_index=round_.index, change=change)),
     )
     if isinstance(change, RoundEnded):
         changed = (*changed, m.PrintLine(text=f"round {round_.index} is over: {change.reason}"))

@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from elastic_core import messages as m
+from elastic_core import moments
 from elastic_core.agent.machine import round_changed
 from elastic_core.agent.machine.states import (
     Created,
@@ -73,7 +74,7 @@ def formed(state: Joining, event: m.RoundFormed, now_s: float) -> Step:
         round=event.round, restart_count=ledger.restart_count, membership_changes=ledger.membership_changes
     )
     # Watched from now on: the round may be over before the hooks have answered.
-    commands = (m.NotifyHooks(moment=m.RoundJoined(round=event.round)), ask, *watch_on(ledger))
+    commands = (m.NotifyHooks(moment=moments.RoundJoined(round=event.round)), ask, *watch_on(ledger))
     return Step(state=Preparing(ledger=ledger, round=event.round), commands=commands, reason="a round was formed")
 
 
