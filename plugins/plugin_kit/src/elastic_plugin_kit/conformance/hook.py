@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, get_type_hints
 
 import msgspec
 import pytest
@@ -11,23 +11,13 @@ import pytest
 from elastic_core.api import (
     AddEnvironment,
     AgentHook,
-    AgentStarted,
-    AgentStopped,
-    DecisionTaken,
-    Draining,
-    FailureSeen,
     Joining,
     LaunchChange,
     Launches,
-    MembershipChanged,
     Moment,
     Power,
     Refuse,
-    RoundJoined,
-    WorkerEnded,
-    WorkersStarted,
     WorkersStarting,
-    WorkersStopping,
 )
 from elastic_plugin_kit.conformance.kit import Kit, Started, check_api_version, check_options
 from elastic_plugin_kit.conformance.kit_process import check_imports, no_heavy_imports
@@ -41,19 +31,9 @@ QUICK_S: Final = 2.0
 """A call that takes five seconds is abandoned; this is what one that is well may take on a busy machine."""
 
 METHODS: Final[dict[type, str]] = {
-    AgentStarted: "on_agent_started",
-    Joining: "on_joining",
-    RoundJoined: "on_round_joined",
-    WorkersStarting: "on_workers_starting",
-    WorkersStarted: "on_workers_started",
-    WorkerEnded: "on_worker_exited",
-    FailureSeen: "on_failure",
-    DecisionTaken: "on_decision",
-    Draining: "on_drain",
-    WorkersStopping: "on_workers_stopping",
-    MembershipChanged: "on_membership_changed",
-    AgentStopped: "on_agent_stopped",
+    get_type_hints(method)["event"]: name for name, method in vars(AgentHook).items() if name.startswith("on_")
 }
+"""Which method of the interface takes which moment: as it is annotated there."""
 ANSWERS: Final[dict[type, tuple[type, ...]]] = {Joining: (Refuse,), WorkersStarting: (AddEnvironment, Launches, Refuse)}
 POWERS: Final[dict[type, Power]] = {AddEnvironment: Power.LAUNCHES, Launches: Power.LAUNCHES, Refuse: Power.REFUSAL}
 """What each answer needs, from version 2 on."""
