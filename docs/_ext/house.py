@@ -1,7 +1,6 @@
 """Where is what: the rooms of the core and the distributions beside it, drawn from the tree."""
 
 import ast
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,15 +60,6 @@ def string_imports() -> str:
     """Return the imports by string as a table."""
     rows = (f"| `{file}` | `{target}` | {reason} |" for file, target, reason in imports_by_string())
     return "\n".join(["| file | what | why |", "| --- | --- | --- |", *rows])
-
-
-def loaded_for(*words: str) -> list[str]:
-    """Return our modules that a command line loads: `-m elastic_core.run --help` would be an example."""
-    import subprocess
-
-    done = subprocess.run([sys.executable, "-X", "importtime", *words], capture_output=True, text=True, check=True)
-    names = (line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:"))
-    return [name for name in names if name.startswith("elastic_")]
 
 
 def _first_line(path: Path) -> str:

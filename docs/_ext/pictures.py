@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -87,7 +88,7 @@ def run_picture() -> Figure:
         (64, "elastic_core.rendezvous", "rendezvous: how nodes meet"),
     ):
         names = ", ".join(offered.get(group, ["yours"]))
-        _box(axes, left, 2, 27, 7, f"{what}\n{_wrapped(names)}", colour=OURS)
+        _box(axes, left, 2, 27, 7, f"{what}\n{textwrap.fill(names, 44)}", colour=OURS)
     axes.text(46, 10.4, "plugins, found by entry points", ha="center", fontsize=8, color=INK)
     return figure
 
@@ -266,14 +267,6 @@ def _box(
 
 def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], *, both: bool = False) -> None:
     axes.annotate("", end, start, arrowprops={"arrowstyle": "<->" if both else "->", "color": INK, "lw": 0.9})
-
-
-def _wrapped(names: str, width: int = 44) -> str:
-    return (
-        names
-        if len(names) <= width
-        else names[: names.rfind(",", 0, width) + 1] + "\n" + _wrapped(names[names.rfind(",", 0, width) + 2 :])
-    )
 
 
 def _number(value: float) -> str:

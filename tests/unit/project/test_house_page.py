@@ -6,7 +6,7 @@ from pathlib import Path
 import house
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "house.md"
+PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "house.md"
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`([\w/]+\.py)`", PAGE.read_text()))))
