@@ -29,18 +29,6 @@ def open_fds():
     return sorted(os.listdir("/proc/self/fd"))
 
 
-def state_of(pid):
-    """Return the process's state letter, None if there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-
-
-def is_alive(pid):
-    return state_of(pid) not in (None, "Z", "X")
-
-
 class GroupKit:
     """One group, of programs or of a function.
 

@@ -20,6 +20,7 @@ import pytest
 
 from etcd_servers import PREFIX, EtcdCluster, EtcdServer
 from patience import patience
+from proc_kit import descendants
 from redis_servers import RedisServer, free_port
 from support import Elastic, processes_with, wait_for
 
@@ -52,30 +53,6 @@ while not (shared / "finish").exists():
     os.pwrite(mark, b"%020.6f" % time.monotonic(), 0)
     time.sleep(0.02)
 """
-
-
-def descendants(pid: int) -> list[int]:
-    """Return all processes below one, the guard among them."""
-    below: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                below.setdefault(parent, []).append(int(entry.name))
-    found, todo = [], [pid]
-    while todo:
-        children = below.get(todo.pop(), [])
-        found += children
-        todo += children
-    return found
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a process runs (a zombie does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 class Node:

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from chaos.multi_node import descendants, is_alive
+from proc_kit import descendants, is_alive
 from support import wait_for
 
 SLEEPS = "import os, time\nos.write(1, b'{}' + os.linesep.encode())\ntime.sleep(600)\n"

@@ -4,11 +4,11 @@ import os
 import re
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
-from chaos.multi_node import LEASE_S, SLACK_S, Run, descendants, is_alive
+from chaos.multi_node import LEASE_S, SLACK_S, Run
+from proc_kit import command_line, descendants, is_alive
 from redis_servers import RedisServer
 from support import wait_for
 
@@ -265,7 +265,7 @@ def test_the_server_of_the_host_dies_and_another_takes_its_place(hosted):
 def server_below(pid):
     """Return the server among the descendants of an agent."""
     for child in descendants(pid):
-        if re.search(rb"(valkey|redis)-server", Path(f"/proc/{child}/cmdline").read_bytes()):
+        if re.search(rb"(valkey|redis)-server", command_line(child)):
             return child
     raise AssertionError("it has no server")
 

@@ -9,6 +9,7 @@ import pytest
 from elastic_rdzv_etcd.process import free_port
 from elastic_rdzv_etcd.program import PATH_VARIABLE
 from etcd_servers import binary
+from proc_kit import is_alive
 from support import launcher, wait_for
 
 ONE = ("--nnodes", 1, "--nproc-per-node", 2, "--rdzv-conf", "embedded=true")
@@ -121,7 +122,7 @@ def test_who_gives_a_killed_agents_seat_back_begins_no_etcd(start, temporary, tm
     agent.signal(signal.SIGKILL)
     agent.wait()
     assert_nothing_is_left(temporary, agent)
-    wait_for(lambda: not alive(guard), what="the end of the guard, which waits for the last act")
+    wait_for(lambda: not is_alive(guard), what="the end of the guard, which waits for the last act")
     assert begun.read_text() == "x\n"
 
 
@@ -159,21 +160,14 @@ def test_the_guard_spares_the_etcd_of_an_agent_that_stood_still(start, temporary
     pids = {line["pid"] for line in up(agent)}
     etcd = etcd_of(temporary)
     agent.signal(signal.SIGSTOP)
-    wait_for(lambda: not any(alive(pid) for pid in pids), what="the fence")
-    assert alive(etcd)
+    wait_for(lambda: not any(is_alive(pid) for pid in pids), what="the fence")
+    assert is_alive(etcd)
     agent.signal(signal.SIGCONT)
     up(agent, 4)
     assert etcd_of(temporary) == etcd
     word.touch()
     assert agent.wait() == 0, agent.err
     assert_nothing_is_left(temporary, agent)
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from elastic_rdzv_redis.embedded import DEFAULT_PORT, TOKEN_VARIABLE, EmbeddedSt
 from elastic_rdzv_redis.place import free_port, is_free
 from elastic_rdzv_redis.server import find_program
 from patience import kept
+from proc_kit import is_alive
 from promises import GUARD_S
 from support import lacks
 
@@ -447,7 +448,7 @@ def test_the_agent_of_the_host_is_killed(make, port, monkeypatch):
         guard.stdin.close()  # as the agent's end of the pipe does with the agent
         began = time.monotonic()
         wait = budget()
-        while _alive(server):
+        while is_alive(server):
             wait.sleep(0.02)
         kept(time.monotonic() - began, GUARD_S)
         with pytest.raises(BackendUnavailableError):
@@ -457,13 +458,6 @@ def test_the_agent_of_the_host_is_killed(make, port, monkeypatch):
             process.kill()
             process.wait()
         agent.stdout.close()
-
-
-def _alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def test_cancelled_while_the_host_is_awaited(make):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from proc_kit import children, command_line, is_alive
 from support import wait_for
 
 pytestmark = pytest.mark.torch
@@ -56,18 +57,7 @@ def start(elastic, script, tmp_path):
 def sidecars(agent):
     """The processes beside this agent that host a store."""
     ending = b"\0elastic-store\0"
-    return [pid for pid in children(agent.pid) if Path(f"/proc/{pid}/cmdline").read_bytes().endswith(ending)]
-
-
-def children(pid):
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def is_alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+    return [pid for pid in children(agent.pid) if command_line(pid).endswith(ending)]
 
 
 def has_torch(pid):

@@ -15,6 +15,7 @@ from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.reactor import Reactor
 from elastic_core.workers.sweep import is_alive
 from patience import Deadline, kept, patience
+from proc_kit import state_of
 from promises import GUARD_S
 from support import processes_with, wait_for
 
@@ -196,7 +197,7 @@ def test_a_worker_that_lives_on_without_its_main_thread_is_found(start, tmp_path
     """
     agent, _ = start(headless)
     (pid,) = wait_for(lambda: present(tmp_path, "headless"))
-    wait_for(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+    wait_for(lambda: state_of(pid) == "Z")
     assert is_alive(pid)
     guard_of(agent)
     agent.kill()

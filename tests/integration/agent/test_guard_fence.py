@@ -22,6 +22,7 @@ from elastic_core.rendezvous.store import Seat
 from elastic_core.workers.sweep import is_alive
 from etcd_servers import etcd_server
 from patience import kept, patience
+from proc_kit import children, command_line
 from promises import GUARD_S
 from redis_servers import binary, free_port, redis_server
 from support import wait_for
@@ -107,10 +108,6 @@ class Agent:
 
 def environment(pid):
     return Path(f"/proc/{pid}/environ").read_bytes()
-
-
-def children(pid):
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @pytest.fixture
@@ -442,7 +439,7 @@ def test_no_secret_is_seen_in_a_command_line(agents, redis_server):
     try:
         agent.signal(signal.SIGKILL)
         (act,) = wait_for(lambda: children(guard), within_s=5)
-        argv = wait_for(lambda: (line := Path(f"/proc/{act}/cmdline").read_bytes()).endswith(b"-act\0") and line)
+        argv = wait_for(lambda: (line := command_line(act)).endswith(b"-act\0") and line)
         assert b"hush" not in argv
         assert environment(act) == b""
         wait_for(lambda: gone(guard, act), within_s=6, what="an end without the store")

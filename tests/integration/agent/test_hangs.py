@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from patience import kept
+from proc_kit import command_line
 from support import lacks, wait_for
 
 BEATS = """
@@ -218,9 +219,7 @@ def test_stopped_worker_is_told_as_such_and_ended(elastic, script):
 
 
 def is_python(pid):
-    with suppress(OSError):
-        return b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    return False
+    return b"train.py" in command_line(pid)
 
 
 def maps_of(pid):

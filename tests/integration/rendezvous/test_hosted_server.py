@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.api import HostedProcess, KeptFolder, WaitBudget, WaitCancelledError, hosted_environment
+from proc_kit import is_alive
 from support import processes_with, wait_for
 
 SH = "/bin/sh"
@@ -88,7 +89,7 @@ def test_what_it_started_is_stopped_with_it(run):
     assert process.hear(b"up", timeout_s=20, wait=WaitBudget())
     child = int(process.said.split()[0])
     process.stop()
-    wait_for(lambda: not is_running(child), what="its child's end")
+    wait_for(lambda: not is_alive(child), what="its child's end")
 
 
 def test_reads_and_writes_what_it_is_given(run, tmp_path):
@@ -182,7 +183,7 @@ def test_a_folder_goes_when_its_owner_does_not_say_farewell(tmp_path, how):
         owner.wait(20)
         try:
             wait_for(lambda: not list(inside.iterdir()), what="the folder's end")
-            wait_for(lambda: not is_running(server) and not is_running(keeper), what="the processes' end")
+            wait_for(lambda: not is_alive(server) and not is_alive(keeper), what="the processes' end")
         finally:
             if how == "fork":
                 os.killpg(owner.pid, signal.SIGKILL)
@@ -194,8 +195,8 @@ def test_a_keeper_kills_only_who_is_marked(tmp_path):
     argv = [sys.executable, "-c", script, tmp_path, tmp_path, "end"]
     ended = subprocess.run(argv, capture_output=True, text=True, check=True, start_new_session=True)
     server, keeper = map(int, ended.stdout.split())
-    wait_for(lambda: not is_running(keeper) and not list(tmp_path.iterdir()), what="the folder's end")
-    assert is_running(server)
+    wait_for(lambda: not is_alive(keeper) and not list(tmp_path.iterdir()), what="the folder's end")
+    assert is_alive(server)
     os.kill(server, signal.SIGKILL)
 
 
@@ -204,13 +205,6 @@ def test_a_process_is_found_by_the_mark_of_its_folder(tmp_path, run):
     process = run("exec sleep 60", environment=folder.mark)
     entry = "=".join(next(iter(folder.mark.items())))
     wait_for(lambda: processes_with(entry) == list(process.pids()), what="the mark")
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def open_descriptors():

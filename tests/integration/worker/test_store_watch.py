@@ -4,11 +4,11 @@ import os
 import sys
 import threading
 import types
-from pathlib import Path
 
 import pytest
 
 from elastic_core.worker import store_watch
+from proc_kit import children, command_line
 from support import wait_for
 
 # What torchft's Manager does: a client first, of every rank; a process group later.
@@ -74,8 +74,7 @@ def words(agent):
 
 def sidecars(agent):
     """The processes beside this agent that host a store."""
-    children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
-    return [pid for pid in children if Path(f"/proc/{pid}/cmdline").read_bytes().endswith(b"\0elastic-store\0")]
+    return [pid for pid in children(agent.pid) if command_line(pid).endswith(b"\0elastic-store\0")]
 
 
 @pytest.mark.torch

@@ -20,8 +20,9 @@ from elastic_core.reactor import Reactor
 from elastic_core.workers.functions import START_METHODS, FunctionCall, call
 from elastic_core.workers.functions.result import ResultPipe, open_result_pipe
 from elastic_core.workers.functions.start import FunctionStarter
-from group_kit import GroupKit, is_alive, open_fds, set_subreaper, state_of
+from group_kit import GroupKit, open_fds, set_subreaper
 from patience import kept, patience
+from proc_kit import is_alive, state_of
 from support import launcher, wait_for
 
 ALL = pytest.mark.parametrize("method", START_METHODS)

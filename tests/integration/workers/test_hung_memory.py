@@ -10,9 +10,9 @@ import pytest
 
 from elastic_core.workers import procfs, sweep
 from elastic_core.workers.sweep import Sweeper
-from group_kit import is_alive
 from hung_files import HANGER, hung_file, wait_until_hung
 from patience import patience
+from proc_kit import is_alive
 from support import wait_for
 
 WORKER = """

@@ -13,7 +13,8 @@ from elastic_core.reactor import Reactor
 from elastic_core.workers.errors.record_pipe import ERROR_FILE_VARIABLE, HOOKS_VARIABLE, RecordPipes
 from elastic_core.workers.output.disk import Disk
 from elastic_core.workers.spec import StreamPlan, WorkerLaunch
-from group_kit import GroupKit, is_alive
+from group_kit import GroupKit
+from proc_kit import is_alive
 
 CHATTY = """
 import os

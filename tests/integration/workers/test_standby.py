@@ -16,6 +16,7 @@ from elastic_core.workers.environment import ROUND_VARIABLES
 from elastic_core.workers.spec import WorkerLaunch
 from elastic_core.workers.standby_pool import MAX_DEATHS, StandbyPool
 from patience import Deadline, patience
+from proc_kit import command_line, state_of
 from support import processes_with, wait_for
 
 DEADLINE_S = 30.0
@@ -378,7 +379,7 @@ def test_a_spare_that_died_unseen_is_no_loss(bench, lines):
     bench.stand_by(bench.launch(lines, round_=7))
     (pid,) = bench.pool.pids()
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+    wait_for(lambda: state_of(pid) == "Z")
     assert bench.pool.take(bench.launch(lines), 1, 2) is None
     assert not bench.pool.pids()
 
@@ -426,14 +427,7 @@ def standby(elastic, script, tmp_path):
 
 
 def spares_of(agent):
-    found = []
-    for pid in agent.survivors():
-        try:
-            if b"worker/standby.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-        except OSError:
-            continue
-    return found
+    return [pid for pid in agent.survivors() if b"worker/standby.py" in command_line(pid)]
 
 
 def kill_a_worker(agent):

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from elastic_core.workers.spec import StreamPlan
-from group_kit import GroupKit, is_alive, open_fds
+from group_kit import GroupKit, open_fds
 from patience import kept
+from proc_kit import is_alive
 from promises import SEEN_S
 
 

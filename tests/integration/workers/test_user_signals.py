@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from chaos.multi_node import descendants
 from group_kit import GroupKit
+from proc_kit import descendants
 from support import wait_for
 
 SAYS = """

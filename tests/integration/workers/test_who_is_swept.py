@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from group_kit import GroupKit, is_alive, state_of
+from group_kit import GroupKit
+from proc_kit import is_alive, state_of
 from support import ELASTIC, processes_with, wait_for
 
 WORKER = """

@@ -13,8 +13,9 @@ from elastic_core.errors import IllegalEventError, WorkerError
 from elastic_core.workers import ladder
 from elastic_core.workers.process import WorkerProcess
 from elastic_core.workers.spec import StreamPlan
-from group_kit import DEADLINE_S, GroupKit, is_alive, open_fds, set_subreaper, state_of
+from group_kit import DEADLINE_S, GroupKit, open_fds, set_subreaper
 from patience import kept
+from proc_kit import is_alive, state_of
 
 PRELUDE = """
 import os, signal, sys, time

@@ -29,8 +29,9 @@ from elastic_torchrun.processes.redirects import get_std_cm, redirect, redirect_
 from elastic_torchrun.processes.subprocess_handler import SubprocessHandler, get_subprocess_handler
 from elastic_torchrun.processes.supervised import SupervisedWorkers
 from elastic_torchrun.processes.tail_log import TailLog
-from group_kit import is_alive, open_fds
+from group_kit import open_fds
 from patience import kept, patience
+from proc_kit import is_alive
 from support import wait_for
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
