@@ -12,7 +12,7 @@ from promises import SPREAD_S
 from support import wait_for
 
 WORKER = """
-import json, os, pathlib, sys, time
+import atexit, json, os, pathlib, sys, time
 env, shared = os.environ, pathlib.Path(os.environ["TEST_SHARED"])
 rank = int(env["RANK"])
 says = dict(node=env["ELASTIC_NODE_ID"], rank=rank, world=int(env["WORLD_SIZE"]), gen=int(env["ELASTIC_ROUND"]),
@@ -26,7 +26,7 @@ def reset():
         time.sleep(0.001)
     raise ConnectionResetError("Connection reset by peer")
 def boom():
-    (shared / "raised").touch()
+    atexit.register((shared / "raised").touch)  # as connections do, it breaks when the exception ends the process
     raise ValueError(f"label {rank} is not a digit")
 while not (shared / "finish").exists():
     order = shared / f"order-{rank}-{says['gen']}"
