@@ -8,9 +8,10 @@ import time
 
 import pytest
 
-from chaos.multi_node import LEASE_S, SLACK_S, Run, inside, is_alive
+from chaos.multi_node import LEASE_S, SLACK_S, Run, inside
 from etcd_servers import EtcdCluster, EtcdServer
 from patience import kept
+from proc_kit import is_alive
 from redis_servers import RedisServer
 from support import lacks, wait_for
 

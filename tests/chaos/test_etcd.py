@@ -5,9 +5,10 @@ import time
 
 import pytest
 
-from chaos.multi_node import LEASE_S, SLACK_S, Run, is_alive
+from chaos.multi_node import LEASE_S, SLACK_S, Run
 from etcd_servers import PASSWORD, PREFIX, USER, TlsEtcd
 from patience import kept
+from proc_kit import is_alive
 from support import wait_for
 
 CLUSTER_LEASE_S = 3.0

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.multi_node import is_alive
 from patience import kept
+from proc_kit import is_alive
 from support import lacks, wait_for
 
 COUNTED = """

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from chaos.multi_node import LEASE_S, SLACK_S, is_alive
+from chaos.multi_node import LEASE_S, SLACK_S
 from patience import kept
+from proc_kit import is_alive
 from promises import GUARD_S, LEFT_S
 from support import wait_for
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from chaos.multi_node import Node, Run, is_alive
+from chaos.multi_node import Node, Run
+from proc_kit import is_alive
 from support import wait_for
 
 SCRIPTS = Path(__file__).parent / "worker"

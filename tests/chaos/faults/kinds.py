@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from chaos.faults.job import AWAY, BACK, LEASE_S, RECOVERS_S, SIGNALS, Job, Place, Steady, send
-from chaos.multi_node import is_alive
 from patience import kept
+from proc_kit import is_alive
 from promises import GUARD_S
 from support import wait_for
 
