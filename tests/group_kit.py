@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 
+from elastic_core.processes.functions.start import FunctionStarter
+from elastic_core.processes.group import WorkerGroup
+from elastic_core.processes.output.console import Console
+from elastic_core.processes.output.disk import STALL_S, Disk
+from elastic_core.processes.spec import StreamPlan, WorkerLaunch
 from elastic_core.reactor import Reactor
-from elastic_core.workers.functions.start import FunctionStarter
-from elastic_core.workers.group import WorkerGroup
-from elastic_core.workers.output.console import Console
-from elastic_core.workers.output.disk import STALL_S, Disk
-from elastic_core.workers.spec import StreamPlan, WorkerLaunch
 from patience import Deadline
 
 PR_SET_CHILD_SUBREAPER = 36

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from elastic_core.workers import procfs
+from elastic_core.processes import procfs
 from support import lacks, wait_for
 
 HANGER = """

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import pytest
 
-from elastic_core.workers import procfs
+from elastic_core.processes import procfs
 from patience import Deadline, patience
 
 ELASTIC = [sys.executable, "-m", "elastic_core.run"]

@@ -25,9 +25,9 @@ from elastic_core.options.table import OPTIONS, OptionRow, Section
 from elastic_core.options.worker_options import WorkerSettings
 from elastic_core.plugins.loading import BASES
 from elastic_core.plugins.missing import KINDS
+from elastic_core.processes.spec import WorkerPaths
 from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS
 from elastic_core.types import FailureClass, OptionSpec, RendezvousSettings, Round
-from elastic_core.workers.spec import WorkerPaths
 from elastic_policy_rules import schema
 from elastic_policy_rules.values import CLASS_NAMES
 from elastic_rdzv_etcd.store import EtcdStore

@@ -47,7 +47,7 @@ _ROOMS: Final[Mapping[str, str]] = {
     "elastic.control_plane": "elastic_core.control_plane",
     "elastic.events": "elastic_core.events",
     "elastic.metrics": "elastic_core.metrics",
-    "elastic.multiprocessing.errors": "elastic_core.workers.errors",
+    "elastic.multiprocessing.errors": "elastic_core.processes.errors",
     "launch": "elastic_core.launch",
     "launcher": "elastic_core.launcher",
     "numa": "elastic_numa",

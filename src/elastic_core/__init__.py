@@ -21,11 +21,11 @@ _ROOMS = frozenset(
         "launch",
         "launcher",
         "metrics",
+        "processes",
         "rendezvous",
         "run",
         "timer",
         "worker",
-        "workers",
     }
 )
 

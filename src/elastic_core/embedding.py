@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from elastic_core.options.values import comma_list, key_values, nearest
     from elastic_core.plugins.discovery import PluginEntry, find_entries
     from elastic_core.plugins.registry import PluginRegistry
+    from elastic_core.processes.errors import ChildFailedError, ProcessFailure
+    from elastic_core.processes.functions.call import FunctionCall, run_script_path
     from elastic_core.rendezvous.identity import ALLOWABLE, attempt_from_environment
     from elastic_core.rendezvous.local import LocalRendezvous
     from elastic_core.rendezvous.member.coordinated import CoordinatedRendezvous
-    from elastic_core.workers.errors import ChildFailedError, ProcessFailure
-    from elastic_core.workers.functions.call import FunctionCall, run_script_path
 
 __all__ = [
     "ALLOWABLE",
@@ -87,8 +87,8 @@ _HOMES: Final = {
     "elastic_core.rendezvous.identity": "ALLOWABLE attempt_from_environment",
     "elastic_core.rendezvous.local": "LocalRendezvous",
     "elastic_core.rendezvous.member.coordinated": "CoordinatedRendezvous",
-    "elastic_core.workers.errors": "ChildFailedError ProcessFailure",
-    "elastic_core.workers.functions.call": "FunctionCall run_script_path",
+    "elastic_core.processes.errors": "ChildFailedError ProcessFailure",
+    "elastic_core.processes.functions.call": "FunctionCall run_script_path",
 }
 
 

@@ -6,6 +6,7 @@ from typing import Final, Protocol
 
 from elastic_core import messages as m
 from elastic_core.agent.machine.states import Ending
+from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.types import (
     Decision,
     FailedWorker,
@@ -17,7 +18,6 @@ from elastic_core.types import (
     Stop,
     WorkerExit,
 )
-from elastic_core.workers.spec import WorkerLaunch
 
 Plan = Callable[[m.SpawnWorkers], list[WorkerLaunch]]
 """Gives the workers to start for a round."""

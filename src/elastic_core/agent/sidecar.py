@@ -13,8 +13,8 @@ from pathlib import Path
 
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import BackendUnavailableError
+from elastic_core.processes.environment import without_agents_own
 from elastic_core.reactor import Reactor
-from elastic_core.workers.environment import without_agents_own
 
 OPEN_LIMIT_S = 300.0
 """How long the store may take to listen: importing torch from a cold network disk takes minutes."""

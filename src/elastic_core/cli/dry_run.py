@@ -11,9 +11,9 @@ from elastic_core.launcher.logs import worker_paths
 from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
 from elastic_core.moments import WorkersStarting
 from elastic_core.options.settings import Resolution, RunSettings
+from elastic_core.processes.output.layout import rank_paths
+from elastic_core.processes.spec import StreamPlan, WorkerLaunch, WorkerPaths
 from elastic_core.types import Round
-from elastic_core.workers.output.layout import rank_paths
-from elastic_core.workers.spec import StreamPlan, WorkerLaunch, WorkerPaths
 
 _RUN_DIR = "<run directory>"
 _AT_START = "<chosen at start>"

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from elastic_core.failure.incident import Incident
     from elastic_core.failure.reported import Reported
+    from elastic_core.processes.output.disk import Disk, Lane
+    from elastic_core.processes.spec import WorkerPaths
     from elastic_core.reports import FailureReport
     from elastic_core.types import Decision, Round, WorkerExit
-    from elastic_core.workers.output.disk import Disk, Lane
-    from elastic_core.workers.spec import WorkerPaths
 
 STDERR_TAIL_BYTES = 16_384
 LOG_TAIL_BYTES = 4_096
@@ -129,7 +129,7 @@ class Reporter:
     def warm(self) -> None:
         """Import what a failure will need, while all is well: a restart then waits for neither it nor a sick disk."""
         from elastic_core.failure import classify, evidence, report  # noqa: F401  # for later
-        from elastic_core.workers.errors import reader  # noqa: F401  # as above
+        from elastic_core.processes.errors import reader  # noqa: F401  # as above
 
     def begin_round(self, paths: dict[int, WorkerPaths], restart_count: int) -> None:
         """Take the files that the round's workers will leave, and how often the run was restarted before."""
@@ -259,7 +259,7 @@ class Reporter:
         if paths is None or not paths.error_file:
             return None
         from elastic_core.failure.classify import is_timed, judge
-        from elastic_core.workers.errors.reader import read_error
+        from elastic_core.processes.errors.reader import read_error
 
         ended = exit if exit.code else replace(exit, code=1)
         error = read_error(Path(paths.error_file), None, None, exit=ended)
@@ -270,7 +270,7 @@ class Reporter:
 
     def _judge(self, exit: WorkerExit, paths: WorkerPaths | None) -> FailedWorker:
         from elastic_core.failure.classify import judge
-        from elastic_core.workers.errors.reader import read_error
+        from elastic_core.processes.errors.reader import read_error
 
         if paths is None:
             return judge(exit, None)

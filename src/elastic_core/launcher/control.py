@@ -11,9 +11,9 @@ from elastic_core.control_plane.paths import SocketPaths, remove_socket
 from elastic_core.errors import ElasticError
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.options.settings import RunSettings
+from elastic_core.processes.output.disk import Disk
+from elastic_core.processes.spec import WorkerLaunch, WorkerPaths
 from elastic_core.reactor import Reactor
-from elastic_core.workers.output.disk import Disk
-from elastic_core.workers.spec import WorkerLaunch, WorkerPaths
 
 if TYPE_CHECKING:
     from elastic_core.agent.loop import Agent

@@ -13,9 +13,9 @@ from elastic_core import messages as m
 from elastic_core.agent.parts import Workers
 from elastic_core.failure.reporter import Reporter
 from elastic_core.options.settings import RunSettings
+from elastic_core.processes.spec import WorkerPaths
 from elastic_core.reactor import Reactor
 from elastic_core.types import Failure, NodeSteps, Round, RunSteps
-from elastic_core.workers.spec import WorkerPaths
 
 if TYPE_CHECKING:
     from elastic_core.agent.watch.beat_file import BeatFile, BeatFiles

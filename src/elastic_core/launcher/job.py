@@ -36,6 +36,11 @@ from elastic_core.messages import SpawnWorkers
 from elastic_core.options.settings import RunSettings
 from elastic_core.plugins.missing import FAILURE_GROUP, RENDEZVOUS_GROUP
 from elastic_core.plugins.registry import PluginRegistry
+from elastic_core.processes.group import WorkerGroup
+from elastic_core.processes.output.console import Console
+from elastic_core.processes.output.disk import END_S, Disk
+from elastic_core.processes.spec import WorkerLaunch, WorkerPaths
+from elastic_core.processes.sweep import become_subreaper, has_strangers
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.opening import open_rendezvous
@@ -47,19 +52,14 @@ from elastic_core.types import (
     Round,
     WorkerExit,
 )
-from elastic_core.workers.group import WorkerGroup
-from elastic_core.workers.output.console import Console
-from elastic_core.workers.output.disk import END_S, Disk
-from elastic_core.workers.spec import WorkerLaunch, WorkerPaths
-from elastic_core.workers.sweep import become_subreaper, has_strangers
 
 if TYPE_CHECKING:
     from elastic_core.agent.sidecar import StoreSidecar
     from elastic_core.agent.watch.beat_file import Beats
     from elastic_core.launcher.outcome import RunOutcome
     from elastic_core.launcher.timings import Timings
-    from elastic_core.workers.functions.start import FunctionStarter
-    from elastic_core.workers.standby_pool import StandbyPool
+    from elastic_core.processes.functions.start import FunctionStarter
+    from elastic_core.processes.standby_pool import StandbyPool
 
 WARM_AFTER_S = 0.5
 _WITHOUT_STORE = ("local", "static")
@@ -104,7 +104,7 @@ def _function_starter(settings: RunSettings, cleanup: ExitStack) -> "FunctionSta
     call = settings.entrypoint.function
     if call is None:
         return None
-    from elastic_core.workers.functions.start import FunctionStarter
+    from elastic_core.processes.functions.start import FunctionStarter
 
     starter = FunctionStarter(call)
     cleanup.callback(starter.close)
@@ -409,7 +409,7 @@ class _Job:
         agent.on_worker_exit(exit)
 
     def _standby_pool(self, reactor: Reactor, notice: Callable[[str], None]) -> "StandbyPool":
-        from elastic_core.workers.standby_pool import StandbyPool  # rarely wanted
+        from elastic_core.processes.standby_pool import StandbyPool  # rarely wanted
 
         imports = self._settings.workers.standby_imports
         return self._closing(StandbyPool(reactor, imports=imports, notice=notice, ends_with_us=self._own_process))

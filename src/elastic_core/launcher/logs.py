@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from elastic_core.options.settings import RunSettings
 from elastic_core.plugins.torch_side import torch_part
+from elastic_core.processes.output.layout import LogLayout, RankPaths, line_prefix, stream_plans
+from elastic_core.processes.output.std import parse_ranks, parse_std
+from elastic_core.processes.spec import StreamPlan, WorkerLaunch, WorkerPaths
 from elastic_core.rundir.directory import remove_tree
 from elastic_core.rundir.incident_files import INCIDENT_FILE
 from elastic_core.types import Round
-from elastic_core.workers.output.layout import LogLayout, RankPaths, line_prefix, stream_plans
-from elastic_core.workers.output.std import parse_ranks, parse_std
-from elastic_core.workers.spec import StreamPlan, WorkerLaunch, WorkerPaths
 
 KEPT_ROUNDS: Final = 64
 """The first round of a run and the last ones, of which the run directory has the workers' folders. Logs are kept."""

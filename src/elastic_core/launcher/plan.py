@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 from elastic_core.errors import ConfigError
 from elastic_core.options.settings import RunSettings
+from elastic_core.processes.environment import Place, place_variables, without_agents_own
+from elastic_core.processes.spec import WorkerLaunch, WorkerPaths
 from elastic_core.types import HookSettings, LaunchChange, Record, Round
-from elastic_core.workers.environment import Place, place_variables, without_agents_own
-from elastic_core.workers.spec import WorkerLaunch, WorkerPaths
 
 MACRO = "${local_rank}"
 

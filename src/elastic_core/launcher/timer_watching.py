@@ -13,9 +13,9 @@ from elastic_core.errors import ConfigError
 from elastic_core.failure.reporter import Reporter
 from elastic_core.launcher.observers import Observers
 from elastic_core.options.settings import RunSettings
+from elastic_core.processes.spec import WorkerLaunch, WorkerPaths
 from elastic_core.reactor import Reactor
 from elastic_core.types import Failure, Round
-from elastic_core.workers.spec import WorkerLaunch, WorkerPaths
 
 if TYPE_CHECKING:
     from elastic_core.agent.watch.hang_report import HangReport

@@ -11,9 +11,9 @@ from elastic_core.launcher.observers import Observers
 from elastic_core.launcher.timer_watching import TimerWatching
 from elastic_core.messages import RendezvousRequest
 from elastic_core.options.settings import RunSettings
+from elastic_core.processes.spec import WorkerPaths
 from elastic_core.reactor import Reactor
 from elastic_core.types import Failure, Round
-from elastic_core.workers.spec import WorkerPaths
 
 if TYPE_CHECKING:
     from elastic_core.agent.watch.stack_collector import StackFile

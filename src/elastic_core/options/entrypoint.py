@@ -12,8 +12,8 @@ from elastic_core.errors import ConfigError
 from elastic_core.options.draft import Draft
 from elastic_core.options.settings import Entrypoint
 from elastic_core.options.values import nearest, one_of
-from elastic_core.workers.functions import START_METHODS, FunctionCall
-from elastic_core.workers.functions.call import run_script_path
+from elastic_core.processes.functions import START_METHODS, FunctionCall
+from elastic_core.processes.functions.call import run_script_path
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec

@@ -9,8 +9,8 @@ from elastic_core.options.choices import Choices
 from elastic_core.options.draft import Draft
 from elastic_core.options.option import OptionRow, Section, row
 from elastic_core.options.values import comma_list, integer, size_bytes
+from elastic_core.processes.output.std import Std, parse_ranks, parse_std
 from elastic_core.types import Record
-from elastic_core.workers.output.std import Std, parse_ranks, parse_std
 
 _PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 _SMALLEST_FILE_BYTES = 1 << 10

@@ -9,8 +9,8 @@ from elastic_core.options.observing_options import ObservingSettings
 from elastic_core.options.output_options import OutputSettings
 from elastic_core.options.watch_options import WatchSettings
 from elastic_core.options.worker_options import WorkerSettings
+from elastic_core.processes.functions.call import FunctionCall
 from elastic_core.types import PolicySettings, Record, RendezvousSettings
-from elastic_core.workers.functions.call import FunctionCall
 
 __all__ = ["DEFAULT_SIGNALS", "Entrypoint", "Resolution", "RunSettings", "finish"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from elastic_core.errors import ConfigError
 from elastic_core.private_file import danger_in, make_folder
-from elastic_core.workers.output.layout import quote_id
+from elastic_core.processes.output.layout import quote_id
 
 _ID_LIMIT = 40
 """Characters of the run id in the name: the path of a socket in the directory must stay below 108."""

@@ -10,8 +10,8 @@ from typing import Final
 from elastic_core.encoding import decode_json, encode_json
 from elastic_core.private_file import read_file as read_whole
 from elastic_core.private_file import replace_file
+from elastic_core.processes.procfs import read_file, read_stat
 from elastic_core.types import Record
-from elastic_core.workers.procfs import read_file, read_stat
 
 SCHEMA_VERSION: Final = 1
 STATUS_FILE: Final = "status.json"

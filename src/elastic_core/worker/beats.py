@@ -9,7 +9,7 @@ import os
 from _thread import RLock
 from time import monotonic_ns
 
-from elastic_core.workers import beat_layout as layout
+from elastic_core.processes import beat_layout as layout
 
 # Not from typing: importing it costs milliseconds.
 TYPE_CHECKING = False

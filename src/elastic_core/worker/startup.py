@@ -80,7 +80,7 @@ class _Armed:
         at_ns = time.time_ns()  # before the imports: ranks are ordered by it
         try:
             # Here, not at the top: nearly every worker ends without needing them.
-            from elastic_core.workers.errors import writer
+            from elastic_core.processes.errors import writer
 
             if value is None:
                 writer.write_never_ran(self.error_file, sys.argv[0], sys.orig_argv, at_ns=at_ns)
@@ -139,7 +139,7 @@ def _offer_stacks(beat_file: str) -> None:
 
     The file is memory, so that a disk which hangs can't keep a stack from being told.
     """
-    from elastic_core.workers import beat_layout  # here, not at the top: only `--hang-timeout` wants it
+    from elastic_core.processes import beat_layout  # here, not at the top: only `--hang-timeout` wants it
 
     signum = _write_stacks_to(os.open(beat_file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
     if not signum:

@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from elastic_core.workers import procfs
+from elastic_core.processes import procfs
 
 OPEN, CLOSE = "open", "close"
 OPENED, CLOSED, FAILED = "opened", "closed", "failed"

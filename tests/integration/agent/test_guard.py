@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from elastic_core.agent.guard.guardian import Guardian
+from elastic_core.processes.sweep import is_alive
 from elastic_core.reactor import Reactor
-from elastic_core.workers.sweep import is_alive
 from patience import Deadline, kept, patience
 from proc_kit import state_of
 from promises import GUARD_S
@@ -22,7 +22,7 @@ from support import processes_with, wait_for
 AGENT = """
 import os, subprocess, sys
 from elastic_core.agent.guard.guardian import Guardian
-from elastic_core.workers.sweep import become_subreaper
+from elastic_core.processes.sweep import become_subreaper
 from elastic_core.reactor import Reactor
 
 incarnation, mode, *workers = sys.argv[1:]

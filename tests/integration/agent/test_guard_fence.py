@@ -17,9 +17,9 @@ import pytest
 from elastic_core.agent.guard import last_act
 from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.api import RendezvousSettings, WaitBudget
+from elastic_core.processes.sweep import is_alive
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.store import Seat
-from elastic_core.workers.sweep import is_alive
 from etcd_servers import etcd_server
 from patience import kept, patience
 from proc_kit import children, command_line
@@ -285,7 +285,7 @@ ETCD_STORE = "elastic_rdzv_etcd.store:EtcdStore"
 WATCHING_STORE = """
 import os
 from pathlib import Path
-from elastic_core.workers.sweep import is_alive
+from elastic_core.processes.sweep import is_alive
 from elastic_rdzv_redis.store import RedisStore
 
 class Store(RedisStore):

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from elastic_core.agent.watch.hang_detector import Limits
 from elastic_core.agent.watch.hang_watch import MAX_WARNINGS, NO_MORE, HangWatch
+from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.reactor import Reactor
 from elastic_core.types import RankStep, Round, RunSteps
-from elastic_core.workers.spec import WorkerLaunch
 from support import wait_for
 
 ROUND = Round(

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from elastic_core.workers import vitals
+from elastic_core.processes import vitals
 from support import wait_for
 
 SLEEPS = """
@@ -64,8 +64,8 @@ def test_hang_in_uninterruptible_sleep_is_named_and_ends_the_run_with_a_failure(
 STUCK = """
 import sys
 from elastic_core.agent import loop
-from elastic_core.workers import ladder
-from elastic_core.workers.process import WorkerProcess
+from elastic_core.processes import ladder
+from elastic_core.processes.process import WorkerProcess
 
 ladder.GIVE_UP_S = 0.3
 reap = WorkerProcess.reap

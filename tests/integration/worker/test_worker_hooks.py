@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from elastic_core.failure.classify import judge
+from elastic_core.processes.errors.reader import read_error
 from elastic_core.types import FailureClass, Origin, WorkerExit
-from elastic_core.workers.errors.reader import read_error
 
 TIMEOUT_S = 60
 

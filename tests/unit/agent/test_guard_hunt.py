@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from elastic_core.agent.guard import guard
-from elastic_core.workers import procfs
+from elastic_core.processes import procfs
 
 MARK = b"ELASTIC_INCARNATION=abc"
 OWN = 2

@@ -8,8 +8,8 @@ from elastic_core.agent.feed import WatchdogAct
 from elastic_core.agent.watch import timer_expiry, timer_watch
 from elastic_core.agent.watch.timer_expiry import TimerExpiry
 from elastic_core.agent.watch.timer_watch import Overdue, TimerWatch
+from elastic_core.processes.procfs import ProcessStat
 from elastic_core.timer.file_request import FileTimerRequest
-from elastic_core.workers.procfs import ProcessStat
 from elastic_plugin_kit.manual_clock import ManualClock
 from elastic_plugin_kit.samples import sample_round
 

@@ -11,11 +11,11 @@ from elastic_core.options.devices import Node
 from elastic_core.options.resolve import resolve
 from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.options.worker_options import WorkerSettings
+from elastic_core.processes import standby_pool
+from elastic_core.processes.environment import ROUND_VARIABLES
+from elastic_core.processes.spec import WorkerPaths
 from elastic_core.types import RendezvousSettings, Round
 from elastic_core.worker import standby
-from elastic_core.workers import standby_pool
-from elastic_core.workers.environment import ROUND_VARIABLES
-from elastic_core.workers.spec import WorkerPaths
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ NAMES: dict[str, dict[str, str]] = {
         ),
     },
     "elastic.multiprocessing": {
-        "elastic_core.workers.errors": "ProcessFailure",
+        "elastic_core.processes.errors": "ProcessFailure",
         "elastic_torchrun.processes.context": "PContext",
         "elastic_torchrun.processes.group_context": "MultiprocessContext SubprocessContext",
         "elastic_torchrun.processes.logs_specs": "DefaultLogsSpecs LogsDest LogsSpecs",
@@ -68,7 +68,7 @@ NAMES: dict[str, dict[str, str]] = {
         "elastic_torchrun.processes.std": "Std to_map",
     },
     "elastic.multiprocessing.api": {
-        "elastic_core.workers.errors": "ProcessFailure",
+        "elastic_core.processes.errors": "ProcessFailure",
         "elastic_torchrun.processes.context": "PContext",
         "elastic_torchrun.processes.group_context": "MultiprocessContext SubprocessContext",
         "elastic_torchrun.processes.logs_specs": "DefaultLogsSpecs LogsDest LogsSpecs",
@@ -80,16 +80,16 @@ NAMES: dict[str, dict[str, str]] = {
         "elastic_torchrun.processes.tail_log": "TailLog",
     },
     "elastic.multiprocessing.errors": {
-        "elastic_core.workers.errors": (
+        "elastic_core.processes.errors": (
             "ChildFailedError ErrorHandler ProcessFailure get_error_handler record set_error_handler"
         ),
         "elastic_torchrun.helpers": "GlobalRank JSON",
     },
     "elastic.multiprocessing.errors.error_handler": {
-        "elastic_core.workers.errors": "ErrorHandler",
+        "elastic_core.processes.errors": "ErrorHandler",
     },
     "elastic.multiprocessing.errors.handlers": {
-        "elastic_core.workers.errors": "get_error_handler",
+        "elastic_core.processes.errors": "get_error_handler",
     },
     "elastic.multiprocessing.redirects": {
         "elastic_torchrun.processes.redirects": "redirect redirect_stderr redirect_stdout",

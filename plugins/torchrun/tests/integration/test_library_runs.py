@@ -20,10 +20,10 @@ from elastic_core.hooks.handler import AgentHook
 from elastic_core.hooks.runner import NamedHook
 from elastic_core.launcher import LaunchConfig, elastic_launch, launch, launch_agent
 from elastic_core.plugins.registry import PluginRegistry
+from elastic_core.processes.errors import ChildFailedError
 from elastic_core.rendezvous import registry
 from elastic_core.rendezvous.local import LocalRendezvous
 from elastic_core.types import HookSettings, Refuse, RendezvousSettings
-from elastic_core.workers.errors import ChildFailedError
 from elastic_hangs import sleep_hook
 from patience import patience
 from redis_servers import RedisServer, free_port
@@ -414,7 +414,7 @@ def probed(url):
 NODE = """
 import json, sys
 from elastic_core.launcher import LaunchConfig, elastic_launch
-from elastic_core.workers.errors import ChildFailedError
+from elastic_core.processes.errors import ChildFailedError
 config = LaunchConfig(**json.loads(sys.argv[1]))
 try:
     print("results", elastic_launch(config, "sh")("-c", sys.argv[2]))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.compat.elastic import timer
-from elastic_core.workers.errors import ChildFailedError
+from elastic_core.processes.errors import ChildFailedError
 from elastic_torchrun.launcher.api import LaunchConfig, elastic_launch
 from support import wait_for
 

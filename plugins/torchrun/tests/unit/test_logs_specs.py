@@ -9,7 +9,7 @@ import pytest
 from elastic_core.compat.elastic import multiprocessing
 from elastic_core.compat.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs, Std, to_map
 from elastic_core.errors import ConfigError, PluginError
-from elastic_core.workers.spec import StreamPlan
+from elastic_core.processes.spec import StreamPlan
 from elastic_torchrun.processes.chosen_logs_specs import make_logs_specs
 from elastic_torchrun.processes.logs_specs import plan_of
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from elastic_core.compat.elastic import timer
-from elastic_core.workers import procfs
+from elastic_core.processes import procfs
 from elastic_torchrun.timer import processes
 from elastic_torchrun.timer.processes import Processes
 

@@ -24,7 +24,7 @@ import select
 import sys
 import time
 
-from elastic_core.workers import procfs
+from elastic_core.processes import procfs
 
 TYPE_CHECKING = False  # as in procfs
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from elastic_core.errors import is_momentary
+from elastic_core.processes import vitals
 from elastic_core.reactor import Reactor, Timer
-from elastic_core.workers import vitals
 
 _START_LIMIT = 5
 _START_WINDOW_S = 10.0

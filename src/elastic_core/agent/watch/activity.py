@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from elastic_core.processes import vitals
 from elastic_core.types import Record
-from elastic_core.workers import vitals
 
 
 class Activity(Record, frozen=True, kw_only=True):

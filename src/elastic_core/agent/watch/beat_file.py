@@ -7,10 +7,10 @@ import signal
 from collections.abc import Iterable
 from contextlib import suppress
 
+from elastic_core.processes import beat_layout as layout
+from elastic_core.processes import vitals
+from elastic_core.processes.procfs import read_stat
 from elastic_core.types import Record
-from elastic_core.workers import beat_layout as layout
-from elastic_core.workers import vitals
-from elastic_core.workers.procfs import read_stat
 
 MAX_STACKS_BYTES = 1 << 20
 _LOW_WORD = (1 << 32) - 1

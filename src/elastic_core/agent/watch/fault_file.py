@@ -5,9 +5,9 @@ import signal
 from contextlib import suppress
 
 from elastic_core.agent.watch.beat_file import MAX_STACKS_BYTES
-from elastic_core.workers import vitals
-from elastic_core.workers.beat_layout import STACKS_BELOW_RTMAX
-from elastic_core.workers.procfs import read_stat
+from elastic_core.processes import vitals
+from elastic_core.processes.beat_layout import STACKS_BELOW_RTMAX
+from elastic_core.processes.procfs import read_stat
 
 
 class FaultFile:

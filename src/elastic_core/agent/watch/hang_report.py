@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from elastic_core.agent.watch.hang_detector import Late, Stall, odd_ones_out
 from elastic_core.agent.watch.stack_parser import innermost, waits_for_peers
 from elastic_core.failure.report import ranges
+from elastic_core.processes.errors.frames import Frame
 from elastic_core.types import RankStep, Record
-from elastic_core.workers.errors.frames import Frame
 
 RECOVERED = "no rank stands still any more"
 

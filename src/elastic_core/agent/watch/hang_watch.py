@@ -13,11 +13,11 @@ from elastic_core.agent.watch.hang_report import RECOVERED, HangReport, RankRepo
 from elastic_core.agent.watch.stack_collector import StackRequest, Stacks
 from elastic_core.agent.watch.stack_files import write_stacks
 from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.processes import vitals
+from elastic_core.processes.procfs import read_stat
+from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.reactor import Reactor, Timer
 from elastic_core.types import Round, RunSteps
-from elastic_core.workers import vitals
-from elastic_core.workers.procfs import read_stat
-from elastic_core.workers.spec import WorkerLaunch
 
 MAX_WARNINGS = 5
 """Workers that are slow again and again are slow by nature: more words and stacks in a round would help nobody."""

@@ -11,9 +11,9 @@ from typing import IO, Protocol
 
 from elastic_core.agent.watch.beat_file import MAX_STACKS_BYTES
 from elastic_core.agent.watch.stack_parser import faulthandler_frames, py_spy_frames
+from elastic_core.processes.errors.frames import Frame
 from elastic_core.reactor import Reactor, Timer
 from elastic_core.types import Record
-from elastic_core.workers.errors.frames import Frame
 
 _LOOK_S = 0.05
 _ANSWER_S = 1.0

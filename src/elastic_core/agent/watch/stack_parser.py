@@ -4,7 +4,7 @@ import re
 
 from elastic_core.failure.incident import IncidentFrame
 from elastic_core.failure.traceback_text import is_user_frame, place
-from elastic_core.workers.errors.frames import Frame, parse_fault_frames, without_launcher
+from elastic_core.processes.errors.frames import Frame, parse_fault_frames, without_launcher
 
 _PEERS = "/torch/distributed/"
 _THREAD = re.compile(r"^(Thread|Current thread) 0x[0-9a-f]+ .*\(most recent call first\):$")

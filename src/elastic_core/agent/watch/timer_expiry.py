@@ -10,10 +10,10 @@ from elastic_core.agent.watch.stack_collector import StackFile, StackRequest, St
 from elastic_core.agent.watch.stack_files import write_stacks
 from elastic_core.agent.watch.timer_watch import Overdue
 from elastic_core.failure.report import ranges
+from elastic_core.processes import vitals
 from elastic_core.reactor import Reactor, Timer
 from elastic_core.timer.file_request import FileTimerRequest
 from elastic_core.types import Round
-from elastic_core.workers import vitals
 
 STACKS_WITHIN_S: Final = 2.0
 """A worker that can't say where it is is not waited for any longer."""

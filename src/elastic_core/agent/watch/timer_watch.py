@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.processes.procfs import read_stat
+from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.reactor import Reactor, Timer
 from elastic_core.timer.deadlines import MOST, Deadlines, Expired
 from elastic_core.timer.file_request import LONGEST_LINE, FileTimerRequest, Lines, parse
 from elastic_core.timer.pipe import TimerPipe
 from elastic_core.types import Record
-from elastic_core.workers.procfs import read_stat
-from elastic_core.workers.spec import WorkerLaunch
 
 STOOD_STILL_S: Final = 1.0
 """A look that comes so much too late: the agent was stopped, perhaps with its workers."""

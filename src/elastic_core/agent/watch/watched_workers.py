@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from elastic_core.agent.parts import Workers
-from elastic_core.workers.spec import WorkerLaunch
+from elastic_core.processes.spec import WorkerLaunch
 
 
 class Watch(Protocol):

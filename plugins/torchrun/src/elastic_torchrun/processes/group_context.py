@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from elastic_core.api import WorkerError
 from elastic_core.embedding import FunctionCall
-from elastic_core.workers.affinity import cpus_for
-from elastic_core.workers.spec import StreamPlan, WorkerLaunch
+from elastic_core.processes.affinity import cpus_for
+from elastic_core.processes.spec import StreamPlan, WorkerLaunch
 from elastic_torchrun.processes.context import PContext
 from elastic_torchrun.processes.logs_specs import LogsSpecs, plan_of
 from elastic_torchrun.processes.run_result import RunProcsResult
@@ -164,7 +164,7 @@ class MultiprocessContext(GroupContext):
     """Workers that call a function.
 
     Args:
-        start_method: `spawn`, `fork` or `forkserver`; see `elastic_core.workers.functions`.
+        start_method: `spawn`, `fork` or `forkserver`; see `elastic_core.processes.functions`.
         others: As in `PContext`.
 
     Raises:
@@ -200,7 +200,7 @@ class MultiprocessContext(GroupContext):
         self._call = FunctionCall(fn=entrypoint, args=self.args, start_method=start_method)
 
     def _make_workers(self) -> SupervisedWorkers:
-        from elastic_core.workers.functions.start import FunctionStarter
+        from elastic_core.processes.functions.start import FunctionStarter
 
         self._starter = FunctionStarter(self._call)
         for line in self._starter.warnings:

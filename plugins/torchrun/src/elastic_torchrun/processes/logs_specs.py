@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from elastic_core.workers.output import std
-from elastic_core.workers.output.layout import LogLayout, RankPaths, stream_plans
-from elastic_core.workers.spec import StreamPlan
+from elastic_core.processes.output import std
+from elastic_core.processes.output.layout import LogLayout, RankPaths, stream_plans
+from elastic_core.processes.spec import StreamPlan
 from elastic_torchrun.processes.std import Std, to_map
 
 CONSOLE = ""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import IO, Any
 
-from elastic_core.workers.affinity import bound_to, cpus_for, inherited_nproc
+from elastic_core.processes.affinity import bound_to, cpus_for, inherited_nproc
 
 
 class SubprocessHandler:

@@ -10,13 +10,13 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from elastic_core.api import ElasticError, WorkerError, WorkerExit
+from elastic_core.processes.group import WorkerGroup
+from elastic_core.processes.output.console import Console
+from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.reactor import Reactor
-from elastic_core.workers.group import WorkerGroup
-from elastic_core.workers.output.console import Console
-from elastic_core.workers.spec import WorkerLaunch
 
 if TYPE_CHECKING:
-    from elastic_core.workers.functions.start import FunctionStarter
+    from elastic_core.processes.functions.start import FunctionStarter
 
 LOG = logging.getLogger(__name__)
 

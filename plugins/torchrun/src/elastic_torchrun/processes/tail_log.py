@@ -1,6 +1,6 @@
 """Follows log files and copies their lines, each with a header, to a stream: torch's `TailLog`.
 
-Workers' own output comes to the console without it (`elastic_core.workers.output.tee`); this is for files that
+Workers' own output comes to the console without it (`elastic_core.processes.output.tee`); this is for files that
 somebody else writes.
 """
 

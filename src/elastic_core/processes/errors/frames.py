@@ -1,0 +1,71 @@
+"""Frames of a traceback: which of them are the launcher's, and how they are read back from text."""
+
+from __future__ import annotations
+
+import re
+
+# Not from typing or collections.abc: the hook in a failing worker imports this.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+Frame = tuple[str, int, str, str]
+"""File, line, function, source line (empty where unknown)."""
+
+# Machinery that stands between the interpreter and the user's code; users can do nothing about it.
+_LAUNCHER_PATHS = (
+    "torch/distributed/elastic/multiprocessing/errors/",
+    "elastic_core/control_plane/",
+    "elastic_core/processes/errors/",
+    "elastic_core/worker/",
+    "/importlib/__init__.py",
+    "/importlib/_bootstrap",
+)
+_LAUNCHER_FILES = ("<frozen runpy>", "<frozen importlib", "<frozen zipimport>")
+
+TRACEBACK_HEADER = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+)(?:, in (?P<function>.*))?$')
+_FAULT_FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
+_MARKERS = re.compile(r"^[\s^~]+$")
+
+
+def is_launcher_frame(file: str) -> bool:
+    """Return whether a frame of `file` belongs to the launcher, torch's recorder or the import machinery."""
+    if file.startswith(_LAUNCHER_FILES) or file.endswith("/runpy.py"):
+        return True
+    return any(path in file for path in _LAUNCHER_PATHS)
+
+
+def without_launcher(frames: Iterable[Frame]) -> tuple[Frame, ...]:
+    """Return the frames that are the user's business, in the same order."""
+    return tuple(frame for frame in frames if not is_launcher_frame(frame[0]))
+
+
+def at_top_level(frames: Iterable[Frame]) -> bool:
+    """Return whether no function was running: every frame is a module's own code, or import machinery."""
+    return all(frame[2] == "<module>" for frame in without_launcher(frames))
+
+
+def parse_frames(lines: Sequence[str]) -> tuple[tuple[Frame, ...], int]:
+    """Read the indented lines of a traceback, outermost first; return the frames and how many lines they took."""
+    frames: list[Frame] = []
+    index = 0
+    while index < len(lines) and (not lines[index].strip() or lines[index][0] in " \t"):
+        match = _FRAME.match(lines[index])
+        if match:
+            frames.append((match["file"], int(match["line"]), match["function"] or "<module>", ""))
+        elif frames and not frames[-1][3] and lines[index].strip() and not _MARKERS.match(lines[index]):
+            frames[-1] = (*frames[-1][:3], lines[index].strip())
+        index += 1
+    return tuple(frames), index
+
+
+def parse_fault_frames(lines: Iterable[str]) -> tuple[Frame, ...]:
+    """Read one thread's part of a faulthandler dump, which is innermost first; return it outermost first."""
+    frames: list[Frame] = []
+    for line in lines:
+        match = _FAULT_FRAME.match(line)
+        if match is None:
+            break
+        frames.append((match["file"], int(match["line"]), match["function"], ""))
+    return tuple(reversed(frames))

@@ -1,0 +1,101 @@
+"""Records an exception in the worker's error file: what `record` calls, and what a user may replace."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+
+from elastic_core.processes.errors import writer
+
+# Not from typing: this loads in workers.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+logger = logging.getLogger(__name__)
+
+ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
+
+
+class ErrorHandler:
+    """Writes exceptions to the file named in TORCHELASTIC_ERROR_FILE; without one it logs them. Subclass to do more."""
+
+    def initialize(self) -> None:
+        """Prepare the process: fault signals dump every thread's stack. Called: before the recorded function runs."""
+        if faulthandler.is_enabled():
+            return
+        try:
+            faulthandler.enable(all_threads=True)
+        except (OSError, RuntimeError, ValueError) as reason:
+            # Without a usable stderr there is nowhere to dump to; the function runs all the same.
+            logger.warning("fault handler not enabled: %s: %s", type(reason).__name__, reason)
+
+    def record_exception(self, e: BaseException) -> None:
+        """Write `e` to the error file, or log it; never raises in place of the error."""
+        path = os.environ.get(ERROR_FILE_VARIABLE, "")
+        if not path:
+            logger.error("uncaught %s", writer.describe(e), exc_info=e)
+            return
+        try:
+            writer.write_exception(path, e, source="record")
+        except OSError as reason:
+            logger.warning("error file %r not written: %s", path, reason)
+            logger.error("uncaught %s", writer.describe(e), exc_info=e)
+
+    def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
+        """Copy a child's error file to this process's own, with the child's exit code as `errorCode`.
+
+        Args:
+            rootcause_error_file: The child's file; one that can't be read is named in the log and changes nothing.
+            error_code: The child's exit code; 0 leaves the code out.
+        """
+        path = os.environ.get(ERROR_FILE_VARIABLE, "")
+        if not path:
+            logger.error("no error file of this process to copy %r to", rootcause_error_file)
+            return
+        try:
+            rootcause_error = writer.load_record(rootcause_error_file)
+            if error_code:
+                self.override_error_code_in_rootcause_data(rootcause_error_file, rootcause_error, error_code)
+            writer.write_record(path, rootcause_error)
+        except (OSError, ValueError) as reason:
+            logger.warning("error file %r not copied: %s", rootcause_error_file, reason)
+
+    def override_error_code_in_rootcause_data(
+        self, rootcause_error_file: str, rootcause_error: dict[str, Any], error_code: int = 0
+    ) -> None:
+        """Put the exit code into a child's record: a child that a signal ends can't know its own.
+
+        Args:
+            rootcause_error_file: Where the record was read, for the log.
+            rootcause_error: The record, changed in place. One whose `message` is a text has no place for a code.
+            error_code: The child's exit code.
+        """
+        message = rootcause_error.get("message")
+        if isinstance(message, dict):
+            message["errorCode"] = error_code
+        else:
+            logger.warning("error file %r has no place for exit code %s", rootcause_error_file, error_code)
+
+
+_make: Callable[[], ErrorHandler] = ErrorHandler
+
+
+def get_error_handler() -> ErrorHandler:
+    """Return the handler that `record` uses unless it is given one: `ErrorHandler`, or what `set_error_handler` set."""
+    return _make()
+
+
+def set_error_handler(factory: Callable[[], ErrorHandler] | None) -> None:
+    """Have `get_error_handler` return what `factory` makes, from now on and in this process.
+
+    Functions that `record` has wrapped already take it too. A worker is a process of its own: set it in the module
+    that holds its main function.
+
+    Args:
+        factory: The class, or any callable without arguments; None: `ErrorHandler` again.
+    """
+    global _make  # one per process, as the error file is
+    _make = factory or ErrorHandler

@@ -1,0 +1,105 @@
+"""The pipes by which workers' interpreters report that an uncaught exception is on record, before they have ended."""
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+
+from elastic_core.processes.output.disk import MOST_AHEAD, Disk
+from elastic_core.processes.spec import WorkerLaunch
+from elastic_core.reactor import Reactor
+
+ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
+HOOKS_VARIABLE = "ELASTIC_WORKER_HOOKS"
+RECORD_PIPE_SUFFIX = ".pipe"
+"""These are as in `worker.startup`, which the agent does not import."""
+_LONGEST_REPORT_BYTES = 64
+
+
+class RecordPipes:
+    """The agent's ends, one beside each error file of a round. They are made and removed beside the loop.
+
+    Args:
+        reactor: The loop.
+        disk: Does what is to be done in the directories of the error files.
+        on_record: Called with the pid of a process that has recorded an exception, and with the local rank whose pipe
+            it came through: a child of a worker that is no interpreter reports there, too.
+    """
+
+    def __init__(self, reactor: Reactor, disk: Disk, on_record: Callable[[int, int], None]) -> None:
+        """Make none yet."""
+        self._reactor = reactor
+        self._disk = disk
+        self._lane = disk.lane("")  # one, so that a name that is used again is made after it was removed
+        self._on_record = on_record
+        self._ahead: dict[str, int] = {}
+        self._open: dict[str, int | None] = {}  # None: being made
+
+    def open_ahead(self, error_files: Iterable[str]) -> None:
+        """Make the pipes of workers that are to be started. In a job; before `open`."""
+        for path in islice((file + RECORD_PIPE_SUFFIX for file in error_files if file), MOST_AHEAD):
+            with suppress(OSError):
+                self._ahead[path] = _make(path)
+
+    def open(self, launch: WorkerLaunch) -> None:
+        """Watch a worker's before it is started; where there can be none, its end alone tells that it failed."""
+        error_file = launch.env.get(ERROR_FILE_VARIABLE)
+        if not error_file or HOOKS_VARIABLE not in launch.env:
+            return
+        path = error_file + RECORD_PIPE_SUFFIX
+        self._open[path] = None
+        watch = partial(self._watch, self._open, path, launch.local_rank)
+        if path in self._ahead:
+            watch(self._ahead.pop(path), None)
+        else:
+            self._lane.path = path
+            self._disk.run(path, partial(_make, path), watch, lane=self._lane)
+
+    def _watch(
+        self, round_: dict[str, int | None], path: str, local_rank: int, fd: int | None, _: Exception | None
+    ) -> None:
+        if fd is None:
+            return
+        if round_ is not self._open:  # closed meanwhile
+            os.close(fd)
+            return
+        self._open[path] = fd
+        self._reactor.add_reader(fd, partial(self._read, fd, local_rank))
+
+    def _read(self, fd: int, local_rank: int) -> None:
+        with suppress(BlockingIOError, ValueError):  # read already; no report of ours
+            self._on_record(int(os.read(fd, _LONGEST_REPORT_BYTES)), local_rank)
+
+    def forget_ahead(self) -> None:
+        """Remove what was made ahead, and no worker has got."""
+        ahead, self._ahead = self._ahead, {}
+        for fd in ahead.values():
+            os.close(fd)
+        self._remove(list(ahead))
+
+    def close(self) -> None:
+        """Remove those of the workers; idempotent."""
+        pipes, self._open = self._open, {}
+        for fd in pipes.values():
+            if fd is not None:
+                self._reactor.remove_reader(fd)
+                os.close(fd)
+        self._remove(list(pipes))
+
+    def _remove(self, paths: list[str]) -> None:
+        if paths:
+            self._lane.path = paths[0]
+            self._lane.put(partial(_unlink, paths))
+
+
+def _make(path: str) -> int:
+    os.mkfifo(path, 0o600)
+    # With a writing end of our own it never ends, so that it wakes us for a report only.
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _unlink(paths: list[str]) -> None:
+    for path in paths:
+        with suppress(OSError):  # its directory is gone
+            os.unlink(path)  # noqa: PTH108  # a string, as it came

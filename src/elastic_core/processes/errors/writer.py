@@ -1,0 +1,241 @@
+"""Writes a worker's error file: torch's format, and beside it what torch leaves out (nanoseconds, type, frames).
+
+Runs inside the worker, while it is failing: nothing beyond the standard library, bounded output, and a file that is
+either whole or not there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import traceback
+from itertools import pairwise
+
+from elastic_core.private_file import make_folder, replace_file
+from elastic_core.processes.errors.frames import at_top_level
+
+# Not from typing: a worker that fails within a second of its start would wait for that import.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from elastic_core.processes.errors.frames import Frame
+
+# A record is read with a bound of 1 MiB; these keep it far below, whatever an exception carries.
+MAX_MESSAGE_CHARS = 16_384
+MAX_CALLSTACK_CHARS = 131_072
+MAX_SOURCE_CHARS = 400
+OUTER_FRAMES = 40
+INNER_FRAMES = 120
+
+
+def write_exception(path: str, error: BaseException, *, source: str = "hook", at_ns: int | None = None) -> None:
+    """Write `error` to `path`, or complete what another recorder has already written there about it.
+
+    Args:
+        path: The error file.
+        error: The exception, with its traceback.
+        source: Who writes: `hook`, or `record` for the decorator.
+        at_ns: When it reached whoever calls, in nanoseconds since the epoch; None: now.
+    """
+    if at_ns is None:
+        at_ns = time.time_ns()  # the worker's side has no Clock: this module loads only while a process is failing
+    written = _load(path)
+    if written is None:
+        _dump(path, _document(error, source=source, at_ns=at_ns))
+        return
+    known = _find(written, error)
+    if known is not None:
+        _complete(path, written, known)
+    elif _is_default_form(written) and not hasattr(error, "get_first_failure"):
+        # A recorder saw an earlier exception, which the script survived. (Torch's ChildFailedError has a root cause
+        # from elsewhere, which was copied here on purpose.)
+        _dump(path, _document(error, source=source, at_ns=at_ns))
+
+
+def write_never_ran(path: str, program: str, orig_argv: Sequence[str], *, at_ns: int) -> None:
+    """Write that the interpreter found no program to run.
+
+    Args:
+        path: The error file.
+        program: What the interpreter was looking for (`sys.argv[0]`): a file, or `-m` for a module.
+        orig_argv: The interpreter's own command line (`sys.orig_argv`).
+        at_ns: When, in nanoseconds since the epoch.
+    """
+    if program == "-m":
+        kind = "ModuleNotFoundError"
+        text = f"module {_module_of(orig_argv)!r} can't be run: it was not found, or importing it failed"
+    else:
+        kind, text = "FileNotFoundError", f"can't run {_plain(program)!r}: the interpreter could not open it"
+    information = {
+        "py_callstack": "",
+        "timestamp": str(at_ns // 10**9),
+        "timestamp_ns": at_ns,
+        "source": "hook",
+        "type": kind,
+        "frames": [],
+        "top_level_import": True,
+        "never_ran": True,
+    }
+    _dump(path, {"message": {"message": f"{kind}: {text}", "extraInfo": information}})
+
+
+def _module_of(orig_argv: Sequence[str]) -> str:
+    """Return what follows `-m` (alone, or last of several letters) on the interpreter's command line."""
+    for option, following in pairwise(orig_argv):
+        if option.startswith("-") and not option.startswith("--") and option.endswith("m"):
+            return _plain(following)
+    return next((_plain(option[2:]) for option in orig_argv if option.startswith("-m")), "")
+
+
+def load_record(path: str) -> dict[str, Any]:
+    """Return what a recorder wrote to `path`.
+
+    Raises:
+        ValueError: there is no record in it.
+    """
+    written = _load(path)
+    if written is None:
+        raise ValueError(f"{path}: no error record in it")
+    return written
+
+
+def write_record(path: str, record: dict[str, Any]) -> None:
+    """Replace what `path` holds by `record`, at once."""
+    _dump(path, record)
+
+
+def describe(error: BaseException) -> str:
+    """Return `ValueError: boom`, as torch's recorder writes it; never raises, whatever `__str__` does."""
+    return f"{type(error).__name__}: {_text_of(error)}"
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception as reason:  # noqa: BLE001  # a broken __str__ is reported in the text's place
+        return f"<no text: __str__ raised {type(reason).__name__}>"
+    return _clip(text, MAX_MESSAGE_CHARS)
+
+
+def _document(error: BaseException, *, source: str, at_ns: int) -> dict[str, Any]:
+    information = {"py_callstack": _callstack(error), "timestamp": str(at_ns // 10**9)}
+    return {"message": {"message": describe(error), "extraInfo": information | _our_part(error, source, at_ns)}}
+
+
+def _our_part(error: BaseException, source: str, at_ns: int) -> dict[str, Any]:
+    frames = _frames(error)
+    importing = isinstance(error, SyntaxError | ImportError) and at_top_level(frames)
+    return {
+        "timestamp_ns": at_ns,
+        "source": source,
+        "type": _type_name(type(error)),
+        "frames": frames,
+        # Without a frame of anybody's, an error of ours says that the call can't be made as it was written.
+        "top_level_import": importing or (not frames and type(error).__module__ == "elastic_core.errors"),
+    }
+
+
+def _type_name(kind: type[BaseException]) -> str:
+    """Return the name as Python's own tracebacks print it."""
+    if kind.__module__ in ("builtins", "__main__"):
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _callstack(error: BaseException) -> str:
+    return _clip("".join(traceback.format_exception(error)), MAX_CALLSTACK_CHARS)
+
+
+def _frames(error: BaseException) -> list[Frame]:
+    entries = list(traceback.walk_tb(error.__traceback__))
+    if len(entries) > OUTER_FRAMES + INNER_FRAMES:
+        entries = entries[:OUTER_FRAMES] + entries[-INNER_FRAMES:]
+    frames = [
+        (_plain(entry.filename), entry.lineno or 0, _plain(entry.name), _clip(entry.line or "", MAX_SOURCE_CHARS))
+        for entry in traceback.StackSummary.extract(iter(entries))
+    ]
+    if isinstance(error, SyntaxError) and error.filename:
+        # The place that matters was never executed, so it has no frame of its own.
+        text = _clip((error.text or "").strip(), MAX_SOURCE_CHARS)
+        frames.append((_plain(error.filename), error.lineno or 0, "<module>", text))
+    return frames
+
+
+def _load(path: str) -> dict[str, Any] | None:
+    """Return what a recorder has written, None where there is nothing that a reader could use."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123  # pathlib would be one more import in a failing process
+            content = json.loads(file.read())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) and isinstance(content.get("message"), str | dict) else None
+
+
+def _is_default_form(written: dict[str, Any]) -> bool:
+    message = written["message"]
+    information = message.get("extraInfo") if isinstance(message, dict) else None
+    return isinstance(information, dict) and "py_callstack" in information
+
+
+def _find(written: dict[str, Any], error: BaseException) -> BaseException | None:
+    """Return the exception that `written` is about: `error`, or one that led to it."""
+    message = written["message"]
+    text = message.get("message") if isinstance(message, dict) else message
+    if not isinstance(text, str):
+        return None
+    return next((candidate for candidate in _chain(error) if describe(candidate) == _clip(text)), None)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def _complete(path: str, written: dict[str, Any], error: BaseException) -> None:
+    """Add our part to a recorder's file; what is there stays, but for text that no reader would take in."""
+    at_ns = os.stat(path).st_mtime_ns  # noqa: PTH116  # when it was recorded, not when it had unwound to us
+    message = written["message"]
+    if isinstance(message, str):
+        information = written
+    else:
+        information = message.setdefault("extraInfo", {})
+        if not isinstance(information, dict):
+            return
+        message["message"] = _clip(message["message"])
+        if isinstance(information.get("py_callstack"), str):
+            information["py_callstack"] = _clip(information["py_callstack"], MAX_CALLSTACK_CHARS)
+    ours = _our_part(error, "record", at_ns)
+    for key in ("timestamp_ns", "source"):
+        ours[key] = information.get(key, ours[key])
+    information.update(ours)  # frames among it: a recorder sees only those below itself
+    _dump(path, written)
+
+
+def _clip(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
+    text = _plain(text)
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]} ...[{len(text) - 2 * half} characters left out]... {text[-half:]}"
+
+
+def _plain(text: str) -> str:
+    """Return `text` without lone surrogates, which JSON readers other than Python's refuse."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _dump(path: str, document: dict[str, Any]) -> None:
+    """Replace the file at once, readable by its owner only; a directory that is gone is made again, as private."""
+    content = json.dumps(document).encode()
+    try:
+        replace_file(path, content)
+    except FileNotFoundError:  # a cleaner of temporary files has been there
+        make_folder(os.path.dirname(path))  # noqa: PTH120  # as above
+        replace_file(path, content)

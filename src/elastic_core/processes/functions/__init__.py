@@ -1,0 +1,8 @@
+"""Worker functions: workers that call a Python function instead of running a program.
+
+Importing it loads nothing but what a call is; how one is started is loaded when the first one starts.
+"""
+
+from elastic_core.processes.functions.call import START_METHODS, FunctionCall
+
+__all__ = ["START_METHODS", "FunctionCall"]

@@ -1,0 +1,26 @@
+"""What a fresh interpreter runs to be the worker of a function, or the server that such workers are forked from.
+
+`python -u bootstrap.py FD NAME`: what to do is in the file FD, pickled by the process that started this one; NAME is
+for people who list processes. Only the standard library is imported before the caller's `sys.path` is in place.
+"""
+
+import pickle
+import sys
+
+if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        del sys.path[0]  # our own directory
+    from multiprocessing import spawn
+
+    _fd = int(sys.argv[1])
+    with open(_fd, "rb") as _file:
+        _orders = pickle.load(_file)
+    spawn.prepare(_orders["interpreter"])
+    if "control_fd" in _orders:
+        from elastic_core.processes.functions import server
+
+        server.begin(_orders)
+    else:
+        from elastic_core.processes.functions import child
+
+        child.begin(_orders)

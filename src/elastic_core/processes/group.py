@@ -1,0 +1,510 @@
+"""All workers of this node: started together, watched, and stopped together with everything that they started."""
+
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, assert_never
+
+from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.errors import IllegalEventError
+from elastic_core.processes import ladder
+from elastic_core.processes.errors.record_pipe import RecordPipes
+from elastic_core.processes.oom import OomCounter
+from elastic_core.processes.output.console import Console
+from elastic_core.processes.output.disk import Disk, Lane
+from elastic_core.processes.process import WorkerProcess, remnants_exist, spawn
+from elastic_core.processes.spec import WorkerLaunch
+from elastic_core.processes.sweep import Survivor, Sweeper, kill_pids
+from elastic_core.processes.user_signals import UserSignals
+from elastic_core.reactor import Reactor, Timer
+from elastic_core.types import WorkerExit
+
+if TYPE_CHECKING:
+    from elastic_core.processes.functions.start import FunctionStarter
+    from elastic_core.processes.standby_pool import StandbyPool
+
+
+class _End:
+    """An end that is still to be told of, in its turn."""
+
+    def __init__(self, report: Callable[[], None]) -> None:
+        self.report = report
+        self.ready = False
+
+
+class WorkerGroup:
+    """The shell around the stop ladder.
+
+    Args:
+        reactor: The loop that watches the workers.
+        console: Where tee'd output goes.
+        on_exit: Called once for each worker that ended, in the order in which the kernel told us, when what it wrote
+            through us is in its files, unless these are held up.
+        on_stopped: Called once for each `stop`, when nothing is left of any worker; never from inside `stop`.
+        incarnation: What marks the environment of this agent's workers (`ELASTIC_INCARNATION`).
+        subreaper: Whether this process is a subreaper.
+        strangers: Whether it may have descendants that no worker started.
+        notice: Takes one line for people.
+        spared: Gives the pids of the agent's own children that are no workers (the guard).
+        standby: Has spares for workers; closed by whoever made it. None: each worker is started afresh.
+        functions: Starts workers that call a function; closed by whoever made it.
+        disk: Writes log files; closed by whoever made it. None: the group makes and closes its own.
+        sent_to_all: As of `UserSignals`.
+        exit_timeout_s: How long a worker whose uncaught exception is on record has to end by itself; 0: for ever.
+        on_overdue: Called with the end that such a worker would have had, and again after that time if it lives on.
+        read_ahead: Reads what a worker that ended has left, before `on_exit`; calls what it is given when it has.
+        clock: The host's clocks.
+
+    The group can be started again once `on_stopped` was called. Threading: the reactor's thread.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        *,
+        console: Console,
+        on_exit: Callable[[WorkerExit], None],
+        on_stopped: Callable[[], None],
+        incarnation: str,
+        subreaper: bool,
+        notice: Callable[[str], None],
+        strangers: bool = False,
+        spared: Callable[[], Collection[int]] = tuple,
+        standby: "StandbyPool | None" = None,
+        functions: "FunctionStarter | None" = None,
+        disk: Disk | None = None,
+        sent_to_all: Callable[[int], bool] | None = None,
+        exit_timeout_s: float = 0.0,
+        on_overdue: Callable[[WorkerExit], None] = lambda _: None,
+        read_ahead: Callable[[WorkerExit, Callable[[], None]], None] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Start nothing yet."""
+        self._reactor = reactor
+        self._sinks = (console.stdout, console.stderr)
+        self._disk = Disk(reactor, notice=notice) if disk is None else disk
+        self._owns_disk = disk is None
+        self._read_ahead = read_ahead
+        self._on_exit = on_exit
+        self._on_stopped = on_stopped
+        self._notice = notice
+        self._clock = clock
+        self._sweeper = Sweeper(incarnation, subreaper=subreaper, strangers=strangers, spared=self._own_children)
+        self._spared = spared
+        self._standby = standby
+        self._functions = functions
+        self._state = ladder.LadderState()
+        self._workers: dict[int, WorkerProcess] = {}
+        self._lost: list[WorkerProcess] = []
+        self._oom = OomCounter()
+        self._timer: Timer | None = None
+        self._poll: Timer | None = None
+        self._lingering: Timer | None = None
+        self._look_serial = 0
+        self._denied: set[int] = set()
+        self._exit_timeout_s = exit_timeout_s
+        self._on_overdue = on_overdue
+        self._record_pipes = RecordPipes(reactor, self._disk, self._on_record)
+        self._user_signals = UserSignals(
+            reactor,
+            running=self._ready_for_signals,
+            send=self._send_user_signal,
+            notice=notice,
+            sent_to_all=sent_to_all,
+        )
+        self._unreported: deque[_End] = deque()
+        self._blind_noticed = False
+        self._mixed: Mapping[int, tuple[Survivor, ...]] = {}
+
+    # --- what there is
+
+    @property
+    def pids(self) -> Mapping[int, int]:
+        """The pid of each worker that was started, by local rank."""
+        return {worker.launch.local_rank: worker.pid for worker in self._workers.values()}
+
+    @property
+    def alive(self) -> frozenset[int]:
+        """The local ranks of the workers that have not ended."""
+        return frozenset(worker.launch.local_rank for worker in self._running())
+
+    @property
+    def return_values(self) -> dict[int, object]:
+        """What the workers of the last round returned, by local rank: of those that ended well; None for programs.
+
+        Raises:
+            WorkerError: a value can't be loaded here.
+        """
+        return {w.launch.local_rank: w.return_value for w in self._workers.values() if w.ended and w.code == 0}
+
+    def _running(self) -> list[WorkerProcess]:
+        return [worker for worker in self._workers.values() if not worker.ended and not worker.given_up]
+
+    # --- start
+
+    def prepare(self, error_files: Iterable[str]) -> None:
+        """Make what workers with these error files report by. In a job of the disk's; before `start`."""
+        if self._exit_timeout_s > 0:
+            self._record_pipes.open_ahead(error_files)
+
+    def start(self, launches: Iterable[WorkerLaunch]) -> None:
+        """Start all workers.
+
+        Raises:
+            WorkerError: one could not be started. Those before it run on, for `stop` to end.
+            IllegalEventError: the group was not stopped before.
+        """
+        if self._state.leaders or self._state.order is not None:
+            raise IllegalEventError("workers of an earlier round are still there")
+        if self._sweeper.blind and not self._blind_noticed:
+            self._blind_noticed = True
+            self._notice(
+                "no /proc of this process namespace is mounted: what workers leave behind can't be found, and may "
+                "survive them; Try: mount one"
+            )
+        self._forget_round()
+        self._oom = OomCounter()
+        launches = tuple(launches)
+        try:
+            for launch in launches:
+                self._start_one(launch)
+        finally:
+            self._disk.forget_opened()
+            self._record_pipes.forget_ahead()
+        self._user_signals.begin_round()
+        if self._standby is not None:
+            self._standby.prepare(launches)
+
+    def _start_one(self, launch: WorkerLaunch) -> None:
+        if self._exit_timeout_s > 0:
+            self._record_pipes.open(launch)
+        with self._sweeper.marking():
+            worker = spawn(
+                launch,
+                reactor=self._reactor,
+                sinks=self._sinks,
+                disk=self._disk,
+                notice=self._notice,
+                standby=self._standby,
+                functions=self._functions,
+                on_returned=self._on_returned,
+            )
+        self._sweeper.started(worker.pid)
+        self._workers[worker.pid] = worker
+        self._advance(ladder.LeaderStarted(pid=worker.pid, group=worker.leads_group))
+        if not worker.watch(self._reactor, partial(self._on_pidfd, worker)):
+            self._poll_unless_signalled(worker)
+
+    def _on_record(self, pid: int, local_rank: int) -> None:
+        worker = self._workers.get(pid)
+        if worker is not None and worker.launch.local_rank == local_rank:
+            self._reactor.call_later(self._exit_timeout_s, partial(self._tell_overdue, worker))
+
+    def _tell_overdue(self, worker: WorkerProcess) -> None:
+        if worker not in self._running() or self._state.order is not None:
+            return
+        self._reactor.call_later(self._exit_timeout_s, partial(self._tell_overdue, worker))
+        at_ns, at_s = self._clock.wall_ns(), self._clock.monotonic_s()
+        self._on_overdue(self._exit_of(worker, 1, at_s=at_s, at_ns=at_ns))
+
+    def _own_children(self) -> Collection[int]:
+        own = set(self._spared())
+        for part in (self._standby, self._functions):
+            if part is not None:
+                own |= part.pids()
+        return own
+
+    def _forget_round(self) -> None:
+        # One that was given up is still reaped if it ends after all.
+        self._forget_lingering()
+        self._record_pipes.close()
+        self._lost = [worker for worker in (*self._lost, *self._workers.values()) if not worker.ended]
+        self._workers.clear()
+        self._denied.clear()
+
+    def _forget_lingering(self) -> None:
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
+
+    def _poll_unless_signalled(self, worker: WorkerProcess) -> None:
+        # Without pidfds the loop calls `reap` on SIGCHLD. Only the main thread can have signals, and only of our own
+        # children: elsewhere we must ask.
+        in_main = threading.current_thread() is threading.main_thread()
+        if self._poll is None and not (in_main and worker.signals_end):
+            self._poll = self._reactor.call_later(_POLL_S, self._on_poll)
+
+    def _on_poll(self) -> None:
+        self._poll = None
+        self.reap()
+        for worker in self._running():
+            if worker.pidfd is None:
+                self._poll_unless_signalled(worker)
+
+    # --- ends
+
+    def reap(self) -> None:
+        """Look for ended workers. Called: on SIGCHLD; needed where the kernel has no pidfds, harmless elsewhere."""
+        for worker in (*self._workers.values(), *self._lost):
+            if worker.pidfd is None and not worker.ended:
+                self._collect(worker, self._on_exit)
+
+    def _on_returned(self) -> None:
+        if all(worker.returned for worker in self._running()) and self._lingering is None:
+            self._lingering = self._reactor.call_later(LINGER_S, self._tell_lingering)
+
+    def _tell_lingering(self) -> None:
+        for worker in self._running():
+            self._notice(
+                f"worker with local rank {worker.launch.local_rank} (pid {worker.pid}) returned {LINGER_S:g} s ago, as "
+                "all others, and has not ended: it waits in its exit handlers or for its threads"
+            )
+
+    def _on_pidfd(self, worker: WorkerProcess) -> None:
+        self._collect(worker, self._on_exit)
+
+    def _collect(self, worker: WorkerProcess, report: Callable[[WorkerExit], None]) -> None:
+        """Reap one worker if it has ended, end what it left in its process group, and report."""
+        at_ns, at_s = self._clock.wall_ns(), self._clock.monotonic_s()
+        code = worker.reap()
+        if code is None:
+            return
+        remnants = worker.has_remnants()
+        if worker.leads_group:
+            self._sweeper.ended(worker.pid)
+        worker.unwatch(self._reactor)
+        if worker.given_up:
+            return
+        worker.drain()
+        exit_ = self._exit_of(worker, code, at_s=at_s, at_ns=at_ns)
+        self._advance(ladder.LeaderEnded(pid=worker.pid, remnants=remnants))
+        self._once_written(worker.lanes, exit_, partial(report, exit_))
+
+    def _once_written(self, lanes: list[Lane], exit: WorkerExit | None, report: Callable[[], None]) -> None:
+        """Call `report` when these lanes are empty or held up, what `exit` left is read, those before it are out."""
+        end = _End(report)
+        self._unreported.append(end)
+
+        def written() -> None:
+            if exit is None or self._read_ahead is None:
+                self._tell_if_next(end)
+            else:
+                self._read_ahead(exit, partial(self._tell_if_next, end))
+
+        self._disk.when_written(lanes, written, within_s=WRITTEN_S)
+
+    def _tell_if_next(self, end: "_End") -> None:
+        end.ready = True
+        while self._unreported and self._unreported[0].ready:
+            self._unreported.popleft().report()
+
+    def _exit_of(
+        self, worker: WorkerProcess, code: int, *, at_s: float, at_ns: int, unreapable: bool = False
+    ) -> WorkerExit:
+        return WorkerExit(
+            local_rank=worker.launch.local_rank,
+            global_rank=worker.launch.global_rank,
+            pid=worker.pid,
+            code=code,
+            at_s=at_s,
+            at_ns=at_ns,
+            runtime_s=at_s - worker.started_s,
+            stop_signal=worker.stop_signal,
+            stop_sent_ns=worker.stop_sent_ns,
+            oom_kills=self._oom.kills() if code == -signal.SIGKILL else 0,
+            unreapable=unreapable,
+        )
+
+    def _tell_later(self, exit_: WorkerExit) -> None:
+        self._reactor.post(partial(self._on_exit, exit_))
+
+    # --- stop
+
+    def stop(self, signum: int, *, grace_s: float) -> None:
+        """Signal all workers' process groups, KILL them after `grace_s`, reap them, and end whatever they left.
+
+        With no worker left it only does the last. A second call can shorten the grace period.
+        """
+        if self._standby is not None:
+            self._standby.pause()
+        # What has ended by itself must not pass for stopped by us.
+        for worker in self._running():
+            self._collect(worker, self._tell_later)
+        self._advance(ladder.StopOrdered(signum=signum, grace_s=grace_s))
+
+    def kill(self) -> None:
+        """Cut the grace period short: KILL everything now, or stop so if no stop was ordered."""
+        if self._standby is not None:
+            self._standby.pause()
+        for worker in self._running():
+            self._collect(worker, self._tell_later)
+        self._advance(ladder.KillOrdered())
+
+    def forward(self, signum: int) -> None:
+        """Have each worker process get a signal, not its group: it is meant for the ranks (`user_signals`)."""
+        self._user_signals.forward(signum)
+
+    def _ready_for_signals(self) -> dict[int, int]:
+        return {} if self._state.order is not None else {w.pid: w.launch.local_rank for w in self._running()}
+
+    def _send_user_signal(self, pid: int, signum: int) -> None:
+        self._permitted(pid, partial(self._workers[pid].send, signum))
+
+    def send(self, local_rank: int, signum: int) -> None:
+        """End one live worker with a signal: of that process alone, and a stop as those of all are."""
+        for worker in self._running():
+            if worker.launch.local_rank == local_rank:
+                if worker.stop_signal is None:
+                    worker.stop_signal, worker.stop_sent_ns = signum, self._clock.wall_ns()
+                self._permitted(worker.pid, partial(_send_and_continue, worker.send, signum))
+
+    def _advance(self, event: ladder.LadderEvent) -> None:
+        step = ladder.advance(self._state, event, now_s=self._clock.monotonic_s())
+        self._state = step.state
+        self._mixed = self._sweeper.mixed_groups(
+            {action.pid for action in step.actions if isinstance(action, ladder.SignalLeader) and action.group}
+            | {action.pgid for action in step.actions if isinstance(action, ladder.SignalRemnants)}
+        )
+        for action in step.actions:
+            self._perform(action)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_s = self._state.due_s
+        if due_s is not None:
+            self._timer = self._reactor.call_later(due_s - self._clock.monotonic_s(), self._on_due)
+
+    def _on_due(self) -> None:
+        self._timer = None
+        self._advance(ladder.Woke())
+
+    def _perform(self, action: ladder.LadderAction) -> None:
+        match action:
+            case ladder.SignalLeader(pid=pid, signum=signum, group=group):
+                self._signal_leader(self._workers[pid], signum, group=group)
+            case ladder.SignalRemnants(pgid=pgid, signum=signum):
+                if remnants_exist(pgid):
+                    self._permitted(pgid, lambda: _send_and_continue(partial(self._send_group, pgid, None), signum))
+            case ladder.SignalStray(found=found, signum=signum):
+                _send_and_continue(partial(self._sweeper.send, found), signum)
+            case ladder.GiveUpLeader(pid=pid):
+                self._give_up(self._workers[pid])
+            case ladder.GiveUpStray(found=found):
+                self._notice(f"process {found.pid}, started by a worker, {_UNKILLABLE}")
+            case ladder.Look():
+                self._look()
+            case ladder.Finished():
+                self._finish()
+            case _ as never:
+                assert_never(never)
+
+    def _signal_leader(self, worker: WorkerProcess, signum: int, *, group: bool) -> None:
+        if worker.stop_signal is None:
+            worker.stop_signal, worker.stop_sent_ns = signum, self._clock.wall_ns()
+        send = partial(self._send_group, worker.pid, worker) if group else worker.send
+        self._permitted(worker.pid, lambda: _send_and_continue(send, signum))
+
+    def _send_group(self, pgid: int, leader: WorkerProcess | None, signum: int) -> None:
+        """Signal the process group of a worker, but for those of it that are to be kept."""
+        others = self._mixed.get(pgid)
+        if others is None:
+            os.killpg(pgid, signum)
+            return
+        kill_pids(others, signum)
+        if leader is not None:
+            leader.send(signum)
+
+    def _permitted(self, pid: int, send: Callable[[], None]) -> None:
+        try:
+            send()
+        except ProcessLookupError:
+            return
+        except PermissionError:
+            if pid not in self._denied:
+                self._denied.add(pid)
+                self._notice(f"may not signal worker process {pid}: it runs as another user now; Try: end it yourself")
+
+    def _give_up(self, worker: WorkerProcess) -> None:
+        worker.given_up = True
+        rank = worker.launch.local_rank
+        self._notice(f"worker with local rank {rank} (pid {worker.pid}) {_UNKILLABLE}")
+        at_ns, at_s = self._clock.wall_ns(), self._clock.monotonic_s()
+        self._tell_later(self._exit_of(worker, -signal.SIGKILL, at_s=at_s, at_ns=at_ns, unreapable=True))
+
+    # --- sweep
+
+    def _look(self) -> None:
+        workers = [worker.pid for worker in self._workers.values() if worker.leads_group and not worker.ended]
+        abandoned = [found.pid for found in self._state.abandoned]
+        # As an event of its own, at the next turn: a look that answers inside the step that asked would nest steps.
+        found = self._sweeper.look(workers=workers, abandoned=abandoned)
+        self._look_serial += 1
+        self._reactor.call_later(0.0, partial(self._answer_look, self._look_serial, found))
+
+    def _answer_look(self, serial: int, found: tuple[ladder.Found, ...]) -> None:
+        if serial == self._look_serial:  # else another look was asked for meanwhile
+            self._advance(ladder.Looked(found=found))
+
+    def _finish(self) -> None:
+        self._record_pipes.close()
+        for worker in self._workers.values():
+            worker.finish()
+        self._sweeper.reap_adopted(workers=[worker.pid for worker in self._workers.values()])
+        self._forget_lingering()
+        lanes = [lane for worker in self._workers.values() for lane in worker.lanes]
+        # As an event of its own, as the end of a worker that the stop has found ended: it is behind that.
+        self._once_written(lanes, None, lambda: self._reactor.post(self._on_stopped))
+
+    def left_running(self) -> tuple[str, ...]:
+        """Return what workers left on purpose (`ELASTIC_KEEP=1`) and still runs, each as number and name."""
+        return self._sweeper.left_running()
+
+    def reap_adopted(self) -> None:
+        """Reap ended orphans that workers left to us as a subreaper. Called: on SIGCHLD, if at all."""
+        self._sweeper.reap_adopted(workers=[worker.pid for worker in self._workers.values()])
+
+    def close(self) -> None:
+        """Give every descriptor back; what still runs gets KILL, and is not waited for."""
+        self._record_pipes.close()
+        self._record_pipes.forget_ahead()
+        self._look_serial += 1
+        for worker in (*self._workers.values(), *self._lost):
+            if worker.reap() is None:
+                send = worker.send_group if worker.leads_group else worker.send
+                self._permitted(worker.pid, partial(send, signal.SIGKILL))
+                worker.reap()
+                worker.disown()
+            worker.unwatch(self._reactor)
+            worker.finish()
+        self._unreported.clear()
+        if self._owns_disk:
+            self._disk.close()
+        self._workers.clear()
+        self._lost.clear()
+        self._state = ladder.LadderState()
+        self._set_timer()
+        self._forget_lingering()
+        if self._poll is not None:
+            self._poll.cancel()
+
+
+_POLL_S = 0.1
+WRITTEN_S = 1.0
+"""How long a worker's end waits until what it wrote is in its files: who reads them then finds its last words."""
+LINGER_S = 30.0
+"""How long workers may take to end once all have returned before a line is worth it. A long upload may be the cause:
+nothing but `--hang-timeout` ends them."""
+_UNKILLABLE = "does not end after SIGKILL (a hung device or file system holds it in the kernel); going on without it"
+
+
+def _send_and_continue(send: Callable[[int], None], signum: int) -> None:
+    """Send a signal, and wake a stopped process, which could not act on it."""
+    send(signum)
+    if signum != signal.SIGKILL:
+        send(signal.SIGCONT)

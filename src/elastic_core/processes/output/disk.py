@@ -1,0 +1,339 @@
+"""Work on files beside the loop: a file system that does not answer holds up what is to be written there, and no more.
+
+What is put into one lane is done in order. All lanes share one thread, which comes with the first work; as long as it
+is held up in one lane, another takes the others.
+"""
+
+import _thread
+import errno
+import os
+import threading
+from _queue import SimpleQueue
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from typing import TypeVar
+
+from elastic_core.processes.output.log_file import open_log
+from elastic_core.reactor import Reactor, Timer
+
+HIGH_WATER_BYTES = 1 << 19
+"""With more than this waiting in a lane, the pipe that feeds it is not read."""
+LOW_WATER_BYTES = 1 << 17
+"""With no more than this waiting, it is read again."""
+STALL_S = 2.0
+"""A lane in which nothing is done for so long is reported as held up, and nobody waits for it before the end."""
+END_S = 10.0
+"""How long the end of a run waits for lanes that are held up."""
+
+MOST_AHEAD = 128
+"""How many log files are opened before the workers that write them are started."""
+_LOOK_S = 0.1  # as long as there is work: is a thread held up while other lanes wait?
+
+_T = TypeVar("_T")
+
+
+class Lane:
+    """Jobs that are done one after the other. Threading: the reactor's thread; the jobs are done on another."""
+
+    def __init__(self, disk: "Disk", path: str) -> None:
+        """Begin empty; `path` is what the jobs are about, for people."""
+        self.path = path
+        self.stalled = False
+        """Whether the line about it was printed."""
+        self.jobs: deque[tuple[Callable[[], object], int]] = deque()
+        self.queued_bytes = 0
+        """How much is waiting, with what is being written."""
+        self.scheduled = False
+        self.progress_s = 0.0
+        self.relieved: list[Callable[[], None]] = []
+        self.emptied: list[Callable[[], None]] = []
+        self._disk = disk
+
+    @property
+    def congested(self) -> bool:
+        """Whether whoever feeds the lane should pause until `when_relieved` calls."""
+        return self.queued_bytes > HIGH_WATER_BYTES
+
+    def put(self, job: Callable[[], object], size_bytes: int = 0) -> None:
+        """Have a job done after those that were put before. It raises nothing."""
+        self._disk.put(self, job, size_bytes)
+
+    def when_relieved(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when the lane is no longer congested."""
+        self._disk.call_back(self, self.relieved, callback, lambda: not self.congested)
+
+    def when_empty(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when nothing is waiting."""
+        self._disk.call_back(self, self.emptied, callback, lambda: not self.scheduled)
+
+
+class Disk:
+    """The threads, and what is waiting for them.
+
+    Args:
+        reactor: Where callbacks are called.
+        notice: Takes one line for people.
+        stall_s: When a lane counts as held up.
+
+    Threading: the reactor's thread, but for what says otherwise.
+    """
+
+    def __init__(self, reactor: Reactor, *, notice: Callable[[str], None], stall_s: float = STALL_S) -> None:
+        """Start no thread yet."""
+        self._reactor = reactor
+        self._notice = notice
+        self._stall_s = stall_s
+        self._lock = threading.Lock()
+        self._ready: SimpleQueue[Lane | None] = SimpleQueue()
+        self._busy: dict[Lane, None] = {}  # in order
+        self._threads = self._idle = 0
+        self._timer: Timer | None = None
+        self._stalled_s: float | None = None
+        self._closed = False
+        self._opened: dict[str, int] = {}
+
+    def lane(self, path: str) -> Lane:
+        """Return a new lane."""
+        return Lane(self, path)
+
+    def run(
+        self,
+        path: str,
+        work: Callable[[], _T],
+        done: Callable[[_T | None, Exception | None], None],
+        *,
+        lane: Lane | None = None,
+        within_s: float | None = None,
+    ) -> None:
+        """Have `work` done, in a lane of its own if none is given.
+
+        `done` is called once, with what it returned, or with what it raised: TimeoutError if it has not ended in time.
+        """
+        timer: Timer | None = None
+        settled = False
+
+        def settle(result: _T | None, error: Exception | None) -> None:
+            nonlocal settled
+            if settled:
+                return
+            settled = True
+            if timer is not None:
+                timer.cancel()
+            done(result, error)
+
+        def job() -> None:
+            result, error = None, None
+            try:
+                result = work()
+            except Exception as raised:  # noqa: BLE001  # it is handed to whoever asked
+                error = raised
+            self._reactor.post(partial(settle, result, error))
+
+        if within_s is not None:
+            late = TimeoutError(errno.ETIMEDOUT, f"its file system has not answered for {within_s:g} s", path)
+            timer = self._reactor.call_later(within_s, partial(settle, None, late))
+        (lane or self.lane(path)).put(job)
+
+    def wait(self, path: str, work: Callable[[], _T], *, within_s: float) -> _T | None:
+        """Have `work` done while the reactor turns. Called: at the end, when nothing else is to be done meanwhile.
+
+        Raises:
+            TimeoutError: it has not ended in time.
+            Exception: it was raised by `work`.
+        """
+        ended: list[tuple[_T | None, Exception | None]] = []
+        self.run(path, work, lambda result, error: ended.append((result, error)), within_s=within_s)
+        while not ended:
+            self._reactor.turn()
+        result, error = ended[0]
+        if error is not None:
+            raise error
+        return result
+
+    def open_ahead(self, paths: Iterable[str]) -> None:
+        """Open log files for those that will `take` them; one that can't be opened is left to them. In a job."""
+        for path in islice(paths, MOST_AHEAD):
+            with suppress(OSError):
+                self._opened[path] = open_log(path)
+
+    def take(self, path: str) -> int:
+        """Return the descriptor of a log file, opened ahead or now.
+
+        Raises:
+            OSError: it can't be opened.
+        """
+        fd = self._opened.pop(path, None)
+        return open_log(path) if fd is None else fd
+
+    def forget_opened(self) -> None:
+        """Close what was opened ahead, and not taken."""
+        while self._opened:
+            os.close(self._opened.popitem()[1])
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether anything is waiting or being done."""
+        return bool(self._busy)
+
+    # --- lanes
+
+    def put(self, lane: Lane, job: Callable[[], object], size_bytes: int) -> None:
+        """Have a job done in a lane."""
+        with self._lock:
+            lane.jobs.append((job, size_bytes))
+            lane.queued_bytes += size_bytes
+            if lane.scheduled:
+                return
+            lane.scheduled, lane.stalled = True, False
+            lane.progress_s = self._reactor.now_s()
+            self._busy[lane] = None
+        self._ready.put(lane)
+        if not self._threads:
+            self._start_thread()
+        if self._timer is None:
+            self._timer = self._reactor.call_later(_LOOK_S, self._look)
+
+    def call_back(
+        self, lane: Lane, waiting: list[Callable[[], None]], callback: Callable[[], None], due: Callable[[], bool]
+    ) -> None:
+        """Call `callback` at once if it is due, else when the lane has come so far."""
+        with self._lock:
+            if not due():
+                waiting.append(callback)
+                return
+        callback()
+
+    def when_written(self, lanes: Collection[Lane], callback: Callable[[], None], *, within_s: float) -> None:
+        """Call `callback` once, when none of these lanes has anything waiting, or is held up for longer than that."""
+        waiting = {lane for lane in lanes if lane.scheduled and not lane.stalled}
+        if not waiting:
+            callback()
+            return
+        called = False
+
+        def call() -> None:
+            nonlocal called
+            if not called:
+                called = True
+                timer.cancel()
+                callback()
+
+        def emptied(lane: Lane) -> None:
+            waiting.discard(lane)
+            if not waiting:
+                call()
+
+        timer = self._reactor.call_later(within_s, call)
+        for lane in tuple(waiting):
+            lane.when_empty(partial(emptied, lane))
+
+    # --- threads
+
+    def _start_thread(self) -> None:
+        with self._lock:
+            self._threads += 1
+        try:
+            # Not `threading.Thread`, whose `start` waits until the thread runs: milliseconds on a busy node.
+            _thread.start_new_thread(self._work, ())
+        except RuntimeError:  # none to be had now: tried again when we look
+            with self._lock:
+                self._threads -= 1
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if self._idle:  # one that waits is enough
+                    self._threads -= 1
+                    return
+                self._idle += 1
+            lane = self._ready.get()
+            with self._lock:
+                self._idle -= 1
+                if lane is None:
+                    self._threads -= 1
+                    return
+            self._empty(lane)
+
+    def _empty(self, lane: Lane) -> None:
+        while True:
+            with self._lock:
+                if not lane.jobs:
+                    lane.scheduled = False
+                    self._busy.pop(lane, None)
+                    emptied, lane.emptied = lane.emptied, []
+                    break
+                job, size_bytes = lane.jobs.popleft()
+            job()
+            with self._lock:
+                lane.queued_bytes -= size_bytes
+                lane.progress_s = self._reactor.now_s()
+                relieved: list[Callable[[], None]] = []
+                if lane.relieved and lane.queued_bytes <= LOW_WATER_BYTES:
+                    relieved, lane.relieved = lane.relieved, []
+            for callback in relieved:
+                self._reactor.post(callback)
+        for callback in emptied:
+            self._reactor.post(callback)
+
+    # --- what is held up
+
+    def _look(self) -> None:
+        self._timer = None
+        with self._lock:
+            busy, idle = tuple(self._busy), self._idle
+        if not idle and not self._ready.empty():
+            self._start_thread()
+        now_s = self._reactor.now_s()
+        held_up = [lane for lane in busy if now_s - lane.progress_s >= self._stall_s]
+        if held_up and self._stalled_s is None:
+            self._stalled_s = min(lane.progress_s for lane in held_up)
+            self._notice(
+                f"the file system of {_names(held_up)} has not answered for {self._stall_s:g} s; what is to be written "
+                "there waits, and so does a worker whose pipe is full"
+            )
+        for lane in busy:
+            lane.stalled = lane in held_up
+        if busy and not self._closed:
+            self._timer = self._reactor.call_later(_LOOK_S, self._look)
+        if self._stalled_s is not None and not held_up:
+            self._notice(f"that file system answers again, after {now_s - self._stalled_s:.1f} s")
+            self._stalled_s = None
+
+    def close(self, *, within_s: float = END_S, hurry: Callable[[], bool] = lambda: False) -> None:
+        """Wait for what is not done yet, not for ever, and say what is missing; idempotent.
+
+        The reactor goes on meanwhile. Called: when its loop has ended, on its thread.
+
+        Args:
+            within_s: How long, at most.
+            hurry: Whether to wait no longer, though there is time.
+        """
+        if self._closed:
+            return
+        until_s = self._reactor.now_s() + within_s
+        for lane in tuple(self._busy):
+            lane.when_empty(lambda: None)  # wakes us
+        while self._busy and (left_s := until_s - self._reactor.now_s()) > 0 and not hurry():
+            self._reactor.turn(left_s)
+        self._reactor.turn(0.0)
+        self._closed = True
+        self.forget_opened()
+        if self._timer is not None:
+            self._timer.cancel()
+        with self._lock:
+            lacking = [(lane.path, lane.queued_bytes) for lane in self._busy if lane.queued_bytes]
+            for lane in self._busy:
+                lane.jobs.clear()  # what is being done ends when it can
+        for path, count in lacking:
+            self._notice(f"{path!r} lacks its last {count} bytes: its file system does not answer")
+        for _ in range(self._threads):
+            self._ready.put(None)
+
+
+def _names(lanes: list[Lane]) -> str:
+    others = len(lanes) - 1
+    more = "" if not others else f" and {others} more" if others > 1 else " and one more"
+    return f"{lanes[0].path!r}{more}"

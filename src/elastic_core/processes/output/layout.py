@@ -1,0 +1,206 @@
+"""Where each worker's log and error files are, and where its output streams go.
+
+With `--log-dir`, torch's layout: `<log dir>/<run id>_<random>/attempt_<round>/<local rank>/`, else the same below the
+run directory. Nothing that exists is ever emptied or removed.
+"""
+
+import errno
+import os
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from elastic_core.errors import ConfigError
+from elastic_core.private_file import make_folder
+from elastic_core.processes.output.std import Std
+from elastic_core.processes.spec import StreamPlan
+from elastic_core.types import Record
+
+_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
+_NAME_LIMIT_BYTES = 200  # of the 255 that a file name may have
+
+
+class RankPaths(Record, frozen=True, kw_only=True):
+    """One worker's files in one round; all but the error file are None where log files were turned off.
+
+    The filtered files are the whole round's: all its workers append to them.
+    """
+
+    local_rank: int
+    directory: str
+    error_file: str
+    stdout: str | None
+    stderr: str | None
+    filtered_stdout: str | None = None
+    filtered_stderr: str | None = None
+
+
+class LogLayout:
+    """The files of one run on this node.
+
+    Args:
+        log_dir: The user's `--log-dir`; None: files go below `run_dir`; `os.devnull`: no log files, error files only.
+        run_dir: The run directory; it exists.
+        run_id: Any text.
+    """
+
+    def __init__(self, *, log_dir: str | None, run_dir: Path, run_id: str) -> None:
+        """Create nothing yet."""
+        self._log_dir = None if log_dir in (None, "", os.devnull) else log_dir
+        self._files = log_dir != os.devnull
+        self._run_dir = run_dir
+        self._run_id = run_id
+        self._root = None if self._log_dir else run_dir
+
+    def move(self, run_dir: Path) -> None:
+        """Take another run directory: the one before has gone."""
+        self._run_dir = run_dir
+        if self._log_dir is None:
+            self._root = run_dir
+
+    @property
+    def root(self) -> Path | None:
+        """The directory that holds `attempt_<n>`; None before `open` where the user gave `--log-dir`."""
+        return self._root
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether log files are written at all."""
+        return self._files
+
+    def open(self) -> Path:
+        """Make this run's own directory below `--log-dir` (once; without the option there is nothing to make).
+
+        Raises:
+            ConfigError: the log directory is a file, or can't be written.
+        """
+        if self._root is None:
+            self._root = self._make_root(self._log_dir or "")
+        return self._root
+
+    def _make_root(self, log_dir: str) -> Path:
+        path = Path(log_dir).absolute() / f"{quote_id(self._run_id)}_{os.urandom(4).hex()}"
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            raise _log_dir_error(log_dir, error) from error
+        return path
+
+    def discard_empty(self) -> None:
+        """Remove this run's own directory below `--log-dir`, as far as nothing is in it."""
+        if self._log_dir is None or self._root is None:
+            return
+        folders = [self._root, *self._root.glob("attempt_*"), *self._root.glob("attempt_*/*")]
+        for folder in reversed(folders):
+            with suppress(OSError):  # it holds something, or is gone
+                folder.rmdir()
+
+    def prepare(self, round_index: int, local_rank: int) -> RankPaths:
+        """Make one worker's directory for one round, and name the files in it; none of them is created.
+
+        Raises:
+            ConfigError: the directory can't be made.
+        """
+        directory = self.open() / f"attempt_{round_index}" / str(local_rank)
+        try:
+            if self._log_dir is None:
+                make_folder(str(directory))
+            else:
+                directory.mkdir(parents=True, exist_ok=True)
+            error_file = _free_error_file(directory)
+        except OSError as error:
+            raise _log_dir_error(self._log_dir or str(self._run_dir), error, given=bool(self._log_dir)) from error
+        return rank_paths(directory, local_rank, error_file=error_file, files=self._files)
+
+
+def rank_paths(directory: Path, local_rank: int, *, error_file: str, files: bool) -> RankPaths:
+    """Return the names of a worker's files in its directory; `files`: there are log files."""
+    return RankPaths(
+        local_rank=local_rank,
+        directory=str(directory),
+        error_file=error_file,
+        stdout=str(directory / "stdout.log") if files else None,
+        stderr=str(directory / "stderr.log") if files else None,
+        filtered_stdout=str(directory.parent / "filtered_stdout.log") if files else None,
+        filtered_stderr=str(directory.parent / "filtered_stderr.log") if files else None,
+    )
+
+
+def _free_error_file(directory: Path) -> str:
+    # A directory that an earlier run used keeps its error files, and they must not pass for this run's.
+    path, number = directory / "error.json", 1
+    while path.exists():
+        path, number = directory / f"error_{number}.json", number + 1
+    return str(path)
+
+
+def quote_id(run_id: str) -> str:
+    """Return a run id as one part of a file name: other bytes than letters, digits and `-_.~` become `%XX`."""
+    quoted = "".join(chr(byte) if byte in _SAFE else f"%{byte:02X}" for byte in os.fsencode(run_id))
+    return quoted[:_NAME_LIMIT_BYTES]
+
+
+_REASONS = {
+    errno.EEXIST: "is a file, not a directory",
+    errno.ENOTDIR: "is a file, or lies below one, not a directory",
+    errno.EACCES: "can't be written (permission denied)",
+    errno.EPERM: "can't be written (operation not permitted)",
+    errno.EROFS: "is on a read-only file system",
+    errno.ENOSPC: "is on a full disk",
+    errno.EDQUOT: "is over its disk quota",
+    errno.ENAMETOOLONG: "has a name that is too long",
+}
+
+
+def _log_dir_error(path: str, error: OSError, *, given: bool = True) -> ConfigError:
+    option = "--log-dir" if given else "run directory"
+    reason = _REASONS.get(error.errno or 0, f"can't be used ({error.strerror or error})")
+    advice = "a directory that you can write to, with room left"
+    return ConfigError(f"{option} {path!r} {reason}", hint=f"{advice}, or --log-dir {os.devnull} for no log files")
+
+
+def stream_plans(
+    paths: RankPaths,
+    *,
+    redirects: Mapping[int, Std],
+    tee: Mapping[int, Std],
+    ranks_filter: Collection[int] | None = None,
+    prefix_template: str | None = None,
+    role: str = "default",
+    global_rank: int = 0,
+) -> tuple[StreamPlan, StreamPlan]:
+    """Return where a worker's stdout and stderr go.
+
+    A redirected stream goes to its file alone; a tee'd one to its file and, with a prefix on each line, to the console;
+    any other is the console itself. Ranks outside `ranks_filter` (None: no filter) never reach the console: their
+    streams go to their files if they have any, else to /dev/null.
+    """
+    local_rank = paths.local_rank
+    shown = ranks_filter is None or local_rank in ranks_filter
+    teed, redirected = tee.get(local_rank, Std.NONE), redirects.get(local_rank, Std.NONE)
+    prefix = line_prefix(prefix_template, role=role, local_rank=local_rank, global_rank=global_rank)
+
+    def plan(stream: Std, path: str | None) -> StreamPlan:
+        if stream & teed:
+            return StreamPlan(file=path, console=shown, inherit=False, prefix=prefix)
+        if stream & redirected:
+            return StreamPlan(file=path, inherit=False)
+        return StreamPlan(inherit=shown)
+
+    return plan(Std.OUT, paths.stdout), plan(Std.ERR, paths.stderr)
+
+
+def line_prefix(template: str | None, *, role: str, local_rank: int, global_rank: int) -> str:
+    """Return what stands before each of a worker's lines: `[<role><local rank>]:`, or the filled-in template.
+
+    The template may use `${role_name}`, `${local_rank}` and `${rank}`; anything else in it stays as it is.
+    """
+    if not template:
+        return _flat(f"[{role}{local_rank}]:")
+    from string import Template  # a template is rare, and the module costs a regular expression at import
+
+    return _flat(Template(template).safe_substitute(role_name=role, local_rank=local_rank, rank=global_rank))
+
+
+def _flat(prefix: str) -> str:
+    return prefix.replace("\r", " ").replace("\n", " ")  # a prefix that ends lines would tear them

@@ -1,0 +1,333 @@
+"""One worker process: its start, the watch on it, and its end."""
+
+import errno
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from elastic_core.errors import WorkerError
+from elastic_core.processes.affinity import bound_to
+from elastic_core.processes.output.disk import Disk, Lane
+from elastic_core.processes.output.lines import LineFilter
+from elastic_core.processes.output.log_file import LogFile, QueuedLog
+from elastic_core.processes.output.sink import Sink
+from elastic_core.processes.output.tee import Tee, open_pipe
+from elastic_core.processes.spec import StreamPlan, WorkerLaunch
+from elastic_core.reactor import Reactor
+
+if TYPE_CHECKING:
+    from elastic_core.processes.functions.result import ResultPipe
+    from elastic_core.processes.functions.server_client import ForkedChild
+    from elastic_core.processes.functions.start import FunctionStarter
+    from elastic_core.processes.standby_pool import StandbyPool
+
+STATUS_LOST = 1
+"""The code of a worker whose exit status somebody else in this process has taken."""
+
+_HINTS = {
+    errno.ENOENT: "check the program's name and PATH (or the interpreter in the script's first line)",
+    errno.EACCES: "make the program executable",
+    errno.ENOEXEC: "give the script a first line like #!/bin/sh, or name its interpreter",
+    errno.E2BIG: "pass fewer or shorter arguments, or a smaller environment",
+    errno.EAGAIN: "raise the limit on processes (ulimit -u, or pids.max of the cgroup)",
+    errno.ENOMEM: "free some memory, or start fewer workers",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "raise the system's limit on open files (fs.file-max)",
+}
+
+
+class WorkerProcess:
+    """A worker that was started: what is needed to watch, signal and reap it."""
+
+    def __init__(
+        self,
+        launch: WorkerLaunch,
+        process: "subprocess.Popen[bytes] | ForkedChild",
+        tees: list[Tee],
+        started_s: float,
+        result: "ResultPipe | None" = None,
+    ) -> None:
+        """Take a process that runs; `result` gathers what its function returns."""
+        self.launch = launch
+        self.pid = process.pid
+        self.tees = tees
+        self.started_s = started_s
+        self.pidfd: int | None = None
+        self.stop_signal: int | None = None
+        self.stop_sent_ns: int | None = None
+        self.given_up = False
+        self.result = result
+        self._process = process
+
+    @property
+    def leads_group(self) -> bool:
+        """Whether the worker has a session and process group of its own."""
+        return not self.launch.foreground
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was reaped."""
+        return self._process.returncode is not None
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, -N for death by signal N; None: it was not reaped."""
+        return self._process.returncode
+
+    @property
+    def return_value(self) -> object:
+        """What its function returned; None for a program.
+
+        Raises:
+            WorkerError: it can't be loaded here.
+        """
+        call = self.launch.function
+        return None if self.result is None or call is None else self.result.value(call.name)
+
+    @property
+    def returned(self) -> bool:
+        """Whether its function has returned, and all of that is here."""
+        return self.result is not None and self.result.complete
+
+    @property
+    def signals_end(self) -> bool:
+        """Whether its end brings us a SIGCHLD: not of one whose parent is a server of ours."""
+        return isinstance(self._process, subprocess.Popen)
+
+    def watch(self, reactor: Reactor, callback: Callable[[], None]) -> bool:
+        """Have the reactor call back when the process ends; False: no pidfd here, SIGCHLD must tell."""
+        try:
+            self.pidfd = os.pidfd_open(self.pid)
+        except (AttributeError, OSError):  # built without; ENOSYS, EPERM in sandboxes, EMFILE
+            return False
+        reactor.add_reader(self.pidfd, callback)
+        return True
+
+    def unwatch(self, reactor: Reactor) -> None:
+        """Give the pidfd back; idempotent."""
+        if self.pidfd is not None:
+            reactor.remove_reader(self.pidfd)
+            os.close(self.pidfd)
+            self.pidfd = None
+
+    def reap(self) -> int | None:
+        """Return the exit code, -N for death by signal N, or None while it runs. Never blocks."""
+        if not isinstance(self._process, subprocess.Popen):
+            return self._process.poll()
+        if self._process.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                self._process.returncode = STATUS_LOST
+            else:
+                # Popen must know, or it would look again, and warn, when it is collected.
+                self._process.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self._process.returncode
+
+    def send(self, signum: int) -> None:
+        """Signal the process alone. It is not reaped, so its number can't be another's."""
+        if not self.ended:
+            os.kill(self.pid, signum)
+
+    def send_group(self, signum: int) -> None:
+        """Signal its whole process group, while the leader is not reaped."""
+        os.killpg(self.pid, signum)
+
+    def has_remnants(self) -> bool:
+        """Return whether its process group still has members. Called: right after it was reaped."""
+        return self.leads_group and remnants_exist(self.pid)
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """Where what it writes is put into files, as far as that passes through us."""
+        return [lane for tee in self.tees for lane in tee.lanes]
+
+    def drain(self) -> None:
+        """Take what its streams hold now: it is gone, and its last words are wanted."""
+        for tee in self.tees:
+            tee.drain()
+        if self.result is not None:
+            self.result.drain()
+
+    def finish(self) -> None:
+        """Take what its streams still hold, and give them back."""
+        for tee in self.tees:
+            tee.finish()
+        if self.result is not None:
+            self.result.close()
+
+    def disown(self) -> None:
+        """Leave a process that can't be reaped to whoever comes after us, without a warning."""
+        if self._process.returncode is None:
+            self._process.returncode = -signal.SIGKILL
+
+
+def remnants_exist(pgid: int) -> bool:
+    """Return whether the process group of a reaped leader has members.
+
+    As long as it has, the kernel gives its number to no new process: a process with that number means that the group
+    is gone, and the number is somebody else's.
+    """
+    try:
+        os.killpg(pgid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    try:
+        os.kill(pgid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False
+
+
+def spawn(
+    launch: WorkerLaunch,
+    *,
+    reactor: Reactor,
+    sinks: tuple[Sink, Sink],
+    disk: Disk,
+    notice: Callable[[str], None],
+    standby: "StandbyPool | None" = None,
+    functions: "FunctionStarter | None" = None,
+    on_returned: Callable[[], None] = lambda: None,
+) -> WorkerProcess:
+    """Start one worker, or hand it over to a spare from `standby`; one that calls a function needs `functions`.
+
+    `on_returned` is called when all that its function returned is here.
+
+    It leads a session and a process group of its own, unless it keeps the terminal. Its stdin is ours, as under
+    torchrun: in a session of its own a worker may read a terminal without being stopped for it, so a debugger in a
+    single worker works.
+
+    Raises:
+        WorkerError: it could not be started; the message names the program and the reason.
+    """
+    tees: list[Tee] = []
+
+    def posted(text: str) -> None:  # files are written beside the loop
+        reactor.post(partial(notice, text))
+
+    with ExitStack() as ours, ExitStack() as childs:
+        try:
+            out, out_ends = _open_stream(launch.stdout, disk, ours, childs, posted)
+            err, err_ends = _open_stream(launch.stderr, disk, ours, childs, posted)
+            process, result = _start(launch, reactor, out, err, standby, functions, on_returned)
+        except (OSError, ValueError) as error:
+            raise _spawn_error(launch, error) from error
+        started_s = reactor.now_s()
+        ours.pop_all()
+        for plan, sink, ends in ((launch.stdout, sinks[0], out_ends), (launch.stderr, sinks[1], err_ends)):
+            if ends is not None:
+                filtered = _queued(ends.filtered, disk)
+                tees.append(
+                    Tee(
+                        reactor,
+                        read_fd=ends.read_fd,
+                        file=_queued(ends.file, disk),
+                        sink=sink if plan.console else None,
+                        prefix=plan.prefix,
+                        line_filter=_filter(plan, filtered),
+                        filtered=filtered,
+                    )
+                )
+    return WorkerProcess(launch, process, tees, started_s, result)
+
+
+def _start(
+    launch: WorkerLaunch,
+    reactor: Reactor,
+    out: int | None,
+    err: int | None,
+    standby: "StandbyPool | None",
+    functions: "FunctionStarter | None",
+    on_returned: Callable[[], None],
+) -> tuple["subprocess.Popen[bytes] | ForkedChild", "ResultPipe | None"]:
+    if launch.function is not None:
+        from elastic_core.processes.functions.result import ResultPipe  # only functions return something
+
+        assert functions is not None, "a launch with a function needs a FunctionStarter"
+        child, result_fd = functions.start(launch, out, err)
+        return child, ResultPipe(reactor, result_fd, on_complete=on_returned)
+    process = None if standby is None else standby.take(launch, _or_ours(out, 1), _or_ours(err, 2))
+    if process is None:
+        with bound_to(launch.cpus):
+            # The child is made by vfork, so nothing may run in it before exec: no preexec_fn.
+            process = subprocess.Popen(
+                launch.argv,
+                env=launch.env,
+                stdout=out,
+                stderr=err,
+                start_new_session=not launch.foreground,
+            )
+    return process, None
+
+
+class _Ends(NamedTuple):
+    """What the agent keeps of a stream that passes through it."""
+
+    read_fd: int
+    file: LogFile | None
+    filtered: LogFile | None
+
+
+def _open_stream(
+    plan: StreamPlan, disk: Disk, ours: ExitStack, childs: ExitStack, notice: Callable[[str], None]
+) -> tuple[int | None, _Ends | None]:
+    """Return what the child gets (None: our own stream), and what a tee is made of, if there is one."""
+    if plan.through_agent:
+        read_fd, write_fd = open_pipe()
+        childs.callback(os.close, write_fd)
+        ours.callback(os.close, read_fd)
+        return write_fd, _open_ends(plan, read_fd, disk, ours, notice)
+    if plan.file is None and plan.inherit:
+        return None, None
+    fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC) if plan.file is None else disk.take(plan.file)
+    childs.callback(os.close, fd)
+    return fd, None
+
+
+def _open_ends(plan: StreamPlan, read_fd: int, disk: Disk, ours: ExitStack, notice: Callable[[str], None]) -> _Ends:
+    file, filtered = None, None
+    if plan.file is not None:
+        fd = disk.take(plan.file)
+        file = LogFile(plan.file, notice=notice, max_bytes=plan.max_bytes, backups=plan.backups, fd=fd)
+        ours.callback(file.close)
+    if plan.filters and plan.filtered_file is not None:
+        filtered = LogFile(plan.filtered_file, notice=notice)
+        ours.callback(filtered.close)
+    return _Ends(read_fd, file, filtered)
+
+
+def _queued(file: LogFile | None, disk: Disk) -> QueuedLog | None:
+    return None if file is None else QueuedLog(file, disk)
+
+
+def _filter(plan: StreamPlan, file: QueuedLog | None) -> LineFilter | None:
+    return None if file is None else LineFilter(plan.filters, prefix=plan.prefix, file=file)
+
+
+def _or_ours(fd: int | None, ours: int) -> int:
+    return ours if fd is None else fd
+
+
+def _spawn_error(launch: WorkerLaunch, error: OSError | ValueError) -> WorkerError:
+    program = launch.argv[0] if launch.argv else ""
+    what = repr(program) if launch.function is None else f"function {launch.function.name!r}"
+    where = f"worker with local rank {launch.local_rank}: can't start {what}"
+    if isinstance(error, ValueError):  # an embedded null byte
+        return WorkerError(f"{where}: {error}", hint="remove null bytes from arguments and environment")
+    number = error.errno or 0
+    if not number:  # a server of ours says why it could not
+        return WorkerError(f"{where}: {error}")
+    reason = f"{errno.errorcode.get(number, str(number))}: {os.strerror(number)}"
+    if error.filename and error.filename != program:
+        where = f"worker with local rank {launch.local_rank}: can't open log file {error.filename!r}"
+        return WorkerError(f"{where}: {reason}", hint="another --log-dir, with room and write permission")
+    return WorkerError(f"{where}: {reason}", hint=_HINTS.get(number, ""))

@@ -1,0 +1,309 @@
+"""The agent's side of `--standby`: keeps one spare interpreter for each worker, and hands workers over to them."""
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+
+from elastic_core.errors import is_momentary
+from elastic_core.processes.affinity import bound_to
+from elastic_core.processes.environment import ROUND_VARIABLES
+from elastic_core.processes.spec import WorkerLaunch
+from elastic_core.reactor import Reactor, Timer
+
+START_DELAY_S = 1.0
+"""How long workers run before the first spare is started beside them."""
+MAX_DEATHS = 3
+"""Spares that may end by themselves between two uses before no more are started."""
+_END_WAIT_S = 0.2
+_MESSAGE_BYTES = 2048
+_PROGRAM = str(Path(__file__).absolute().parents[1] / "worker" / "standby.py")
+_FAILED = b"failed "  # as in worker.standby, which the agent never imports
+
+
+class Spare:
+    """One interpreter that waits, or is on its way to it, in the place of one worker."""
+
+    def __init__(self, launch: WorkerLaunch, environment: dict[str, str], imports: Sequence[str]) -> None:
+        """Start it.
+
+        Raises:
+            OSError, ValueError: it could not be started.
+        """
+        self.launch = launch
+        self.environment = environment
+        self.folder = _folder()
+        self.ready = False
+        self.agents, its = socket.socketpair()
+        python, unbuffered, *words = launch.argv
+        with its:
+            try:
+                # The words are for people who list processes; what counts comes with the orders.
+                self.process = subprocess.Popen(
+                    (python, unbuffered, _PROGRAM, str(its.fileno()), ",".join(imports), *words),
+                    env=environment,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=(its.fileno(),),
+                    start_new_session=True,
+                )
+            except BaseException:
+                self.agents.close()
+                raise
+        self.agents.setblocking(False)
+
+    def difference(self, launch: WorkerLaunch) -> str:
+        """Return what keeps this spare from becoming that worker as if it had been started afresh; empty: nothing.
+
+        Libraries read their variables when they are imported, nobody knows which.
+        """
+        if launch.argv != self.launch.argv:
+            return "the command"
+        if self.folder != _folder():
+            return "the working directory"
+        wanted = _lasting(launch.env)
+        names = {*wanted, *self.environment}
+        changed = sorted(name for name in names if wanted.get(name) != self.environment.get(name))
+        return ", ".join(changed)
+
+    def send_orders(self, environment: dict[str, str], out_fd: int, err_fd: int) -> None:
+        """Make it the worker.
+
+        Raises:
+            OSError: it is gone, or there is no descriptor left.
+            ValueError: the environment can't be one.
+        """
+        # In a file, not in the socket: whatever its size, it is sent at once or not at all.
+        fd = os.memfd_create("elastic-environment", os.MFD_CLOEXEC)
+        try:
+            rest = memoryview(_encoded(environment))
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            socket.send_fds(self.agents, [b"\0"], [fd, out_fd, err_fd])
+        finally:
+            os.close(fd)
+
+    def kill(self) -> None:
+        """Send KILL to it and whatever it started; it is not reaped, so its number can't be another's."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def reap(self, within_s: float) -> int:
+        """Return the exit code of one that has ended or was killed; one that takes longer is left to the kernel."""
+        try:
+            return self.process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            self.process.returncode = -signal.SIGKILL  # nobody asks again, and Popen must not warn
+            return self.process.returncode
+
+
+def _folder() -> tuple[int, int] | None:
+    try:
+        found = os.stat(".")  # noqa: PTH116  # cheaper, and what is meant
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _lasting(environment: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in ROUND_VARIABLES}
+
+
+def _encoded(environment: dict[str, str]) -> bytes:
+    entries = []
+    for name, value in environment.items():
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            raise ValueError("illegal environment variable")
+        entries.append(os.fsencode(f"{name}={value}\0"))
+    return b"".join(entries)
+
+
+class StandbyPool:
+    """One spare for each worker of the round that runs.
+
+    Args:
+        reactor: The loop.
+        imports: The modules that spares import ahead.
+        notice: Takes one line for people.
+        delay_s: How long workers run before the first spare is started.
+        ends_with_us: This process ends once the pool is closed, so that nobody need wait until the kernel has taken
+            back what killed spares held, some 20 ms for each with torch.
+
+    Spares are started one after the other, so that the workers lose little to them. A spare has the command and the
+    environment of the worker whose place it may take, but for what a round changes; it is used only where nothing else
+    differs. Threading: the reactor's thread.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        *,
+        imports: Sequence[str],
+        notice: Callable[[str], None],
+        delay_s: float = START_DELAY_S,
+        ends_with_us: bool = False,
+    ) -> None:
+        """Start nothing yet."""
+        self._reactor = reactor
+        self._imports = tuple(imports)
+        self._notice = notice
+        self._delay_s = delay_s
+        self._end_wait_s = _END_WAIT_S
+        self._close_wait_s = 0.0 if ends_with_us else _END_WAIT_S
+        self._spares: dict[int, Spare] = {}
+        self._taken: set[Spare] = set()
+        self._wanted: dict[int, WorkerLaunch] = {}
+        self._timer: Timer | None = None
+        self._deaths = 0
+        self._off = False
+
+    def pids(self) -> frozenset[int]:
+        """Return the spares: sweeps must spare them, and others must not reap them."""
+        return frozenset(spare.process.pid for spare in self._spares.values())
+
+    @property
+    def ready_count(self) -> int:
+        """How many spares have imported everything and wait."""
+        return sum(spare.ready for spare in self._spares.values())
+
+    # --- filling
+
+    def prepare(self, launches: Iterable[WorkerLaunch]) -> None:
+        """Have spares started for these workers, which have just been started themselves."""
+        self._wanted = {launch.local_rank: launch for launch in launches if _can_stand_by(launch)}
+        for rank, spare in list(self._spares.items()):
+            wanted = self._wanted.get(rank)
+            if wanted is None or spare.difference(wanted):
+                self._end([rank])
+        self._start_later(self._delay_s)
+
+    def pause(self) -> None:
+        """Start no more: the workers are being stopped."""
+        self._wanted = {}
+        self._cancel_timer()
+
+    def _start_later(self, delay_s: float) -> None:
+        self._cancel_timer()
+        if self._wanted and not self._off:
+            self._timer = self._reactor.call_later(delay_s, self._start_next)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _start_next(self) -> None:
+        self._timer = None
+        if any(not spare.ready for spare in self._spares.values()):
+            return
+        rank = next((rank for rank in sorted(self._wanted) if rank not in self._spares), None)
+        if rank is None:
+            return
+        launch = self._wanted[rank]
+        try:
+            with bound_to(launch.cpus):
+                spare = Spare(launch, _lasting(launch.env), self._imports)
+        except (OSError, ValueError) as error:
+            self._deaths += 1
+            if is_momentary(error) and self._deaths < MAX_DEATHS:
+                self._start_later(self._delay_s * 2**self._deaths)
+            else:
+                self._turn_off(f"can't start one: {error}")
+            return
+        self._spares[rank] = spare
+        self._reactor.add_reader(spare.agents.fileno(), partial(self._on_word, rank, spare))
+
+    def _on_word(self, rank: int, spare: Spare) -> None:
+        try:
+            word = spare.agents.recv(_MESSAGE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            word = b""
+        if word.startswith(_FAILED):
+            self._turn_off(word.removeprefix(_FAILED).decode("utf-8", "replace"))
+        elif word:
+            spare.ready = True
+            self._start_later(0.0)
+        else:
+            self._on_death(rank)
+
+    def _on_death(self, rank: int) -> None:
+        (code,) = self._end([rank])
+        self._deaths += 1
+        if self._deaths >= MAX_DEATHS:
+            how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+            self._turn_off(f"{self._deaths} ended by themselves, the last with {how}")
+        else:
+            self._start_later(self._delay_s * 2**self._deaths)
+
+    def _turn_off(self, reason: str) -> None:
+        self._off = True
+        self._cancel_timer()
+        self._end(list(self._spares))
+        self._notice(f"no standby workers any more: {reason}; restarts start fresh interpreters")
+
+    # --- use
+
+    def take(self, launch: WorkerLaunch, out_fd: int, err_fd: int) -> "subprocess.Popen[bytes] | None":
+        """Make a spare this worker, with these streams; None: there is none for it, it must be started afresh."""
+        spare = self._spares.get(launch.local_rank)
+        if spare is None or launch.foreground:
+            return None
+        difference = spare.difference(launch)
+        if difference:
+            self._notice(
+                f"the standby worker for local rank {launch.local_rank} is not used: {difference} changed since the "
+                "last round"
+            )
+            return None  # `prepare` ends it
+        try:
+            spare.send_orders(launch.env, out_fd, err_fd)
+        except (OSError, ValueError):
+            self._end([launch.local_rank])  # a fresh start works, or tells what is wrong
+            return None
+        del self._spares[launch.local_rank]
+        # Closed when it has closed its own: a word of its that we had not read would turn our orders into an error.
+        self._taken.add(spare)
+        self._reactor.add_reader(spare.agents.fileno(), partial(self._on_last_word, spare))
+        self._deaths = 0
+        return spare.process
+
+    def _on_last_word(self, spare: Spare) -> None:
+        with suppress(ConnectionError):
+            if spare.agents.recv(_MESSAGE_BYTES):
+                return
+        self._let_go(spare)
+
+    def _let_go(self, spare: Spare) -> None:
+        self._taken.discard(spare)
+        self._reactor.remove_reader(spare.agents.fileno())
+        spare.agents.close()
+
+    # --- the end
+
+    def _end(self, ranks: Iterable[int]) -> list[int]:
+        """Kill these spares, then reap them; return their exit codes."""
+        ending = [self._spares.pop(rank) for rank in ranks]
+        with ExitStack() as closing:
+            for spare in ending:
+                spare.kill()
+                closing.callback(self._let_go, spare)
+            return [spare.reap(self._end_wait_s) for spare in ending]
+
+    def close(self) -> None:
+        """End all spares; idempotent."""
+        self.pause()
+        self._end_wait_s = self._close_wait_s
+        self._end(list(self._spares))
+        for spare in list(self._taken):
+            self._let_go(spare)
+
+
+def _can_stand_by(launch: WorkerLaunch) -> bool:
+    """Return whether the command is Python's, as `launcher.entrypoint` makes it, and the worker one of many."""
+    return not launch.foreground and len(launch.argv) > 2 and launch.argv[1] == "-u"

@@ -1,0 +1,398 @@
+"""The sweep: finds and ends what workers started and left behind.
+
+The agent of `elastic run` is a subreaper: whatever a worker started, and however it detached itself, is a descendant of
+the agent until it ends, so a walk down from the agent is complete and, when nothing is left, one read of a few bytes.
+
+Where strangers may be among the descendants (the agent is process 1 of a container, or had children when it began), and
+without a subreaper, a process is a worker's by one of two marks, both random: the incarnation in its environment, and a
+resource limit that the kernel hands on even to what clears its environment. What marked ones start, and who is in a
+group or session that one of them leads, counts too.
+"""
+
+import os
+import resource  # not later: a descriptor for it may be lacking then
+import signal
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+
+from elastic_core.processes import procfs
+from elastic_core.processes.ladder import Found
+
+INCARNATION_VARIABLE = "ELASTIC_INCARNATION"
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+_RLIMIT_LOCKS = 10  # asm-generic/resource.h; Python has no name for it
+
+
+class Survivor(int):
+    """The pid of a process that was found alive; its process group, and when it was started.
+
+    The start tells it from a later process that the kernel gave the same number.
+    """
+
+    group: int
+    parent: int
+    start_ticks: int
+
+    @classmethod
+    def of(cls, stat: procfs.ProcessStat) -> "Survivor":
+        """Name the process that `stat` was read from."""
+        survivor = cls(stat.pid)
+        survivor.group = stat.group
+        survivor.parent = stat.parent
+        survivor.start_ticks = stat.start_ticks
+        return survivor
+
+
+def environment_entry(incarnation: str) -> bytes:
+    """Return the entry that marks the environment of an agent's workers."""
+    return os.fsencode(f"{INCARNATION_VARIABLE}={incarnation}")
+
+
+def has_strangers() -> bool:
+    """Return whether there may be descendants of this process that no worker of its started. Called: before the first.
+
+    Process 1 inherits what others attach to its container. Whoever was started by `exec` has the children of the shell.
+    """
+    own = os.getpid()
+    return own == 1 or any(map(is_alive, procfs.children_map()(own)))
+
+
+def set_limit(pid: int, soft: int) -> int | None:
+    """Set the `RLIMIT_LOCKS` of a process (0: this one); return what it was, None where that was not possible."""
+    try:
+        before, hard = resource.prlimit(pid, _RLIMIT_LOCKS)
+        resource.prlimit(pid, _RLIMIT_LOCKS, (soft, hard))
+    except (OSError, ValueError):  # it has changed its user, or ended; a sandbox; a lower limit
+        return None
+    return before
+
+
+def survivors(
+    incarnation: str,
+    *,
+    root_pid: int | None,
+    exclude: Collection[int] = (),
+    workers: Collection[int] = (),
+    strangers: bool = False,
+) -> tuple[Survivor, ...]:
+    """Return the live processes that workers started, in no particular order.
+
+    Args:
+        incarnation: The `ELASTIC_INCARNATION` of this agent's workers.
+        root_pid: The agent, if it is a subreaper: only its descendants count, all of them unless there are `strangers`.
+            None: it is not.
+        exclude: Processes that are the agent's own (the guard), with all that they started.
+        workers: Pids of workers that led their own process group or session: where marks are looked for, whoever is
+            still in one of those counts too.
+        strangers: Whether some descendants may be others'.
+
+    Processes that have ended and were not reaped are not alive. One found may have ended by the time of return, and one
+    just being forked may be missed: whoever wants none left asks until the answer is empty.
+    """
+    if root_pid is not None:
+        found = list(_descendants(root_pid, exclude))
+    else:
+        found = [stat for stat in procfs.all_stats() if stat.pid != os.getpid() and stat.pid not in exclude]
+    if root_pid is None or strangers:
+        found = _related(found, incarnation, workers)
+    return tuple(Survivor.of(stat) for stat in found if stat.alive)
+
+
+def _descendants(root_pid: int, exclude: Collection[int]) -> Iterator[procfs.ProcessStat]:
+    children = procfs.children_map()
+    seen = {root_pid, *exclude}
+    todo = [root_pid]
+    while todo:
+        for pid in children(todo.pop()):
+            if pid in seen:  # a number that is used again while we walk must not send us round
+                continue
+            seen.add(pid)
+            todo.append(pid)
+            stat = procfs.read_stat(pid)
+            if stat is not None:
+                yield stat
+
+
+def _related(stats: list[procfs.ProcessStat], incarnation: str, workers: Collection[int]) -> list[procfs.ProcessStat]:
+    """Return those that are marked, or that belong to marked ones or to workers by descent, group or session.
+
+    But for the guards of agents that workers are: they inherit the limit.
+    """
+    entry, limit = environment_entry(incarnation), procfs.limit_mark(incarnation)
+    found, led = set[int](), set(workers)
+
+    def belongs(stat: procfs.ProcessStat) -> bool:
+        return stat.parent in found or stat.group in led or stat.session in led
+
+    def is_marked(stat: procfs.ProcessStat) -> bool:
+        return procfs.has_limit(stat.pid, limit) or procfs.has_environment_entry(stat.pid, entry)
+
+    related = list[procfs.ProcessStat]()
+    newcomers = [stat for stat in stats if not stat.kernel and (belongs(stat) or is_marked(stat))]
+    while newcomers := [stat for stat in newcomers if not (procfs.is_guard(stat.pid) or procfs.is_guard(stat.parent))]:
+        related += newcomers
+        found |= {stat.pid for stat in newcomers}
+        led |= {stat.pid for stat in newcomers if stat.pid in (stat.group, stat.session)}
+        newcomers = [stat for stat in stats if stat.pid not in found and belongs(stat)]
+    return related
+
+
+def session_members(session: int) -> frozenset[tuple[int, int]]:
+    """Return who is in a session, zombies too: each process's number and start."""
+    return frozenset(
+        (pid, stat.start_ticks)
+        for pid in procfs.list_pids()
+        if _id_of(os.getsid, pid) == session and (stat := procfs.read_stat(pid)) is not None
+    )
+
+
+def group_members(groups: Collection[int]) -> dict[int, tuple[Survivor, ...]]:
+    """Return who is in each of some process groups, but for its leader."""
+    members = dict[int, tuple[Survivor, ...]]()
+    for pid in procfs.list_pids():
+        group = _id_of(os.getpgid, pid)
+        if group in groups and pid != group and (stat := procfs.read_stat(pid)) is not None and stat.alive:
+            members[group] = (*members.get(group, ()), Survivor.of(stat))
+    return members
+
+
+def _id_of(get: Callable[[int], int], pid: int) -> int:
+    try:
+        return get(pid)
+    except ProcessLookupError:
+        return -1
+
+
+def is_kept(pid: int) -> bool:
+    """Return whether a process was started to stay when its worker has ended."""
+    return procfs.has_environment_entry(pid, procfs.KEEP_ENTRY)
+
+
+def kill_pids(pids: Iterable[Survivor], signum: int) -> int:
+    """Send a signal to survivors; return how many got it. One that has ended or is not ours to signal is passed over.
+
+    A number that the kernel has meanwhile given to another process is left alone: the process is pinned by a pidfd
+    first, and then compared with what was found.
+    """
+    return sum(_kill(survivor, signum) for survivor in pids)
+
+
+def _kill(survivor: Survivor, signum: int) -> bool:
+    try:
+        pidfd = os.pidfd_open(survivor)
+    except ProcessLookupError:
+        return False
+    except (OSError, AttributeError):  # no pidfds here, or no descriptor left: the comparison alone must do
+        pidfd = -1
+    try:
+        if not is_same(survivor):
+            return False
+        if pidfd >= 0:
+            signal.pidfd_send_signal(pidfd, signum)
+        else:
+            os.kill(survivor, signum)
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        if pidfd >= 0:
+            os.close(pidfd)
+    return True
+
+
+def is_same(survivor: Survivor) -> bool:
+    """Return whether the process that was found still runs."""
+    stat = procfs.read_stat(survivor)
+    return stat is not None and stat.alive and stat.start_ticks == survivor.start_ticks
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process exists and has not ended (a zombie has)."""
+    stat = procfs.read_stat(pid)
+    return stat is not None and stat.alive
+
+
+def reap_adopted(known: Collection[int], *, own_session: bool = True) -> list[int]:
+    """Collect the exits of processes that a subreaper inherited; return their pids.
+
+    Args:
+        known: Our own children, whose exits others wait for: workers not yet reaped, and the guard.
+        own_session: Also those in our session, which come from elsewhere than from workers. A child there may be what
+            a hook has started and waits for: the kernel lists it with the thread that forked it, and what this process
+            adopted with the main thread.
+
+    Each adopted process stays a zombie until this is called: call it at SIGCHLD or whenever a worker has ended.
+    """
+    own = os.getpid()
+    session = os.getsid(0)
+    adopted = frozenset(procfs.thread_children(own, own) if own_session else ())
+    reaped = []
+    for pid in procfs.children_map()(own):
+        if pid in known:
+            continue
+        with suppress(ProcessLookupError, ChildProcessError):  # another part of this process was faster
+            if (os.getsid(pid) != session or pid in adopted) and os.waitpid(pid, os.WNOHANG)[0]:
+                reaped.append(pid)
+    return reaped
+
+
+class Sweeper:
+    """Finds, signals and reaps them; spares those that were started to stay (`ELASTIC_KEEP=1`).
+
+    Args:
+        incarnation: What marks the environment of this agent's workers.
+        subreaper: Whether this process is one: then everything that workers leave becomes its descendant.
+        strangers: Whether other processes may, too.
+        spared: Gives the pids of the agent's own children that are no workers (the guard).
+    """
+
+    def __init__(
+        self, incarnation: str, *, subreaper: bool, strangers: bool, spared: Callable[[], Collection[int]]
+    ) -> None:
+        """Look at nothing yet."""
+        self._incarnation = incarnation
+        self._entry = environment_entry(incarnation)
+        self._limit = procfs.limit_mark(incarnation)
+        self._root_pid = os.getpid() if subreaper else None
+        self._strangers = strangers
+        self._spared = spared
+        self._left: dict[int, frozenset[tuple[int, int]]] = {}
+        self._kept: tuple[Survivor, ...] = ()
+        self.blind = not procfs.is_usable()
+        """Whether other processes can't be seen here."""
+
+    @contextmanager
+    def marking(self) -> Iterator[None]:
+        """Have what is started meanwhile be marked before its first instruction: in a process that is an agent alone.
+
+        In somebody else's process another thread could start something at the same time; `started` must do.
+        """
+        before = None if self._root_pid is None else set_limit(0, self._limit)
+        try:
+            yield
+        finally:
+            if before is not None:
+                set_limit(0, before)
+
+    def started(self, pid: int) -> None:
+        """Mark a worker that was just started, and so all that it will start."""
+        set_limit(pid, self._limit)
+
+    def ended(self, pid: int) -> None:
+        """Note who is left in the session of a worker that was just reaped.
+
+        As long as somebody is, the kernel gives its number to nobody else; afterwards the number may be a stranger's.
+        """
+        if self._goes_by_marks and not self.blind and (left := session_members(pid)):
+            self._left[pid] = left
+
+    @property
+    def _goes_by_marks(self) -> bool:
+        return self._root_pid is None or self._strangers
+
+    def _sessions(self) -> frozenset[int]:
+        """Return the sessions that workers left, as far as somebody has been in each of them ever since."""
+        still = {}
+        for pid, before in self._left.items():
+            now = session_members(pid)
+            if not before.isdisjoint(now):
+                still[pid] = now
+        self._left = still
+        return frozenset(still)
+
+    def look(self, *, workers: Collection[int], abandoned: Collection[int]) -> tuple[Found, ...]:
+        """Return what is alive of what the workers started; `workers`: those not reaped that lead a session."""
+        if self.blind:
+            return ()
+        return procfs.unblocked(partial(self._look, workers, abandoned))
+
+    def _look(self, workers: Collection[int], abandoned: Collection[int]) -> tuple[Found, ...]:
+        seen = survivors(
+            self._incarnation,
+            root_pid=self._root_pid,
+            exclude={*self._spared(), *abandoned},
+            workers={*workers, *self._sessions()},
+            strangers=self._strangers,
+        )
+        if self._root_pid is not None:
+            seen = tuple(survivor for survivor in seen if self._is_workers(survivor))
+        self._kept = _kept_of(seen)
+        return tuple(
+            Found(pid=int(survivor), pgid=survivor.group, start_ticks=survivor.start_ticks)
+            for survivor in seen
+            if survivor not in self._kept
+        )
+
+    def _is_workers(self, pid: int) -> bool:
+        # Workers have sessions of their own. What shares ours is a child of the agent itself (a command that a hook
+        # runs), unless the worker that has the terminal started it, which its environment tells.
+        with suppress(ProcessLookupError):
+            return os.getsid(pid) != os.getsid(0) or procfs.has_environment_entry(pid, self._entry)
+        return False
+
+    def left_running(self) -> tuple[str, ...]:
+        """Return who was spared by the last look and still runs: number and name of each, for people."""
+        return tuple(f"{int(kept)} {procfs.name_of(kept)}" for kept in sorted(self._kept) if is_same(kept))
+
+    def send(self, found: Found, signum: int) -> None:
+        """Signal one found process, if it still is the one that was found."""
+        survivor = Survivor(found.pid)
+        survivor.start_ticks = found.start_ticks
+        kill_pids((survivor,), signum)
+
+    def mixed_groups(self, groups: Collection[int]) -> dict[int, tuple[Survivor, ...]]:
+        """Return those of some workers' process groups that hold who is to be kept: of each its others, but the leader.
+
+        A signal to such a group as a whole would reach the wrong.
+        """
+        return procfs.unblocked(partial(_mixed_groups, groups)) if groups and not self.blind else {}
+
+    def reap_adopted(self, *, workers: Collection[int] = ()) -> None:
+        """Reap the ended orphans that came to us as a subreaper; what the agent itself started is left alone."""
+        if self._root_pid is not None and not self.blind:
+            reap_adopted({*self._spared(), *workers}, own_session=self._strangers)
+
+
+def _mixed_groups(groups: Collection[int]) -> dict[int, tuple[Survivor, ...]]:
+    mixed = {}
+    for group, members in group_members(groups).items():
+        if kept := _kept_of(members):
+            mixed[group] = tuple(member for member in members if member not in kept)
+    return mixed
+
+
+def _kept_of(seen: tuple[Survivor, ...]) -> tuple[Survivor, ...]:
+    """Return those that are to stay, with all that they started."""
+    kept = newcomers = {survivor for survivor in seen if is_kept(survivor)}
+    while newcomers:
+        newcomers = {survivor for survivor in seen if survivor not in kept and survivor.parent in kept}
+        kept = kept | newcomers
+    return tuple(kept)
+
+
+def become_subreaper() -> bool:
+    """Make this process the parent of what workers leave, in place of init; return whether the kernel did so.
+
+    Orphans are then descendants of the agent however they detached themselves, so that a sweep finds all.
+
+    Called: before the first worker is started, since an orphan that init adopted never comes back. It holds until the
+    process ends or `stop_being_subreaper`; children don't inherit it. Whoever calls it also calls `reap_adopted` at
+    each SIGCHLD.
+    """
+    return _set_subreaper(1)
+
+
+def stop_being_subreaper() -> bool:
+    """Let later orphans go to init again; return whether the kernel did so."""
+    return _set_subreaper(0)
+
+
+def _set_subreaper(value: int) -> bool:
+    import ctypes  # 1.4 ms, and only `elastic run` needs it
+
+    try:
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+    except (OSError, AttributeError):  # no Linux, or a statically linked interpreter
+        return False
+    unused = ctypes.c_ulong(0)
+    return bool(prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(value), unused, unused, unused) == 0)

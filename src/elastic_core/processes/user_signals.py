@@ -1,0 +1,116 @@
+"""Signals that are the workers' to have (SIGUSR1, SIGUSR2): each worker gets one when it is ready for it, and once.
+
+They end a process that neither catches nor awaits them, as every worker until it has come to that line of its script.
+"""
+
+import signal
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from elastic_core.processes import vitals
+from elastic_core.reactor import Reactor, Timer
+
+SENDER_S = 0.2
+"""How long whoever signals us may take to signal our other processes, too."""
+FIRST_LOOK_S = 0.05
+LAST_LOOK_S = 1.0
+
+
+class UserSignals:
+    """Passes them on.
+
+    Args:
+        reactor: The loop; nothing is looked at while nothing is kept.
+        running: Returns the workers that run and are not being stopped: local ranks by pid.
+        send: Signals one worker.
+        notice: Takes one line for people.
+        sent_to_all: Returns whether whoever sent the agent a signal sent it to all its processes, and forgets that.
+            None: nobody can know.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        *,
+        running: Callable[[], Mapping[int, int]],
+        send: Callable[[int, int], None],
+        notice: Callable[[str], None],
+        sent_to_all: Callable[[int], bool] | None = None,
+    ) -> None:
+        """Keep nothing yet."""
+        self._reactor = reactor
+        self._running = running
+        self._send = send
+        self._notice = notice
+        self._sent_to_all = sent_to_all
+        self._arrived: set[int] = set()
+        self._early: dict[int, None] = {}
+        self._kept: dict[int, set[int]] = {}
+        self._timer: Timer | None = None
+        self._pause_s = FIRST_LOOK_S
+
+    def forward(self, signum: int) -> None:
+        """Pass a signal on that the agent has got: one that comes again meanwhile counts once, as in the kernel."""
+        if self._sent_to_all is None:
+            self._pass_on(signum)
+        elif signum not in self._arrived:
+            self._arrived.add(signum)
+            self._reactor.call_later(SENDER_S, partial(self._pass_on, signum))
+
+    def begin_round(self) -> None:
+        """Have what came while no worker ran for those that have just been started."""
+        self._kept.clear()
+        for signum in (signal.SIGUSR1, signal.SIGUSR2):
+            if self._sent_to_all is not None and signum not in self._arrived:
+                self._sent_to_all(signum)  # what our other processes got by now is no word about one to come
+        early, self._early = self._early, {}
+        for number in early:
+            self._deliver(number)
+
+    def _pass_on(self, signum: int) -> None:
+        self._arrived.discard(signum)
+        name = signal.Signals(signum).name
+        to_all = self._sent_to_all is not None and self._sent_to_all(signum)
+        if not self._running():
+            self._early[signum] = None
+            self._notice(f"{name}: no worker runs; it is kept for those that are started next")
+        elif to_all:
+            self._notice(f"{name}: not passed on, its sender has signalled the workers, too")
+        else:
+            self._deliver(signum)
+
+    def _deliver(self, signum: int) -> None:
+        running = self._running()
+        waiting = {pid for pid in running if not self._given(pid, signum)}
+        if waiting and waiting != self._kept.get(signum):
+            ranks = ", ".join(str(running[pid]) for pid in sorted(waiting, key=lambda pid: running[pid]))
+            who = f"local rank {ranks} does" if len(waiting) == 1 else f"local ranks {ranks} do"
+            text = f"{who} not catch it and would die of it; it is kept until then, at most for this round"
+            self._notice(f"{signal.Signals(signum).name}: {text}")
+        self._keep(signum, waiting)
+        self._pause_s = FIRST_LOOK_S
+        self._set_timer()
+
+    def _given(self, pid: int, signum: int) -> bool:
+        if not vitals.takes(pid, signum):
+            return False
+        self._send(pid, signum)
+        return True
+
+    def _keep(self, signum: int, pids: set[int]) -> None:
+        if pids:
+            self._kept[signum] = pids
+        else:
+            self._kept.pop(signum, None)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._reactor.call_later(self._pause_s, self._look) if self._kept else None
+        self._pause_s = min(2 * self._pause_s, LAST_LOOK_S)
+
+    def _look(self) -> None:
+        running = self._running()
+        for signum, pids in list(self._kept.items()):
+            self._keep(signum, {pid for pid in pids if pid in running and not self._given(pid, signum)})
+        self._set_timer()

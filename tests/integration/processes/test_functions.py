@@ -1,0 +1,465 @@
+"""Functions as workers, by each of the three start methods: real processes."""
+
+import gc
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import function_samples as samples
+from elastic_core.errors import ConfigError, WorkerError
+from elastic_core.processes.functions import START_METHODS, FunctionCall, call
+from elastic_core.processes.functions.result import ResultPipe, open_result_pipe
+from elastic_core.processes.functions.start import FunctionStarter
+from elastic_core.reactor import Reactor
+from group_kit import GroupKit, open_fds, set_subreaper
+from patience import kept, patience
+from proc_kit import is_alive, state_of
+from support import launcher, wait_for
+
+ALL = pytest.mark.parametrize("method", START_METHODS)
+
+
+@pytest.fixture
+def group(tmp_path):
+    """Return a function that makes a group for a call; each must leave no descriptor and no child behind."""
+    gc.collect()  # queues of other tests
+    before, kits = open_fds(), []
+
+    def make(fn, *args, method="spawn", by_rank=None, **more):
+        folder = tmp_path / str(len(kits))
+        folder.mkdir()
+        kits.append(GroupKit(folder, call=FunctionCall(fn, by_rank or args, method), **more))
+        return kits[-1]
+
+    yield make
+    for kit in kits:
+        kit.close()
+    assert set(open_fds()) <= set(before)  # what an earlier test still held may have gone
+
+
+@pytest.fixture
+def start(tmp_path):
+    folder = tmp_path / "agents"
+    folder.mkdir()
+    yield from launcher(folder)
+
+
+def run(kit, count=1, **more):
+    """Run the calls to their end, and return what they returned."""
+    kit.start_calls(count, **more)
+    kit.run_until_exits(count)
+    return kit.group.return_values
+
+
+# --- results
+
+
+@ALL
+def test_results_come_by_rank(group, method):
+    kit = group(samples.add, method=method, by_rank={0: (1,), 1: (2, 40)})
+    assert run(kit, 2) == {0: 2, 1: 42}
+    assert [exit.code for exit in kit.exits] == [0, 0]
+
+
+@ALL
+def test_a_worker_is_as_a_script_would_be(group, method, monkeypatch):
+    monkeypatch.setenv("ELASTIC_TEST_ONLY_OURS", "given")
+    kit = group(samples.describe, "a", 2, method=method)
+    cpu = min(os.sched_getaffinity(0))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    found = run(kit, cpus=frozenset({cpu}))[0]
+    assert found["args"] == ("a", 2)
+    assert found["pid"] == found["sid"] == kit.exits[0].pid
+    assert (found["rank"], found["home"]) == ("0", "given")
+    assert found["argv"] == sys.argv
+    assert found["cpus"] == {cpu}
+    assert found["mask"] == mask
+    assert found["sigint"]
+    assert found["threads"] == 1
+    assert found["children"] == 0
+    assert kit.said(0, "out") == "to stdout\n"
+    assert kit.said(0, "err") == "to stderr\n"
+    assert os.sched_getaffinity(0) != {cpu} or os.cpu_count() == 1
+
+
+@ALL
+def test_a_second_round_is_as_the_first(group, method):
+    kit = group(samples.add, 1, method=method)
+    for _ in range(2):
+        kit.exits.clear()
+        assert run(kit) == {0: 2}
+        kit.stop()
+
+
+def test_a_closure_works_with_fork_and_sees_what_the_caller_had(group):
+    seen = [1]
+    kit = group(lambda: seen, method="fork")
+    seen.append(2)  # after the copy was made
+    assert run(kit) == {0: [1]}
+
+
+@ALL
+def test_a_result_of_200_mb_does_not_block(group, method):
+    kit = group(samples.big, 200_000_000, method=method)
+    kit.start_calls()
+    took_s = kit.run_until_exits(1)
+    assert len(kit.group.return_values[0]) == 200_000_000
+    kept(took_s, 20)
+
+
+@ALL
+def test_a_result_counts_though_the_worker_hangs_in_its_exit_handlers(group, method, tmp_path, monkeypatch):
+    monkeypatch.setattr("elastic_core.processes.group.LINGER_S", 0.1)
+    path = tmp_path / "hanging"
+    kit = group(samples.return_then_hang, str(path), method=method)
+    kit.start_calls()
+    kit.run_until(path.exists)
+    kit.run_until(lambda: kit.notices)
+    assert "(pid " in kit.notices[0]
+    assert "returned 0.1 s ago, as all others, and has not ended: it waits in its exit handlers" in kit.notices[0]
+    assert kit.exits == []
+    assert kit.group.return_values == {}  # it has not ended
+    kit.stop(grace_s=0.2)
+    assert kit.exits[0].code == -signal.SIGTERM
+
+
+@ALL
+def test_a_result_is_whole_while_a_child_of_the_worker_holds_the_pipe(group, method, tmp_path):
+    path = tmp_path / "child"
+    kit = group(samples.return_with_a_child_that_stays, str(path), method=method)
+    assert run(kit) == {0: "done"}
+    kit.run_until(path.exists)
+    child = int(path.read_text())
+    kit.stop(grace_s=1)
+    kit.run_until(lambda: not is_alive(child))
+
+
+@pytest.fixture(params=START_METHODS)
+def queue(request):
+    queue = multiprocessing.get_context(request.param).Queue()
+    yield request.param, queue
+    queue.close()
+    queue._writer.close()  # only a garbage collection would
+
+
+def test_queues_of_multiprocessing_can_be_arguments(queue, group):
+    method, queue = queue
+    run(group(samples.put, queue, "hello", method=method))
+    assert queue.get(timeout=patience(10)) == "hello"
+
+
+# --- failures
+
+
+@ALL
+def test_an_exception_is_recorded_and_printed_as_of_a_script(group, method, tmp_path, monkeypatch):
+    error_file = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(error_file))
+    monkeypatch.setenv("ELASTIC_WORKER_HOOKS", "1")
+    kit = group(samples.fail, "boom", method=method)
+    assert run(kit) == {}
+    assert kit.exits[0].code == 1
+    printed = kit.said(0, "err")
+    assert printed.startswith("Traceback (most recent call last):\n")
+    assert printed.endswith("ValueError: boom\n")
+    assert printed.count("Traceback") == 1
+    assert "elastic_core" not in printed
+    assert '"ValueError: boom"' in error_file.read_text()
+
+
+@ALL
+def test_exit_codes_and_signals_are_told(group, method):
+    kit = group(samples.leave, method=method, by_rank={0: (0,), 1: (7,)})
+    assert run(kit, 2) == {0: None}
+    assert {exit.local_rank: exit.code for exit in kit.exits} == {0: 0, 1: 7}
+    kit = group(samples.die, signal.SIGKILL, method=method)
+    run(kit)
+    assert kit.exits[0].code == -signal.SIGKILL
+
+
+@ALL
+def test_a_result_that_cannot_be_pickled_is_one_line(group, method):
+    kit = group(samples.lock, method=method)
+    assert run(kit) == {}
+    assert kit.exits[0].code == 1
+    last = kit.said(0, "err").splitlines()[-1]
+    assert "function 'lock' returned a lock that can't be pickled: TypeError: cannot pickle" in last
+    assert "Try: return numbers" in last
+
+
+def test_a_result_that_cannot_be_loaded_is_one_line(group):
+    kit = group(samples.refusing)
+    with pytest.raises(WorkerError, match=r"what function 'refusing' returned can't be loaded.*not in this process"):
+        run(kit)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_what_cannot_be_sent_is_one_line(group, method):
+    kit = group(lambda: 1, method=method)
+    with pytest.raises(WorkerError) as caught:
+        kit.start_calls()
+    assert "<lambda>' can't be sent to its workers" in str(caught.value)
+    assert "Try: define it at the top level of a module, or start_method='fork'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    kit = group(samples.add, 1, threading.Lock(), method=method)
+    with pytest.raises(WorkerError, match=r"argument 2 \(lock\) of function 'add' can't be sent to its workers"):
+        kit.start_calls()
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_function_of_a_prompt_is_one_line(method):
+    """What a worker can't find: there is no file that it could import."""
+    program = (
+        "from elastic_core.compat.elastic.multiprocessing import DefaultLogsSpecs, Std, start_processes\n"
+        "def work(): pass\n"
+        "specs = DefaultLogsSpecs()\n"
+        f"workers = start_processes('x', work, {{0: ()}}, {{0: {{}}}}, specs, start_method={method!r})\n"
+        "print(workers.wait().failures[0].exitcode)\n"
+        "import shutil; shutil.rmtree(specs.root_log_dir)\n"
+    )
+    command = [sys.executable, "-"]
+    ran = subprocess.run(command, input=program, capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout == "1\n"
+    (line,) = ran.stderr.splitlines()
+    assert "the worker does not find its function, or what it is called with: Can't get attribute 'work'. Try:" in line
+
+
+def test_what_is_no_call_is_refused():
+    with pytest.raises(ConfigError, match=r"start method 'threads' is none. Try: spawn, fork, forkserver"):
+        FunctionCall(samples.add, (), "threads")
+    with pytest.raises(ConfigError, match="is not a function"):
+        FunctionCall("train.py")
+    assert FunctionCall(partial(samples.add, 1)).name == "add"
+
+
+def test_a_main_module_without_its_guard_is_one_line():
+    call.begin_import("/home/me/train.py")
+    try:
+        with pytest.raises(ConfigError, match=r"imports the main module '/home/me/train.py'.*__main__"):
+            FunctionStarter(FunctionCall(samples.add, (1,)))
+    finally:
+        call.end_import()
+
+
+def test_a_result_for_which_there_is_no_memory_is_one_line():
+    reactor = Reactor()
+    read_fd, write_fd = open_result_pipe()
+    pipe = ResultPipe(reactor, read_fd)
+    os.write(write_fd, (1 << 62).to_bytes(8, "little"))
+    os.close(write_fd)
+    pipe.drain()
+    reactor.close()
+    assert not pipe.complete
+    with pytest.raises(WorkerError, match=r"'work' returned 4611686018427387904 bytes, .* no memory\. Try: write it"):
+        pipe.value("work")
+
+
+# --- the life of workers
+
+
+@ALL
+def test_workers_can_be_stopped_at_once(group, method, tmp_path):
+    by_rank = {rank: (str(tmp_path / f"worker{rank}"),) for rank in range(2)}
+    kit = group(samples.sleep_and_tell, method=method, by_rank=by_rank)
+    kit.start_calls(2)
+    kit.stop(grace_s=10)  # before their first own line: nothing may be lost
+    assert {exit.code for exit in kit.exits} == {-signal.SIGTERM}
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_workers_end_with_a_caller_that_was_killed(method, tmp_path):
+    path = tmp_path / "worker"
+    caller = os.fork()
+    if caller == 0:
+        os.setsid()
+        kit = GroupKit(tmp_path, call=FunctionCall(samples.sleep_and_tell, (str(path),), method))
+        kit.start_calls()
+        kit.run_until(path.exists)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(caller, 0)
+    pid = int(wait_for(lambda: path.exists() and path.read_text()))
+    wait_for(lambda: not is_alive(pid))
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_the_end_of_the_server_is_told(group, method, tmp_path):
+    path = tmp_path / "worker"
+    kit = group(samples.sleep_and_tell, str(path), method=method)
+    kit.start_calls()
+    kit.run_until(path.exists)
+    (server,) = kit.functions.pids()
+    os.kill(server, signal.SIGKILL)
+    kit.stop(grace_s=5)
+    assert kit.exits[0].code == 1  # how it ended went with the server
+    with pytest.raises(WorkerError, match="the process that workers are forked from is gone"):
+        kit.start_calls()
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_workers_without_their_server_are_reaped_by_whoever_takes_orphans_in(group, method, tmp_path):
+    path = tmp_path / "worker"
+    set_subreaper(True)
+    try:
+        kit = group(samples.sleep_and_tell, str(path), method=method)
+        kit.start_calls()
+        kit.run_until(path.exists)
+        (server,) = kit.functions.pids()
+        os.kill(server, signal.SIGKILL)
+        os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)  # its orphans are ours now
+        kit.stop(grace_s=5)
+        assert kit.exits[0].code == -signal.SIGTERM
+    finally:
+        set_subreaper(False)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_worker_that_has_ended_is_reaped_on_order_only(group, method):
+    kit = group(samples.add, 1, method=method)
+    first = kit.functions.start(kit.call_launch(0), None, None)
+    wait_for(lambda: not is_alive(first.child.pid))
+    second = kit.functions.start(kit.call_launch(1), None, None)
+    assert state_of(first.child.pid) == "Z", "its number must stay its own until somebody has asked"
+    assert first.child.poll() == 0
+    wait_for(lambda: second.child.poll() == 0)
+    for started in (first, second):
+        os.close(started.result_fd)
+
+
+def test_a_server_ends_though_this_process_has_many_files(group):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    kit = group(samples.add, 1, method="fork")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    many = []
+    try:
+        while not many or many[-1] < 1024:
+            many.append(os.dup(0))
+        kit.functions.close()
+    finally:
+        for fd in many:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_sweep_spares_the_server(group, method):
+    set_subreaper(True)
+    try:
+        kit = group(samples.add, 1, method=method, subreaper=True)
+        for _ in range(2):
+            kit.exits.clear()
+            assert run(kit) == {0: 2}
+            kit.stop()
+    finally:
+        set_subreaper(False)
+
+
+def test_a_signal_for_the_whole_job_does_not_end_the_server(group):
+    kit = group(samples.add, 1, method="fork")
+    (server,) = kit.functions.pids()
+    os.kill(server, signal.SIGTERM)
+    os.kill(server, signal.SIGINT)
+    assert run(kit) == {0: 2}
+
+
+def test_fork_beside_other_threads_is_one_warning():
+    held = threading.Event()
+    other = threading.Thread(target=held.wait, name="loader")
+    other.start()
+    try:
+        starter = FunctionStarter(FunctionCall(samples.add, (1,), "fork"))
+        starter.close()
+    finally:
+        held.set()
+        other.join()
+    (line,) = starter.warnings
+    assert "'add' is started with fork while 1 other thread(s) run (loader)" in line
+
+
+def test_the_caller_keeps_its_own(group):
+    before = (multiprocessing.get_start_method(allow_none=True), dict(os.environ), Path.cwd(), list(sys.path))
+    children = multiprocessing.active_children()
+    for method in START_METHODS:
+        assert run(group(samples.add, 1, method=method)) == {0: 2}
+    assert (multiprocessing.get_start_method(allow_none=True), dict(os.environ), Path.cwd(), list(sys.path)) == before
+    assert multiprocessing.active_children() == children
+
+
+# --- `--run-path`
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_run_path_runs_a_script_as_if_by_itself(start, tmp_path, method):
+    (tmp_path / "beside.py").write_text("WORD = 'found'\n")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import json, os, sys, beside\n"
+        "print(json.dumps([__name__, sys.argv[1:], beside.WORD, os.environ['RANK'], 'torch' in sys.modules]))\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    raise ValueError('boom')\n"
+    )
+    options = ["--run-path", "--start-method", method, "--nproc-per-node", "2", "--max-restarts", "1", "-r", "1:1"]
+    agent = start(*options, script, "--lr", "${local_rank}")
+    assert agent.wait() == 0
+    said = [json.loads(line) for line in agent.out.splitlines()]
+    assert said[-1] == ["__main__", ["--lr", "0"], "found", "0", False]
+    assert "ValueError: boom (" in agent.err
+    assert "runpy" not in agent.err
+    assert agent.survivors() == []
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_nothing_survives_an_agent_that_is_killed(start, tmp_path, method):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, signal, sys, threading\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = os.fork()\n"
+        "if child: print(os.getpid(), child, os.getppid(), flush=True)\n"
+        "threading.Event().wait(60)\n"
+    )
+    agent = start("--run-path", "--start-method", method, script)
+    wait_for(lambda: agent.out.endswith("\n"))
+    pids = [int(word) for word in agent.out.split()]
+    assert all(is_alive(pid) for pid in pids)
+    agent.signal(signal.SIGKILL)
+    wait_for(lambda: not any(is_alive(pid) for pid in pids))
+
+
+def test_a_run_that_is_told_to_stop_is_not_held_by_a_worker_that_has_returned(start, tmp_path):
+    path = tmp_path / "hanging"
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import atexit, pathlib, threading\n"
+        f"atexit.register(lambda: (pathlib.Path({str(path)!r}).touch(), threading.Event().wait(60)))\n"
+    )
+    agent = start("--run-path", "--start-method", "fork", script)
+    wait_for(path.exists)
+    agent.signal(signal.SIGTERM)
+    assert agent.wait(20) == 128 + signal.SIGTERM
+
+
+# --- torch
+
+
+@pytest.fixture
+def tensor():
+    import torch
+
+    return torch.ones(1000).share_memory_()  # its descriptor was there before
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_tensors_are_shared_on_the_way_in_and_copied_on_the_way_out(tensor, group, method):
+    (returned,) = run(group(samples.doubled, tensor, method=method)).values()
+    assert returned.sum() == 2000
+    assert tensor.sum() == 2000  # in place, in shared memory

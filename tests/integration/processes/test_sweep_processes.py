@@ -1,0 +1,208 @@
+"""Finding, killing and reaping what workers left, with real processes."""
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from elastic_core.processes import procfs, sweep
+from patience import patience
+from support import processes_with, wait_for
+
+FAMILY = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.write(1, b"%d\\n" % os.getpid())
+        time.sleep(60)
+    os._exit(0)
+os.wait()
+os.write(1, b"%d\\n" % os.getpid())
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def incarnation():
+    mark = secrets.token_hex(8)
+    yield mark
+    for pid in processes_with(f"ELASTIC_INCARNATION={mark}"):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def family(incarnation):
+    """A worker and its detached grandchild, both running; returns (process, their pids)."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", FAMILY],
+        env={**os.environ, "ELASTIC_INCARNATION": incarnation},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    yield process, {int(process.stdout.readline()), int(process.stdout.readline())}
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_the_mark_finds_who_detached_itself(family, incarnation):
+    process, pids = family
+    found = sweep.survivors(incarnation, root_pid=None)
+    assert set(found) == pids
+    assert {survivor.group for survivor in found} == {os.getpgid(pid) for pid in pids}
+    assert set(sweep.survivors(incarnation, root_pid=None, exclude=[process.pid])) == pids - {process.pid}
+    assert sweep.survivors(incarnation[:-1], root_pid=None) == ()
+
+
+def test_the_walk_finds_descendants_but_not_those_of_the_excluded(family):
+    process, _ = family
+    assert process.pid in sweep.survivors("", root_pid=os.getpid())
+    assert process.pid not in sweep.survivors("", root_pid=os.getpid(), exclude=[process.pid])
+    assert sweep.survivors("", root_pid=process.pid) == ()
+
+
+def test_the_walk_needs_no_children_files(family, monkeypatch):
+    process, _ = family
+    monkeypatch.setattr(procfs, "has_children_files", lambda: False)
+    assert process.pid in sweep.survivors("", root_pid=os.getpid())
+
+
+def test_a_worker_without_environment_is_found_by_its_group(incarnation):
+    code = "import os, time; print(flush=True); os.fork(); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", code], env={}, stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        process.stdout.readline()
+        assert sweep.survivors(incarnation, root_pid=None) == ()
+        found = wait_for(
+            lambda: len(f := sweep.survivors(incarnation, root_pid=None, workers=[process.pid])) == 2 and f
+        )
+        assert process.pid in found
+        assert sweep.kill_pids(found, signal.SIGKILL) == 2
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+HEADLESS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_that_lives_on_without_its_main_thread_is_found(incarnation):
+    env = {**os.environ, "ELASTIC_INCARNATION": incarnation}
+    process = subprocess.Popen([sys.executable, "-c", HEADLESS], env=env)
+    try:
+        wait_for(lambda: procfs.read_stat(process.pid).state == "Z")
+        assert sweep.is_alive(process.pid)
+        assert sweep.survivors(incarnation, root_pid=None) == (process.pid,)
+        assert process.pid in sweep.survivors("", root_pid=os.getpid())
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_killed_and_ended_processes_are_no_survivors(family, incarnation):
+    process, pids = family
+    found = sweep.survivors(incarnation, root_pid=None)
+    assert sweep.kill_pids(found, signal.SIGKILL) == len(pids)
+    wait_for(lambda: not any(map(sweep.is_alive, pids)), within_s=5)
+    assert procfs.read_stat(process.pid).state == "Z"
+    assert sweep.survivors(incarnation, root_pid=None) == ()
+    assert pids.isdisjoint(sweep.survivors("", root_pid=os.getpid()))
+    assert sweep.kill_pids(found, signal.SIGKILL) == 0
+
+
+def test_a_later_process_with_a_survivors_number_is_left_alone(family, incarnation):
+    process, _ = family
+    found = sweep.survivors(incarnation, root_pid=None)
+    for survivor in found:
+        survivor.start_ticks -= 1  # what we found was an earlier one
+    assert sweep.kill_pids(found, signal.SIGKILL) == 0
+    assert sweep.is_alive(process.pid)
+
+
+def test_a_signal_that_we_may_not_send_is_passed_over(family, incarnation, monkeypatch):
+    def refused(pidfd, signum):
+        raise PermissionError
+
+    monkeypatch.setattr(signal, "pidfd_send_signal", refused)
+    assert sweep.kill_pids(sweep.survivors(incarnation, root_pid=None), signal.SIGKILL) == 0
+
+
+AGENT = """
+import os, signal, subprocess, sys, time
+from elastic_core.processes.sweep import become_subreaper, stop_being_subreaper
+from elastic_core.processes import sweep
+
+own = os.getpid()
+known = subprocess.Popen(["/bin/sh", "-c", "exit 7"])
+assert become_subreaper()
+# The worker ends at once, and leaves two: one detached as far as can be, one that ends soon.
+subprocess.run(["/bin/sh", "-c", "env -i setsid sleep 60 & (sleep 0.2; exit 3) &"], check=True)
+end_s = time.monotonic() + 10
+reaped = []
+while len(reaped) < 1 and time.monotonic() < end_s:
+    reaped += sweep.reap_adopted([known.pid])
+orphan, = sweep.survivors("", root_pid=own)
+assert reaped and orphan not in reaped
+assert known.wait() == 7, "its exit was stolen"
+assert sweep.reap_adopted([]) == []
+assert sweep.kill_pids([orphan], signal.SIGKILL) == 1
+while sweep.reap_adopted([]) != [orphan]:
+    assert time.monotonic() < end_s
+assert sweep.survivors("", root_pid=own) == ()
+assert stop_being_subreaper()
+subprocess.run(["/bin/sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $! > orphan.pid"], check=True)
+assert sweep.survivors("", root_pid=own) == ()
+print("done")
+"""
+
+
+def test_a_subreaper_inherits_finds_and_reaps_orphans(tmp_path):
+    result = subprocess.run(
+        [sys.executable, "-c", AGENT], cwd=tmp_path, capture_output=True, text=True, timeout=patience(30), check=False
+    )
+    assert result.stdout == "done\n", result.stderr
+    os.kill(int((tmp_path / "orphan.pid").read_text()), signal.SIGKILL)
+
+
+HOOKS = """
+import os, subprocess, sys, threading
+from elastic_core.processes.sweep import become_subreaper
+from elastic_core.processes import procfs, sweep
+
+assert become_subreaper()
+ours, go_on = [], threading.Event()
+
+def hook():  # waits for what it has started when it has the time
+    ours.append(subprocess.Popen(["/bin/sh", "-c", "exit 7"]))
+    orphan = "(while kill -0 $$; do sleep 0.02; done; exit 3) >/dev/null 2>&1 & echo $!"  # ends after its parent
+    left = subprocess.run(["/bin/sh", "-c", orphan], stdout=subprocess.PIPE, check=True).stdout
+    ours.append(int(left))
+    go_on.wait()
+    print(ours[0].wait(), flush=True)
+
+thread = threading.Thread(target=hook)
+thread.start()
+reaped = []
+while len(ours) < 2 or ours[1] not in reaped or procfs.read_stat(ours[0].pid).state != "Z":
+    reaped += sweep.reap_adopted([])
+assert sweep.reap_adopted([], own_session=False) == []
+go_on.set()
+thread.join()
+"""
+
+
+def test_a_child_that_a_hook_waits_for_is_left_to_it(tmp_path):
+    result = subprocess.run(
+        [sys.executable, "-c", HOOKS], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert result.stdout == "7\n", result.stderr

@@ -1,0 +1,123 @@
+"""Heartbeats and sections, as the agent reads them."""
+
+import os
+
+import pytest
+
+from elastic_core.agent.watch.beat_file import BeatFile
+from elastic_core.processes import beat_layout as layout
+from elastic_core.worker import beats
+
+
+@pytest.fixture
+def file(monkeypatch):
+    own = (beats._page, beats._words)
+    made = BeatFile()
+    monkeypatch.setenv(layout.FILE_VARIABLE, made.path)
+    beats.attach()
+    yield made
+    beats._page, beats._words = own
+    made.close()
+
+
+def test_beat_is_read_with_its_step_and_its_owner(file):
+    assert file.read().beat_s is None
+    beats.heartbeat(step=7)
+    first = file.read()
+    assert (first.owner, first.step) == (os.getpid(), 7)
+    beats.heartbeat()
+    second = file.read()
+    assert second.step == 7
+    assert second.beat_s > first.beat_s
+
+
+@pytest.mark.parametrize("step", [0.5, "7", 1 << 70, object()])
+def test_step_that_is_none_leaves_the_last_one_and_does_not_raise(file, step):
+    beats.heartbeat(step=3)
+    beats.heartbeat(step=step)
+    assert file.read().step == 3
+
+
+def test_sections_are_open_one_in_another_and_their_end_is_a_sign_of_life(file):
+    beats.heartbeat()
+    before = file.read().beat_s
+    with beats.section("outer", limit_s=60), beats.section("inner", limit_s=5):
+        assert [(each.name, each.limit_s) for each in file.read().sections] == [("outer", 60.0), ("inner", 5.0)]
+    assert file.read().sections == ()
+    assert file.read().beat_s > before
+
+
+def test_section_is_not_the_first_beat(file):
+    with beats.section("compile", limit_s=60):
+        pass
+    assert file.read().beat_s is None
+
+
+def test_section_can_be_entered_again_and_within_itself(file):
+    again = beats.section("x", limit_s=1)
+    with again, again:
+        assert len(file.read().sections) == 2
+    with again:
+        assert [each.serial for each in file.read().sections] == [max(s.serial for s in file.read().sections)]
+    assert file.read().sections == ()
+
+
+def test_more_sections_than_there_is_room_for_do_no_harm(file):
+    many = [beats.section(f"s{n}", limit_s=1) for n in range(layout.SECTION_COUNT + 3)]
+    for each in many:
+        each.__enter__()
+    assert len(file.read().sections) == layout.SECTION_COUNT
+    for each in reversed(many):
+        each.__exit__(None, None, None)
+    assert file.read().sections == ()
+
+
+def test_long_name_is_cut(file):
+    with beats.section("é" * 100, limit_s=1):
+        assert file.read().sections[0].name.startswith("é" * 40)
+
+
+@pytest.mark.parametrize("limit_s", [0, -1, float("inf"), float("nan")])
+def test_limit_of_a_section_is_a_positive_number_of_seconds(limit_s):
+    with pytest.raises(ValueError, match=r"section 'x': limit_s="):
+        beats.section("x", limit_s=limit_s)
+
+
+def test_process_that_is_not_the_worker_does_not_beat_for_it(file, monkeypatch):
+    beats._use(memoryview(bytearray(layout.PAGE_BYTES)))
+    monkeypatch.setattr(os, "getpid", lambda: os.getppid())
+    beats.attach()
+    assert not beats.attached()
+
+
+def test_process_that_is_gone_leaves_its_place_and_what_it_had_open(file, monkeypatch):
+    with beats.section("x", limit_s=1):
+        file._words[layout.OWNER] = (1 << 22) + 1  # more than pids go to
+        beats.attach()
+        assert file.read().owner == os.getpid()
+        assert file.read().sections == ()
+
+
+def test_forked_child_is_silent(file):
+    beats._in_forked_child()
+    beats.heartbeat(step=9)
+    assert file.read().step is None
+
+
+@pytest.mark.parametrize("path", ["", "/nonexistent/fd/3", "/dev/null"])
+def test_without_the_agent_nothing_happens(monkeypatch, path):
+    monkeypatch.setenv(layout.FILE_VARIABLE, path)
+    beats.attach()
+    assert not beats.attached()
+    beats.heartbeat(step=1)
+    with beats.section("x", limit_s=1):
+        beats.heartbeat()
+
+
+def test_memory_can_not_be_cut_short_under_the_agent(file):
+    with pytest.raises(PermissionError):
+        os.truncate(file.path, 0)
+
+
+def test_stacks_are_only_asked_of_who_offered_them(file):
+    assert not file.ask_for_stacks(os.getpid())
