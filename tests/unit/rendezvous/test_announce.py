@@ -5,7 +5,16 @@ from msgspec.structs import replace
 
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.announce import record_of
-from elastic_core.rendezvous.member.documents import ControlDocument, Ending, RosterEntry, RoundDocument, StopOrder
+from elastic_core.rendezvous.member.documents import (
+    ControlDocument,
+    Ending,
+    MemberRecord,
+    RosterEntry,
+    RoundDocument,
+    StopOrder,
+    Verdict,
+    decode,
+)
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.observe import observe
 from elastic_core.rendezvous.member.state import NEVER_S, Me, Progress, State, Want, question_about
@@ -116,6 +125,27 @@ def test_who_was_told_to_stop_leaves_when_the_others_know_that_it_has_left():
 )
 def test_nobody_else_waits_to_leave(state):
     assert operations(state, 100.0) == [m.Withdraw]
+
+
+def test_the_host_of_the_store_gives_the_runs_verdict_before_it_says_that_it_leaves():
+    """Else the others form a round that can't be kept, between the one word and the other."""
+    verdict = Verdict(outcome="failed", exit_code=4, reason="the store goes with n1", by="n1")
+    state, events, now_s = (
+        replace(DRAINED, leaving=False),
+        (m.DecisionPosted(post=verdict), m.AnnounceDeparture()),
+        100.0,
+    )
+    while True:
+        done = step(state, events, now_s=now_s)
+        match done.operation:
+            case m.Update(record=record):
+                assert decode(record, MemberRecord).state != "leaving"
+                events = (m.Updated(record=record, kept=True),)
+            case m.Swap(key=key, document=document):
+                assert (key, document.verdict.reason) == (CONTROL_KEY, verdict.reason)
+                break
+        state = done.state
+    assert done.state.leaving
 
 
 def test_who_ordered_a_stop_that_was_published_late_tells_how_long_before_that_it_failed():

@@ -61,7 +61,8 @@ def record_of(state: State) -> MemberRecord:
     what: str = "ready"
     if state.want in (Want.RUN, Want.STOP):
         what = state.progress.value if state.want is Want.RUN else _stopping(state)
-        if state.leaving and what != "done":
+        # Where the store goes with this node, the verdict comes first: the others would begin a round without it.
+        if state.leaving and what != "done" and not isinstance(state.post, Verdict):
             what = "leaving"
     return MemberRecord(
         epoch=state.epoch,
