@@ -1,135 +1,133 @@
 """Everything that a plugin author imports. Versioned by `API_VERSION`; re-exports only.
 
-Names that only commands of `elastic` need, and the one that needs pluggy, are fetched when they are first used: a run
-does without them.
+Each name is fetched from its room when it is first used: a plugin pays for no more than it imports.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Final
 
-from elastic_core.accelerators.nvml import NvidiaGpus, nvidia_gpus
-from elastic_core.accelerators.visible import visible_entries
-from elastic_core.clock import SYSTEM_CLOCK, Clock, SystemClock, WaitBudget
-from elastic_core.encoding import clean, decode_json, encode_json
-from elastic_core.errors import (
-    BackendError,
-    BackendRefusedError,
-    BackendUnavailableError,
-    ConfigError,
-    ElasticError,
-    OutcomeUnknownError,
-    PluginError,
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousError,
-    RendezvousGracefulExitError,
-    RendezvousStateError,
-    RendezvousTimeoutError,
-    WaitCancelledError,
-    WaitExpiredError,
-    WorkerError,
-)
-from elastic_core.failure.handler import FailureHandler
-from elastic_core.failure.intensity import Intensity
-from elastic_core.hooks.handle import RunHandle, RunTimer
-from elastic_core.hooks.handler import AgentHook
-from elastic_core.moments import (
-    AgentStarted,
-    AgentStopped,
-    DecisionTaken,
-    Draining,
-    FailureSeen,
-    Joining,
-    MembershipChanged,
-    Moment,
-    RoundJoined,
-    WorkerEnded,
-    WorkersStarted,
-    WorkersStarting,
-    WorkersStopping,
-)
-from elastic_core.plugins.torch_side import torch_handler
-from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler
-from elastic_core.rendezvous.net.address import route_source
-from elastic_core.rendezvous.net.endpoint import Address, Endpoint, dial, is_ip, parse_endpoint, resolve
-from elastic_core.rendezvous.net.hosted_server import HostedProcess, KeptFolder, hosted_environment
-from elastic_core.rendezvous.net.interrupt import Interrupt
-from elastic_core.rendezvous.net.tls import Login, Tls, start_tls, tls_context, tls_failure, waker
-from elastic_core.rendezvous.store import (
-    CONTROL_KEY,
-    ROUND_KEY,
-    CoordinationStore,
-    Document,
-    Member,
-    Members,
-    Renewal,
-    Revisions,
-    Seat,
-    Survey,
-    Swapped,
-    Topic,
-    Watched,
-    compare,
-    own_content,
-)
-from elastic_core.reports import FailureReport, RunningWorker, WorkerFault, WorkerStack
-from elastic_core.types import (
-    API_VERSION,
-    AddEnvironment,
-    Capability,
-    Decided,
-    Decision,
-    ErrorRecord,
-    FailedWorker,
-    Failure,
-    FailureClass,
-    HookSettings,
-    Ignore,
-    LaunchChange,
-    Launches,
-    MemberLost,
-    NodeReport,
-    NodeSteps,
-    NodesWaiting,
-    OptionSpec,
-    Origin,
-    PolicySettings,
-    Power,
-    RankStep,
-    Record,
-    Refuse,
-    RendezvousClosed,
-    RendezvousInfo,
-    RendezvousSettings,
-    Restart,
-    Resumed,
-    RosterMember,
-    Round,
-    RoundChange,
-    RoundEnded,
-    RunCounts,
-    RunOption,
-    RunSteps,
-    Stop,
-    StopOrdered,
-    Suspended,
-    Undecided,
-    WorkerExit,
-)
-
 if TYPE_CHECKING:
+    from elastic_core.accelerators.nvml import NvidiaGpus, nvidia_gpus
+    from elastic_core.accelerators.visible import visible_entries
     from elastic_core.cli.output import echo, echo_json
     from elastic_core.cli.run_choices import chosen_policy, run_option
+    from elastic_core.clock import SYSTEM_CLOCK, Clock, SystemClock, WaitBudget
+    from elastic_core.encoding import clean, decode_json, encode_json
+    from elastic_core.errors import (
+        BackendError,
+        BackendRefusedError,
+        BackendUnavailableError,
+        ConfigError,
+        ElasticError,
+        OutcomeUnknownError,
+        PluginError,
+        RendezvousClosedError,
+        RendezvousConnectionError,
+        RendezvousError,
+        RendezvousGracefulExitError,
+        RendezvousStateError,
+        RendezvousTimeoutError,
+        WaitCancelledError,
+        WaitExpiredError,
+        WorkerError,
+    )
+    from elastic_core.failure.handler import FailureHandler
     from elastic_core.failure.incident import Incident, IncidentDecision, describe_decision, to_failure
+    from elastic_core.failure.intensity import Intensity
     from elastic_core.failure.report import render as render_incident
     from elastic_core.failure.runner import checked as checked_decision
+    from elastic_core.hooks.handle import RunHandle, RunTimer
+    from elastic_core.hooks.handler import AgentHook
     from elastic_core.launcher.store_access import StoreChoice, StoreReader, StoreReading, chosen_store
+    from elastic_core.moments import (
+        AgentStarted,
+        AgentStopped,
+        DecisionTaken,
+        Draining,
+        FailureSeen,
+        Joining,
+        MembershipChanged,
+        Moment,
+        RoundJoined,
+        WorkerEnded,
+        WorkersStarted,
+        WorkersStarting,
+        WorkersStopping,
+    )
     from elastic_core.plugins.hookspecs import hookimpl
+    from elastic_core.plugins.torch_side import torch_handler
+    from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler
+    from elastic_core.rendezvous.net.address import route_source
+    from elastic_core.rendezvous.net.endpoint import Address, Endpoint, dial, is_ip, parse_endpoint, resolve
+    from elastic_core.rendezvous.net.hosted_server import HostedProcess, KeptFolder, hosted_environment
+    from elastic_core.rendezvous.net.interrupt import Interrupt
+    from elastic_core.rendezvous.net.tls import Login, Tls, start_tls, tls_context, tls_failure, waker
+    from elastic_core.rendezvous.store import (
+        CONTROL_KEY,
+        ROUND_KEY,
+        CoordinationStore,
+        Document,
+        Member,
+        Members,
+        Renewal,
+        Revisions,
+        Seat,
+        Survey,
+        Swapped,
+        Topic,
+        Watched,
+        compare,
+        own_content,
+    )
+    from elastic_core.reports import FailureReport, RunningWorker, WorkerFault, WorkerStack
     from elastic_core.rundir.found_incidents import FoundIncident, find_incidents
     from elastic_core.rundir.index import FoundRun, find_runs, runs_named
     from elastic_core.rundir.index import look_at as run_at
     from elastic_core.rundir.index import places as run_places
     from elastic_core.rundir.status_file import AgentStatus, WorkerStatus
+    from elastic_core.types import (
+        API_VERSION,
+        AddEnvironment,
+        Capability,
+        Decided,
+        Decision,
+        ErrorRecord,
+        FailedWorker,
+        Failure,
+        FailureClass,
+        HookSettings,
+        Ignore,
+        LaunchChange,
+        Launches,
+        MemberLost,
+        NodeReport,
+        NodeSteps,
+        NodesWaiting,
+        OptionSpec,
+        Origin,
+        PolicySettings,
+        Power,
+        RankStep,
+        Record,
+        Refuse,
+        RendezvousClosed,
+        RendezvousInfo,
+        RendezvousSettings,
+        Restart,
+        Resumed,
+        RosterMember,
+        Round,
+        RoundChange,
+        RoundEnded,
+        RunCounts,
+        RunOption,
+        RunSteps,
+        Stop,
+        StopOrdered,
+        Suspended,
+        Undecided,
+        WorkerExit,
+    )
 
 __all__ = [
     "API_VERSION",
@@ -282,37 +280,63 @@ __all__ = [
     "waker",
 ]
 
-_LATE: Final = {
-    "hookimpl": "elastic_core.plugins.hookspecs:hookimpl",
-    "AgentStatus": "elastic_core.rundir.status_file:AgentStatus",
-    "FoundIncident": "elastic_core.rundir.found_incidents:FoundIncident",
-    "FoundRun": "elastic_core.rundir.index:FoundRun",
-    "Incident": "elastic_core.failure.incident:Incident",
-    "IncidentDecision": "elastic_core.failure.incident:IncidentDecision",
-    "StoreChoice": "elastic_core.launcher.store_access:StoreChoice",
-    "StoreReader": "elastic_core.launcher.store_access:StoreReader",
-    "StoreReading": "elastic_core.launcher.store_access:StoreReading",
-    "checked_decision": "elastic_core.failure.runner:checked",
-    "WorkerStatus": "elastic_core.rundir.status_file:WorkerStatus",
-    "chosen_policy": "elastic_core.cli.run_choices:chosen_policy",
-    "chosen_store": "elastic_core.launcher.store_access:chosen_store",
-    "describe_decision": "elastic_core.failure.incident:describe_decision",
-    "echo": "elastic_core.cli.output:echo",
-    "echo_json": "elastic_core.cli.output:echo_json",
-    "find_incidents": "elastic_core.rundir.found_incidents:find_incidents",
-    "find_runs": "elastic_core.rundir.index:find_runs",
-    "render_incident": "elastic_core.failure.report:render",
-    "run_at": "elastic_core.rundir.index:look_at",
-    "run_option": "elastic_core.cli.run_choices:run_option",
-    "run_places": "elastic_core.rundir.index:places",
-    "runs_named": "elastic_core.rundir.index:runs_named",
-    "to_failure": "elastic_core.failure.incident:to_failure",
+_ROOMS: Final = {
+    "elastic_core.accelerators.nvml": "nvidia_gpus NvidiaGpus",
+    "elastic_core.accelerators.visible": "visible_entries",
+    "elastic_core.cli.output": "echo echo_json",
+    "elastic_core.cli.run_choices": "chosen_policy run_option",
+    "elastic_core.clock": "Clock SYSTEM_CLOCK SystemClock WaitBudget",
+    "elastic_core.encoding": "clean decode_json encode_json",
+    "elastic_core.errors": (
+        "BackendError BackendRefusedError BackendUnavailableError ConfigError ElasticError OutcomeUnknownError "
+        "PluginError RendezvousClosedError RendezvousConnectionError RendezvousError RendezvousGracefulExitError "
+        "RendezvousStateError RendezvousTimeoutError WaitCancelledError WaitExpiredError WorkerError"
+    ),
+    "elastic_core.failure.handler": "FailureHandler",
+    "elastic_core.failure.incident": "describe_decision Incident IncidentDecision to_failure",
+    "elastic_core.failure.intensity": "Intensity",
+    "elastic_core.failure.report": "render=render_incident",
+    "elastic_core.failure.runner": "checked=checked_decision",
+    "elastic_core.hooks.handle": "RunHandle RunTimer",
+    "elastic_core.hooks.handler": "AgentHook",
+    "elastic_core.launcher.store_access": "chosen_store StoreChoice StoreReader StoreReading",
+    "elastic_core.moments": (
+        "AgentStarted AgentStopped DecisionTaken Draining FailureSeen Joining MembershipChanged Moment RoundJoined "
+        "WorkerEnded WorkersStarted WorkersStarting WorkersStopping"
+    ),
+    "elastic_core.plugins.hookspecs": "hookimpl",
+    "elastic_core.plugins.torch_side": "torch_handler",
+    "elastic_core.rendezvous.handler": "AgentServices RendezvousHandler",
+    "elastic_core.rendezvous.net.address": "route_source",
+    "elastic_core.rendezvous.net.endpoint": "Address dial Endpoint is_ip parse_endpoint resolve",
+    "elastic_core.rendezvous.net.hosted_server": "hosted_environment HostedProcess KeptFolder",
+    "elastic_core.rendezvous.net.interrupt": "Interrupt",
+    "elastic_core.rendezvous.net.tls": "Login start_tls Tls tls_context tls_failure waker",
+    "elastic_core.rendezvous.store": (
+        "compare CONTROL_KEY CoordinationStore Document Member Members own_content Renewal Revisions ROUND_KEY "
+        "Seat Survey Swapped Topic Watched"
+    ),
+    "elastic_core.reports": "FailureReport RunningWorker WorkerFault WorkerStack",
+    "elastic_core.rundir.found_incidents": "find_incidents FoundIncident",
+    "elastic_core.rundir.index": "find_runs FoundRun look_at=run_at places=run_places runs_named",
+    "elastic_core.rundir.status_file": "AgentStatus WorkerStatus",
+    "elastic_core.types": (
+        "AddEnvironment API_VERSION Capability Decided Decision ErrorRecord FailedWorker Failure FailureClass "
+        "HookSettings Ignore LaunchChange Launches MemberLost NodeReport NodeSteps NodesWaiting OptionSpec Origin "
+        "PolicySettings Power RankStep Record Refuse RendezvousClosed RendezvousInfo RendezvousSettings Restart "
+        "Resumed RosterMember Round RoundChange RoundEnded RunCounts RunOption RunSteps Stop StopOrdered Suspended "
+        "Undecided WorkerExit"
+    ),
 }
-"""Where the names are that are fetched when they are first used."""
+"""Where the names are; `look_at=run_at` has another name there than here."""
+_PLACES: Final = {
+    word.rpartition("=")[2]: (room, word.partition("=")[0]) for room, words in _ROOMS.items() for word in words.split()
+}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _LATE:
+    if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = _LATE[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    room, original = _PLACES[name]
+    found = globals()[name] = getattr(importlib.import_module(room), original)
+    return found
