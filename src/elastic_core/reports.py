@@ -45,3 +45,15 @@ class WorkerStack(Record, frozen=True, kw_only=True):
 
     text: str = ""
     source: str = ""
+    frames: tuple[tuple[str, int, str, str], ...] = ()
+    """The main thread's, outermost first: file, line, function, and the source's line, which is empty here."""
+    user_frame: int = -1
+    """Which of them is the innermost line of the user's own code; -1: none is, all are of libraries."""
+
+    @property
+    def place(self) -> str:
+        """Where the worker is in the user's own code, `train.py:12`; empty where there are no frames."""
+        if not self.frames:
+            return ""
+        file, line, *_ = self.frames[self.user_frame]
+        return f"{file.rpartition('/')[2]}:{line}"

@@ -1,6 +1,6 @@
 """The run's handle: what a hook with the power `run` may ask and know, from any thread."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from elastic_core.reports import FailureReport, FieldValue, RunningWorker, WorkerStack
@@ -54,8 +54,11 @@ class RunHandle(Protocol):
         """Make a call after so many seconds, on the thread of the hooks, within their deadline."""
         ...
 
-    def stacks(self, on_taken: StacksTaken) -> None:
-        """Have the Python stacks of this node's workers taken; the answer, by local rank, comes as calls later do."""
+    def stacks(self, on_taken: StacksTaken, *, ranks: Collection[int] | None = None) -> None:
+        """Have the Python stacks of this node's workers taken; the answer, by local rank, comes as calls later do.
+
+        `ranks`: of these local ranks alone.
+        """
         ...
 
 
@@ -82,7 +85,7 @@ class RunActions(Protocol):
         """Keep a hook's fields."""
         ...
 
-    def stacks(self, on_taken: StacksTaken) -> None:
+    def stacks(self, on_taken: StacksTaken, ranks: Collection[int] | None = None) -> None:
         """Take stacks, and hand them over."""
         ...
 
@@ -146,9 +149,9 @@ class HookHandle:
     def _start(self, later: "_Later", delay_s: float) -> None:
         self._call_later(max(0.0, delay_s), lambda: None if later.cancelled else self._call(later.make))
 
-    def stacks(self, on_taken: StacksTaken) -> None:
+    def stacks(self, on_taken: StacksTaken, *, ranks: Collection[int] | None = None) -> None:
         """Have stacks taken."""
-        self._post(lambda: self._actions.stacks(lambda found: self._call(lambda: on_taken(found))))
+        self._post(lambda: self._actions.stacks(lambda found: self._call(lambda: on_taken(found)), ranks))
 
 
 class _Later:

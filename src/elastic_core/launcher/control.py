@@ -18,8 +18,7 @@ from elastic_core.reactor import Reactor
 if TYPE_CHECKING:
     from elastic_core.agent.loop import Agent
     from elastic_core.agent.parts import Workers
-    from elastic_core.agent.watch.beat_file import BeatFile
-    from elastic_core.agent.watch.stack_collector import StackFile, StackRequest
+    from elastic_core.agent.watch.worker_stacks import WorkerStacks
     from elastic_core.control_plane.agent_server import AgentServer
     from elastic_core.control_plane.http import Offer
     from elastic_core.rendezvous.loop import Rendezvous
@@ -42,10 +41,10 @@ class AgentControl:
         run_dir: Path,
         status: StatusKeeper,
         disk: Disk,
-        beat_file: "Callable[[int], BeatFile | None]",
+        stacks: "WorkerStacks",
         notice: Callable[[str], None],
     ) -> None:
-        """Listen to nobody yet; `beat_file` has what a worker beats into, by local rank."""
+        """Listen to nobody yet."""
         self.settings = settings
         self.reactor = reactor
         self.status = status
@@ -60,11 +59,9 @@ class AgentControl:
         """Gives the metrics as text, and its MIME type; None: nobody collects any."""
         self.open_store: Callable[[], str] = lambda: "this agent has no store to offer"
         """Opens the workers' store beside this agent, and returns why not."""
-        self.requests: set[StackRequest] = set()
+        self.stacks = stacks
         self._disk = disk
         self._notice = notice
-        self._beat_file = beat_file
-        self._fault_files: dict[int, str] = {}
         self._server: AgentServer | None = None
         self._wanted = False
         self._paths = self._new_paths(run_dir)
@@ -127,7 +124,6 @@ class AgentControl:
 
     def with_sockets(self, paths: Mapping[int, WorkerPaths]) -> dict[int, WorkerPaths]:
         """Return the files of a round's workers with the sockets that they may serve on."""
-        self._fault_files = {rank: files.fault_file for rank, files in paths.items()}
         own = self._paths
         if own is None:
             return dict(paths)
@@ -138,29 +134,8 @@ class AgentControl:
         self.launches = tuple(launches)
         self.planned_s = self.reactor.now_s()
 
-    def stack_sources(self) -> "dict[int, tuple[int, int, StackFile | None]]":
-        """Return for each live worker its pid, that of the process to look at, and where it writes its stacks."""
-        from elastic_core.agent.watch.fault_file import FaultFile
-
-        pids = self.workers.pids
-        sources: dict[int, tuple[int, int, StackFile | None]] = {}
-        for rank in sorted(self.workers.alive):
-            beat_file, fault_file = self._beat_file(rank), self._fault_files.get(rank, "")
-            if beat_file is not None:
-                sources[rank] = (pids[rank], beat_file.read().owner or pids[rank], beat_file)
-            else:
-                sources[rank] = (pids[rank], pids[rank], FaultFile(fault_file) if fault_file else None)
-        return sources
-
-    def helpers(self) -> frozenset[int]:
-        """Return the pids of this process's children that are no workers."""
-        return frozenset().union(*(request.helpers() for request in self.requests))
-
     def end(self) -> Callable[[], None]:
         """Answer nobody any more; return what removes the sockets, on whatever thread."""
-        for request in self.requests:
-            request.cancel()
-        self.requests.clear()
         paths, self._paths = self._paths, None
         server, self._server = self._server, None
         if server is not None:

@@ -2,17 +2,17 @@
 
 import math
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from elastic_core.agent.watch.beat_file import MAX_STACKS_BYTES
-from elastic_core.agent.watch.stack_collector import StackRequest, Stacks
 from elastic_core.control_plane.agent_server import LoopCall
 from elastic_core.control_plane.client import AnswerTooLongError, call
 from elastic_core.control_plane.handlers import JSON, TEXT, Handler, Request, Response
 from elastic_core.encoding import encode_json
 from elastic_core.messages import RestartRequested, StopRequested
+from elastic_core.reports import WorkerStack
 from elastic_core.types import Record
 
 if TYPE_CHECKING:
@@ -173,27 +173,15 @@ class AgentHandlers:
             which = f"no worker with global rank {only!r} runs on this node" if only else "no worker of this node runs"
             raise RefusedError(HTTPStatus.CONFLICT, which)
         found = self._stacks_of(frozenset(ranks))
-        parts = [self._stack_text(worker, found.get(local, Stacks())) for local, worker in sorted(ranks.items())]
+        parts = [self._stack_text(worker, found.get(local, WorkerStack())) for local, worker in sorted(ranks.items())]
         response.set_content("\n".join(parts), TEXT)
 
-    def _stacks_of(self, ranks: frozenset[int]) -> dict[int, Stacks]:
+    def _stacks_of(self, ranks: frozenset[int]) -> Mapping[int, WorkerStack]:
         control = self._control
-        answer: LoopCall[dict[int, Stacks]] = LoopCall(control.reactor.post)
+        answer: LoopCall[Mapping[int, WorkerStack]] = LoopCall(control.reactor.post)
+        return answer.ask(lambda give: control.stacks.take(give, ranks=ranks), within_s=STACKS_S)
 
-        def begin(give: Callable[[dict[int, Stacks]], None]) -> None:
-            sources = {rank: source for rank, source in control.stack_sources().items() if rank in ranks}
-            request: StackRequest
-
-            def done(found: dict[int, Stacks]) -> None:
-                control.requests.discard(request)
-                give(found)
-
-            request = StackRequest(control.reactor, sources, on_done=done)
-            control.requests.add(request)
-
-        return answer.ask(begin, within_s=STACKS_S)
-
-    def _stack_text(self, worker: WorkerState, stacks: Stacks) -> str:
+    def _stack_text(self, worker: WorkerState, stacks: WorkerStack) -> str:
         head = f"rank {worker.global_rank} (local rank {worker.local_rank}, pid {worker.pid})"
         text, source = stacks.text, stacks.source
         if not text:

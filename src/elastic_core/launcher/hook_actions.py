@@ -1,7 +1,7 @@
 """What the agent does for hooks that have the run's handle."""
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from elastic_core.failure.reporter import Reporter
@@ -12,7 +12,7 @@ from elastic_core.reports import FailureReport, FieldValue, WorkerStack
 from elastic_core.types import Round
 
 if TYPE_CHECKING:
-    from elastic_core.agent.watch.stack_collector import Stacks
+    from elastic_core.agent.watch.worker_stacks import WorkerStacks
 
 
 class HookActions:
@@ -22,6 +22,7 @@ class HookActions:
         reporter: The voice of the run.
         status: Says in `status.json` what hooks publish.
         control: Knows agent and workers, and what asks them.
+        stacks: Takes those of workers.
         round_: Returns the round whose workers run.
     """
 
@@ -31,11 +32,13 @@ class HookActions:
         reporter: Reporter,
         status: StatusKeeper,
         control: Callable[[], AgentControl],
+        stacks: "WorkerStacks",
         round_: Callable[[], Round | None],
     ) -> None:
         self._reporter = reporter
         self._status = status
         self._control = control
+        self._stacks = stacks
         self._round = round_
 
     def report(self, report: FailureReport) -> None:
@@ -68,15 +71,8 @@ class HookActions:
         self._reporter.hook_fields[hook] = dict(fields)
         self._status.publish(self._reporter.hook_fields)
 
-    def stacks(self, on_taken: Callable[[Mapping[int, WorkerStack]], None]) -> None:
+    def stacks(
+        self, on_taken: Callable[[Mapping[int, WorkerStack]], None], ranks: Collection[int] | None = None
+    ) -> None:
         """Take the stacks of this node's workers."""
-        from elastic_core.agent.watch.stack_collector import StackRequest  # for those who ask
-
-        control = self._control()
-
-        def done(found: "dict[int, Stacks]") -> None:
-            control.requests.discard(request)
-            on_taken({rank: WorkerStack(text=own.text, source=own.source) for rank, own in found.items()})
-
-        request = StackRequest(control.reactor, control.stack_sources(), on_done=done)
-        control.requests.add(request)
+        self._stacks.take(on_taken, ranks=ranks)

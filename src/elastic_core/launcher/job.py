@@ -15,6 +15,7 @@ from elastic_core.agent.loop import Agent
 from elastic_core.agent.machine.journal import Journal
 from elastic_core.agent.machine.states import Ending
 from elastic_core.agent.parts import AgentOptions, AgentResult
+from elastic_core.agent.watch.worker_stacks import WorkerStacks
 from elastic_core.errors import ElasticError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
@@ -260,7 +261,7 @@ class _Job:
                 observers=self._observers,
                 on_hang=lambda examine: agent.on_hang(examine),
                 peers=None if Capability.EVIDENCE not in handler.capabilities else lambda wish: rendezvous.post(wish),
-                sources=lambda: self._control.stack_sources(),
+                sources=lambda: self._stacks.sources(),
                 send=lambda rank, signum: workers.send(rank, signum),
             )
         )
@@ -285,6 +286,9 @@ class _Job:
             )
         )
         self._status.workers = workers
+        self._stacks = self._closing(
+            WorkerStacks(reactor, workers=lambda: self._control.workers, beat_file=self._watch.hangs.beat_file)
+        )
         self._control = self._closing(
             AgentControl(
                 settings,
@@ -292,7 +296,7 @@ class _Job:
                 run_dir=run_dir.path,
                 status=self._status,
                 disk=self._disk,
-                beat_file=self._watch.hangs.beat_file,
+                stacks=self._stacks,
                 notice=notice,
             )
         )
@@ -311,7 +315,11 @@ class _Job:
         )
         rendezvous = self._closing(open_rendezvous(handler, side, blame=self._blame()))
         actions = HookActions(
-            reporter=self._reporter, status=self._status, control=lambda: self._control, round_=lambda: self._round
+            reporter=self._reporter,
+            status=self._status,
+            control=lambda: self._control,
+            stacks=self._stacks,
+            round_=lambda: self._round,
         )
         runner = HookRunner(hooks, post=reactor.post, call_later=reactor.call_later, log=notice, actions=actions)
         if self._outcome is not None:
@@ -466,7 +474,7 @@ class _Job:
 
     def _own_children(self, guardian: Guardian, handler: RendezvousHandler) -> frozenset[int]:
         """Return the children of this process that belong to no worker."""
-        ours = guardian.pids() | handler.pids() | self._watch.helpers() | self._control.helpers()
+        ours = guardian.pids() | handler.pids() | self._watch.helpers() | self._stacks.helpers()
         return ours if self._sidecar is None else ours | self._sidecar.pids()
 
     # --- what the agent asks for
@@ -492,6 +500,7 @@ class _Job:
         if files is None:
             files = self._logs.round_paths(command.round)
         paths = self._watch.begin_round(files, command.round)
+        self._stacks.begin_round(paths)
         paths = self._control.with_sockets(paths)
         launches, paths = self._logs.asked(worker_plan(settings, attempt, paths), paths)
         self._control.begin_round(launches)

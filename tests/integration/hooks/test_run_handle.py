@@ -58,6 +58,10 @@ class Act(AgentHook):
         def taken(found):
             text = {rank: "wait_here" in stack.text for rank, stack in found.items()}
             self.run.notice(f"stacks {sorted(text.items())}")
+            self.run.stacks(one_taken, ranks={0})
+        def one_taken(found):
+            where = {rank: (stack.place, stack.frames[stack.user_frame][2]) for rank, stack in found.items()}
+            self.run.notice(f"places {where}")
             self.run.ask_drain("seen")
         self.run.stacks(taken)
 
@@ -130,6 +134,7 @@ def test_stacks_of_the_workers(run):
     agent = run("stacks")
     assert agent.wait(40) == 143, agent.err
     assert "elastic: act: stacks [(0, True), (1, True)]" in agent.err
+    assert "elastic: act: places {0: ('train.py:6', 'wait_here')}" in agent.err
 
 
 def test_the_status_has_what_a_hook_publishes(run, tmp_path):

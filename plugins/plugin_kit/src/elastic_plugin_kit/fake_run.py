@@ -1,6 +1,6 @@
 """A run's handle for tests of hooks: it keeps what it was asked, and makes calls when time is said to pass."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from elastic_core.api import FailureReport, RunningWorker, WorkerStack
 
@@ -72,9 +72,16 @@ class FakeRun:
         self.timers.append(timer)
         return timer
 
-    def stacks(self, on_taken: Callable[[Mapping[int, WorkerStack]], None]) -> None:
+    def stacks(
+        self, on_taken: Callable[[Mapping[int, WorkerStack]], None], *, ranks: Collection[int] | None = None
+    ) -> None:
         """Answer, at the next `pass_time`."""
-        self.call_later(0.0, lambda: on_taken(self.stacks_taken))
+        self.call_later(
+            0.0,
+            lambda: on_taken(
+                {rank: stack for rank, stack in self.stacks_taken.items() if ranks is None or rank in ranks}
+            ),
+        )
 
     def pass_time(self, seconds: float) -> None:
         """Make the calls that are due within so many seconds, in order, each at its time."""

@@ -10,13 +10,14 @@ from elastic_core.agent.watch.activity import Activity, ActivityMeter
 from elastic_core.agent.watch.beat_file import BeatFiles, Beats
 from elastic_core.agent.watch.hang_peers import Others, Peers, answer, judged
 from elastic_core.agent.watch.hang_report import RECOVERED, HangReport, RankReport, blame, waits_elsewhere, warning
-from elastic_core.agent.watch.stack_collector import StackRequest, Stacks
+from elastic_core.agent.watch.stack_collector import StackRequest
 from elastic_core.agent.watch.stack_files import write_stacks
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.processes import vitals
 from elastic_core.processes.procfs import read_stat
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.reactor import Reactor, Timer
+from elastic_core.reports import WorkerStack
 from elastic_core.types import Round, RunSteps
 
 MAX_WARNINGS = 5
@@ -83,7 +84,7 @@ class HangWatch:
         self._others = Others()
         self._wonders: hangs.Stall | None = None
         self._answered = False
-        self._dumped: Mapping[int, Stacks] | None = None
+        self._dumped: Mapping[int, WorkerStack] | None = None
         self._dump_count = 0
         self._deferred = False
 
@@ -181,7 +182,7 @@ class HangWatch:
         self._timer = self._reactor.call_later(min(LONGEST_ANSWER_S, self._limits.look_s * ANSWER_LOOKS), self._go_on)
         self._peers.ask_steps()
 
-    def _have_dump(self, stacks: Mapping[int, Stacks]) -> None:
+    def _have_dump(self, stacks: Mapping[int, WorkerStack]) -> None:
         self._request = None
         if self._wonders is not None:
             self._dumped = stacks
@@ -284,7 +285,7 @@ class HangWatch:
         if self._watch is not None:
             self._request_stacks(self._watch, lambda stacks: self._have_stacks(stall, stacks))
 
-    def _request_stacks(self, watch: hangs.Watch, on_done: Callable[[Mapping[int, Stacks]], None]) -> None:
+    def _request_stacks(self, watch: hangs.Watch, on_done: Callable[[Mapping[int, WorkerStack]], None]) -> None:
         if self._request is not None:
             self._request.cancel()
         for rank in watch.workers:
@@ -301,7 +302,7 @@ class HangWatch:
         """Return the process whose stack matters most: the worker may be a shell around it."""
         return self._beats_of(rank).owner or self._pids[rank]
 
-    def _have_stacks(self, stall: hangs.Stall, stacks: Mapping[int, Stacks]) -> None:
+    def _have_stacks(self, stall: hangs.Stall, stacks: Mapping[int, WorkerStack]) -> None:
         self._request = None
         watch = self._watch
         if watch is None:
@@ -323,7 +324,7 @@ class HangWatch:
         traffic = any(now[rank].traffic != own.sighting.traffic for rank, own in watch.workers.items())
         return set(watch.workers) if traffic else set()
 
-    def _tell(self, watch: hangs.Watch, stall: hangs.Stall, stacks: Mapping[int, Stacks]) -> None:
+    def _tell(self, watch: hangs.Watch, stall: hangs.Stall, stacks: Mapping[int, WorkerStack]) -> None:
         quiet_s = {each.local_rank: each.quiet_s for each in stall.late}
         folder, ranks = self._write(self._reports(watch, stacks, quiet_s), stacks)
         report = HangReport(
@@ -349,14 +350,14 @@ class HangWatch:
         self._on_hang(report)
 
     def _reports(
-        self, watch: hangs.Watch, stacks: Mapping[int, Stacks], quiet_s: Mapping[int, float]
+        self, watch: hangs.Watch, stacks: Mapping[int, WorkerStack], quiet_s: Mapping[int, float]
     ) -> tuple[RankReport, ...]:
         return tuple(
-            self._seen(rank, watched, stacks.get(rank, Stacks()), quiet_s.get(rank))
+            self._seen(rank, watched, stacks.get(rank, WorkerStack()), quiet_s.get(rank))
             for rank, watched in sorted(watch.workers.items())
         )
 
-    def _seen(self, rank: int, watched: hangs.Watched, stacks: Stacks, quiet_s: float | None) -> RankReport:
+    def _seen(self, rank: int, watched: hangs.Watched, stacks: WorkerStack, quiet_s: float | None) -> RankReport:
         pid = self._pids[rank]
         seen = vitals.look_at(pid)
         now_s = self._clock.monotonic_s()
@@ -375,7 +376,9 @@ class HangWatch:
             source=stacks.source,
         )
 
-    def _write(self, ranks: tuple[RankReport, ...], stacks: Mapping[int, Stacks]) -> tuple[str, tuple[RankReport, ...]]:
+    def _write(
+        self, ranks: tuple[RankReport, ...], stacks: Mapping[int, WorkerStack]
+    ) -> tuple[str, tuple[RankReport, ...]]:
         """Write a file for each rank that said anything; return their folder, and the ranks with their files."""
         if not any(stacks.values()):
             return "", ranks

@@ -10,23 +10,15 @@ from functools import partial
 from typing import IO, Protocol
 
 from elastic_core.agent.watch.beat_file import MAX_STACKS_BYTES
-from elastic_core.agent.watch.stack_parser import faulthandler_frames, py_spy_frames
+from elastic_core.agent.watch.stack_parser import faulthandler_frames, innermost_user, py_spy_frames
 from elastic_core.processes.errors.frames import Frame
 from elastic_core.reactor import Reactor, Timer
-from elastic_core.types import Record
+from elastic_core.reports import WorkerStack
 
 _LOOK_S = 0.05
 _ANSWER_S = 1.0
 """How long an interpreter may take; one whose main thread is stuck in the kernel answers never."""
 _PY_SPY_S = 10.0
-
-
-class Stacks(Record, frozen=True, kw_only=True):
-    """What was found of one worker; `text` empty: nothing. `frames`: its main thread's, outermost first."""
-
-    text: str = ""
-    frames: tuple[Frame, ...] = ()
-    source: str = ""
 
 
 class StackFile(Protocol):
@@ -60,7 +52,7 @@ class StackRequest:
         reactor: Reactor,
         workers: Mapping[int, tuple[int, int, StackFile | None]],
         *,
-        on_done: Callable[[dict[int, Stacks]], None],
+        on_done: Callable[[dict[int, WorkerStack]], None],
     ) -> None:
         """Ask."""
         self._reactor = reactor
@@ -73,7 +65,7 @@ class StackRequest:
                 if file.ask_for_stacks(pid):
                     self._asked[rank] = (file, begin, begin)
         self._spies: dict[int, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
-        self._found: dict[int, Stacks] = {}
+        self._found: dict[int, WorkerStack] = {}
         self._until_s = reactor.now_s() + _ANSWER_S
         self._timer: Timer = reactor.call_later(_LOOK_S, self._look)
 
@@ -100,7 +92,7 @@ class StackRequest:
         for rank, (file, begin, end) in self._asked.items():
             if end > begin:
                 text = file.stacks(begin)
-                self._found[rank] = Stacks(text=text, frames=faulthandler_frames(text), source="faulthandler")
+                self._found[rank] = _stack(text, faulthandler_frames(text), "faulthandler")
         self._spy()
 
     # --- py-spy, for those that did not answer
@@ -123,7 +115,7 @@ class StackRequest:
         for rank, (process, output) in self._spies.items():
             if process.poll() == 0:
                 text = os.pread(output.fileno(), MAX_STACKS_BYTES, 0).decode("utf-8", "replace")
-                self._found[rank] = Stacks(text=text, frames=py_spy_frames(text), source="py-spy")
+                self._found[rank] = _stack(text, py_spy_frames(text), "py-spy")
         self._end_spies()
         # As an event of its own: with nobody to wait for, this is still the constructor's caller's turn.
         self._timer = self._reactor.call_later(0.0, partial(self._on_done, self._found))
@@ -136,6 +128,10 @@ class StackRequest:
                 process.wait(0.1)  # killed, or ended already
             output.close()
         self._spies = {}
+
+
+def _stack(text: str, frames: tuple[Frame, ...], source: str) -> WorkerStack:
+    return WorkerStack(text=text, source=source, frames=frames, user_frame=innermost_user(frames))
 
 
 def _start_spy(program: str, pid: int) -> tuple[subprocess.Popen[bytes], IO[bytes]]:

@@ -9,14 +9,16 @@ from typing import Final
 from msgspec.structs import replace
 
 from elastic_core.agent.watch.hang_report import RankReport, headline
-from elastic_core.agent.watch.stack_collector import Stacks
 from elastic_core.private_file import make_folder
+from elastic_core.reports import WorkerStack
 
 KEPT_FOLDERS: Final = 64
 """The first time that workers stood still, and the last ones: a run may hang for weeks."""
 
 
-def write_stacks(folder: Path, ranks: Sequence[RankReport], stacks: Mapping[int, Stacks]) -> tuple[RankReport, ...]:
+def write_stacks(
+    folder: Path, ranks: Sequence[RankReport], stacks: Mapping[int, WorkerStack]
+) -> tuple[RankReport, ...]:
     """Add what each rank said to its file, and return the ranks with their files.
 
     Raises:
@@ -27,7 +29,7 @@ def write_stacks(folder: Path, ranks: Sequence[RankReport], stacks: Mapping[int,
     written = []
     for rank in ranks:
         path = folder / f"rank_{rank.global_rank}.txt"
-        found = stacks.get(rank.local_rank, Stacks())
+        found = stacks.get(rank.local_rank, WorkerStack())
         with path.open("a", encoding="utf-8") as file:
             file.write(f"{headline(rank)}\n{found.text or 'no stack was to be had'}\n\n")
         written.append(replace(rank, stacks=str(path)))

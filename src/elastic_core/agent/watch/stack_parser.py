@@ -44,6 +44,16 @@ def py_spy_frames(text: str) -> tuple[Frame, ...]:
     return without_launcher(reversed(frames))
 
 
+def innermost_user(frames: tuple[Frame, ...]) -> int:
+    """Return which frame is the innermost line of the user's own code; -1: none."""
+    found = (index for index in range(len(frames) - 1, -1, -1) if _is_user(frames[index]))
+    return next(found, -1)
+
+
+def _is_user(frame: Frame) -> bool:
+    return is_user_frame(IncidentFrame(file=frame[0], line=0, function=""))
+
+
 def waits_for_peers(frames: tuple[Frame, ...]) -> bool:
     """Return whether the innermost line of the user's own code has called torch.distributed."""
     for file, *_ in reversed(frames):

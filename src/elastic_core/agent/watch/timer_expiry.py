@@ -6,12 +6,13 @@ from typing import Final
 
 from elastic_core.agent.watch.hang_detector import Late, Stall
 from elastic_core.agent.watch.hang_report import HangReport, RankReport
-from elastic_core.agent.watch.stack_collector import StackFile, StackRequest, Stacks
+from elastic_core.agent.watch.stack_collector import StackFile, StackRequest
 from elastic_core.agent.watch.stack_files import write_stacks
 from elastic_core.agent.watch.timer_watch import Overdue
 from elastic_core.failure.report import ranges
 from elastic_core.processes import vitals
 from elastic_core.reactor import Reactor, Timer
+from elastic_core.reports import WorkerStack
 from elastic_core.timer.file_request import FileTimerRequest
 from elastic_core.types import Round
 
@@ -100,7 +101,7 @@ class TimerExpiry:
             self._request = StackRequest(self._reactor, self._sources(), on_done=self._end_all)
             self._timer = self._reactor.call_later(STACKS_WITHIN_S, lambda: self._end_all({}))
 
-    def _end_all(self, stacks: Mapping[int, Stacks]) -> None:
+    def _end_all(self, stacks: Mapping[int, WorkerStack]) -> None:
         self._cancel()
         if self._late and not self._on_hang(lambda: self._report(stacks), self._signal_all):
             self._timer = self._reactor.call_later(AGAIN_S, lambda: self._end_all(stacks))
@@ -121,12 +122,12 @@ class TimerExpiry:
 
     # --- the report
 
-    def _report(self, stacks: Mapping[int, Stacks]) -> HangReport:
+    def _report(self, stacks: Mapping[int, WorkerStack]) -> HangReport:
         assert self._round is not None
         now_s = self._reactor.now_s()
         late_s = {rank: now_s - due_s for rank, (_, due_s) in self._late.items()}
         ranks = tuple(
-            self._seen(rank, pid, stacks.get(rank, Stacks()), late_s.get(rank))
+            self._seen(rank, pid, stacks.get(rank, WorkerStack()), late_s.get(rank))
             for rank, (pid, _, _) in sorted(self._sources().items())
         )
         folder, ranks = self._write(ranks, stacks)
@@ -158,7 +159,7 @@ class TimerExpiry:
         where = f", in {place}" if place else ""
         return f"{who} {verb} over {whose} time for {scope} by {late_s[first]:.3g} s{where}"
 
-    def _seen(self, rank: int, pid: int, stacks: Stacks, late_s: float | None) -> RankReport:
+    def _seen(self, rank: int, pid: int, stacks: WorkerStack, late_s: float | None) -> RankReport:
         seen = vitals.look_at(pid)
         return RankReport(
             local_rank=rank,
@@ -175,7 +176,9 @@ class TimerExpiry:
         assert self._round is not None
         return self._round.global_rank(local_rank)
 
-    def _write(self, ranks: tuple[RankReport, ...], stacks: Mapping[int, Stacks]) -> tuple[str, tuple[RankReport, ...]]:
+    def _write(
+        self, ranks: tuple[RankReport, ...], stacks: Mapping[int, WorkerStack]
+    ) -> tuple[str, tuple[RankReport, ...]]:
         if not stacks or self._round is None:
             return "", ranks
         self._episode += 1
