@@ -14,7 +14,7 @@ import pytest
 
 from chaos.multi_node import Run
 from etcd_servers import EtcdServer
-from patience import kept, patience
+from patience import kept, patience, slowness
 from promises import AT_ONCE_S
 from redis_servers import PASSWORD, USER, RedisServer, free_port
 from support import ELASTIC, wait_for
@@ -221,7 +221,7 @@ def test_interrupted_while_the_server_is_away(troubled_run):
 
 
 def test_too_few_nodes_says_who_came(served_run):
-    limit = f"{round(patience(1.5), 1):g}"  # in which b's process starts
+    limit = f"{round(2 * slowness(now=True), 1):g}"  # in which b's process starts
     a = served_run.node("a", "3", conf=f"join_timeout={limit}")
     served_run.has_seats(1)
     b = served_run.node("b", "3", conf=f"join_timeout={limit}")

@@ -4,7 +4,7 @@ import json
 import signal
 
 from chaos.multi_node import Run
-from patience import patience
+from patience import slowness
 
 BOTH = "last_call_timeout=60"
 """The first round has both nodes, however long the second takes to start."""
@@ -48,7 +48,8 @@ def test_host_of_the_store_is_told_to_stop(elastic, tmp_path):
 
 
 def test_too_few_nodes_come_back(redis_run):
-    a, b = (redis_run.node(name, "2", conf=f"join_timeout={patience(1.5):g}") for name in "ab")
+    limit = 2 * slowness(now=True)  # in which both start
+    a, b = (redis_run.node(name, "2", conf=f"join_timeout={limit:g}") for name in "ab")
     a.said(world=2)
     b.kill_agent()
     a.ends(4)
