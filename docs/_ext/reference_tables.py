@@ -367,6 +367,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "GPUs": ("nvidia_gpus", "NvidiaGpus", "visible_entries"),
     "Stock torchrun": ("torch_handler",),
     "Hosting a server": ("HostedProcess", "KeptFolder", "hosted_environment"),
+    "Answering probes": ("PageServer", "Page"),
     "Rounds": (
         "RendezvousInfo",
         "RosterMember",

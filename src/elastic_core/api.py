@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         WorkersStarting,
         WorkersStopping,
     )
+    from elastic_core.page_server import Page, PageServer
     from elastic_core.plugins.hookspecs import hookimpl
     from elastic_core.plugins.torch_side import torch_handler
     from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler
@@ -188,6 +189,8 @@ __all__ = [
     "OptionSpec",
     "Origin",
     "OutcomeUnknownError",
+    "Page",
+    "PageServer",
     "PluginError",
     "PolicySettings",
     "Power",
@@ -304,6 +307,7 @@ _ROOMS: Final = {
         "AgentStarted AgentStopped DecisionTaken Draining FailureSeen Joining MembershipChanged Moment RoundJoined "
         "WorkerEnded WorkersStarted WorkersStarting WorkersStopping"
     ),
+    "elastic_core.page_server": "Page PageServer",
     "elastic_core.plugins.hookspecs": "hookimpl",
     "elastic_core.plugins.torch_side": "torch_handler",
     "elastic_core.rendezvous.handler": "AgentServices RendezvousHandler",

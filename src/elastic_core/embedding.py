@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from elastic_core.agent.port import HeldPort
-    from elastic_core.launcher.brought import NOTHING, Brought, HealthServer
+    from elastic_core.launcher.brought import NOTHING, Brought
     from elastic_core.launcher.job import run_job
     from elastic_core.launcher.outcome import RunOutcome
     from elastic_core.options.choices import Choices
@@ -42,7 +42,6 @@ __all__ = [
     "CoordinatedRendezvous",
     "Entrypoint",
     "FunctionCall",
-    "HealthServer",
     "HeldPort",
     "LocalRendezvous",
     "Node",
@@ -70,7 +69,7 @@ __all__ = [
 
 _HOMES: Final = {
     "elastic_core.agent.port": "HeldPort",
-    "elastic_core.launcher.brought": "NOTHING Brought HealthServer",
+    "elastic_core.launcher.brought": "NOTHING Brought",
     "elastic_core.launcher.job": "run_job",
     "elastic_core.launcher.outcome": "RunOutcome",
     "elastic_core.options.choices": "Choices",

@@ -211,6 +211,9 @@ class RunOption(OptionSpec, frozen=True, kw_only=True):
     """The values that there are; empty: any."""
     minimum: float | None = None
     """The least value of a number; None: any."""
+    variable: str = ""
+    """One of torch's, `TORCHELASTIC_…`, that gives the value too: an entry point of its name, in capitals, beside the
+    flag's or in its place."""
 
 
 class RendezvousSettings(Record, frozen=True, kw_only=True):
@@ -279,6 +282,8 @@ class HookSettings(Record, frozen=True, kw_only=True):
     """How many workers this node has."""
     devices: tuple[str, ...] = ()
     """`--devices`, as entries of the visible-devices variable; empty: as inherited."""
+    dry_run: bool = False
+    """The hook is built only to show what it would change (`--dry-run`): take nothing, no port and no file."""
 
 
 class HandlerSettings(Record, frozen=True, kw_only=True):

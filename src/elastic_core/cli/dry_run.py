@@ -103,7 +103,7 @@ def _asked_hooks(settings: RunSettings) -> Preview:
         return Preview(changes=(), bound_by=nothing, lines=())
     from elastic_core.plugins.registry import PluginRegistry
 
-    hooks = PluginRegistry().make_chosen_hooks(hook_settings(settings, _RUN_DIR), settings.hook_options)
+    hooks = PluginRegistry().make_chosen_hooks(hook_settings(settings, _RUN_DIR, dry_run=True), settings.hook_options)
     return preview(hooks, WorkersStarting(round=_sample_round(settings), restart_count=0, dry_run=True))
 
 

@@ -91,3 +91,10 @@ class AgentHook:
 
     def on_agent_stopped(self, event: AgentStopped) -> None:
         """React to the agent's end. Called: once, last; the agent waits at most the hook deadline."""
+
+    def close(self) -> None:
+        """Give back what the constructor has taken, a port say.
+
+        Called: once, when all else is over, on a thread of its own; also for a run that could not begin, of which the
+        hook sees nothing else. From `api_version` 2 on.
+        """

@@ -1,22 +1,10 @@
 """What a caller of the library brings to a run that no command line can: objects."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.types import Record, RendezvousSettings
-
-
-class HealthServer(Protocol):
-    """What answers probes; torch's `HealthCheckServer` is one, too."""
-
-    def start(self) -> None:
-        """Begin to answer."""
-        ...
-
-    def stop(self) -> None:
-        """Stop answering."""
-        ...
 
 
 class Brought(Record, frozen=True, kw_only=True, eq=False):
@@ -26,8 +14,6 @@ class Brought(Record, frozen=True, kw_only=True, eq=False):
     """Gives the handler."""
     logs_specs: Any = None
     """An object with torch's `reify`."""
-    health_check_server: HealthServer | None = None
-    """Runs already; stopped when the run ends."""
 
 
 NOTHING = Brought()

@@ -21,12 +21,12 @@ from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
 from elastic_core.failure.reporter import Reporter
 from elastic_core.failure.runner import PolicyRunner
+from elastic_core.hooks.closing import close_hooks
 from elastic_core.hooks.runner import HookRunner, NamedHook
 from elastic_core.launcher.agent_side import RoundPort, RunSide
 from elastic_core.launcher.brought import NOTHING, Brought
 from elastic_core.launcher.control import AgentControl
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
-from elastic_core.launcher.health import HealthChecking, LoopPulse
 from elastic_core.launcher.hook_actions import HookActions
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.observers import choose_observers
@@ -188,6 +188,7 @@ class _Job:
             self._cleanup.callback(self._discard_unused, run_dir)
         self._logs.prepare()
         hooks, warnings = registry.make_hooks(hook_settings(settings, str(run_dir.path)), settings.hook_options)
+        self._cleanup.callback(close_hooks, hooks)
         self._observers.open(run_dir, self._node_id)
         self._mark("run directory")
         return self._supervise(handler, policy, hooks, (*registry.warnings, *warnings), run_dir).exit_code
@@ -353,8 +354,6 @@ class _Job:
         self._control.metrics = self._observers.exposition
         self._control.open_store = lambda: self._open_store(handler, reactor, run_dir)
         self._observers.begin(reactor, notice=notice, beats=lambda: self._beats(workers))
-        health = self._closing(HealthChecking(settings, brought=self._brought.health_check_server, notice=notice))
-        health.serve(LoopPulse(lambda: agent.turned_s, lambda: reactor.post(lambda: None)))
         reactor.call_later(WARM_AFTER_S, self._settle_in)
         result = agent.run()
         self._watch.timers.close()

@@ -29,7 +29,7 @@ class Attempt(Record, frozen=True, kw_only=True):
         return self.changes[local_rank] if self.changes else LaunchChange()
 
 
-def hook_settings(settings: RunSettings, run_dir: str) -> HookSettings:
+def hook_settings(settings: RunSettings, run_dir: str, *, dry_run: bool = False) -> HookSettings:
     """Return what every hook is built with; the registry adds its name and its options."""
     return HookSettings(
         name="",
@@ -37,6 +37,7 @@ def hook_settings(settings: RunSettings, run_dir: str) -> HookSettings:
         run_dir=run_dir,
         local_world_size=settings.nodes.local_world_size,
         devices=settings.workers.devices,
+        dry_run=dry_run,
     )
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
 from elastic_core.errors import ConfigError
 from elastic_core.options.choices import Choices, Given
 from elastic_core.options.draft import Draft
@@ -10,11 +12,13 @@ from elastic_core.options.option import OptionRow
 from elastic_core.options.table import BY_DEST, OPTIONS
 from elastic_core.options.values import finite, integer, one_of, seconds
 from elastic_core.options.watch_options import UNINTERRUPTIBLE_VARIABLE, uninterruptible_s
-from elastic_core.plugins.missing import known_options, option_not_installed
+from elastic_core.plugins.missing import known_options, option_not_installed, refuse_variable
 from elastic_core.plugins.options import OptionValue
 from elastic_core.plugins.run_options import HookOption, installed_options
+from elastic_core.processes.environment import PLACE_VARIABLES
 
 _PREFIX: Final = "PET_"
+_TORCHS: Final = "TORCHELASTIC_"
 _OURS: Final = frozenset(row.env for row in OPTIONS if row.env is not None)
 _LEAST: Final = -(1 << 63)
 _UNINTERRUPTIBLE: Final = "uninterruptible_timeout"
@@ -66,7 +70,7 @@ def row_of(found: HookOption) -> OptionRow:
     option = found.option
     metavar = option.metavar or (option.unit or option.type).upper()
     return OptionRow(
-        name=found.entry.name,
+        name=option.name.replace("_", "-"),
         metavar=None if option.type == "bool" else metavar,
         default=None if option.default is None else _text(option.default),
         section=option.heading or found.entry.distribution,
@@ -100,12 +104,27 @@ def take_hook_options(draft: Draft, given: Given) -> None:
         if value is not False:
             values[dest] = value
             draft.mark(dest, choices.origin(dest))
+    for variable, text in draft.environ.items():
+        if text and variable.startswith(_TORCHS) and variable not in PLACE_VARIABLES:
+            _take_variable(draft, values, variable)
     limit = draft.environ.get(UNINTERRUPTIBLE_VARIABLE)
     if limit and (limit_s := uninterruptible_s(limit)) and _UNINTERRUPTIBLE not in values:
         hook_row(_UNINTERRUPTIBLE, typed=UNINTERRUPTIBLE_VARIABLE)
         values[_UNINTERRUPTIBLE] = limit_s
         draft.mark(_UNINTERRUPTIBLE, f"env {UNINTERRUPTIBLE_VARIABLE}")
     draft.set("hook_options", values, "derived: options that hooks bring")
+
+
+def _take_variable(draft: Draft, values: dict[str, OptionValue], variable: str) -> None:
+    found = installed_options().load_variable(variable)
+    if found is None:
+        refuse_variable(variable, draft.environ[variable])
+    elif found.option.name not in values:
+        row = replace(row_of(found), env=variable)
+        value = _value(Choices({}, draft.environ, {row.dest: row}), found)
+        if value is not False:
+            values[row.dest] = value
+            draft.mark(row.dest, f"env {variable}")
 
 
 def _given(given: Given, environ: Mapping[str, str]) -> Iterator[str]:

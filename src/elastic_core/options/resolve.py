@@ -20,7 +20,7 @@ from elastic_core.options.table import BY_DEST
 from elastic_core.options.values import (
     node_range,
 )
-from elastic_core.options.watch_options import take_hangs, take_probes
+from elastic_core.options.watch_options import take_hangs, take_timers
 from elastic_core.options.worker_options import place_workers
 
 
@@ -77,6 +77,6 @@ def resolve(
     take_debugging(draft, nproc)
     take_hook_options(draft, given)
     take_hangs(draft)
-    take_probes(draft)
+    take_timers(draft)
     take_standby(draft, entrypoint)
     return finish(draft)

@@ -20,8 +20,6 @@ class WatchSettings(Record, frozen=True, kw_only=True):
     """Whether workers may set timers through a pipe."""
     timer_file: str = ""
     """The pipe's path; empty: one in the run directory."""
-    health_check_port: int | None = None
-    """Where probes are answered over HTTP; 0: a free port, None: nowhere."""
 
 
 HANGS: Final[tuple[OptionRow, ...]] = (
@@ -46,7 +44,6 @@ HANGS: Final[tuple[OptionRow, ...]] = (
 )
 
 
-HEALTH_PORT_VARIABLE: Final = "TORCHELASTIC_HEALTH_CHECK_PORT"
 UNINTERRUPTIBLE_VARIABLE: Final = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 TIMER_VARIABLE: Final = "TORCHELASTIC_ENABLE_FILE_TIMER"
 TIMER_FILE_VARIABLE: Final = "TORCHELASTIC_TIMER_FILE"
@@ -63,26 +60,17 @@ def take_hangs(draft: Draft) -> None:
             draft.notice(f"{choices.label(dest)} has no effect: --debug-rank turns time limits off")
 
 
-def take_probes(draft: Draft) -> None:
-    """Settle the health check's port, and the pipe of timers.
+def take_timers(draft: Draft) -> None:
+    """Settle the pipe of timers.
 
     Raises:
         ConfigError: a variable is malformed.
     """
-    port = draft.environ.get(HEALTH_PORT_VARIABLE)
-    if port:
-        draft.set("watch.health_check_port", _port(port), f"env {HEALTH_PORT_VARIABLE}")
     timers = draft.environ.get(TIMER_VARIABLE)
     if timers:
         draft.set("watch.file_timer", _switch(timers), f"env {TIMER_VARIABLE}")
         if path := draft.environ.get(TIMER_FILE_VARIABLE):
             draft.set("watch.timer_file", path, f"env {TIMER_FILE_VARIABLE}")
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) < 2**16):
-        _reject(HEALTH_PORT_VARIABLE, text, "a TCP port, 0 for any free one", "8080")
-    return int(text)
 
 
 def uninterruptible_s(text: str) -> float:

@@ -51,6 +51,11 @@ _KNOWN: Final = {
 Others' names are not guessed: anybody may own those.
 """
 
+_VARIABLES: Final = {
+    "TORCHELASTIC_HEALTH_CHECK_PORT": ("elastic-torchrun", ""),
+}
+"""Variables of torch's that ask for what a distribution of this project brings, and the value that does not ask."""
+
 _ELSEWHERE: Final = {RENDEZVOUS_GROUP: {"etcd-v3": "etcd", "valkey": "redis"}, FAILURE_GROUP: {}, HOOKS_GROUP: {}}
 """Names under which people look for ours: torchrun has an `etcd` of its own, so that ours is `etcd-v3` there."""
 
@@ -94,6 +99,17 @@ def option_not_installed(flag: str, typed: str = "") -> PluginError:
     """
     distribution = _KNOWN[OPTIONS_GROUP][flag]
     return PluginError(f"{typed or f'--{flag}'} comes with {distribution}", hint=f"pip install {distribution}")
+
+
+def refuse_variable(variable: str, text: str) -> None:
+    """Take a variable for which nothing is installed.
+
+    Raises:
+        PluginError: it asks for what comes with a distribution of this project.
+    """
+    distribution, off = _VARIABLES.get(variable, ("", ""))
+    if distribution and text != off:
+        raise PluginError(f"{variable} comes with {distribution}", hint=f"pip install {distribution}")
 
 
 def nearest_name(name: str, names: Sequence[str]) -> str | None:

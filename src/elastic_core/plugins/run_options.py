@@ -39,7 +39,7 @@ class HookOptions:
     @property
     def flags(self) -> tuple[str, ...]:
         """Their names on the command line, without the two dashes; nothing is imported for them."""
-        return tuple(sorted({entry.name for entry in self._entries}))
+        return tuple(sorted({entry.name for entry in self._entries if not entry.name.isupper()}))
 
     def load(self, flag: str) -> HookOption | None:
         """Return one option; None: nothing that is installed brings it.
@@ -47,16 +47,33 @@ class HookOptions:
         Raises:
             PluginError: two distributions claim it, or what declares it is broken.
         """
-        if flag in self._loaded:
-            return self._loaded[flag]
-        claims = [entry for entry in self._entries if entry.name == flag]
+        return self._load(flag, f"'--{flag}'")
+
+    def load_variable(self, variable: str) -> HookOption | None:
+        """Return the option that one of torch's variables gives; None: nothing that is installed has it.
+
+        Raises:
+            PluginError: as `load`.
+        """
+        return self._load(variable, variable) if variable.isupper() else None
+
+    def find(self, name: str) -> HookOption | None:
+        """Return an option by its name, whether a flag gives it or a variable alone; raises as `load`."""
+        found = self.load(name.replace("_", "-"))
+        variables = (self.load_variable(entry.name) for entry in self._entries if found is None)
+        return found or next((each for each in variables if each is not None and each.option.name == name), None)
+
+    def _load(self, name: str, shown: str) -> HookOption | None:
+        if name in self._loaded:
+            return self._loaded[name]
+        claims = [entry for entry in self._entries if entry.name == name]
         if not claims:
             return None
         if len(claims) > 1:
             owners = " and ".join(entry.label for entry in claims)
-            raise PluginError(f"option '--{flag}' comes from {owners}", hint=f"pip uninstall {claims[-1].distribution}")
-        self._loaded[flag] = HookOption(option=_declared(claims[0]), entry=claims[0])
-        return self._loaded[flag]
+            raise PluginError(f"option {shown} comes from {owners}", hint=f"pip uninstall {claims[-1].distribution}")
+        self._loaded[name] = HookOption(option=_declared(claims[0]), entry=claims[0])
+        return self._loaded[name]
 
     def load_all(self) -> tuple[list[HookOption], list[str]]:
         """Return all that are sound, and a line for each that is not: for help and completion."""
@@ -93,7 +110,9 @@ def _declared(entry: PluginEntry) -> RunOption:
 def _fault(declared: object, flag: str) -> str:
     if not isinstance(declared, RunOption):
         return f"is {type(declared).__name__}; a RunOption is needed"
-    if declared.name.replace("_", "-") != flag:
+    if flag.isupper() and declared.variable != flag:
+        return f"has variable {declared.variable!r}; {flag!r} is needed"
+    if not flag.isupper() and declared.name.replace("_", "-") != flag:
         return f"is named {declared.name!r}; {flag.replace('-', '_')!r} is needed"
     if declared.type not in _TYPES:
         return f"has type {declared.type!r}; one of {', '.join(_TYPES)} is needed"
@@ -115,7 +134,7 @@ def chosen_hooks(options: Mapping[str, OptionValue]) -> list[ChosenHook]:
     """
     found: dict[str, ChosenHook] = {}
     for name, value in options.items():
-        given = installed_options().load(name.replace("_", "-"))
+        given = installed_options().find(name)
         if given is None and name.replace("_", "-") in known_options():
             raise option_not_installed(name.replace("_", "-"))
         if given is not None:
@@ -131,4 +150,5 @@ def hook_entry(entry: PluginEntry) -> PluginEntry:
     Raises:
         PluginError: what declares it is broken.
     """
-    return entry._replace(value=_declared(entry).hook)
+    declared = _declared(entry)
+    return entry._replace(name=declared.name.replace("_", "-"), value=declared.hook)

@@ -241,6 +241,52 @@ def test_plugins_are_listed_with_their_powers(acme):
     }
 
 
+# --- torch's variables
+
+VARIABLE = """
+    from elastic_core.api import RunOption
+    LIMIT = RunOption(name="acme_limit", type="int", hook="acme_hook:Limit", variable="TORCHELASTIC_ACME",
+                      help="A limit.")
+"""
+LIMIT = """
+    from elastic_core.api import *
+    import acme_variable
+    class Limit(AgentHook):
+        api_version = 2
+        options = (acme_variable.LIMIT,)
+"""
+ALONE = "[elastic_core.options]\nTORCHELASTIC_ACME = acme_variable:LIMIT\n"
+
+
+def test_a_variable_of_torchs_gives_an_option_that_has_no_flag(install, script):
+    install(entries=ALONE, acme_variable=VARIABLE, acme_hook=LIMIT)
+    environ = {"TORCHELASTIC_ACME": "7", "TORCHELASTIC_RUN_ID": "outer", "TORCHELASTIC_ELSE": "1"}
+    resolution = settle(script, environ=environ)
+    assert resolution.settings.hook_options == {"acme_limit": 7}
+    assert resolution.origins["acme_limit"] == "env TORCHELASTIC_ACME"
+    (hook,) = PluginRegistry().make_chosen_hooks(HookSettings(name=""), resolution.settings.hook_options)
+    assert (hook.name, hook.hook.settings.options) == ("acme-limit", {"acme_limit": 7})
+    assert settle(script, environ={"TORCHELASTIC_ACME": ""}).settings.hook_options == {}
+    assert settle(script, environ={"PET_ACME_LIMIT": "3"}).settings.hook_options == {}
+    with pytest.raises(ConfigError, match="TORCHELASTIC_ACME='x': needed a whole number"):
+        settle(script, environ={"TORCHELASTIC_ACME": "x"})
+    with pytest.raises(ConfigError, match="no such option: --acme-limit"):
+        settle(script, "--acme-limit", "3")
+
+
+def test_a_flag_comes_before_the_variable(install, script):
+    install(entries=ALONE + "acme-limit = acme_variable:LIMIT\n", acme_variable=VARIABLE, acme_hook=LIMIT)
+    environ = {"TORCHELASTIC_ACME": "7"}
+    assert settle(script, "--acme-limit", "3", environ=environ).settings.hook_options == {"acme_limit": 3}
+    assert settle(script, environ=environ).settings.hook_options == {"acme_limit": 7}
+
+
+def test_a_variable_that_its_declaration_does_not_name_is_refused(install, script):
+    install(entries=ALONE.replace("ACME", "OTHER"), acme_variable=VARIABLE)
+    with pytest.raises(PluginError, match="has variable 'TORCHELASTIC_ACME'; 'TORCHELASTIC_OTHER' is needed"):
+        settle(script, environ={"TORCHELASTIC_OTHER": "1"})
+
+
 # --- ours, elsewhere
 
 
@@ -262,3 +308,11 @@ def test_its_variable_and_the_library_say_so_too(known, script):
     with pytest.raises(PluginError, match="--acme-known comes with elastic-acme"):
         given_from({"acme_known": True})
     assert given_from({"acme_known": None}) == {}
+
+
+def test_a_variable_that_asks_for_what_is_not_installed_says_so(monkeypatch, script):
+    monkeypatch.setitem(missing._VARIABLES, "TORCHELASTIC_KNOWN", ("elastic-acme", "0"))
+    with pytest.raises(PluginError) as caught:
+        settle(script, environ={"TORCHELASTIC_KNOWN": "1"})
+    assert str(caught.value) == "TORCHELASTIC_KNOWN comes with elastic-acme. Try: pip install elastic-acme"
+    assert settle(script, environ={"TORCHELASTIC_KNOWN": "0"}).settings.hook_options == {}

@@ -20,7 +20,7 @@ NAMES: dict[str, dict[str, str]] = {
         "elastic_torchrun.agent.worker_spec": "DEFAULT_ROLE WorkerSpec",
     },
     "elastic.agent.server.health_check_server": {
-        "elastic_core.agent.health_check_server": "HealthCheckServer create_healthcheck_server",
+        "elastic_torchrun.agent.health_check_server": "HealthCheckServer create_healthcheck_server",
     },
     "elastic.agent.server.local_elastic_agent": {
         "elastic_torchrun.agent.local_elastic_agent": "LocalElasticAgent",

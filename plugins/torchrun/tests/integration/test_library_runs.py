@@ -11,7 +11,6 @@ import urllib.request
 import pytest
 
 import function_samples as functions
-from elastic_core.agent import health_check_server
 from elastic_core.compat.elastic.agent.server import WorkerSpec, WorkerState
 from elastic_core.compat.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from elastic_core.compat.elastic.multiprocessing import DefaultLogsSpecs, Std
@@ -25,6 +24,7 @@ from elastic_core.rendezvous import registry
 from elastic_core.rendezvous.local import LocalRendezvous
 from elastic_core.types import HookSettings, Refuse, RendezvousSettings
 from elastic_hangs import sleep_hook
+from elastic_torchrun.agent import health_check_server
 from patience import patience
 from redis_servers import RedisServer, free_port
 from support import processes_with, wait_for

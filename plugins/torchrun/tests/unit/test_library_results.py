@@ -5,10 +5,8 @@ import os
 import pytest
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.health import LoopPulse
 from elastic_core.launcher.outcome import RunOutcome
 from elastic_core.types import Failure, FailureClass, WorkerExit
-from elastic_plugin_kit.manual_clock import ManualClock
 from elastic_torchrun.hosting.hosted import barrier_from
 from elastic_torchrun.launcher.library_run import failures_of
 
@@ -70,36 +68,6 @@ def test_a_record_is_kept_as_it_is(tmp_path):
     made = outcome(ended(4, 7))
     made.error_files = {4: os.fspath(file)}
     assert failures_of(made, cause(4))[4].message["message"] == "ValueError: x"
-
-
-class TestPulse:
-    def setup_method(self):
-        self.clock = ManualClock()
-        self.turned_s = self.clock.monotonic_s()
-        self.nudges = 0
-        self.pulse = LoopPulse(lambda: self.turned_s, self.nudge, clock=self.clock)
-
-    def nudge(self):
-        self.nudges += 1
-
-    def age_s(self):
-        return round(self.clock.wall_ns() / 1e9 - self.pulse())
-
-    def test_an_idle_loop_is_alive(self):
-        for _ in range(3):
-            self.clock.advance(600)
-            assert self.age_s() <= 1
-            self.turned_s = self.clock.monotonic_s()  # it has answered
-        assert self.nudges == 3
-
-    def test_a_loop_that_stands_still_is_dead_since_it_was_first_asked(self):
-        self.clock.advance(600)
-        assert self.age_s() <= 1
-        self.clock.advance(40)
-        assert 39 <= self.age_s() <= 41
-        self.clock.advance(40)
-        assert 79 <= self.age_s() <= 81
-        assert self.nudges == 1
 
 
 @pytest.mark.parametrize(("text", "seconds"), [(None, 300.0), ("", 300.0), ("12.5", 12.5), ("0", 0.0)])

@@ -7,12 +7,12 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from elastic_core.api import RendezvousHandler, RendezvousSettings, Round
-from elastic_core.embedding import Brought, HealthServer, RunOutcome, RunSettings
+from elastic_core.embedding import Brought, RunOutcome, RunSettings
 from elastic_torchrun.agent.worker_group import RunResult, Worker, WorkerGroup, WorkerState
 from elastic_torchrun.hosting.hosted import HostedRendezvous
 from elastic_torchrun.launcher.entrypoints import entry_of
 from elastic_torchrun.launcher.library_options import library_environment
-from elastic_torchrun.launcher.library_run import run_for_caller
+from elastic_torchrun.launcher.library_run import HealthServer, run_for_caller
 from elastic_torchrun.launcher.run_settings import brings_logs, settings_of_spec
 
 MOST_NODES = 1 << 16
@@ -54,13 +54,12 @@ def run_group(
     brought = Brought(
         rendezvous=None if handler is None else partial(_handler, handler, barrier_s=exit_barrier_timeout_s),
         logs_specs=logs_specs if brings_logs(logs_specs) else None,
-        health_check_server=health_check_server,
     )
     if handler is not None:
         settings = _placed(settings, handler)
     group.state = WorkerState.HEALTHY
     try:
-        result = run_for_caller(settings, brought, _GroupOutcome(group))
+        result = run_for_caller(settings, brought, _GroupOutcome(group), health_check_server=health_check_server)
     except Exception:
         group.state = WorkerState.FAILED
         raise

@@ -3,12 +3,15 @@
 import os
 import signal
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec.structs import replace
 
 from elastic_core.api import ElasticError, Failure, FailureClass, RendezvousError, WorkerError
 from elastic_core.embedding import NOTHING, Brought, RunOutcome, RunSettings
 from elastic_torchrun.agent.worker_group import RunResult, WorkerState
+from elastic_torchrun.options import HEALTH_CHECK_PORT
 
 if TYPE_CHECKING:
     from elastic_core.embedding import ProcessFailure
@@ -24,8 +27,28 @@ _KINDS: Final[Mapping[FailureClass, type[ElasticError]]] = {
 }
 
 
-def run_for_caller(settings: RunSettings, brought: Brought = NOTHING, outcome: RunOutcome | None = None) -> RunResult:
+class HealthServer(Protocol):
+    """What answers probes of an agent; torch's `HealthCheckServer` is one, too."""
+
+    def stop(self) -> None:
+        """Stop answering."""
+        ...
+
+
+def run_for_caller(
+    settings: RunSettings,
+    brought: Brought = NOTHING,
+    outcome: RunOutcome | None = None,
+    *,
+    health_check_server: HealthServer | None = None,
+) -> RunResult:
     """Run to the end, leave the caller's process as it was, and return what came of it.
+
+    Args:
+        settings: The run's.
+        brought: What the caller has made itself.
+        outcome: Filled at the end; None: one of our own.
+        health_check_server: Runs already, and is stopped at the end; None: as `TORCHELASTIC_HEALTH_CHECK_PORT` says.
 
     Threading: the caller's; signals are only taken on the main thread.
 
@@ -37,7 +60,11 @@ def run_for_caller(settings: RunSettings, brought: Brought = NOTHING, outcome: R
     from elastic_core.embedding import run_job
 
     outcome = RunOutcome() if outcome is None else outcome
-    with _unchanged(_SET_FOR_TORCH):
+    with _unchanged(_SET_FOR_TORCH), ExitStack() as cleanup:
+        if health_check_server is not None:
+            cleanup.callback(health_check_server.stop)
+            others = {name: value for name, value in settings.hook_options.items() if name != HEALTH_CHECK_PORT.name}
+            settings = replace(settings, hook_options=others)
         run_job(settings, own_process=False, outcome=outcome, brought=brought)
     if outcome.stopped and outcome.exit_code > 128:
         raise _stopped(outcome)

@@ -1,12 +1,11 @@
-"""Tells a prober over HTTP whether the agent is alive: 200 while it makes progress, 503 when it has stopped to."""
+"""The HTTP server that answers probes of the agent: 200 while it makes progress, 503 when it has stopped to."""
 
 import json
 import os
 from collections.abc import Callable
 from typing import Final
 
-from elastic_core.clock import SYSTEM_CLOCK, Clock
-from elastic_core.page_server import Page, PageServer
+from elastic_core.api import SYSTEM_CLOCK, Clock, Page, PageServer
 
 HOST_VARIABLE: Final = "ELASTIC_HEALTH_CHECK_HOST"
 LOOPBACK: Final = "127.0.0.1"
@@ -14,7 +13,7 @@ PATHS: Final = frozenset({"/", "/health", "/healthz"})
 
 
 class HealthCheckServer:
-    """An HTTP server in a thread of its own, with the bounds of `page_server` on what clients can use up.
+    """An HTTP server in a thread of its own, with the bounds of `PageServer` on what clients can use up.
 
     GET / and /health give a JSON object: `alive`, `age_s` (seconds since the agent's last progress) and `timeout_s`.
     Subclass it, or put another function in the place of `create_healthcheck_server` of this module, to answer in

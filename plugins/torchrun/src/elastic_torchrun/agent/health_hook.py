@@ -1,0 +1,109 @@
+"""The hook behind `TORCHELASTIC_HEALTH_CHECK_PORT`."""
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Final, NoReturn
+
+from elastic_core.api import (
+    SYSTEM_CLOCK,
+    AgentHook,
+    AgentStarted,
+    Clock,
+    ConfigError,
+    HookSettings,
+    OptionSpec,
+    Power,
+)
+from elastic_torchrun.agent import health_check_server
+from elastic_torchrun.options import HEALTH_CHECK_PORT
+
+VARIABLE: Final = HEALTH_CHECK_PORT.variable
+TIMEOUT_S: Final = 60
+"""torch's: without progress for so long the agent counts as dead."""
+
+
+class Pulse:
+    """When the agent's loop last made progress, though an idle loop rightly makes none.
+
+    Each question asks for a sign. As long as it has not come, the time of the first unanswered question counts.
+
+    Args:
+        ask: Has a callback called once the loop has turned. Threading: any.
+        clock: The host's.
+
+    Threading: any.
+    """
+
+    def __init__(self, ask: Callable[[Callable[[], None]], None], *, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Take the loop for alive."""
+        self._ask = ask
+        self._clock = clock
+        self._asked_s = clock.monotonic_s()
+        self._answered = True
+
+    def __call__(self) -> int:
+        """Return the time of the last progress, in whole seconds since the epoch."""
+        now_s = self._clock.monotonic_s()
+        if self._answered:
+            self._asked_s, self._answered = now_s, False
+            self._ask(self._answer)
+        return int(self._clock.wall_ns() / 1e9 - (now_s - self._asked_s))
+
+    def _answer(self) -> None:
+        self._answered = True
+
+
+class HealthChecks(AgentHook):
+    """Answers probes from before the run begins until it is over."""
+
+    api_version: ClassVar[int] = 2
+    powers: ClassVar[frozenset[Power]] = frozenset({Power.RUN})
+    options: ClassVar[Sequence[OptionSpec]] = (HEALTH_CHECK_PORT,)
+
+    def __init__(self, settings: HookSettings) -> None:
+        """Listen.
+
+        Raises:
+            ConfigError: the port can't be had, or is none.
+        """
+        super().__init__(settings)
+        port = _port(str(settings.options["health_check_port"]))
+        self._began = False
+        # Looked up now: users put their own function into its place.
+        self._server = health_check_server.create_healthcheck_server(Pulse(self._ask), port, TIMEOUT_S)
+        self._is_any = port == 0
+        if not settings.dry_run:
+            self._listen(port)
+
+    def _listen(self, port: int) -> None:
+        try:
+            self._server.start()
+        except OSError as error:
+            what = f"{VARIABLE}={port}: can't listen there ({error.strerror})"
+            raise ConfigError(what, hint=f"another port, or unset {VARIABLE}") from error
+
+    def on_agent_started(self, event: AgentStarted) -> None:
+        """Begin to ask the loop for signs; name the port that was chosen."""
+        self._began = True
+        if self._is_any:
+            self.run.notice(f"health checks are answered on port {getattr(self._server, 'port', 0)}")
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.stop()
+
+    def _ask(self, answer: Callable[[], None]) -> None:
+        if self._began:
+            self.run.call_later(0.0, answer)
+        else:
+            answer()
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) < 2**16):
+        _reject(text)
+    return int(text)
+
+
+def _reject(text: str) -> NoReturn:
+    needed = "a TCP port, 0 for any free one"
+    raise ConfigError(f"{VARIABLE}={text!r}: needed {needed}", hint=f"{VARIABLE}=8080, or unset it")
