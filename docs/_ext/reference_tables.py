@@ -328,6 +328,8 @@ DATA: Final[Mapping[str, str]] = {
     "Decision": "What a {py:class}`FailureHandler` may return: {py:class}`Restart`, {py:class}`Stop` or "
     "{py:class}`Ignore`.",
     "Moment": "Any of the records that hooks are told.",
+    "Offer": "What answers a request to the agent: a function of the request's parameters, by name, that returns an "
+    "{py:class}`Answer`.",
     "ROUND_KEY": "Key of a store's document with the round: its roster, and how it ended.",
     "CONTROL_KEY": "Key of a store's document with the run: what nodes compare when they join, and the verdict.",
 }
@@ -428,7 +430,16 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "Records and their JSON": ("Record", "encode_json", "decode_json", "clean"),
     "What hooks may do": ("Power", "Launches", "LaunchChange", "AddEnvironment", "Refuse"),
-    "The run's handle": ("RunHandle", "RunTimer", "RunningWorker", "FailureReport", "WorkerFault", "WorkerStack"),
+    "The run's handle": (
+        "RunHandle",
+        "RunTimer",
+        "RunningWorker",
+        "FailureReport",
+        "WorkerFault",
+        "WorkerStack",
+        "Offer",
+        "Answer",
+    ),
     "Moments": (
         "Moment",
         *(event.__name__ for event in METHODS),

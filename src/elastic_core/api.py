@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from elastic_core.failure.intensity import Intensity
     from elastic_core.failure.report import render as render_incident
     from elastic_core.failure.runner import checked as checked_decision
-    from elastic_core.hooks.handle import RunHandle, RunTimer
+    from elastic_core.hooks.handle import Offer, RunHandle, RunTimer
     from elastic_core.hooks.handler import AgentHook
     from elastic_core.launcher.store_access import StoreChoice, StoreReader, StoreReading, chosen_store
     from elastic_core.moments import (
@@ -80,12 +80,12 @@ if TYPE_CHECKING:
         compare,
         own_content,
     )
-    from elastic_core.reports import FailureReport, RunningWorker, WorkerFault, WorkerStack
+    from elastic_core.reports import Answer, FailureReport, RunningWorker, WorkerFault, WorkerStack
     from elastic_core.rundir.found_incidents import FoundIncident, find_incidents
     from elastic_core.rundir.index import FoundRun, find_runs, runs_named
     from elastic_core.rundir.index import look_at as run_at
     from elastic_core.rundir.index import places as run_places
-    from elastic_core.rundir.status_file import AgentStatus, WorkerStatus
+    from elastic_core.status import AgentStatus, WorkerStatus
     from elastic_core.types import (
         API_VERSION,
         AddEnvironment,
@@ -142,6 +142,7 @@ __all__ = [
     "AgentStarted",
     "AgentStatus",
     "AgentStopped",
+    "Answer",
     "BackendError",
     "BackendRefusedError",
     "BackendUnavailableError",
@@ -186,6 +187,7 @@ __all__ = [
     "NodeSteps",
     "NodesWaiting",
     "NvidiaGpus",
+    "Offer",
     "OptionSpec",
     "Origin",
     "OutcomeUnknownError",
@@ -300,7 +302,7 @@ _ROOMS: Final = {
     "elastic_core.failure.intensity": "Intensity",
     "elastic_core.failure.report": "render=render_incident",
     "elastic_core.failure.runner": "checked=checked_decision",
-    "elastic_core.hooks.handle": "RunHandle RunTimer",
+    "elastic_core.hooks.handle": "Offer RunHandle RunTimer",
     "elastic_core.hooks.handler": "AgentHook",
     "elastic_core.launcher.store_access": "chosen_store StoreChoice StoreReader StoreReading",
     "elastic_core.moments": (
@@ -320,10 +322,10 @@ _ROOMS: Final = {
         "compare CONTROL_KEY CoordinationStore Document Member Members own_content Renewal Revisions ROUND_KEY "
         "Seat Survey Swapped Topic Watched"
     ),
-    "elastic_core.reports": "FailureReport RunningWorker WorkerFault WorkerStack",
+    "elastic_core.reports": "Answer FailureReport RunningWorker WorkerFault WorkerStack",
     "elastic_core.rundir.found_incidents": "find_incidents FoundIncident",
     "elastic_core.rundir.index": "find_runs FoundRun look_at=run_at places=run_places runs_named",
-    "elastic_core.rundir.status_file": "AgentStatus WorkerStatus",
+    "elastic_core.status": "AgentStatus WorkerStatus",
     "elastic_core.types": (
         "AddEnvironment API_VERSION Capability Decided Decision ErrorRecord FailedWorker Failure FailureClass "
         "HookSettings Ignore LaunchChange Launches MemberLost NodeReport NodeSteps NodesWaiting OptionSpec Origin "

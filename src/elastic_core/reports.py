@@ -8,11 +8,15 @@ FieldValue = str | int | float | bool | None
 
 
 class RunningWorker(Record, frozen=True, kw_only=True):
-    """One worker of this node that runs."""
+    """One worker of this node that runs; paths are empty where there is no such file."""
 
     local_rank: int
     global_rank: int
     pid: int
+    stdout: str = ""
+    stderr: str = ""
+    error_file: str = ""
+    """Where it writes what it fails of."""
 
 
 class WorkerFault(Record, frozen=True, kw_only=True):
@@ -57,3 +61,10 @@ class WorkerStack(Record, frozen=True, kw_only=True):
             return ""
         file, line, *_ = self.frames[self.user_frame]
         return f"{file.rpartition('/')[2]}:{line}"
+
+
+class Answer(Record, frozen=True, kw_only=True):
+    """What somebody who asks the agent gets."""
+
+    content: str
+    content_type: str = "text/plain"

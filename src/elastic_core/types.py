@@ -284,6 +284,10 @@ class HookSettings(Record, frozen=True, kw_only=True):
     """`--devices`, as entries of the visible-devices variable; empty: as inherited."""
     dry_run: bool = False
     """The hook is built only to show what it would change (`--dry-run`): take nothing, no port and no file."""
+    shutdown_timeout_s: float = 0.0
+    """`--shutdown-timeout`: how long workers have that are stopped, at most."""
+    restarts_nodes: bool = False
+    """Whether the backend can tell the other nodes of a restart that is asked for."""
 
 
 class HandlerSettings(Record, frozen=True, kw_only=True):

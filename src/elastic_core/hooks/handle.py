@@ -1,11 +1,16 @@
 """The run's handle: what a hook with the power `run` may ask and know, from any thread."""
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from elastic_core.reports import FailureReport, FieldValue, RunningWorker, WorkerStack
+from elastic_core.reports import Answer, FailureReport, FieldValue, RunningWorker, WorkerStack
+
+if TYPE_CHECKING:
+    from elastic_core.status import AgentStatus
 
 StacksTaken = Callable[[Mapping[int, WorkerStack]], None]
+Offer = Callable[[Mapping[str, str]], Answer]
+"""What answers a request, by its parameters. Threading: that of whoever asks; several may ask at once."""
 
 
 class RunTimer(Protocol):
@@ -34,12 +39,18 @@ class RunHandle(Protocol):
         """
         ...
 
-    def ask_restart(self, reason: str) -> None:
-        """Have all workers of the run started again; no restart is counted."""
+    def ask_restart(self, reason: str, *, by_user: bool = False) -> None:
+        """Have all workers of the run started again; no restart is counted.
+
+        `by_user`: the hook passes on what somebody has asked it for, and people are told so; `reason` may be empty.
+        """
         ...
 
-    def ask_drain(self, reason: str, *, grace_s: float | None = None) -> None:
-        """Have this node stop its workers and leave, as SIGTERM does; `grace_s`: how long they have, None: as set."""
+    def ask_drain(self, reason: str, *, grace_s: float | None = None, by_user: bool = False) -> None:
+        """Have this node stop its workers and leave, as SIGTERM does.
+
+        `grace_s`: how long they have, None: as set. `by_user`: as for a restart.
+        """
         ...
 
     def notice(self, text: str) -> None:
@@ -61,6 +72,29 @@ class RunHandle(Protocol):
         """
         ...
 
+    def status(self, on_status: "Callable[[AgentStatus], None]") -> None:
+        """Have the agent say what it is doing, as `status.json` would now; the answer comes as calls later do."""
+        ...
+
+    def run_dir(self) -> str:
+        """Return where the run directory is: it is made anew, perhaps elsewhere, when it has been removed."""
+        ...
+
+    def offer(self, name: str, answer: Offer) -> None:
+        """Offer something to whoever asks this agent by that name, such as `elastic ctl`; the latest word stands.
+
+        What it raises is a refusal, shown to whoever has asked.
+        """
+        ...
+
+    def offers(self) -> Mapping[str, Offer]:
+        """Return all that is offered in this agent, by hooks and by itself."""
+        ...
+
+    def listens_at(self, address: str) -> None:
+        """Say in `status.json` where requests to this agent are taken; empty: nowhere."""
+        ...
+
 
 class RunActions(Protocol):
     """What the agent does for hooks. Threading: the supervisor's."""
@@ -69,12 +103,21 @@ class RunActions(Protocol):
         """Take a failure."""
         ...
 
-    def restart(self, reason: str) -> None:
+    offers: dict[str, Offer]
+    """What is offered. Threading: any."""
+    run_dir: str
+    """Where the run directory is. Threading: written on the supervisor's thread, read on any."""
+
+    def running(self, pids: Mapping[int, int]) -> tuple[RunningWorker, ...]:
+        """Return the workers of a round that were started, by local rank."""
+        ...
+
+    def restart(self, reason: str, *, by_user: bool) -> None:
         """Restart all workers."""
         ...
 
     def drain(self, reason: str, grace_s: float | None) -> None:
-        """Stop this node."""
+        """Stop this node; an empty reason is not shown."""
         ...
 
     def notice(self, text: str) -> None:
@@ -87,6 +130,14 @@ class RunActions(Protocol):
 
     def stacks(self, on_taken: StacksTaken, ranks: Collection[int] | None = None) -> None:
         """Take stacks, and hand them over."""
+        ...
+
+    def status(self) -> "AgentStatus":
+        """Return what the agent is doing."""
+        ...
+
+    def listens_at(self, address: str) -> None:
+        """Say in the status where requests are taken."""
         ...
 
 
@@ -123,13 +174,15 @@ class HookHandle:
         """Report a failure."""
         self._post(lambda: self._actions.report(report))
 
-    def ask_restart(self, reason: str) -> None:
+    def ask_restart(self, reason: str, *, by_user: bool = False) -> None:
         """Ask for a restart."""
-        self._post(lambda: self._actions.restart(f"hook {self._name!r} asks for a restart ({reason})"))
+        told = reason if by_user else f"hook {self._name!r} asks for a restart ({reason})"
+        self._post(lambda: self._actions.restart(told, by_user=by_user))
 
-    def ask_drain(self, reason: str, *, grace_s: float | None = None) -> None:
+    def ask_drain(self, reason: str, *, grace_s: float | None = None, by_user: bool = False) -> None:
         """Ask for a drain."""
-        self._post(lambda: self._actions.drain(f"hook {self._name!r} asks this node to leave: {reason}", grace_s))
+        told = reason if by_user else f"hook {self._name!r} asks this node to leave: {reason}"
+        self._post(lambda: self._actions.drain(told, grace_s))
 
     def notice(self, text: str) -> None:
         """Show a line."""
@@ -152,6 +205,31 @@ class HookHandle:
     def stacks(self, on_taken: StacksTaken, *, ranks: Collection[int] | None = None) -> None:
         """Have stacks taken."""
         self._post(lambda: self._actions.stacks(lambda found: self._call(lambda: on_taken(found)), ranks))
+
+    def status(self, on_status: "Callable[[AgentStatus], None]") -> None:
+        """Have the status of the moment."""
+
+        def ask() -> None:
+            status = self._actions.status()
+            self._call(lambda: on_status(status))
+
+        self._post(ask)
+
+    def run_dir(self) -> str:
+        """Return where the run directory is."""
+        return self._actions.run_dir
+
+    def offer(self, name: str, answer: Offer) -> None:
+        """Offer something."""
+        self._actions.offers[name] = answer
+
+    def offers(self) -> Mapping[str, Offer]:
+        """Return what is offered."""
+        return dict(self._actions.offers)
+
+    def listens_at(self, address: str) -> None:
+        """Say where requests are taken."""
+        self._post(lambda: self._actions.listens_at(address))
 
 
 class _Later:

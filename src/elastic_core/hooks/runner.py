@@ -179,6 +179,7 @@ class HookRunner:
         """A timer is pending; reactor's thread only."""
         self._workers: tuple[RunningWorker, ...] = ()
         """Replaced on the reactor's thread, read on any."""
+        self._actions = actions
         if actions is not None:
             for member in self._members:
                 if Power.RUN in member.powers:
@@ -199,12 +200,8 @@ class HookRunner:
 
     def _note_workers(self, moment: Moment) -> None:
         """Keep who runs, for hooks that ask."""
-        if isinstance(moment, WorkersStarted):
-            pids = enumerate(moment.pids)
-            self._workers = tuple(
-                RunningWorker(local_rank=rank, global_rank=moment.round.global_rank(rank), pid=pid)
-                for rank, pid in pids
-            )
+        if isinstance(moment, WorkersStarted) and self._actions is not None:
+            self._workers = self._actions.running(dict(enumerate(moment.pids)))
         elif isinstance(moment, WorkerEnded):
             self._workers = tuple(each for each in self._workers if each.local_rank != moment.exit.local_rank)
 

@@ -17,7 +17,7 @@ from elastic_core.types import Record
 
 if TYPE_CHECKING:
     from elastic_core.launcher.control import AgentControl
-    from elastic_core.rundir.status_file import AgentStatus
+    from elastic_core.status import AgentStatus
 
 ANSWER_S: Final = 5.0
 """How long the loop may take to answer a question about itself."""

@@ -1,66 +1,108 @@
 """What the agent does for hooks that have the run's handle."""
 
 import signal
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from elastic_core.agent.loop import Agent
+from elastic_core.agent.parts import Workers
 from elastic_core.failure.reporter import Reporter
-from elastic_core.launcher.control import AgentControl
+from elastic_core.hooks.handle import Offer
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import RestartRequested, StopRequested
-from elastic_core.reports import FailureReport, FieldValue, WorkerStack
+from elastic_core.processes.spec import WorkerLaunch
+from elastic_core.reactor import Reactor
+from elastic_core.rendezvous.loop import Rendezvous
+from elastic_core.reports import FailureReport, FieldValue, RunningWorker, WorkerStack
 from elastic_core.types import Round
 
 if TYPE_CHECKING:
     from elastic_core.agent.watch.worker_stacks import WorkerStacks
+    from elastic_core.status import AgentStatus
 
 
 class HookActions:
-    """Does what hooks ask for: as a signal, a request of `elastic ctl` or a watch of ours would. Threading: the loop's.
+    """Does what hooks ask for: as a signal or a watch of ours would. Threading: the loop's.
 
     Args:
+        reactor: The loop.
         reporter: The voice of the run.
         status: Says in `status.json` what hooks publish.
-        control: Knows agent and workers, and what asks them.
         stacks: Takes those of workers.
-        round_: Returns the round whose workers run.
+        workers: This node's.
+        agent: Returns the agent.
+        rendezvous: Where it asks for rounds.
+        run_dir: Where the run directory is; replaced when it is made anew elsewhere.
     """
 
     def __init__(
         self,
+        reactor: Reactor,
         *,
         reporter: Reporter,
         status: StatusKeeper,
-        control: Callable[[], AgentControl],
         stacks: "WorkerStacks",
-        round_: Callable[[], Round | None],
+        workers: Workers,
+        agent: Callable[[], Agent],
+        rendezvous: Rendezvous,
+        run_dir: str,
     ) -> None:
+        self.offers: dict[str, Offer] = {}
+        self.run_dir = run_dir
+        self._reactor = reactor
         self._reporter = reporter
         self._status = status
-        self._control = control
         self._stacks = stacks
+        self._workers = workers
+        self._agent = agent
+        self._rendezvous = rendezvous
+        self._round: Round | None = None
+        self._launches: tuple[tuple[WorkerLaunch, str], ...] = ()
+        self._begun_s = 0.0
+
+    def begin_round(self, round_: Round, launches: Sequence[WorkerLaunch], error_files: Mapping[int, str]) -> None:
+        """Take what is about to be started, and where each writes what it fails of, by local rank."""
         self._round = round_
+        self._launches = tuple((launch, error_files[launch.local_rank]) for launch in launches)
+        self._begun_s = self._reactor.now_s()
+
+    def running(self, pids: Mapping[int, int]) -> tuple[RunningWorker, ...]:
+        """Return the workers that were started, by their pids."""
+        return tuple(
+            RunningWorker(
+                local_rank=launch.local_rank,
+                global_rank=launch.global_rank,
+                pid=pids[launch.local_rank],
+                stdout=launch.stdout.file or "",
+                stderr=launch.stderr.file or "",
+                error_file=error_file,
+            )
+            for launch, error_file in self._launches
+            if launch.local_rank in pids
+        )
 
     def report(self, report: FailureReport) -> None:
         """Take a failure, unless something else is being decided."""
-        control, round_ = self._control(), self._round()
+        round_ = self._round
         if round_ is not None:
-            uptime_s = control.reactor.now_s() - control.planned_s
-            pids = control.workers.pids
-            control.agent.on_hang(lambda: self._reporter.reported(round_, report, pids, uptime_s=uptime_s))
+            uptime_s, pids = self._reactor.now_s() - self._begun_s, self._workers.pids
+            self._agent().on_hang(lambda: self._reporter.reported(round_, report, pids, uptime_s=uptime_s))
 
-    def restart(self, reason: str) -> None:
+    def restart(self, reason: str, *, by_user: bool = False) -> None:
         """Restart all workers of the run, where the backend can tell the other nodes."""
-        control, round_ = self._control(), self._round()
-        if round_ is not None and round_.node_count > 1 and not control.rendezvous.takes_requests:
+        round_ = self._round
+        if by_user:
+            reason = f"a restart was asked for on node {self.status().node_id}" + (f" ({reason})" if reason else "")
+        if round_ is not None and round_.node_count > 1 and not self._rendezvous.takes_requests:
             self._reporter.notice(f"{reason}: left alone, the rendezvous can't tell the other nodes")
         else:
-            control.agent.dispatch(RestartRequested(reason=reason))
+            self._agent().dispatch(RestartRequested(reason=reason))
 
     def drain(self, reason: str, grace_s: float | None) -> None:
-        """Stop this node's workers, and leave."""
-        self._reporter.notice(reason)
-        self._control().agent.dispatch(StopRequested(signum=signal.SIGTERM, grace_s=grace_s))
+        """Stop this node's workers, and leave; an empty reason is not shown."""
+        if reason:
+            self._reporter.notice(reason)
+        self._agent().dispatch(StopRequested(signum=signal.SIGTERM, grace_s=grace_s))
 
     def notice(self, text: str) -> None:
         """Print a line."""
@@ -76,3 +118,11 @@ class HookActions:
     ) -> None:
         """Take the stacks of this node's workers."""
         self._stacks.take(on_taken, ranks=ranks)
+
+    def status(self) -> "AgentStatus":
+        """Return what `status.json` would say now."""
+        return self._status.now()
+
+    def listens_at(self, address: str) -> None:
+        """Say in `status.json` where requests are taken."""
+        self._status.answer_at(address)

@@ -43,7 +43,7 @@ from elastic_core.processes.output.disk import END_S, Disk
 from elastic_core.processes.spec import WorkerLaunch, WorkerPaths
 from elastic_core.processes.sweep import become_subreaper, has_strangers
 from elastic_core.reactor import Reactor
-from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.rendezvous.handler import RendezvousHandler, takes_restarts
 from elastic_core.rendezvous.opening import open_rendezvous
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.rundir.directory import RunDirectory
@@ -187,7 +187,8 @@ class _Job:
             self._times_made, self._last_path = run_dir.times_made, run_dir.path
             self._cleanup.callback(self._discard_unused, run_dir)
         self._logs.prepare()
-        hooks, warnings = registry.make_hooks(hook_settings(settings, str(run_dir.path)), settings.hook_options)
+        of_hooks = hook_settings(settings, str(run_dir.path), restarts_nodes=takes_restarts(handler))
+        hooks, warnings = registry.make_hooks(of_hooks, settings.hook_options)
         self._cleanup.callback(close_hooks, hooks)
         self._observers.open(run_dir, self._node_id)
         self._mark("run directory")
@@ -288,7 +289,7 @@ class _Job:
         )
         self._status.workers = workers
         self._stacks = self._closing(
-            WorkerStacks(reactor, workers=lambda: self._control.workers, beat_file=self._watch.hangs.beat_file)
+            WorkerStacks(reactor, workers=lambda: workers, beat_file=self._watch.hangs.beat_file)
         )
         self._control = self._closing(
             AgentControl(
@@ -315,12 +316,15 @@ class _Job:
             assigned=lambda took_s: self._observers.observe(RanksAssigned(took_s=took_s)),  # beside the loop
         )
         rendezvous = self._closing(open_rendezvous(handler, side, blame=self._blame()))
-        actions = HookActions(
+        actions = self._actions = HookActions(
+            reactor,
             reporter=self._reporter,
             status=self._status,
-            control=lambda: self._control,
             stacks=self._stacks,
-            round_=lambda: self._round,
+            workers=workers,
+            agent=lambda: agent,
+            rendezvous=rendezvous,
+            run_dir=str(run_dir.path),
         )
         runner = HookRunner(hooks, post=reactor.post, call_later=reactor.call_later, log=notice, actions=actions)
         if self._outcome is not None:
@@ -503,10 +507,13 @@ class _Job:
         paths = self._control.with_sockets(paths)
         launches, paths = self._logs.asked(worker_plan(settings, attempt, paths), paths)
         self._control.begin_round(launches)
+        error_files = {rank: own.error_file for rank, own in paths.items()}
+        self._actions.begin_round(command.round, launches, error_files)
         self._reporter.begin_round(paths, command.restart_count)
         if self._outcome is not None:
-            error_files = {launch.global_rank: paths[launch.local_rank].error_file for launch in launches}
-            self._outcome.begin_round(command.round, error_files)
+            self._outcome.begin_round(
+                command.round, {launch.global_rank: error_files[launch.local_rank] for launch in launches}
+            )
         return launches
 
     def _prepare(self, workers: WorkerGroup, round_: Round, done: Callable[[], None]) -> None:
@@ -547,6 +554,7 @@ class _Job:
             f"the run directory {str(before)!r} had gone (a cleaner of temporary files, or a logout); "
             + ("made anew" if path == before else f"{str(path)!r} is in its place")
         )
+        self._actions.run_dir = str(path)
         for part in (self._logs, self._reporter, self._status, self._control):
             part.move(path)
         return True

@@ -29,7 +29,9 @@ class Attempt(Record, frozen=True, kw_only=True):
         return self.changes[local_rank] if self.changes else LaunchChange()
 
 
-def hook_settings(settings: RunSettings, run_dir: str, *, dry_run: bool = False) -> HookSettings:
+def hook_settings(
+    settings: RunSettings, run_dir: str, *, restarts_nodes: bool = False, dry_run: bool = False
+) -> HookSettings:
     """Return what every hook is built with; the registry adds its name and its options."""
     return HookSettings(
         name="",
@@ -38,6 +40,8 @@ def hook_settings(settings: RunSettings, run_dir: str, *, dry_run: bool = False)
         local_world_size=settings.nodes.local_world_size,
         devices=settings.workers.devices,
         dry_run=dry_run,
+        shutdown_timeout_s=settings.stops.shutdown_timeout_s,
+        restarts_nodes=restarts_nodes,
     )
 
 

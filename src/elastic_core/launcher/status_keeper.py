@@ -14,14 +14,8 @@ from elastic_core.options.settings import RunSettings
 from elastic_core.types import Resumed, Round, RoundChange, Suspended
 
 if TYPE_CHECKING:
-    from elastic_core.rundir.status_file import (
-        AgentIdentity,
-        AgentStatus,
-        EndStatus,
-        RoundStatus,
-        StatusWriter,
-        WorkerStatus,
-    )
+    from elastic_core.rundir.status_file import StatusWriter
+    from elastic_core.status import AgentIdentity, AgentStatus, EndStatus, RoundStatus, WorkerStatus
 
 GATHER_S: Final = 0.05
 """Changes come in bursts (a round forms, workers start): one file tells of all of them."""
@@ -164,7 +158,7 @@ class StatusKeeper:
         if self._closed:
             return
         if kept:
-            from elastic_core.rundir.status_file import EndStatus
+            from elastic_core.status import EndStatus
 
             end = EndStatus(outcome=result.ending.value, exit_code=result.exit_code, reason=result.reason)
             self._load().put(self._status(end))
@@ -177,7 +171,8 @@ class StatusKeeper:
             self._writer.close(within_s=_WRITE_LIMIT_S)
 
     def _status(self, end: "EndStatus | None") -> "AgentStatus":
-        from elastic_core.rundir.status_file import AgentStatus, own_identity
+        from elastic_core.rundir.status_file import own_identity
+        from elastic_core.status import AgentStatus
 
         settings, state = self._settings, self._state
         if self._agent is None:
@@ -216,7 +211,7 @@ class StatusKeeper:
             return ""
 
     def _workers_now(self) -> "tuple[WorkerStatus, ...]":
-        from elastic_core.rundir.status_file import WorkerStatus
+        from elastic_core.status import WorkerStatus
 
         if self.workers is None or self._round is None or isinstance(self._state, Ended):
             return ()
@@ -233,6 +228,6 @@ class StatusKeeper:
 
 
 def _placed(round_: Round) -> "RoundStatus":
-    from elastic_core.rundir.status_file import RoundStatus
+    from elastic_core.status import RoundStatus
 
     return RoundStatus(**{field: getattr(round_, field) for field in RoundStatus.__struct_fields__})

@@ -8,7 +8,7 @@ from typing import assert_never
 from elastic_core import messages as m
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import ElasticError, WaitCancelledError
-from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.rendezvous.handler import RendezvousHandler, takes_restarts
 from elastic_core.rendezvous.loop import AgentSide, Outcome, Rendezvous
 from elastic_core.types import Capability, Failure, NodeReport, RoundChange, RunSteps
 
@@ -34,7 +34,7 @@ class HandlerThread(Rendezvous):
         super().__init__(agent)
         self.control = Capability.CONTROL in handler.capabilities
         self.gathers = Capability.EVIDENCE in handler.capabilities
-        self.takes_requests = type(handler).request_restart is not RendezvousHandler.request_restart
+        self.takes_requests = takes_restarts(handler)
         self._handler = handler
         self._blame = blame
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()

@@ -256,3 +256,8 @@ class RendezvousHandler(ABC):
     def use_agent_store(self) -> bool:
         """Whether workers shall use a store that the agent hosts (exported as TORCHELASTIC_USE_AGENT_STORE)."""
         return False
+
+
+def takes_restarts(handler: RendezvousHandler) -> bool:
+    """Return whether a handler can tell the other nodes of a restart that is asked for."""
+    return type(handler).request_restart is not RendezvousHandler.request_restart

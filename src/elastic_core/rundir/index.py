@@ -9,7 +9,8 @@ import msgspec
 from elastic_core.errors import ConfigError
 from elastic_core.rundir.directory import runs_folders
 from elastic_core.rundir.incident_files import INCIDENT_FILE
-from elastic_core.rundir.status_file import STATUS_FILE, AgentStatus, is_running, read_status
+from elastic_core.rundir.status_file import STATUS_FILE, is_running, read_status
+from elastic_core.status import AgentStatus
 from elastic_core.types import Record
 
 

@@ -3,7 +3,7 @@
 import _thread
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -11,93 +11,11 @@ from elastic_core.encoding import decode_json, encode_json
 from elastic_core.private_file import read_file as read_whole
 from elastic_core.private_file import replace_file
 from elastic_core.processes.procfs import read_file, read_stat
-from elastic_core.types import Record
+from elastic_core.status import AgentIdentity, AgentStatus
 
-SCHEMA_VERSION: Final = 1
 STATUS_FILE: Final = "status.json"
 MOST_BYTES: Final = 4 << 20
 """The longest that is read: anybody may have put a file of that name there. One of a thousand workers has 100 kB."""
-
-
-class AgentIdentity(Record, frozen=True, kw_only=True):
-    """Which process it is, so that another one with its number is not taken for it.
-
-    `start_ticks` count from the boot of the host, `boot_id` says which boot, `pid_namespace` which world of numbers.
-    """
-
-    pid: int
-    start_ticks: int = 0
-    boot_id: str = ""
-    pid_namespace: str = ""
-    host: str = ""
-    started_ns: int = 0
-
-
-class WorkerStatus(Record, frozen=True, kw_only=True):
-    """One worker of this node. `state`: `alive`, `done` (it ended well by itself), or `ended`."""
-
-    local_rank: int
-    global_rank: int
-    pid: int
-    state: str
-
-
-class RoundStatus(Record, frozen=True, kw_only=True):
-    """This node's place in the round that it is or was last in."""
-
-    index: int
-    token: int = 0
-    node_rank: int = 0
-    node_count: int = 1
-    base_rank: int = 0
-    local_world_size: int = 1
-    world_size: int = 1
-    role: str = "default"
-    master_addr: str = ""
-    master_port: int = 0
-
-
-class EndStatus(Record, frozen=True, kw_only=True):
-    """How the agent ended. `outcome`: `succeeded`, `failed` or `stopped`."""
-
-    outcome: str
-    exit_code: int
-    reason: str
-
-
-class AgentStatus(Record, frozen=True, kw_only=True):
-    """The file. Times `_ns` are nanoseconds since the Unix epoch, by this node's clock.
-
-    `state` is a word of the agent's state machine in lower case; `since_ns` when it came into it; `reason` why. What
-    has a limit has it in `max_…`, None where there is none. `trouble`: what keeps the rendezvous, empty if nothing.
-    """
-
-    schema_version: int = SCHEMA_VERSION
-    run_id: str
-    node_id: str
-    agent: AgentIdentity
-    backend: str
-    where: str = ""
-    """The store as people know it, without secrets; empty where there is none."""
-    state: str
-    since_ns: int = 0
-    reason: str = ""
-    round: RoundStatus | None = None
-    workers: tuple[WorkerStatus, ...] = ()
-    restart_count: int = 0
-    max_restarts: int | None = None
-    membership_changes: int = 0
-    max_membership_changes: int | None = None
-    control: str = ""
-    """The path of the agent's socket; empty: it listens to nobody."""
-    last_incident: str = ""
-    """The path of its file; empty: there was none."""
-    trouble: str = ""
-    trouble_since_ns: int = 0
-    hooks: Mapping[str, Mapping[str, object]] = {}
-    """What hooks say of themselves, by their names."""
-    end: EndStatus | None = None
-    written_ns: int = 0
 
 
 def own_identity(*, host: str, started_ns: int) -> AgentIdentity:

@@ -8,7 +8,7 @@ from support import wait_for
 
 HOOK = """
 import os, json
-from elastic_core.api import AgentHook, ErrorRecord, FailureClass, FailureReport, Power, RunOption, WorkerFault
+from elastic_core.api import AgentHook, Answer, ErrorRecord, FailureClass, FailureReport, Power, RunOption, WorkerFault
 
 ACT = RunOption(name="act", hook="acme_act:Act", help="What to do.")
 
@@ -64,6 +64,18 @@ class Act(AgentHook):
             self.run.notice(f"places {where}")
             self.run.ask_drain("seen")
         self.run.stacks(taken)
+
+    def asked(self):
+        self.run.offer("hello", lambda params: Answer(content="hello " + params["who"]))
+        self.run.listens_at("/there")
+        def known(status):
+            worker = self.run.workers()[0]
+            self.run.notice(f"{status.state}, {self.run.offers()['hello']({'who': 'you'}).content}")
+            self.run.notice(f"files {os.path.dirname(worker.stdout) == os.path.dirname(worker.error_file)}")
+            self.run.notice(f"in {self.run.run_dir()}")
+            self.run.notice(f"{self.settings.shutdown_timeout_s} {self.settings.restarts_nodes}")
+            self.run.ask_restart("new data", by_user=True)
+        self.run.status(known)
 
     def on_agent_stopped(self, event):
         self.run.notice("after the end")
@@ -135,6 +147,17 @@ def test_stacks_of_the_workers(run):
     assert agent.wait(40) == 143, agent.err
     assert "elastic: act: stacks [(0, True), (1, True)]" in agent.err
     assert "elastic: act: places {0: ('train.py:6', 'wait_here')}" in agent.err
+
+
+def test_what_somebody_asks_a_hook_for(run, tmp_path):
+    agent = run("asked", "--redirects", "3", "--shutdown-timeout", "7")
+    assert agent.wait(40) == 0, agent.err
+    assert "elastic: act: running, hello you" in agent.err
+    assert "elastic: act: files True" in agent.err
+    assert f"elastic: act: in {tmp_path / 'run'}\n" in agent.err
+    assert "elastic: act: 7.0 False" in agent.err
+    assert "round 0 is over: a restart was asked for on node" in agent.err
+    assert "(new data)" in agent.err
 
 
 def test_the_status_has_what_a_hook_publishes(run, tmp_path):

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from elastic_core.cli.main import main
-from elastic_core.rundir.status_file import AgentIdentity, AgentStatus, StatusWriter, read_status
+from elastic_core.rundir.status_file import StatusWriter, read_status
+from elastic_core.status import AgentIdentity, AgentStatus
 from patience import patience
 from support import wait_for
 

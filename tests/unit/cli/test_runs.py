@@ -6,7 +6,8 @@ from elastic_core.cli.main import main
 from elastic_core.failure.incident import build_launcher_incident
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.incident_files import IncidentFiles
-from elastic_core.rundir.status_file import STATUS_FILE, AgentStatus, EndStatus, own_identity, write_status
+from elastic_core.rundir.status_file import STATUS_FILE, own_identity, write_status
+from elastic_core.status import AgentStatus, EndStatus
 from elastic_core.types import Failure, FailureClass
 
 

@@ -11,7 +11,8 @@ from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import RoundChanged
 from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.rundir import status_file
-from elastic_core.rundir.status_file import AgentIdentity, is_running, own_identity, read_status, write_status
+from elastic_core.rundir.status_file import is_running, own_identity, read_status, write_status
+from elastic_core.status import AgentIdentity
 from elastic_core.types import PolicySettings, RendezvousSettings, Resumed, Round, Suspended
 
 SETTINGS = RunSettings(

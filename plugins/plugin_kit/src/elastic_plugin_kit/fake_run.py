@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 
-from elastic_core.api import FailureReport, RunningWorker, WorkerStack
+from elastic_core.api import AgentStatus, FailureReport, Offer, RunningWorker, WorkerStack
 
 FieldValue = str | int | float | bool | None
 """What a hook may publish."""
@@ -36,6 +36,14 @@ class FakeRun:
         """The reasons."""
         self.drains: list[tuple[str, float | None]] = []
         """Reasons and grace periods."""
+        self.offered: dict[str, Offer] = {}
+        """By name; put others' there, too."""
+        self.address = ""
+        """Where requests are taken."""
+        self.directory = ""
+        """The run directory."""
+        self.status_now: AgentStatus | None = None
+        """What a question for the status is answered with; None: it is not answered."""
         self.notices: list[str] = []
         self.fields: dict[str, FieldValue] = {}
         self.timers: list[FakeTimer] = []
@@ -50,11 +58,11 @@ class FakeRun:
         """Keep a report."""
         self.reports.append(report)
 
-    def ask_restart(self, reason: str) -> None:
+    def ask_restart(self, reason: str, *, by_user: bool = False) -> None:
         """Keep a reason."""
         self.restarts.append(reason)
 
-    def ask_drain(self, reason: str, *, grace_s: float | None = None) -> None:
+    def ask_drain(self, reason: str, *, grace_s: float | None = None, by_user: bool = False) -> None:
         """Keep a reason."""
         self.drains.append((reason, grace_s))
 
@@ -82,6 +90,28 @@ class FakeRun:
                 {rank: stack for rank, stack in self.stacks_taken.items() if ranks is None or rank in ranks}
             ),
         )
+
+    def status(self, on_status: Callable[[AgentStatus], None]) -> None:
+        """Answer, at the next `pass_time`."""
+        status = self.status_now
+        if status is not None:
+            self.call_later(0.0, lambda: on_status(status))
+
+    def run_dir(self) -> str:
+        """Return the directory."""
+        return self.directory
+
+    def offer(self, name: str, answer: Offer) -> None:
+        """Keep an offer."""
+        self.offered[name] = answer
+
+    def offers(self) -> Mapping[str, Offer]:
+        """Return what is offered."""
+        return dict(self.offered)
+
+    def listens_at(self, address: str) -> None:
+        """Keep an address."""
+        self.address = address
 
     def pass_time(self, seconds: float) -> None:
         """Make the calls that are due within so many seconds, in order, each at its time."""
