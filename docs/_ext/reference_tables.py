@@ -23,8 +23,8 @@ from elastic_core.options.hook_options import all_rows
 from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.options.table import OPTIONS, OptionRow, Section
 from elastic_core.options.worker_options import WorkerSettings
+from elastic_core.plugins.discovery import KINDS
 from elastic_core.plugins.loading import BASES
-from elastic_core.plugins.missing import KINDS
 from elastic_core.processes.spec import WorkerPaths
 from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS
 from elastic_core.types import FailureClass, OptionSpec, RendezvousSettings, Round

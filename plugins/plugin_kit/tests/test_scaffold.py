@@ -11,8 +11,7 @@ import pytest
 
 from elastic_core._version import __version__
 from elastic_core.cli.main import COMPLETE_VARIABLE, main
-from elastic_core.plugins.discovery import find_entries
-from elastic_core.plugins.missing import COMMANDS_GROUP
+from elastic_core.plugins.discovery import COMMANDS_GROUP, find_entries
 from elastic_plugin_kit import scaffold
 from wheel_kit import ROOT, Environment, checked, contents
 

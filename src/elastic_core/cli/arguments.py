@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Sequence
 
 from elastic_core.errors import ConfigError
-from elastic_core.options.hook_options import hook_option_named, hook_row
 from elastic_core.options.table import OPTIONS, OptionRow
 from elastic_core.options.values import nearest
 from elastic_core.types import Record
@@ -115,9 +114,13 @@ def find_option(typed: str) -> OptionRow | None:
     """
     name = typed.removeprefix("--").replace("_", "-")
     exact = next((row for row in OPTIONS if row.name == name), None)
-    exact = exact or hook_row(name)
     if exact is not None:
         return exact
+    from elastic_core.options.hook_options import hook_option_named, hook_row  # not for a line of our options alone
+
+    from_hook = hook_row(name)
+    if from_hook is not None:
+        return from_hook
     conditions: tuple[Callable[[OptionRow], bool], ...] = (lambda row: row.torch, lambda row: True)
     matches: list[str] = []
     for condition in conditions:

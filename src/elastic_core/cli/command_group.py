@@ -59,8 +59,7 @@ class CommandGroup(click.Group):
             entry = self._of_distribution(ctx, ctx.invoked_subcommand)
             if entry is None:
                 raise
-            from elastic_core.plugins.entry_import import described
-            from elastic_core.plugins.refusal import refusal
+            from elastic_core.plugins.entry_import import described, refusal
 
             hint = f"ELASTIC_DEBUG=1 shows where; report it to the authors of {entry.distribution}"
             raise refusal(entry, f"it raised {described(err)}", hint=hint) from err

@@ -3,9 +3,9 @@
 import click
 
 from elastic_core.cli.arguments import read_arguments
+from elastic_core.cli.main import start
 from elastic_core.cli.output import echo
 from elastic_core.cli.run_help import write_options
-from elastic_core.cli.start import start
 from elastic_core.options.hook_options import all_rows
 from elastic_core.options.table import OPTIONS, OptionRow
 

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from elastic_core.hooks.handler import AgentHook
-from elastic_core.hooks.powers import DECLARED_FROM
+from elastic_core.hooks.handler import DECLARED_FROM, AgentHook
 from elastic_core.hooks.runner import NamedHook
 
 DEADLINE_S: Final = 5.0

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from elastic_core.hooks.handler import powers_of
 from elastic_core.hooks.launches import CheckedChanges
-from elastic_core.hooks.powers import powers_of
 from elastic_core.hooks.runner import NamedHook
 from elastic_core.moments import WorkersStarting
 from elastic_core.types import AddEnvironment, LaunchChange, Launches, Power, Record, Refuse, merged_changes

@@ -8,9 +8,7 @@ from typing import Final, TypeGuard
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.hooks.handle import HookHandle, RunActions
-from elastic_core.hooks.handler import AgentHook
-from elastic_core.hooks.launches import CheckedChanges
-from elastic_core.hooks.powers import powers_of
+from elastic_core.hooks.handler import AgentHook, powers_of
 from elastic_core.moments import (
     AgentStarted,
     AgentStopped,
@@ -425,6 +423,8 @@ class HookRunner:
                 task.refusal, task.refused_by = answer, member.named.name
         elif starting is not None and _is_change(answer):
             if self._may(member, task, Power.LAUNCHES, answer):
+                from elastic_core.hooks.launches import CheckedChanges  # most hooks change nothing
+
                 checked = CheckedChanges(answer, starting.round.local_world_size)
                 for fault in checked.faults:
                     self._complain(member, task, fault)

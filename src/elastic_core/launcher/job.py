@@ -35,7 +35,7 @@ from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.launcher.watching import Watching
 from elastic_core.messages import SpawnWorkers
 from elastic_core.options.settings import RunSettings
-from elastic_core.plugins.missing import FAILURE_GROUP, RENDEZVOUS_GROUP
+from elastic_core.plugins.discovery import FAILURE_GROUP, RENDEZVOUS_GROUP
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.processes.group import WorkerGroup
 from elastic_core.processes.output.console import Console

@@ -10,7 +10,6 @@ from typing import Any, Final, Protocol
 from msgspec.structs import replace
 
 from elastic_core.options.settings import RunSettings
-from elastic_core.plugins.torch_side import torch_part
 from elastic_core.processes.output.layout import LogLayout, RankPaths, line_prefix, stream_plans
 from elastic_core.processes.output.std import parse_ranks, parse_std
 from elastic_core.processes.spec import StreamPlan, WorkerLaunch, WorkerPaths
@@ -202,11 +201,13 @@ def choose_logs_specs(settings: RunSettings, brought: object = None) -> ChosenLo
         ConfigError: nothing installed has that name.
         PluginError: what it names is broken.
     """
+    if brought is None and settings.output.logs_specs is None:
+        return None
+    from elastic_core.plugins.torch_side import torch_part  # the class is torch's
+
     if brought is not None:
         chosen: ChosenLogs | None = torch_part("logs_specs", needed_by="logs_specs").brought_logs_specs(brought)
         return chosen
-    if settings.output.logs_specs is None:
-        return None
     made: ChosenLogs | None = torch_part("logs_specs", needed_by="--logs-specs").make_logs_specs(
         settings.output.logs_specs,
         log_dir=settings.output.log_dir,

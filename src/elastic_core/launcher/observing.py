@@ -22,7 +22,7 @@ from elastic_core.launcher.store_calls import StoreMeter
 from elastic_core.metrics import api as metrics
 from elastic_core.options.settings import RunSettings
 from elastic_core.plugins import observing as plugins
-from elastic_core.plugins.missing import EVENTS_GROUP, METRICS_GROUP
+from elastic_core.plugins.discovery import EVENTS_GROUP, METRICS_GROUP
 from elastic_core.plugins.observing import NamedHandler
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Final
 
-from elastic_core.options.draft import Draft
+from elastic_core.options.choices import Draft
 from elastic_core.options.option import OptionRow, Section, row
 from elastic_core.options.values import disabled_plugins, integer, seconds
 

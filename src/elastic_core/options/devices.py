@@ -1,4 +1,4 @@
-"""Counts this node's accelerators and CPU cores without importing torch.
+"""Counts this node's accelerators and CPU cores without importing torch, and reads `--devices`.
 
 Each vendor's visible-devices variable is read first, as its runtime reads it; then the driver is asked: NVML for
 NVIDIA, the kernel's topology files for ROCm. What stays undetermined (MIG slices, Intel XPUs, a vendor we don't know)
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from elastic_core.accelerators.visible import visible_entries
 from elastic_core.errors import ConfigError
+from elastic_core.options.choices import Draft
+from elastic_core.plugins.discovery import find_entries
 from elastic_core.types import Record
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 _KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 _DRM = Path("/sys/class/drm")
 _INTEL = "0x8086"
+_BACKENDS = "torch.backends"
 _ASK_TIMEOUT_S = 120.0
 _NAMES = {"cuda": "CUDA GPUs", "rocm": "ROCm GPUs", "xpu": "XPUs"}
 VARIABLES = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}
@@ -136,6 +139,11 @@ class Node:
             raise ConfigError(f"devices could not be counted: {error}", hint=_GIVE_NUMBER) from error
 
 
+def node_here(environ: Mapping[str, str]) -> Node:
+    """Return this node, where the interpreter of the workers is asked."""
+    return Node(environ, python=environ.get("PYTHON_EXEC") or sys.executable)
+
+
 _GIVE_NUMBER = "give the number, as in --nproc-per-node 8"
 
 # Runs in an interpreter of its own; prints the kind and the number as the last two words.
@@ -185,9 +193,7 @@ def count_for(word: str, node: Node) -> DeviceCount | None:
 
 def _own_backend_installed() -> bool:
     """Return whether a package adds a device backend of its own to torch."""
-    from importlib.metadata import entry_points
-
-    return bool(entry_points(group="torch.backends"))
+    return any(entry.group == _BACKENDS for entry in find_entries(_BACKENDS))
 
 
 def _first_found(kinds: tuple[str, ...], node: Node) -> DeviceCount:
@@ -262,3 +268,63 @@ def _leading(entries: tuple[str, ...], count: int, uuids: tuple[str, ...]) -> in
         if not exists:
             return index
     return len(entries)
+
+
+# --- which of them the workers get ---
+
+
+def choose_devices(draft: Draft, node: Node | None) -> tuple[str, tuple[str, ...]]:
+    """Return the visible-devices variable of the workers, and its entries by `--devices` (none: as inherited).
+
+    Raises:
+        ConfigError: `--devices` is malformed, or names what is not there.
+    """
+    node = node or node_here(draft.environ)
+    kind = _kind(node)
+    variable = _variable(kind, draft)
+    origin = f"derived: torch is built for {kind}" if kind != "cuda" else "default"
+    draft.set("workers.device_variable", variable, origin)
+    chosen = draft.choices.text("devices") is not None
+    return variable, _devices(draft, kind, variable, node) if chosen else ()
+
+
+def _kind(node: Node) -> str:
+    """Return the kind of accelerator that `--devices` means: what the installed torch is built for."""
+    built = node.torch_kinds() or frozenset(("cuda",))
+    return next((kind for kind in VARIABLES if kind in built), "cuda")
+
+
+def _variable(kind: str, draft: Draft) -> str:
+    variable = VARIABLES[kind]
+    inherited_cuda = "CUDA_VISIBLE_DEVICES" in draft.environ and variable not in draft.environ
+    return "CUDA_VISIBLE_DEVICES" if kind == "rocm" and inherited_cuda else variable
+
+
+def _devices(draft: Draft, kind: str, variable: str, node: Node) -> tuple[str, ...]:
+    """Return `--devices` as entries of the visible-devices variable.
+
+    Numbers count within an inherited list, so that what a scheduler gave this job stays its limit.
+    """
+    choices = draft.choices
+    items = [part.strip() for part in (choices.text("devices") or "").split(",")]
+    entries = visible_entries(",".join(items))
+    if len(entries) != len(items):
+        choices.reject("devices", "different device numbers, or GPU UUIDs, between commas", hint="--devices 1,3,5")
+    if variable in draft.environ and draft.environ[variable].strip():
+        inherited = visible_entries(draft.environ[variable])
+        if not entries[0].isdecimal():
+            return entries
+        if max(map(int, entries)) >= len(inherited):
+            hint = f"numbers from 0 to {len(inherited) - 1}, or unset {variable}" if inherited else f"unset {variable}"
+            choices.reject("devices", f"numbers within {variable}={draft.environ[variable]!r}", hint=hint)
+        return tuple(inherited[int(entry)] for entry in entries)
+    if entries[0].isdecimal():
+        _refuse_absent(draft, entries, kind, node)
+    return entries
+
+
+def _refuse_absent(draft: Draft, entries: tuple[str, ...], kind: str, node: Node) -> None:
+    count, how = visible_count(kind, node)
+    if max(map(int, entries)) >= count:
+        needed = f"devices of this node, which has {count or 'none'} ({kind}, {how})"
+        draft.choices.reject("devices", needed, hint=f"numbers from 0 to {count - 1}" if count else "no --devices")

@@ -1,25 +1,19 @@
 """Options of `elastic run` that installed hooks bring, beside our own: the same reading, the same errors."""
 
-from collections.abc import Iterator, Mapping
 from typing import Final
 
 from msgspec.structs import replace
 
 from elastic_core.errors import ConfigError
-from elastic_core.options.choices import Choices, Given
-from elastic_core.options.draft import Draft
-from elastic_core.options.option import OptionRow
-from elastic_core.options.table import BY_DEST, OPTIONS
+from elastic_core.options.choices import Choices, Draft, Given
+from elastic_core.options.option import VARIABLE_PREFIX, OptionRow
+from elastic_core.options.table import chosen_elsewhere, torch_variables
 from elastic_core.options.values import finite, integer, one_of, seconds
 from elastic_core.options.watch_options import UNINTERRUPTIBLE_VARIABLE, uninterruptible_s
 from elastic_core.plugins.missing import known_options, option_not_installed, refuse_variable
 from elastic_core.plugins.options import OptionValue
 from elastic_core.plugins.run_options import HookOption, installed_options
-from elastic_core.processes.environment import PLACE_VARIABLES
 
-_PREFIX: Final = "PET_"
-_TORCHS: Final = "TORCHELASTIC_"
-_OURS: Final = frozenset(row.env for row in OPTIONS if row.env is not None)
 _LEAST: Final = -(1 << 63)
 _UNINTERRUPTIBLE: Final = "uninterruptible_timeout"
 """The option that torch's variable stands for."""
@@ -76,7 +70,7 @@ def row_of(found: HookOption) -> OptionRow:
         section=option.heading or found.entry.distribution,
         help=option.help,
         torch=found.entry.name in _OF_TORCHRUN,
-        env=_PREFIX + option.name.upper(),
+        env=VARIABLE_PREFIX + option.name.upper(),
         choices=option.choices,
     )
 
@@ -87,14 +81,14 @@ def all_rows() -> list[OptionRow]:
 
 
 def take_hook_options(draft: Draft, given: Given) -> None:
-    """Settle the options of hooks that were given; without one, nobody looks what is installed.
+    """Settle the options of hooks that were given. Called: only where there may be one.
 
     Raises:
         ConfigError: a value is malformed.
         PluginError: an option comes with a distribution that is not installed, or is broken.
     """
     values: dict[str, OptionValue] = {}
-    for dest in dict.fromkeys(_given(given, draft.environ)):
+    for dest in dict.fromkeys(chosen_elsewhere(given, draft.environ)):
         row = hook_row(dest)
         found = installed_options().load(dest.replace("_", "-"))
         if row is None or found is None:
@@ -104,9 +98,8 @@ def take_hook_options(draft: Draft, given: Given) -> None:
         if value is not False:
             values[dest] = value
             draft.mark(dest, choices.origin(dest))
-    for variable, text in draft.environ.items():
-        if text and variable.startswith(_TORCHS) and variable not in PLACE_VARIABLES:
-            _take_variable(draft, values, variable)
+    for variable in torch_variables(draft.environ):
+        _take_variable(draft, values, variable)
     limit = draft.environ.get(UNINTERRUPTIBLE_VARIABLE)
     if limit and (limit_s := uninterruptible_s(limit)) and _UNINTERRUPTIBLE not in values:
         hook_row(_UNINTERRUPTIBLE, typed=UNINTERRUPTIBLE_VARIABLE)
@@ -125,13 +118,6 @@ def _take_variable(draft: Draft, values: dict[str, OptionValue], variable: str) 
         if value is not False:
             values[row.dest] = value
             draft.mark(row.dest, f"env {variable}")
-
-
-def _given(given: Given, environ: Mapping[str, str]) -> Iterator[str]:
-    yield from (dest for dest in given if dest not in BY_DEST)
-    for name, text in environ.items():
-        if name.startswith(_PREFIX) and text and name not in _OURS:
-            yield name.removeprefix(_PREFIX).lower()
 
 
 def _value(choices: Choices, found: HookOption) -> OptionValue:

@@ -2,8 +2,7 @@
 
 from typing import Final
 
-from elastic_core.options.choices import Choices
-from elastic_core.options.draft import Draft
+from elastic_core.options.choices import Choices, Draft
 from elastic_core.options.option import OptionRow, Section, row
 from elastic_core.types import Record
 

@@ -2,8 +2,12 @@
 
 import enum
 from collections.abc import Callable
+from typing import Final
 
 from elastic_core.types import Record
+
+VARIABLE_PREFIX: Final = "PET_"
+"""How the variables of options begin, as torchrun's do."""
 
 
 class Section(enum.StrEnum):
@@ -83,7 +87,7 @@ def row(
         help=help_text,
         torch=torch,
         many=many,
-        env="PET_" + name.replace("-", "_").upper() if env else None,
+        env=VARIABLE_PREFIX + name.replace("-", "_").upper() if env else None,
         choices=choices,
         field=field,
         read=read,

@@ -1,14 +1,12 @@
 """Turns what the user chose into the settings of a run: every value checked, each with its origin."""
 
-import sys
 from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING
 
-from elastic_core.options.choices import Choices, Given
+from elastic_core.options.choices import Choices, Draft, Given
 from elastic_core.options.debug_options import take_debugging
-from elastic_core.options.devices import Node
-from elastic_core.options.draft import Draft
 from elastic_core.options.entrypoint import check_start_method, for_each_rank, make_entrypoint, take_run_path
-from elastic_core.options.hook_options import take_hook_options
 from elastic_core.options.node_options import place_run, settle_coordination
 from elastic_core.options.observing_options import take_observing
 from elastic_core.options.output_options import resolve_logs
@@ -16,12 +14,13 @@ from elastic_core.options.restart_options import take_restarts
 from elastic_core.options.settings import Entrypoint, Resolution, finish
 from elastic_core.options.standby_options import take_standby
 from elastic_core.options.stop_options import take_stops
-from elastic_core.options.table import BY_DEST
-from elastic_core.options.values import (
-    node_range,
-)
+from elastic_core.options.table import BY_DEST, chosen_elsewhere, torch_variables
+from elastic_core.options.values import node_range
 from elastic_core.options.watch_options import take_hangs, take_timers
 from elastic_core.options.worker_options import place_workers
+
+if TYPE_CHECKING:
+    from elastic_core.options.devices import Node
 
 
 def resolve(
@@ -30,7 +29,7 @@ def resolve(
     arguments: Sequence[str] = (),
     *,
     environ: Mapping[str, str],
-    node: Node | None = None,
+    node: "Node | None" = None,
     entrypoint: Entrypoint | None = None,
 ) -> Resolution:
     """Return the settings of a run.
@@ -69,13 +68,16 @@ def resolve(
     place_run(draft, min_nodes, max_nodes)
     take_restarts(draft)
     take_stops(draft)
-    nproc = place_workers(draft, node or Node(environ, python=environ.get("PYTHON_EXEC") or sys.executable))
+    nproc = place_workers(draft, node)
     resolve_logs(draft, nproc)
     take_observing(draft)
     if as_function:
         draft.set("entrypoint", for_each_rank(entrypoint, nproc), "default")
     take_debugging(draft, nproc)
-    take_hook_options(draft, given)
+    if any(True for _ in chain(chosen_elsewhere(given, environ), torch_variables(environ))):
+        from elastic_core.options.hook_options import take_hook_options  # which looks what is installed
+
+        take_hook_options(draft, given)
     take_hangs(draft)
     take_timers(draft)
     take_standby(draft, entrypoint)

@@ -5,8 +5,7 @@ from functools import partial
 from typing import Any, Final
 
 from elastic_core.errors import ConfigError
-from elastic_core.options.choices import Choices
-from elastic_core.options.draft import Draft
+from elastic_core.options.choices import Choices, Draft
 from elastic_core.options.option import OptionRow, Section, row
 from elastic_core.options.values import exit_codes, if_chosen, integer, key_values, node_range, seconds
 from elastic_core.types import PolicySettings

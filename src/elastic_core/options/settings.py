@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from elastic_core.agent.parts import DEFAULT_SIGNALS, StopSettings
-from elastic_core.options.draft import Draft
+from elastic_core.options.choices import Draft
 from elastic_core.options.observing_options import ObservingSettings
 from elastic_core.options.output_options import OutputSettings
 from elastic_core.options.watch_options import WatchSettings

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from elastic_core.options.draft import Draft
+from elastic_core.options.choices import Draft
 from elastic_core.options.option import OptionRow, Section, row
 from elastic_core.options.settings import Entrypoint
 from elastic_core.options.values import integer, node_range

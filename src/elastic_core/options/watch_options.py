@@ -3,7 +3,7 @@
 from typing import Final, NoReturn
 
 from elastic_core.errors import ConfigError
-from elastic_core.options.draft import Draft
+from elastic_core.options.choices import Draft
 from elastic_core.options.option import OptionRow, Section, row
 from elastic_core.options.values import seconds
 from elastic_core.types import Record

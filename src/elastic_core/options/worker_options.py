@@ -4,16 +4,16 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from elastic_core.accelerators.visible import visible_entries
 from elastic_core.errors import ConfigError
-from elastic_core.options.choices import Choices
-from elastic_core.options.devices import VARIABLES, DeviceCount, Node, count_for, visible_count
-from elastic_core.options.draft import Draft
+from elastic_core.options.choices import Choices, Draft
 from elastic_core.options.option import OptionRow, Section, row
 from elastic_core.options.values import integer, name_of, nearest
 from elastic_core.types import Record
+
+if TYPE_CHECKING:
+    from elastic_core.options.devices import DeviceCount, Node
 
 
 class WorkerSettings(Record, frozen=True, kw_only=True):
@@ -102,8 +102,12 @@ WORKERS: Final[tuple[OptionRow, ...]] = (
 _WORDS = ("auto", "gpu", "cpu", "xpu")
 
 
-def place_workers(draft: Draft, node: Node) -> int:
+def place_workers(draft: Draft, node: "Node | None") -> int:
     """Settle the number of workers, their devices and their threads; return the number.
+
+    Args:
+        draft: The settings so far.
+        node: Where devices are counted; None: this node.
 
     Raises:
         ConfigError: a value is malformed, or this node has no such device.
@@ -115,11 +119,9 @@ def place_workers(draft: Draft, node: Node) -> int:
     devices: tuple[str, ...] = ()
     variable = ""
     if choices.text("devices") is not None or virtual:
-        kind = _kind(node)
-        variable = _variable(kind, draft)
-        origin = f"derived: torch is built for {kind}" if kind != "cuda" else "default"
-        draft.set("workers.device_variable", variable, origin)
-        devices = _devices(draft, kind, variable, node) if choices.text("devices") is not None else ()
+        from elastic_core.options.devices import choose_devices
+
+        variable, devices = choose_devices(draft, node)
     if devices:
         draft.take("devices", devices)
     nproc = _number(draft, len(devices), node)
@@ -137,7 +139,7 @@ def place_workers(draft: Draft, node: Node) -> int:
     return nproc
 
 
-def _number(draft: Draft, device_count: int, node: Node) -> int:
+def _number(draft: Draft, device_count: int, node: "Node | None") -> int:
     choices, dest = draft.choices, "nproc_per_node"
     if device_count and not choices.chosen(dest):
         return _derived(draft, device_count, "--devices", "derived: one per device of --devices")
@@ -148,7 +150,9 @@ def _number(draft: Draft, device_count: int, node: Node) -> int:
         return number
     if device_count and text in ("auto", "gpu", "xpu"):
         return _derived(draft, device_count, text, f"derived: {choices.label(dest)}, one per device of --devices")
-    found = count_for(text, node)
+    from elastic_core.options.devices import count_for, node_here  # not where a number was typed
+
+    found = count_for(text, node or node_here(draft.environ))
     if found is None:
         choices.reject(dest, f"a number from 1 up, or {', '.join(_WORDS)}", hint=nearest(text, _WORDS) or "auto")
     _refuse_none(draft, found)
@@ -161,7 +165,7 @@ def _derived(draft: Draft, count: int, source: str, origin: str) -> int:
     return count
 
 
-def _refuse_none(draft: Draft, found: DeviceCount) -> None:
+def _refuse_none(draft: Draft, found: "DeviceCount") -> None:
     if found.count < 1:
         raise ConfigError(
             f"{draft.choices.label('nproc_per_node')}: {found.reason}",
@@ -179,48 +183,6 @@ def _refuse_too_few_inherited(draft: Draft, variable: str, nproc: int) -> None:
             f"{nproc} workers",
             hint=f"name more devices, lower --nproc-per-node, or unset {variable}",
         )
-
-
-def _kind(node: Node) -> str:
-    """Return the kind of accelerator that `--devices` means: what the installed torch is built for."""
-    built = node.torch_kinds() or frozenset(("cuda",))
-    return next((kind for kind in VARIABLES if kind in built), "cuda")
-
-
-def _variable(kind: str, draft: Draft) -> str:
-    variable = VARIABLES[kind]
-    inherited_cuda = "CUDA_VISIBLE_DEVICES" in draft.environ and variable not in draft.environ
-    return "CUDA_VISIBLE_DEVICES" if kind == "rocm" and inherited_cuda else variable
-
-
-def _devices(draft: Draft, kind: str, variable: str, node: Node) -> tuple[str, ...]:
-    """Return `--devices` as entries of the visible-devices variable.
-
-    Numbers count within an inherited list, so that what a scheduler gave this job stays its limit.
-    """
-    choices = draft.choices
-    items = [part.strip() for part in (choices.text("devices") or "").split(",")]
-    entries = visible_entries(",".join(items))
-    if len(entries) != len(items):
-        choices.reject("devices", "different device numbers, or GPU UUIDs, between commas", hint="--devices 1,3,5")
-    if variable in draft.environ and draft.environ[variable].strip():
-        inherited = visible_entries(draft.environ[variable])
-        if not entries[0].isdecimal():
-            return entries
-        if max(map(int, entries)) >= len(inherited):
-            hint = f"numbers from 0 to {len(inherited) - 1}, or unset {variable}" if inherited else f"unset {variable}"
-            choices.reject("devices", f"numbers within {variable}={draft.environ[variable]!r}", hint=hint)
-        return tuple(inherited[int(entry)] for entry in entries)
-    if entries[0].isdecimal():
-        _refuse_absent(draft, entries, kind, node)
-    return entries
-
-
-def _refuse_absent(draft: Draft, entries: tuple[str, ...], kind: str, node: Node) -> None:
-    count, how = visible_count(kind, node)
-    if max(map(int, entries)) >= count:
-        needed = f"devices of this node, which has {count or 'none'} ({kind}, {how})"
-        draft.choices.reject("devices", needed, hint=f"numbers from 0 to {count - 1}" if count else "no --devices")
 
 
 # --- threads ---

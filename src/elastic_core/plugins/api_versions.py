@@ -6,9 +6,8 @@ The rules for authors are in docs/plugin_authors/stability.md.
 from collections.abc import Mapping
 from typing import Final
 
-from elastic_core.plugins.core_name import core_name
-from elastic_core.plugins.discovery import PluginEntry, find_entries
-from elastic_core.plugins.refusal import mend, refusal
+from elastic_core.plugins.discovery import PluginEntry, core_name, find_entries
+from elastic_core.plugins.entry_import import mend, refusal
 from elastic_core.types import API_VERSION, Record
 
 

@@ -6,9 +6,8 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from elastic_core.errors import PluginError
-from elastic_core.plugins.discovery import PluginEntry, find_entries
-from elastic_core.plugins.missing import COMMANDS_GROUP
-from elastic_core.plugins.refusal import doubled, mend, refusal
+from elastic_core.plugins.discovery import COMMANDS_GROUP, PluginEntry, find_entries
+from elastic_core.plugins.entry_import import doubled, mend, refusal
 
 if TYPE_CHECKING:
     import click

@@ -1,4 +1,4 @@
-"""Finds which plugins are installed, by reading metadata only.
+"""Which plugins are installed, in which groups, by reading metadata only.
 
 `importlib.metadata` takes 20 ms to import, as much as all else that the launcher loads, so the ordinary case is read by
 hand: directories of `sys.path` that hold `*.dist-info/entry_points.txt`. Anything less ordinary (a zip file, an egg, a
@@ -8,11 +8,32 @@ finder that brings its own distributions) is left to `importlib.metadata`; both 
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 GROUP_PREFIX: Final = "elastic_core."
+RENDEZVOUS_GROUP: Final = "elastic_core.rendezvous"
+FAILURE_GROUP: Final = "elastic_core.failure"
+HOOKS_GROUP: Final = "elastic_core.hooks"
+COMMANDS_GROUP: Final = "elastic_core.commands"
+OPTIONS_GROUP: Final = "elastic_core.options"
+METRICS_GROUP: Final = "elastic_core.metrics"
+EVENTS_GROUP: Final = "elastic_core.events"
+
+KINDS: Final = {
+    RENDEZVOUS_GROUP: "rendezvous backend",
+    FAILURE_GROUP: "policy",
+    HOOKS_GROUP: "hook",
+    COMMANDS_GROUP: "command",
+    OPTIONS_GROUP: "option",
+    METRICS_GROUP: "metrics handler",
+    EVENTS_GROUP: "event handler",
+}
+"""What users call the plugins of each group."""
+
+_BUILT_IN: Final = __name__.partition(".")[0] + "."
+"""How the entry points of the core itself begin, whatever it was published as."""
 
 
 class PluginEntry(NamedTuple):
@@ -28,6 +49,16 @@ class PluginEntry(NamedTuple):
     def label(self) -> str:
         """The distribution and its version, for messages."""
         return f"{self.distribution} {self.version}".rstrip()
+
+
+def is_built_in(entry: PluginEntry) -> bool:
+    """Return whether the entry point leads into the core."""
+    return entry.value.startswith(_BUILT_IN)
+
+
+def core_name(entries: Iterable[PluginEntry]) -> str:
+    """Return the distribution that brings the core, for hints; of sources that nobody installed, its usual name."""
+    return next((entry.distribution for entry in entries if is_built_in(entry)), "elastic-core")
 
 
 def find_entries(prefix: str = GROUP_PREFIX) -> list[PluginEntry]:

@@ -1,11 +1,18 @@
-"""The import of what an entry point names; whatever goes wrong becomes one line with its distribution."""
+"""The import of what an entry point names, and the words for what is wrong with one plugin.
+
+Each error names the plugin and its distribution.
+"""
 
 import importlib
 import threading
+from collections.abc import Sequence
+from typing import Any, Final
 
 from elastic_core.errors import PluginError
-from elastic_core.plugins.discovery import PluginEntry
-from elastic_core.plugins.refusal import mend, one_line, refusal
+from elastic_core.plugins.discovery import HOOKS_GROUP, KINDS, PluginEntry, is_built_in
+
+IN_CODE: Final = "in code"
+"""Stands for the distribution of what was registered in code."""
 
 
 def import_entry(entry: PluginEntry, *, within_s: float | None = None) -> object:
@@ -44,11 +51,42 @@ def _answer(entry: PluginEntry) -> object:
 
 
 def _import(entry: PluginEntry) -> object:
-    module_name, _, attributes = entry.value.partition(":")
     try:
-        target: object = importlib.import_module(module_name.strip())
-        for attribute in filter(None, attributes.strip().split(".")):
-            target = getattr(target, attribute)
+        return import_value(entry.value)
     except (Exception, SystemExit) as err:
         raise refusal(entry, f"importing {entry.value} raised {described(err)}", hint=mend(entry)) from err
+
+
+def import_value(value: str) -> Any:  # noqa: ANN401  # a module, or whatever it has
+    """Import what an entry point's value names, a module or `module:attribute`; raises whatever that raises."""
+    module_name, _, attributes = value.partition(":")
+    target: object = importlib.import_module(module_name.strip())
+    for attribute in filter(None, attributes.strip().split(".")):
+        target = getattr(target, attribute)
     return target
+
+
+def refusal(entry: PluginEntry, what: str, *, hint: str) -> PluginError:
+    """Return an error that names the plugin and its distribution."""
+    off = f", or turn it off: -p no:{entry.name}" if entry.group == HOOKS_GROUP else ""
+    return PluginError(f"{KINDS[entry.group]} {entry.name!r} ({entry.label}): {what}", hint=f"{hint}{off}")
+
+
+def doubled(claims: Sequence[PluginEntry]) -> PluginError:
+    """Return the error for a name that several distributions have, which can't be told apart."""
+    owners = " and ".join(entry.label for entry in claims)
+    others = " or ".join(entry.distribution for entry in claims if not is_built_in(entry))
+    what = f"{KINDS[claims[0].group]} {claims[0].name!r} comes from {owners}"
+    return PluginError(what, hint=f"pip uninstall {others}")
+
+
+def one_line(err: BaseException) -> str:
+    """Return an exception's text without its line breaks."""
+    return " ".join(str(err).split())
+
+
+def mend(entry: PluginEntry) -> str:
+    """Return what a user can do about a plugin that is broken."""
+    if entry.distribution == IN_CODE:
+        return f"look at {entry.value}"
+    return f"pip install --upgrade {entry.distribution}, or report it to its authors"

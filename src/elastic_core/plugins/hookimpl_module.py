@@ -8,9 +8,8 @@ import pluggy
 
 from elastic_core.hooks.handler import AgentHook
 from elastic_core.plugins import hookspecs
-from elastic_core.plugins.discovery import PluginEntry
-from elastic_core.plugins.missing import FAILURE_GROUP, HOOKS_GROUP, RENDEZVOUS_GROUP
-from elastic_core.plugins.refusal import mend, one_line, refusal
+from elastic_core.plugins.discovery import FAILURE_GROUP, HOOKS_GROUP, RENDEZVOUS_GROUP, PluginEntry
+from elastic_core.plugins.entry_import import mend, one_line, refusal
 from elastic_core.types import HookSettings, PolicySettings, RendezvousSettings
 
 _MOMENTS: Final = tuple(name for name in vars(AgentHook) if name.startswith("on_"))

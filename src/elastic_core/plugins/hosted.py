@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from elastic_core.errors import PluginError
-from elastic_core.plugins.discovery import PluginEntry, find_entries
+from elastic_core.plugins.discovery import RENDEZVOUS_GROUP, PluginEntry, find_entries
+from elastic_core.plugins.entry_import import import_value, mend, one_line, refusal
 from elastic_core.plugins.loading import build
-from elastic_core.plugins.missing import RENDEZVOUS_GROUP
-from elastic_core.plugins.refusal import mend, one_line, refusal
 from elastic_core.plugins.torch_side import torch_part
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.types import RendezvousSettings
@@ -56,7 +55,7 @@ def host(entry: PluginEntry, settings: RendezvousSettings, conf: Mapping[str, st
     """
     hosted = torch_part("hosted", needed_by=f"rendezvous backend {entry.name!r} ({entry.label}), written for torch,")
     _import_torch(entry)
-    create = build(entry, lambda: _creator(entry.value))
+    create = build(entry, lambda: import_value(entry.value)())  # as torch does
     if not callable(create):
         what = f"{entry.value} gave {type(create).__name__}; a function that makes a handler is needed"
         raise refusal(entry, what, hint=mend(entry))
@@ -76,12 +75,3 @@ def _import_torch(entry: PluginEntry) -> None:
         raise PluginError(f"{what}: {type(error).__name__}: {one_line(error)}", hint="pip install torch") from error
     finally:
         registry.disabled = quiet
-
-
-def _creator(value: str) -> object:
-    """Do with an entry point what torch does: load it, and call it with nothing."""
-    module, _, attributes = value.partition(":")
-    target: Any = importlib.import_module(module.strip())
-    for attribute in filter(None, attributes.strip().split(".")):
-        target = getattr(target, attribute)
-    return target()

@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from elastic_core.errors import ElasticError
 from elastic_core.failure.handler import FailureHandler
-from elastic_core.hooks.handler import AgentHook
-from elastic_core.hooks.powers import fault_of_powers
+from elastic_core.hooks.handler import AgentHook, fault_of_powers
 from elastic_core.plugins.api_versions import check_api_version
-from elastic_core.plugins.discovery import PluginEntry
-from elastic_core.plugins.entry_import import described, import_entry
-from elastic_core.plugins.missing import FAILURE_GROUP, HOOKS_GROUP, OPTIONS_GROUP, RENDEZVOUS_GROUP
-from elastic_core.plugins.refusal import mend, refusal
+from elastic_core.plugins.discovery import FAILURE_GROUP, HOOKS_GROUP, OPTIONS_GROUP, RENDEZVOUS_GROUP, PluginEntry
+from elastic_core.plugins.entry_import import described, import_entry, mend, refusal
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import HookSettings, OptionSpec, PolicySettings, Power, RendezvousSettings

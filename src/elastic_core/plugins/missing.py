@@ -4,27 +4,16 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from elastic_core.errors import PluginError
-from elastic_core.plugins.core_name import core_name
-from elastic_core.plugins.discovery import PluginEntry
-
-RENDEZVOUS_GROUP: Final = "elastic_core.rendezvous"
-FAILURE_GROUP: Final = "elastic_core.failure"
-HOOKS_GROUP: Final = "elastic_core.hooks"
-COMMANDS_GROUP: Final = "elastic_core.commands"
-OPTIONS_GROUP: Final = "elastic_core.options"
-METRICS_GROUP: Final = "elastic_core.metrics"
-EVENTS_GROUP: Final = "elastic_core.events"
-
-KINDS: Final = {
-    RENDEZVOUS_GROUP: "rendezvous backend",
-    FAILURE_GROUP: "policy",
-    HOOKS_GROUP: "hook",
-    COMMANDS_GROUP: "command",
-    OPTIONS_GROUP: "option",
-    METRICS_GROUP: "metrics handler",
-    EVENTS_GROUP: "event handler",
-}
-"""What users call the plugins of each group."""
+from elastic_core.plugins.discovery import (
+    COMMANDS_GROUP,
+    FAILURE_GROUP,
+    HOOKS_GROUP,
+    KINDS,
+    OPTIONS_GROUP,
+    RENDEZVOUS_GROUP,
+    PluginEntry,
+    core_name,
+)
 
 _KNOWN: Final = {
     RENDEZVOUS_GROUP: {

@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from elastic_core.errors import ElasticError, PluginError
-from elastic_core.plugins.discovery import PluginEntry, find_entries
-from elastic_core.plugins.entry_import import described, import_entry
-from elastic_core.plugins.missing import EVENTS_GROUP, KINDS, METRICS_GROUP, nearest_name
-from elastic_core.plugins.refusal import mend, refusal
+from elastic_core.plugins.discovery import EVENTS_GROUP, KINDS, METRICS_GROUP, PluginEntry, find_entries
+from elastic_core.plugins.entry_import import described, import_entry, mend, refusal
+from elastic_core.plugins.missing import nearest_name
 from elastic_core.types import HandlerSettings, Record
 
 _NEEDED: Final = {METRICS_GROUP: "emit", EVENTS_GROUP: "handle"}

@@ -5,7 +5,7 @@ Listing reads metadata only; a plugin's code is imported when it is chosen by na
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -13,9 +13,7 @@ from elastic_core.clock import WaitBudget
 from elastic_core.errors import ElasticError, PluginError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.runner import NamedHook
-from elastic_core.plugins.discovery import PluginEntry, find_entries
-from elastic_core.plugins.loading import BASES, LoadedPlugin, base_names, build, is_store_class
-from elastic_core.plugins.missing import (
+from elastic_core.plugins.discovery import (
     EVENTS_GROUP,
     FAILURE_GROUP,
     HOOKS_GROUP,
@@ -23,16 +21,19 @@ from elastic_core.plugins.missing import (
     METRICS_GROUP,
     OPTIONS_GROUP,
     RENDEZVOUS_GROUP,
-    nearest_name,
-    not_installed,
+    PluginEntry,
+    find_entries,
 )
+from elastic_core.plugins.entry_import import IN_CODE, doubled, mend, refusal
+from elastic_core.plugins.loading import BASES, LoadedPlugin, base_names, build, is_store_class
 from elastic_core.plugins.options import TORCH_RDZV_KEYS, OptionValue, resolve_options
-from elastic_core.plugins.refusal import IN_CODE, doubled, mend, refusal
-from elastic_core.plugins.run_options import chosen_hooks, hook_entry
 from elastic_core.rendezvous import registry as in_code
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import HookSettings, OptionSpec, PolicySettings, Record, RendezvousSettings
+
+if TYPE_CHECKING:
+    from elastic_core.plugins.run_options import ChosenHook
 
 HEAVY_MODULES: Final = ("torch", "numpy")
 """What no observer may bring into the supervisor: seconds of start-up, hundreds of megabytes."""
@@ -149,7 +150,7 @@ class PluginRegistry:
         """
         hooks: list[NamedHook] = []
         warnings = self._needlessly_disabled()
-        chosen = chosen_hooks(options)
+        chosen = _chosen_hooks(options)
         for entry in self._hook_entries():
             own = next((choice.values for choice in chosen if choice.entry.value == entry.value), {})
             try:
@@ -163,7 +164,7 @@ class PluginRegistry:
         always = {entry.value for entry in self._entries() if entry.group == HOOKS_GROUP}
         return [
             self._make_hook(choice.entry, replace(settings, options=choice.values))
-            for choice in chosen_hooks(options)
+            for choice in _chosen_hooks(options)
             if choice.entry.value not in always
         ]
 
@@ -262,7 +263,11 @@ class PluginRegistry:
         try:
             self._refuse_doubles(entry.group, entry.name)
             before = _heavy()
-            plugin = LoadedPlugin(hook_entry(entry) if entry.group == OPTIONS_GROUP else entry)
+            if entry.group == OPTIONS_GROUP:
+                from elastic_core.plugins.run_options import hook_entry
+
+                entry = hook_entry(entry)
+            plugin = LoadedPlugin(entry)
             if entry.group in (HOOKS_GROUP, OPTIONS_GROUP):
                 _refuse_heavy(entry, before)
         except PluginError as err:
@@ -285,6 +290,8 @@ class PluginRegistry:
                 return entry
         names = in_code.registered_names() if group == RENDEZVOUS_GROUP else ()
         others = self._hosted() if group == RENDEZVOUS_GROUP else []
+        from elastic_core.plugins.missing import not_installed  # only a user's mistake needs it
+
         raise not_installed(group, name, [*of_group, *others], names)
 
     def _hosted_entry(self, name: str) -> PluginEntry | None:
@@ -317,6 +324,8 @@ class PluginRegistry:
         hooks = {entry.name for entry in self._entries() if entry.group == HOOKS_GROUP}
         lines = []
         for name in sorted(self._disabled - hooks):
+            from elastic_core.plugins.missing import nearest_name
+
             nearest = nearest_name(name, sorted(hooks))
             meant = f"; did you mean {nearest!r}?" if nearest else ""
             lines.append(f"-p no:{name} has no effect: no hook of that name is installed{meant}")
@@ -332,6 +341,14 @@ def _info(entry: PluginEntry, status: str, powers: tuple[str, ...] = ()) -> Plug
         status=status,
         powers=powers,
     )
+
+
+def _chosen_hooks(options: Mapping[str, OptionValue]) -> "list[ChosenHook]":
+    if not options:
+        return []
+    from elastic_core.plugins.run_options import chosen_hooks  # only for a run with such options
+
+    return chosen_hooks(options)
 
 
 def _refuse_claims(claims: Sequence[PluginEntry]) -> None:

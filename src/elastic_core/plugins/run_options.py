@@ -8,11 +8,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from elastic_core.errors import ElasticError, PluginError
-from elastic_core.plugins.discovery import PluginEntry, find_entries
-from elastic_core.plugins.entry_import import import_entry
-from elastic_core.plugins.missing import OPTIONS_GROUP, known_options, option_not_installed
+from elastic_core.plugins.discovery import OPTIONS_GROUP, PluginEntry, find_entries
+from elastic_core.plugins.entry_import import import_entry, mend, refusal
+from elastic_core.plugins.missing import known_options, option_not_installed
 from elastic_core.plugins.options import OptionValue
-from elastic_core.plugins.refusal import mend, refusal
 from elastic_core.types import Record, RunOption
 
 _TYPES: Final = ("str", "int", "float", "bool")

@@ -3,12 +3,11 @@
 The distribution offers its parts in a group of their own; each is imported when it is first asked for.
 """
 
-import importlib
 from typing import Any, Final
 
 from elastic_core.errors import PluginError
-from elastic_core.plugins.core_name import core_name
-from elastic_core.plugins.discovery import find_entries
+from elastic_core.plugins.discovery import core_name, find_entries
+from elastic_core.plugins.entry_import import import_value
 
 GROUP: Final = "elastic_core.torch"
 
@@ -28,9 +27,7 @@ def torch_part(name: str, *, needed_by: str) -> Any:  # noqa: ANN401  # a module
     if value is None:
         hint = f"pip install '{core_name(entries)}[torchrun]'"
         raise PluginError(f"{needed_by} comes with elastic-torchrun, which is not installed", hint=hint)
-    module, _, attribute = value.partition(":")
-    made = importlib.import_module(module)
-    return getattr(made, attribute) if attribute else made
+    return import_value(value)
 
 
 def torch_import(name: str, *, needed_by: str) -> Any:  # noqa: ANN401  # as above

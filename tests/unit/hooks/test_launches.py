@@ -2,9 +2,8 @@
 
 import pytest
 
-from elastic_core.hooks.handler import AgentHook
+from elastic_core.hooks.handler import AgentHook, powers_of
 from elastic_core.hooks.launches import CheckedChanges
-from elastic_core.hooks.powers import powers_of
 from elastic_core.types import AddEnvironment, LaunchChange, Launches, Power, merged_changes
 
 

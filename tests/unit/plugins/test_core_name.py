@@ -4,9 +4,8 @@ import pytest
 
 from elastic_core.errors import PluginError
 from elastic_core.plugins import discovery
-from elastic_core.plugins.core_name import core_name, is_built_in
-from elastic_core.plugins.discovery import PluginEntry
-from elastic_core.plugins.missing import FAILURE_GROUP, RENDEZVOUS_GROUP, not_installed
+from elastic_core.plugins.discovery import FAILURE_GROUP, RENDEZVOUS_GROUP, PluginEntry, core_name, is_built_in
+from elastic_core.plugins.missing import not_installed
 from elastic_core.plugins.registry import PluginRegistry
 
 
