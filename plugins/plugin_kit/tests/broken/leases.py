@@ -5,7 +5,11 @@ import time
 from broken.base import Cracked, caught_by, replace
 from elastic_core.api import CoordinationStore, Topic
 
+_BOOTED_S = time.time_ns() / 1e9 - time.perf_counter()
+"""By the one clock that no test of the kit moves."""
+
 _NOBODY_EXPIRES = (
+    "a_lease_lasts_its_whole_time_for_every_client",
     "a_member_whose_lease_has_ended_goes",
     "after_a_silence_of_all_the_silent_have_one_lease",
     "an_expired_incarnation_gets_a_new_seat",
@@ -35,7 +39,7 @@ class LeasesEndByTheClientsClock(Cracked):
     """The client writes when its lease ends, and looks whose has."""
 
     def _now(self, now_s):
-        return now_s + time.time_ns() / 1e9 - time.clock_gettime(time.CLOCK_REALTIME)
+        return now_s + time.time_ns() / 1e9 - time.perf_counter() - _BOOTED_S
 
     def enlist(self, record, *, incarnation, ttl_s, wait):
         def work(model, now_s):
@@ -51,6 +55,7 @@ class LeasesEndByTheClientsClock(Cracked):
 
 @caught_by(
     "a_member_stays_until_its_lease_ends",
+    "a_lease_lasts_its_whole_time_for_every_client",
     "a_repeated_enlist_renews_the_lease",
     "members_leaves_out_whose_lease_has_ended",
     "renew_tells_when_the_next_other_lease_ends",
@@ -60,6 +65,43 @@ class LeasesAreTooShort(Cracked):
 
     def enlist(self, record, *, ttl_s, **given):
         return super().enlist(record, ttl_s=ttl_s / 3, **given)
+
+
+@caught_by("a_lease_lasts_its_whole_time_for_every_client")
+class RenewalsAreShort(Cracked):
+    """Somebody took something off for the way there."""
+
+    def renew(self, seat, *, ttl_s, **given):
+        return super().renew(seat, ttl_s=0.8 * ttl_s, **given)
+
+
+@caught_by("a_lease_lasts_its_whole_time_for_every_client", "members_leaves_out_whose_lease_has_ended")
+class FirstLeasesAreShort(Cracked):
+    """The same for newcomers alone."""
+
+    def enlist(self, record, *, ttl_s, **given):
+        return super().enlist(record, ttl_s=0.8 * ttl_s, **given)
+
+
+@caught_by("a_lease_lasts_its_whole_time_for_every_client", "the_age_of_keep_s_is_not_that_of_the_last_call")
+class EachClientHasAClockOfItsOwn(Cracked):
+    """By a few seconds, as hosts without a time service have."""
+
+    def __init__(self, *args, server, **kwargs):
+        server.clients = getattr(server, "clients", 0) + 1
+        super().__init__(*args, server=_Ahead(server, 3.0 * server.clients), **kwargs)
+
+
+class _Ahead:
+    def __init__(self, server, ahead_s):
+        self._server = server
+        self._ahead_s = ahead_s
+
+    def __getattr__(self, name):
+        return getattr(self._server, name)
+
+    def call(self, name, run_id, work, **given):
+        return self._server.call(name, run_id, lambda model, now_s: work(model, now_s + self._ahead_s), **given)
 
 
 @caught_by(
@@ -168,6 +210,7 @@ def _without_departures(model, work):
 
 @caught_by(
     "a_renewed_lease_lasts",
+    "a_lease_lasts_its_whole_time_for_every_client",
     "a_member_stays_until_its_lease_ends",
     "a_member_whose_lease_has_ended_goes",
     "a_repeated_enlist_renews_the_lease",

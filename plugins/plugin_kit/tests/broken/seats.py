@@ -54,7 +54,7 @@ class RepeatedEnlistKeepsTheOldRecord(Cracked):
         return self.inside(work, "enlist", wait)
 
 
-@caught_by("a_repeated_enlist_renews_the_lease")
+@caught_by("a_repeated_enlist_renews_the_lease", "a_lease_lasts_its_whole_time_for_every_client")
 class RepeatedEnlistDoesNotRenew(Cracked):
     """The found seat's lease is left as it was."""
 

@@ -101,6 +101,7 @@ class StoreRun:
     def __init__(self, connect: Connect, *, lease_s: float, pass_time: Callable[[float], None]) -> None:
         self._connect = connect
         self._pass_time = pass_time
+        self._passed_s = 0.0
         self._stores: list[CoordinationStore] = []
         self.run_id = fresh("kit")
         self.names_runs = bool(inspect.signature(connect).parameters)
@@ -122,11 +123,17 @@ class StoreRun:
         store.connect(wait=budget())
         return Client(store, self)
 
+    def stopwatch(self) -> Callable[[], float]:
+        """Return what tells how much time has passed since now, at most, on the store's clock: moved, or the host's."""
+        began_s, passed_s = now_s(), self._passed_s
+        return lambda: max(now_s() - began_s, self._passed_s - passed_s)
+
     def pass_time(self, seconds: float, *, renewing: Sequence[tuple[Client, Seat]] = ()) -> None:
         """Let time pass on the store's clock while those named renew short leases, often enough to be heard."""
         steps = max(1, round(seconds / (self.lease_s / 5)))
         for _ in range(steps):
             self._pass_time(seconds / steps)
+            self._passed_s += seconds / steps
             for client, seat in renewing:
                 assert client.renew(seat, ttl_s=self.lease_s) is not None, "a member that renews in time was expired"
 
@@ -164,16 +171,19 @@ def now_s() -> float:
 @contextmanager
 def another_hosts_clock(ahead_s: float) -> Iterator[None]:
     """Let all clocks of this process be those of a host whose clocks differ."""
+    ahead_ns = int(ahead_s * 1e9)
     with mock.patch.multiple(
         time,
         time=_moved("time", ahead_s),
         monotonic=_moved("monotonic", ahead_s),
-        time_ns=_moved("time_ns", int(ahead_s * 1e9)),
-        monotonic_ns=_moved("monotonic_ns", int(ahead_s * 1e9)),
+        clock_gettime=_moved("clock_gettime", ahead_s),
+        time_ns=_moved("time_ns", ahead_ns),
+        monotonic_ns=_moved("monotonic_ns", ahead_ns),
+        clock_gettime_ns=_moved("clock_gettime_ns", ahead_ns),
     ):
         yield
 
 
-def _moved(name: str, ahead: float) -> Callable[[], float]:
-    real: Callable[[], float] = getattr(time, name)
-    return lambda: real() + ahead
+def _moved(name: str, ahead: float) -> Callable[..., float]:
+    real: Callable[..., float] = getattr(time, name)
+    return lambda *clock: real(*clock) + ahead
