@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from elastic_core.accelerators.visible import visible_entries
     from elastic_core.cli.output import echo, echo_json
     from elastic_core.cli.run_choices import chosen_policy, run_option
+    from elastic_core.cli.store_reader import StoreChoice, StoreReader, StoreReading, chosen_store
     from elastic_core.clock import SYSTEM_CLOCK, Clock, SystemClock, WaitBudget
     from elastic_core.encoding import clean, decode_json, encode_json
     from elastic_core.errors import (
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from elastic_core.failure.runner import checked as checked_decision
     from elastic_core.hooks.handle import Offer, RunHandle, RunTimer
     from elastic_core.hooks.handler import AgentHook
-    from elastic_core.launcher.store_access import StoreChoice, StoreReader, StoreReading, chosen_store
     from elastic_core.moments import (
         AgentStarted,
         AgentStopped,
@@ -304,7 +304,7 @@ _ROOMS: Final = {
     "elastic_core.failure.runner": "checked=checked_decision",
     "elastic_core.hooks.handle": "Offer RunHandle RunTimer",
     "elastic_core.hooks.handler": "AgentHook",
-    "elastic_core.launcher.store_access": "chosen_store StoreChoice StoreReader StoreReading",
+    "elastic_core.cli.store_reader": "chosen_store StoreChoice StoreReader StoreReading",
     "elastic_core.moments": (
         "AgentStarted AgentStopped DecisionTaken Draining FailureSeen Joining MembershipChanged Moment RoundJoined "
         "WorkerEnded WorkersStarted WorkersStarting WorkersStopping"

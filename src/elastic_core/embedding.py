@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from elastic_core.agent.port import HeldPort
-    from elastic_core.launcher.brought import NOTHING, Brought
+    from elastic_core.launcher.injected import NOTHING, Injected
     from elastic_core.launcher.job import run_job
     from elastic_core.launcher.outcome import RunOutcome
     from elastic_core.options.choices import Choices
@@ -36,13 +36,13 @@ __all__ = [
     "LOCAL_RANK_MACRO",
     "NOTHING",
     "OPTIONS",
-    "Brought",
     "ChildFailedError",
     "Choices",
     "CoordinatedRendezvous",
     "Entrypoint",
     "FunctionCall",
     "HeldPort",
+    "Injected",
     "LocalRendezvous",
     "Node",
     "OptionRow",
@@ -69,7 +69,7 @@ __all__ = [
 
 _HOMES: Final = {
     "elastic_core.agent.port": "HeldPort",
-    "elastic_core.launcher.brought": "NOTHING Brought",
+    "elastic_core.launcher.injected": "NOTHING Injected",
     "elastic_core.launcher.job": "run_job",
     "elastic_core.launcher.outcome": "RunOutcome",
     "elastic_core.options.choices": "Choices",

@@ -24,10 +24,10 @@ from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.closing import close_hooks
 from elastic_core.hooks.runner import HookRunner, NamedHook
 from elastic_core.launcher.agent_side import RoundPort, RunSide
-from elastic_core.launcher.brought import NOTHING, Brought
 from elastic_core.launcher.control import AgentControl
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
 from elastic_core.launcher.hook_actions import HookActions
+from elastic_core.launcher.injected import NOTHING, Injected
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.observers import choose_observers
 from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
@@ -74,7 +74,7 @@ def run_job(
     own_process: bool = True,
     timings: "Timings | None" = None,
     outcome: "RunOutcome | None" = None,
-    brought: Brought = NOTHING,
+    injected: Injected = NOTHING,
 ) -> int:
     """Run to the end on this node and return the exit code.
 
@@ -84,7 +84,7 @@ def run_job(
             leaves its caller as it was.
         timings: Hears when what has ended (`--timings`).
         outcome: Filled at the end, for a caller that wants more than the code.
-        brought: What the caller has made itself.
+        injected: What the caller has made itself.
 
     Raises:
         ElasticError: the run could not begin; nothing is left behind.
@@ -95,7 +95,7 @@ def run_job(
             functions = _function_starter(settings, cleanup)
             if own_process:
                 cleanup.enter_context(early_stops(settings.stops.ending))
-            job = _Job(settings, cleanup, own_process=own_process, timings=timings, outcome=outcome, brought=brought)
+            job = _Job(settings, cleanup, own_process=own_process, timings=timings, outcome=outcome, injected=injected)
             return job.run(functions)
     except EarlyStop as stop:
         return 128 + stop.signum
@@ -116,7 +116,7 @@ def _compared(settings: RunSettings) -> dict[str, str]:
     """Return what other nodes compare when this one joins; nothing where no store is."""
     if settings.nodes.backend in _WITHOUT_STORE:
         return {}
-    from elastic_core.launcher.fingerprint import run_fingerprint  # milliseconds that other runs save
+    from elastic_core.options.run_fingerprint import run_fingerprint  # milliseconds that other runs save
     from elastic_core.rendezvous.identity import ALLOWABLE
 
     made = run_fingerprint(settings)
@@ -134,7 +134,7 @@ class _Job:
         own_process: bool,
         timings: "Timings | None",
         outcome: "RunOutcome | None",
-        brought: Brought,
+        injected: Injected,
     ) -> None:
         self._settings = settings
         self._cleanup = cleanup
@@ -143,7 +143,7 @@ class _Job:
         self._strangers = own_process and has_strangers()
         self._timings = timings
         self._outcome = outcome
-        self._brought = brought
+        self._injected = injected
         self._incarnation = os.urandom(16).hex()
         self._node_id = settings.nodes.node_id or socket.gethostname()
         self._port = RoundPort(settings.nodes.master_port)
@@ -176,7 +176,7 @@ class _Job:
             # It adds to the host's name the address by which others come here, unless the user chose an id.
             handler.settings = replace(handler.settings, node_id=settings.nodes.node_id)
         policy = registry.make_policy(settings.restarts.name, self._policy, settings.policy_conf)
-        chosen = choose_logs_specs(settings, self._brought.logs_specs)
+        chosen = choose_logs_specs(settings, self._injected.logs_specs)
         self._observers = self._closing(choose_observers(settings, own_process=self._own_process))
         self._observers.meter(handler)
         self._mark("plugins")
@@ -195,14 +195,14 @@ class _Job:
         return self._supervise(handler, policy, hooks, (*registry.warnings, *warnings), run_dir).exit_code
 
     def _handler(self) -> RendezvousHandler:
-        if self._brought.rendezvous is not None:
-            return self._brought.rendezvous(self._rdzv)
+        if self._injected.rendezvous is not None:
+            return self._injected.rendezvous(self._rdzv)
         settings = self._settings
         return self._registry.make_rendezvous(settings.nodes.backend, self._rdzv, settings.rdzv_conf)
 
     def _blame(self) -> tuple[str, str]:
         """Return who brought the handler, and what helps if it is broken."""
-        if self._brought.rendezvous is not None:
+        if self._injected.rendezvous is not None:
             return "", ""
         return self._registry.blame(RENDEZVOUS_GROUP, self._settings.nodes.backend)
 

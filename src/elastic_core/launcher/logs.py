@@ -194,19 +194,19 @@ def _limited(plan: StreamPlan, settings: RunSettings, texts: tuple[str, ...], fi
     return plan
 
 
-def choose_logs_specs(settings: RunSettings, brought: object = None) -> ChosenLogs | None:
-    """Return what a caller has `brought`, or build what `--logs-specs` names; None: our own layout.
+def choose_logs_specs(settings: RunSettings, injected: object = None) -> ChosenLogs | None:
+    """Return what a caller has injected, or build what `--logs-specs` names; None: our own layout.
 
     Raises:
         ConfigError: nothing installed has that name.
         PluginError: what it names is broken.
     """
-    if brought is None and settings.output.logs_specs is None:
+    if injected is None and settings.output.logs_specs is None:
         return None
     from elastic_core.plugins.torch_side import torch_part  # the class is torch's
 
-    if brought is not None:
-        chosen: ChosenLogs | None = torch_part("logs_specs", needed_by="logs_specs").brought_logs_specs(brought)
+    if injected is not None:
+        chosen: ChosenLogs | None = torch_part("logs_specs", needed_by="logs_specs").injected_logs_specs(injected)
         return chosen
     made: ChosenLogs | None = torch_part("logs_specs", needed_by="--logs-specs").make_logs_specs(
         settings.output.logs_specs,

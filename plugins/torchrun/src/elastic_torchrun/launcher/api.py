@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.embedding import Brought, Entrypoint, RunSettings
+from elastic_core.embedding import Entrypoint, Injected, RunSettings
 from elastic_torchrun.launcher.entrypoints import entry_of, friendly_entry
 from elastic_torchrun.launcher.launch_config import LaunchConfig
 from elastic_torchrun.launcher.library_options import library_environment
@@ -64,9 +64,9 @@ def launch_agent(
     """
     entry = entry_of(entrypoint, args, start_method=config.start_method, environ=library_environment())
     logs_specs = config.logs_specs if brings_logs(config.logs_specs) else None
-    brought = Brought(logs_specs=logs_specs)
+    injected = Injected(logs_specs=logs_specs)
     settings = settings_of_config(config, entry)
-    return _values(run_for_caller(settings, brought, health_check_server=health_check_server), entry)
+    return _values(run_for_caller(settings, injected, health_check_server=health_check_server), entry)
 
 
 def launch(
@@ -97,8 +97,8 @@ def launch(
     """
     entry = friendly_entry(entrypoint, args, start_method=start_method, environ=library_environment())
     settings: RunSettings = settings_of_options(options, entry)
-    brought = Brought(logs_specs=logs_specs)
-    return _values(run_for_caller(settings, brought, health_check_server=health_check_server), entry)
+    injected = Injected(logs_specs=logs_specs)
+    return _values(run_for_caller(settings, injected, health_check_server=health_check_server), entry)
 
 
 def _values(result: "RunResult", entry: Entrypoint) -> dict[int, Any]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from elastic_core.api import RendezvousHandler, RendezvousSettings, Round
-from elastic_core.embedding import Brought, RunOutcome, RunSettings
+from elastic_core.embedding import Injected, RunOutcome, RunSettings
 from elastic_torchrun.agent.worker_group import RunResult, Worker, WorkerGroup, WorkerState
 from elastic_torchrun.hosting.hosted import HostedRendezvous
 from elastic_torchrun.launcher.entrypoints import entry_of
@@ -51,7 +51,7 @@ def run_group(
         own = {_UNINTERRUPTIBLE: uninterruptible_timeout_s} if uninterruptible_timeout_s > 0 else {}
         settings = replace(settings, hook_options={**options, **own})
     handler = spec.rdzv_handler
-    brought = Brought(
+    injected = Injected(
         rendezvous=None if handler is None else partial(_handler, handler, barrier_s=exit_barrier_timeout_s),
         logs_specs=logs_specs if brings_logs(logs_specs) else None,
     )
@@ -59,7 +59,7 @@ def run_group(
         settings = _placed(settings, handler)
     group.state = WorkerState.HEALTHY
     try:
-        result = run_for_caller(settings, brought, _GroupOutcome(group), health_check_server=health_check_server)
+        result = run_for_caller(settings, injected, _GroupOutcome(group), health_check_server=health_check_server)
     except Exception:
         group.state = WorkerState.FAILED
         raise

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from msgspec.structs import replace
 
 from elastic_core.api import ElasticError, Failure, FailureClass, RendezvousError, WorkerError
-from elastic_core.embedding import NOTHING, Brought, RunOutcome, RunSettings
+from elastic_core.embedding import NOTHING, Injected, RunOutcome, RunSettings
 from elastic_torchrun.agent.worker_group import RunResult, WorkerState
 from elastic_torchrun.options import HEALTH_CHECK_PORT
 
@@ -37,7 +37,7 @@ class HealthServer(Protocol):
 
 def run_for_caller(
     settings: RunSettings,
-    brought: Brought = NOTHING,
+    injected: Injected = NOTHING,
     outcome: RunOutcome | None = None,
     *,
     health_check_server: HealthServer | None = None,
@@ -46,7 +46,7 @@ def run_for_caller(
 
     Args:
         settings: The run's.
-        brought: What the caller has made itself.
+        injected: What the caller has made itself.
         outcome: Filled at the end; None: one of our own.
         health_check_server: Runs already, and is stopped at the end; None: as `TORCHELASTIC_HEALTH_CHECK_PORT` says.
 
@@ -65,7 +65,7 @@ def run_for_caller(
             cleanup.callback(health_check_server.stop)
             others = {name: value for name, value in settings.hook_options.items() if name != HEALTH_CHECK_PORT.name}
             settings = replace(settings, hook_options=others)
-        run_job(settings, own_process=False, outcome=outcome, brought=brought)
+        run_job(settings, own_process=False, outcome=outcome, injected=injected)
     if outcome.stopped and outcome.exit_code > 128:
         raise _stopped(outcome)
     if outcome.succeeded:

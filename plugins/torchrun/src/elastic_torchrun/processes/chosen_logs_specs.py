@@ -96,7 +96,7 @@ def make_logs_specs(
     return ChosenLogsSpecs(entry, specs)
 
 
-def brought_logs_specs(specs: object) -> ChosenLogsSpecs:
+def injected_logs_specs(specs: object) -> ChosenLogsSpecs:
     """Return an object that the caller of the library has made.
 
     Raises:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from elastic_core.cli.store_reader import StoreReader, chosen_store
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.store_access import StoreReader, chosen_store
 
 REDIS = {"rdzv_backend": "redis", "rdzv_endpoint": "r:6379", "rdzv_id": "bert-7"}
 VARIABLES = {f"PET_{name.upper()}": value for name, value in REDIS.items()}

@@ -13,7 +13,6 @@ from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, CoordinationStore, Survey
 from elastic_core.types import Record, RendezvousSettings
 
-STORE_OPTIONS: Final = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "connect_timeout")
 READ_LIMIT_S: Final = 5.0
 """How long to wait for a server, unless `--connect-timeout` says otherwise: a person waits for the answer."""
 _WITHOUT_STORE: Final = ("local", "static")

@@ -1,4 +1,4 @@
-"""What a caller of the library brings to a run that no command line can: objects."""
+"""Objects that a caller of the library injects into a run, which no command line can."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.types import Record, RendezvousSettings
 
 
-class Brought(Record, frozen=True, kw_only=True, eq=False):
+class Injected(Record, frozen=True, kw_only=True, eq=False):
     """Each takes the place of what the settings name; None: what they name."""
 
     rendezvous: Callable[[RendezvousSettings], RendezvousHandler] | None = None
@@ -16,4 +16,4 @@ class Brought(Record, frozen=True, kw_only=True, eq=False):
     """An object with torch's `reify`."""
 
 
-NOTHING = Brought()
+NOTHING = Injected()

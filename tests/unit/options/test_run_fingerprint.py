@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from elastic_core.errors import ConfigError
-from elastic_core.launcher.fingerprint import run_fingerprint
 from elastic_core.options.entrypoint import make_entrypoint
+from elastic_core.options.run_fingerprint import run_fingerprint
 from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.rendezvous.identity import torch_version
 from elastic_core.rendezvous.member.documents import FORMAT
