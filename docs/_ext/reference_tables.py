@@ -434,6 +434,8 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "RunHandle",
         "RunTimer",
         "RunningWorker",
+        "WorkerBeats",
+        "OpenSection",
         "FailureReport",
         "WorkerFault",
         "WorkerStack",

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
         MembershipChanged,
         Moment,
         RoundJoined,
+        StepsAsked,
+        StepsSeen,
         WorkerEnded,
         WorkersStarted,
         WorkersStarting,
@@ -80,7 +82,15 @@ if TYPE_CHECKING:
         compare,
         own_content,
     )
-    from elastic_core.reports import Answer, FailureReport, RunningWorker, WorkerFault, WorkerStack
+    from elastic_core.reports import (
+        Answer,
+        FailureReport,
+        OpenSection,
+        RunningWorker,
+        WorkerBeats,
+        WorkerFault,
+        WorkerStack,
+    )
     from elastic_core.rundir.found_incidents import FoundIncident, find_incidents
     from elastic_core.rundir.index import FoundRun, find_runs, runs_named
     from elastic_core.rundir.index import look_at as run_at
@@ -188,6 +198,7 @@ __all__ = [
     "NodesWaiting",
     "NvidiaGpus",
     "Offer",
+    "OpenSection",
     "OptionSpec",
     "Origin",
     "OutcomeUnknownError",
@@ -225,6 +236,8 @@ __all__ = [
     "RunTimer",
     "RunningWorker",
     "Seat",
+    "StepsAsked",
+    "StepsSeen",
     "Stop",
     "StopOrdered",
     "StoreChoice",
@@ -241,6 +254,7 @@ __all__ = [
     "WaitCancelledError",
     "WaitExpiredError",
     "Watched",
+    "WorkerBeats",
     "WorkerEnded",
     "WorkerError",
     "WorkerExit",
@@ -307,6 +321,7 @@ _ROOMS: Final = {
     "elastic_core.cli.store_reader": "chosen_store StoreChoice StoreReader StoreReading",
     "elastic_core.moments": (
         "AgentStarted AgentStopped DecisionTaken Draining FailureSeen Joining MembershipChanged Moment RoundJoined "
+        "StepsAsked StepsSeen "
         "WorkerEnded WorkersStarted WorkersStarting WorkersStopping"
     ),
     "elastic_core.page_server": "Page PageServer",
@@ -322,7 +337,7 @@ _ROOMS: Final = {
         "compare CONTROL_KEY CoordinationStore Document Member Members own_content Renewal Revisions ROUND_KEY "
         "Seat Survey Swapped Topic Watched"
     ),
-    "elastic_core.reports": "Answer FailureReport RunningWorker WorkerFault WorkerStack",
+    "elastic_core.reports": "Answer FailureReport OpenSection RunningWorker WorkerBeats WorkerFault WorkerStack",
     "elastic_core.rundir.found_incidents": "find_incidents FoundIncident",
     "elastic_core.rundir.index": "find_runs FoundRun look_at=run_at places=run_places runs_named",
     "elastic_core.status": "AgentStatus WorkerStatus",

@@ -1,6 +1,8 @@
 """Closed unions: events and commands of the agent machine, what agent and rendezvous exchange, moments of hooks."""
 
 from elastic_core.moments import Moment
+from elastic_core.moments import StepsAsked as StepsAsked
+from elastic_core.moments import StepsSeen as StepsSeen
 from elastic_core.types import (
     Decision,
     Failure,
@@ -11,7 +13,6 @@ from elastic_core.types import (
     Restart,
     Round,
     RoundChange,
-    RunSteps,
     Stop,
     WorkerExit,
 )
@@ -455,18 +456,6 @@ class DecisionAsked(Record, frozen=True, kw_only=True):
     reports: tuple[NodeReport, ...]
     history: tuple[Failure, ...]
     question: str
-
-
-class StepsAsked(Record, frozen=True, kw_only=True):
-    """Some node asks how far the workers of all are."""
-
-    serial: int
-
-
-class StepsSeen(Record, frozen=True, kw_only=True):
-    """What all nodes have answered."""
-
-    seen: RunSteps
 
 
 class Fenced(Record, frozen=True, kw_only=True):

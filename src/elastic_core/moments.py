@@ -1,6 +1,6 @@
 """Moments in the life of an agent, as hooks observe them."""
 
-from elastic_core.types import Decision, FailedWorker, Failure, Record, Round, RoundChange, WorkerExit
+from elastic_core.types import Decision, FailedWorker, Failure, Record, Round, RoundChange, RunSteps, WorkerExit
 
 
 class AgentStarted(Record, frozen=True, kw_only=True):
@@ -94,6 +94,21 @@ class MembershipChanged(Record, frozen=True, kw_only=True):
     change: RoundChange
 
 
+class StepsAsked(Record, frozen=True, kw_only=True):
+    """Some node asks how far the workers of all are; a hook that knows answers by `run.report_steps`.
+
+    Its workers may hang: whoever answers does well to note where those of this node stand, too.
+    """
+
+    serial: int
+
+
+class StepsSeen(Record, frozen=True, kw_only=True):
+    """What all nodes have answered; those that did not in time are left out."""
+
+    seen: RunSteps
+
+
 class AgentStopped(Record, frozen=True, kw_only=True):
     """The agent is done. Called: once, last."""
 
@@ -113,5 +128,7 @@ Moment = (
     | Draining
     | WorkersStopping
     | MembershipChanged
+    | StepsAsked
+    | StepsSeen
     | AgentStopped
 )

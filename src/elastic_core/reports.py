@@ -19,6 +19,31 @@ class RunningWorker(Record, frozen=True, kw_only=True):
     """Where it writes what it fails of."""
 
 
+class OpenSection(Record, frozen=True, kw_only=True):
+    """A section that a worker is in. `serial` is its own among all of that process."""
+
+    serial: int
+    name: str
+    since_s: float
+    limit_s: float
+
+
+class WorkerBeats(Record, frozen=True, kw_only=True):
+    """What a worker has said of itself by `heartbeat` and `section`; times on its monotonic clock.
+
+    `owner`: the pid of the process that beats, the worker or one that it has started; 0: none has said that it will.
+    """
+
+    owner: int = 0
+    beat_s: float | None = None
+    step: int | None = None
+    sections: tuple[OpenSection, ...] = ()
+    stack_bytes: int = 0
+    """So many bytes it has written because it was asked for its stacks, which is no sign of life."""
+    fault: str = ""
+    """Why nothing can be known of it."""
+
+
 class WorkerFault(Record, frozen=True, kw_only=True):
     """One worker that is to blame for a failure, while it still runs.
 

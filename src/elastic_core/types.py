@@ -214,6 +214,8 @@ class RunOption(OptionSpec, frozen=True, kw_only=True):
     variable: str = ""
     """One of torch's, `TORCHELASTIC_…`, that gives the value too: an entry point of its name, in capitals, beside the
     flag's or in its place."""
+    time_limit: bool = False
+    """It limits how long workers may take for something: 0, without a limit, where `--debug-rank` has one debugged."""
 
 
 class RendezvousSettings(Record, frozen=True, kw_only=True):
@@ -535,6 +537,8 @@ class Power(enum.StrEnum):
     """Change what is started: answer `on_workers_starting` with `Launches` or `AddEnvironment`."""
     RUN = "run"
     """Use the run's handle, `self.run`: report failures, ask for a restart or a drain, know the workers, set timers."""
+    BEATS = "beats"
+    """Have heartbeats taken, and sections: what workers say of themselves is known, by `self.run.beats()`."""
     REFUSAL = "refusal"
     """Keep this node out: answer `on_joining` or `on_workers_starting` with `Refuse`."""
 

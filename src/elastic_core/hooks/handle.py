@@ -3,7 +3,8 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from elastic_core.reports import Answer, FailureReport, FieldValue, RunningWorker, WorkerStack
+from elastic_core.reports import Answer, FailureReport, FieldValue, RunningWorker, WorkerBeats, WorkerStack
+from elastic_core.types import NodeSteps
 
 if TYPE_CHECKING:
     from elastic_core.status import AgentStatus
@@ -53,8 +54,8 @@ class RunHandle(Protocol):
         """
         ...
 
-    def notice(self, text: str) -> None:
-        """Show people one line."""
+    def notice(self, text: str, *, named: bool = True) -> None:
+        """Show people one line, with the hook's name in front; not `named`: it says by itself whose it is."""
         ...
 
     def publish(self, fields: Mapping[str, FieldValue]) -> None:
@@ -93,6 +94,24 @@ class RunHandle(Protocol):
 
     def listens_at(self, address: str) -> None:
         """Say in `status.json` where requests to this agent are taken; empty: nowhere."""
+        ...
+
+    def beats(self) -> Mapping[int, WorkerBeats]:
+        """Return what this node's workers have said of themselves, by local rank: their heartbeats, steps, sections.
+
+        Nothing where neither a hook with `Power.BEATS` nor a policy that looks at steps was chosen.
+        """
+        ...
+
+    def ask_steps(self) -> None:
+        """Ask all nodes of the round how far their workers are: each gets `on_steps_asked`, then `on_steps_seen`.
+
+        Where nobody else can be asked, `on_steps_seen` comes at once, of no node.
+        """
+        ...
+
+    def report_steps(self, steps: NodeSteps) -> None:
+        """Say how far the workers of this node are: the answer to `on_steps_asked`."""
         ...
 
 
@@ -140,6 +159,18 @@ class RunActions(Protocol):
         """Say in the status where requests are taken."""
         ...
 
+    def beats(self) -> Mapping[int, WorkerBeats]:
+        """Return what workers have said. Threading: any."""
+        ...
+
+    def ask_steps(self) -> None:
+        """Ask all nodes."""
+        ...
+
+    def report_steps(self, steps: NodeSteps) -> None:
+        """Answer one."""
+        ...
+
 
 class HookHandle:
     """One hook's handle.
@@ -184,9 +215,10 @@ class HookHandle:
         told = reason if by_user else f"hook {self._name!r} asks this node to leave: {reason}"
         self._post(lambda: self._actions.drain(told, grace_s))
 
-    def notice(self, text: str) -> None:
+    def notice(self, text: str, *, named: bool = True) -> None:
         """Show a line."""
-        self._post(lambda: self._actions.notice(f"{self._name}: {' '.join(text.split())}"))
+        name = f"{self._name}: " if named else ""
+        self._post(lambda: self._actions.notice(f"{name}{' '.join(text.split())}"))
 
     def publish(self, fields: Mapping[str, FieldValue]) -> None:
         """Keep fields."""
@@ -230,6 +262,18 @@ class HookHandle:
     def listens_at(self, address: str) -> None:
         """Say where requests are taken."""
         self._post(lambda: self._actions.listens_at(address))
+
+    def beats(self) -> Mapping[int, WorkerBeats]:
+        """Return what workers have said."""
+        return self._actions.beats()
+
+    def ask_steps(self) -> None:
+        """Ask all nodes."""
+        self._post(self._actions.ask_steps)
+
+    def report_steps(self, steps: NodeSteps) -> None:
+        """Answer one."""
+        self._post(lambda: self._actions.report_steps(steps))
 
 
 class _Later:

@@ -13,6 +13,8 @@ from elastic_core.moments import (
     Joining,
     MembershipChanged,
     RoundJoined,
+    StepsAsked,
+    StepsSeen,
     WorkerEnded,
     WorkersStarted,
     WorkersStarting,
@@ -27,6 +29,7 @@ _METHODS: Final[Mapping[Power, tuple[str, ...]]] = {
     Power.LAUNCHES: ("on_workers_starting",),
     Power.REFUSAL: ("on_joining", "on_workers_starting"),
     Power.RUN: (),
+    Power.BEATS: (),
 }
 """Where each power is used: one of these methods; empty: anywhere."""
 
@@ -98,6 +101,12 @@ class AgentHook:
 
     def on_membership_changed(self, event: MembershipChanged) -> None:
         """React to nodes that came or went. Called: before workers are stopped because of it."""
+
+    def on_steps_asked(self, event: StepsAsked) -> None:
+        """React to a node that asks about the steps of all. Called: while workers run; the asker waits a second."""
+
+    def on_steps_seen(self, event: StepsSeen) -> None:
+        """React to what all nodes have answered. Called: on each of them, whoever has asked."""
 
     def on_agent_stopped(self, event: AgentStopped) -> None:
         """React to the agent's end. Called: once, last; the agent waits at most the hook deadline."""

@@ -19,6 +19,8 @@ from elastic_core.moments import (
     MembershipChanged,
     Moment,
     RoundJoined,
+    StepsAsked,
+    StepsSeen,
     WorkerEnded,
     WorkersStarted,
     WorkersStarting,
@@ -39,6 +41,8 @@ METHODS: Final[Mapping[type, str]] = {
     Draining: "on_drain",
     WorkersStopping: "on_workers_stopping",
     MembershipChanged: "on_membership_changed",
+    StepsAsked: "on_steps_asked",
+    StepsSeen: "on_steps_seen",
     AgentStopped: "on_agent_stopped",
 }
 """Which method of `AgentHook` is told of which moment."""

@@ -12,6 +12,7 @@ from elastic_core.agent.port import HeldPort
 from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
 from elastic_core.encoding import encode_json
 from elastic_core.errors import ElasticError, is_momentary
+from elastic_core.moments import StepsAsked, StepsSeen
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.rounds import resolve_round
@@ -152,7 +153,7 @@ class RunSide:
         sidecar: Returns the agent's store; None: there is none.
         watch: Knows the workers' steps.
         notice: Shows people one line.
-        publish: Takes what is known of the store.
+        publish: Takes what is known of the store, and what nodes ask each other about steps.
         assigned: Takes how long it took to agree on ranks. Threading: any.
     """
 
@@ -168,7 +169,7 @@ class RunSide:
         sidecar: Callable[[], _Sidecar | None],
         watch: _Watch,
         notice: Callable[[str], None],
-        publish: Callable[[StoreReachable], None] = lambda what: None,
+        publish: Callable[[StoreReachable | StepsAsked | StepsSeen], None] = lambda what: None,
         assigned: Callable[[float], None] = lambda took_s: None,
     ) -> None:
         self.post = reactor.post
@@ -209,8 +210,10 @@ class RunSide:
                 self._agent().decide_for_run(reports, history, question)
             case m.StepsAsked(serial=serial):
                 self._watch.tell_steps(serial)
+                self._publish(event)
             case m.StepsSeen(seen=seen):
                 self._watch.hear_steps(seen)
+                self._publish(event)
             case _:
                 assert_never(event)
 

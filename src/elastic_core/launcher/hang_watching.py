@@ -31,6 +31,7 @@ class HangWatching:
         reactor: The loop.
         run_dir: Where stacks go, into a folder of their own.
         reporter: The voice of the run.
+        beats: Whether a hook wants to know what workers say of themselves.
         on_hang: Called with what makes a failure of a hang, to be called if that is wanted.
         peers: Takes requests to the other nodes; None: they can't be asked about their workers.
     """
@@ -42,6 +43,7 @@ class HangWatching:
         reactor: Reactor,
         run_dir: Path,
         reporter: Reporter,
+        beats: bool,
         on_hang: Callable[[Callable[[], Failure]], None],
         peers: Callable[[m.RendezvousRequest], None] | None = None,
     ) -> None:
@@ -50,12 +52,13 @@ class HangWatching:
         self._on_hang = on_hang
         self._round: Round | None = None
         self._watch: HangWatch | None = None
-        self._files: BeatFiles | None = None
+        self.files: BeatFiles | None = None
+        self._for_policy = settings.restarts.name != "intensity"
         watches = bool(settings.watch.hang_timeout_s or settings.watch.startup_timeout_s)
-        if watches or settings.restarts.name != "intensity":
+        if watches or beats or self._for_policy:
             from elastic_core.agent.watch import beat_file
 
-            self._files = beat_file.BeatFiles()
+            self.files = beat_file.BeatFiles()
         if watches:
             from elastic_core.agent.watch import hang_watch
             from elastic_core.agent.watch.hang_detector import Limits
@@ -67,12 +70,12 @@ class HangWatching:
                 notice=reporter.notice,
                 on_hang=self._hung,
                 peers=_Peers(peers) if peers is not None and settings.nodes.max_nodes > 1 else None,
-                files=self._files,
+                files=self.files,
             )
 
     def progress(self) -> int | None:
         """Return the furthest step of this node's workers; None: none has said one, or nobody listens."""
-        return None if self._files is None else self._files.progress()
+        return None if self.files is None else self.files.progress()
 
     def over(self, workers: Workers) -> Workers:
         """Return the workers as the agent is to have them."""
@@ -84,18 +87,19 @@ class HangWatching:
 
     def with_files(self, paths: dict[int, WorkerPaths], round_: Round) -> dict[int, WorkerPaths]:
         """Return the files of a round's workers with those that they are to beat into."""
-        if self._files is None:
+        if self.files is None:
             return paths
         self._round = round_
         files = self._watch.open(paths, round_) if self._watch is not None else self._unwatched(paths)
         return {rank: replace(own, beat_file=files.get(rank, "")) for rank, own in paths.items()}
 
     def _unwatched(self, ranks: Iterable[int]) -> dict[int, str]:
-        assert self._files is not None
+        assert self.files is not None
         try:
-            return self._files.open(ranks)
+            return self.files.open(ranks)
         except OSError as error:
-            self._reporter.notice(f"heartbeats can't be taken ({error}): the policy does not know of steps")
+            if self._for_policy:
+                self._reporter.notice(f"heartbeats can't be taken ({error}): the policy does not know of steps")
             return {}
 
     def tell_steps(self, serial: int) -> None:
@@ -119,14 +123,14 @@ class HangWatching:
 
     def beat_file(self, local_rank: int) -> "BeatFile | None":
         """Return what a worker beats into, and writes its stacks to; None: nothing."""
-        return None if self._files is None else self._files.get(local_rank)
+        return None if self.files is None else self.files.get(local_rank)
 
     def close(self) -> None:
         """Give everything back."""
         if self._watch is not None:
             self._watch.close()
-        if self._files is not None:
-            self._files.close()
+        if self.files is not None:
+            self.files.close()
 
     def _hung(self, report: "HangReport") -> None:
         round_ = self._round

@@ -9,20 +9,22 @@ from elastic_core.agent.parts import Workers
 from elastic_core.failure.reporter import Reporter
 from elastic_core.hooks.handle import Offer
 from elastic_core.launcher.status_keeper import StatusKeeper
-from elastic_core.messages import RestartRequested, StopRequested
+from elastic_core.messages import AskSteps, ReportSteps, RestartRequested, StopRequested
+from elastic_core.moments import Moment, StepsSeen
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.loop import Rendezvous
-from elastic_core.reports import FailureReport, FieldValue, RunningWorker, WorkerStack
-from elastic_core.types import Round
+from elastic_core.reports import FailureReport, FieldValue, RunningWorker, WorkerBeats, WorkerStack
+from elastic_core.types import NodeSteps, Round, RunSteps
 
 if TYPE_CHECKING:
+    from elastic_core.agent.watch.beat_file import BeatFiles
     from elastic_core.agent.watch.worker_stacks import WorkerStacks
     from elastic_core.status import AgentStatus
 
 
 class HookActions:
-    """Does what hooks ask for: as a signal or a watch of ours would. Threading: the loop's.
+    """Does what hooks ask for, as a signal would. Threading: the loop's, but `beats`.
 
     Args:
         reactor: The loop.
@@ -33,6 +35,9 @@ class HookActions:
         agent: Returns the agent.
         rendezvous: Where it asks for rounds.
         run_dir: Where the run directory is; replaced when it is made anew elsewhere.
+        beats: What they say of themselves; None: nobody wanted to know.
+        publish: Takes moments.
+        asks_nodes: The rendezvous takes questions to all nodes.
     """
 
     def __init__(
@@ -46,6 +51,9 @@ class HookActions:
         agent: Callable[[], Agent],
         rendezvous: Rendezvous,
         run_dir: str,
+        beats: "BeatFiles | None",
+        publish: Callable[[Moment], None],
+        asks_nodes: bool,
     ) -> None:
         self.offers: dict[str, Offer] = {}
         self.run_dir = run_dir
@@ -53,6 +61,9 @@ class HookActions:
         self._reporter = reporter
         self._status = status
         self._stacks = stacks
+        self._beats = beats
+        self._publish = publish
+        self._asks_nodes = asks_nodes
         self._workers = workers
         self._agent = agent
         self._rendezvous = rendezvous
@@ -126,3 +137,20 @@ class HookActions:
     def listens_at(self, address: str) -> None:
         """Say in `status.json` where requests are taken."""
         self._status.answer_at(address)
+
+    def beats(self) -> Mapping[int, WorkerBeats]:
+        """Return what this node's workers have said of themselves."""
+        return {} if self._beats is None else self._beats.read()
+
+    def ask_steps(self) -> None:
+        """Ask all nodes of the round; where this is the only one, or they can't be asked, nobody has answered."""
+        round_ = self._round
+        if round_ is not None and round_.node_count > 1 and self._asks_nodes:
+            self._rendezvous.post(AskSteps())
+        else:
+            self._publish(StepsSeen(seen=RunSteps(serial=0)))
+
+    def report_steps(self, steps: NodeSteps) -> None:
+        """Take this node's answer to the others."""
+        if self._asks_nodes:
+            self._rendezvous.post(ReportSteps(steps=steps))

@@ -22,6 +22,7 @@ from elastic_core.failure.intensity import Intensity
 from elastic_core.failure.reporter import Reporter
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.closing import close_hooks
+from elastic_core.hooks.handler import powers_of
 from elastic_core.hooks.runner import HookRunner, NamedHook
 from elastic_core.launcher.agent_side import RoundPort, RunSide
 from elastic_core.launcher.control import AgentControl
@@ -48,19 +49,15 @@ from elastic_core.rendezvous.opening import open_rendezvous
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.incident_files import IncidentFiles
-from elastic_core.types import (
-    Capability,
-    Round,
-    WorkerExit,
-)
+from elastic_core.types import Capability, Power, Round, WorkerExit
 
 if TYPE_CHECKING:
     from elastic_core.agent.sidecar import StoreSidecar
-    from elastic_core.agent.watch.beat_file import Beats
     from elastic_core.launcher.outcome import RunOutcome
     from elastic_core.launcher.timings import Timings
     from elastic_core.processes.functions.start import FunctionStarter
     from elastic_core.processes.standby_pool import StandbyPool
+    from elastic_core.reports import WorkerBeats
 
 WARM_AFTER_S = 0.5
 _WITHOUT_STORE = ("local", "static")
@@ -261,6 +258,7 @@ class _Job:
                 run_dir=run_dir.path,
                 reporter=self._reporter,
                 observers=self._observers,
+                beats=any(Power.BEATS in powers_of(type(named.hook)) for named in hooks),
                 on_hang=lambda examine: agent.on_hang(examine),
                 peers=None if Capability.EVIDENCE not in handler.capabilities else lambda wish: rendezvous.post(wish),
                 sources=lambda: self._stacks.sources(),
@@ -325,6 +323,9 @@ class _Job:
             agent=lambda: agent,
             rendezvous=rendezvous,
             run_dir=str(run_dir.path),
+            beats=self._watch.hangs.files,
+            publish=feed.publish,
+            asks_nodes=Capability.EVIDENCE in handler.capabilities,
         )
         runner = HookRunner(hooks, post=reactor.post, call_later=reactor.call_later, log=notice, actions=actions)
         if self._outcome is not None:
@@ -411,7 +412,7 @@ class _Job:
             last_incident=lambda: self._reporter.last_incident,
         )
 
-    def _beats(self, workers: WorkerGroup) -> dict[int, "Beats"]:
+    def _beats(self, workers: WorkerGroup) -> dict[int, "WorkerBeats"]:
         files = {rank: self._watch.hangs.beat_file(rank) for rank in workers.alive}
         return {rank: file.read() for rank, file in files.items() if file is not None}
 

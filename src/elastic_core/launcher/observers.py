@@ -11,7 +11,7 @@ from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rundir.directory import RunDirectory
 
 if TYPE_CHECKING:
-    from elastic_core.agent.watch.beat_file import Beats
+    from elastic_core.reports import WorkerBeats
 
 
 class Observers:
@@ -31,7 +31,7 @@ class Observers:
         """
 
     def begin(
-        self, reactor: Reactor, *, notice: Callable[[str], None], beats: "Callable[[], Mapping[int, Beats]]"
+        self, reactor: Reactor, *, notice: Callable[[str], None], beats: "Callable[[], Mapping[int, WorkerBeats]]"
     ) -> None:
         """Begin to watch; `beats` is asked for the heartbeats of this node's workers from time to time."""
 

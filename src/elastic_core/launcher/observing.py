@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from typing import Final
 
 from elastic_core.agent.feed import StepTaken
-from elastic_core.agent.watch.beat_file import Beats
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.events import handlers as event_handlers
 from elastic_core.launcher.agent_events import AgentEvents, Identity
@@ -27,6 +26,7 @@ from elastic_core.plugins.observing import NamedHandler
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
+from elastic_core.reports import WorkerBeats
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.types import HandlerSettings
 
@@ -57,7 +57,7 @@ class Observing(Observers):
         self._post: Callable[[Callable[[], None]], None] | None = None
         self._feed: Feed | None = None
         self._reactor: Reactor | None = None
-        self._beats: Callable[[], Mapping[int, Beats]] = dict
+        self._beats: Callable[[], Mapping[int, WorkerBeats]] = dict
         self._meter: StoreMeter | None = None
         self._metric_outlet: MetricOutlet | None = None
 
@@ -125,7 +125,7 @@ class Observing(Observers):
         )
 
     def begin(
-        self, reactor: Reactor, *, notice: Callable[[str], None], beats: Callable[[], Mapping[int, Beats]]
+        self, reactor: Reactor, *, notice: Callable[[str], None], beats: Callable[[], Mapping[int, WorkerBeats]]
     ) -> None:
         """Begin to watch."""
         feed = self._feed

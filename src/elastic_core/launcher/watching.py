@@ -28,6 +28,7 @@ class Watching:
         run_dir: Where stacks go, and the pipe of the timers.
         reporter: The voice of the run.
         observers: Hear of what the timers do.
+        beats: Whether a hook wants to know what workers say of themselves.
         on_hang: Called with what makes a failure of a hang, to be called if that is wanted.
         peers: Takes requests to the other nodes; None: there are none that can be asked.
         sources: Returns for each live worker its pid, that of the process to look at, and where it writes its stacks.
@@ -45,6 +46,7 @@ class Watching:
         run_dir: Path,
         reporter: Reporter,
         observers: Observers,
+        beats: bool,
         on_hang: Callable[[Callable[[], Failure]], None],
         peers: Callable[[RendezvousRequest], None] | None,
         sources: "Callable[[], Mapping[int, tuple[int, int, StackFile | None]]]",
@@ -52,7 +54,7 @@ class Watching:
     ) -> None:
         """Watch nothing yet."""
         self.hangs = HangWatching(
-            settings, reactor=reactor, run_dir=run_dir, reporter=reporter, on_hang=on_hang, peers=peers
+            settings, reactor=reactor, run_dir=run_dir, reporter=reporter, beats=beats, on_hang=on_hang, peers=peers
         )
         self.timers = TimerWatching(
             settings,

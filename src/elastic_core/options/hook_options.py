@@ -95,6 +95,9 @@ def take_hook_options(draft: Draft, given: Given) -> None:
             continue  # a variable of somebody else's
         choices = Choices(given, draft.environ, {dest: row})
         value = _value(choices, found)
+        if value and found.option.time_limit and draft.choices.text("debug_rank") is not None:
+            value = type(value)(0)
+            draft.notice(f"{choices.label(dest)} has no effect: --debug-rank turns time limits off")
         if value is not False:
             values[dest] = value
             draft.mark(dest, choices.origin(dest))

@@ -19,6 +19,8 @@ from elastic_core.moments import (
     Joining,
     MembershipChanged,
     RoundJoined,
+    StepsAsked,
+    StepsSeen,
     WorkerEnded,
     WorkersStarted,
     WorkersStarting,
@@ -101,6 +103,16 @@ def on_workers_stopping(event: WorkersStopping) -> None:
 @hookspec
 def on_membership_changed(event: MembershipChanged) -> None:
     """React to nodes that came or went. Called: before workers are stopped because of it."""
+
+
+@hookspec
+def on_steps_asked(event: StepsAsked) -> None:
+    """React to a node that asks about the steps of all."""
+
+
+@hookspec
+def on_steps_seen(event: StepsSeen) -> None:
+    """React to what all nodes have answered."""
 
 
 @hookspec

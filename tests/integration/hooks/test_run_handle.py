@@ -14,7 +14,7 @@ ACT = RunOption(name="act", hook="acme_act:Act", help="What to do.")
 
 class Act(AgentHook):
     api_version = 2
-    powers = frozenset({Power.RUN})
+    powers = frozenset({Power.RUN, Power.BEATS})
     options = (ACT,)
     rounds = 0
 
@@ -77,11 +77,30 @@ class Act(AgentHook):
             self.run.ask_restart("new data", by_user=True)
         self.run.status(known)
 
+    def beats(self):
+        found = self.run.beats()[0]
+        if not found.sections:
+            self.run.call_later(0.05, self.beats)
+            return
+        names = [(each.name, each.limit_s) for each in found.sections]
+        self.run.notice(f"step {found.step} of {found.owner == self.run.workers()[0].pid}, in {names}", named=False)
+        self.run.ask_drain("seen")
+
+    def steps(self):
+        self.run.ask_steps()
+
+    def on_steps_seen(self, event):
+        self.run.notice(f"{event.seen.node_count} nodes have answered")
+        self.run.ask_drain("seen")
+
     def on_agent_stopped(self, event):
         self.run.notice("after the end")
 """
 SCRIPT = """
 import os, time
+from elastic_core.worker import heartbeat, section
+heartbeat(step=7)
+section("load", limit_s=9).__enter__()
 def wait_here():
     if os.environ["RANK"] == "0":
         open(os.environ["READY"], "w").close()
@@ -146,7 +165,19 @@ def test_stacks_of_the_workers(run):
     agent = run("stacks")
     assert agent.wait(40) == 143, agent.err
     assert "elastic: act: stacks [(0, True), (1, True)]" in agent.err
-    assert "elastic: act: places {0: ('train.py:6', 'wait_here')}" in agent.err
+    assert "elastic: act: places {0: ('train.py:9', 'wait_here')}" in agent.err
+
+
+def test_what_workers_say_of_themselves_is_known(run):
+    agent = run("beats")
+    assert agent.wait(40) == 143, agent.err
+    assert "elastic: step 7 of True, in [('load', 9.0)]" in agent.err
+
+
+def test_a_question_about_steps_that_reaches_nobody_is_answered_at_once(run):
+    agent = run("steps")
+    assert agent.wait(40) == 143, agent.err
+    assert "elastic: act: 0 nodes have answered" in agent.err
 
 
 def test_what_somebody_asks_a_hook_for(run, tmp_path):

@@ -22,7 +22,7 @@ DECLARED = """
     PROFILE = RunOption(name="acme_profile", hook=HOOK, heading="Acme profiler", help="Profile the workers.",
                         choices=("cpu", "gpu"))
     PERIOD = RunOption(name="acme_period", type="float", default=1.5, unit="seconds", minimum=0, hook=HOOK,
-                       help="How often.")
+                       help="How often.", time_limit=True)
     COUNT = RunOption(name="acme_count", type="int", minimum=2, hook=HOOK, help="How many.")
     LOUD = RunOption(name="acme_loud", type="bool", hook=HOOK, help="Say more.")
 """
@@ -91,6 +91,12 @@ def test_options_are_read_and_typed(acme, script):
     assert resolution.settings.hook_options == expected
     assert resolution.origins["acme_count"] == "flag --acme-count"
     assert "acme_hook" not in sys.modules
+
+
+def test_limits_on_time_are_off_where_a_worker_is_debugged(acme, script):
+    settled = settle(script, "--acme-period", "2.5", "--acme-count", "3", "--debug-rank", "0")
+    assert settled.settings.hook_options == {"acme_period": 0.0, "acme_count": 3}
+    assert "--acme-period '2.5' has no effect: --debug-rank turns time limits off" in settled.settings.notices
 
 
 def test_variables_count_as_for_ours(acme, script):

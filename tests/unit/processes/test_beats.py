@@ -1,10 +1,11 @@
 """Heartbeats and sections, as the agent reads them."""
 
 import os
+import subprocess
 
 import pytest
 
-from elastic_core.agent.watch.beat_file import BeatFile
+from elastic_core.agent.watch.beat_file import BeatFile, BeatFiles
 from elastic_core.processes import beat_layout as layout
 from elastic_core.worker import beats
 
@@ -121,3 +122,32 @@ def test_memory_can_not_be_cut_short_under_the_agent(file):
 
 def test_stacks_are_only_asked_of_who_offered_them(file):
     assert not file.ask_for_stacks(os.getpid())
+
+
+# --- of all workers of a node
+
+
+def test_what_a_process_that_has_ended_said_is_forgotten_but_for_the_step():
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    files = BeatFiles()
+    files.open([0, 1])
+    for rank, owner in ((0, os.getpid()), (1, ended.pid)):
+        words = files.get(rank)._words
+        words[layout.OWNER], words[layout.STEP] = owner, 5 + rank
+    read = files.read()
+    assert [(read[rank].owner, read[rank].step) for rank in (0, 1)] == [(os.getpid(), 5), (0, None)]
+    assert files.progress() == 6
+    files.close()
+    assert (files.read(), files.progress()) == ({}, None)
+
+
+def test_why_nothing_is_known_is_said_of_each_worker(monkeypatch):
+    def refused(*args):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    files = BeatFiles()
+    with pytest.raises(OSError, match="Too many open files"):
+        files.open([0, 1])
+    assert [own.fault for own in files.read().values()] == ["[Errno 24] Too many open files"] * 2

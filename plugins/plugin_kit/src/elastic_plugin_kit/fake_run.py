@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 
-from elastic_core.api import AgentStatus, FailureReport, Offer, RunningWorker, WorkerStack
+from elastic_core.api import AgentStatus, FailureReport, NodeSteps, Offer, RunningWorker, WorkerBeats, WorkerStack
 
 FieldValue = str | int | float | bool | None
 """What a hook may publish."""
@@ -49,6 +49,11 @@ class FakeRun:
         self.timers: list[FakeTimer] = []
         self.stacks_taken: dict[int, WorkerStack] = {}
         """What a question for stacks is answered with."""
+        self.said: dict[int, WorkerBeats] = {}
+        """What workers have said of themselves."""
+        self.steps_asked = 0
+        """How often all nodes were asked about their steps."""
+        self.steps_reported: list[NodeSteps] = []
 
     def workers(self) -> tuple[RunningWorker, ...]:
         """Return those that run."""
@@ -66,7 +71,7 @@ class FakeRun:
         """Keep a reason."""
         self.drains.append((reason, grace_s))
 
-    def notice(self, text: str) -> None:
+    def notice(self, text: str, *, named: bool = True) -> None:
         """Keep a line."""
         self.notices.append(text)
 
@@ -112,6 +117,18 @@ class FakeRun:
     def listens_at(self, address: str) -> None:
         """Keep an address."""
         self.address = address
+
+    def beats(self) -> Mapping[int, WorkerBeats]:
+        """Return what workers have said."""
+        return dict(self.said)
+
+    def ask_steps(self) -> None:
+        """Count a question."""
+        self.steps_asked += 1
+
+    def report_steps(self, steps: NodeSteps) -> None:
+        """Keep an answer."""
+        self.steps_reported.append(steps)
 
     def pass_time(self, seconds: float) -> None:
         """Make the calls that are due within so many seconds, in order, each at its time."""

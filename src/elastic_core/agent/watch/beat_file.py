@@ -4,37 +4,17 @@ import fcntl
 import mmap
 import os
 import signal
+import threading
 from collections.abc import Iterable
 from contextlib import suppress
 
 from elastic_core.processes import beat_layout as layout
 from elastic_core.processes import vitals
 from elastic_core.processes.procfs import read_stat
-from elastic_core.types import Record
+from elastic_core.reports import OpenSection, WorkerBeats
 
 MAX_STACKS_BYTES = 1 << 20
 _LOW_WORD = (1 << 32) - 1
-
-
-class OpenSection(Record, frozen=True, kw_only=True):
-    """A section that a worker is in. `serial` is its own among all of that process."""
-
-    serial: int
-    name: str
-    since_s: float
-    limit_s: float
-
-
-class Beats(Record, frozen=True, kw_only=True):
-    """What a worker has said of itself; times on the worker's monotonic clock.
-
-    `owner`: the pid of the process that beats, 0 if none has said that it will.
-    """
-
-    owner: int = 0
-    beat_s: float | None = None
-    step: int | None = None
-    sections: tuple[OpenSection, ...] = ()
 
 
 class BeatFile:
@@ -79,14 +59,15 @@ class BeatFile:
 
     # --- heartbeats
 
-    def read(self) -> Beats:
+    def read(self) -> WorkerBeats:
         """Return what stands there now."""
         beat_ns, step = self._words[layout.BEAT_NS], self._words[layout.STEP]
-        return Beats(
+        return WorkerBeats(
             owner=self._words[layout.OWNER],
             beat_s=beat_ns / 1e9 if beat_ns > 0 else None,
             step=step if step >= 0 else None,
             sections=tuple(found for index in range(layout.SECTION_COUNT) if (found := self._section(index))),
+            stack_bytes=self._stack_bytes,
         )
 
     def _section(self, index: int) -> OpenSection | None:
@@ -114,8 +95,7 @@ class BeatFile:
         return os.fstat(self._fd).st_size
 
     @property
-    def written_for_us(self) -> int:
-        """How many bytes the worker has written here so far."""
+    def _stack_bytes(self) -> int:
         return self.stacks_end - layout.PAGE_BYTES + (layout.WORD_BYTES if self._words[layout.HOOK] else 0)
 
     def stacks(self, begin: int) -> str:
@@ -144,11 +124,16 @@ class BeatFile:
 
 
 class BeatFiles:
-    """By local rank; those of a worker that has ended stay readable until the next round's are made."""
+    """By local rank; those of a worker that has ended stay readable until the next round's are made.
+
+    Threading: the supervisor's thread, but `read`.
+    """
 
     def __init__(self) -> None:
         """Make none yet."""
         self._files: dict[int, BeatFile] = {}
+        self._faults: dict[int, str] = {}
+        self._lock = threading.Lock()
 
     def open(self, ranks: Iterable[int]) -> dict[int, str]:
         """Make one for each rank in place of the last round's, and return what the workers are to open.
@@ -157,20 +142,31 @@ class BeatFiles:
             OSError: there is none to be had, in this system or for us.
         """
         self.close()
+        wanted, files = tuple(ranks), dict[int, BeatFile]()
         try:
-            for rank in ranks:
-                self._files[rank] = BeatFile()
-        except AttributeError as err:
-            self.close()
-            raise OSError(f"no shared memory without a name in this system: {err}") from err
-        except OSError:
-            self.close()
-            raise
-        return {rank: file.path for rank, file in self._files.items()}
+            for rank in wanted:
+                files[rank] = BeatFile()
+        except (AttributeError, OSError) as err:
+            for file in files.values():
+                file.close()
+            if isinstance(err, AttributeError):
+                err = OSError(f"no shared memory without a name in this system: {err}")
+            self._faults = dict.fromkeys(wanted, str(err))
+            raise err from None
+        with self._lock:
+            self._files = files
+        return {rank: file.path for rank, file in files.items()}
 
     def get(self, rank: int) -> BeatFile | None:
         """Return one worker's; None: it has none."""
         return self._files.get(rank)
+
+    def read(self) -> dict[int, WorkerBeats]:
+        """Return what each has said, unless a process that has ended since has said it. Threading: any."""
+        with self._lock:
+            found = {rank: file.read() for rank, file in self._files.items()}
+        said = {rank: own if not own.owner or _lives(own.owner) else WorkerBeats() for rank, own in found.items()}
+        return said or {rank: WorkerBeats(fault=fault) for rank, fault in self._faults.items()}
 
     def progress(self) -> int | None:
         """Return the furthest step that any worker has said; None: none has."""
@@ -179,6 +175,12 @@ class BeatFiles:
 
     def close(self) -> None:
         """Give them back; workers that have theirs keep it. Idempotent."""
-        for file in self._files.values():
+        with self._lock:
+            files, self._files, self._faults = self._files, {}, {}
+        for file in files.values():
             file.close()
-        self._files = {}
+
+
+def _lives(pid: int) -> bool:
+    stat = read_stat(pid)
+    return stat is not None and stat.alive

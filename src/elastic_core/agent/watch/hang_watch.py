@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from elastic_core.agent.watch import hang_detector as hangs
 from elastic_core.agent.watch.activity import Activity, ActivityMeter
-from elastic_core.agent.watch.beat_file import BeatFiles, Beats
+from elastic_core.agent.watch.beat_file import BeatFiles
 from elastic_core.agent.watch.hang_peers import Others, Peers, answer, judged
 from elastic_core.agent.watch.hang_report import RECOVERED, HangReport, RankReport, blame, waits_elsewhere, warning
 from elastic_core.agent.watch.stack_collector import StackRequest
@@ -17,7 +17,7 @@ from elastic_core.processes import vitals
 from elastic_core.processes.procfs import read_stat
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.reactor import Reactor, Timer
-from elastic_core.reports import WorkerStack
+from elastic_core.reports import WorkerBeats, WorkerStack
 from elastic_core.types import Round, RunSteps
 
 MAX_WARNINGS = 5
@@ -120,7 +120,7 @@ class HangWatch:
 
     def _written_for_us(self, rank: int) -> int:
         file = self._files.get(rank)
-        return 0 if file is None else file.written_for_us
+        return 0 if file is None else file.read().stack_bytes
 
     def ended(self, local_rank: int) -> None:
         """Forget a worker that has ended."""
@@ -264,11 +264,11 @@ class HangWatch:
             )
         return found
 
-    def _beats_of(self, rank: int) -> Beats:
+    def _beats_of(self, rank: int) -> WorkerBeats:
         """Return what a worker has said of itself; nothing, if whoever said it was started by it and has ended."""
         file = self._files.get(rank)
-        beats = Beats() if file is None else file.read()
-        return beats if not beats.owner or _lives(beats.owner) else Beats()
+        beats = WorkerBeats() if file is None else file.read()
+        return beats if not beats.owner or _lives(beats.owner) else WorkerBeats()
 
     def _tell_blind(self, *, beats: bool, activity: Mapping[int, Activity]) -> None:
         blind = [rank for rank in activity if activity[rank].mark is None and _lives(self._pids[rank])]
