@@ -9,12 +9,14 @@ from pathlib import Path
 
 import msgspec
 
+from elastic_core.processes.environment import ROUND_VARIABLES
 from elastic_core.processes.functions.start import FunctionStarter
 from elastic_core.processes.group import WorkerGroup
 from elastic_core.processes.output.console import Console
 from elastic_core.processes.output.disk import STALL_S, Disk
 from elastic_core.processes.spec import StreamPlan, WorkerLaunch
 from elastic_core.reactor import Reactor
+from elastic_core.starters import ReactorLoop, WorkerStart
 from patience import Deadline
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -27,6 +29,21 @@ def set_subreaper(on):
 
 def open_fds():
     return sorted(os.listdir("/proc/self/fd"))
+
+
+def start_of(launch, *, stdout=None, stderr=None):
+    """What starters are given for a launch."""
+    return WorkerStart(
+        local_rank=launch.local_rank,
+        global_rank=launch.global_rank,
+        argv=launch.argv,
+        environment=launch.env,
+        round_variables=ROUND_VARIABLES,
+        processors=launch.cpus,
+        stdout=stdout,
+        stderr=stderr,
+        terminal=launch.foreground,
+    )
 
 
 class GroupKit:
@@ -54,6 +71,8 @@ class GroupKit:
         self.stopped = 0
         self.notices = []
         self.disk = Disk(self.reactor, notice=self.notices.append, stall_s=disk_stall_s)
+        loop = ReactorLoop(self.reactor, notice=self.notices.append)
+        self.calls = None if self.functions is None else self.functions.on(loop)
         self.group = WorkerGroup(
             self.reactor,
             console=self.console,
@@ -63,7 +82,7 @@ class GroupKit:
             subreaper=subreaper,
             notice=self.notices.append,
             spared=spared,
-            functions=self.functions,
+            starters=() if self.calls is None else (self.calls,),
             disk=self.disk,
         )
 
@@ -83,6 +102,11 @@ class GroupKit:
             **more,
         )
 
+    @property
+    def return_values(self):
+        """What those that ended well have returned, by local rank."""
+        return {exit.local_rank: self.calls.value(exit.local_rank) for exit in self.exits if exit.code == 0}
+
     def log(self, rank, name="out"):
         return str(self.folder / f"{rank}.{name}")
 
@@ -100,7 +124,7 @@ class GroupKit:
     def call_launch(self, rank=0, **more):
         """A worker that calls the function."""
         launch = self.launch("", rank, argv=(sys.executable, self.call.name), **more)
-        return msgspec.structs.replace(launch, function=self.call)
+        return msgspec.structs.replace(launch, function=self.call.name)
 
     def run_until(self, condition, *, within_s=DEADLINE_S):
         """Turn the loop until the condition holds; return how long it took."""
@@ -132,6 +156,7 @@ class GroupKit:
         self.group.close()
         self.disk.close()
         if self.functions is not None:
+            self.calls.close()
             self.functions.close()
         self.console.close()
         self.reactor.close()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from elastic_core.failure.intensity import Intensity
     from elastic_core.failure.report import render as render_incident
     from elastic_core.failure.runner import checked as checked_decision
-    from elastic_core.hooks.handle import Offer, RunHandle, RunTimer
+    from elastic_core.hooks.handle import Offer, RunHandle
     from elastic_core.hooks.handler import AgentHook
     from elastic_core.moments import (
         AgentStarted,
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from elastic_core.page_server import Page, PageServer
     from elastic_core.plugins.hookspecs import hookimpl
     from elastic_core.plugins.torch_side import torch_handler
+    from elastic_core.processes.affinity import bound_to
     from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler
     from elastic_core.rendezvous.net.address import route_source
     from elastic_core.rendezvous.net.endpoint import Address, Endpoint, dial, is_ip, parse_endpoint, resolve
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
     from elastic_core.rundir.index import FoundRun, find_runs, runs_named
     from elastic_core.rundir.index import look_at as run_at
     from elastic_core.rundir.index import places as run_places
+    from elastic_core.starters import AgentLoop, RunTimer, StartedProcess, WorkerStart, WorkerStarter
     from elastic_core.status import AgentStatus, WorkerStatus
     from elastic_core.types import (
         API_VERSION,
@@ -148,6 +150,7 @@ __all__ = [
     "AddEnvironment",
     "Address",
     "AgentHook",
+    "AgentLoop",
     "AgentServices",
     "AgentStarted",
     "AgentStatus",
@@ -236,6 +239,7 @@ __all__ = [
     "RunTimer",
     "RunningWorker",
     "Seat",
+    "StartedProcess",
     "StepsAsked",
     "StepsSeen",
     "Stop",
@@ -260,10 +264,13 @@ __all__ = [
     "WorkerExit",
     "WorkerFault",
     "WorkerStack",
+    "WorkerStart",
+    "WorkerStarter",
     "WorkerStatus",
     "WorkersStarted",
     "WorkersStarting",
     "WorkersStopping",
+    "bound_to",
     "checked_decision",
     "chosen_policy",
     "chosen_store",
@@ -316,7 +323,7 @@ _ROOMS: Final = {
     "elastic_core.failure.intensity": "Intensity",
     "elastic_core.failure.report": "render=render_incident",
     "elastic_core.failure.runner": "checked=checked_decision",
-    "elastic_core.hooks.handle": "Offer RunHandle RunTimer",
+    "elastic_core.hooks.handle": "Offer RunHandle",
     "elastic_core.hooks.handler": "AgentHook",
     "elastic_core.cli.store_reader": "chosen_store StoreChoice StoreReader StoreReading",
     "elastic_core.moments": (
@@ -327,6 +334,7 @@ _ROOMS: Final = {
     "elastic_core.page_server": "Page PageServer",
     "elastic_core.plugins.hookspecs": "hookimpl",
     "elastic_core.plugins.torch_side": "torch_handler",
+    "elastic_core.processes.affinity": "bound_to",
     "elastic_core.rendezvous.handler": "AgentServices RendezvousHandler",
     "elastic_core.rendezvous.net.address": "route_source",
     "elastic_core.rendezvous.net.endpoint": "Address dial Endpoint is_ip parse_endpoint resolve",
@@ -340,6 +348,7 @@ _ROOMS: Final = {
     "elastic_core.reports": "Answer FailureReport OpenSection RunningWorker WorkerBeats WorkerFault WorkerStack",
     "elastic_core.rundir.found_incidents": "find_incidents FoundIncident",
     "elastic_core.rundir.index": "find_runs FoundRun look_at=run_at places=run_places runs_named",
+    "elastic_core.starters": "AgentLoop RunTimer StartedProcess WorkerStart WorkerStarter",
     "elastic_core.status": "AgentStatus WorkerStatus",
     "elastic_core.types": (
         "AddEnvironment API_VERSION Capability Decided Decision ErrorRecord FailedWorker Failure FailureClass "

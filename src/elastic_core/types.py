@@ -541,6 +541,8 @@ class Power(enum.StrEnum):
     """Have heartbeats taken, and sections: what workers say of themselves is known, by `self.run.beats()`."""
     REFUSAL = "refusal"
     """Keep this node out: answer `on_joining` or `on_workers_starting` with `Refuse`."""
+    STARTS = "starts"
+    """Start workers' processes: `worker_starter` gives a `WorkerStarter`."""
 
 
 class AddEnvironment(Record, frozen=True, kw_only=True):

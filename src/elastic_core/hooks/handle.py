@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from elastic_core.reports import Answer, FailureReport, FieldValue, RunningWorker, WorkerBeats, WorkerStack
+from elastic_core.starters import RunTimer
 from elastic_core.types import NodeSteps
 
 if TYPE_CHECKING:
@@ -12,14 +13,6 @@ if TYPE_CHECKING:
 StacksTaken = Callable[[Mapping[int, WorkerStack]], None]
 Offer = Callable[[Mapping[str, str]], Answer]
 """What answers a request, by its parameters. Threading: that of whoever asks; several may ask at once."""
-
-
-class RunTimer(Protocol):
-    """A call that is due later."""
-
-    def cancel(self) -> None:
-        """Forget it, unless it has been made; idempotent."""
-        ...
 
 
 class RunHandle(Protocol):

@@ -20,6 +20,7 @@ from elastic_core.moments import (
     WorkersStarting,
     WorkersStopping,
 )
+from elastic_core.starters import AgentLoop, WorkerStarter
 from elastic_core.types import AddEnvironment, HookSettings, Launches, OptionSpec, Power, Refuse
 
 DECLARED_FROM: Final = 2
@@ -30,6 +31,7 @@ _METHODS: Final[Mapping[Power, tuple[str, ...]]] = {
     Power.REFUSAL: ("on_joining", "on_workers_starting"),
     Power.RUN: (),
     Power.BEATS: (),
+    Power.STARTS: ("worker_starter",),
 }
 """Where each power is used: one of these methods; empty: anywhere."""
 
@@ -44,7 +46,7 @@ class AgentHook:
     counted, never felt by the agent; a call that overruns its deadline is abandoned, and the hook is off for the rest
     of the run.
 
-    Threading: one thread for all hooks, one call at a time, never the supervisor's.
+    Threading: one thread for all hooks, one call at a time, never the supervisor's, but for `worker_starter`.
     """
 
     api_version: ClassVar[int]
@@ -59,6 +61,14 @@ class AgentHook:
     def __init__(self, settings: HookSettings) -> None:
         """Keep the settings."""
         self.settings = settings
+
+    def worker_starter(self, loop: AgentLoop) -> WorkerStarter | None:
+        """Return what starts workers' processes in the core's place; None: nothing does.
+
+        Called: once, of a hook with `Power.STARTS`, before `on_agent_started`; on the agent's thread, as is all that it
+        returns, so nothing there may block. A raise, or a call that holds the agent up, turns it off.
+        """
+        return None
 
     def on_agent_started(self, event: AgentStarted) -> None:
         """React to the agent's start. Called: once, first."""
@@ -131,7 +141,7 @@ def fault_of_powers(version: object, declared: object, moments: frozenset[str]) 
     Args:
         version: Its `api_version`.
         declared: Its `powers`.
-        moments: The moments that it takes, by the names of their methods.
+        moments: The methods of `AgentHook` that it overrides.
     """
     if not isinstance(declared, (set, frozenset)) or not all(isinstance(power, Power) for power in declared):
         return f"states powers {declared!r}; a set of elastic_core.api.Power is needed"

@@ -49,14 +49,14 @@ from elastic_core.rendezvous.opening import open_rendezvous
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.incident_files import IncidentFiles
+from elastic_core.starters import ReactorLoop, WorkerStarter
 from elastic_core.types import Capability, Power, Round, WorkerExit
 
 if TYPE_CHECKING:
     from elastic_core.agent.sidecar import StoreSidecar
     from elastic_core.launcher.outcome import RunOutcome
     from elastic_core.launcher.timings import Timings
-    from elastic_core.processes.functions.start import FunctionStarter
-    from elastic_core.processes.standby_pool import StandbyPool
+    from elastic_core.processes.functions.start import FunctionStarter, FunctionWorkers
     from elastic_core.reports import WorkerBeats
 
 WARM_AFTER_S = 0.5
@@ -250,7 +250,8 @@ class _Job:
         feed.subscribe(journaling(journal))
         self._status = self._closing(self._status_keeper(reactor, handler, run_dir))
         agent: Agent
-        standby = self._standby_pool(reactor, notice) if settings.workers.standby else None
+        loop = ReactorLoop(reactor, notice=notice, own_process=self._own_process)
+        functions = None if self._functions is None else self._closing(self._functions.on(loop))
         self._watch = self._closing(
             Watching(
                 settings,
@@ -276,8 +277,7 @@ class _Job:
                 strangers=self._strangers,
                 notice=notice,
                 spared=lambda: self._own_children(guardian, handler),
-                standby=standby,
-                functions=self._functions,
+                starters=self._starters(functions, loop, hooks),
                 disk=self._disk,
                 sent_to_all=guardian.signalled,
                 exit_timeout_s=settings.stops.exit_timeout_s,
@@ -375,7 +375,8 @@ class _Job:
         self._finish(result, journal, run_dir)
         if self._outcome is not None:
             self._outcome.error = rendezvous.error
-            self._outcome.take(result, workers.return_values, self._reporter.final_failure)
+            value = functions.value if functions is not None else lambda _: None
+            self._outcome.take(result, value, self._reporter.final_failure)
         self._disk.close(within_s=min(END_S, settings.stops.shutdown_timeout_s))
         console.flush()
         return result
@@ -420,11 +421,20 @@ class _Job:
         self._watch.ended(exit.local_rank)
         agent.on_worker_exit(exit)
 
-    def _standby_pool(self, reactor: Reactor, notice: Callable[[str], None]) -> "StandbyPool":
-        from elastic_core.processes.standby_pool import StandbyPool  # rarely wanted
+    def _starters(
+        self, functions: "FunctionWorkers | None", loop: ReactorLoop, hooks: Sequence[NamedHook]
+    ) -> list[WorkerStarter]:
+        """Return those who start workers in place of the group, in the order in which they are asked."""
+        starters: list[WorkerStarter] = [] if functions is None else [functions]
+        if self._settings.workers.standby:
+            from elastic_core.processes.standby_pool import StandbyPool  # rarely wanted
 
-        imports = self._settings.workers.standby_imports
-        return self._closing(StandbyPool(reactor, imports=imports, notice=notice, ends_with_us=self._own_process))
+            starters.append(self._closing(StandbyPool(loop, imports=self._settings.workers.standby_imports)))
+        if hooks:
+            from elastic_core.hooks.starting import hook_starters  # few have any
+
+            starters += [self._closing(starter) for starter in hook_starters(hooks, loop)]
+        return starters
 
     def _closing(self, thing: _C) -> _C:
         self._cleanup.callback(thing.close)

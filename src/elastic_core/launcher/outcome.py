@@ -1,6 +1,6 @@
 """What a caller of the library learns of a run that has ended, beyond its exit code."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from elastic_core.agent.feed import Observation
@@ -44,11 +44,10 @@ class RunOutcome:
         if isinstance(what, WorkerEnded):
             self.exits[what.exit.global_rank] = what.exit
 
-    def take(self, result: AgentResult, return_values: Mapping[int, object], failure: Failure | None) -> None:
-        """Take how the run ended, what the workers of its last round returned, by local rank, and what failed it."""
+    def take(self, result: AgentResult, value: Callable[[int], object], failure: Failure | None) -> None:
+        """Take how the run ended, and what failed it; `value` gives what a worker returned, by local rank."""
         self.exit_code, self.reason = result.exit_code, result.reason
         self.succeeded = result.ending is Ending.SUCCEEDED
         self.stopped = result.ending is Ending.STOPPED
         self.failure = failure if result.ending is Ending.FAILED else None
-        ranks = {exit.local_rank: rank for rank, exit in self.exits.items()}
-        self.return_values = {ranks[local]: value for local, value in return_values.items() if local in ranks}
+        self.return_values = {rank: value(exit.local_rank) for rank, exit in self.exits.items() if exit.code == 0}

@@ -66,7 +66,7 @@ def worker_plan(
             stdout=paths[rank].stdout,
             stderr=paths[rank].stderr,
             foreground=settings.workers.debug_rank == rank,
-            function=settings.entrypoint.function,
+            function="" if settings.entrypoint.function is None else settings.entrypoint.function.name,
             cpus=attempt.change(rank).processors,
         )
         for rank in range(settings.nodes.local_world_size)

@@ -117,7 +117,7 @@ class _ClassMaker:
         self.make_rendezvous: Callable[[RendezvousSettings], object] = cls
         self.make_policy: Callable[[PolicySettings], object] = cls
         self.make_hook: Callable[[HookSettings], object] = cls
-        own = {name for name in dir(cls) if name.startswith("on_")}
+        own = {name for name in dir(cls) if name.startswith("on_") or name == "worker_starter"}
         self.moments = frozenset(n for n in own if getattr(cls, n) is not getattr(AgentHook, n, None))
 
 

@@ -4,9 +4,9 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import IllegalEventError
@@ -20,11 +20,8 @@ from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.processes.sweep import Survivor, Sweeper, kill_pids
 from elastic_core.processes.user_signals import UserSignals
 from elastic_core.reactor import Reactor, Timer
+from elastic_core.starters import WorkerStarter
 from elastic_core.types import WorkerExit
-
-if TYPE_CHECKING:
-    from elastic_core.processes.functions.start import FunctionStarter
-    from elastic_core.processes.standby_pool import StandbyPool
 
 
 class _End:
@@ -49,8 +46,7 @@ class WorkerGroup:
         strangers: Whether it may have descendants that no worker started.
         notice: Takes one line for people.
         spared: Gives the pids of the agent's own children that are no workers (the guard).
-        standby: Has spares for workers; closed by whoever made it. None: each worker is started afresh.
-        functions: Starts workers that call a function; closed by whoever made it.
+        starters: Asked in this order who starts a worker, before the group does; closed by whoever made them.
         disk: Writes log files; closed by whoever made it. None: the group makes and closes its own.
         sent_to_all: As of `UserSignals`.
         exit_timeout_s: How long a worker whose uncaught exception is on record has to end by itself; 0: for ever.
@@ -73,8 +69,7 @@ class WorkerGroup:
         notice: Callable[[str], None],
         strangers: bool = False,
         spared: Callable[[], Collection[int]] = tuple,
-        standby: "StandbyPool | None" = None,
-        functions: "FunctionStarter | None" = None,
+        starters: Sequence[WorkerStarter] = (),
         disk: Disk | None = None,
         sent_to_all: Callable[[int], bool] | None = None,
         exit_timeout_s: float = 0.0,
@@ -94,15 +89,13 @@ class WorkerGroup:
         self._clock = clock
         self._sweeper = Sweeper(incarnation, subreaper=subreaper, strangers=strangers, spared=self._own_children)
         self._spared = spared
-        self._standby = standby
-        self._functions = functions
+        self._starters = starters
         self._state = ladder.LadderState()
         self._workers: dict[int, WorkerProcess] = {}
         self._lost: list[WorkerProcess] = []
         self._oom = OomCounter()
         self._timer: Timer | None = None
         self._poll: Timer | None = None
-        self._lingering: Timer | None = None
         self._look_serial = 0
         self._denied: set[int] = set()
         self._exit_timeout_s = exit_timeout_s
@@ -130,15 +123,6 @@ class WorkerGroup:
     def alive(self) -> frozenset[int]:
         """The local ranks of the workers that have not ended."""
         return frozenset(worker.launch.local_rank for worker in self._running())
-
-    @property
-    def return_values(self) -> dict[int, object]:
-        """What the workers of the last round returned, by local rank: of those that ended well; None for programs.
-
-        Raises:
-            WorkerError: a value can't be loaded here.
-        """
-        return {w.launch.local_rank: w.return_value for w in self._workers.values() if w.ended and w.code == 0}
 
     def _running(self) -> list[WorkerProcess]:
         return [worker for worker in self._workers.values() if not worker.ended and not worker.given_up]
@@ -175,8 +159,8 @@ class WorkerGroup:
             self._disk.forget_opened()
             self._record_pipes.forget_ahead()
         self._user_signals.begin_round()
-        if self._standby is not None:
-            self._standby.prepare(launches)
+        for starter in self._starters:
+            starter.round_started()
 
     def _start_one(self, launch: WorkerLaunch) -> None:
         if self._exit_timeout_s > 0:
@@ -188,9 +172,7 @@ class WorkerGroup:
                 sinks=self._sinks,
                 disk=self._disk,
                 notice=self._notice,
-                standby=self._standby,
-                functions=self._functions,
-                on_returned=self._on_returned,
+                starters=self._starters,
             )
         self._sweeper.started(worker.pid)
         self._workers[worker.pid] = worker
@@ -212,23 +194,16 @@ class WorkerGroup:
 
     def _own_children(self) -> Collection[int]:
         own = set(self._spared())
-        for part in (self._standby, self._functions):
-            if part is not None:
-                own |= part.pids()
+        for starter in self._starters:
+            own.update(starter.pids())
         return own
 
     def _forget_round(self) -> None:
         # One that was given up is still reaped if it ends after all.
-        self._forget_lingering()
         self._record_pipes.close()
         self._lost = [worker for worker in (*self._lost, *self._workers.values()) if not worker.ended]
         self._workers.clear()
         self._denied.clear()
-
-    def _forget_lingering(self) -> None:
-        if self._lingering is not None:
-            self._lingering.cancel()
-            self._lingering = None
 
     def _poll_unless_signalled(self, worker: WorkerProcess) -> None:
         # Without pidfds the loop calls `reap` on SIGCHLD. Only the main thread can have signals, and only of our own
@@ -251,17 +226,6 @@ class WorkerGroup:
         for worker in (*self._workers.values(), *self._lost):
             if worker.pidfd is None and not worker.ended:
                 self._collect(worker, self._on_exit)
-
-    def _on_returned(self) -> None:
-        if all(worker.returned for worker in self._running()) and self._lingering is None:
-            self._lingering = self._reactor.call_later(LINGER_S, self._tell_lingering)
-
-    def _tell_lingering(self) -> None:
-        for worker in self._running():
-            self._notice(
-                f"worker with local rank {worker.launch.local_rank} (pid {worker.pid}) returned {LINGER_S:g} s ago, as "
-                "all others, and has not ended: it waits in its exit handlers or for its threads"
-            )
 
     def _on_pidfd(self, worker: WorkerProcess) -> None:
         self._collect(worker, self._on_exit)
@@ -328,8 +292,7 @@ class WorkerGroup:
 
         With no worker left it only does the last. A second call can shorten the grace period.
         """
-        if self._standby is not None:
-            self._standby.pause()
+        self._begin_stop()
         # What has ended by itself must not pass for stopped by us.
         for worker in self._running():
             self._collect(worker, self._tell_later)
@@ -337,11 +300,14 @@ class WorkerGroup:
 
     def kill(self) -> None:
         """Cut the grace period short: KILL everything now, or stop so if no stop was ordered."""
-        if self._standby is not None:
-            self._standby.pause()
+        self._begin_stop()
         for worker in self._running():
             self._collect(worker, self._tell_later)
         self._advance(ladder.KillOrdered())
+
+    def _begin_stop(self) -> None:
+        for starter in self._starters:
+            starter.round_stopping()
 
     def forward(self, signum: int) -> None:
         """Have each worker process get a signal, not its group: it is meant for the ranks (`user_signals`)."""
@@ -456,7 +422,6 @@ class WorkerGroup:
         for worker in self._workers.values():
             worker.finish()
         self._sweeper.reap_adopted(workers=[worker.pid for worker in self._workers.values()])
-        self._forget_lingering()
         lanes = [lane for worker in self._workers.values() for lane in worker.lanes]
         # As an event of its own, as the end of a worker that the stop has found ended: it is behind that.
         self._once_written(lanes, None, lambda: self._reactor.post(self._on_stopped))
@@ -489,7 +454,6 @@ class WorkerGroup:
         self._lost.clear()
         self._state = ladder.LadderState()
         self._set_timer()
-        self._forget_lingering()
         if self._poll is not None:
             self._poll.cancel()
 
@@ -497,9 +461,6 @@ class WorkerGroup:
 _POLL_S = 0.1
 WRITTEN_S = 1.0
 """How long a worker's end waits until what it wrote is in its files: who reads them then finds its last words."""
-LINGER_S = 30.0
-"""How long workers may take to end once all have returned before a line is worth it. A long upload may be the cause:
-nothing but `--hang-timeout` ends them."""
 _UNKILLABLE = "does not end after SIGKILL (a hung device or file system holds it in the kernel); going on without it"
 
 

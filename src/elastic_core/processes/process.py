@@ -4,13 +4,14 @@ import errno
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from elastic_core.errors import WorkerError
 from elastic_core.processes.affinity import bound_to
+from elastic_core.processes.environment import ROUND_VARIABLES
 from elastic_core.processes.output.disk import Disk, Lane
 from elastic_core.processes.output.lines import LineFilter
 from elastic_core.processes.output.log_file import LogFile, QueuedLog
@@ -18,12 +19,7 @@ from elastic_core.processes.output.sink import Sink
 from elastic_core.processes.output.tee import Tee, open_pipe
 from elastic_core.processes.spec import StreamPlan, WorkerLaunch
 from elastic_core.reactor import Reactor
-
-if TYPE_CHECKING:
-    from elastic_core.processes.functions.result import ResultPipe
-    from elastic_core.processes.functions.server_client import ForkedChild
-    from elastic_core.processes.functions.start import FunctionStarter
-    from elastic_core.processes.standby_pool import StandbyPool
+from elastic_core.starters import StartedProcess, WorkerStart, WorkerStarter
 
 STATUS_LOST = 1
 """The code of a worker whose exit status somebody else in this process has taken."""
@@ -46,12 +42,12 @@ class WorkerProcess:
     def __init__(
         self,
         launch: WorkerLaunch,
-        process: "subprocess.Popen[bytes] | ForkedChild",
+        process: StartedProcess,
         tees: list[Tee],
         started_s: float,
-        result: "ResultPipe | None" = None,
+        starter: WorkerStarter | None = None,
     ) -> None:
-        """Take a process that runs; `result` gathers what its function returns."""
+        """Take a process that runs; `starter` has started it, None: we ourselves."""
         self.launch = launch
         self.pid = process.pid
         self.tees = tees
@@ -60,8 +56,10 @@ class WorkerProcess:
         self.stop_signal: int | None = None
         self.stop_sent_ns: int | None = None
         self.given_up = False
-        self.result = result
-        self._process = process
+        self.code: int | None = None
+        """Its exit code, -N for death by signal N; None: it was not reaped."""
+        self._reap = process.reap
+        self._starter = starter
 
     @property
     def leads_group(self) -> bool:
@@ -71,32 +69,12 @@ class WorkerProcess:
     @property
     def ended(self) -> bool:
         """Whether it was reaped."""
-        return self._process.returncode is not None
-
-    @property
-    def code(self) -> int | None:
-        """Its exit code, -N for death by signal N; None: it was not reaped."""
-        return self._process.returncode
-
-    @property
-    def return_value(self) -> object:
-        """What its function returned; None for a program.
-
-        Raises:
-            WorkerError: it can't be loaded here.
-        """
-        call = self.launch.function
-        return None if self.result is None or call is None else self.result.value(call.name)
-
-    @property
-    def returned(self) -> bool:
-        """Whether its function has returned, and all of that is here."""
-        return self.result is not None and self.result.complete
+        return self.code is not None
 
     @property
     def signals_end(self) -> bool:
-        """Whether its end brings us a SIGCHLD: not of one whose parent is a server of ours."""
-        return isinstance(self._process, subprocess.Popen)
+        """Whether its end brings us a SIGCHLD: not of one that is somebody else's child."""
+        return self._reap is None
 
     def watch(self, reactor: Reactor, callback: Callable[[], None]) -> bool:
         """Have the reactor call back when the process ends; False: no pidfd here, SIGCHLD must tell."""
@@ -116,17 +94,18 @@ class WorkerProcess:
 
     def reap(self) -> int | None:
         """Return the exit code, -N for death by signal N, or None while it runs. Never blocks."""
-        if not isinstance(self._process, subprocess.Popen):
-            return self._process.poll()
-        if self._process.returncode is None:
+        if self.code is not None:
+            return self.code
+        if self._reap is not None:
+            self.code = self._reap()
+        else:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
             except ChildProcessError:
-                self._process.returncode = STATUS_LOST
+                self.code = STATUS_LOST
             else:
-                # Popen must know, or it would look again, and warn, when it is collected.
-                self._process.returncode = os.waitstatus_to_exitcode(status) if pid else None
-        return self._process.returncode
+                self.code = os.waitstatus_to_exitcode(status) if pid else None
+        return self.code
 
     def send(self, signum: int) -> None:
         """Signal the process alone. It is not reaped, so its number can't be another's."""
@@ -150,20 +129,18 @@ class WorkerProcess:
         """Take what its streams hold now: it is gone, and its last words are wanted."""
         for tee in self.tees:
             tee.drain()
-        if self.result is not None:
-            self.result.drain()
+        if self._starter is not None:
+            self._starter.worker_ended(self.pid)
 
     def finish(self) -> None:
         """Take what its streams still hold, and give them back."""
         for tee in self.tees:
             tee.finish()
-        if self.result is not None:
-            self.result.close()
 
     def disown(self) -> None:
-        """Leave a process that can't be reaped to whoever comes after us, without a warning."""
-        if self._process.returncode is None:
-            self._process.returncode = -signal.SIGKILL
+        """Leave a process that can't be reaped to whoever comes after us."""
+        if self.code is None:
+            self.code = -signal.SIGKILL
 
 
 def remnants_exist(pgid: int) -> bool:
@@ -194,13 +171,9 @@ def spawn(
     sinks: tuple[Sink, Sink],
     disk: Disk,
     notice: Callable[[str], None],
-    standby: "StandbyPool | None" = None,
-    functions: "FunctionStarter | None" = None,
-    on_returned: Callable[[], None] = lambda: None,
+    starters: Sequence[WorkerStarter] = (),
 ) -> WorkerProcess:
-    """Start one worker, or hand it over to a spare from `standby`; one that calls a function needs `functions`.
-
-    `on_returned` is called when all that its function returned is here.
+    """Start one worker, unless one of `starters` does; one that calls a function is always theirs to start.
 
     It leads a session and a process group of its own, unless it keeps the terminal. Its stdin is ours, as under
     torchrun: in a session of its own a worker may read a terminal without being stopped for it, so a debugger in a
@@ -218,7 +191,7 @@ def spawn(
         try:
             out, out_ends = _open_stream(launch.stdout, disk, ours, childs, posted)
             err, err_ends = _open_stream(launch.stderr, disk, ours, childs, posted)
-            process, result = _start(launch, reactor, out, err, standby, functions, on_returned)
+            process, starter = _start(launch, out, err, starters)
         except (OSError, ValueError) as error:
             raise _spawn_error(launch, error) from error
         started_s = reactor.now_s()
@@ -237,36 +210,41 @@ def spawn(
                         filtered=filtered,
                     )
                 )
-    return WorkerProcess(launch, process, tees, started_s, result)
+    return WorkerProcess(launch, process, tees, started_s, starter)
 
 
 def _start(
-    launch: WorkerLaunch,
-    reactor: Reactor,
-    out: int | None,
-    err: int | None,
-    standby: "StandbyPool | None",
-    functions: "FunctionStarter | None",
-    on_returned: Callable[[], None],
-) -> tuple["subprocess.Popen[bytes] | ForkedChild", "ResultPipe | None"]:
-    if launch.function is not None:
-        from elastic_core.processes.functions.result import ResultPipe  # only functions return something
-
-        assert functions is not None, "a launch with a function needs a FunctionStarter"
-        child, result_fd = functions.start(launch, out, err)
-        return child, ResultPipe(reactor, result_fd, on_complete=on_returned)
-    process = None if standby is None else standby.take(launch, _or_ours(out, 1), _or_ours(err, 2))
-    if process is None:
-        with bound_to(launch.cpus):
-            # The child is made by vfork, so nothing may run in it before exec: no preexec_fn.
-            process = subprocess.Popen(
-                launch.argv,
-                env=launch.env,
-                stdout=out,
-                stderr=err,
-                start_new_session=not launch.foreground,
-            )
-    return process, None
+    launch: WorkerLaunch, out: int | None, err: int | None, starters: Sequence[WorkerStarter]
+) -> tuple[StartedProcess, WorkerStarter | None]:
+    if starters:
+        wanted = WorkerStart(
+            local_rank=launch.local_rank,
+            global_rank=launch.global_rank,
+            argv=launch.argv,
+            environment=launch.env,
+            round_variables=ROUND_VARIABLES,
+            processors=launch.cpus,
+            stdout=out,
+            stderr=err,
+            terminal=launch.foreground,
+        )
+        for starter in starters:
+            started = starter.start(wanted)
+            if started is not None:
+                return started, starter
+    if launch.function:
+        raise WorkerError(f"function {launch.function!r}: nobody is there who starts its workers")
+    with bound_to(launch.cpus):
+        # The child is made by vfork, so nothing may run in it before exec: no preexec_fn.
+        process = subprocess.Popen(
+            launch.argv,
+            env=launch.env,
+            stdout=out,
+            stderr=err,
+            start_new_session=not launch.foreground,
+        )
+    process.returncode = 0  # ours to wait for, and Popen must neither look nor warn when it is collected
+    return StartedProcess(pid=process.pid), None
 
 
 class _Ends(NamedTuple):
@@ -313,13 +291,9 @@ def _filter(plan: StreamPlan, file: QueuedLog | None) -> LineFilter | None:
     return None if file is None else LineFilter(plan.filters, prefix=plan.prefix, file=file)
 
 
-def _or_ours(fd: int | None, ours: int) -> int:
-    return ours if fd is None else fd
-
-
 def _spawn_error(launch: WorkerLaunch, error: OSError | ValueError) -> WorkerError:
     program = launch.argv[0] if launch.argv else ""
-    what = repr(program) if launch.function is None else f"function {launch.function.name!r}"
+    what = f"function {launch.function!r}" if launch.function else repr(program)
     where = f"worker with local rank {launch.local_rank}: can't start {what}"
     if isinstance(error, ValueError):  # an embedded null byte
         return WorkerError(f"{where}: {error}", hint="remove null bytes from arguments and environment")

@@ -1,6 +1,5 @@
 """What it takes to start one worker."""
 
-from elastic_core.processes.functions.call import FunctionCall
 from elastic_core.types import Record
 
 
@@ -33,7 +32,8 @@ class StreamPlan(Record, frozen=True, kw_only=True):
 class WorkerLaunch(Record, frozen=True, kw_only=True):
     """One worker process: complete command and environment.
 
-    With a `function` the process calls that; of `argv` only the interpreter counts then, the rest is for people.
+    With a `function` the process calls that, and whoever does so starts it: of `argv` only the interpreter counts then,
+    the rest is for people.
     """
 
     local_rank: int
@@ -44,7 +44,8 @@ class WorkerLaunch(Record, frozen=True, kw_only=True):
     stderr: StreamPlan = StreamPlan()
     foreground: bool = False
     """Keep the terminal: same session and foreground process group, inherited stdin (`--debug-rank`)."""
-    function: FunctionCall | None = None
+    function: str = ""
+    """Its name; empty: the process is the program `argv`."""
     cpus: frozenset[int] | None = None
     """The processors that it may run on; None: as inherited."""
 

@@ -4,16 +4,14 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
 from elastic_core.errors import is_momentary
 from elastic_core.processes.affinity import bound_to
-from elastic_core.processes.environment import ROUND_VARIABLES
-from elastic_core.processes.spec import WorkerLaunch
-from elastic_core.reactor import Reactor, Timer
+from elastic_core.starters import AgentLoop, RunTimer, StartedProcess, WorkerStart, WorkerStarter
 
 START_DELAY_S = 1.0
 """How long workers run before the first spare is started beside them."""
@@ -28,24 +26,24 @@ _FAILED = b"failed "  # as in worker.standby, which the agent never imports
 class Spare:
     """One interpreter that waits, or is on its way to it, in the place of one worker."""
 
-    def __init__(self, launch: WorkerLaunch, environment: dict[str, str], imports: Sequence[str]) -> None:
+    def __init__(self, worker: WorkerStart, imports: Sequence[str]) -> None:
         """Start it.
 
         Raises:
             OSError, ValueError: it could not be started.
         """
-        self.launch = launch
-        self.environment = environment
+        self.argv = worker.argv
+        self.environment = _lasting(worker)
         self.folder = _folder()
         self.ready = False
         self.agents, its = socket.socketpair()
-        python, unbuffered, *words = launch.argv
+        python, unbuffered, *words = worker.argv
         with its:
             try:
                 # The words are for people who list processes; what counts comes with the orders.
                 self.process = subprocess.Popen(
                     (python, unbuffered, _PROGRAM, str(its.fileno()), ",".join(imports), *words),
-                    env=environment,
+                    env=self.environment,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     pass_fds=(its.fileno(),),
@@ -56,21 +54,21 @@ class Spare:
                 raise
         self.agents.setblocking(False)
 
-    def difference(self, launch: WorkerLaunch) -> str:
+    def difference(self, worker: WorkerStart) -> str:
         """Return what keeps this spare from becoming that worker as if it had been started afresh; empty: nothing.
 
         Libraries read their variables when they are imported, nobody knows which.
         """
-        if launch.argv != self.launch.argv:
+        if worker.argv != self.argv:
             return "the command"
         if self.folder != _folder():
             return "the working directory"
-        wanted = _lasting(launch.env)
+        wanted = _lasting(worker)
         names = {*wanted, *self.environment}
         changed = sorted(name for name in names if wanted.get(name) != self.environment.get(name))
         return ", ".join(changed)
 
-    def send_orders(self, environment: dict[str, str], out_fd: int, err_fd: int) -> None:
+    def send_orders(self, environment: Mapping[str, str], out_fd: int, err_fd: int) -> None:
         """Make it the worker.
 
         Raises:
@@ -109,11 +107,11 @@ def _folder() -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _lasting(environment: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name not in ROUND_VARIABLES}
+def _lasting(worker: WorkerStart) -> dict[str, str]:
+    return {name: value for name, value in worker.environment.items() if name not in worker.round_variables}
 
 
-def _encoded(environment: dict[str, str]) -> bytes:
+def _encoded(environment: Mapping[str, str]) -> bytes:
     entries = []
     for name, value in environment.items():
         if not name or "=" in name or "\0" in name or "\0" in value:
@@ -122,42 +120,33 @@ def _encoded(environment: dict[str, str]) -> bytes:
     return b"".join(entries)
 
 
-class StandbyPool:
+class StandbyPool(WorkerStarter):
     """One spare for each worker of the round that runs.
 
     Args:
-        reactor: The loop.
+        loop: The agent's. Where the process ends with it, nobody waits at the end until the kernel has taken back what
+            killed spares held, some 20 ms for each with torch.
         imports: The modules that spares import ahead.
-        notice: Takes one line for people.
         delay_s: How long workers run before the first spare is started.
-        ends_with_us: This process ends once the pool is closed, so that nobody need wait until the kernel has taken
-            back what killed spares held, some 20 ms for each with torch.
 
     Spares are started one after the other, so that the workers lose little to them. A spare has the command and the
     environment of the worker whose place it may take, but for what a round changes; it is used only where nothing else
-    differs. Threading: the reactor's thread.
+    differs.
     """
 
-    def __init__(
-        self,
-        reactor: Reactor,
-        *,
-        imports: Sequence[str],
-        notice: Callable[[str], None],
-        delay_s: float = START_DELAY_S,
-        ends_with_us: bool = False,
-    ) -> None:
+    def __init__(self, loop: AgentLoop, *, imports: Sequence[str], delay_s: float = START_DELAY_S) -> None:
         """Start nothing yet."""
-        self._reactor = reactor
+        self._loop = loop
         self._imports = tuple(imports)
-        self._notice = notice
         self._delay_s = delay_s
         self._end_wait_s = _END_WAIT_S
-        self._close_wait_s = 0.0 if ends_with_us else _END_WAIT_S
+        self._close_wait_s = 0.0 if loop.own_process else _END_WAIT_S
         self._spares: dict[int, Spare] = {}
         self._taken: set[Spare] = set()
-        self._wanted: dict[int, WorkerLaunch] = {}
-        self._timer: Timer | None = None
+        self._asked: list[WorkerStart] = []
+        """Workers of the round that is being started."""
+        self._wanted: dict[int, WorkerStart] = {}
+        self._timer: RunTimer | None = None
         self._deaths = 0
         self._off = False
 
@@ -172,24 +161,29 @@ class StandbyPool:
 
     # --- filling
 
-    def prepare(self, launches: Iterable[WorkerLaunch]) -> None:
+    def round_started(self) -> None:
+        """Have spares started for the workers of the round."""
+        started, self._asked = self._asked, []
+        self.prepare(started)
+
+    def prepare(self, workers: Iterable[WorkerStart]) -> None:
         """Have spares started for these workers, which have just been started themselves."""
-        self._wanted = {launch.local_rank: launch for launch in launches if _can_stand_by(launch)}
+        self._wanted = {worker.local_rank: worker for worker in workers if _can_stand_by(worker)}
         for rank, spare in list(self._spares.items()):
             wanted = self._wanted.get(rank)
             if wanted is None or spare.difference(wanted):
                 self._end([rank])
         self._start_later(self._delay_s)
 
-    def pause(self) -> None:
+    def round_stopping(self) -> None:
         """Start no more: the workers are being stopped."""
-        self._wanted = {}
+        self._wanted, self._asked = {}, []
         self._cancel_timer()
 
     def _start_later(self, delay_s: float) -> None:
         self._cancel_timer()
         if self._wanted and not self._off:
-            self._timer = self._reactor.call_later(delay_s, self._start_next)
+            self._timer = self._loop.call_later(delay_s, self._start_next)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
@@ -203,10 +197,10 @@ class StandbyPool:
         rank = next((rank for rank in sorted(self._wanted) if rank not in self._spares), None)
         if rank is None:
             return
-        launch = self._wanted[rank]
+        worker = self._wanted[rank]
         try:
-            with bound_to(launch.cpus):
-                spare = Spare(launch, _lasting(launch.env), self._imports)
+            with bound_to(worker.processors):
+                spare = Spare(worker, self._imports)
         except (OSError, ValueError) as error:
             self._deaths += 1
             if is_momentary(error) and self._deaths < MAX_DEATHS:
@@ -215,7 +209,7 @@ class StandbyPool:
                 self._turn_off(f"can't start one: {error}")
             return
         self._spares[rank] = spare
-        self._reactor.add_reader(spare.agents.fileno(), partial(self._on_word, rank, spare))
+        self._loop.add_reader(spare.agents.fileno(), partial(self._on_word, rank, spare))
 
     def _on_word(self, rank: int, spare: Spare) -> None:
         try:
@@ -245,33 +239,40 @@ class StandbyPool:
         self._off = True
         self._cancel_timer()
         self._end(list(self._spares))
-        self._notice(f"no standby workers any more: {reason}; restarts start fresh interpreters")
+        self._loop.notice(f"no standby workers any more: {reason}; restarts start fresh interpreters")
 
     # --- use
 
-    def take(self, launch: WorkerLaunch, out_fd: int, err_fd: int) -> "subprocess.Popen[bytes] | None":
-        """Make a spare this worker, with these streams; None: there is none for it, it must be started afresh."""
-        spare = self._spares.get(launch.local_rank)
-        if spare is None or launch.foreground:
+    def start(self, worker: WorkerStart) -> StartedProcess | None:
+        """Make a spare this worker, if there is one, and have another started in its place once the round has begun."""
+        self._asked.append(worker)
+        return self.take(worker)
+
+    def take(self, worker: WorkerStart) -> StartedProcess | None:
+        """Make a spare this worker; None: there is none for it, it must be started afresh."""
+        spare = self._spares.get(worker.local_rank)
+        if spare is None or worker.terminal:
             return None
-        difference = spare.difference(launch)
+        difference = spare.difference(worker)
         if difference:
-            self._notice(
-                f"the standby worker for local rank {launch.local_rank} is not used: {difference} changed since the "
+            self._loop.notice(
+                f"the standby worker for local rank {worker.local_rank} is not used: {difference} changed since the "
                 "last round"
             )
             return None  # `prepare` ends it
+        out, err = (ours if fd is None else fd for fd, ours in ((worker.stdout, 1), (worker.stderr, 2)))
         try:
-            spare.send_orders(launch.env, out_fd, err_fd)
+            spare.send_orders(worker.environment, out, err)
         except (OSError, ValueError):
-            self._end([launch.local_rank])  # a fresh start works, or tells what is wrong
+            self._end([worker.local_rank])  # a fresh start works, or tells what is wrong
             return None
-        del self._spares[launch.local_rank]
+        del self._spares[worker.local_rank]
         # Closed when it has closed its own: a word of its that we had not read would turn our orders into an error.
         self._taken.add(spare)
-        self._reactor.add_reader(spare.agents.fileno(), partial(self._on_last_word, spare))
+        self._loop.add_reader(spare.agents.fileno(), partial(self._on_last_word, spare))
         self._deaths = 0
-        return spare.process
+        spare.process.returncode = 0  # the agent's to reap, and Popen must not warn
+        return StartedProcess(pid=spare.process.pid)
 
     def _on_last_word(self, spare: Spare) -> None:
         with suppress(ConnectionError):
@@ -281,7 +282,7 @@ class StandbyPool:
 
     def _let_go(self, spare: Spare) -> None:
         self._taken.discard(spare)
-        self._reactor.remove_reader(spare.agents.fileno())
+        self._loop.remove_reader(spare.agents.fileno())
         spare.agents.close()
 
     # --- the end
@@ -297,13 +298,13 @@ class StandbyPool:
 
     def close(self) -> None:
         """End all spares; idempotent."""
-        self.pause()
+        self.round_stopping()
         self._end_wait_s = self._close_wait_s
         self._end(list(self._spares))
         for spare in list(self._taken):
             self._let_go(spare)
 
 
-def _can_stand_by(launch: WorkerLaunch) -> bool:
+def _can_stand_by(worker: WorkerStart) -> bool:
     """Return whether the command is Python's, as `launcher.entrypoint` makes it, and the worker one of many."""
-    return not launch.foreground and len(launch.argv) > 2 and launch.argv[1] == "-u"
+    return not worker.terminal and len(worker.argv) > 2 and worker.argv[1] == "-u"

@@ -20,7 +20,7 @@ from elastic_core.processes.functions import START_METHODS, FunctionCall, call
 from elastic_core.processes.functions.result import ResultPipe, open_result_pipe
 from elastic_core.processes.functions.start import FunctionStarter
 from elastic_core.reactor import Reactor
-from group_kit import GroupKit, open_fds, set_subreaper
+from group_kit import GroupKit, open_fds, set_subreaper, start_of
 from patience import kept, patience
 from proc_kit import is_alive, state_of
 from support import launcher, wait_for
@@ -57,7 +57,7 @@ def run(kit, count=1, **more):
     """Run the calls to their end, and return what they returned."""
     kit.start_calls(count, **more)
     kit.run_until_exits(count)
-    return kit.group.return_values
+    return kit.return_values
 
 
 # --- results
@@ -112,13 +112,13 @@ def test_a_result_of_200_mb_does_not_block(group, method):
     kit = group(samples.big, 200_000_000, method=method)
     kit.start_calls()
     took_s = kit.run_until_exits(1)
-    assert len(kit.group.return_values[0]) == 200_000_000
+    assert len(kit.return_values[0]) == 200_000_000
     kept(took_s, 20)
 
 
 @ALL
 def test_a_result_counts_though_the_worker_hangs_in_its_exit_handlers(group, method, tmp_path, monkeypatch):
-    monkeypatch.setattr("elastic_core.processes.group.LINGER_S", 0.1)
+    monkeypatch.setattr("elastic_core.processes.functions.start.LINGER_S", 0.1)
     path = tmp_path / "hanging"
     kit = group(samples.return_then_hang, str(path), method=method)
     kit.start_calls()
@@ -127,7 +127,7 @@ def test_a_result_counts_though_the_worker_hangs_in_its_exit_handlers(group, met
     assert "(pid " in kit.notices[0]
     assert "returned 0.1 s ago, as all others, and has not ended: it waits in its exit handlers" in kit.notices[0]
     assert kit.exits == []
-    assert kit.group.return_values == {}  # it has not ended
+    assert kit.return_values == {}  # it has not ended
     kit.stop(grace_s=0.2)
     assert kit.exits[0].code == -signal.SIGTERM
 
@@ -324,12 +324,12 @@ def test_workers_without_their_server_are_reaped_by_whoever_takes_orphans_in(gro
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_worker_that_has_ended_is_reaped_on_order_only(group, method):
     kit = group(samples.add, 1, method=method)
-    first = kit.functions.start(kit.call_launch(0), None, None)
-    wait_for(lambda: not is_alive(first.child.pid))
-    second = kit.functions.start(kit.call_launch(1), None, None)
-    assert state_of(first.child.pid) == "Z", "its number must stay its own until somebody has asked"
-    assert first.child.poll() == 0
-    wait_for(lambda: second.child.poll() == 0)
+    first = kit.functions.start(start_of(kit.call_launch(0)))
+    wait_for(lambda: not is_alive(first.process.pid))
+    second = kit.functions.start(start_of(kit.call_launch(1)))
+    assert state_of(first.process.pid) == "Z", "its number must stay its own until somebody has asked"
+    assert first.process.reap() == 0
+    wait_for(lambda: second.process.reap() == 0)
     for started in (first, second):
         os.close(started.result_fd)
 

@@ -10,11 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from elastic_core.processes.environment import ROUND_VARIABLES
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.processes.standby_pool import MAX_DEATHS, StandbyPool
 from elastic_core.reactor import Reactor
+from elastic_core.starters import ReactorLoop
+from group_kit import start_of
 from patience import Deadline, patience
 from proc_kit import command_line, state_of
 from support import processes_with, wait_for
@@ -52,7 +55,8 @@ class Bench:
         self.folder = folder
         self.notices = []
         self.reactor = Reactor()
-        self.pool = StandbyPool(self.reactor, imports=imports, notice=self.notices.append, delay_s=0.0)
+        loop = ReactorLoop(self.reactor, notice=self.notices.append)
+        self.pool = StandbyPool(loop, imports=imports, delay_s=0.0)
 
     def launch(self, *words, round_=0, hooks=True, rank=0, **variables):
         env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ELASTIC_"))}
@@ -61,7 +65,7 @@ class Bench:
             error_file = str(self.folder / f"error.{round_}.json")
             env |= {"ELASTIC_WORKER_HOOKS": "1", "TORCHELASTIC_ERROR_FILE": error_file}
         argv = (sys.executable, "-u", *map(str, words))
-        return WorkerLaunch(local_rank=rank, global_rank=rank, argv=argv, env=env | variables)
+        return start_of(WorkerLaunch(local_rank=rank, global_rank=rank, argv=argv, env=env | variables))
 
     def turn_until(self, condition):
         end = Deadline(DEADLINE_S)
@@ -76,10 +80,12 @@ class Bench:
     def take(self, launch):
         """Return the process and what to call for its end: exit code, stdout, stderr."""
         with (self.folder / "spare.out").open("wb") as out, (self.folder / "spare.err").open("wb") as err:
-            process = self.pool.take(launch, out.fileno(), err.fileno())
+            process = self.pool.take(replace(launch, stdout=out.fileno(), stderr=err.fileno()))
 
         def end():
-            code = process.wait(patience(DEADLINE_S))
+            ended = wait_for(lambda: os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
+            assert ended
+            code = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
             return code, (self.folder / "spare.out").read_text(), (self.folder / "spare.err").read_text()
 
         return process, end
@@ -87,7 +93,7 @@ class Bench:
     def cold(self, launch):
         done = subprocess.run(
             launch.argv,
-            env=launch.env,
+            env=launch.environment,
             capture_output=True,
             text=True,
             timeout=patience(DEADLINE_S),
@@ -315,7 +321,7 @@ def test_a_spare_that_might_differ_is_not_used_but_replaced(bench, lines, words,
     bench.stand_by(bench.launch(lines))
     (before,) = bench.pool.pids()
     other = bench.launch(*words, **variables)
-    assert bench.pool.take(other, 1, 2) is None
+    assert bench.pool.take(other) is None
     assert f"{named} changed since the last round" in bench.notices[0]
     bench.stand_by(other)
     assert bench.pool.pids() != {before}
@@ -324,10 +330,10 @@ def test_a_spare_that_might_differ_is_not_used_but_replaced(bench, lines, words,
 def test_nor_one_in_another_folder_nor_for_the_worker_with_the_terminal(bench, lines, tmp_path, monkeypatch):
     launch = bench.launch(lines)
     bench.stand_by(launch)
-    assert bench.pool.take(bench.launch(lines, rank=1), 1, 2) is None
+    assert bench.pool.take(bench.launch(lines, rank=1)) is None
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert bench.pool.take(launch, 1, 2) is None
+    assert bench.pool.take(launch) is None
     assert "the working directory" in bench.notices[0]
 
 
@@ -380,7 +386,7 @@ def test_a_spare_that_died_unseen_is_no_loss(bench, lines):
     (pid,) = bench.pool.pids()
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: state_of(pid) == "Z")
-    assert bench.pool.take(bench.launch(lines), 1, 2) is None
+    assert bench.pool.take(bench.launch(lines)) is None
     assert not bench.pool.pids()
 
 

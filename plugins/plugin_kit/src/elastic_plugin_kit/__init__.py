@@ -6,6 +6,7 @@ from elastic_plugin_kit.fake_run import FakeRun
 from elastic_plugin_kit.manual_clock import ManualClock
 from elastic_plugin_kit.memory_server import Fault, MemoryServer
 from elastic_plugin_kit.memory_store import MemoryStore
+from elastic_plugin_kit.real_loop import RealLoop
 from elastic_plugin_kit.samples import sample_failure, sample_moments, sample_round
 from elastic_plugin_kit.settings import rendezvous_settings
 from elastic_plugin_kit.store_model import StoreModel
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
         CoordinationStoreConformance,
         FailureHandlerConformance,
         RendezvousConformance,
+        WorkerStarterConformance,
     )
 
 __all__ = [
@@ -29,8 +31,10 @@ __all__ = [
     "ManualClock",
     "MemoryServer",
     "MemoryStore",
+    "RealLoop",
     "RendezvousConformance",
     "StoreModel",
+    "WorkerStarterConformance",
     "rendezvous_settings",
     "sample_failure",
     "sample_moments",

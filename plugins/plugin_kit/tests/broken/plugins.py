@@ -260,6 +260,12 @@ class StatesAWord(Listener):
     powers = frozenset({"everything"})
 
 
+@broken(HOOKS, "the_powers_are_stated_well")
+class StartsWithoutThePower(Listener):
+    def worker_starter(self, loop):
+        return None
+
+
 @broken(HOOKS, "fields_of_later_versions_do_no_harm")
 class KnowsEachMoment(Listener):
     def on_drain(self, event):

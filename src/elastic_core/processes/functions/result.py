@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from elastic_core.errors import WorkerError
-from elastic_core.reactor import Reactor
+from elastic_core.starters import AgentLoop
 
 LENGTH_BYTES = 8
 _PIPE_BYTES = 1 << 20
@@ -28,16 +28,16 @@ class ResultPipe:
     Its end is told by the length: a process that the worker started may hold the pipe open for longer.
 
     Args:
-        reactor: The loop.
+        loop: The agent's.
         read_fd: The pipe; taken over.
         on_complete: Called once, when all of the value is here.
 
-    Threading: the reactor's thread; `value` may be asked for by any other once the worker has ended.
+    Threading: the loop's thread; `value` may be asked for by any other once the worker has ended.
     """
 
-    def __init__(self, reactor: Reactor, read_fd: int, *, on_complete: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, loop: AgentLoop, read_fd: int, *, on_complete: Callable[[], None] = lambda: None) -> None:
         """Start reading."""
-        self._reactor = reactor
+        self._loop = loop
         self._read_fd = read_fd
         self._on_complete = on_complete
         self._buffer = bytearray(LENGTH_BYTES)
@@ -46,7 +46,7 @@ class ResultPipe:
         self._no_room_for = 0
         self.complete = False
         self._value: object = None
-        reactor.add_reader(read_fd, lambda: self._read(_READS_A_TURN))
+        loop.add_reader(read_fd, lambda: self._read(_READS_A_TURN))
 
     def drain(self) -> None:
         """Take what is in the pipe now. Called: when the worker has ended."""
@@ -81,7 +81,7 @@ class ResultPipe:
     def close(self) -> None:
         """Give the descriptor back; idempotent. What has come is kept."""
         if self._read_fd >= 0:
-            self._reactor.remove_reader(self._read_fd)
+            self._loop.remove_reader(self._read_fd)
             os.close(self._read_fd)
             self._read_fd = -1
 

@@ -5,31 +5,32 @@ import subprocess
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from elastic_core.errors import WorkerError
 from elastic_core.processes.affinity import bound_to
-from elastic_core.processes.environment import ROUND_VARIABLES
 from elastic_core.processes.functions.call import FunctionCall, refuse_while_importing
-from elastic_core.processes.functions.result import open_result_pipe
-from elastic_core.processes.spec import WorkerLaunch
+from elastic_core.processes.functions.result import ResultPipe, open_result_pipe
+from elastic_core.starters import AgentLoop, RunTimer, StartedProcess, WorkerStart, WorkerStarter
 
 if TYPE_CHECKING:
-    from elastic_core.processes.functions.server_client import ForkedChild, ForkServer
+    from elastic_core.processes.functions.server_client import ForkServer
 
-_WORKERS_OWN = frozenset({"LOCAL_RANK", "ELASTIC_INCARNATION"}) | ROUND_VARIABLES
-"""What a server's environment must not have: its workers get theirs with their orders."""
+LINGER_S: Final = 30.0
+"""How long workers may take to end once all have returned before a line is worth it. A long upload may be the cause:
+nothing but `--hang-timeout` ends them."""
+_WORKERS_OWN: Final = frozenset({"LOCAL_RANK", "ELASTIC_INCARNATION"})
+"""What a server's environment must not have, beside what a round changes: its workers get theirs with their orders."""
 
 
 class Started(NamedTuple):
     """A worker's process, and the end of its result pipe that is ours to read."""
 
-    child: "subprocess.Popen[bytes] | ForkedChild"
+    process: StartedProcess
     result_fd: int
 
 
 class FunctionStarter:
-    """Starts the workers of one function, round after round.
+    """Starts the workers of one function, round after round, for whoever has a loop.
 
     With `fork` it is to be built before any thread of ours starts: a copy of the process as it is then is what workers
     are forked from, in every round. `warnings` has lines for people.
@@ -64,8 +65,12 @@ class FunctionStarter:
         """Return processes of ours that are no workers."""
         return frozenset() if self._server is None else frozenset({self._server.pid})
 
-    def start(self, launch: WorkerLaunch, out_fd: int | None, err_fd: int | None) -> Started:
-        """Start one worker with these streams (None: our own).
+    def on(self, loop: AgentLoop) -> "FunctionWorkers":
+        """Return what starts its workers for an agent with this loop."""
+        return FunctionWorkers(self, self._call.name, loop)
+
+    def start(self, worker: WorkerStart) -> Started:
+        """Start one worker.
 
         Raises:
             OSError, ValueError: it could not be started.
@@ -76,55 +81,55 @@ class FunctionStarter:
             ours.callback(os.close, read_fd)
             its.callback(os.close, write_fd)
             if self._call.start_method == "spawn":
-                child: subprocess.Popen[bytes] | ForkedChild = self._spawn(launch, write_fd, out_fd, err_fd, its)
+                process = self._spawn(worker, write_fd, its)
             else:
-                child = self._fork(launch, write_fd, out_fd, err_fd, its)
+                process = self._fork(worker, write_fd, its)
             ours.pop_all()
-        return Started(child, read_fd)
+        return Started(process, read_fd)
 
-    def _spawn(
-        self, launch: WorkerLaunch, result_fd: int, out_fd: int | None, err_fd: int | None, its: ExitStack
-    ) -> "subprocess.Popen[bytes]":
+    def _spawn(self, worker: WorkerStart, result_fd: int, its: ExitStack) -> StartedProcess:
         from elastic_core.processes.functions.payload import fresh_command, pickle_call, write_orders
 
-        call, fds = pickle_call(self._call, launch.local_rank)
+        call, fds = pickle_call(self._call, worker.local_rank)
         its.callback(call.close)
         orders, more = write_orders(self._call, result_fd=result_fd, call_fd=call.fd, fds=fds)
         its.callback(orders.close)
-        with bound_to(launch.cpus):
-            return subprocess.Popen(
-                fresh_command(launch.argv[0], orders.fd, self._call.name),
-                env=launch.env,
-                stdout=out_fd,
-                stderr=err_fd,
+        with bound_to(worker.processors):
+            process = subprocess.Popen(
+                fresh_command(worker.argv[0], orders.fd, self._call.name),
+                env=worker.environment,
+                stdout=worker.stdout,
+                stderr=worker.stderr,
                 pass_fds=(orders.fd, call.fd, result_fd, *fds, *more),
-                start_new_session=not launch.foreground,
+                start_new_session=not worker.terminal,
             )
+        process.returncode = 0  # the agent's to reap, and Popen must not warn
+        return StartedProcess(pid=process.pid)
 
-    def _fork(
-        self, launch: WorkerLaunch, result_fd: int, out_fd: int | None, err_fd: int | None, its: ExitStack
-    ) -> "ForkedChild":
+    def _fork(self, worker: WorkerStart, result_fd: int, its: ExitStack) -> StartedProcess:
         from elastic_core.processes.functions.child import WorkerOrders
         from elastic_core.processes.functions.payload import MemoryFile, pickle_call
 
         orders = MemoryFile()
         its.callback(orders.close)
-        orders.write(WorkerOrders(launch.local_rank, launch.env, launch.cpus))
-        named = {"orders": orders.fd, "result": result_fd, "out": out_fd, "err": err_fd}
+        orders.write(WorkerOrders(worker.local_rank, dict(worker.environment), worker.processors))
+        named = {"orders": orders.fd, "result": result_fd, "out": worker.stdout, "err": worker.stderr}
         more: Sequence[int] = ()
         if self._call.start_method == "forkserver":
-            call, more = pickle_call(self._call, launch.local_rank)
+            call, more = pickle_call(self._call, worker.local_rank)
             its.callback(call.close)
             named["call"] = call.fd
         given = {name: fd for name, fd in named.items() if fd is not None}
-        return self._running_server(launch).fork(tuple(given), [*given.values(), *more])
+        child = self._running_server(worker).fork(tuple(given), [*given.values(), *more])
+        return StartedProcess(pid=child.pid, reap=child.poll)
 
-    def _running_server(self, launch: WorkerLaunch) -> "ForkServer":
+    def _running_server(self, worker: WorkerStart) -> "ForkServer":
         if self._server is None:
             from elastic_core.processes.functions.server_client import clean_server
 
-            env = {name: value for name, value in launch.env.items() if name not in _WORKERS_OWN}
-            self._server = clean_server(self._call, launch.argv[0], env)
+            own = _WORKERS_OWN | worker.round_variables
+            env = {name: value for name, value in worker.environment.items() if name not in own}
+            self._server = clean_server(self._call, worker.argv[0], env)
         return self._server
 
     def close(self) -> None:
@@ -133,6 +138,78 @@ class FunctionStarter:
             self._server.close()
 
 
-def start_failed(call: FunctionCall, reason: str) -> WorkerError:
-    """Return the error for a worker that its server could not fork."""
-    return WorkerError(f"worker of function {call.name!r} can't be started ({call.start_method}): {reason}")
+class FunctionWorkers(WorkerStarter):
+    """Starts the workers of one function for one agent, and gathers what they return.
+
+    Args:
+        starter: Starts them; closed by whoever made it.
+        name: The function, for people.
+        loop: The agent's.
+    """
+
+    def __init__(self, starter: FunctionStarter, name: str, loop: AgentLoop) -> None:
+        """Start nothing yet."""
+        self._starter = starter
+        self._name = name
+        self._loop = loop
+        self._running: dict[int, int] = {}
+        """The local rank of each that has not ended, by pid."""
+        self._results: dict[int, ResultPipe] = {}
+        """Of the last worker of each local rank."""
+        self._lingering: RunTimer | None = None
+
+    def start(self, worker: WorkerStart) -> StartedProcess:
+        """As of `FunctionStarter`."""
+        started = self._starter.start(worker)
+        rank = worker.local_rank
+        # One of the round before that could not be ended is nobody's any more.
+        self._running = {pid: own for pid, own in self._running.items() if own != rank}
+        if rank in self._results:
+            self._results[rank].close()
+        self._results[rank] = ResultPipe(self._loop, started.result_fd, on_complete=self._on_returned)
+        self._running[started.process.pid] = rank
+        return started.process
+
+    def worker_ended(self, pid: int) -> None:
+        """Take what it has returned."""
+        rank = self._running.pop(pid, None)
+        if rank is not None:
+            self._results[rank].drain()
+            self._results[rank].close()
+        if not self._running:
+            self._forget_lingering()
+
+    def _on_returned(self) -> None:
+        if self._lingering is None and all(self._results[rank].complete for rank in self._running.values()):
+            self._lingering = self._loop.call_later(LINGER_S, self._tell_lingering)
+
+    def _tell_lingering(self) -> None:
+        for pid, rank in sorted(self._running.items(), key=lambda each: each[1]):
+            self._loop.notice(
+                f"worker with local rank {rank} (pid {pid}) returned {LINGER_S:g} s ago, as all others, and has not "
+                "ended: it waits in its exit handlers or for its threads"
+            )
+
+    def _forget_lingering(self) -> None:
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
+
+    def value(self, local_rank: int) -> object:
+        """Return what the last worker of a local rank has returned; None where it did not, or none was started.
+
+        Raises:
+            WorkerError: it can't be loaded in this process.
+        """
+        pipe = self._results.get(local_rank)
+        return None if pipe is None else pipe.value(self._name)
+
+    def pids(self) -> frozenset[int]:
+        """Return the server's, if there is one."""
+        return self._starter.pids()
+
+    def close(self) -> None:
+        """Give every descriptor back; what has come is kept. Idempotent."""
+        self._forget_lingering()
+        for pipe in self._results.values():
+            pipe.close()

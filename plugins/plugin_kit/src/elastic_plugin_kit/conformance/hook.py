@@ -86,6 +86,10 @@ class AgentHookConformance(Kit):
         assert isinstance(cls.powers, (set, frozenset)), f"`powers` of {cls.__name__} is no set: {cls.powers!r}"
         assert all(isinstance(power, Power) for power in cls.powers), f"`powers` has more than Power: {cls.powers!r}"
         assert not cls.powers or cls.api_version >= 2, f"{cls.__name__} states powers with api_version 1; 2 is needed"
+        starts = cls.worker_starter is not AgentHook.worker_starter
+        assert starts == (Power.STARTS in cls.powers), (
+            f"{cls.__name__} has `worker_starter` or states the power {Power.STARTS.value!r}; both are needed"
+        )
 
     def test_its_import_is_light(self, hook: AgentHook) -> None:
         """A hook that brings torch or numpy into the agent's process is left out of every run."""
@@ -94,7 +98,7 @@ class AgentHookConformance(Kit):
     def test_it_is_told_of_something(self, hook: AgentHook) -> None:
         """At least one moment's method is overridden, by its right name."""
         told = {name for name in METHODS.values() if getattr(type(hook), name) is not getattr(AgentHook, name)}
-        assert told, "the hook overrides no moment"
+        assert told or Power.STARTS in type(hook).powers, "the hook overrides no moment"
         strange = {name for name in dir(type(hook)) if name.startswith("on_")} - set(METHODS.values())
         assert not strange, f"nobody calls {sorted(strange)}; the moments are {sorted(METHODS.values())}"
 

@@ -14,6 +14,7 @@ from elastic_core.processes.group import WorkerGroup
 from elastic_core.processes.output.console import Console
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.reactor import Reactor
+from elastic_core.starters import ReactorLoop
 
 if TYPE_CHECKING:
     from elastic_core.processes.functions.start import FunctionStarter
@@ -120,6 +121,10 @@ class SupervisedWorkers:
         closing.callback(reactor.close)
         console = Console(reactor, stdout_fd=_fd_of(sys.stdout, 1), stderr_fd=_fd_of(sys.stderr, 2))
         closing.callback(console.close)
+        workers = None
+        if self._functions is not None:
+            workers = self._functions.on(ReactorLoop(reactor, notice=LOG.warning))
+            closing.callback(workers.close)
         self._group = group = WorkerGroup(
             reactor,
             console=console,
@@ -128,7 +133,7 @@ class SupervisedWorkers:
             incarnation=self._incarnation,
             subreaper=False,
             notice=LOG.warning,
-            functions=self._functions,
+            starters=() if workers is None else (workers,),
         )
         closing.callback(group.close)
         try:
@@ -146,7 +151,8 @@ class SupervisedWorkers:
             LOG.warning("left running on purpose (ELASTIC_KEEP=1): %s", ", ".join(kept))
         console.flush()
         try:
-            self._values = group.return_values
+            ended_well = [rank for rank, exit in self.exits.items() if exit.code == 0]
+            self._values = {rank: None if workers is None else workers.value(rank) for rank in ended_well}
         except WorkerError as error:
             self._unloadable = error
 

@@ -1,0 +1,148 @@
+"""Hooks that start workers: what they give, and what they raise, so that a run goes on without them."""
+
+import os
+import signal
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.hooks.handler import powers_of
+from elastic_core.hooks.runner import NamedHook
+from elastic_core.starters import AgentLoop, StartedProcess, WorkerStart, WorkerStarter
+from elastic_core.types import Power
+
+DEADLINE_S: Final = 5.0
+"""How long one call may hold the agent up; as hooks have on their own thread."""
+
+
+def hook_starters(hooks: Sequence[NamedHook], loop: AgentLoop) -> list[WorkerStarter]:
+    """Return the starters of the hooks that have the power, in their order. Called: before the first round."""
+    made: list[WorkerStarter] = []
+    for named in hooks:
+        if Power.STARTS in powers_of(type(named.hook)):
+            starter = HookStarter(f"hook {named.name!r} ({named.distribution})", loop)
+            if starter.make(named.hook.worker_starter):
+                made.append(starter)
+    return made
+
+
+class HookStarter(WorkerStarter):
+    """A hook's starter, kept from doing harm: one that raises, is late or gives what can't be a worker is off.
+
+    Workers are started without it from then on; what it has is still its own to end.
+
+    Args:
+        label: The hook, for people.
+        loop: The agent's.
+        clock: Measures the calls.
+    """
+
+    def __init__(self, label: str, loop: AgentLoop, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._label = label
+        self._loop = loop
+        self._clock = clock
+        self._starter: WorkerStarter | None = None
+        self._off = False
+
+    def make(self, make: Callable[[AgentLoop], WorkerStarter | None]) -> bool:
+        """Have the hook make its starter; return whether there is one."""
+        with self._guarded("worker_starter"):
+            made: object = make(self._loop)
+            if made is not None and not isinstance(made, WorkerStarter):
+                raise TypeError(f"it gave {type(made).__name__}; a WorkerStarter or None is needed")
+            self._starter = made
+        return self._starter is not None
+
+    def start(self, worker: WorkerStart) -> StartedProcess | None:
+        """Have it start a worker, unless it is off."""
+        started: object = None
+        if self._starter is not None and not self._off:
+            with self._guarded("start"):
+                started = self._starter.start(worker)
+        if started is None:
+            return None
+        fault = fault_of_process(started, terminal=worker.terminal)
+        if isinstance(started, StartedProcess) and not fault:
+            return started
+        self._turn_off("start", fault)
+        if isinstance(started, StartedProcess):
+            _end(started)
+        return None
+
+    def round_started(self) -> None:
+        """Pass it on, unless it is off."""
+        if self._starter is not None and not self._off:
+            with self._guarded("round_started"):
+                self._starter.round_started()
+
+    def round_stopping(self) -> None:
+        """Pass it on, unless it is off."""
+        if self._starter is not None and not self._off:
+            with self._guarded("round_stopping"):
+                self._starter.round_stopping()
+
+    def worker_ended(self, pid: int) -> None:
+        """Pass it on, even if it is off: the worker is of its making."""
+        if self._starter is not None:
+            with self._guarded("worker_ended"):
+                self._starter.worker_ended(pid)
+
+    def pids(self) -> Collection[int]:
+        """Return those that it has, even if it is off."""
+        found: frozenset[int] = frozenset()
+        if self._starter is not None:
+            with self._guarded("pids"):
+                found = frozenset(self._starter.pids())
+        return found
+
+    def close(self) -> None:
+        """Pass it on."""
+        if self._starter is not None:
+            with self._guarded("close"):
+                self._starter.close()
+
+    @contextmanager
+    def _guarded(self, method: str) -> Iterator[None]:
+        began_s = self._clock.monotonic_s()
+        try:
+            yield
+        except Exception as err:  # noqa: BLE001  # plugin code on the agent's thread: told, and done without
+            self._turn_off(method, f"raised {type(err).__name__}: {' '.join(str(err).split())}")
+        taken_s = self._clock.monotonic_s() - began_s
+        if taken_s >= DEADLINE_S:
+            self._turn_off(method, f"held the agent up for {taken_s:.1f} s")
+
+    def _turn_off(self, method: str, fault: str) -> None:
+        if not self._off:
+            self._off = True
+            self._loop.notice(f"{self._label}: {method} {fault}; workers are started without it from now on")
+
+
+def fault_of_process(started: object, *, terminal: bool) -> str:
+    """Return what keeps a process that a starter gave from being a worker; empty: nothing."""
+    if not isinstance(started, StartedProcess):
+        return f"gave {type(started).__name__}; a StartedProcess or None is needed"
+    pid = started.pid
+    if type(pid) is not int or pid <= 1:
+        return f"gave {pid!r} for a process"
+    try:
+        group, session = os.getpgid(pid), os.getsid(pid)
+        if started.reap is None:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return f"gave process {pid}, which is no child of the agent, and nothing that reaps it"
+    except OSError as err:
+        return f"gave process {pid}, which is not there: {err.strerror}"
+    if not terminal and (group, session) != (pid, pid):
+        return f"gave process {pid}, which leads no session of its own"
+    return ""
+
+
+def _end(started: StartedProcess) -> None:
+    """End a process that can't be a worker."""
+    with suppress(OSError, TypeError, ValueError, OverflowError):
+        if started.pid > 1:
+            os.kill(started.pid, signal.SIGKILL)
+            if started.reap is None:
+                os.waitpid(started.pid, 0)

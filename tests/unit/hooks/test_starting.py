@@ -1,0 +1,157 @@
+"""Hooks that start workers: whatever they do, workers start."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from elastic_core.api import AgentHook, HookSettings, Power, StartedProcess, WorkerStart, WorkerStarter
+from elastic_core.hooks.runner import NamedHook
+from elastic_core.hooks.starting import DEADLINE_S, HookStarter, fault_of_process, hook_starters
+
+WORKER = WorkerStart(local_rank=0, global_rank=0, argv=("x",), environment={})
+
+
+class Loop:
+    """As much of an agent's loop as is needed here."""
+
+    own_process = True
+
+    def __init__(self):
+        self.lines = []
+        self.notice = self.lines.append
+
+
+class Clock:
+    """A clock that a starter moves on."""
+
+    now_s = 0.0
+
+    def monotonic_s(self):
+        return self.now_s
+
+
+class Forks(WorkerStarter):
+    """Starts a sleeping process, in a session of its own or not."""
+
+    def __init__(self, *, session=True):
+        self.session = session
+        self.closed = False
+
+    def start(self, worker):
+        self.child = subprocess.Popen(
+            [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=self.session
+        )
+        return StartedProcess(pid=self.child.pid)
+
+    def close(self):
+        self.closed = True
+
+
+def starter_of(made, clock=None):
+    loop = Loop()
+    starter = HookStarter("hook 'acme'", loop, **({} if clock is None else {"clock": clock}))
+    assert starter.make(lambda _: made)
+    return starter, loop.lines
+
+
+@pytest.fixture
+def forks():
+    made = []
+
+    def make(**more):
+        made.append(Forks(**more))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.child.kill()
+        one.child.communicate()
+
+
+def hook_of(starter, powers=frozenset({Power.STARTS})):
+    members = {"api_version": 2, "powers": powers, "worker_starter": lambda self, loop: starter}
+    return NamedHook(
+        name="acme", distribution="acme 1", hook=type("Acme", (AgentHook,), members)(HookSettings(name=""))
+    )
+
+
+def test_only_hooks_with_the_power_start_workers():
+    loop = Loop()
+    hooks = [hook_of(WorkerStarter()), hook_of(WorkerStarter(), frozenset()), hook_of(None)]
+    assert len(hook_starters(hooks, loop)) == 1
+    assert not loop.lines
+
+
+@pytest.mark.parametrize("made", [7, "raise"])
+def test_what_is_no_starter_is_left_alone_with_a_line(made):
+    loop = Loop()
+    hook = hook_of(made)
+    if made == "raise":
+        type(hook.hook).worker_starter = lambda self, loop: 1 / 0
+    assert hook_starters([hook], loop) == []
+    (line,) = loop.lines
+    assert line.startswith("hook 'acme' (acme 1): worker_starter raised ")
+
+
+def test_a_process_that_can_be_a_worker_is_taken(forks):
+    forking = forks()
+    starter, lines = starter_of(forking)
+    started = starter.start(WORKER)
+    assert started.pid == forking.child.pid
+    assert not lines
+
+
+def test_one_in_our_own_session_is_ended_and_the_starter_off(forks):
+    forking = forks(session=False)
+    starter, lines = starter_of(forking)
+    assert starter.start(WORKER) is None
+    pid = forking.child.pid
+    fault = f"start gave process {pid}, which leads no session of its own"
+    assert lines == [f"hook 'acme': {fault}; workers are started without it from now on"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert starter.start(WORKER) is None
+    assert len(lines) == 1
+    starter.close()
+    assert forking.closed
+
+
+@pytest.mark.parametrize(
+    ("started", "fault"),
+    [
+        (7, "gave int; a StartedProcess or None is needed"),
+        (StartedProcess(pid=0), "gave 0 for a process"),
+        (StartedProcess(pid="7"), "gave '7' for a process"),
+        (StartedProcess(pid=os.getppid()), "which is no child of the agent"),
+        (StartedProcess(pid=1 << 30, reap=lambda: None), "which is not there"),
+    ],
+)
+def test_what_can_be_no_worker_is_told(started, fault):
+    assert fault in fault_of_process(started, terminal=False)
+
+
+def test_one_that_keeps_the_terminal_leads_no_session(forks):
+    forking = forks(session=False)
+    assert fault_of_process(forking.start(WORKER), terminal=True) == ""
+
+
+@pytest.mark.parametrize("method", ["start", "round_started", "round_stopping", "worker_ended", "pids", "close"])
+@pytest.mark.parametrize("how", ["raises", "is late"])
+def test_one_that_fails_in_whichever_call_is_off(method, how):
+    clock = Clock()
+
+    def call(self, *args):
+        if how == "raises":
+            raise OSError("no such image")
+        clock.now_s += DEADLINE_S
+        return () if method == "pids" else None
+
+    starter, lines = starter_of(type("Fails", (WorkerStarter,), {method: call})(), clock)
+    args = {"start": (WORKER,), "worker_ended": (os.getpid(),)}.get(method, ())
+    answer = getattr(starter, method)(*args)
+    assert answer == (frozenset() if method == "pids" else None)
+    fault = "raised OSError: no such image" if how == "raises" else "held the agent up for 5.0 s"
+    assert lines[0] == f"hook 'acme': {method} {fault}; workers are started without it from now on"
+    assert starter.start(WORKER) is None
