@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from elastic_core import api, errors
 from elastic_core.agent.machine.states import AgentState
-from elastic_core.api import AgentHook
+from elastic_core.api import AgentHook, RunEvent
 from elastic_core.control_plane.builtin import BUILT_IN
 from elastic_core.hooks.runner import METHODS
 from elastic_core.launcher.control_handlers import AGENT_HANDLERS, AgentHandlers
@@ -443,9 +443,10 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "Offer",
         "Answer",
     ),
+    "The feed": ("RunEvent", "Phase"),
     "Moments": (
         "Moment",
-        *(event.__name__ for event in METHODS),
+        *(event.__name__ for event in METHODS if event is not RunEvent),
     ),
     "Errors": tuple(name for name in api.__all__ if name.endswith("Error")),
 }

@@ -87,6 +87,8 @@ if TYPE_CHECKING:
         Answer,
         FailureReport,
         OpenSection,
+        Phase,
+        RunEvent,
         RunningWorker,
         WorkerBeats,
         WorkerFault,
@@ -207,6 +209,7 @@ __all__ = [
     "OutcomeUnknownError",
     "Page",
     "PageServer",
+    "Phase",
     "PluginError",
     "PolicySettings",
     "Power",
@@ -233,6 +236,7 @@ __all__ = [
     "RoundEnded",
     "RoundJoined",
     "RunCounts",
+    "RunEvent",
     "RunHandle",
     "RunOption",
     "RunSteps",
@@ -345,7 +349,9 @@ _ROOMS: Final = {
         "compare CONTROL_KEY CoordinationStore Document Member Members own_content Renewal Revisions ROUND_KEY "
         "Seat Survey Swapped Topic Watched"
     ),
-    "elastic_core.reports": "Answer FailureReport OpenSection RunningWorker WorkerBeats WorkerFault WorkerStack",
+    "elastic_core.reports": (
+        "Answer FailureReport OpenSection Phase RunEvent RunningWorker WorkerBeats WorkerFault WorkerStack"
+    ),
     "elastic_core.rundir.found_incidents": "find_incidents FoundIncident",
     "elastic_core.rundir.index": "find_runs FoundRun look_at=run_at places=run_places runs_named",
     "elastic_core.starters": "AgentLoop RunTimer StartedProcess WorkerStart WorkerStarter",

@@ -1,10 +1,31 @@
-"""What a hook says and knows of a run through its handle: failures that it has found, and workers that run."""
+"""What a hook says and knows of a run: failures that it has found, workers that run, and the events of the feed."""
 
 from collections.abc import Mapping
 
 from elastic_core.types import ErrorRecord, FailureClass, Record
 
 FieldValue = str | int | float | bool | None
+
+
+class RunEvent(Record, frozen=True, kw_only=True):
+    """One thing that happened in a run, for hooks that take its feed.
+
+    `at_s` is monotonic, `at_ns` since the Unix epoch. `source`: the hook that has added it; empty: the agent.
+    """
+
+    name: str
+    at_s: float
+    at_ns: int
+    values: Mapping[str, object] = {}
+    source: str = ""
+
+
+class Phase(Record, frozen=True, kw_only=True):
+    """A phase of the agent that is over. `well`: what it was for was reached."""
+
+    name: str
+    took_s: float
+    well: bool
 
 
 class RunningWorker(Record, frozen=True, kw_only=True):

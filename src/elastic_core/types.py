@@ -539,6 +539,8 @@ class Power(enum.StrEnum):
     """Use the run's handle, `self.run`: report failures, ask for a restart or a drain, know the workers, set timers."""
     BEATS = "beats"
     """Have heartbeats taken, and sections: what workers say of themselves is known, by `self.run.beats()`."""
+    FEED = "feed"
+    """Take all that happens in the run, with its time: `on_run_event`, on a thread of its own."""
     REFUSAL = "refusal"
     """Keep this node out: answer `on_joining` or `on_workers_starting` with `Refuse`."""
     STARTS = "starts"

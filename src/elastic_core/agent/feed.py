@@ -1,12 +1,14 @@
 """The feed of an agent: each step of its machine with the event behind it, and what else happens, for all observers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+from msgspec.structs import asdict
 
 from elastic_core.agent.machine.journal import Journal
-from elastic_core.agent.machine.phases import Phase
 from elastic_core.agent.machine.steps import Step
 from elastic_core.messages import AgentEvent
 from elastic_core.moments import Moment
+from elastic_core.reports import FieldValue, Phase
 from elastic_core.types import Record
 
 
@@ -36,6 +38,21 @@ class StoreReachable(Record, frozen=True, kw_only=True):
     text: str = ""
 
 
+class StoreCall(Record, frozen=True, kw_only=True):
+    """A call to the rendezvous store that has come back; `failed`: it raised."""
+
+    call: str
+    took_s: float
+    failed: bool
+
+
+class FieldsPublished(Record, frozen=True, kw_only=True):
+    """What a hook says of itself, by name, in place of what it said before."""
+
+    hook: str
+    fields: Mapping[str, FieldValue]
+
+
 class WatchdogAct(Record, frozen=True, kw_only=True):
     """What the watchdog of file timers has done, by torch's name for it, and the request that it is about, if any."""
 
@@ -46,7 +63,7 @@ class WatchdogAct(Record, frozen=True, kw_only=True):
     signal: int = 0
 
 
-Observation = StepTaken | Moment | RanksAssigned | StoreReachable | WatchdogAct
+Observation = StepTaken | Moment | RanksAssigned | StoreReachable | StoreCall | FieldsPublished | WatchdogAct
 Observer = Callable[[Observation], None]
 
 
@@ -77,3 +94,18 @@ def journaling(journal: Journal) -> Observer:
             journal.add(what.event, what.at_s)
 
     return observe
+
+
+def described(what: Observation) -> tuple[str, dict[str, object]]:
+    """Return name and values of an observation as hooks get them: of a step, its event's, and what it led to."""
+    if not isinstance(what, StepTaken):
+        return _snake_case(type(what).__name__), asdict(what)
+    state = what.step.state
+    values: dict[str, object] = {**asdict(what.event), "event": type(what.event).__name__}
+    values |= {"state": type(state).__name__.lower(), "entered": what.entered, "phases": what.phases}
+    round_: object = getattr(state, "round", None)
+    return "step", values if round_ is None else {**values, "round": round_}
+
+
+def _snake_case(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")

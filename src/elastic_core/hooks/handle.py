@@ -52,7 +52,15 @@ class RunHandle(Protocol):
         ...
 
     def publish(self, fields: Mapping[str, FieldValue]) -> None:
-        """Set what is said of the hook in `status.json`, and in the incidents of this node, under its name."""
+        """Set what is said of the hook in `status.json`, in metrics, and in the incidents of this node."""
+        ...
+
+    def record(self, name: str, values: Mapping[str, object]) -> None:
+        """Add an event to the feed, for the hooks that take it."""
+        ...
+
+    def keep_run_dir(self, because: str) -> None:
+        """Have the run directory stay after a good end, too; `because` says why."""
         ...
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> RunTimer:
@@ -132,12 +140,16 @@ class RunActions(Protocol):
         """Stop this node; an empty reason is not shown."""
         ...
 
-    def notice(self, text: str) -> None:
-        """Print a line."""
-        ...
-
     def publish(self, hook: str, fields: Mapping[str, FieldValue]) -> None:
         """Keep a hook's fields."""
+        ...
+
+    def record(self, hook: str, name: str, values: Mapping[str, object]) -> None:
+        """Add an event to the feed. Threading: any."""
+        ...
+
+    def keep_run_dir(self, because: str) -> None:
+        """Let the run directory stay."""
         ...
 
     def stacks(self, on_taken: StacksTaken, ranks: Collection[int] | None = None) -> None:
@@ -172,6 +184,7 @@ class HookHandle:
         name: The hook's.
         actions: Does what is asked.
         post: Runs a callback on the supervisor's thread, unless the run is over or the hook is off.
+        say: Shows people a line. Threading: any.
         call_later: Runs a callback on the supervisor's thread after so many seconds.
         call: Has a call of the hook's made on the thread of the hooks. Threading: the supervisor's.
         workers: Returns those that run. Threading: any.
@@ -183,6 +196,7 @@ class HookHandle:
         actions: RunActions,
         *,
         post: Callable[[Callable[[], None]], None],
+        say: Callable[[str], None],
         call_later: Callable[[float, Callable[[], None]], object],
         call: Callable[[Callable[[], None]], None],
         workers: Callable[[], tuple[RunningWorker, ...]],
@@ -190,6 +204,7 @@ class HookHandle:
         self._name = name
         self._actions = actions
         self._post = post
+        self._say = say
         self._call_later = call_later
         self._call = call
         self.workers = workers
@@ -210,13 +225,21 @@ class HookHandle:
 
     def notice(self, text: str, *, named: bool = True) -> None:
         """Show a line."""
-        name = f"{self._name}: " if named else ""
-        self._post(lambda: self._actions.notice(f"{name}{' '.join(text.split())}"))
+        line = " ".join(text.split())
+        self._say(f"{self._name}: {line}" if named else line)
 
     def publish(self, fields: Mapping[str, FieldValue]) -> None:
         """Keep fields."""
         kept = dict(fields)
         self._post(lambda: self._actions.publish(self._name, kept))
+
+    def record(self, name: str, values: Mapping[str, object]) -> None:
+        """Add an event."""
+        self._actions.record(self._name, name, dict(values))
+
+    def keep_run_dir(self, because: str) -> None:
+        """Keep the run directory."""
+        self._post(lambda: self._actions.keep_run_dir(because))
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> RunTimer:
         """Make a call later."""

@@ -20,6 +20,7 @@ from elastic_core.moments import (
     WorkersStarting,
     WorkersStopping,
 )
+from elastic_core.reports import RunEvent
 from elastic_core.starters import AgentLoop, WorkerStarter
 from elastic_core.types import AddEnvironment, HookSettings, Launches, OptionSpec, Power, Refuse
 
@@ -27,6 +28,7 @@ DECLARED_FROM: Final = 2
 """The version of the interfaces from which on a hook has the powers that it states, and no others."""
 _OF_ALL: Final = frozenset({Power.LAUNCHES, Power.REFUSAL})
 _METHODS: Final[Mapping[Power, tuple[str, ...]]] = {
+    Power.FEED: ("on_run_event",),
     Power.LAUNCHES: ("on_workers_starting",),
     Power.REFUSAL: ("on_joining", "on_workers_starting"),
     Power.RUN: (),
@@ -46,7 +48,8 @@ class AgentHook:
     counted, never felt by the agent; a call that overruns its deadline is abandoned, and the hook is off for the rest
     of the run.
 
-    Threading: one thread for all hooks, one call at a time, never the supervisor's, but for `worker_starter`.
+    Threading: one thread for all hooks, one call at a time, never the supervisor's, but for `worker_starter`;
+    `on_run_event` has one for itself.
     """
 
     api_version: ClassVar[int]
@@ -117,6 +120,12 @@ class AgentHook:
 
     def on_steps_seen(self, event: StepsSeen) -> None:
         """React to what all nodes have answered. Called: on each of them, whoever has asked."""
+
+    def on_run_event(self, event: RunEvent) -> None:
+        """Take one thing that happened. Called: with `Power.FEED`, for each, in order, on a thread of this hook's own.
+
+        The last is `feed_closed`. A hook that is slow loses events, with a line; the agent never waits.
+        """
 
     def on_agent_stopped(self, event: AgentStopped) -> None:
         """React to the agent's end. Called: once, last; the agent waits at most the hook deadline."""

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final, TypeGuard
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.hooks.feed import HookFeed
 from elastic_core.hooks.handle import HookHandle, RunActions
 from elastic_core.hooks.handler import AgentHook, powers_of
 from elastic_core.moments import (
@@ -26,7 +27,7 @@ from elastic_core.moments import (
     WorkersStarting,
     WorkersStopping,
 )
-from elastic_core.reports import RunningWorker
+from elastic_core.reports import RunEvent, RunningWorker
 from elastic_core.types import AddEnvironment, LaunchChange, Launches, Power, Record, Refuse, merged_changes
 
 METHODS: Final[Mapping[type, str]] = {
@@ -43,9 +44,10 @@ METHODS: Final[Mapping[type, str]] = {
     MembershipChanged: "on_membership_changed",
     StepsAsked: "on_steps_asked",
     StepsSeen: "on_steps_seen",
+    RunEvent: "on_run_event",
     AgentStopped: "on_agent_stopped",
 }
-"""Which method of `AgentHook` is told of which moment."""
+"""Which method of `AgentHook` takes what: moments on the thread of all hooks, the feed on others."""
 
 MOST_WAITING: Final = 1_000
 """What a hook that takes its time for each moment leaves undone must not fill the memory."""
@@ -69,6 +71,14 @@ class HookStats(Record, frozen=True, kw_only=True):
     calls: int = 0
     errors: int = 0
     abandoned: bool = False
+
+
+def hook_feed(
+    hooks: Sequence[NamedHook], *, post: Callable[[Callable[[], None]], None], notice: Callable[[str], None]
+) -> HookFeed:
+    """Return the feed for those hooks that take it; `post` and `notice` as `HookFeed` has them."""
+    takers = [_Member(named) for named in hooks if Power.FEED in powers_of(type(named.hook))]
+    return HookFeed([(m.named.name, m.label, m.named.hook) for m in takers], post=post, notice=notice)
 
 
 class _Member:
@@ -148,6 +158,7 @@ class HookRunner:
         deadline_s: float = 5.0,
         clock: Clock = SYSTEM_CLOCK,
         actions: RunActions | None = None,
+        feed: HookFeed | None = None,
     ) -> None:
         """Bind the observers; no thread is started.
 
@@ -159,6 +170,7 @@ class HookRunner:
             deadline_s: How long one call of one hook may take.
             clock: Measures the calls.
             actions: Does what hooks with the run's handle ask for; None: none gets one.
+            feed: Of the same hooks; ended by `close_feed`. None: there is none.
         """
         self._members = [_Member(named) for named in hooks]
         self._post = post
@@ -182,6 +194,7 @@ class HookRunner:
         self._workers: tuple[RunningWorker, ...] = ()
         """Replaced on the reactor's thread, read on any."""
         self._actions = actions
+        self._feed = HookFeed((), post=post, notice=log) if feed is None else feed
         if actions is not None:
             for member in self._members:
                 if Power.RUN in member.powers:
@@ -195,10 +208,17 @@ class HookRunner:
             member.named.name,
             actions,
             post=post,
+            say=lambda text: self._say(text) if Power.FEED in member.powers else post(lambda: self._log(text)),
             call_later=self._call_later,
             call=lambda call: self._put(_Task(None, [member], call=call)),
             workers=lambda: self._workers,
         )
+
+    def _say(self, text: str) -> None:
+        """Show people a line, also one about the rest of the feed, when the loop has ended. Threading: any."""
+        with self._changed:
+            self._lines.append(text)
+        self._post(self._flush)
 
     def _note_workers(self, moment: Moment) -> None:
         """Keep who runs, for hooks that ask."""
@@ -256,6 +276,11 @@ class HookRunner:
                 self._lines.append(f"hooks were not called for {self._left_out} moments: they were too slow")
                 self._left_out = 0
             self._changed.notify_all()
+        self._flush()
+
+    def close_feed(self) -> None:
+        """Wait a moment until the feed is handed on, and end it; idempotent."""
+        self._feed.close()
         self._flush()
 
     def _enqueue(self, moment: Moment, answer: Callable[[_Task], None] | None) -> None:
@@ -325,6 +350,8 @@ class HookRunner:
             method = self._tasks[0].method
             fate = "the run ends without it" if cut else "it is off for the rest of the run"
             self._lines.append(f"{member.label}: {method} has not returned after {taken_s:.1f} s; {fate}")
+        if not cut:
+            self._feed.leave_out(member.named.hook)
         self._flush()
         return True
 

@@ -7,10 +7,10 @@ from typing import Final
 from elastic_core import moments
 from elastic_core.agent.feed import RanksAssigned, StepTaken, StoreReachable
 from elastic_core.agent.machine import states as s
-from elastic_core.agent.machine.phases import Phase
 from elastic_core.launcher.observations import Heartbeats, Observed, StoreCalls
 from elastic_core.metrics.api import DEFAULT_GROUP, series
 from elastic_core.metrics.table import GROUP
+from elastic_core.reports import Phase
 from elastic_core.types import Failure, FailureClass, Record, Restart, WorkerExit
 
 _TORCHS: Final = {

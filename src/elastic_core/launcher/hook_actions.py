@@ -4,9 +4,11 @@ import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from elastic_core.agent.feed import FieldsPublished
 from elastic_core.agent.loop import Agent
 from elastic_core.agent.parts import Workers
 from elastic_core.failure.reporter import Reporter
+from elastic_core.hooks.feed import HookFeed
 from elastic_core.hooks.handle import Offer
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import AskSteps, ReportSteps, RestartRequested, StopRequested
@@ -36,8 +38,10 @@ class HookActions:
         rendezvous: Where it asks for rounds.
         run_dir: Where the run directory is; replaced when it is made anew elsewhere.
         beats: What they say of themselves; None: nobody wanted to know.
-        publish: Takes moments.
+        publish: Takes what happens, for the agent's feed.
         asks_nodes: The rendezvous takes questions to all nodes.
+        keep: Lets it stay, for a reason.
+        feed: The feed of the hooks.
     """
 
     def __init__(
@@ -52,17 +56,21 @@ class HookActions:
         rendezvous: Rendezvous,
         run_dir: str,
         beats: "BeatFiles | None",
-        publish: Callable[[Moment], None],
+        publish: Callable[[Moment | FieldsPublished], None],
         asks_nodes: bool,
+        keep: Callable[[str], None],
+        feed: HookFeed,
     ) -> None:
         self.offers: dict[str, Offer] = {}
         self.run_dir = run_dir
+        self._keep = keep
+        self._feed = feed
+        self._publish = publish
         self._reactor = reactor
         self._reporter = reporter
         self._status = status
         self._stacks = stacks
         self._beats = beats
-        self._publish = publish
         self._asks_nodes = asks_nodes
         self._workers = workers
         self._agent = agent
@@ -115,14 +123,19 @@ class HookActions:
             self._reporter.notice(reason)
         self._agent().dispatch(StopRequested(signum=signal.SIGTERM, grace_s=grace_s))
 
-    def notice(self, text: str) -> None:
-        """Print a line."""
-        self._reporter.notice(text)
-
     def publish(self, hook: str, fields: Mapping[str, FieldValue]) -> None:
-        """Keep a hook's fields, for the status and for incidents."""
+        """Keep a hook's fields, for the status and for incidents, and hand them on."""
         self._reporter.hook_fields[hook] = dict(fields)
         self._status.publish(self._reporter.hook_fields)
+        self._publish(FieldsPublished(hook=hook, fields=fields))
+
+    def record(self, hook: str, name: str, values: Mapping[str, object]) -> None:
+        """Add an event to the feed. Threading: any."""
+        self._feed.publish(name, values, source=hook)
+
+    def keep_run_dir(self, because: str) -> None:
+        """Let the run directory stay."""
+        self._keep(because)
 
     def stacks(
         self, on_taken: Callable[[Mapping[int, WorkerStack]], None], ranks: Collection[int] | None = None

@@ -23,10 +23,11 @@ from elastic_core.failure.reporter import Reporter
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.closing import close_hooks
 from elastic_core.hooks.handler import powers_of
-from elastic_core.hooks.runner import HookRunner, NamedHook
+from elastic_core.hooks.runner import HookRunner, NamedHook, hook_feed
 from elastic_core.launcher.agent_side import RoundPort, RunSide
 from elastic_core.launcher.control import AgentControl
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
+from elastic_core.launcher.feeding import feed_hooks, store_place
 from elastic_core.launcher.hook_actions import HookActions
 from elastic_core.launcher.injected import NOTHING, Injected
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
@@ -46,7 +47,6 @@ from elastic_core.processes.sweep import become_subreaper, has_strangers
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler, takes_restarts
 from elastic_core.rendezvous.opening import open_rendezvous
-from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.incident_files import IncidentFiles
 from elastic_core.starters import ReactorLoop, WorkerStarter
@@ -245,9 +245,9 @@ class _Job:
         subreaper = self._own_process and become_subreaper()
         if settings.workers.agent_store:
             self._sidecar = self._start_sidecar(handler, reactor, run_dir)
-        journal = Journal()
-        feed = Feed()
+        journal, feed = Journal(), Feed()
         feed.subscribe(journaling(journal))
+        of_hooks = hook_feed(hooks, post=reactor.post, notice=notice)
         self._status = self._closing(self._status_keeper(reactor, handler, run_dir))
         agent: Agent
         loop = ReactorLoop(reactor, notice=notice, own_process=self._own_process)
@@ -300,6 +300,7 @@ class _Job:
                 notice=notice,
             )
         )
+        beside = feed_hooks(of_hooks, feed, handler, also=self._observers.observe)
         side = RunSide(
             reactor,
             agent=lambda: agent,
@@ -311,7 +312,7 @@ class _Job:
             watch=self._watch.hangs,
             notice=notice,
             publish=feed.publish,
-            assigned=lambda took_s: self._observers.observe(RanksAssigned(took_s=took_s)),  # beside the loop
+            assigned=lambda took_s: beside(RanksAssigned(took_s=took_s)),
         )
         rendezvous = self._closing(open_rendezvous(handler, side, blame=self._blame()))
         actions = self._actions = HookActions(
@@ -326,8 +327,13 @@ class _Job:
             beats=self._watch.hangs.files,
             publish=feed.publish,
             asks_nodes=Capability.EVIDENCE in handler.capabilities,
+            keep=run_dir.keep,
+            feed=of_hooks,
         )
-        runner = HookRunner(hooks, post=reactor.post, call_later=reactor.call_later, log=notice, actions=actions)
+        runner = HookRunner(
+            hooks, post=reactor.post, call_later=reactor.call_later, log=notice, actions=actions, feed=of_hooks
+        )
+        self._cleanup.callback(runner.close_feed)
         if self._outcome is not None:
             feed.subscribe(self._outcome.observe)
         for observer in (self._status.observe, self._observers.observe, runner.observe):
@@ -363,6 +369,7 @@ class _Job:
         result = agent.run()
         self._watch.timers.close()
         self._observers.close()
+        runner.close_feed()
         if self._sidecar is not None:
             self._sidecar.close()
         if kept := workers.left_running():
@@ -409,7 +416,7 @@ class _Job:
             call_later=reactor.call_later,
             post=reactor.post,
             notice=self._reporter.notice,
-            where=lambda: _where(handler),
+            where=lambda: store_place(handler),
             last_incident=lambda: self._reporter.last_incident,
         )
 
@@ -580,9 +587,7 @@ class _Job:
                 journal_path = run_dir.path / "journal.jsonl"
                 self._disk.wait(str(journal_path), lambda: journal.write(journal_path), within_s=limit_s)
             except OSError as err:  # a full disk, say: told, and no reason to hide how the run ended
-                self._reporter.notice(
-                    f"the run's journal could not be written to {str(run_dir.path)!r}: {err.strerror}"
-                )
+                self._reporter.notice(f"the run's journal could not be written to {path!r}: {err.strerror}")
         if self._logs.in_run_dir:
             run_dir.keep("logs were asked for")
             self._reporter.notice(f"logs are in {str(run_dir.path)!r}")
@@ -600,8 +605,3 @@ class _Job:
 
 class _Closes(Protocol):
     def close(self) -> None: ...
-
-
-def _where(handler: RendezvousHandler) -> str:
-    store = getattr(handler, "store", None)
-    return store.where if isinstance(store, CoordinationStore) else ""

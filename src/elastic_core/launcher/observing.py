@@ -13,11 +13,11 @@ from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.events import handlers as event_handlers
 from elastic_core.launcher.agent_events import AgentEvents, Identity
 from elastic_core.launcher.agent_metrics import AgentMetrics
+from elastic_core.launcher.feeding import StoreMeter
 from elastic_core.launcher.observations import Beat, Heartbeats, Observation, Observed
 from elastic_core.launcher.observers import Observers
 from elastic_core.launcher.observing_feed import Feed, Outlet
 from elastic_core.launcher.outlets import EventOutlet, MetricOutlet, Relay
-from elastic_core.launcher.store_calls import StoreMeter
 from elastic_core.metrics import api as metrics
 from elastic_core.options.settings import RunSettings
 from elastic_core.plugins import observing as plugins

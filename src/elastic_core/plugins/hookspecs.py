@@ -28,6 +28,7 @@ from elastic_core.moments import (
 )
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
+from elastic_core.reports import RunEvent
 from elastic_core.types import AddEnvironment, Launches, PolicySettings, Refuse, RendezvousSettings
 
 PROJECT_NAME: Final = "elastic_core"
@@ -113,6 +114,11 @@ def on_steps_asked(event: StepsAsked) -> None:
 @hookspec
 def on_steps_seen(event: StepsSeen) -> None:
     """React to what all nodes have answered."""
+
+
+@hookspec
+def on_run_event(event: RunEvent) -> None:
+    """React to anything that happens. Called: for each, in order, of a module whose `powers` have `Power.FEED`."""
 
 
 @hookspec

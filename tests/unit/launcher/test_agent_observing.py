@@ -9,16 +9,17 @@ from msgspec.structs import replace
 from elastic_core import events, moments
 from elastic_core.agent.feed import RanksAssigned, StepTaken, StoreReachable
 from elastic_core.agent.machine import states as s
-from elastic_core.agent.machine.phases import Phase, Phases
+from elastic_core.agent.machine.phases import Phases
 from elastic_core.agent.machine.steps import Step
 from elastic_core.launcher import LaunchConfig
 from elastic_core.launcher.agent_events import AgentEvents, Identity
 from elastic_core.launcher.agent_metrics import AgentMetrics
+from elastic_core.launcher.feeding import StoreMeter
 from elastic_core.launcher.observations import Beat, CallCount, Heartbeats, Observed, StoreCalls
 from elastic_core.launcher.observing_feed import STRIKES, Guard
-from elastic_core.launcher.store_calls import StoreMeter
 from elastic_core.metrics.table import BY_NAME, GROUP, Kind
 from elastic_core.options.settings import Entrypoint
+from elastic_core.reports import Phase
 from elastic_core.types import (
     ErrorRecord,
     FailedWorker,

@@ -7,7 +7,7 @@ from elastic_plugin_kit.manual_clock import ManualClock
 from elastic_plugin_kit.memory_server import Fault, MemoryServer
 from elastic_plugin_kit.memory_store import MemoryStore
 from elastic_plugin_kit.real_loop import RealLoop
-from elastic_plugin_kit.samples import sample_failure, sample_moments, sample_round
+from elastic_plugin_kit.samples import sample_failure, sample_feed, sample_moments, sample_round
 from elastic_plugin_kit.settings import rendezvous_settings
 from elastic_plugin_kit.store_model import StoreModel
 
@@ -37,6 +37,7 @@ __all__ = [
     "WorkerStarterConformance",
     "rendezvous_settings",
     "sample_failure",
+    "sample_feed",
     "sample_moments",
     "sample_round",
 ]

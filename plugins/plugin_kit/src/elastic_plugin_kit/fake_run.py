@@ -46,6 +46,10 @@ class FakeRun:
         """What a question for the status is answered with; None: it is not answered."""
         self.notices: list[str] = []
         self.fields: dict[str, FieldValue] = {}
+        self.events: list[tuple[str, dict[str, object]]] = []
+        """What was added to the feed: names and values."""
+        self.kept_because: list[str] = []
+        """Why the run directory is to stay."""
         self.timers: list[FakeTimer] = []
         self.stacks_taken: dict[int, WorkerStack] = {}
         """What a question for stacks is answered with."""
@@ -78,6 +82,14 @@ class FakeRun:
     def publish(self, fields: Mapping[str, FieldValue]) -> None:
         """Keep fields, in place of those before."""
         self.fields = dict(fields)
+
+    def record(self, name: str, values: Mapping[str, object]) -> None:
+        """Keep an event."""
+        self.events.append((name, dict(values)))
+
+    def keep_run_dir(self, because: str) -> None:
+        """Keep a reason."""
+        self.kept_because.append(because)
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> FakeTimer:
         """Keep a call for `pass_time`."""

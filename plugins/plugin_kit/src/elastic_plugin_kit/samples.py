@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec.structs import asdict
+
 from elastic_core.api import (
     AgentStarted,
     AgentStopped,
@@ -18,9 +20,11 @@ from elastic_core.api import (
     Moment,
     NodesWaiting,
     Origin,
+    Phase,
     Restart,
     Round,
     RoundJoined,
+    RunEvent,
     RunSteps,
     StepsAsked,
     StepsSeen,
@@ -96,6 +100,28 @@ def sample_moments(*, run_dir: str) -> tuple[Moment, ...]:
         WorkersStopping(round_index=2, reason="SIGTERM", grace_s=30.0),
         WorkerEnded(round_index=2, exit=_exit(code=-9, stop_signal=15, unreapable=True)),
         AgentStopped(exit_code=143, reason="told to stop by SIGTERM"),
+    )
+
+
+def sample_feed(*, run_dir: str) -> tuple[RunEvent, ...]:
+    """Return the feed of the same run: steps of the agent, its moments, what others add, and the end."""
+    phase = Phase(name="rendezvous", took_s=0.25, well=True)
+    step = {"event": "RoundFormed", "round": sample_round(), "state": "starting", "entered": True, "phases": (phase,)}
+    events: list[tuple[str, dict[str, Any], str]] = [("step", step, "")]
+    for moment in sample_moments(run_dir=run_dir):
+        name = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in type(moment).__name__)
+        events.append((name.lstrip("_"), asdict(moment), ""))
+    events += [
+        ("store_call", {"call": "renew", "took_s": 0.001, "failed": False}, ""),
+        ("store_reachable", {"reachable": False, "text": "the store is away"}, ""),
+        ("fields_published", {"hook": "gpu", "fields": {"lost": 1, "driver": "550", "well": False}}, ""),
+        ("of_a_later_version", {"x": ()}, ""),
+        ("anything", {}, "another hook"),
+        ("feed_closed", {}, ""),
+    ]
+    return tuple(
+        RunEvent(name=name, at_s=10.0 + at, at_ns=1_700_000_000_000_000_000 + at, values=values, source=source)
+        for at, (name, values, source) in enumerate(events)
     )
 
 

@@ -3,15 +3,7 @@
 from collections.abc import Iterator
 
 from elastic_core.agent.machine import states as s
-from elastic_core.types import Record
-
-
-class Phase(Record, frozen=True, kw_only=True):
-    """A phase that is over. `well`: what it was for was reached."""
-
-    name: str
-    took_s: float
-    well: bool
+from elastic_core.reports import Phase
 
 
 class Phases:

@@ -22,7 +22,7 @@ from elastic_core.api import (
 from elastic_plugin_kit.conformance.kit import Kit, Started, check_api_version, check_options
 from elastic_plugin_kit.conformance.kit_process import check_imports, no_heavy_imports
 from elastic_plugin_kit.fake_run import FakeRun
-from elastic_plugin_kit.samples import sample_moments
+from elastic_plugin_kit.samples import sample_feed, sample_moments
 
 MakeHook = Callable[[str], AgentHook]
 """What the fixture `make_hook` gives: called with a run directory, it returns a new hook."""
@@ -152,6 +152,19 @@ class AgentHookConformance(Kit):
         """Records gain fields; the moment is taken all the same."""
         for moment in moments:
             _tell(hook, _later(moment), METHODS[type(moment)])
+
+    def test_the_feed_is_taken(self, make_hook: MakeHook, tmp_path: Path) -> None:
+        """Events of the feed come on a thread of their own, before and after moments; none raises, or takes long."""
+        hook = make_hook(str(tmp_path))
+        if Power.FEED not in type(hook).powers:
+            return
+        first, *moments = sample_moments(run_dir=str(tmp_path))
+        _tell(hook, first)
+        for event in sample_feed(run_dir=str(tmp_path)):
+            started = Started(partial(hook.on_run_event, event))
+            started.ended(within_s=QUICK_S, what=f"on_run_event ({event.name})").value()
+        for moment in moments:
+            _tell(hook, moment)
 
     def test_two_hooks_of_one_process_are_apart(self, make_hook: MakeHook, tmp_path: Path) -> None:
         """Several agents may run in one process, as a library."""

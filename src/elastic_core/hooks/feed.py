@@ -1,0 +1,141 @@
+"""The feed of a run for the hooks that take it, each on a thread of its own: the agent never waits for one."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from queue import SimpleQueue
+from typing import Final
+
+from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.hooks.handler import AgentHook
+from elastic_core.reports import RunEvent
+
+MOST_WAITING: Final = 10_000
+"""What a hook that takes its time for each event leaves undone must not fill the memory."""
+STRIKES: Final = 3
+"""A hook that raises so often in a row gets no more of the feed."""
+CLOSE_LIMIT_S: Final = 2.0
+CLOSED: Final = "feed_closed"
+
+
+class HookFeed:
+    """The feed, for some hooks.
+
+    Args:
+        hooks: Those that take it, each with its name and what people call it.
+        post: Runs a callback on the supervisor's thread; may be called from any.
+        notice: Takes one line for people, on that thread.
+        clock: Says when something happened.
+
+    Threading: any, unless said otherwise; only `close` blocks.
+    """
+
+    def __init__(
+        self,
+        hooks: Sequence[tuple[str, str, AgentHook]],
+        *,
+        post: Callable[[Callable[[], None]], None],
+        notice: Callable[[str], None],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._post = post
+        self._notice = notice
+        self._clock = clock
+        self._lines: deque[str] = deque()
+        self._closed = False
+        self._takers = {id(hook): _Taker(name, label, hook, self._say) for name, label, hook in hooks}
+
+    @property
+    def wanted(self) -> bool:
+        """Whether any hook takes it."""
+        return bool(self._takers)
+
+    def publish(self, name: str, values: Mapping[str, object], *, source: str = "") -> None:
+        """Hand an event to every hook but its source, some time soon; after the end, to none."""
+        if self._closed or not self._takers:
+            return
+        event = RunEvent(
+            name=name, at_s=self._clock.monotonic_s(), at_ns=self._clock.wall_ns(), values=values, source=source
+        )
+        for taker in tuple(self._takers.values()):
+            if not source or taker.name != source:
+                taker.put(event)
+
+    def leave_out(self, hook: AgentHook) -> None:
+        """Hand no more to a hook: it is off."""
+        taker = self._takers.pop(id(hook), None)
+        if taker is not None:
+            taker.off = True
+
+    def close(self) -> None:
+        """Wait a moment until all is handed on, and end; idempotent. Threading: the supervisor's."""
+        self.publish(CLOSED, {})
+        self._closed = True
+        end_s = self._clock.monotonic_s() + CLOSE_LIMIT_S
+        for taker in self._takers.values():
+            taker.close(max(0.0, end_s - self._clock.monotonic_s()))
+        self._takers.clear()
+        self._flush()
+
+    def _say(self, text: str) -> None:
+        self._lines.append(text)
+        self._post(self._flush)
+
+    def _flush(self) -> None:
+        while self._lines:
+            self._notice(self._lines.popleft())
+
+
+class _Taker:
+    """One hook with its queue and its thread, which the first event starts."""
+
+    def __init__(self, name: str, label: str, hook: AgentHook, say: Callable[[str], None]) -> None:
+        self.name = name
+        self.off = False
+        self._label = label
+        self._hook = hook
+        self._say = say
+        self._queue: SimpleQueue[RunEvent] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._left_out = 0
+        self._faults_in_a_row = 0
+
+    def put(self, event: RunEvent) -> None:
+        with self._lock:
+            if self._queue.qsize() >= MOST_WAITING and event.name != CLOSED:
+                self._left_out += 1
+                return
+            self._queue.put(event)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="elastic-feed", daemon=True)
+                self._thread.start()
+
+    def close(self, limit_s: float) -> None:
+        if self._thread is not None:
+            self._thread.join(limit_s)
+            if self._thread.is_alive():
+                self._say(f"{self._label}: on_run_event has not returned; the run ends without it")
+        if self._left_out:
+            self._say(f"{self._label}: {self._left_out} events of the feed were left out: it was too slow")
+
+    def _serve(self) -> None:
+        name = ""
+        while name != CLOSED:
+            event = self._queue.get()
+            name = event.name
+            if not self.off:
+                self._hand_on(event)
+
+    def _hand_on(self, event: RunEvent) -> None:
+        try:
+            self._hook.on_run_event(event)
+        except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: all that it raises is told
+            self._faults_in_a_row += 1
+            self.off = self._faults_in_a_row >= STRIKES
+            if self.off or self._faults_in_a_row == 1:
+                fault = f"{type(err).__name__}: {' '.join(str(err).split())}".removesuffix(": ")
+                fate = "; it gets no more of the feed" if self.off else ""
+                self._say(f"{self._label}: on_run_event raised {fault}{fate}")
+        else:
+            self._faults_in_a_row = 0
