@@ -69,10 +69,14 @@ WORKER_VARIABLES: Final[Mapping[str, str]] = {
     "one; a value of yours stands; absent with `--no-control-plane`",
     "ELASTIC_BEAT_FILE": "memory for [heartbeats](../howto/hangs.md) and stacks; absent without `--hang-timeout` and "
     "`--startup-timeout`",
+}
+"""What a worker's environment holds beside what it inherits."""
+
+VARIABLES_OF_HOOKS: Final[Mapping[str, str]] = {
     "TORCHELASTIC_TIMER_FILE": "the pipe for [timers](timers.md); absent, or as inherited, without "
     "`TORCHELASTIC_ENABLE_FILE_TIMER=1`",
 }
-"""What a worker's environment holds beside what it inherits."""
+"""What hooks of ours add."""
 
 READ_VARIABLES: Final[Mapping[str, str]] = {
     "PYTHON_EXEC": "interpreter of the workers; default: the one that runs `elastic`",
@@ -158,7 +162,8 @@ def _facts(row: OptionRow) -> str:
 
 def worker_variables() -> str:
     """What workers find in their environment."""
-    return _table(("variable", "meaning"), ((f"`{n}`", WORKER_VARIABLES[n]) for n in worker_variable_names()))
+    found = {name: WORKER_VARIABLES[name] for name in worker_variable_names()} | VARIABLES_OF_HOOKS
+    return _table(("variable", "meaning"), ((f"`{name}`", text) for name, text in found.items()))
 
 
 def worker_variable_names() -> list[str]:
@@ -172,7 +177,6 @@ def worker_variable_names() -> list[str]:
             fault_file="fault.log",
             beat_file="/proc/1/fd/9",
             control_socket="/run/w.sock",
-            timer_file="/run/timers/1.pipe",
         )
         names |= dict.fromkeys(worker_environment(settings, _attempt(), 0, paths, {}))
     return sorted(names, key=list(WORKER_VARIABLES).index)
@@ -426,6 +430,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "Incident",
         "IncidentDecision",
         "render_incident",
+        "rank_ranges",
         "to_failure",
     ),
     "Records and their JSON": ("Record", "encode_json", "decode_json", "clean"),

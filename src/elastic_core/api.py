@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from elastic_core.failure.handler import FailureHandler
     from elastic_core.failure.incident import Incident, IncidentDecision, describe_decision, to_failure
     from elastic_core.failure.intensity import Intensity
+    from elastic_core.failure.report import ranges as rank_ranges
     from elastic_core.failure.report import render as render_incident
     from elastic_core.failure.runner import checked as checked_decision
     from elastic_core.hooks.handle import Offer, RunHandle
@@ -294,6 +295,7 @@ __all__ = [
     "nvidia_gpus",
     "own_content",
     "parse_endpoint",
+    "rank_ranges",
     "render_incident",
     "resolve",
     "route_source",
@@ -325,7 +327,7 @@ _ROOMS: Final = {
     "elastic_core.failure.handler": "FailureHandler",
     "elastic_core.failure.incident": "describe_decision Incident IncidentDecision to_failure",
     "elastic_core.failure.intensity": "Intensity",
-    "elastic_core.failure.report": "render=render_incident",
+    "elastic_core.failure.report": "ranges=rank_ranges render=render_incident",
     "elastic_core.failure.runner": "checked=checked_decision",
     "elastic_core.hooks.handle": "Offer RunHandle",
     "elastic_core.hooks.handler": "AgentHook",

@@ -69,11 +69,13 @@ class WorkerFault(Record, frozen=True, kw_only=True):
     """One worker that is to blame for a failure, while it still runs.
 
     `quiet_s`: how long ago it was last seen well, which is when it failed. `error`: what is known of where it stands.
+    `signal`: what it is sent, if the report is taken, before anything is decided; 0: nothing.
     """
 
     local_rank: int
     quiet_s: float = 0.0
     error: ErrorRecord | None = None
+    signal: int = 0
 
 
 class FailureReport(Record, frozen=True, kw_only=True):

@@ -286,6 +286,8 @@ class HookSettings(Record, frozen=True, kw_only=True):
     """`--devices`, as entries of the visible-devices variable; empty: as inherited."""
     dry_run: bool = False
     """The hook is built only to show what it would change (`--dry-run`): take nothing, no port and no file."""
+    debugging: bool = False
+    """A worker is being debugged (`--debug-rank`): no limit of time counts."""
     shutdown_timeout_s: float = 0.0
     """`--shutdown-timeout`: how long workers have that are stopped, at most."""
     restarts_nodes: bool = False

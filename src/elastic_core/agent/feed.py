@@ -53,17 +53,15 @@ class FieldsPublished(Record, frozen=True, kw_only=True):
     fields: Mapping[str, FieldValue]
 
 
-class WatchdogAct(Record, frozen=True, kw_only=True):
-    """What the watchdog of file timers has done, by torch's name for it, and the request that it is about, if any."""
+class HookEvent(Record, frozen=True, kw_only=True):
+    """An event that a hook has added."""
 
+    hook: str
     name: str
-    worker_pid: int | None = None
-    scope_id: str = ""
-    expiration_time: float = 0.0
-    signal: int = 0
+    values: Mapping[str, object]
 
 
-Observation = StepTaken | Moment | RanksAssigned | StoreReachable | StoreCall | FieldsPublished | WatchdogAct
+Observation = StepTaken | Moment | RanksAssigned | StoreReachable | StoreCall | FieldsPublished | HookEvent
 Observer = Callable[[Observation], None]
 
 

@@ -16,9 +16,14 @@ RESERVED: Final = frozenset(
         "ROLE_NAME",
         "ROLE_RANK",
         "ROLE_WORLD_SIZE",
+        "TORCHELASTIC_ERROR_FILE",
+        "TORCHELASTIC_MAX_RESTARTS",
+        "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_USE_AGENT_STORE",
     }
 )
-RESERVED_PREFIXES: Final = ("MASTER_", "TORCHELASTIC_", "ELASTIC_")
+RESERVED_PREFIXES: Final = ("MASTER_", "ELASTIC_")
 """Variables that say what a worker is: ours to set."""
 
 

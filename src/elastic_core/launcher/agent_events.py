@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from elastic_core import moments
-from elastic_core.agent.feed import RanksAssigned, StepTaken, StoreReachable, WatchdogAct
+from elastic_core.agent.feed import HookEvent, RanksAssigned, StepTaken, StoreReachable
 from elastic_core.agent.machine import states as s
 from elastic_core.events.api import Event, EventMetadataValue, EventSource, NodeState, RdzvEvent
 from elastic_core.launcher.agent_metrics import outcome
@@ -71,8 +71,10 @@ class AgentEvents:
             case StoreReachable(reachable=reachable):
                 text = "the rendezvous store is back" if reachable else "the rendezvous store is away"
                 yield self._rdzv("store", text, NodeState.RUNNING)
-            case WatchdogAct():
-                yield self._watchdog(seen, seen.what)
+            case HookEvent(name=name, values=values):
+                more = {key: value for key, value in values.items() if isinstance(value, str | int | float | bool)}
+                metadata = self._metadata("RUNNING", seen, more)
+                yield Event(name=name, source=EventSource.AGENT, timestamp=seen.at_ns // 1_000_000, metadata=metadata)
             case moments.AgentStopped():
                 yield from self._stopped(seen, seen.what)
             case _:
@@ -181,18 +183,6 @@ class AgentEvents:
             "agent_restarts": self._restart_count,
             "duration_ms": None,
         }
-
-    def _watchdog(self, seen: Observed, act: WatchdogAct) -> Event:
-        more: dict[str, EventMetadataValue] = {"watchdog_event": act.name}
-        if act.worker_pid is not None:  # as texts: that is how torch writes them
-            more |= {
-                "worker_pid": str(act.worker_pid),
-                "scope_id": act.scope_id,
-                "expiration_time": str(act.expiration_time),
-                "signal": str(act.signal),
-            }
-        metadata = self._metadata("RUNNING", seen, more)
-        return Event(name=act.name, source=EventSource.AGENT, timestamp=seen.at_ns // 1_000_000, metadata=metadata)
 
     def _rdzv(self, name: str, message: str, node_state: NodeState) -> RdzvEvent:
         identity, round_ = self._identity, self._round

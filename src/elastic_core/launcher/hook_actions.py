@@ -4,7 +4,7 @@ import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from elastic_core.agent.feed import FieldsPublished
+from elastic_core.agent.feed import FieldsPublished, HookEvent
 from elastic_core.agent.loop import Agent
 from elastic_core.agent.parts import Workers
 from elastic_core.failure.reporter import Reporter
@@ -17,7 +17,7 @@ from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.loop import Rendezvous
 from elastic_core.reports import FailureReport, FieldValue, RunningWorker, WorkerBeats, WorkerStack
-from elastic_core.types import NodeSteps, Round, RunSteps
+from elastic_core.types import Failure, NodeSteps, Round, RunSteps
 
 if TYPE_CHECKING:
     from elastic_core.agent.watch.beat_file import BeatFiles
@@ -34,6 +34,8 @@ class HookActions:
         status: Says in `status.json` what hooks publish.
         stacks: Takes those of workers.
         workers: This node's.
+        send: Signals one of them, by local rank.
+        observe: Takes events of hooks. Threading: any.
         agent: Returns the agent.
         rendezvous: Where it asks for rounds.
         run_dir: Where the run directory is; replaced when it is made anew elsewhere.
@@ -52,6 +54,8 @@ class HookActions:
         status: StatusKeeper,
         stacks: "WorkerStacks",
         workers: Workers,
+        send: Callable[[int, int], None],
+        observe: Callable[[HookEvent], None],
         agent: Callable[[], Agent],
         rendezvous: Rendezvous,
         run_dir: str,
@@ -73,6 +77,8 @@ class HookActions:
         self._beats = beats
         self._asks_nodes = asks_nodes
         self._workers = workers
+        self._send = send
+        self._observe = observe
         self._agent = agent
         self._rendezvous = rendezvous
         self._round: Round | None = None
@@ -105,7 +111,15 @@ class HookActions:
         round_ = self._round
         if round_ is not None:
             uptime_s, pids = self._reactor.now_s() - self._begun_s, self._workers.pids
-            self._agent().on_hang(lambda: self._reporter.reported(round_, report, pids, uptime_s=uptime_s))
+
+            def examine() -> Failure:
+                failure = self._reporter.reported(round_, report, pids, uptime_s=uptime_s)
+                for fault in report.workers:
+                    if fault.signal > 0:
+                        self._send(fault.local_rank, fault.signal)
+                return failure
+
+            self._agent().on_hang(examine)
 
     def restart(self, reason: str, *, by_user: bool = False) -> None:
         """Restart all workers of the run, where the backend can tell the other nodes."""
@@ -132,6 +146,7 @@ class HookActions:
     def record(self, hook: str, name: str, values: Mapping[str, object]) -> None:
         """Add an event to the feed. Threading: any."""
         self._feed.publish(name, values, source=hook)
+        self._observe(HookEvent(hook=hook, name=name, values=values))
 
     def keep_run_dir(self, because: str) -> None:
         """Let the run directory stay."""

@@ -28,13 +28,13 @@ from elastic_core.launcher.agent_side import RoundPort, RunSide
 from elastic_core.launcher.control import AgentControl
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
 from elastic_core.launcher.feeding import feed_hooks, store_place
+from elastic_core.launcher.hang_watching import HangWatching
 from elastic_core.launcher.hook_actions import HookActions
 from elastic_core.launcher.injected import NOTHING, Injected
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.observers import choose_observers
 from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
 from elastic_core.launcher.status_keeper import StatusKeeper
-from elastic_core.launcher.watching import Watching
 from elastic_core.messages import SpawnWorkers
 from elastic_core.options.settings import RunSettings
 from elastic_core.plugins.discovery import FAILURE_GROUP, RENDEZVOUS_GROUP
@@ -149,7 +149,7 @@ class _Job:
         self._round: Round | None = None
         self._prepared: dict[int, WorkerPaths] | Exception | None = None
         self._sidecar: StoreSidecar | None = None
-        self._watch: Watching
+        self._watch: HangWatching
         self._rdzv = replace(
             settings.nodes,
             node_id=self._node_id,
@@ -253,17 +253,14 @@ class _Job:
         loop = ReactorLoop(reactor, notice=notice, own_process=self._own_process)
         functions = None if self._functions is None else self._closing(self._functions.on(loop))
         self._watch = self._closing(
-            Watching(
+            HangWatching(
                 settings,
                 reactor=reactor,
                 run_dir=run_dir.path,
                 reporter=self._reporter,
-                observers=self._observers,
                 beats=any(Power.BEATS in powers_of(type(named.hook)) for named in hooks),
                 on_hang=lambda examine: agent.on_hang(examine),
                 peers=None if Capability.EVIDENCE not in handler.capabilities else lambda wish: rendezvous.post(wish),
-                sources=lambda: self._stacks.sources(),
-                send=lambda rank, signum: workers.send(rank, signum),
             )
         )
         workers = self._closing(
@@ -286,9 +283,7 @@ class _Job:
             )
         )
         self._status.workers = workers
-        self._stacks = self._closing(
-            WorkerStacks(reactor, workers=lambda: workers, beat_file=self._watch.hangs.beat_file)
-        )
+        self._stacks = self._closing(WorkerStacks(reactor, workers=lambda: workers, beat_file=self._watch.beat_file))
         self._control = self._closing(
             AgentControl(
                 settings,
@@ -309,7 +304,7 @@ class _Job:
             settings=self._rdzv,
             port=self._port,
             sidecar=lambda: self._sidecar,
-            watch=self._watch.hangs,
+            watch=self._watch,
             notice=notice,
             publish=feed.publish,
             assigned=lambda took_s: beside(RanksAssigned(took_s=took_s)),
@@ -321,10 +316,12 @@ class _Job:
             status=self._status,
             stacks=self._stacks,
             workers=workers,
+            send=workers.send,
+            observe=self._observers.observe,
             agent=lambda: agent,
             rendezvous=rendezvous,
             run_dir=str(run_dir.path),
-            beats=self._watch.hangs.files,
+            beats=self._watch.files,
             publish=feed.publish,
             asks_nodes=Capability.EVIDENCE in handler.capabilities,
             keep=run_dir.keep,
@@ -358,7 +355,7 @@ class _Job:
             note_workers=guardian.note_workers,
             adopted=workers.reap_adopted if subreaper else None,
             fence_passed=guardian.fence_passed,
-            progress=self._watch.hangs.progress,
+            progress=self._watch.progress,
             prepare=lambda round_, done: self._prepare(workers, round_, done),
         )
         self._control.serve(agent, rendezvous, workers)
@@ -367,7 +364,6 @@ class _Job:
         self._observers.begin(reactor, notice=notice, beats=lambda: self._beats(workers))
         reactor.call_later(WARM_AFTER_S, self._settle_in)
         result = agent.run()
-        self._watch.timers.close()
         self._observers.close()
         runner.close_feed()
         if self._sidecar is not None:
@@ -421,7 +417,7 @@ class _Job:
         )
 
     def _beats(self, workers: WorkerGroup) -> dict[int, "WorkerBeats"]:
-        files = {rank: self._watch.hangs.beat_file(rank) for rank in workers.alive}
+        files = {rank: self._watch.beat_file(rank) for rank in workers.alive}
         return {rank: file.read() for rank, file in files.items() if file is not None}
 
     def _on_exit(self, exit: WorkerExit, agent: Agent) -> None:
@@ -520,7 +516,7 @@ class _Job:
             raise files
         if files is None:
             files = self._logs.round_paths(command.round)
-        paths = self._watch.begin_round(files, command.round)
+        paths = self._watch.with_files(files, command.round)
         self._stacks.begin_round(paths)
         paths = self._control.with_sockets(paths)
         launches, paths = self._logs.asked(worker_plan(settings, attempt, paths), paths)

@@ -40,6 +40,7 @@ def hook_settings(
         local_world_size=settings.nodes.local_world_size,
         devices=settings.workers.devices,
         dry_run=dry_run,
+        debugging=settings.workers.debug_rank is not None,
         shutdown_timeout_s=settings.stops.shutdown_timeout_s,
         restarts_nodes=restarts_nodes,
     )
@@ -104,8 +105,6 @@ def worker_environment(
         hooks=settings.workers.worker_hooks and settings.entrypoint.python,
     )
     env = without_agents_own(env) | place_variables(place)
-    if paths.timer_file:
-        env["TORCHELASTIC_TIMER_FILE"] = paths.timer_file
     if paths.control_socket:
         env.setdefault("TORCH_WORKER_SERVER_SOCKET", paths.control_socket)  # a user's own choice stands
     return env

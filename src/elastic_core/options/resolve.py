@@ -16,7 +16,7 @@ from elastic_core.options.standby_options import take_standby
 from elastic_core.options.stop_options import take_stops
 from elastic_core.options.table import BY_DEST, chosen_elsewhere, torch_variables
 from elastic_core.options.values import node_range
-from elastic_core.options.watch_options import take_hangs, take_timers
+from elastic_core.options.watch_options import take_hangs
 from elastic_core.options.worker_options import place_workers
 
 if TYPE_CHECKING:
@@ -79,6 +79,5 @@ def resolve(
 
         take_hook_options(draft, given)
     take_hangs(draft)
-    take_timers(draft)
     take_standby(draft, entrypoint)
     return finish(draft)

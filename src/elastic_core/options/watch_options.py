@@ -16,10 +16,6 @@ class WatchSettings(Record, frozen=True, kw_only=True):
     """How long workers may give no sign of life; 0: for ever."""
     startup_timeout_s: float = 0.0
     """How long they may take to the first one; 0: for ever."""
-    file_timer: bool = False
-    """Whether workers may set timers through a pipe."""
-    timer_file: str = ""
-    """The pipe's path; empty: one in the run directory."""
 
 
 HANGS: Final[tuple[OptionRow, ...]] = (
@@ -45,8 +41,6 @@ HANGS: Final[tuple[OptionRow, ...]] = (
 
 
 UNINTERRUPTIBLE_VARIABLE: Final = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
-TIMER_VARIABLE: Final = "TORCHELASTIC_ENABLE_FILE_TIMER"
-TIMER_FILE_VARIABLE: Final = "TORCHELASTIC_TIMER_FILE"
 
 
 def take_hangs(draft: Draft) -> None:
@@ -58,19 +52,6 @@ def take_hangs(draft: Draft) -> None:
         draft.take(dest, 0.0 if held else limit_s)
         if held and limit_s and choices.chosen(dest):
             draft.notice(f"{choices.label(dest)} has no effect: --debug-rank turns time limits off")
-
-
-def take_timers(draft: Draft) -> None:
-    """Settle the pipe of timers.
-
-    Raises:
-        ConfigError: a variable is malformed.
-    """
-    timers = draft.environ.get(TIMER_VARIABLE)
-    if timers:
-        draft.set("watch.file_timer", _switch(timers), f"env {TIMER_VARIABLE}")
-        if path := draft.environ.get(TIMER_FILE_VARIABLE):
-            draft.set("watch.timer_file", path, f"env {TIMER_FILE_VARIABLE}")
 
 
 def uninterruptible_s(text: str) -> float:
@@ -86,12 +67,6 @@ def uninterruptible_s(text: str) -> float:
     if not value < float("inf"):  # nor is "not a number"
         _reject(UNINTERRUPTIBLE_VARIABLE, text, "seconds, 0 for no limit", "300")
     return max(0.0, value)
-
-
-def _switch(text: str) -> bool:
-    if text not in ("0", "1"):
-        _reject(TIMER_VARIABLE, text, "1 or 0", "1")
-    return text == "1"
 
 
 def _reject(variable: str, text: str, needed: str, example: str) -> NoReturn:

@@ -41,6 +41,7 @@ Others' names are not guessed: anybody may own those.
 """
 
 _VARIABLES: Final = {
+    "TORCHELASTIC_ENABLE_FILE_TIMER": ("elastic-torchrun", "0"),
     "TORCHELASTIC_HEALTH_CHECK_PORT": ("elastic-torchrun", ""),
 }
 """Variables of torch's that ask for what a distribution of this project brings, and the value that does not ask."""

@@ -59,7 +59,5 @@ class WorkerPaths(Record, frozen=True, kw_only=True):
     """What it beats into; empty: it is not asked to."""
     control_socket: str = ""
     """Where its control plane may listen; empty: nowhere."""
-    timer_file: str = ""
-    """The pipe to which it may write timers; empty: as inherited."""
     stdout: StreamPlan = StreamPlan()
     stderr: StreamPlan = StreamPlan()

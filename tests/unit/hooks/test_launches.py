@@ -3,7 +3,8 @@
 import pytest
 
 from elastic_core.hooks.handler import AgentHook, powers_of
-from elastic_core.hooks.launches import CheckedChanges
+from elastic_core.hooks.launches import RESERVED, RESERVED_PREFIXES, CheckedChanges, fault_of_variable
+from elastic_core.processes.environment import PLACE_VARIABLES
 from elastic_core.types import AddEnvironment, LaunchChange, Launches, Power, merged_changes
 
 
@@ -58,3 +59,9 @@ def test_before_version_2_all_hooks_had_the_powers_that_there_were():
     assert [powers_of(cls) for cls in (old, new, able)] == [
         {Power.LAUNCHES, Power.REFUSAL}, frozenset(), {Power.REFUSAL},
     ]  # fmt: skip
+
+
+def test_what_an_agent_sets_is_reserved_to_it():
+    free = {name for name in PLACE_VARIABLES if name not in RESERVED and not name.startswith(RESERVED_PREFIXES)}
+    assert free == set()
+    assert fault_of_variable("TORCHELASTIC_TIMER_FILE", "pipe") == ""

@@ -164,7 +164,7 @@ NAMES: dict[str, dict[str, str]] = {
     "elastic.timer": {
         "elastic_torchrun.timer.api": "TimerClient TimerRequest TimerServer configure expires",
         "elastic_torchrun.timer.file_client": "FileTimerClient",
-        "elastic_core.timer.file_request": "FileTimerRequest",
+        "elastic_torchrun.timer.file_request": "FileTimerRequest",
         "elastic_torchrun.timer.file_server": "FileTimerServer",
         "elastic_torchrun.timer.local_timer": "LocalTimerClient LocalTimerServer",
     },
@@ -176,7 +176,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "elastic.timer.file_based_local_timer": {
         "elastic_torchrun.timer.file_client": "FileTimerClient",
-        "elastic_core.timer.file_request": "FileTimerRequest",
+        "elastic_torchrun.timer.file_request": "FileTimerRequest",
         "elastic_torchrun.timer.file_server": "FileTimerServer",
     },
     "elastic.timer.local_timer": {

@@ -4,6 +4,13 @@ from typing import Final
 
 from elastic_core.api import RunOption
 
+FILE_TIMER: Final = RunOption(
+    name="file_timer",
+    variable="TORCHELASTIC_ENABLE_FILE_TIMER",
+    hook="elastic_torchrun.timer.hook:FileTimers",
+    metavar="1",
+    help="1: workers may set timers through a pipe, and are ended when they run down.",
+)
 HEALTH_CHECK_PORT: Final = RunOption(
     name="health_check_port",
     variable="TORCHELASTIC_HEALTH_CHECK_PORT",

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from elastic_core.compat.elastic import timer
-from elastic_core.timer.deadlines import MOST, Deadlines
-from elastic_core.timer.file_request import LONGEST_LINE, Lines, parse
 from elastic_torchrun.timer import api
+from elastic_torchrun.timer.deadlines import MOST, Deadlines
+from elastic_torchrun.timer.file_request import LONGEST_LINE, Lines, parse
 
 
 class Client(timer.TimerClient):
@@ -174,7 +174,7 @@ def test_there_is_an_end_to_what_is_remembered():
 
 
 def test_a_pipe_is_its_owners_and_goes_with_its_server(tmp_path):
-    from elastic_core.timer.pipe import TimerPipe
+    from elastic_torchrun.timer.pipe import TimerPipe
 
     path = tmp_path / "pipe"
     pipe = TimerPipe(str(path))
@@ -189,7 +189,7 @@ def test_a_pipe_is_its_owners_and_goes_with_its_server(tmp_path):
 
 
 def test_a_pipe_takes_the_place_of_what_a_dead_server_left_and_of_nothing_else(tmp_path):
-    from elastic_core.timer.pipe import TimerPipe
+    from elastic_torchrun.timer.pipe import TimerPipe
 
     path = tmp_path / "pipe"
     os.mkfifo(path)

@@ -85,7 +85,8 @@ class HealthChecks(AgentHook):
         """Begin to ask the loop for signs; name the port that was chosen."""
         self._began = True
         if self._is_any:
-            self.run.notice(f"health checks are answered on port {getattr(self._server, 'port', 0)}")
+            port = getattr(self._server, "port", 0)
+            self.run.notice(f"health checks are answered on port {port}", named=False)
 
     def close(self) -> None:
         """Stop answering."""

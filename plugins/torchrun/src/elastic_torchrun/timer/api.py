@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from elastic_core.clock import SYSTEM_CLOCK
-from elastic_core.timer.file_request import TimerRequest
+from elastic_torchrun.timer.file_request import TimerRequest
 
 LONGEST_WAIT_S: Final = 1.0
 """A server looks at least so often whether it is to stop."""

@@ -7,8 +7,8 @@ from errno import EAGAIN, ENOENT, ENXIO
 from typing import Final
 
 from elastic_core.clock import WaitBudget
-from elastic_core.timer.file_request import LONGEST_LINE, FileTimerRequest
 from elastic_torchrun.timer.api import TimerClient
+from elastic_torchrun.timer.file_request import LONGEST_LINE, FileTimerRequest
 
 TRIES: Final = 10
 PAUSE_S: Final = 0.1

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from elastic_core.timer.deadlines import MOST
-from elastic_core.timer.file_request import FileTimerRequest, Lines, parse
-from elastic_core.timer.pipe import TimerPipe
 from elastic_torchrun.timer.api import SHORTEST_WAIT_S, now_s
+from elastic_torchrun.timer.deadlines import MOST
 from elastic_torchrun.timer.debug_info_logging import log_debug_info_for_expired_timers
+from elastic_torchrun.timer.file_request import FileTimerRequest, Lines, parse
+from elastic_torchrun.timer.pipe import TimerPipe
 from elastic_torchrun.timer.processes import Processes
 
 STARTED: Final = "watchdog started"

@@ -7,9 +7,9 @@ from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SYSTEM_CLOCK
-from elastic_core.timer.deadlines import MOST
-from elastic_core.timer.file_request import TimerRequest
 from elastic_torchrun.timer.api import RequestQueue, TimerClient, TimerServer
+from elastic_torchrun.timer.deadlines import MOST
+from elastic_torchrun.timer.file_request import TimerRequest
 from elastic_torchrun.timer.processes import Processes
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ monotonic one.
 import math
 from typing import Final
 
-from elastic_core.timer.file_request import FileTimerRequest
 from elastic_core.types import Record
+from elastic_torchrun.timer.file_request import FileTimerRequest
 
 MOST: Final = 10_000
 """What nobody gives back must not fill the memory."""
