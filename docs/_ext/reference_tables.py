@@ -14,9 +14,7 @@ from msgspec.structs import replace
 from elastic_core import api, errors
 from elastic_core.agent.machine.states import AgentState
 from elastic_core.api import AgentHook, RunEvent
-from elastic_core.control_plane.builtin import BUILT_IN
 from elastic_core.hooks.runner import METHODS
-from elastic_core.launcher.control_handlers import AGENT_HANDLERS, AgentHandlers
 from elastic_core.launcher.plan import Attempt, worker_environment
 from elastic_core.metrics.table import FAMILIES
 from elastic_core.options.hook_options import all_rows
@@ -28,6 +26,8 @@ from elastic_core.plugins.loading import BASES
 from elastic_core.processes.spec import WorkerPaths
 from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS
 from elastic_core.types import FailureClass, OptionSpec, RendezvousSettings, Round
+from elastic_ops.control_plane.agent_handlers import AGENT_HANDLERS, AgentHandlers
+from elastic_ops.control_plane.builtin import BUILT_IN
 from elastic_policy_rules import schema
 from elastic_policy_rules.values import CLASS_NAMES
 from elastic_rdzv_etcd.store import EtcdStore
@@ -65,14 +65,14 @@ WORKER_VARIABLES: Final[Mapping[str, str]] = {
     "ELASTIC_WORKER_HOOKS": "`1`: the worker's interpreter records its uncaught exception; absent with "
     "`--no-worker-hooks` and `--no-python`",
     "ELASTIC_FAULT_FILE": "where the stack of a fault signal (SIGSEGV and the like) is written",
-    "TORCH_WORKER_SERVER_SOCKET": "where the worker's [control plane](control-plane.md) listens if its script wants "
-    "one; a value of yours stands; absent with `--no-control-plane`",
     "ELASTIC_BEAT_FILE": "memory for [heartbeats](../howto/hangs.md) and stacks; absent without `--hang-timeout` and "
     "`--startup-timeout`",
 }
 """What a worker's environment holds beside what it inherits."""
 
 VARIABLES_OF_HOOKS: Final[Mapping[str, str]] = {
+    "TORCH_WORKER_SERVER_SOCKET": "where the worker's [control plane](control-plane.md) listens if its script wants "
+    "one; a value of yours stands; absent with `--no-control-plane`, and without elastic-ops",
     "TORCHELASTIC_TIMER_FILE": "the pipe for [timers](timers.md); absent, or as inherited, without "
     "`TORCHELASTIC_ENABLE_FILE_TIMER=1`",
 }
@@ -176,7 +176,6 @@ def worker_variable_names() -> list[str]:
             error_file="error.json",
             fault_file="fault.log",
             beat_file="/proc/1/fd/9",
-            control_socket="/run/w.sock",
         )
         names |= dict.fromkeys(worker_environment(settings, _attempt(), 0, paths, {}))
     return sorted(names, key=list(WORKER_VARIABLES).index)
@@ -212,9 +211,19 @@ def exit_codes() -> str:
     return _table(("code", "error", "meaning"), rows)
 
 
+OFFERED: Final = (
+    (
+        "`store`",
+        "Open the workers' store beside this agent, as `--agent-store` does. Called by rank 0 when it finds none.",
+    ),
+)
+"""What the agent offers itself, beside its control plane's own."""
+
+
 def agent_handlers() -> str:
     """What the agent's control plane has."""
-    return _table(("handler", "what it does"), _handlers((name, vars(AgentHandlers)[name]) for name in AGENT_HANDLERS))
+    own = _handlers((name, vars(AgentHandlers)[name]) for name in AGENT_HANDLERS)
+    return _table(("handler", "what it does"), sorted((*own, *OFFERED)))
 
 
 def worker_handlers() -> str:
@@ -372,6 +381,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "TLS and credentials": ("Tls", "Login", "start_tls", "tls_context", "tls_failure", "waker"),
     "GPUs": ("nvidia_gpus", "NvidiaGpus", "visible_entries"),
     "Stock torchrun": ("torch_handler",),
+    "In workers": ("record", "get_error_handler"),
     "Hosting a server": ("HostedProcess", "KeptFolder", "hosted_environment"),
     "Answering probes": ("PageServer", "Page"),
     "Rounds": (

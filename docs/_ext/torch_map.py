@@ -44,7 +44,7 @@ _CAS: Final = "waits between two attempts of a store that has no watch; ours wat
 _ETCD_PROTOCOL: Final = "part of torch's protocol on etcd's v2 API; ours is another, on the v3 API"
 
 _ROOMS: Final[Mapping[str, str]] = {
-    "elastic.control_plane": "elastic_core.control_plane",
+    "elastic.control_plane": "elastic_ops.control_plane",
     "elastic.events": "elastic_core.events",
     "elastic.metrics": "elastic_core.metrics",
     "elastic.multiprocessing.errors": "elastic_core.processes.errors",

@@ -16,7 +16,6 @@ _ROOMS = frozenset(
     {
         "agent",
         "compat",
-        "control_plane",
         "events",
         "launch",
         "launcher",

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from elastic_core.plugins.hookspecs import hookimpl
     from elastic_core.plugins.torch_side import torch_handler
     from elastic_core.processes.affinity import bound_to
+    from elastic_core.processes.errors import get_error_handler, record
     from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler
     from elastic_core.rendezvous.net.address import route_source
     from elastic_core.rendezvous.net.endpoint import Address, Endpoint, dial, is_ip, parse_endpoint, resolve
@@ -289,6 +290,7 @@ __all__ = [
     "encode_json",
     "find_incidents",
     "find_runs",
+    "get_error_handler",
     "hookimpl",
     "hosted_environment",
     "is_ip",
@@ -296,6 +298,7 @@ __all__ = [
     "own_content",
     "parse_endpoint",
     "rank_ranges",
+    "record",
     "render_incident",
     "resolve",
     "route_source",
@@ -341,6 +344,7 @@ _ROOMS: Final = {
     "elastic_core.plugins.hookspecs": "hookimpl",
     "elastic_core.plugins.torch_side": "torch_handler",
     "elastic_core.processes.affinity": "bound_to",
+    "elastic_core.processes.errors": "get_error_handler record",
     "elastic_core.rendezvous.handler": "AgentServices RendezvousHandler",
     "elastic_core.rendezvous.net.address": "route_source",
     "elastic_core.rendezvous.net.endpoint": "Address dial Endpoint is_ip parse_endpoint resolve",

@@ -25,7 +25,6 @@ from elastic_core.hooks.closing import close_hooks
 from elastic_core.hooks.handler import powers_of
 from elastic_core.hooks.runner import HookRunner, NamedHook, hook_feed
 from elastic_core.launcher.agent_side import RoundPort, RunSide
-from elastic_core.launcher.control import AgentControl
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
 from elastic_core.launcher.feeding import feed_hooks, store_place
 from elastic_core.launcher.hang_watching import HangWatching
@@ -33,6 +32,7 @@ from elastic_core.launcher.hook_actions import HookActions
 from elastic_core.launcher.injected import NOTHING, Injected
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.observers import choose_observers
+from elastic_core.launcher.offers import done_on_loop, exposed
 from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import SpawnWorkers
@@ -284,17 +284,6 @@ class _Job:
         )
         self._status.workers = workers
         self._stacks = self._closing(WorkerStacks(reactor, workers=lambda: workers, beat_file=self._watch.beat_file))
-        self._control = self._closing(
-            AgentControl(
-                settings,
-                reactor=reactor,
-                run_dir=run_dir.path,
-                status=self._status,
-                disk=self._disk,
-                stacks=self._stacks,
-                notice=notice,
-            )
-        )
         beside = feed_hooks(of_hooks, feed, handler, also=self._observers.observe)
         side = RunSide(
             reactor,
@@ -358,9 +347,13 @@ class _Job:
             progress=self._watch.progress,
             prepare=lambda round_, done: self._prepare(workers, round_, done),
         )
-        self._control.serve(agent, rendezvous, workers)
-        self._control.metrics = self._observers.exposition
-        self._control.open_store = lambda: self._open_store(handler, reactor, run_dir)
+        if (exposition := self._observers.exposition) is not None:
+            actions.offers["metrics"] = exposed(exposition)
+        actions.offers["store"] = done_on_loop(
+            reactor,
+            lambda: self._open_store(workers, handler, reactor, run_dir),
+            done="a store is opened at MASTER_PORT",
+        )
         self._observers.begin(reactor, notice=notice, beats=lambda: self._beats(workers))
         reactor.call_later(WARM_AFTER_S, self._settle_in)
         result = agent.run()
@@ -398,7 +391,6 @@ class _Job:
     def _settle_in(self) -> None:
         """Do what can wait until the workers run."""
         self._reporter.warm()
-        self._control.warm()
         self._status.warm()
         if self._own_process:
             gc.freeze()
@@ -464,10 +456,12 @@ class _Job:
             sidecar.start()
         return sidecar
 
-    def _open_store(self, handler: RendezvousHandler, reactor: Reactor, run_dir: RunDirectory) -> str:
+    def _open_store(
+        self, workers: WorkerGroup, handler: RendezvousHandler, reactor: Reactor, run_dir: RunDirectory
+    ) -> str:
         """Open the store that rank 0's worker looks for; return why not, empty when it is on its way."""
-        round_, workers = self._round, self._control.workers.alive
-        if round_ is None or not workers or round_.node_rank != 0:
+        round_ = self._round
+        if round_ is None or not workers.alive or round_.node_rank != 0:
             return "no rank 0 runs on this node"
         if self._sidecar is not None:
             return ""
@@ -518,9 +512,7 @@ class _Job:
             files = self._logs.round_paths(command.round)
         paths = self._watch.with_files(files, command.round)
         self._stacks.begin_round(paths)
-        paths = self._control.with_sockets(paths)
         launches, paths = self._logs.asked(worker_plan(settings, attempt, paths), paths)
-        self._control.begin_round(launches)
         error_files = {rank: own.error_file for rank, own in paths.items()}
         self._actions.begin_round(command.round, launches, error_files)
         self._reporter.begin_round(paths, command.restart_count)
@@ -569,7 +561,7 @@ class _Job:
             + ("made anew" if path == before else f"{str(path)!r} is in its place")
         )
         self._actions.run_dir = str(path)
-        for part in (self._logs, self._reporter, self._status, self._control):
+        for part in (self._logs, self._reporter, self._status):
             part.move(path)
         return True
 
@@ -588,10 +580,8 @@ class _Job:
             run_dir.keep("logs were asked for")
             self._reporter.notice(f"logs are in {str(run_dir.path)!r}")
         self._status.end(result, kept=failed or bool(run_dir.kept_because))
-        remove_sockets = self._control.end()
 
         def finish() -> None:
-            remove_sockets()
             self._logs.finish()
             run_dir.finish(success=not failed)
 

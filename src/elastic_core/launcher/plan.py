@@ -104,10 +104,7 @@ def worker_environment(
         files=paths,
         hooks=settings.workers.worker_hooks and settings.entrypoint.python,
     )
-    env = without_agents_own(env) | place_variables(place)
-    if paths.control_socket:
-        env.setdefault("TORCH_WORKER_SERVER_SOCKET", paths.control_socket)  # a user's own choice stands
-    return env
+    return without_agents_own(env) | place_variables(place)
 
 
 def _devices(settings: RunSettings, local_rank: int, base: Mapping[str, str]) -> dict[str, str]:

@@ -39,13 +39,6 @@ DEBUGGING: Final[tuple[OptionRow, ...]] = (
     ),
     row(
         Section.DEBUGGING,
-        "no-control-plane",
-        None,
-        "Have the agent listen to nobody: 'elastic ctl' can't reach it, nor its workers.",
-        field="control_plane",
-    ),
-    row(
-        Section.DEBUGGING,
         "plugin",
         "no:NAME",
         "Leave out the installed agent hook NAME (repeatable).",
@@ -94,5 +87,4 @@ def take_debugging(draft: Draft, nproc: int) -> None:
     rank = choices.text("debug_rank")
     draft.take("debug_rank", None if rank is None else integer(choices, "debug_rank", at_least=0, at_most=nproc - 1))
     draft.take("no_worker_hooks", not choices.flag("no_worker_hooks"))
-    draft.take("no_control_plane", not choices.flag("no_control_plane"))
     draft.take("plugin", disabled_plugins(choices))

@@ -50,8 +50,6 @@ class RunSettings(Record, frozen=True, kw_only=True):
     watch: WatchSettings = WatchSettings()
     output: OutputSettings = OutputSettings()
     observing: ObservingSettings = ObservingSettings()
-    control_plane: bool = True
-    """Whether the agent answers `elastic ctl`, and workers are told where they may."""
     disabled_plugins: tuple[str, ...] = ()
     hook_options: Mapping[str, str | int | float | bool | None] = {}
     """Options that hooks bring, by name: those that were given; each chooses its hook."""

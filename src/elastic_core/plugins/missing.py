@@ -26,7 +26,11 @@ _KNOWN: Final = {
     },
     FAILURE_GROUP: {"intensity": "{core}", "rules": "elastic-policy-rules"},
     HOOKS_GROUP: {},
-    OPTIONS_GROUP: {"numa-binding": "elastic-numa", "uninterruptible-timeout": "elastic-hangs"},
+    OPTIONS_GROUP: {
+        "numa-binding": "elastic-numa",
+        "uninterruptible-timeout": "elastic-hangs",
+        "no-control-plane": "elastic-ops",
+    },
     COMMANDS_GROUP: {
         "status": "elastic-ops",
         "incidents": "elastic-ops",

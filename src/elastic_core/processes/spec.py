@@ -57,7 +57,5 @@ class WorkerPaths(Record, frozen=True, kw_only=True):
     fault_file: str
     beat_file: str = ""
     """What it beats into; empty: it is not asked to."""
-    control_socket: str = ""
-    """Where its control plane may listen; empty: nowhere."""
     stdout: StreamPlan = StreamPlan()
     stderr: StreamPlan = StreamPlan()

@@ -30,7 +30,7 @@ NAMES: dict[str, dict[str, str]] = {
         ),
     },
     "elastic.control_plane": {
-        "elastic_core.control_plane": "worker_main",
+        "elastic_ops.control_plane": "worker_main",
         "elastic_torchrun.helpers": "TORCH_WORKER_SERVER_SOCKET",
     },
     "elastic.events": {

@@ -15,7 +15,7 @@ Frame = tuple[str, int, str, str]
 # Machinery that stands between the interpreter and the user's code; users can do nothing about it.
 _LAUNCHER_PATHS = (
     "torch/distributed/elastic/multiprocessing/errors/",
-    "elastic_core/control_plane/",
+    "elastic_ops/control_plane/",
     "elastic_core/processes/errors/",
     "elastic_core/worker/",
     "/importlib/__init__.py",

@@ -6,7 +6,7 @@ from typing import Final
 import click
 import msgspec
 
-import elastic_core.control_plane.client as client
+import elastic_ops.control_plane.client as client
 from elastic_core.api import ConfigError, ElasticError, Record, echo, echo_json
 from elastic_ops.ctl.target import (
     NO_SERVER,
@@ -152,7 +152,7 @@ Ask a running agent of this machine, or one of its workers, or tell the agent to
 
 The agent has: ping, state, workers, stacks (rank=N), metrics, drain (deadline=SECONDS: stop this node as at SIGTERM),
 restart (reason=TEXT: all workers of the run again, at no cost to a budget). Workers whose script uses
-elastic_core.control_plane.worker_main have: ping, dump_traceback, pyspy_dump, what torch offers, and what the script
+elastic_ops.control_plane.worker_main have: ping, dump_traceback, pyspy_dump, what torch offers, and what the script
 has registered. Without COMMAND, what there is.
 """
 _EPILOG = """\b

@@ -6,7 +6,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Final, TypeVar
 
-import elastic_core.control_plane.client as client
+import elastic_ops.control_plane.client as client
 from elastic_core.api import (
     AgentStatus,
     ConfigError,
@@ -18,8 +18,9 @@ from elastic_core.api import (
     run_places,
     runs_named,
 )
+from elastic_ops.node_workers import WorkersDocument, WorkerState
 
-NO_SERVER: Final = "put @elastic_core.control_plane.worker_main() on the script's main function"
+NO_SERVER: Final = "put @elastic_ops.control_plane.worker_main() on the script's main function"
 
 _T = TypeVar("_T")
 
@@ -30,18 +31,6 @@ class Target(Record, frozen=True, kw_only=True):
     name: str
     path: str
     rank: int | None = None
-
-
-class KnownWorker(Record, frozen=True, kw_only=True):
-    """What the agent tells of a worker, as far as it is needed here."""
-
-    global_rank: int
-    alive: bool
-    control: str = ""
-
-
-class _Workers(Record, frozen=True, kw_only=True):
-    workers: tuple[KnownWorker, ...]
 
 
 def chosen_run(target: str | None, worker: int | None) -> AgentStatus:
@@ -97,13 +86,13 @@ def agent_of(status: AgentStatus) -> Target:
     return Target(name=name, path=status.control)
 
 
-def workers_of(agent: Target, *, timeout_s: float) -> tuple[KnownWorker, ...]:
+def workers_of(agent: Target, *, timeout_s: float) -> tuple[WorkerState, ...]:
     """Return the workers of an agent's node; raises as `asked` does."""
     reply = asked(agent, lambda: client.call(agent.path, "workers", timeout_s=timeout_s))
     if not reply.ok:  # its loop is stuck, say
         text = " ".join(reply.text.split())
         raise ElasticError(f"{agent.name} refused 'workers' (status {reply.status}): {text}")
-    return decode_json(reply.content, _Workers).workers
+    return decode_json(reply.content, WorkersDocument).workers
 
 
 def worker_of(agent: Target, rank: int, *, timeout_s: float) -> Target:

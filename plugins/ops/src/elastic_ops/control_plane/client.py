@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from elastic_core.clock import SYSTEM_CLOCK
-from elastic_core.control_plane.handlers import JSON
-from elastic_core.control_plane.paths import within_reach
-from elastic_core.types import Record
+from elastic_core.api import SYSTEM_CLOCK, Record
+from elastic_ops.control_plane.handlers import JSON
+from elastic_ops.control_plane.paths import within_reach
 
 DEFAULT_TIMEOUT_S: Final = 30.0
 LONGEST_ANSWER: Final = 64 << 20

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from elastic_core.errors import ConfigError
+from elastic_core.api import ConfigError
 
 LONGEST_PATH: Final = 107
 """Bytes of a socket's path that the kernel takes."""
@@ -36,6 +36,7 @@ class SocketPaths:
 
     def __init__(self, run_dir: Path, worker_count: int) -> None:
         """Choose the directory."""
+        self.run_dir = run_dir
         self._count = worker_count
         self._folder = run_dir if _is_safe(run_dir) else run_dir / OWN_FOLDER
         if self._folder != run_dir:

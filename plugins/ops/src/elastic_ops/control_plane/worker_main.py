@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from elastic_core.control_plane.worker_server import WorkerServer
+    from elastic_ops.control_plane.worker_server import WorkerServer
 
 SOCKET_VARIABLE: Final = "TORCH_WORKER_SERVER_SOCKET"
 
@@ -39,7 +39,7 @@ class WorkerMain:
 
     def __call__(self, fn: Callable[P, R]) -> Callable[P, R | None]:
         """Return a function that is recorded and served each time it runs."""
-        from elastic_core.processes.errors import record
+        from elastic_core.api import record
 
         @functools.wraps(fn)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -54,7 +54,7 @@ class WorkerMain:
 
     def __enter__(self) -> None:
         """Begin to serve."""
-        from elastic_core.processes.errors import get_error_handler
+        from elastic_core.api import get_error_handler
 
         self._handler = get_error_handler()
         self._handler.initialize()
@@ -77,8 +77,8 @@ def _start() -> "WorkerServer | None":
     path = os.environ.get(SOCKET_VARIABLE)
     if not path:
         return None
-    from elastic_core.control_plane.worker_server import WorkerServer
-    from elastic_core.errors import ElasticError
+    from elastic_core.api import ElasticError
+    from elastic_ops.control_plane.worker_server import WorkerServer
 
     try:
         return WorkerServer(path)

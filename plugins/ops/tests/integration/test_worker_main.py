@@ -12,13 +12,13 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from elastic_core.control_plane import WorkerServer, client
+from elastic_ops.control_plane import WorkerServer, client
 from patience import patience
 from support import wait_for
 
 HEAD = """
 import os, pathlib, sys, threading
-from elastic_core.control_plane import worker_main
+from elastic_ops.control_plane import worker_main
 here = pathlib.Path(os.environ["TEST_FOLDER"])
 def hold():
     (here / "up").touch()
@@ -116,7 +116,7 @@ def test_exits_are_recorded_where_they_say_why(worker, folder, use, code, record
 
 def test_process_ends_with_its_main_thread_whoever_waits_for_an_answer(worker, folder):
     process = worker("""
-from elastic_core.control_plane import register_handler
+from elastic_ops.control_plane import register_handler
 def forever(request, response):
     (here / "finish").touch()
     threading.Event().wait()
@@ -204,7 +204,7 @@ def test_there_is_no_server_on_tcp(worker, folder):
 
 def test_handlers_of_user_code_come_first(worker, folder):
     worker("""
-from elastic_core.control_plane import Request, Response, handler_names, register_handler
+from elastic_ops.control_plane import Request, Response, handler_names, register_handler
 def mine(request: Request, response: Response) -> None:
     response.set_content("mine " + request.get_param("k") + request.body(), "text/plain")
 register_handler("ping", mine)
@@ -253,7 +253,7 @@ def test_server_without_a_thread_listens_to_nobody(folder, monkeypatch):
 
 def test_compat_has_it_by_torchs_name():
     from elastic_core.compat.elastic import control_plane
-    from elastic_core.control_plane import worker_main
+    from elastic_ops.control_plane import worker_main
 
     assert control_plane.worker_main is worker_main
     assert control_plane.TORCH_WORKER_SERVER_SOCKET == "TORCH_WORKER_SERVER_SOCKET"
@@ -308,7 +308,7 @@ def test_ctl_reaches_a_worker_with_torchs_worker_main(elastic, script, folder, m
     from elastic_core.cli.main import main
 
     text = (HEAD + "with worker_main():\n    hold()\n").replace(
-        "elastic_core.control_plane", "torch.distributed.elastic.control_plane"
+        "elastic_ops.control_plane", "torch.distributed.elastic.control_plane"
     )
     env = {"TEST_FOLDER": str(folder), "XDG_RUNTIME_DIR": str(folder), "TMPDIR": str(folder)}
     agent = elastic(str(script(text)), env=env)

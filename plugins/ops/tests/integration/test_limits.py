@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from elastic_core.control_plane import client, sockets
-from elastic_core.control_plane.worker_server import WorkerServer
+from elastic_ops.control_plane import client, sockets
+from elastic_ops.control_plane.worker_server import WorkerServer
 from support import places_of_runs, wait_for
 
 FLOODS = """

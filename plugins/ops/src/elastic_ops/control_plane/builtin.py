@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from typing import Final
 
-from elastic_core.control_plane.handlers import TEXT, Handler, Request, Response
+from elastic_ops.control_plane.handlers import TEXT, Handler, Request, Response
 
 _PY_SPY_S: Final = 60.0
 _FLAGS: Final = ("native", "subprocesses", "nonblocking")

@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from elastic_core.control_plane.paths import check_directory, within_reach
-from elastic_core.errors import ConfigError
+from elastic_core.api import ConfigError
+from elastic_ops.control_plane.paths import check_directory, within_reach
 
 _OWNER_ONLY: Final = 0o600
 _BACKLOG: Final = 16

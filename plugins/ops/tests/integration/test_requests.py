@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.control_plane import Request, Response, handlers, paths, sockets
-from elastic_core.control_plane.http import LONGEST_BODY, serve
-from elastic_core.control_plane.torch_handlers import TorchHandlers
 from elastic_core.errors import ConfigError, ElasticError
+from elastic_ops.control_plane import Request, Response, handlers, paths, sockets
+from elastic_ops.control_plane.http import LONGEST_BODY, serve
+from elastic_ops.control_plane.torch_handlers import TorchHandlers
 from elastic_ops.ctl.target import Target, worker_of
 
 

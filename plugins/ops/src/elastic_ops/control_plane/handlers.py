@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from elastic_core.errors import ConfigError
+from elastic_core.api import ConfigError
 
 TEXT: Final = "text/plain"
 JSON: Final = "application/json"

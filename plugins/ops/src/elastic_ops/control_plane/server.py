@@ -1,66 +1,46 @@
-"""The server in a worker: one daemon thread that waits for connections, and one more for each of them."""
+"""A server on a unix socket: one daemon thread that waits for connections, and one more for each of them."""
 
 import os
 import socket
 import threading
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from elastic_core.control_plane import sockets
-from elastic_core.control_plane.builtin import BUILT_IN
-from elastic_core.control_plane.handlers import WORKER_HANDLERS, Handler, HandlerTable
-from elastic_core.control_plane.http import serve
-from elastic_core.control_plane.paths import remove_socket
-from elastic_core.control_plane.torch_handlers import TorchHandlers
-from elastic_core.errors import ConfigError
+from elastic_core.api import ConfigError
+from elastic_ops.control_plane import sockets
+from elastic_ops.control_plane.paths import remove_socket
 
-TITLE = "elastic_core.WorkerServer"
+if TYPE_CHECKING:
+    from elastic_ops.control_plane.http import Offer
 
 
-class WorkerOffer:
-    """What a worker's server offers: what user code registered, the built-in handlers, and torch's."""
-
-    title = TITLE
-
-    def __init__(self, torch: TorchHandlers, registered: HandlerTable = WORKER_HANDLERS) -> None:
-        """Take the sources."""
-        self._torch = torch
-        self._registered = registered
-
-    def names(self) -> tuple[str, ...]:
-        """Return all names, sorted."""
-        return tuple(sorted({*self._registered.names(), *BUILT_IN, *self._torch.names()}))
-
-    def find(self, name: str) -> Handler | None:
-        """Return a handler; user code's comes before ours, and ours before torch's."""
-        return self._registered.find(name) or BUILT_IN.get(name) or self._torch.find(name)
-
-
-class WorkerServer:
-    """Serves this process's handlers on an owner-only unix socket until `shutdown`.
+class Server:
+    """Serves what is offered on an owner-only unix socket until `shutdown`.
 
     Its threads never keep the process from ending, and a forked child has no part in it. There is no TCP: whoever
-    reaches a port would run handlers in the training.
+    reaches a port would run handlers in the training. Nothing of HTTP is loaded before the first request.
 
     Args:
         path: Where the socket is made. Its directory must be this user's (or root's, with the sticky bit), and not
             writable by others; what a server that is gone left there is replaced.
+        make_offer: Called for each connection, on its thread: what is offered.
 
     Raises:
         ConfigError: the path can't be used.
         RuntimeError: there is no thread to be had.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, make_offer: "Callable[[], Offer]") -> None:
         """Listen, and begin to serve."""
         self._path = os.path.abspath(path)  # noqa: PTH100  # the process may go elsewhere
+        self._make_offer = make_offer
         try:
             self._socket = sockets.listen(self._path)
         except OSError as err:
             raise ConfigError(f"no socket can be made at {path!r} ({err.strerror})") from err
         self._pid = os.getpid()
-        self._torch = TorchHandlers(self._path)
-        self._offer = WorkerOffer(self._torch)
         self._open = threading.Event()
         self._open.set()
         self._room = threading.Semaphore(sockets.MOST_CONNECTIONS)
@@ -90,7 +70,10 @@ class WorkerServer:
         self._room.release()  # or for room
         self._thread.join()
         self._socket.close()
-        self._torch.close()
+        self.end()
+
+    def end(self) -> None:
+        """Give back what else is held. Called: once, by `shutdown`."""
 
     def _accept(self) -> None:
         while self._open.is_set():
@@ -113,7 +96,9 @@ class WorkerServer:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            serve(connection, self._offer)
+            from elastic_ops.control_plane.http import serve
+
+            serve(connection, self._make_offer())
         finally:
             self._room.release()
 
@@ -121,12 +106,11 @@ class WorkerServer:
         """Close what was inherited. Called: in a forked child."""
         self._open = threading.Event()  # the old one may be held by a thread that is not here
         self._socket.close()
-        self._torch.forget()
 
 
 _PAUSE = threading.Event()
 _PAUSE_S = 0.1
-_SERVERS: "weakref.WeakSet[WorkerServer]" = weakref.WeakSet()
+_SERVERS: "weakref.WeakSet[Server]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:

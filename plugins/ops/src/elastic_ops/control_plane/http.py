@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, Final, Protocol
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from elastic_core.control_plane.handlers import JSON, TEXT, Handler, Request, Response
+from elastic_ops.control_plane.handlers import JSON, TEXT, Handler, Request, Response
 
 HANDLER_PATH: Final = "/handler/"
 LONGEST_BODY: Final = 1 << 20

@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from elastic_core.cli.main import main
-from elastic_core.control_plane import client
 from elastic_core.errors import ConfigError, ElasticError
+from elastic_ops.control_plane import client
 from elastic_ops.ctl.target import Target, asked
 from redis_servers import redis_server  # noqa: F401  # a fixture
 from support import wait_for
@@ -36,7 +36,7 @@ def stuck_here():
             raise ValueError("boom")
         event.wait(0.05)
 if "served" in sys.argv:
-    from elastic_core.control_plane import register_handler, worker_main
+    from elastic_ops.control_plane import register_handler, worker_main
     def step(request, response):
         response.set_content(request.get_param("of") + " 7", "text/plain")
     register_handler("step", step)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, cast
 
-from elastic_core.control_plane.handlers import Handler, Request, Response
-from elastic_core.control_plane.paths import TORCH_SUFFIX, check_private, remove_torch_socket
+from elastic_ops.control_plane.handlers import Handler, Request, Response
+from elastic_ops.control_plane.paths import TORCH_SUFFIX, check_private, remove_torch_socket
 
 
 class _Server(Protocol):
@@ -46,7 +46,7 @@ class TorchHandlers:
             return None
 
         def ask(request: Request, response: Response) -> None:
-            from elastic_core.control_plane.client import call
+            from elastic_ops.control_plane.client import call
 
             reply = call(self._begin(), name, request.params())
             response.set_status(reply.status)

@@ -1,0 +1,161 @@
+"""The hook that has an agent answer: on in every run, unless `--no-control-plane` is given.
+
+Nothing is there before the workers run, and then nothing but a listening socket and a thread that waits at it.
+"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from elastic_core.api import (
+    SYSTEM_CLOCK,
+    AgentHook,
+    AgentStatus,
+    AgentStopped,
+    Clock,
+    ElasticError,
+    HookSettings,
+    LaunchChange,
+    Launches,
+    Power,
+    RunningWorker,
+    RunOption,
+    WorkersStarted,
+    WorkersStarting,
+)
+from elastic_ops.options import NO_CONTROL_PLANE
+
+if TYPE_CHECKING:
+    from elastic_ops.control_plane.agent_handlers import AgentHandlers
+    from elastic_ops.control_plane.paths import SocketPaths
+    from elastic_ops.control_plane.server import Server
+    from elastic_ops.node_workers import WorkerState
+
+VARIABLE: Final = "TORCH_WORKER_SERVER_SOCKET"
+"""Where a worker's own server listens, if its script wants one."""
+_LISTEN_AFTER_S: Final = 0.5
+"""A run that is over at once has no need of it."""
+
+
+class ControlPlane(AgentHook):
+    """Listens for requests to the agent, and tells each worker where it may listen itself.
+
+    Where the run directory is made anew, it listens there from the next round on. Where no socket can be had, the run
+    goes on without, and a line says so.
+    """
+
+    api_version: ClassVar[int] = 2
+    powers: ClassVar[frozenset[Power]] = frozenset({Power.RUN, Power.LAUNCHES})
+    options: ClassVar[tuple[RunOption, ...]] = (NO_CONTROL_PLANE,)
+    clock: Clock = SYSTEM_CLOCK
+
+    def __init__(self, settings: HookSettings) -> None:
+        """Listen to nobody yet."""
+        super().__init__(settings)
+        self._wanted = not settings.options.get("no_control_plane")
+        self._paths: SocketPaths | None = None
+        self._server: Server | None = None
+        self._handlers: AgentHandlers | None = None
+        self._workers: dict[int, RunningWorker] = {}
+        self._begun_s = 0.0
+
+    def on_workers_starting(self, event: WorkersStarting) -> Launches | None:
+        """Tell each worker where it may listen; a variable that the user has set stands."""
+        self._begun_s = self.clock.monotonic_s()
+        if not self._wanted or event.dry_run:
+            return None
+        self._settle()
+        paths = self._paths
+        if paths is None or VARIABLE in os.environ:
+            return None
+        ranks = range(event.round.local_world_size)
+        return Launches(workers={rank: LaunchChange(environment={VARIABLE: paths.worker(rank)}) for rank in ranks})
+
+    def _settle(self) -> None:
+        """Choose the places of the sockets, where the run directory is now."""
+        from elastic_ops.control_plane.paths import SocketPaths
+
+        folder = Path(self.run.run_dir())
+        if self._paths is not None and self._paths.run_dir == folder:
+            return
+        if self._server is not None:
+            self.run.listens_at("")
+        self._end()
+        try:
+            self._paths = SocketPaths(folder, self.settings.local_world_size)
+        except (ElasticError, OSError) as err:
+            self._complain(err)
+
+    def on_workers_started(self, event: WorkersStarted) -> None:
+        """Begin to listen, soon."""
+        self._workers = {worker.local_rank: worker for worker in self.run.workers()}
+        if self._wanted:
+            self.run.call_later(_LISTEN_AFTER_S, self._listen)
+
+    def _listen(self) -> None:
+        from elastic_ops.control_plane.server import Server  # a start does not wait for it
+
+        if self._server is not None and not Path(self._server.path).exists():
+            self._end()  # the run directory has been removed, and made anew
+        self._settle()
+        paths = self._paths
+        if paths is None or self._server is not None:
+            return
+        try:
+            self._server = Server(paths.agent, self._offer)
+        except (ElasticError, OSError, RuntimeError) as err:
+            self._complain(err)
+        else:
+            self.run.listens_at(paths.agent)
+
+    def _complain(self, err: Exception) -> None:
+        self._wanted = False
+        self.run.notice(f"no control plane, so that 'elastic ctl' can't reach this agent: {err}")
+
+    def _offer(self) -> "AgentHandlers":
+        """Return what is offered. Threading: that of a connection."""
+        from elastic_ops.control_plane.agent_handlers import AgentHandlers
+
+        if self._handlers is None:
+            self._handlers = AgentHandlers(self.run, self.settings, details=self._details)
+        return self._handlers
+
+    def _details(self, status: AgentStatus) -> "tuple[WorkerState, ...]":
+        """Return this node's workers with what is known beside their status. Threading: that of a connection."""
+        from elastic_ops.node_workers import WorkerState
+
+        known, paths = self._workers, self._paths
+        own = os.environ.get(VARIABLE, "")
+        uptime_s = round(self.clock.monotonic_s() - self._begun_s, 3)
+        found = []
+        for worker in status.workers:
+            files = known.get(worker.local_rank, RunningWorker(local_rank=0, global_rank=0, pid=0))
+            alive = worker.state == "alive"
+            found.append(
+                WorkerState(
+                    local_rank=worker.local_rank,
+                    global_rank=worker.global_rank,
+                    pid=worker.pid,
+                    state=worker.state,
+                    alive=alive,
+                    uptime_s=uptime_s if alive else None,
+                    stdout=files.stdout,
+                    stderr=files.stderr,
+                    error_file=files.error_file,
+                    control=own or ("" if paths is None else paths.worker(worker.local_rank)),
+                )
+            )
+        return tuple(found)
+
+    def on_agent_stopped(self, event: AgentStopped) -> None:
+        """Answer nobody any more."""
+        self._wanted = False
+        self._end()
+
+    def _end(self) -> None:
+        paths, self._paths = self._paths, None
+        server, self._server = self._server, None
+        if server is not None:
+            server.shutdown()
+        if paths is not None:
+            paths.close()

@@ -1,0 +1,48 @@
+"""The server in a worker, and what it offers."""
+
+import os
+
+from elastic_ops.control_plane.builtin import BUILT_IN
+from elastic_ops.control_plane.handlers import WORKER_HANDLERS, Handler, HandlerTable
+from elastic_ops.control_plane.server import Server
+from elastic_ops.control_plane.torch_handlers import TorchHandlers
+
+TITLE = "elastic_core.WorkerServer"
+
+
+class WorkerOffer:
+    """What a worker's server offers: what user code registered, the built-in handlers, and torch's."""
+
+    title = TITLE
+
+    def __init__(self, torch: TorchHandlers, registered: HandlerTable = WORKER_HANDLERS) -> None:
+        """Take the sources."""
+        self._torch = torch
+        self._registered = registered
+
+    def names(self) -> tuple[str, ...]:
+        """Return all names, sorted."""
+        return tuple(sorted({*self._registered.names(), *BUILT_IN, *self._torch.names()}))
+
+    def find(self, name: str) -> Handler | None:
+        """Return a handler; user code's comes before ours, and ours before torch's."""
+        return self._registered.find(name) or BUILT_IN.get(name) or self._torch.find(name)
+
+
+class WorkerServer(Server):
+    """Serves this process's handlers at a path, as `Server` does."""
+
+    def __init__(self, path: str) -> None:
+        """Listen, and begin to serve."""
+        self._torch = TorchHandlers(os.path.abspath(path))  # noqa: PTH100  # as the server does
+        offer = WorkerOffer(self._torch)
+        super().__init__(path, lambda: offer)
+
+    def end(self) -> None:
+        """End torch's server behind this one, too."""
+        self._torch.close()
+
+    def forget(self) -> None:
+        """Leave it to the parent. Called: in a forked child."""
+        super().forget()
+        self._torch.forget()
