@@ -65,8 +65,8 @@ WORKER_VARIABLES: Final[Mapping[str, str]] = {
     "ELASTIC_WORKER_HOOKS": "`1`: the worker's interpreter records its uncaught exception; absent with "
     "`--no-worker-hooks` and `--no-python`",
     "ELASTIC_FAULT_FILE": "where the stack of a fault signal (SIGSEGV and the like) is written",
-    "ELASTIC_BEAT_FILE": "memory for [heartbeats](../howto/hangs.md) and stacks; absent without `--hang-timeout` and "
-    "`--startup-timeout`",
+    "ELASTIC_BEAT_FILE": "memory for [heartbeats](../howto/hangs.md) and stacks; absent without a hook that reads them "
+    "(`--hang-timeout`, `--startup-timeout`) and a `--policy` of your choice",
 }
 """What a worker's environment holds beside what it inherits."""
 

@@ -16,7 +16,7 @@ from elastic_core.moments import StepsAsked, StepsSeen
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.rounds import resolve_round
-from elastic_core.types import Failure, NodeReport, RendezvousInfo, RendezvousSettings, Round, RunSteps
+from elastic_core.types import Failure, NodeReport, RendezvousInfo, RendezvousSettings, Round
 
 LOOPBACK: Final = "127.0.0.1"
 RESERVE_LIMIT_S: Final = 30.0
@@ -122,12 +122,6 @@ class _Agent(Protocol):
     def decide_for_run(self, reports: Sequence[NodeReport], history: Sequence[Failure], question: str) -> None: ...
 
 
-class _Watch(Protocol):
-    def tell_steps(self, serial: int) -> None: ...
-
-    def hear_steps(self, seen: RunSteps) -> None: ...
-
-
 class _Sidecar(Protocol):
     """The agent's store (`--agent-store`): it must be closed before a port is held, and opened for each round."""
 
@@ -151,7 +145,6 @@ class RunSide:
         settings: The run's.
         port: The port of rank 0's worker.
         sidecar: Returns the agent's store; None: there is none.
-        watch: Knows the workers' steps.
         notice: Shows people one line.
         publish: Takes what is known of the store, and what nodes ask each other about steps.
         assigned: Takes how long it took to agree on ranks. Threading: any.
@@ -167,7 +160,6 @@ class RunSide:
         settings: RendezvousSettings,
         port: RoundPort,
         sidecar: Callable[[], _Sidecar | None],
-        watch: _Watch,
         notice: Callable[[str], None],
         publish: Callable[[StoreReachable | StepsAsked | StepsSeen], None] = lambda what: None,
         assigned: Callable[[float], None] = lambda took_s: None,
@@ -181,7 +173,6 @@ class RunSide:
         self._settings = settings
         self._port = port
         self._sidecar = sidecar
-        self._watch = watch
         self._publish = publish
         self._assigned = assigned
         self._next_index = 0
@@ -208,11 +199,7 @@ class RunSide:
                 self._guardian.last_act(store, seat, encode_json(self._handler.settings))
             case m.DecisionAsked(reports=reports, history=history, question=question):
                 self._agent().decide_for_run(reports, history, question)
-            case m.StepsAsked(serial=serial):
-                self._watch.tell_steps(serial)
-                self._publish(event)
-            case m.StepsSeen(seen=seen):
-                self._watch.hear_steps(seen)
+            case m.StepsAsked() | m.StepsSeen():
                 self._publish(event)
             case _:
                 assert_never(event)

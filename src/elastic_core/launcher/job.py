@@ -27,7 +27,7 @@ from elastic_core.hooks.runner import HookRunner, NamedHook, hook_feed
 from elastic_core.launcher.agent_side import RoundPort, RunSide
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
 from elastic_core.launcher.feeding import feed_hooks, store_place
-from elastic_core.launcher.hang_watching import HangWatching
+from elastic_core.launcher.heartbeats import Heartbeats
 from elastic_core.launcher.hook_actions import HookActions
 from elastic_core.launcher.injected import NOTHING, Injected
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
@@ -50,7 +50,7 @@ from elastic_core.rendezvous.opening import open_rendezvous
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.incident_files import IncidentFiles
 from elastic_core.starters import ReactorLoop, WorkerStarter
-from elastic_core.types import Capability, Power, Round, WorkerExit
+from elastic_core.types import Capability, Power, Round
 
 if TYPE_CHECKING:
     from elastic_core.agent.sidecar import StoreSidecar
@@ -149,7 +149,6 @@ class _Job:
         self._round: Round | None = None
         self._prepared: dict[int, WorkerPaths] | Exception | None = None
         self._sidecar: StoreSidecar | None = None
-        self._watch: HangWatching
         self._rdzv = replace(
             settings.nodes,
             node_id=self._node_id,
@@ -252,22 +251,18 @@ class _Job:
         agent: Agent
         loop = ReactorLoop(reactor, notice=notice, own_process=self._own_process)
         functions = None if self._functions is None else self._closing(self._functions.on(loop))
-        self._watch = self._closing(
-            HangWatching(
-                settings,
-                reactor=reactor,
-                run_dir=run_dir.path,
-                reporter=self._reporter,
-                beats=any(Power.BEATS in powers_of(type(named.hook)) for named in hooks),
-                on_hang=lambda examine: agent.on_hang(examine),
-                peers=None if Capability.EVIDENCE not in handler.capabilities else lambda wish: rendezvous.post(wish),
+        self._beats = self._closing(
+            Heartbeats(
+                for_hooks=any(Power.BEATS in powers_of(type(named.hook)) for named in hooks),
+                for_policy=settings.restarts.name != "intensity",
+                notice=notice,
             )
         )
         workers = self._closing(
             WorkerGroup(
                 reactor,
                 console=console,
-                on_exit=lambda exit: self._on_exit(exit, agent),
+                on_exit=lambda exit: agent.on_worker_exit(exit),
                 on_stopped=lambda: agent.on_workers_stopped(),
                 incarnation=self._incarnation,
                 subreaper=subreaper,
@@ -283,7 +278,7 @@ class _Job:
             )
         )
         self._status.workers = workers
-        self._stacks = self._closing(WorkerStacks(reactor, workers=lambda: workers, beat_file=self._watch.beat_file))
+        self._stacks = self._closing(WorkerStacks(reactor, workers=lambda: workers, beat_file=self._beats.file))
         beside = feed_hooks(of_hooks, feed, handler, also=self._observers.observe)
         side = RunSide(
             reactor,
@@ -293,7 +288,6 @@ class _Job:
             settings=self._rdzv,
             port=self._port,
             sidecar=lambda: self._sidecar,
-            watch=self._watch,
             notice=notice,
             publish=feed.publish,
             assigned=lambda took_s: beside(RanksAssigned(took_s=took_s)),
@@ -310,7 +304,7 @@ class _Job:
             agent=lambda: agent,
             rendezvous=rendezvous,
             run_dir=str(run_dir.path),
-            beats=self._watch.files,
+            beats=self._beats.files,
             publish=feed.publish,
             asks_nodes=Capability.EVIDENCE in handler.capabilities,
             keep=run_dir.keep,
@@ -337,14 +331,14 @@ class _Job:
                 call_later=reactor.call_later,
             ),
             hooks=runner,
-            workers=self._watch.over(workers),
+            workers=workers,
             reporter=self._reporter,
             plan=lambda command: self._plan(command, handler),
             feed=feed,
             note_workers=guardian.note_workers,
             adopted=workers.reap_adopted if subreaper else None,
             fence_passed=guardian.fence_passed,
-            progress=self._watch.progress,
+            progress=self._beats.progress,
             prepare=lambda round_, done: self._prepare(workers, round_, done),
         )
         if (exposition := self._observers.exposition) is not None:
@@ -354,7 +348,7 @@ class _Job:
             lambda: self._open_store(workers, handler, reactor, run_dir),
             done="a store is opened at MASTER_PORT",
         )
-        self._observers.begin(reactor, notice=notice, beats=lambda: self._beats(workers))
+        self._observers.begin(reactor, notice=notice, beats=lambda: self._said(workers))
         reactor.call_later(WARM_AFTER_S, self._settle_in)
         result = agent.run()
         self._observers.close()
@@ -408,13 +402,9 @@ class _Job:
             last_incident=lambda: self._reporter.last_incident,
         )
 
-    def _beats(self, workers: WorkerGroup) -> dict[int, "WorkerBeats"]:
-        files = {rank: self._watch.beat_file(rank) for rank in workers.alive}
+    def _said(self, workers: WorkerGroup) -> dict[int, "WorkerBeats"]:
+        files = {rank: self._beats.file(rank) for rank in workers.alive}
         return {rank: file.read() for rank, file in files.items() if file is not None}
-
-    def _on_exit(self, exit: WorkerExit, agent: Agent) -> None:
-        self._watch.ended(exit.local_rank)
-        agent.on_worker_exit(exit)
 
     def _starters(
         self, functions: "FunctionWorkers | None", loop: ReactorLoop, hooks: Sequence[NamedHook]
@@ -485,7 +475,7 @@ class _Job:
 
     def _own_children(self, guardian: Guardian, handler: RendezvousHandler) -> frozenset[int]:
         """Return the children of this process that belong to no worker."""
-        ours = guardian.pids() | handler.pids() | self._watch.helpers() | self._stacks.helpers()
+        ours = guardian.pids() | handler.pids() | self._stacks.helpers()
         return ours if self._sidecar is None else ours | self._sidecar.pids()
 
     # --- what the agent asks for
@@ -510,7 +500,7 @@ class _Job:
             raise files
         if files is None:
             files = self._logs.round_paths(command.round)
-        paths = self._watch.with_files(files, command.round)
+        paths = self._beats.with_files(files)
         self._stacks.begin_round(paths)
         launches, paths = self._logs.asked(worker_plan(settings, attempt, paths), paths)
         error_files = {rank: own.error_file for rank, own in paths.items()}

@@ -9,14 +9,14 @@ from elastic_core.options.choices import Choices, Draft, Given
 from elastic_core.options.option import VARIABLE_PREFIX, OptionRow
 from elastic_core.options.table import chosen_elsewhere, torch_variables
 from elastic_core.options.values import finite, integer, one_of, seconds
-from elastic_core.options.watch_options import UNINTERRUPTIBLE_VARIABLE, uninterruptible_s
 from elastic_core.plugins.missing import known_options, option_not_installed, refuse_variable
 from elastic_core.plugins.options import OptionValue
 from elastic_core.plugins.run_options import HookOption, installed_options
 
 _LEAST: Final = -(1 << 63)
 _UNINTERRUPTIBLE: Final = "uninterruptible_timeout"
-"""The option that torch's variable stands for."""
+_UNINTERRUPTIBLE_VARIABLE: Final = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
+"""Torch's, which stands for that option; a negative number is no limit there."""
 _OF_TORCHRUN: Final = frozenset({"numa-binding"})
 """Those of torchrun's options that come with a distribution of ours beside the core."""
 
@@ -103,12 +103,25 @@ def take_hook_options(draft: Draft, given: Given) -> None:
             draft.mark(dest, choices.origin(dest))
     for variable in torch_variables(draft.environ):
         _take_variable(draft, values, variable)
-    limit = draft.environ.get(UNINTERRUPTIBLE_VARIABLE)
-    if limit and (limit_s := uninterruptible_s(limit)) and _UNINTERRUPTIBLE not in values:
-        hook_row(_UNINTERRUPTIBLE, typed=UNINTERRUPTIBLE_VARIABLE)
+    limit = draft.environ.get(_UNINTERRUPTIBLE_VARIABLE)
+    if limit and (limit_s := _uninterruptible_s(limit)) and _UNINTERRUPTIBLE not in values:
+        hook_row(_UNINTERRUPTIBLE, typed=_UNINTERRUPTIBLE_VARIABLE)
         values[_UNINTERRUPTIBLE] = limit_s
-        draft.mark(_UNINTERRUPTIBLE, f"env {UNINTERRUPTIBLE_VARIABLE}")
+        draft.mark(_UNINTERRUPTIBLE, f"env {_UNINTERRUPTIBLE_VARIABLE}")
     draft.set("hook_options", values, "derived: options that hooks bring")
+
+
+def _uninterruptible_s(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not value < float("inf"):  # nor is "not a number"
+        raise ConfigError(
+            f"{_UNINTERRUPTIBLE_VARIABLE}={text!r}: needed seconds, 0 for no limit",
+            hint=f"{_UNINTERRUPTIBLE_VARIABLE}=300, or unset it",
+        )
+    return max(0.0, value)
 
 
 def _take_variable(draft: Draft, values: dict[str, OptionValue], variable: str) -> None:

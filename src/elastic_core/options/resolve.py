@@ -16,7 +16,6 @@ from elastic_core.options.standby_options import take_standby
 from elastic_core.options.stop_options import take_stops
 from elastic_core.options.table import BY_DEST, chosen_elsewhere, torch_variables
 from elastic_core.options.values import node_range
-from elastic_core.options.watch_options import take_hangs
 from elastic_core.options.worker_options import place_workers
 
 if TYPE_CHECKING:
@@ -78,6 +77,5 @@ def resolve(
         from elastic_core.options.hook_options import take_hook_options  # which looks what is installed
 
         take_hook_options(draft, given)
-    take_hangs(draft)
     take_standby(draft, entrypoint)
     return finish(draft)

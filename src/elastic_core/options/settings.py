@@ -7,7 +7,6 @@ from elastic_core.agent.parts import DEFAULT_SIGNALS, StopSettings
 from elastic_core.options.choices import Draft
 from elastic_core.options.observing_options import ObservingSettings
 from elastic_core.options.output_options import OutputSettings
-from elastic_core.options.watch_options import WatchSettings
 from elastic_core.options.worker_options import WorkerSettings
 from elastic_core.processes.functions.call import FunctionCall
 from elastic_core.types import PolicySettings, Record, RendezvousSettings
@@ -47,7 +46,6 @@ class RunSettings(Record, frozen=True, kw_only=True):
     """The options of the failure handler, as typed."""
     workers: WorkerSettings = WorkerSettings()
     stops: StopSettings = StopSettings()
-    watch: WatchSettings = WatchSettings()
     output: OutputSettings = OutputSettings()
     observing: ObservingSettings = ObservingSettings()
     disabled_plugins: tuple[str, ...] = ()

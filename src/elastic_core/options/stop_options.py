@@ -56,6 +56,10 @@ def take_stops(draft: Draft) -> None:
         draft.set("stops.shutdown_timeout_s", _seconds_of(variable), f"env {_SHUTDOWN_VARIABLE}")
     else:
         draft.set("stops.shutdown_timeout_s", 30.0, "default")
+    limit_s, held = seconds(choices, "exit_timeout"), choices.text("debug_rank") is not None
+    draft.take("exit_timeout", 0.0 if held else limit_s)
+    if held and limit_s and choices.chosen("exit_timeout"):
+        draft.notice(f"{choices.label('exit_timeout')} has no effect: --debug-rank turns time limits off")
 
 
 def _seconds_of(variable: str) -> float:

@@ -16,7 +16,6 @@ from elastic_core.options.output_options import LOGS
 from elastic_core.options.restart_options import RESTARTS
 from elastic_core.options.standby_options import STANDBY
 from elastic_core.options.stop_options import EXIT, SIGNALS
-from elastic_core.options.watch_options import HANGS
 from elastic_core.options.worker_options import WORKERS
 from elastic_core.processes.environment import PLACE_VARIABLES
 
@@ -27,7 +26,6 @@ OPTIONS: Final[tuple[OptionRow, ...]] = (
     *NODES,
     *RESTARTS,
     *EXIT,
-    *HANGS,
     *STANDBY,
     *LOGS,
     *SIGNALS,

@@ -27,9 +27,11 @@ _KNOWN: Final = {
     FAILURE_GROUP: {"intensity": "{core}", "rules": "elastic-policy-rules"},
     HOOKS_GROUP: {},
     OPTIONS_GROUP: {
-        "numa-binding": "elastic-numa",
-        "uninterruptible-timeout": "elastic-hangs",
+        "hang-timeout": "elastic-hangs",
         "no-control-plane": "elastic-ops",
+        "numa-binding": "elastic-numa",
+        "startup-timeout": "elastic-hangs",
+        "uninterruptible-timeout": "elastic-hangs",
     },
     COMMANDS_GROUP: {
         "status": "elastic-ops",

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from elastic_core.processes import vitals
+from elastic_core.processes import signal_state
 from elastic_core.reactor import Reactor, Timer
 
 SENDER_S = 0.2
@@ -92,7 +92,7 @@ class UserSignals:
         self._set_timer()
 
     def _given(self, pid: int, signum: int) -> bool:
-        if not vitals.takes(pid, signum):
+        if not signal_state.takes(pid, signum):
             return False
         self._send(pid, signum)
         return True

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from elastic_core.processes import vitals
+from elastic_hangs import vitals
 from support import wait_for
 
 SLEEPS = """
@@ -39,14 +39,13 @@ def sleeper():
 
 def test_process_in_uninterruptible_sleep_is_seen(sleeper):
     sleeper.stdout.readline()
-    wait_for(lambda: vitals.uninterruptible(sleeper.pid))
-    assert vitals.look_at(sleeper.pid).state == "D"
+    wait_for(lambda: vitals.look_at(sleeper.pid).state == "D")
 
 
 def test_process_that_is_gone_is_in_no_sleep():
     process = subprocess.Popen([sys.executable, "-c", "pass"])
     process.wait()
-    assert not vitals.uninterruptible(process.pid)
+    assert vitals.look_at(process.pid) is None
 
 
 def test_hang_in_uninterruptible_sleep_is_named_and_ends_the_run_with_a_failure(elastic, script):

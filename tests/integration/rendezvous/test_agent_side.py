@@ -9,6 +9,7 @@ from elastic_core import messages as m
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import ConfigError
 from elastic_core.launcher.agent_side import RoundPort, RunSide
+from elastic_core.moments import StepsAsked, StepsSeen
 from elastic_core.rendezvous.blocking import HandlerServices
 from elastic_core.testing import sample_failure
 from elastic_core.types import NodeReport, RendezvousInfo, RendezvousSettings, RunSteps
@@ -36,7 +37,7 @@ class Loop:
 
 
 class Noted:
-    """Takes the place of agent, guardian, watch and handler: notes what each is given."""
+    """Takes the place of agent, guardian, feed and handler: notes what each is given."""
 
     turned_s = 7.5
     settings = SETTINGS
@@ -55,7 +56,7 @@ def served():
         port = RoundPort(None)
         side = RunSide(
             loop, agent=lambda: Served.noted, guardian=noted, handler=noted, settings=SETTINGS, port=port,
-            sidecar=lambda: None, watch=noted, notice=lines.append,
+            sidecar=lambda: None, notice=lines.append, publish=noted.publish,
         )  # fmt: skip
 
     yield Served
@@ -82,8 +83,8 @@ def test_all_that_a_handler_asks_is_done_by_the_loop_in_order(served):
     assert msgspec.json.decode(last_act[3], type=RendezvousSettings) == SETTINGS
     assert rest == [
         ("decide_for_run", (report,), (sample_failure(),), "1 n"),
-        ("tell_steps", 3),
-        ("hear_steps", seen),
+        ("publish", StepsAsked(serial=3)),
+        ("publish", StepsSeen(seen=seen)),
     ]
     assert services.reserve_port() > 0
 

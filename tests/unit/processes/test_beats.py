@@ -138,8 +138,12 @@ def test_what_a_process_that_has_ended_said_is_forgotten_but_for_the_step():
     read = files.read()
     assert [(read[rank].owner, read[rank].step) for rank in (0, 1)] == [(os.getpid(), 5), (0, None)]
     assert files.progress() == 6
+    fds = [file._fd for file in files._files.values()]
     files.close()
     assert (files.read(), files.progress()) == ({}, None)
+    for fd in fds:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
 
 
 def test_why_nothing_is_known_is_said_of_each_worker(monkeypatch):

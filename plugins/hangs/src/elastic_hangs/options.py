@@ -6,6 +6,30 @@ from elastic_core.api import RunOption
 
 HEADING: Final = "Hangs"
 
+HANG_TIMEOUT: Final = RunOption(
+    name="hang_timeout",
+    hook="elastic_hangs.hang_watch:HangWatch",
+    heading=HEADING,
+    type="float",
+    unit="seconds",
+    minimum=0,
+    default=0.0,
+    time_limit=True,
+    help="Workers that give no sign of life for so long hang, which is a failure: no heartbeat "
+    "(elastic_core.worker.heartbeat), or, where the script sends none, nothing written or read. Stacks are kept at "
+    "half of it. 0: never.",
+)
+STARTUP_TIMEOUT: Final = RunOption(
+    name="startup_timeout",
+    hook="elastic_hangs.hang_watch:HangWatch",
+    heading=HEADING,
+    type="float",
+    unit="seconds",
+    minimum=0,
+    default=0.0,
+    time_limit=True,
+    help="How long it may take from a worker's start to its first heartbeat, or first output. 0: any time.",
+)
 UNINTERRUPTIBLE_TIMEOUT: Final = RunOption(
     name="uninterruptible_timeout",
     hook="elastic_hangs.sleep_hook:SleepWatch",

@@ -1,6 +1,6 @@
 """The hook behind `--uninterruptible-timeout`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Final, NamedTuple
 
 from elastic_core.api import (
@@ -105,7 +105,9 @@ class SleepWatch(AgentHook):
 
 def report(sleepers: Sequence[Sleeper]) -> FailureReport:
     """Return the failure of workers that sleep, the longest first."""
-    who = f"rank{'s' if len(sleepers) > 1 else ''} {_ranges(each.global_rank for each in sleepers)}"
+    from elastic_core.api import rank_ranges  # which brings all that reports are made of
+
+    who = f"rank{'s' if len(sleepers) > 1 else ''} {rank_ranges(each.global_rank for each in sleepers)}"
     where = ", ".join(sorted({each.wait for each in sleepers if each.wait}))
     ranks = [
         {"global_rank": each.global_rank, "blamed": True, "quiet_s": each.slept_s, "state": "D", "wait": each.wait}
@@ -118,16 +120,3 @@ def report(sleepers: Sequence[Sleeper]) -> FailureReport:
         retryable=False,  # another try on this node would meet what holds them
         fields={"hang": {"ranks": ranks}},
     )
-
-
-def _ranges(ranks: Iterable[int]) -> str:
-    """Return `0, 1, 4-7` for 0, 1, 4, 5, 6, 7."""
-    spans: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    texts = [[str(low)] if low == high else [str(low), str(high)] for low, high in spans]
-    wide = [high > low + 1 for low, high in spans]
-    return ", ".join(("-" if is_wide else ", ").join(text) for text, is_wide in zip(texts, wide, strict=True))

@@ -124,7 +124,8 @@ class TestRun:
     def test_our_own_options_count(self, here):
         settings = settings_of_args(compat_run.parse_args(["--hang-timeout", "60", "--debug-rank", "0", "train.py"]))
         assert settings.workers.debug_rank == 0
-        assert settings_of_args(compat_run.parse_args(["--hang-timeout", "60", "train.py"])).watch.hang_timeout_s == 60
+        settings = settings_of_args(compat_run.parse_args(["--hang-timeout", "60", "train.py"]))
+        assert settings.hook_options == {"hang_timeout": 60.0}
 
 
 class TestTwin:

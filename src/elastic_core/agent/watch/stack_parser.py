@@ -3,10 +3,9 @@
 import re
 
 from elastic_core.failure.incident import IncidentFrame
-from elastic_core.failure.traceback_text import is_user_frame, place
+from elastic_core.failure.traceback_text import is_user_frame
 from elastic_core.processes.errors.frames import Frame, parse_fault_frames, without_launcher
 
-_PEERS = "/torch/distributed/"
 _THREAD = re.compile(r"^(Thread|Current thread) 0x[0-9a-f]+ .*\(most recent call first\):$")
 _SPY_THREAD = re.compile(r"^Thread \S+ \(.*\)(?:: \"(?P<name>.*)\")?$")
 _SPY_FRAME = re.compile(r"^ +(?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)$")
@@ -52,18 +51,3 @@ def innermost_user(frames: tuple[Frame, ...]) -> int:
 
 def _is_user(frame: Frame) -> bool:
     return is_user_frame(IncidentFrame(file=frame[0], line=0, function=""))
-
-
-def waits_for_peers(frames: tuple[Frame, ...]) -> bool:
-    """Return whether the innermost line of the user's own code has called torch.distributed."""
-    for file, *_ in reversed(frames):
-        if _PEERS in file:
-            return True
-        if is_user_frame(IncidentFrame(file=file, line=0, function="")):
-            return False
-    return False
-
-
-def innermost(frames: tuple[Frame, ...]) -> str:
-    """Return `train.py:12`, the innermost line of the user's own code; empty where there is no frame."""
-    return place([IncidentFrame(file=file, line=line, function=name) for file, line, name, _ in frames])

@@ -47,11 +47,11 @@ class WorkerStacks:
             self._requests.discard(request)
             on_taken(found)
 
-        sources = {rank: source for rank, source in self.sources().items() if ranks is None or rank in ranks}
+        sources = {rank: source for rank, source in self._sources().items() if ranks is None or rank in ranks}
         request = StackRequest(self._reactor, sources, on_done=done)
         self._requests.add(request)
 
-    def sources(self) -> "dict[int, tuple[int, int, StackFile | None]]":
+    def _sources(self) -> "dict[int, tuple[int, int, StackFile | None]]":
         """Return for each live worker its pid, that of the process to look at, and where it writes its stacks."""
         from elastic_core.agent.watch.fault_file import FaultFile
 

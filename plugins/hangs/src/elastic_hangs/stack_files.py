@@ -1,39 +1,34 @@
 """Stacks in the run directory: a file for each rank, in a folder for each time that workers stood still."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
-
-from msgspec.structs import replace
-
-from elastic_core.agent.watch.hang_report import RankReport, headline
-from elastic_core.private_file import make_folder
-from elastic_core.reports import WorkerStack
 
 KEPT_FOLDERS: Final = 64
 """The first time that workers stood still, and the last ones: a run may hang for weeks."""
 
 
-def write_stacks(
-    folder: Path, ranks: Sequence[RankReport], stacks: Mapping[int, WorkerStack]
-) -> tuple[RankReport, ...]:
-    """Add what each rank said to its file, and return the ranks with their files.
+def write_stacks(folder: Path, stacks: Mapping[int, tuple[str, str]]) -> dict[int, str]:
+    """Add what each rank said to its file, and return the files' names, by global rank.
+
+    Args:
+        folder: In the run directory, which is its owner's alone.
+        stacks: By global rank, the line that stands above, and the text; that may be empty.
 
     Raises:
         OSError: they can't be written.
     """
-    make_folder(str(folder))
+    for missing in (folder.parent, folder):
+        missing.mkdir(mode=0o700, exist_ok=True)
     _forget_others(folder.parent)
-    written = []
-    for rank in ranks:
-        path = folder / f"rank_{rank.global_rank}.txt"
-        found = stacks.get(rank.local_rank, WorkerStack())
-        with path.open("a", encoding="utf-8") as file:
-            file.write(f"{headline(rank)}\n{found.text or 'no stack was to be had'}\n\n")
-        written.append(replace(rank, stacks=str(path)))
-    return tuple(written)
+    names = {}
+    for rank, (head, text) in stacks.items():
+        names[rank] = f"rank_{rank}.txt"
+        with (folder / names[rank]).open("a", encoding="utf-8") as file:
+            file.write(f"{head}\n{text or 'no stack was to be had'}\n\n")
+    return names
 
 
 def _forget_others(parent: Path) -> None:

@@ -8,12 +8,25 @@ from contextlib import suppress
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.agent.watch.hang_detector import Limits
-from elastic_core.agent.watch.hang_watch import MAX_WARNINGS, NO_MORE, HangWatch
-from elastic_core.processes.spec import WorkerLaunch
+from elastic_core.agent.watch.beat_file import BeatFiles
+from elastic_core.agent.watch.worker_stacks import WorkerStacks
+from elastic_core.api import (
+    HookSettings,
+    RankStep,
+    Round,
+    RunningWorker,
+    RunSteps,
+    StepsAsked,
+    StepsSeen,
+    WorkerEnded,
+    WorkerExit,
+    WorkersStarted,
+    WorkersStopping,
+)
 from elastic_core.reactor import Reactor
-from elastic_core.types import RankStep, Round, RunSteps
-from support import wait_for
+from elastic_hangs.hang_watch import MAX_WARNINGS, NO_MORE, HangWatch
+from elastic_plugin_kit import AgentHookConformance
+from elastic_plugin_kit.fake_run import FakeRun
 
 ROUND = Round(
     index=3, token=4, nonce="n", node_rank=0, node_count=1, local_world_size=2, base_rank=4, world_size=6,
@@ -31,32 +44,51 @@ for line in sys.stdin:
 HANG_S = 0.8
 
 
+class Run(FakeRun):
+    """The handle over real workers: their beats, their stacks, and time as it passes."""
+
+    def __init__(self, reactor, folder):
+        super().__init__()
+        self.directory = str(folder)
+        self.files = BeatFiles()
+        self.call_later = reactor.call_later
+        self.pids, self.alive = {}, set()
+        self.taking = WorkerStacks(reactor, workers=lambda: self, beat_file=self.files.get)
+        self.stacks = self.taking.take
+        self.beats = self.files.read
+
+    def workers(self):
+        return tuple(
+            RunningWorker(local_rank=rank, global_rank=4 + rank, pid=pid)
+            for rank, pid in self.pids.items()
+            if rank in self.alive
+        )
+
+
 class Watched:
     """Workers that beat when they are told to."""
 
-    def __init__(self, folder, argv, count, peers=None):
-        self.peers = peers
+    def __init__(self, folder, argv, count, nodes):
         self.reactor = Reactor()
-        self.notices, self.reports, self.folder = [], [], folder
-        self.watch = HangWatch(
-            self.reactor,
-            limits=Limits(hang_s=HANG_S),
-            folder=folder / "hang",
-            notice=self.notices.append,
-            on_hang=self.reports.append,
-            peers=peers,
-        )
-        files = self.watch.open(range(count), ROUND if peers is None else replace(ROUND, node_count=2, node_id="n3"))
+        self.folder = folder
+        self.handle = Run(self.reactor, folder)
+        self.notices, self.reports = self.handle.notices, self.handle.reports
+        options = {"hang_timeout": HANG_S, "startup_timeout": 0.0}
+        self.watch = HangWatch(HookSettings(name="hang-timeout", run_dir=str(folder), options=options))
+        self.watch.run = self.handle
+        files = self.handle.files.open(range(count))
         self.workers = {}
         for rank, file in files.items():
             env = {**os.environ, "ELASTIC_BEAT_FILE": file, "ELASTIC_WORKER_HOOKS": "1"}
             self.workers[rank] = subprocess.Popen(
                 argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, text=True
             )
-        launches = [WorkerLaunch(local_rank=n, global_rank=4 + n, argv=tuple(argv), env={}) for n in range(count)]
         for rank in self.workers:
             self.beat(rank)
-        self.watch.begin(launches, {rank: worker.pid for rank, worker in self.workers.items()})
+        self.handle.pids = {rank: worker.pid for rank, worker in self.workers.items()}
+        self.handle.alive = set(self.workers)
+        round_ = ROUND if nodes == 1 else replace(ROUND, node_count=nodes, node_id="n3")
+        self.watch.on_workers_started(WorkersStarted(round=round_, pids=tuple(self.handle.pids.values())))
 
     def beat(self, rank):
         self.workers[rank].stdin.write("\n")
@@ -70,8 +102,13 @@ class Watched:
                 self.beat(rank)
             self.reactor.turn(0.02)
 
+    def end(self):
+        self.watch.on_workers_stopping(WorkersStopping(round_index=3, reason="enough", grace_s=1.0))
+
     def close(self):
-        self.watch.close()
+        self.end()
+        self.handle.taking.close()
+        self.handle.files.close()
         self.reactor.close()
         for worker in self.workers.values():
             with suppress(ProcessLookupError):
@@ -85,8 +122,8 @@ class Watched:
 def start(tmp_path):
     made = []
 
-    def make(count=2, argv=(sys.executable, "-c", BEATS), peers=None):
-        made.append(Watched(tmp_path, argv, count, peers))
+    def make(count=2, argv=(sys.executable, "-c", BEATS), nodes=1):
+        made.append(Watched(tmp_path, argv, count, nodes))
         return made[-1]
 
     yield make
@@ -108,11 +145,11 @@ def test_hang_is_told_again_until_somebody_stops_the_workers(start):
     it = start(1)
     it.run(10, until=lambda: len(it.reports) == 2)
     first, second = it.reports
-    assert [each.blamed for each in it.reports] == [(0,), (0,)]
-    assert second.stall.late[0].quiet_s >= first.stall.late[0].quiet_s + HANG_S - 0.01
-    assert first.ranks[0].global_rank == 4
+    assert [[fault.local_rank for fault in each.workers] for each in it.reports] == [[0], [0]]
+    assert second.workers[0].quiet_s >= first.workers[0].quiet_s + HANG_S - 0.01
+    assert first.fields["hang"]["ranks"][0]["global_rank"] == 4
     assert len(it.notices) == 1
-    it.watch.end()
+    it.end()
     it.run(1.5 * HANG_S)
     assert len(it.reports) == 2
 
@@ -137,15 +174,17 @@ def test_ended_worker_is_not_missed(start):
     it = start()
     it.workers[1].stdin.close()
     it.workers[1].wait()
-    it.watch.ended(1)
+    it.handle.alive.remove(1)
+    exit = WorkerExit(local_rank=1, global_rank=5, pid=it.workers[1].pid, code=0, at_s=0.0, at_ns=0, runtime_s=1.0)
+    it.watch.on_worker_exited(WorkerEnded(round_index=3, exit=exit))
     it.run(2 * HANG_S, beating=[0])
     assert (it.notices, it.reports) == ([], [])
 
 
 def test_nothing_is_told_after_the_end(start):
     it = start(1)
-    it.run(5, until=lambda: it.watch.helpers() or it.watch._request is not None)
-    it.watch.end()
+    it.run(5, until=lambda: it.watch._awaits_stacks)
+    it.end()
     it.run(2 * HANG_S)
     assert (it.notices, it.reports) == ([], [])
 
@@ -153,57 +192,46 @@ def test_nothing_is_told_after_the_end(start):
 # --- with other nodes
 
 
-class Peers:
-    """Hears what this node asks and says."""
-
-    def __init__(self):
-        self.asked, self.told = 0, []
-
-    def ask_steps(self):
-        self.asked += 1
-
-    def report_steps(self, steps):
-        self.told.append(steps)
-
-
 def test_question_of_another_node_is_answered_and_stacks_are_written_though_all_is_well(start):
-    it = start(peers=Peers())
+    it = start(nodes=2)
     it.beat(0)
-    it.watch.tell_steps(7)
-    (told,) = it.peers.told
+    it.watch.on_steps_asked(StepsAsked(serial=7))
+    (told,) = it.handle.steps_reported
     assert (told.serial, told.node_id, told.ranks, told.max_step, told.min_step) == (7, "n3", (4, 5), 2, 1)
     assert [(one.global_rank, one.step) for one in told.behind] == [(5, 1)]
     it.run(5, beating=[0, 1], until=lambda: (it.folder / "hang/round_3_1/rank_5.txt").exists())
     assert 'File "<string>"' in (it.folder / "hang/round_3_1/rank_4.txt").read_text()
-    assert (it.notices, it.reports, it.peers.asked) == ([], [], 0)
+    assert (it.notices, it.reports, it.handle.steps_asked) == ([], [], 0)
 
 
 def test_who_stands_still_asks_first_and_names_those_who_are_behind_elsewhere(start):
-    it = start(peers=Peers())
-    it.run(5, until=lambda: it.peers.asked)
+    it = start(nodes=2)
+    it.run(5, until=lambda: it.handle.steps_asked)
     assert it.notices == []
-    it.watch.tell_steps(1)
+    it.watch.on_steps_asked(StepsAsked(serial=1))
     behind = (RankStep(global_rank=9, step=0, node_id="n4"),)
-    it.watch.hear_steps(RunSteps(serial=1, node_count=2, max_step=1, min_step=0, behind=behind, quiet_s=0.1))
+    it.watch.on_steps_seen(
+        StepsSeen(seen=RunSteps(serial=1, node_count=2, max_step=1, min_step=0, behind=behind, quiet_s=0.1))
+    )
     it.run(5, until=lambda: it.notices)
     assert "; waiting for rank 9 on n4: step 1 not reached (at 0); stacks: " in it.notices[0]
     it.run(10, until=lambda: it.reports)
-    assert it.peers.asked == 1
+    assert it.handle.steps_asked == 1
 
 
 def test_section_that_is_open_elsewhere_is_waited_for_and_nothing_is_said(start):
-    it = start(peers=Peers())
-    it.run(5, until=lambda: it.peers.asked)
-    it.watch.hear_steps(RunSteps(serial=1, node_count=2, protected_s=60.0))
+    it = start(nodes=2)
+    it.run(5, until=lambda: it.handle.steps_asked)
+    it.watch.on_steps_seen(StepsSeen(seen=RunSteps(serial=1, node_count=2, protected_s=60.0)))
     it.run(3 * HANG_S)
-    assert (it.notices, it.reports, it.peers.asked) == ([], [], 1)
+    assert (it.notices, it.reports, it.handle.steps_asked) == ([], [], 1)
 
 
 def test_nodes_that_do_not_answer_are_not_waited_for(start):
-    it = start(peers=Peers())
+    it = start(nodes=2)
     it.run(10, until=lambda: it.reports)
     assert "rank" in it.notices[0]
-    assert it.reports[0].blamed == (0, 1)
+    assert [fault.local_rank for fault in it.reports[0].workers] == [0, 1]
 
 
 def test_shell_around_the_script_is_judged_by_its_beats_until_that_ends_and_by_output_then(start):
@@ -215,18 +243,14 @@ def test_shell_around_the_script_is_judged_by_its_beats_until_that_ends_and_by_o
     it.run(3 * HANG_S, beating=[0])
     assert (it.notices, it.reports) == ([], [])
     it.run(5, until=lambda: it.reports)
-    assert not it.reports[0].stall.by_beats
+    assert "nothing written or read" in it.reports[0].summary
 
 
-def test_memory_is_given_back(start):
-    before = set(os.listdir("/proc/self/fd"))
-    it = start()
-    it.watch.close()
-    assert not [fd for fd in set(os.listdir("/proc/self/fd")) - before if "elastic-beats" in _target(fd)]
-    wait_for(lambda: not it.watch.helpers())
+class TestHangWatch(AgentHookConformance):
+    @pytest.fixture
+    def make_hook(self):
+        def make(run_dir):
+            options = {"hang_timeout": 20.0, "startup_timeout": 30.0}
+            return HangWatch(HookSettings(name="hang-timeout", run_dir=run_dir, options=options))
 
-
-def _target(fd):
-    with suppress(OSError):
-        return os.readlink(f"/proc/self/fd/{fd}")
-    return ""
+        return make

@@ -1,12 +1,12 @@
 """What nodes tell each other of their workers, when some of one stand still, and what they make of it. Pure."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec.structs import replace
 
-from elastic_core.agent.watch import hang_detector as hangs
-from elastic_core.types import NodeSteps, RankStep, RunSteps
+from elastic_core.api import NodeSteps, RankStep, RunSteps
+from elastic_hangs import detector as hangs
 
 MOST_RANKS: Final = 8
 """How many ranks a node names: what they are told in is read by all."""
@@ -40,36 +40,24 @@ def answer(
     )
 
 
-class Peers(Protocol):
-    """The other nodes of the round, where there are any that can be asked."""
-
-    def ask_steps(self) -> None:
-        """Ask all nodes; each hears `tell_steps`, and then `hear_steps`."""
-        ...
-
-    def report_steps(self, steps: NodeSteps) -> None:
-        """Answer."""
-        ...
-
-
 class Others:
-    """The last that was heard of all nodes; it grows old on the watch's own clock."""
+    """The last answer of all nodes; it grows old on the watch's own clock."""
 
     def __init__(self) -> None:
         """Know nothing yet."""
         self._seen: RunSteps | None = None
-        self._heard_s = 0.0
+        self._seen_s = 0.0
 
-    def hear(self, seen: RunSteps, watch: hangs.Watch) -> None:
+    def take(self, seen: RunSteps, watch: hangs.Watch) -> None:
         """Take what all have answered just now."""
-        self._seen, self._heard_s = seen, watch.lived_s
+        self._seen, self._seen_s = seen, watch.lived_s
 
     def now(self, watch: hangs.Watch) -> hangs.Elsewhere | None:
-        """Return what that means now; None: nothing was heard."""
+        """Return what that means now; None: nothing was asked."""
         seen = self._seen
         if seen is None:
             return None
-        age_s = watch.lived_s - self._heard_s
+        age_s = watch.lived_s - self._seen_s
         return hangs.Elsewhere(
             max_step=seen.max_step,
             min_step=seen.min_step,

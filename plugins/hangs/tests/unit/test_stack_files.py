@@ -2,10 +2,8 @@
 
 import os
 
-from elastic_core.agent.watch import stack_files as hang_files
-from elastic_core.agent.watch.hang_report import RankReport
-from elastic_core.agent.watch.stack_files import write_stacks
-from elastic_core.reports import WorkerStack
+from elastic_hangs import stack_files as hang_files
+from elastic_hangs.stack_files import write_stacks
 
 
 def test_the_first_time_and_the_last_ones_are_kept(tmp_path, monkeypatch):
@@ -15,7 +13,7 @@ def test_the_first_time_and_the_last_ones_are_kept(tmp_path, monkeypatch):
     (elsewhere / "file").touch()
     for number in range(6):
         folder = tmp_path / "hang" / f"round_{number}_1"
-        write_stacks(folder, [RankReport(local_rank=0, global_rank=0, pid=1)], {0: WorkerStack(text=f"stack {number}")})
+        write_stacks(folder, {0: ("rank 0", f"stack {number}")})
         os.utime(folder, ns=(number, number))
         if not number:
             (tmp_path / "hang" / "round_link").symlink_to(elsewhere)

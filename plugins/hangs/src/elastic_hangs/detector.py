@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from elastic_core.types import Record
+from elastic_core.api import OpenSection, Record
 
 SHORTEST_LOOK_S = 0.1
 LOOKS_A_LIMIT = 10
@@ -31,26 +31,17 @@ class Limits(Record, frozen=True, kw_only=True):
         return max(SHORTEST_LOOK_S, min(limit for limit in (self.hang_s, self.startup_s) if limit) / LOOKS_A_LIMIT)
 
 
-class SectionSeen(Record, frozen=True, kw_only=True):
-    """A section that a worker is in; `since_s` on the clock of `look`."""
-
-    serial: int
-    name: str
-    since_s: float
-    limit_s: float
-
-
 class Sighting(Record, frozen=True, kw_only=True):
     """What is seen of one live worker.
 
-    `beat_s` is on the clock of `look`; `will_beat`: it said so. `written` and `traffic` are marks that change when the
-    worker, or what it started, writes (reads or writes); None: not to be seen. `held`: a debugger has it.
+    `beat_s` and `sections` are on the clock of `look`; `will_beat`: it said so. `written` and `traffic` are marks that
+    change when the worker, or what it started, writes (reads or writes); None: not to be seen. `held`: by a debugger.
     """
 
     will_beat: bool = False
     beat_s: float | None = None
     step: int | None = None
-    sections: tuple[SectionSeen, ...] = ()
+    sections: tuple[OpenSection, ...] = ()
     written: int | None = None
     traffic: int | None = None
     held: bool = False

@@ -1,22 +1,21 @@
 """What is told of workers that hang: on the console at half the limit, to the policy at the limit. Pure."""
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
-from elastic_core.agent.watch.hang_detector import Late, Stall, odd_ones_out
-from elastic_core.agent.watch.stack_parser import innermost, waits_for_peers
-from elastic_core.failure.report import ranges
-from elastic_core.processes.errors.frames import Frame
-from elastic_core.types import RankStep, Record
+from elastic_core.api import RankStep, Record, WorkerStack
+from elastic_hangs.detector import Late, Stall, odd_ones_out
 
-RECOVERED = "no rank stands still any more"
+RECOVERED: Final = "no rank stands still any more"
+_PEERS: Final = "/torch/distributed/"
 
 
 class RankReport(Record, frozen=True, kw_only=True):
     """One rank of this node, late or not, at the moment when somebody was late.
 
     `quiet_s` is None for a rank that is not late. `state` is the kernel's letter, `wait` where in the kernel it sleeps,
-    `cpu_share` how many processors it used lately (None: not known). `frames` are its main thread's, outermost first;
-    `source` is `faulthandler` or `py-spy`; `stacks` the file with all its threads, empty where there is none.
+    `cpu_share` how many processors it used lately (None: not known). `stack_file` has all its threads; empty: there is
+    none.
     """
 
     local_rank: int
@@ -27,27 +26,20 @@ class RankReport(Record, frozen=True, kw_only=True):
     state: str = ""
     wait: str = ""
     cpu_share: float | None = None
-    frames: tuple[Frame, ...] = ()
-    source: str = ""
-    stacks: str = ""
-
-    @property
-    def place(self) -> str:
-        """Where it is, in the user's own code."""
-        return innermost(self.frames)
+    stack: WorkerStack = WorkerStack()
+    stack_file: str = ""
 
     @property
     def waits(self) -> bool:
-        """Whether it is in a collective, or another call that needs its peers."""
-        return waits_for_peers(self.frames)
+        """Whether it is in a collective, or another call that needs its peers: the user's own code has called it."""
+        called = self.stack.frames[max(0, self.stack.user_frame) :]
+        return any(_PEERS in file for file, *_ in called)
 
 
 class HangReport(Record, frozen=True, kw_only=True):
     """A hang: what is seen of each rank of this node, and which of them are to blame, by local rank."""
 
     stall: Stall
-    round_index: int
-    uptime_s: float
     ranks: tuple[RankReport, ...]
     blamed: tuple[int, ...]
     folder: str
@@ -59,11 +51,6 @@ class HangReport(Record, frozen=True, kw_only=True):
     def blames_others(self) -> bool:
         """Whether other nodes' ranks are behind, and none of this one's."""
         return bool(self.elsewhere) and not self.stall.behind
-
-    told: str = ""
-    """What is to be said of it; empty: what the stall says."""
-    for_good: bool = False
-    """Another try on this node would meet what holds the workers."""
 
     def rank(self, local_rank: int) -> RankReport:
         """Return one rank's part."""
@@ -81,7 +68,7 @@ def blame(stall: Stall, ranks: Iterable[RankReport]) -> tuple[int, ...]:
         seen = [each for each in ranks if each.local_rank in suspects]
         alone = tuple(each.local_rank for each in seen if not each.waits)
         if not 0 < len(alone) < len(seen):
-            alone = odd_ones_out({each.local_rank: each.place for each in seen})
+            alone = odd_ones_out({each.local_rank: each.stack.place for each in seen})
         suspects = alone or suspects
     quiet_s = {each.local_rank: each.quiet_s for each in stall.late}
     return tuple(sorted(suspects, key=lambda rank: (-quiet_s[rank], rank)))
@@ -97,12 +84,7 @@ def warning(report: HangReport) -> str:
     """Return the line for the console at half the limit."""
     others = "; the others have" if report.stall.behind else ""
     stacks = f"; stacks: {report.folder}" if report.folder else ""
-    return f"{_told(report)}{others}{stacks}"
-
-
-def summary(report: HangReport) -> str:
-    """Return the failure in one line: ranks, step, seconds, where."""
-    return report.told or _told(report)
+    return f"{summary(report)}{others}{stacks}"
 
 
 def headline(rank: RankReport) -> str:
@@ -119,14 +101,15 @@ def headline(rank: RankReport) -> str:
     return ", ".join(parts)
 
 
-def _told(report: HangReport) -> str:
+def summary(report: HangReport) -> str:
+    """Return the failure in one line: ranks, step, seconds, where."""
     stall, blamed = report.stall, report.blamed
     late = [each for each in stall.late if each.local_rank in blamed]
     ranks = [report.rank(rank) for rank in blamed]
     several = len(ranks) > 1
-    who = f"rank{'s' if several else ''} {ranges(each.global_rank for each in ranks)}"
+    who = f"rank{'s' if several else ''} {_ranges(each.global_rank for each in ranks)}"
     quiet = f"{max(each.quiet_s for each in late):.3g} s"
-    place = ranks[0].place
+    place = ranks[0].stack.place
     where = f", in {place}" if place else ""
     if stall.behind:
         have = "have" if several else "has"
@@ -150,7 +133,9 @@ def _elsewhere(report: HangReport) -> str:
     by_node: dict[str, list[int]] = {}
     for one in report.elsewhere:
         by_node.setdefault(one.node_id, []).append(one.global_rank)
-    who = ", ".join(f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)} on {node}" for node, ranks in by_node.items())
+    who = ", ".join(
+        f"rank{'s' if len(ranks) > 1 else ''} {_ranges(ranks)} on {node}" for node, ranks in by_node.items()
+    )
     low, high = min(one.step for one in report.elsewhere), max(one.step for one in report.elsewhere)
     at = f"at {low}" if low == high else f"at {low} to {high}"
     if report.stall.behind:
@@ -174,6 +159,12 @@ def _states(ranks: Sequence[RankReport]) -> str:
         if found:
             waits = sorted({each.wait for each in found if each.wait})
             in_kernel = f" ({', '.join(waits)})" if waits else ""
-            which = "it is" if len(ranks) == 1 else f"rank {ranges(each.global_rank for each in found)}:"
+            which = "it is" if len(ranks) == 1 else f"rank {_ranges(each.global_rank for each in found)}:"
             said.append(f"; {which} {words}{in_kernel}")
     return "".join(said)
+
+
+def _ranges(ranks: Iterable[int]) -> str:
+    from elastic_core.api import rank_ranges  # which brings all that reports are made of: for those who report
+
+    return rank_ranges(ranks)

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from elastic_core.processes import vitals
-from elastic_core.types import Record
+from elastic_core.api import Record
+from elastic_hangs import vitals
 
 
 class Activity(Record, frozen=True, kw_only=True):
@@ -22,7 +22,7 @@ class ActivityMeter:
 
     Args:
         pids: By local rank.
-        files: The log files of each.
+        files: The log files of each; empty: none.
         ours: Returns how many bytes a worker has written because we wanted it to; they are no sign of life.
     """
 
@@ -43,7 +43,7 @@ class ActivityMeter:
         still: dict[int, int] = {}
         found: dict[int, Activity] = {}
         for rank in ranks:
-            size = sum(_size(name) for name in self._files.get(rank, ()))
+            size = sum(_size(name) for name in self._files.get(rank, ()) if name)
             traffic = self._without_ours(rank, vitals.traffic_of(self._pids[rank]))
             if traffic is None and not size:
                 found[rank] = Activity()

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.agent.watch.hang_detector import (
+from elastic_core.api import OpenSection, RankStep, RunSteps
+from elastic_hangs.detector import (
     Elsewhere,
     Late,
     Limits,
     Recovered,
-    SectionSeen,
     Sighting,
     Stall,
     begin,
@@ -17,8 +17,7 @@ from elastic_core.agent.watch.hang_detector import (
     odd_ones_out,
     without,
 )
-from elastic_core.agent.watch.hang_peers import Others, answer, judged
-from elastic_core.types import RankStep, RunSteps
+from elastic_hangs.peers import Others, answer, judged
 
 HANG = Limits(hang_s=10.0)
 BOTH = Limits(hang_s=10.0, startup_s=30.0)
@@ -64,7 +63,7 @@ class Node:
 
 
 def opened(since_s, limit_s, serial=1):
-    return (SectionSeen(serial=serial, name="checkpoint", since_s=since_s, limit_s=limit_s),)
+    return (OpenSection(serial=serial, name="checkpoint", since_s=since_s, limit_s=limit_s),)
 
 
 def test_beating_workers_are_well():
@@ -332,7 +331,7 @@ def test_node_tells_how_far_its_ranks_are_and_for_how_long_they_are_silent():
 
 def heard(node, **given):
     others = Others()
-    others.hear(RunSteps(serial=1, node_count=2, **given), node.watch)
+    others.take(RunSteps(serial=1, node_count=2, **given), node.watch)
     return others
 
 
