@@ -22,6 +22,9 @@ from meeting import Meeting
 
 pytestmark = pytest.mark.xdist_group("broken plugins")
 
+LEAKS = frozenset(
+    {"test_it_leaves_nothing", "test_shutdown_leaves_nothing"}
+)  # of a process in which nothing else is tried
 SEPARATE = frozenset({"test_its_import_is_light"})  # a process each; tried once below
 
 
@@ -110,7 +113,7 @@ def told_by(kit, given_for, cls, name, folder):
 
 def is_alone(kit, cls, name):
     """Return whether a test moves the process's clocks, counts its threads, or is of a plugin that shares something."""
-    return kit is FailureHandlerConformance or name == "test_shutdown_leaves_no_thread" or cls is IsAlone
+    return kit is FailureHandlerConformance or name in LEAKS or cls is IsAlone
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         CoordinationStoreConformance,
         FailureHandlerConformance,
         RendezvousConformance,
+        Requirements,
         WorkerStarterConformance,
     )
 
@@ -33,6 +34,7 @@ __all__ = [
     "MemoryStore",
     "RealLoop",
     "RendezvousConformance",
+    "Requirements",
     "StoreModel",
     "WorkerStarterConformance",
     "rendezvous_settings",
@@ -45,7 +47,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Import the kits, and pytest with them, only where they are asked for."""
-    if name.endswith("Conformance") and name in __all__:
+    if name in __all__:  # and was not imported above
         from elastic_plugin_kit import conformance
 
         return getattr(conformance, name)

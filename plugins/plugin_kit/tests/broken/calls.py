@@ -24,7 +24,9 @@ class _Deaf(WaitBudget):
 
 
 @caught_by(
-    "watch_ends_when_cancelled", "a_cancelled_budget_ends_every_call", "calls_to_a_paused_server_end_when_cancelled"
+    "watch_ends_when_cancelled",
+    "a_cancelled_budget_ends_every_call",
+    "reads_of_a_paused_server_end_when_cancelled",
 )
 class WatchIgnoresCancellation(Cracked):
     def watch(self, since, topics, *, timeout_s, wait):
@@ -32,7 +34,9 @@ class WatchIgnoresCancellation(Cracked):
 
 
 @caught_by(
-    "a_passed_deadline_ends_every_call", "calls_to_a_paused_server_end_at_their_deadline", "watch_ends_at_its_deadline"
+    "a_passed_deadline_ends_every_call",
+    "reads_of_a_paused_server_end_at_their_deadline",
+    "watch_ends_at_its_deadline",
 )
 class DeadlinesAreIgnored(Cracked):
     """Every call has a timeout of its own."""
@@ -64,7 +68,7 @@ class UnknownIsCalledUnavailable(Cracked):
 @caught_by(
     "a_server_that_is_not_there_is_unavailable",
     "a_passed_deadline_ends_every_call",
-    "calls_to_a_paused_server_end_at_their_deadline",
+    "reads_of_a_paused_server_end_at_their_deadline",
 )
 class ErrorsAreTheClientLibrarys(Cracked):
     """Nothing is translated."""
@@ -76,7 +80,10 @@ class ErrorsAreTheClientLibrarys(Cracked):
             raise TimeoutError("timed out") from err
 
 
-@caught_by("calls_to_a_paused_server_end_at_their_deadline", "a_passed_deadline_ends_every_call")
+@caught_by(
+    "reads_of_a_paused_server_end_at_their_deadline",
+    "a_passed_deadline_ends_every_call",
+)
 class OneFailureIsTheEnd(Cracked):
     """After an error the connection is not opened again."""
 
@@ -110,8 +117,8 @@ class ACancelledBudgetClosesTheClient(Cracked):
     "a_cancelled_budget_ends_every_call",
     "a_passed_deadline_ends_every_call",
     "a_server_that_is_not_there_is_unavailable",
-    "calls_to_a_paused_server_end_at_their_deadline",
-    "calls_to_a_paused_server_end_when_cancelled",
+    "writes_to_a_paused_server_end_at_their_deadline",
+    "writes_to_a_paused_server_end_when_cancelled",
     "concurrent_enlists_get_seats_of_their_own",
     "concurrent_enlists_of_one_incarnation_share_a_seat",
 )
@@ -158,6 +165,15 @@ class CloseOnce(Cracked):
         if self._closed:
             raise ValueError("closed already")
         super().close()
+
+
+@caught_by("close_leaves_nothing")
+class CloseLeavesAThread(Cracked):
+    """One that keeps a connection alive, say."""
+
+    def connect(self, *, wait):
+        threading.Thread(target=threading.Event().wait, args=(30,), daemon=True).start()
+        return super().connect(wait=wait)
 
 
 @caught_by("close_leaves_members_and_other_clients_alone")

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import socket
 import threading
 import time
 from pathlib import Path
@@ -31,6 +32,8 @@ from meeting import Meeting
 replace = msgspec.structs.replace
 
 POLICIES, HOOKS, RENDEZVOUS = [], [], []
+KEPT = []
+"""What some of them leave open."""
 
 
 def broken(group, named, *also):
@@ -140,6 +143,24 @@ class IsSlow(Sound):
         return super().decide(failure, history)
 
 
+@broken(POLICIES, "every_failure_is_decided", "decisions_can_be_followed", "the_same_question_has_the_same_answer",
+        "it_opens_nothing", "history_may_be_any_sequence", "decisions_are_quick", "fields_of_later_versions_do_no_harm",
+        "it_leaves_nothing", "a_run_that_fails_again_and_again_ends")  # fmt: skip
+class ThinksForLong(Sound):
+    """Each decision takes longer than it is waited for; no test waits for more than one."""
+
+    def decide(self, failure, history):
+        threading.Event().wait(1.2)
+        return super().decide(failure, history)
+
+
+@broken(POLICIES, "it_leaves_nothing")
+class LeavesAFileOpen(Sound):
+    def __init__(self, settings):
+        super().__init__(settings)
+        KEPT.append(Path("/proc/loadavg").open())  # noqa: SIM115
+
+
 @broken(POLICIES, "history_may_be_any_sequence")
 class ChangesTheHistory(Sound):
     def decide(self, failure, history):
@@ -199,10 +220,32 @@ class MisspellsAMoment(Listener):
 
 @broken(HOOKS, "every_moment_is_taken", "answers_are_what_the_moment_allows", "every_moment_is_quick",
         "fields_of_later_versions_do_no_harm", "nothing_heavy_is_imported_on_the_way",
-        "its_own_calls_are_taken", "two_hooks_of_one_process_are_apart")  # fmt: skip
+        "its_own_calls_are_taken", "two_hooks_of_one_process_are_apart", "it_leaves_nothing")  # fmt: skip
 class TakesEveryRankForANumber(Listener):
     def on_failure(self, event):
         return f"{event.failure.global_rank:d}" and None
+
+
+@broken(HOOKS, "every_moment_is_quick", "every_moment_is_taken", "answers_are_what_the_moment_allows",
+        "fields_of_later_versions_do_no_harm", "nothing_heavy_is_imported_on_the_way", "it_leaves_nothing",
+        "its_own_calls_are_taken", "two_hooks_of_one_process_are_apart")  # fmt: skip
+class Hangs(Listener):
+    """A call that does not come back fails the first test that makes it, in five seconds, and the others at once."""
+
+    def on_round_joined(self, event):
+        threading.Event().wait(60)
+
+
+@broken(HOOKS, "it_leaves_nothing")
+class KeepsAThread(Listener):
+    def on_agent_started(self, event):
+        threading.Thread(target=threading.Event().wait, args=(30,), daemon=True).start()
+
+
+@broken(HOOKS, "it_leaves_nothing")
+class LeavesASocket(Listener):
+    def on_agent_started(self, event):
+        KEPT.append(socket.socket())
 
 
 @broken(HOOKS, "every_moment_is_quick")
@@ -253,6 +296,16 @@ class FailsLater(Listener):
 
     def on_agent_started(self, event):
         self.run.call_later(30.0, lambda: 1 / 0)
+
+
+@broken(HOOKS, "the_feed_is_taken")
+class KnowsNoOtherEvent(Listener):
+    """Takes the feed for what it has seen of it."""
+
+    powers = frozenset({Power.FEED})
+
+    def on_run_event(self, event):
+        {"agent-started": self}[event.name]
 
 
 @broken(HOOKS, "the_powers_are_stated_well")
@@ -435,7 +488,7 @@ class ShutsDownOnce(Meeting):
         return super().shutdown()
 
 
-@broken(RENDEZVOUS, "shutdown_leaves_no_thread")
+@broken(RENDEZVOUS, "shutdown_leaves_nothing")
 class LeavesAThread(Meeting):
     def next_rendezvous(self):
         formed = super().next_rendezvous()

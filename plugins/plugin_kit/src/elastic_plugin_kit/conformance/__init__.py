@@ -15,6 +15,7 @@ from elastic_plugin_kit.conformance.command import CommandConformance  # noqa: E
 from elastic_plugin_kit.conformance.failure import FailureHandlerConformance  # noqa: E402
 from elastic_plugin_kit.conformance.hook import AgentHookConformance  # noqa: E402
 from elastic_plugin_kit.conformance.rendezvous import RendezvousConformance  # noqa: E402
+from elastic_plugin_kit.conformance.requirements import Requirements  # noqa: E402
 from elastic_plugin_kit.conformance.starter import WorkerStarterConformance  # noqa: E402
 from elastic_plugin_kit.conformance.store import CoordinationStoreConformance  # noqa: E402
 
@@ -24,5 +25,6 @@ __all__ = [
     "CoordinationStoreConformance",
     "FailureHandlerConformance",
     "RendezvousConformance",
+    "Requirements",
     "WorkerStarterConformance",
 ]

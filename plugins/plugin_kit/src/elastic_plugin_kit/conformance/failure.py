@@ -3,14 +3,15 @@
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import ClassVar, Final
 
 import msgspec
 import pytest
 
 from elastic_core.api import SYSTEM_CLOCK, Decision, Failure, FailureClass, FailureHandler, Ignore, Restart, Stop
-from elastic_plugin_kit.conformance.kit import Kit, Started, check_api_version, check_options
-from elastic_plugin_kit.conformance.kit_process import WATCHMAN, check_imports
+from elastic_plugin_kit.conformance.kit import Kit, check_api_version, check_options, in_time
+from elastic_plugin_kit.conformance.kit_process import WATCHMAN, check_imports, nothing_left
 from elastic_plugin_kit.conformance.store_run import another_hosts_clock
 from elastic_plugin_kit.samples import sample_failure
 
@@ -19,7 +20,11 @@ MakePolicy = Callable[[int], FailureHandler]
 
 QUICK_S: Final = 0.5
 """A decision that takes a second is not waited for; half of it is what this machine may add."""
+ABANDONED_S: Final = 1.0
+"""An agent waits no longer for a decision: the built-in policy decides then."""
 HOUR_S: Final = 3600.0
+ALL_S: Final = 30.0
+"""For all of the kit's failures, one after the other."""
 HISTORY_LIMIT: Final = 500
 """How many failures a run keeps for its policy."""
 
@@ -52,26 +57,26 @@ class FailureHandlerConformance(Kit):
         """Of each class, with and without a worker to blame, early and late in a run: never an error."""
         policy = make_policy(3)
         for failure, history in _questions():
-            answer = policy.decide(failure, history)
+            answer = _decide(policy, failure, history)
             assert isinstance(answer, (Restart, Stop, Ignore)), f"{_told(failure)}: {answer!r} is no decision"
 
     def test_decisions_can_be_followed(self, make_policy: MakePolicy) -> None:
         """Delays are finite, nodes have names, and people are told why."""
         policy = make_policy(3)
         for failure, history in _questions():
-            _check(policy.decide(failure, history), _told(failure))
+            _check(_decide(policy, failure, history), _told(failure))
 
     def test_the_same_question_has_the_same_answer(self, make_policy: MakePolicy) -> None:
         """Asked again, of another object, after other questions, at another time, with other luck."""
         policy, questions = make_policy(3), list(_questions())
-        first = [policy.decide(failure, history) for failure, history in questions]
+        first = [_decide(policy, failure, history) for failure, history in questions]
         random.seed(1)
-        again = [policy.decide(failure, history) for failure, history in reversed(questions)][::-1]
+        again = [_decide(policy, failure, history) for failure, history in reversed(questions)][::-1]
         assert again == first, "asked again, in another order, the policy answers otherwise: it keeps something"
         with another_hosts_clock(HOUR_S):
             other = make_policy(3)
             random.seed(2)
-            later = [other.decide(failure, history) for failure, history in questions]
+            later = [_decide(other, failure, history) for failure, history in questions]
         assert later == first, "another object answers otherwise, an hour later: it reads a clock, or draws lots"
 
     def test_history_may_be_any_sequence(self, make_policy: MakePolicy) -> None:
@@ -79,31 +84,47 @@ class FailureHandlerConformance(Kit):
         policy = make_policy(3)
         for failure, history in _questions():
             given = list(history)
-            assert policy.decide(failure, given) == policy.decide(failure, tuple(history))
+            assert _decide(policy, failure, given) == _decide(policy, failure, tuple(history))
             assert given == list(history), "the policy changed the history that it was given"
 
     def test_it_opens_nothing(self, make_policy: MakePolicy) -> None:
         """No file, socket, process or sleep; what it needs it reads when it is built."""
         policy = make_policy(3)
-        policy.decide(sample_failure(), ())  # what is imported at the first call is not I/O of the policy's
-        with WATCHMAN.watching() as seen:
-            for failure, history in _questions():
-                policy.decide(failure, history)
+        _decide(policy, sample_failure(), ())  # what is imported at the first call is not I/O of the policy's
+
+        def watched() -> list[str]:
+            with WATCHMAN.watching() as seen:
+                for failure, history in _questions():
+                    policy.decide(failure, history)
+            return seen
+
+        seen = in_time(policy, "decide", watched, within_s=ALL_S, what="all of the kit's failures")
         assert not seen, f"a decision is not pure: it did {sorted(set(seen))}"
 
     def test_decisions_are_quick(self, make_policy: MakePolicy) -> None:
         """Also after as many failures as a run knows of, and on a thread of its own."""
         policy, history = make_policy(HISTORY_LIMIT), [_past(at_s) for at_s in range(HISTORY_LIMIT - 1)]
-        decided = Started(lambda: policy.decide(sample_failure(at_s=5000.0), history))
         began_s = SYSTEM_CLOCK.monotonic_s()
-        decided.ended(within_s=QUICK_S, what=f"a decision after {len(history)} failures").value()
-        assert SYSTEM_CLOCK.monotonic_s() - began_s < QUICK_S
+        _decide(policy, sample_failure(at_s=5000.0), history)
+        took_s = SYSTEM_CLOCK.monotonic_s() - began_s
+        assert took_s < QUICK_S, f"decide took {took_s:.2f} s after {len(history)} failures; an agent waits for 1 s"
+
+    def test_it_leaves_nothing(self, make_policy: MakePolicy) -> None:
+        """Neither threads nor sockets nor files: an agent may run in a process that goes on."""
+        for last in (False, True):
+            # What is imported or cached at the first time is no leak.
+            with nothing_left("the policy") if last else nullcontext():
+                policy = make_policy(3)
+                for failure, history in _questions():
+                    _decide(policy, failure, history)
+                del policy
 
     def test_fields_of_later_versions_do_no_harm(self, make_policy: MakePolicy) -> None:
         """Records gain fields; what is decided without them stays so."""
         policy = make_policy(3)
         for failure, history in _questions():
-            assert policy.decide(_later(failure), [_later(past) for past in history]) == policy.decide(failure, history)
+            later = _decide(policy, _later(failure), [_later(past) for past in history])
+            assert later == _decide(policy, failure, history)
 
     @pytest.mark.parametrize("max_restarts", [0, 1, 3])
     def test_a_run_that_fails_again_and_again_ends(self, make_policy: MakePolicy, max_restarts: int) -> None:
@@ -113,11 +134,16 @@ class FailureHandlerConformance(Kit):
         policy, history = make_policy(max_restarts), list[Failure]()
         for turn in range(max_restarts + 1):
             failure = sample_failure(at_s=10.0 * turn, round_index=turn)
-            decision = policy.decide(failure, history)
+            decision = _decide(policy, failure, history)
             if not isinstance(decision, Restart):
                 return
             history.append(msgspec.structs.replace(failure, decision=decision))
         pytest.fail(f"{max_restarts + 1} restarts were decided with --max-restarts {max_restarts}")
+
+
+def _decide(policy: FailureHandler, failure: Failure, history: Sequence[Failure]) -> Decision:
+    what = f"asked about {_told(failure)} after {len(history)} others"
+    return in_time(policy, "decide", lambda: policy.decide(failure, history), within_s=ABANDONED_S, what=what)
 
 
 def _questions() -> Iterator[tuple[Failure, Sequence[Failure]]]:

@@ -101,6 +101,34 @@ class Started(Generic[T]):
         return self._ended
 
 
+_HUNG: Final[dict[tuple[type, str], str]] = {}
+"""Calls of plugins that have not come back, by class and method: no other test waits for the same one again."""
+
+
+def in_time(plugin: object, method: str, work: Callable[[], T], *, within_s: float, what: str = "") -> T:
+    """Return what a call of a plugin's method returns; fail where it has not returned in time, now or before.
+
+    Args:
+        plugin: Whose method it is.
+        method: Its name.
+        work: Makes the call.
+        within_s: How long an agent waits for it.
+        what: What the call was about.
+    """
+    cls = type(plugin)
+    called = f"{method} of {cls.__name__}" + (f", {what}," if what else "")
+    before = _HUNG.get((cls, method))
+    assert before is None, f"{before} (in a test before this one)"
+    call = Started(work)
+    try:
+        return call.ended(within_s=within_s, what=called).value()
+    except AssertionError:
+        if call.running:
+            _HUNG[cls, method] = f"{called} has not returned within {within_s:g} s"
+            raise AssertionError(_HUNG[cls, method]) from None
+        raise
+
+
 def settle(seconds: float = 0.1) -> None:
     """Let a thread come to where it blocks. Never needed for a test to be right, only for it to be sharp."""
     WaitBudget().sleep(seconds)

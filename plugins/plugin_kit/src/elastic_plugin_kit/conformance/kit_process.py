@@ -1,11 +1,13 @@
 """What a plugin does to its process: modules that it imports, threads that it leaves, doors that it opens."""
 
+import gc
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -57,6 +59,33 @@ def no_threads_left(what: str, *, within_s: float = 2.0) -> Iterator[None]:
     while left := [thread.name for thread in set(threading.enumerate()) - before]:
         assert SYSTEM_CLOCK.monotonic_s() < end_s, f"{what} left the threads {left}"
         settle(0.02)
+
+
+@contextmanager
+def nothing_left(what: str, *, within_s: float = 2.0) -> Iterator[None]:
+    """Fail where threads, sockets or files that the block has begun or opened outlive it.
+
+    What Python's collector closes is closed; what a library keeps for good it had before, if it was used before.
+    """
+    before = _descriptors()
+    with no_threads_left(what, within_s=within_s):
+        yield
+    end_s = SYSTEM_CLOCK.monotonic_s() + within_s
+    while left := sorted(set(_descriptors().items()) - set(before.items())):
+        assert SYSTEM_CLOCK.monotonic_s() < end_s, (
+            f"{what} left open: {', '.join(f'{target} (descriptor {number})' for number, target in left)}"
+        )
+        gc.collect()
+        settle(0.02)
+
+
+def _descriptors() -> dict[int, str]:
+    """Return what is open here, by number."""
+    found = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found[int(entry.name)] = str(entry.readlink())
+    return found
 
 
 class _Watchman:

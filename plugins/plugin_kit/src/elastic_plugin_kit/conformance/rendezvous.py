@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import ClassVar, Final, Protocol, get_args
 
 import pytest
@@ -31,7 +32,7 @@ from elastic_plugin_kit.conformance.kit import (
     check_options,
     settle,
 )
-from elastic_plugin_kit.conformance.kit_process import check_imports, no_threads_left
+from elastic_plugin_kit.conformance.kit_process import check_imports, nothing_left
 from elastic_plugin_kit.conformance.store_run import fresh
 from elastic_plugin_kit.samples import sample_failure
 
@@ -236,12 +237,14 @@ class RendezvousConformance(Kit):
                 self._joined(handler)
             assert {type(handler.shutdown()) for _ in range(2)} == {bool}
 
-    def test_shutdown_leaves_no_thread(self, run: RendezvousRun) -> None:
-        """All that the handler has started ends with it."""
-        with no_threads_left("the handler"):
-            handler = run.node()
-            self._joined(handler)
-            handler.shutdown()
+    def test_shutdown_leaves_nothing(self, run: RendezvousRun) -> None:
+        """All threads that the handler has started, and all sockets and files that it has opened, end with it."""
+        for last in (False, True):
+            # What is imported or cached at the first time is no leak.
+            with nothing_left("the handler") if last else nullcontext():
+                handler = run.node()
+                self._joined(handler)
+                handler.shutdown()
 
     def test_a_closed_rendezvous_forms_no_round(self, run: RendezvousRun) -> None:
         """Where closing means something: `RendezvousClosedError`."""

@@ -47,8 +47,12 @@ class CoordinationStoreConformance(
 
     - `pause_server` returns a function that gives a context manager: inside of it the server answers nobody and keeps
       its content (SIGSTOP does it);
-    - `empty_server` returns a function that makes the server lose all content;
+    - `empty_server` returns a function that makes the server lose all content, as an operator would: remove the file,
+      flush the server, put an empty one in its place (deleting rows through a client of the store's own is not that);
     - `connect_nowhere` returns a function that gives a client of an endpoint where nobody listens.
+
+    What a store can't have by its nature it declares, with the reason: `requirements = Requirements(
+    paused_reads_wait="readers of the write-ahead log see a snapshot")`. The tests that need it are skipped with that.
 
     Times are the store's own: a test waits for real leases of `lease_s`, or of the store's `min_ttl_s` if that is more.
     A server that lives in this process needs a clock which the tests' clients don't share (`ManualClock`, moved by
@@ -66,17 +70,17 @@ class CoordinationStoreConformance(
     @pytest.fixture
     def pause_server(self) -> Pause:
         """Return what pauses the server; not declared here."""
-        pytest.skip("the fixture `pause_server` is not given")
+        pytest.skip(self.requirements.pause or "the fixture `pause_server` is not given")
 
     @pytest.fixture
     def empty_server(self) -> Callable[[], None]:
         """Return what empties the server; not declared here."""
-        pytest.skip("the fixture `empty_server` is not given")
+        pytest.skip(self.requirements.empty or "the fixture `empty_server` is not given")
 
     @pytest.fixture
     def connect_nowhere(self) -> Callable[[], CoordinationStore]:
         """Return what makes a client without a server; not declared here."""
-        pytest.skip("the fixture `connect_nowhere` is not given")
+        pytest.skip(self.requirements.nowhere or "the fixture `connect_nowhere` is not given")
 
     @pytest.fixture
     def run(self, connect: Connect) -> Iterator[StoreRun]:

@@ -1,8 +1,11 @@
 """Promises about every call: cancellation, deadlines, servers that stand still or are not there, and the end."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final
+
+import pytest
 
 from elastic_core.api import (
     BackendError,
@@ -18,6 +21,8 @@ from elastic_core.api import (
     WaitExpiredError,
 )
 from elastic_plugin_kit.conformance.kit import Kit, Started, settle
+from elastic_plugin_kit.conformance.kit_process import nothing_left
+from elastic_plugin_kit.conformance.requirements import Requirements
 from elastic_plugin_kit.conformance.store_run import CALL_S, KEEP_S, Pause, StoreRun, budget
 from elastic_plugin_kit.conformance.store_watch import CANCEL_S
 
@@ -26,6 +31,9 @@ LATE_S: Final = 0.5
 """How much later than its deadline a call may end on a busy machine."""
 OPEN_S: Final = 5.0
 """A server that is not there must be known within this time: on this host a connection is refused at once."""
+
+READS: Final = frozenset({"connect", "members", "load", "survey", "watch"})
+"""The calls that write nothing."""
 
 Call = Callable[[CoordinationStore, WaitBudget], object]
 
@@ -96,37 +104,43 @@ class ClosePromises(Kit):
         assert other.numbers() == [seat.number], "closing a client removed its member"
         assert other.renew(seat) is not None
 
+    def test_close_leaves_nothing(self, run: StoreRun) -> None:
+        """Threads, sockets and files end with the client."""
+        for last in (False, True):
+            # What is imported or cached at the first time is no leak.
+            with nothing_left("the client") if last else nullcontext():
+                client = run.client()
+                seat = client.enlist()
+                client.watch(Revisions(), Topic.MEMBERS, timeout_s=0)
+                client.withdraw(seat)
+                client.store.close()
+
 
 class TroublePromises(Kit):
     """A server that stands still, or is not there."""
 
-    def test_calls_to_a_paused_server_end_at_their_deadline(self, run: StoreRun, pause_server: Pause) -> None:
-        """With an error that says whether something may have been written; then the client is of use again."""
-        calls = _each_on_its_own_client(run)
-        with pause_server():
-            started = {
-                name: Started(partial(call, store, WaitBudget.lasting(DEADLINE_S)))
-                for name, (store, call) in calls.items()
-            }
-            ends = {name: work.ended(within_s=DEADLINE_S + LATE_S, what=name) for name, work in started.items()}
-        for name, ended in ends.items():
-            assert isinstance(ended.error, (BackendUnavailableError, OutcomeUnknownError, WaitExpiredError)), (
-                f"{name} to a server that is paused: {_told(ended.error)}"
-            )
-        _expect_of_use(calls)
+    requirements: ClassVar[Requirements] = Requirements()
+    """What the store can't do, and why."""
 
-    def test_calls_to_a_paused_server_end_when_cancelled(self, run: StoreRun, pause_server: Pause) -> None:
+    def test_writes_to_a_paused_server_end_at_their_deadline(self, run: StoreRun, pause_server: Pause) -> None:
+        """With an error that says whether something may have been written; then the client is of use again."""
+        _expect_deadlines(_each_on_its_own_client(run, reads=False), pause_server)
+
+    def test_reads_of_a_paused_server_end_at_their_deadline(self, run: StoreRun, pause_server: Pause) -> None:
+        """So do calls that write nothing, unless the store declares that they are served."""
+        if self.requirements.paused_reads_wait:
+            pytest.skip(self.requirements.paused_reads_wait)
+        _expect_deadlines(_each_on_its_own_client(run, reads=True), pause_server)
+
+    def test_writes_to_a_paused_server_end_when_cancelled(self, run: StoreRun, pause_server: Pause) -> None:
         """Within 100 ms, with WaitCancelledError; then the client is of use again."""
-        calls = _each_on_its_own_client(run)
-        with pause_server():
-            for name, (store, call) in calls.items():
-                wait = WaitBudget.lasting(4)
-                work = Started(partial(call, store, wait))
-                settle(0.05)
-                wait.cancel()
-                ended = work.ended(within_s=CANCEL_S, what=f"{name} that was cancelled")
-                assert isinstance(ended.error, WaitCancelledError), f"{name} that was cancelled: {_told(ended.error)}"
-        _expect_of_use(calls)
+        _expect_cancellation(_each_on_its_own_client(run, reads=False), pause_server)
+
+    def test_reads_of_a_paused_server_end_when_cancelled(self, run: StoreRun, pause_server: Pause) -> None:
+        """So do calls that write nothing, unless the store declares that they are served."""
+        if self.requirements.paused_reads_wait:
+            pytest.skip(self.requirements.paused_reads_wait)
+        _expect_cancellation(_each_on_its_own_client(run, reads=True), pause_server)
 
     def test_unavailable_means_that_nothing_was_written(self, run: StoreRun, pause_server: Pause) -> None:
         """A request that a paused server may still carry out has an unknown outcome."""
@@ -169,10 +183,35 @@ def _calls(seat: Seat, ttl_s: float) -> dict[str, Call]:
     }
 
 
-def _each_on_its_own_client(run: StoreRun) -> dict[str, tuple[CoordinationStore, Call]]:
-    """Return every call, and for each a client that no other call uses."""
+def _each_on_its_own_client(run: StoreRun, *, reads: bool) -> dict[str, tuple[CoordinationStore, Call]]:
+    """Return every call that reads, or that writes, and for each a client that no other call uses."""
     calls = _calls(run.client().enlist(record=b"old"), run.long_s)
-    return {name: (run.client().store, call) for name, call in calls.items()}
+    return {name: (run.client().store, call) for name, call in calls.items() if (name in READS) == reads}
+
+
+def _expect_deadlines(calls: dict[str, tuple[CoordinationStore, Call]], pause_server: Pause) -> None:
+    with pause_server():
+        started = {
+            name: Started(partial(call, store, WaitBudget.lasting(DEADLINE_S))) for name, (store, call) in calls.items()
+        }
+        ends = {name: work.ended(within_s=DEADLINE_S + LATE_S, what=name) for name, work in started.items()}
+    for name, ended in ends.items():
+        assert isinstance(ended.error, (BackendUnavailableError, OutcomeUnknownError, WaitExpiredError)), (
+            f"{name} to a server that is paused: {_told(ended.error)}"
+        )
+    _expect_of_use(calls)
+
+
+def _expect_cancellation(calls: dict[str, tuple[CoordinationStore, Call]], pause_server: Pause) -> None:
+    with pause_server():
+        for name, (store, call) in calls.items():
+            wait = WaitBudget.lasting(4)
+            work = Started(partial(call, store, wait))
+            settle(0.05)
+            wait.cancel()
+            ended = work.ended(within_s=CANCEL_S, what=f"{name} that was cancelled")
+            assert isinstance(ended.error, WaitCancelledError), f"{name} that was cancelled: {_told(ended.error)}"
+    _expect_of_use(calls)
 
 
 def _expect_of_use(calls: dict[str, tuple[CoordinationStore, Call]]) -> None:

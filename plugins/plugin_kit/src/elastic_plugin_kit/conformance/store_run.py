@@ -101,7 +101,7 @@ class StoreRun:
     def __init__(self, connect: Connect, *, lease_s: float, pass_time: Callable[[float], None]) -> None:
         self._connect = connect
         self._pass_time = pass_time
-        self._passed_s = 0.0
+        self._moved_s = 0.0  # what has passed without this host's clocks
         self._stores: list[CoordinationStore] = []
         self.run_id = fresh("kit")
         self.names_runs = bool(inspect.signature(connect).parameters)
@@ -124,16 +124,17 @@ class StoreRun:
         return Client(store, self)
 
     def stopwatch(self) -> Callable[[], float]:
-        """Return what tells how much time has passed since now, at most, on the store's clock: moved, or the host's."""
-        began_s, passed_s = now_s(), self._passed_s
-        return lambda: max(now_s() - began_s, self._passed_s - passed_s)
+        """Return what tells how much time has passed since now, at most, on the store's clock: the host's, or moved."""
+        began_s, moved_s = now_s(), self._moved_s
+        return lambda: now_s() - began_s + self._moved_s - moved_s
 
     def pass_time(self, seconds: float, *, renewing: Sequence[tuple[Client, Seat]] = ()) -> None:
         """Let time pass on the store's clock while those named renew short leases, often enough to be heard."""
         steps = max(1, round(seconds / (self.lease_s / 5)))
         for _ in range(steps):
+            began_s = now_s()
             self._pass_time(seconds / steps)
-            self._passed_s += seconds / steps
+            self._moved_s += max(0.0, seconds / steps - (now_s() - began_s))
             for client, seat in renewing:
                 assert client.renew(seat, ttl_s=self.lease_s) is not None, "a member that renews in time was expired"
 
