@@ -11,7 +11,7 @@ from typing import Final
 import house
 from msgspec.structs import replace
 
-from elastic_core import api, errors
+from elastic_core import api, embedding, errors
 from elastic_core.agent.machine.states import AgentState
 from elastic_core.api import AgentHook, RunEvent
 from elastic_core.hooks.runner import METHODS
@@ -377,7 +377,16 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "ROUND_KEY",
         "CONTROL_KEY",
     ),
-    "Reaching hosts": ("Endpoint", "Address", "parse_endpoint", "resolve", "dial", "is_ip", "route_source"),
+    "Reaching hosts": (
+        "Endpoint",
+        "Address",
+        "parse_endpoint",
+        "resolve",
+        "dial",
+        "is_ip",
+        "is_loopback",
+        "route_source",
+    ),
     "TLS and credentials": ("Tls", "Login", "start_tls", "tls_context", "tls_failure", "waker"),
     "GPUs": ("nvidia_gpus", "NvidiaGpus", "visible_entries"),
     "Stock torchrun": ("torch_handler",),
@@ -493,8 +502,90 @@ def _autodoc(directive: str, name: str, *options: str) -> str:
     return "\n".join(["```{eval-rst}", *lines, "```"])
 
 
+EMBEDDING_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "A run": ("run_job", "RunOutcome", "RunSettings", "Entrypoint", "Injected", "NOTHING"),
+    "Options as settings": (
+        "resolve",
+        "Choices",
+        "read_arguments",
+        "elastic_process",
+        "OPTIONS",
+        "BY_DEST",
+        "OptionRow",
+        "all_rows",
+        "hook_row",
+        "is_hook_option",
+        "comma_list",
+        "key_values",
+        "nearest",
+        "Node",
+        "count_for",
+        "DEFAULT_SIGNALS",
+    ),
+    "What workers execute": (
+        "make_entrypoint",
+        "function_entrypoint",
+        "FunctionCall",
+        "run_script_path",
+        "LOCAL_RANK_MACRO",
+    ),
+    "Failures": ("ChildFailedError", "ProcessFailure", "remembered"),
+    "Rendezvous": (
+        "PluginRegistry",
+        "PluginEntry",
+        "find_entries",
+        "IN_CODE",
+        "register_backend",
+        "registered_backend",
+        "LocalRendezvous",
+        "CoordinatedRendezvous",
+        "NoServices",
+        "HeldPort",
+        "attempt_from_environment",
+        "ALLOWABLE",
+        "DEFAULT_LEASE_TTL_S",
+        "STORE_FORMAT",
+    ),
+    "Worker processes without a run": (
+        "Reactor",
+        "ReactorLoop",
+        "WorkerGroup",
+        "WorkerLaunch",
+        "Console",
+        "LogLayout",
+        "RankPaths",
+        "StreamPlan",
+        "stream_plans",
+        "Std",
+    ),
+}
+"""What `elastic_core.embedding` has, by what it is for."""
+
+EMBEDDING_DATA: Final[Mapping[str, str]] = {
+    "NOTHING": "An `Injected` without anything.",
+    "OPTIONS": "Every option of the core, in the order of the help.",
+    "BY_DEST": "The same, by their identifiers.",
+    "DEFAULT_SIGNALS": "The signals that end a run where nobody chose others.",
+    "LOCAL_RANK_MACRO": "What stands for a worker's local rank in its arguments.",
+    "IN_CODE": "What stands for the distribution of what was registered in code.",
+    "ALLOWABLE": "What nodes may be allowed to differ in (`--allow-mismatch`).",
+    "DEFAULT_LEASE_TTL_S": "How long a lease lasts where nobody chose.",
+    "STORE_FORMAT": "The version of what nodes write into a store.",
+}
+
+
+def embedding_reference() -> str:
+    """A table for each purpose of `elastic_core.embedding`."""
+    parts = []
+    for title, names in EMBEDDING_SECTIONS.items():
+        rows = ((f"`{name}`", EMBEDDING_DATA.get(name) or _first_line(getattr(embedding, name))) for name in names)
+        parts += [f"## {title}", _table(("name", "what it is"), rows)]
+    return "\n\n".join(parts)
+
+
 GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "api": api_reference,
+    "embedding": embedding_reference,
     "options": options,
     "worker-variables": worker_variables,
     "read-variables": read_variables,

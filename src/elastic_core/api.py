@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from elastic_core.processes.affinity import bound_to
     from elastic_core.processes.errors import get_error_handler, record
     from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler
-    from elastic_core.rendezvous.net.address import route_source
+    from elastic_core.rendezvous.net.address import is_loopback, route_source
     from elastic_core.rendezvous.net.endpoint import Address, Endpoint, dial, is_ip, parse_endpoint, resolve
     from elastic_core.rendezvous.net.hosted_server import HostedProcess, KeptFolder, hosted_environment
     from elastic_core.rendezvous.net.interrupt import Interrupt
@@ -294,6 +294,7 @@ __all__ = [
     "hookimpl",
     "hosted_environment",
     "is_ip",
+    "is_loopback",
     "nvidia_gpus",
     "own_content",
     "parse_endpoint",
@@ -346,7 +347,7 @@ _ROOMS: Final = {
     "elastic_core.processes.affinity": "bound_to",
     "elastic_core.processes.errors": "get_error_handler record",
     "elastic_core.rendezvous.handler": "AgentServices RendezvousHandler",
-    "elastic_core.rendezvous.net.address": "route_source",
+    "elastic_core.rendezvous.net.address": "is_loopback route_source",
     "elastic_core.rendezvous.net.endpoint": "Address dial Endpoint is_ip parse_endpoint resolve",
     "elastic_core.rendezvous.net.hosted_server": "hosted_environment HostedProcess KeptFolder",
     "elastic_core.rendezvous.net.interrupt": "Interrupt",

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from elastic_core.agent.port import HeldPort
+    from elastic_core.cli.arguments import read_arguments
+    from elastic_core.cli.main import process as elastic_process
+    from elastic_core.history import remembered
     from elastic_core.launcher.injected import NOTHING, Injected
     from elastic_core.launcher.job import run_job
     from elastic_core.launcher.outcome import RunOutcome
@@ -22,39 +25,66 @@ if TYPE_CHECKING:
     from elastic_core.options.table import BY_DEST, OPTIONS
     from elastic_core.options.values import comma_list, key_values, nearest
     from elastic_core.plugins.discovery import PluginEntry, find_entries
+    from elastic_core.plugins.entry_import import IN_CODE
     from elastic_core.plugins.registry import PluginRegistry
     from elastic_core.processes.errors import ChildFailedError, ProcessFailure
     from elastic_core.processes.functions.call import FunctionCall, run_script_path
+    from elastic_core.processes.group import WorkerGroup
+    from elastic_core.processes.output.console import Console
+    from elastic_core.processes.output.layout import LogLayout, RankPaths, stream_plans
+    from elastic_core.processes.output.std import Std
+    from elastic_core.processes.spec import StreamPlan, WorkerLaunch
+    from elastic_core.reactor import Reactor
+    from elastic_core.rendezvous.coordinated_options import DEFAULT_LEASE_TTL_S
+    from elastic_core.rendezvous.handler import NoServices
     from elastic_core.rendezvous.identity import ALLOWABLE, attempt_from_environment
     from elastic_core.rendezvous.local import LocalRendezvous
     from elastic_core.rendezvous.member.coordinated import CoordinatedRendezvous
+    from elastic_core.rendezvous.member.documents import FORMAT as STORE_FORMAT
+    from elastic_core.rendezvous.registry import register as register_backend
+    from elastic_core.rendezvous.registry import registered as registered_backend
+    from elastic_core.starters import ReactorLoop
 
 __all__ = [
     "ALLOWABLE",
     "BY_DEST",
+    "DEFAULT_LEASE_TTL_S",
     "DEFAULT_SIGNALS",
+    "IN_CODE",
     "LOCAL_RANK_MACRO",
     "NOTHING",
     "OPTIONS",
+    "STORE_FORMAT",
     "ChildFailedError",
     "Choices",
+    "Console",
     "CoordinatedRendezvous",
     "Entrypoint",
     "FunctionCall",
     "HeldPort",
     "Injected",
     "LocalRendezvous",
+    "LogLayout",
+    "NoServices",
     "Node",
     "OptionRow",
     "PluginEntry",
     "PluginRegistry",
     "ProcessFailure",
+    "RankPaths",
+    "Reactor",
+    "ReactorLoop",
     "RunOutcome",
     "RunSettings",
+    "Std",
+    "StreamPlan",
+    "WorkerGroup",
+    "WorkerLaunch",
     "all_rows",
     "attempt_from_environment",
     "comma_list",
     "count_for",
+    "elastic_process",
     "find_entries",
     "function_entrypoint",
     "hook_row",
@@ -62,13 +92,21 @@ __all__ = [
     "key_values",
     "make_entrypoint",
     "nearest",
+    "read_arguments",
+    "register_backend",
+    "registered_backend",
+    "remembered",
     "resolve",
     "run_job",
     "run_script_path",
+    "stream_plans",
 ]
 
-_HOMES: Final = {
+_ROOMS: Final = {
     "elastic_core.agent.port": "HeldPort",
+    "elastic_core.cli.arguments": "read_arguments",
+    "elastic_core.cli.main": "process=elastic_process",
+    "elastic_core.history": "remembered",
     "elastic_core.launcher.injected": "NOTHING Injected",
     "elastic_core.launcher.job": "run_job",
     "elastic_core.launcher.outcome": "RunOutcome",
@@ -82,17 +120,34 @@ _HOMES: Final = {
     "elastic_core.options.table": "BY_DEST OPTIONS",
     "elastic_core.options.values": "comma_list key_values nearest",
     "elastic_core.plugins.discovery": "PluginEntry find_entries",
+    "elastic_core.plugins.entry_import": "IN_CODE",
     "elastic_core.plugins.registry": "PluginRegistry",
+    "elastic_core.processes.errors": "ChildFailedError ProcessFailure",
+    "elastic_core.processes.functions.call": "FunctionCall run_script_path",
+    "elastic_core.processes.group": "WorkerGroup",
+    "elastic_core.processes.output.console": "Console",
+    "elastic_core.processes.output.layout": "LogLayout RankPaths stream_plans",
+    "elastic_core.processes.output.std": "Std",
+    "elastic_core.processes.spec": "StreamPlan WorkerLaunch",
+    "elastic_core.reactor": "Reactor",
+    "elastic_core.rendezvous.coordinated_options": "DEFAULT_LEASE_TTL_S",
+    "elastic_core.rendezvous.handler": "NoServices",
     "elastic_core.rendezvous.identity": "ALLOWABLE attempt_from_environment",
     "elastic_core.rendezvous.local": "LocalRendezvous",
     "elastic_core.rendezvous.member.coordinated": "CoordinatedRendezvous",
-    "elastic_core.processes.errors": "ChildFailedError ProcessFailure",
-    "elastic_core.processes.functions.call": "FunctionCall run_script_path",
+    "elastic_core.rendezvous.member.documents": "FORMAT=STORE_FORMAT",
+    "elastic_core.rendezvous.registry": "register=register_backend registered=registered_backend",
+    "elastic_core.starters": "ReactorLoop",
+}
+"""Where the names are; `process=elastic_process` has another name there than here."""
+_PLACES: Final = {
+    word.rpartition("=")[2]: (room, word.partition("=")[0]) for room, words in _ROOMS.items() for word in words.split()
 }
 
 
 def __getattr__(name: str) -> object:
-    home = next((home for home, names in _HOMES.items() if name in names.split()), None)
-    if home is None:
+    if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(home), name)
+    room, original = _PLACES[name]
+    found = globals()[name] = getattr(importlib.import_module(room), original)
+    return found

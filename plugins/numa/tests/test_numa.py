@@ -11,11 +11,12 @@ from elastic_core.errors import ConfigError
 from elastic_core.options.devices import Node
 from elastic_core.options.resolve import resolve
 from elastic_core.options.settings import Entrypoint
-from elastic_core.processes.affinity import Binding, bound_to
+from elastic_core.processes.affinity import bound_to
 from elastic_numa import AffinityMode, NumaOptions, binding, gpus, hook
 from elastic_numa.binding import bound_cpus
 from elastic_numa.topology import Topology, read_ranges, write_ranges
 from elastic_plugin_kit import AgentHookConformance, sample_round
+from elastic_torchrun.processes.binding import Binding
 
 MODES = ("node", "socket", "exclusive", "core-complex")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core import api
+from elastic_core import api, embedding
 from elastic_core.options.table import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -78,6 +78,12 @@ def test_no_variable_is_explained_that_the_code_does_not_know():
 
 def test_every_variable_that_is_explained_for_workers_is_really_set():
     assert tables.worker_variable_names() == list(tables.WORKER_VARIABLES)
+
+
+def test_all_that_embeds_an_agent_is_in_the_reference_once():
+    listed = [name for names in tables.EMBEDDING_SECTIONS.values() for name in names]
+    assert sorted(listed) == sorted(embedding.__all__)
+    assert all(f"`{name}`" in tables.embedding_reference() for name in listed)
 
 
 def test_the_whole_api_is_in_the_reference_once():

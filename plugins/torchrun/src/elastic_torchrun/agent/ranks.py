@@ -10,8 +10,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from elastic_core.api import RendezvousStateError
-from elastic_core.types import Record
+from elastic_core.api import Record, RendezvousStateError
 from elastic_torchrun.agent.worker_group import Worker
 from elastic_torchrun.agent.worker_spec import WorkerSpec
 

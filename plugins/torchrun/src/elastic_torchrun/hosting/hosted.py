@@ -37,9 +37,9 @@ from elastic_core.api import (
     Stop,
     WaitBudget,
 )
-from elastic_core.history import remembered
-from elastic_core.worker.store_sidecar import one_line
+from elastic_core.embedding import remembered
 from elastic_torchrun.hosting.roll_call import Books, RoundTalk, Word, store_lost, unlike_names
+from elastic_torchrun.torch_errors import one_line
 
 TORCH_TIMEOUT_S = 900
 """What torch's launcher puts into the options of every handler where the user gives no `timeout`."""

@@ -17,14 +17,15 @@ from elastic_core.api import (
     Clock,
     Decided,
     Failure,
+    Record,
     RendezvousConnectionError,
     RendezvousStateError,
     RendezvousTimeoutError,
     RosterMember,
     WaitBudget,
+    decode_json,
+    encode_json,
 )
-from elastic_core.encoding import decode_json, encode_json
-from elastic_core.types import Record
 
 LIMIT_S = 60.0
 """How long agents of a round that torch's handler has formed may be silent: one that died just then never speaks."""

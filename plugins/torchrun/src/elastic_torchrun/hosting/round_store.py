@@ -10,7 +10,7 @@ from typing import Any
 
 from elastic_core.api import SYSTEM_CLOCK, Clock, RendezvousConnectionError, RendezvousError, RendezvousInfo, WaitBudget
 from elastic_core.embedding import HeldPort
-from elastic_core.worker.store_sidecar import one_line
+from elastic_torchrun.torch_errors import one_line
 
 OPERATION_S = 60.0
 """How long an agent waits for a key of another one: as with torch's c10d."""

@@ -23,10 +23,9 @@ from elastic_core.api import (
     RendezvousSettings,
     RendezvousStateError,
     RendezvousTimeoutError,
+    clean,
 )
-from elastic_core.embedding import PluginRegistry, attempt_from_environment
-from elastic_core.encoding import clean
-from elastic_core.rendezvous.member.documents import FORMAT
+from elastic_core.embedding import STORE_FORMAT, PluginRegistry, attempt_from_environment
 from elastic_torchrun.hosting.round_store import RoundStores
 from elastic_torchrun.rendezvous.agentless import AloneRounds, AloneServices
 
@@ -97,7 +96,7 @@ def _settings(parameters: TorchParameters, backend: str, conf: Mapping[str, str]
         attempt_given=attempt.given,
         job=attempt.job,
         # torch's nodes agree on nothing else; those of `elastic run` would not understand them.
-        fingerprint={"agent": "torchrun", "format": str(FORMAT)},
+        fingerprint={"agent": "torchrun", "format": str(STORE_FORMAT)},
         allow_mismatch=("nnodes",),
     )
 

@@ -63,8 +63,8 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def process() -> None:
     """Be the process of `python -m elastic_core.launch`: the agent and exit codes of `elastic run`."""
-    from elastic_core.cli.main import process as elastic_process
-    from elastic_core.cli.output import echo
+    from elastic_core.api import echo
+    from elastic_core.embedding import elastic_process
 
     warnings.warn(_DEPRECATED, FutureWarning, stacklevel=2)
     try:
@@ -77,8 +77,7 @@ def process() -> None:
 
 def _line(words: Sequence[str]) -> list[str]:
     """Return the line of `elastic run` that does the same."""
-    from elastic_core.cli.arguments import read_arguments
-    from elastic_core.embedding import BY_DEST, Choices
+    from elastic_core.embedding import BY_DEST, Choices, read_arguments
     from elastic_torchrun.launcher.torchs_parser import LOCAL_RANK_ARGUMENT
 
     rest, use_env = _without_use_env(words)
@@ -95,7 +94,7 @@ def _line(words: Sequence[str]) -> list[str]:
 
 def _without_use_env(words: Sequence[str]) -> tuple[list[str], bool]:
     """Return the words without the option that `elastic run` has not, and whether it was there before the script."""
-    from elastic_core.cli.arguments import read_arguments
+    from elastic_core.embedding import read_arguments
 
     kept: list[str] = []
     found = False

@@ -12,9 +12,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from elastic_core.api import WorkerError
-from elastic_core.embedding import FunctionCall
-from elastic_core.processes.affinity import cpus_for
-from elastic_core.processes.spec import StreamPlan, WorkerLaunch
+from elastic_core.embedding import FunctionCall, StreamPlan, WorkerLaunch
+from elastic_torchrun.processes.binding import cpus_for
 from elastic_torchrun.processes.context import PContext
 from elastic_torchrun.processes.logs_specs import LogsSpecs, plan_of
 from elastic_torchrun.processes.run_result import RunProcsResult

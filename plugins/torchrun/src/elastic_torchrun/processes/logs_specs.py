@@ -10,9 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from elastic_core.processes.output import std
-from elastic_core.processes.output.layout import LogLayout, RankPaths, stream_plans
-from elastic_core.processes.spec import StreamPlan
+from elastic_core.embedding import LogLayout, RankPaths, StreamPlan, stream_plans
+from elastic_core.embedding import Std as StreamSet
 from elastic_torchrun.processes.std import Std, to_map
 
 CONSOLE = ""
@@ -162,8 +161,8 @@ class DefaultLogsSpecs(LogsSpecs):
         return self._root_log_dir, self._redirects, self._tee, self._local_ranks_filter
 
 
-def _streams(chosen: Std | dict[int, Std], count: int) -> dict[int, std.Std]:
-    return {rank: std.Std(int(streams)) for rank, streams in to_map(chosen, count).items()}
+def _streams(chosen: Std | dict[int, Std], count: int) -> dict[int, StreamSet]:
+    return {rank: StreamSet(int(streams)) for rank, streams in to_map(chosen, count).items()}
 
 
 def _enter(plan: StreamPlan, rank: int, files: dict[int, str], tees: dict[int, str]) -> None:

@@ -10,11 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from elastic_core.api import ElasticError, WorkerError, WorkerExit
-from elastic_core.processes.group import WorkerGroup
-from elastic_core.processes.output.console import Console
-from elastic_core.processes.spec import WorkerLaunch
-from elastic_core.reactor import Reactor
-from elastic_core.starters import ReactorLoop
+from elastic_core.embedding import Console, Reactor, ReactorLoop, WorkerGroup, WorkerLaunch
 
 if TYPE_CHECKING:
     from elastic_core.processes.functions.start import FunctionStarter

@@ -20,8 +20,7 @@ from elastic_core.api import (
     Suspended,
     WaitBudget,
 )
-from elastic_core.rendezvous.coordinated_options import DEFAULT_LEASE_TTL_S
-from elastic_core.rendezvous.handler import NoServices
+from elastic_core.embedding import DEFAULT_LEASE_TTL_S, NoServices
 
 
 class RoundStore(Protocol):

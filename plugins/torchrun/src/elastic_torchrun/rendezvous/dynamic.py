@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Final
 from msgspec.structs import replace
 
 from elastic_core import types
-from elastic_core.api import API_VERSION, AgentServices, CoordinationStore
+from elastic_core.api import API_VERSION, AgentServices, CoordinationStore, clean
 from elastic_core.embedding import CoordinatedRendezvous
-from elastic_core.encoding import clean
 from elastic_torchrun.rendezvous.agentless import AloneRounds, AloneServices, RoundStore
 from elastic_torchrun.rendezvous.parameters import RendezvousParameters
 from elastic_torchrun.rendezvous.state_store import StateStore

@@ -44,8 +44,8 @@ from elastic_core.api import (
     WaitBudget,
     Watched,
     compare,
+    decode_json,
 )
-from elastic_core.encoding import decode_json
 from elastic_torchrun.rendezvous.blocking_calls import Asker
 from elastic_torchrun.rendezvous.state_backend import Token
 

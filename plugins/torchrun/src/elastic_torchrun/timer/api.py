@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from elastic_core.clock import SYSTEM_CLOCK
+from elastic_core.api import SYSTEM_CLOCK
 from elastic_torchrun.timer.file_request import TimerRequest
 
 LONGEST_WAIT_S: Final = 1.0

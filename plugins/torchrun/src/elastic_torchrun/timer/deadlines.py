@@ -7,7 +7,7 @@ monotonic one.
 import math
 from typing import Final
 
-from elastic_core.types import Record
+from elastic_core.api import Record
 from elastic_torchrun.timer.file_request import FileTimerRequest
 
 MOST: Final = 10_000

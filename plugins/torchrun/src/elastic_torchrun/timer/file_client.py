@@ -6,7 +6,7 @@ import signal
 from errno import EAGAIN, ENOENT, ENXIO
 from typing import Final
 
-from elastic_core.clock import WaitBudget
+from elastic_core.api import WaitBudget
 from elastic_torchrun.timer.api import TimerClient
 from elastic_torchrun.timer.file_request import LONGEST_LINE, FileTimerRequest
 

@@ -6,7 +6,7 @@ import signal
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.clock import SYSTEM_CLOCK
+from elastic_core.api import SYSTEM_CLOCK
 from elastic_torchrun.timer.api import RequestQueue, TimerClient, TimerServer
 from elastic_torchrun.timer.deadlines import MOST
 from elastic_torchrun.timer.file_request import TimerRequest
