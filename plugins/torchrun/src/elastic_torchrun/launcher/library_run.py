@@ -69,7 +69,7 @@ def run_for_caller(
     if outcome.stopped and outcome.exit_code > 128:
         raise _stopped(outcome)
     if outcome.succeeded:
-        return RunResult(state=WorkerState.SUCCEEDED, return_values=dict(outcome.return_values))
+        return RunResult(state=WorkerState.SUCCEEDED, return_values=dict(sorted(outcome.return_values.items())))
     if outcome.failure is None:  # a hook would not let it begin, say
         raise outcome.error or _with_code(ElasticError(outcome.reason), outcome.exit_code)
     failures = failures_of(outcome, outcome.failure)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 
-from elastic_core import types
+from elastic_core import api
 from elastic_core.api import API_VERSION, AgentServices, CoordinationStore, clean
 from elastic_core.embedding import CoordinatedRendezvous
 from elastic_torchrun.rendezvous.agentless import AloneRounds, AloneServices, RoundStore
@@ -75,7 +75,7 @@ def _positive(name: str, given: timedelta | None, default_s: float) -> timedelta
     return value
 
 
-class RendezvousSettings(types.Record, frozen=True):
+class RendezvousSettings(api.Record, frozen=True):
     """The settings of a dynamic rendezvous, as torch names them."""
 
     run_id: str
@@ -98,7 +98,7 @@ class DynamicRendezvousHandler(CoordinatedRendezvous):
 
     api_version: ClassVar[int] = API_VERSION
 
-    def __init__(self, store: CoordinationStore, settings: types.RendezvousSettings, *, shared: object = None) -> None:
+    def __init__(self, store: CoordinationStore, settings: api.RendezvousSettings, *, shared: object = None) -> None:
         """Connect to nothing yet.
 
         Args:
@@ -143,7 +143,7 @@ class DynamicRendezvousHandler(CoordinatedRendezvous):
         if timeout is not None:
             options["join_timeout"] = timeout.join.total_seconds()
             options["last_call_timeout"] = timeout.last_call.total_seconds()
-        settings = types.RendezvousSettings(
+        settings = api.RendezvousSettings(
             backend=backend.name,
             run_id=run_id,
             endpoint="",
@@ -172,7 +172,7 @@ class DynamicRendezvousHandler(CoordinatedRendezvous):
     def services(self, services: AgentServices) -> None:
         self._agent = services
 
-    def adopt(self, settings: types.RendezvousSettings) -> "DynamicRendezvousHandler":
+    def adopt(self, settings: api.RendezvousSettings) -> "DynamicRendezvousHandler":
         """Take what an agent's run knows better (workers of a node, its name); options and addresses stay."""
         own = self.settings
         self.settings = replace(
@@ -183,7 +183,7 @@ class DynamicRendezvousHandler(CoordinatedRendezvous):
         )
         return self
 
-    def next_rendezvous(self) -> types.RendezvousInfo:
+    def next_rendezvous(self) -> api.RendezvousInfo:
         """Block until there is a round with this node in it; without an agent: end the last one for all, first.
 
         Raises:
@@ -244,7 +244,7 @@ def create_handler(store: object, backend: Any, params: RendezvousParameters) ->
     Raises:
         ValueError: an option is no number above zero.
     """
-    settings = types.RendezvousSettings(
+    settings = api.RendezvousSettings(
         backend=params.backend,
         run_id=params.run_id,
         endpoint=params.endpoint,

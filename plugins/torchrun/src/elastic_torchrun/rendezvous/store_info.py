@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from msgspec.structs import force_setattr
 
-from elastic_core import types
+from elastic_core import api
 
 
 @dataclass
@@ -38,8 +38,8 @@ class RendezvousStoreInfo:
         return RendezvousStoreInfo(address, int(store.get(RendezvousStoreInfo.MASTER_PORT_KEY)))
 
 
-class RendezvousInfo(types.RendezvousInfo, frozen=True, kw_only=False):
-    """This node's place in a round: `elastic_core.types.RendezvousInfo`, made in torch's order of arguments."""
+class RendezvousInfo(api.RendezvousInfo, frozen=True, kw_only=False):
+    """This node's place in a round: `elastic_core.api.RendezvousInfo`, made in torch's order of arguments."""
 
     store: Any
     rank: int
