@@ -63,6 +63,14 @@ if TYPE_CHECKING:
     from elastic_core.processes.affinity import bound_to
     from elastic_core.processes.errors import get_error_handler, record
     from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler
+    from elastic_core.rendezvous.member.stored import (
+        StoredDecision,
+        StoredFailure,
+        StoredMember,
+        StoredRound,
+        StoredRun,
+        stored_run,
+    )
     from elastic_core.rendezvous.net.address import is_loopback, route_source
     from elastic_core.rendezvous.net.endpoint import Address, Endpoint, dial, is_ip, parse_endpoint, resolve
     from elastic_core.rendezvous.net.hosted_server import HostedProcess, KeptFolder, hosted_environment
@@ -253,6 +261,11 @@ __all__ = [
     "StoreChoice",
     "StoreReader",
     "StoreReading",
+    "StoredDecision",
+    "StoredFailure",
+    "StoredMember",
+    "StoredRound",
+    "StoredRun",
     "Survey",
     "Suspended",
     "Swapped",
@@ -308,6 +321,7 @@ __all__ = [
     "run_places",
     "runs_named",
     "start_tls",
+    "stored_run",
     "tls_context",
     "tls_failure",
     "to_failure",
@@ -348,6 +362,9 @@ _ROOMS: Final = {
     "elastic_core.processes.errors": "get_error_handler record",
     "elastic_core.rendezvous.handler": "AgentServices RendezvousHandler",
     "elastic_core.rendezvous.net.address": "is_loopback route_source",
+    "elastic_core.rendezvous.member.stored": (
+        "stored_run StoredDecision StoredFailure StoredMember StoredRound StoredRun"
+    ),
     "elastic_core.rendezvous.net.endpoint": "Address dial Endpoint is_ip parse_endpoint resolve",
     "elastic_core.rendezvous.net.hosted_server": "hosted_environment HostedProcess KeptFolder",
     "elastic_core.rendezvous.net.interrupt": "Interrupt",

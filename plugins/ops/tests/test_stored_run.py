@@ -24,7 +24,7 @@ from elastic_core.rendezvous.member.documents import (
     Verdict,
     encode,
 )
-from elastic_ops.stored_run import StoredRun
+from elastic_ops.stored_run import RunInStore
 
 CHOICE = StoreChoice(backend="redis", endpoint="r:6379", run_id="bert-7", conf={})
 FAILURE = Failure(
@@ -60,7 +60,7 @@ def member(incarnation, seat=1, **changes):
 def view(*members, silent=(), **documents):
     found = {key: value if isinstance(value, bytes) else encode(value) for key, value in documents.items()}
     survey = Survey(members=members, silent=frozenset(silent), documents=found)
-    return StoredRun(StoreReading(survey=survey, latency_s=0.002), CHOICE, "redis at r:6379").view()
+    return RunInStore(StoreReading(survey=survey, latency_s=0.002), CHOICE, "redis at r:6379").view()
 
 
 def test_a_running_run():

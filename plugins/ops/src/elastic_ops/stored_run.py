@@ -1,19 +1,16 @@
-"""A run as its store has it: read with an open mind, as the nodes may be of another version than this reader."""
+"""A run as its store has it, in the form that `elastic status` shows."""
 
-from typing import Final, TypeVar
-
-import msgspec
+from typing import Final
 
 from elastic_core.api import (
-    CONTROL_KEY,
-    ROUND_KEY,
     ConfigError,
-    RendezvousStateError,
     StoreChoice,
+    StoredFailure,
+    StoredMember,
+    StoredRound,
     StoreReading,
-    decode_json,
+    stored_run,
 )
-from elastic_core.rendezvous.member.documents import FORMAT, RosterEntry
 from elastic_ops.status.view import (
     IncidentView,
     NodeView,
@@ -30,96 +27,8 @@ LEFT: Final = "left"
 SILENT: Final = "silent"
 
 
-class StoredDecision(msgspec.Struct):
-    """What was decided about a failure; `type` is its kind."""
-
-    type: str = ""
-    delay_s: float = 0.0
-    rule: str = ""
-    reason: str = ""
-    outcome: str = ""
-    exclude_nodes: tuple[str, ...] = ()
-
-
-class StoredFailure(msgspec.Struct):
-    """A failure in the run's history."""
-
-    failure_class: str
-    summary: str
-    node_id: str = ""
-    round_index: int = -1
-    at_s: float = 0.0
-    uptime_s: float = 0.0
-    exit_code: int = 1
-    global_rank: int | None = None
-    exception_type: str = ""
-    message: str = ""
-    decision: StoredDecision | None = None
-    spent: int = 0
-
-
-class _Ending(msgspec.Struct):
-    token: int = 0
-    nonce: str = ""
-    kind: str = ""
-    reason: str = ""
-    evidence: str = ""
-
-
-class _Stopping(msgspec.Struct):
-    token: int = 0
-    nonce: str = ""
-
-
-class _Verdict(msgspec.Struct):
-    outcome: str = ""
-    exit_code: int = 1
-    reason: str = ""
-    by: str = ""
-    evidence: str = ""
-
-
-class _Control(msgspec.Struct):
-    v: int = 0
-    epoch: str = ""
-    ending: _Ending | None = None
-    stopping: _Stopping | None = None
-    verdict: _Verdict | None = None
-    history: tuple[StoredFailure, ...] = ()
-    older: tuple[tuple[msgspec.Raw, ...], ...] = ()
-    """Words, and a row for each failure before those in the history."""
-
-
-class _Round(msgspec.Struct):
-    v: int = 0
-    epoch: str = ""
-    token: int = 0
-    nonce: str = ""
-    index: int = 0
-    restarts: int = 0
-    changes: int = 0
-    master_addr: str = ""
-    master_port: int = 0
-    roster: tuple[RosterEntry, ...] = ()
-
-
-class _Member(msgspec.Struct):
-    v: int = 0
-    epoch: str = ""
-    node: str = ""
-    state: str = ""
-    token: int = 0
-    nonce: str = ""
-    address: str = ""
-    nproc: int = 1
-    role: str = ""
-
-
-_D = TypeVar("_D", _Control, _Round, _Member)
-
-
-class StoredRun:
-    """What was read of a run, decoded.
+class RunInStore:
+    """A run as it was read from its store.
 
     Raises:
         ConfigError: there is no such run.
@@ -128,23 +37,14 @@ class StoredRun:
 
     def __init__(self, reading: StoreReading, choice: StoreChoice, where: str) -> None:
         """Decode it."""
-        documents = reading.survey.documents
         self._where, self._choice, self._latency_s = where, choice, reading.latency_s
-        if not documents and not reading.survey.members:
+        if not reading.survey.documents and not reading.survey.members:
             raise ConfigError(
                 f"no run {choice.run_id!r} in {where}",
                 hint="the --rdzv-id that its nodes were started with; a run that is over is forgotten after a while",
             )
-        self._control = _decode(documents.get(CONTROL_KEY), _Control, "control document")
-        self._round = _decode(documents.get(ROUND_KEY), _Round, "round document")
-        if self._round is not None and self._control is not None and self._round.epoch != self._control.epoch:
-            self._round = None  # of an earlier run
-        self._members = [
-            (member.incarnation, record)
-            for member in reading.survey.members
-            if (record := _decode(member.record, _Member, "member's record")) is not None
-        ]
-        self._silent = reading.survey.silent
+        run = stored_run(reading.survey)
+        self._control, self._round, self._members, self._silent = run.control, run.round, run.members, run.silent
 
     @property
     def history(self) -> tuple[StoredFailure, ...]:
@@ -239,7 +139,7 @@ class StoredRun:
         ]
         return tuple(nodes)
 
-    def _said(self, incarnation: str, record: _Member) -> str:
+    def _said(self, incarnation: str, record: StoredMember) -> str:
         """Return a member's word of itself, if it was heard lately."""
         if incarnation in self._silent:
             return SILENT
@@ -257,7 +157,7 @@ class StoredRun:
         return record.state
 
 
-def _round_view(document: _Round) -> RoundView:
+def _round_view(document: StoredRound) -> RoundView:
     return RoundView(
         index=document.index,
         token=document.token,
@@ -279,20 +179,3 @@ def short_failure(failure: StoredFailure) -> IncidentView:
         round_index=failure.round_index,
         decision="" if decision is None else decision_words(decision.type, decision.delay_s, decision.rule),
     )
-
-
-def _decode(raw: bytes | None, kind: type[_D], what: str) -> _D | None:
-    if raw is None:
-        return None
-    try:
-        document = decode_json(raw, kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as err:
-        raise RendezvousStateError(
-            f"the store holds a {what} that can't be read ({err})", hint="another --rdzv-id"
-        ) from err
-    if document.v != FORMAT:
-        raise RendezvousStateError(
-            f"the store holds a {what} of format {document.v!r}; this version of elastic-core reads {FORMAT}",
-            hint="the version of elastic-core that the run's nodes have",
-        )
-    return document

@@ -26,7 +26,7 @@ from elastic_ops.incidents.listed import (
 from elastic_ops.run_target import complete_run, store_asked, store_params
 from elastic_ops.status.page import Table, aligned
 from elastic_ops.status.view import decision_words
-from elastic_ops.stored_run import StoredRun
+from elastic_ops.stored_run import RunInStore
 
 api_version = 1
 
@@ -67,7 +67,7 @@ def _read_words(words: tuple[str, ...], *, last: bool) -> tuple[str | None, int 
 def _stored(choice: StoreChoice) -> list[ListedIncident]:
     reader = StoreReader(choice)
     try:
-        run = StoredRun(reader.read(), choice, reader.where)
+        run = RunInStore(reader.read(), choice, reader.where)
     finally:
         reader.close()
     return incidents_of_store(choice.run_id, run.history, run.evidence)

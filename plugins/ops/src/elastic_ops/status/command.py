@@ -28,7 +28,7 @@ from elastic_ops.run_target import complete_run, store_asked, store_params
 from elastic_ops.status.live import live, show, wanted
 from elastic_ops.status.page import Page, page_of_run, page_of_runs, plain
 from elastic_ops.status.view import RunView, StatusDocument, StoreView, iso_time, view_of_directory
-from elastic_ops.stored_run import StoredRun
+from elastic_ops.stored_run import RunInStore
 
 api_version = 1
 
@@ -77,7 +77,7 @@ class StoreSource:
             state = _STORE_GONE if self._reader.hosted_by_member else self._last.state
             return (replace(self._last, store=store, state=state),)
         self._away_since = ""
-        view = StoredRun(reading, self._reader.choice, self._reader.where).view()
+        view = RunInStore(reading, self._reader.choice, self._reader.where).view()
         self._last = replace(
             view, nodes=tuple(replace(node, since=self._seen(node.node_id, node.state)) for node in view.nodes)
         )

@@ -1,0 +1,164 @@
+"""A run as its store has it, for those who take no part in it.
+
+Read with an open mind, as its nodes may be of another version than the reader: what they added is left out, and what
+they left out has a default.
+"""
+
+from typing import TypeVar
+
+import msgspec
+
+from elastic_core.encoding import decode_json
+from elastic_core.errors import RendezvousStateError
+from elastic_core.rendezvous.member.documents import FORMAT, RosterEntry
+from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Survey
+from elastic_core.types import Record
+
+
+class StoredDecision(msgspec.Struct):
+    """What was decided about a failure; `type` is its kind."""
+
+    type: str = ""
+    delay_s: float = 0.0
+    rule: str = ""
+    reason: str = ""
+    outcome: str = ""
+    exclude_nodes: tuple[str, ...] = ()
+
+
+class StoredFailure(msgspec.Struct):
+    """A failure in the run's history."""
+
+    failure_class: str
+    summary: str
+    node_id: str = ""
+    round_index: int = -1
+    at_s: float = 0.0
+    uptime_s: float = 0.0
+    exit_code: int = 1
+    global_rank: int | None = None
+    exception_type: str = ""
+    message: str = ""
+    decision: StoredDecision | None = None
+    spent: int = 0
+
+
+class StoredEnding(msgspec.Struct):
+    """How the round ended."""
+
+    token: int = 0
+    nonce: str = ""
+    kind: str = ""
+    reason: str = ""
+    evidence: str = ""
+
+
+class StoredStop(msgspec.Struct):
+    """Which round is being stopped."""
+
+    token: int = 0
+    nonce: str = ""
+
+
+class StoredVerdict(msgspec.Struct):
+    """How the run ended."""
+
+    outcome: str = ""
+    exit_code: int = 1
+    reason: str = ""
+    by: str = ""
+    evidence: str = ""
+
+
+class StoredControl(msgspec.Struct):
+    """Which run it is, and what is decided."""
+
+    v: int = 0
+    epoch: str = ""
+    ending: StoredEnding | None = None
+    stopping: StoredStop | None = None
+    verdict: StoredVerdict | None = None
+    history: tuple[StoredFailure, ...] = ()
+    older: tuple[tuple[msgspec.Raw, ...], ...] = ()
+    """Words, and a row for each failure before those in the history."""
+
+
+class StoredRound(msgspec.Struct):
+    """The round, with its nodes in rank order."""
+
+    v: int = 0
+    epoch: str = ""
+    token: int = 0
+    nonce: str = ""
+    index: int = 0
+    restarts: int = 0
+    changes: int = 0
+    master_addr: str = ""
+    master_port: int = 0
+    roster: tuple[RosterEntry, ...] = ()
+
+
+class StoredMember(msgspec.Struct):
+    """What a node says of itself."""
+
+    v: int = 0
+    epoch: str = ""
+    node: str = ""
+    state: str = ""
+    token: int = 0
+    nonce: str = ""
+    address: str = ""
+    nproc: int = 1
+    role: str = ""
+
+
+class StoredRun(Record, frozen=True, kw_only=True):
+    """What a store has of a run; None: not there, or (a round) of an earlier run. `members` have their incarnation."""
+
+    control: StoredControl | None = None
+    round: StoredRound | None = None
+    members: tuple[tuple[str, StoredMember], ...] = ()
+    silent: frozenset[str] = frozenset()
+    """The incarnations of those that have not renewed their seats."""
+
+
+_D = TypeVar("_D", StoredControl, StoredRound, StoredMember)
+
+
+def stored_run(survey: Survey) -> StoredRun:
+    """Return what was read of a run.
+
+    Raises:
+        RendezvousStateError: what is there is of another format, or not ours.
+    """
+    documents = survey.documents
+    control = _decode(documents.get(CONTROL_KEY), StoredControl, "control document")
+    round_ = _decode(documents.get(ROUND_KEY), StoredRound, "round document")
+    if round_ is not None and control is not None and round_.epoch != control.epoch:
+        round_ = None
+    members = (
+        (member.incarnation, _decode(member.record, StoredMember, "member's record")) for member in survey.members
+    )
+    return StoredRun(
+        control=control,
+        round=round_,
+        members=tuple((incarnation, record) for incarnation, record in members if record is not None),
+        silent=frozenset(survey.silent),
+    )
+
+
+def _decode(raw: bytes | None, kind: type[_D], what: str) -> _D | None:
+    if raw is None:
+        return None
+    try:
+        document = decode_json(raw, kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as err:
+        raise RendezvousStateError(
+            f"the store holds a {what} that can't be read ({err})", hint="another --rdzv-id"
+        ) from err
+    if document.v != FORMAT:
+        raise RendezvousStateError(
+            f"the store holds a {what} of format {document.v!r}; this version of elastic-core reads {FORMAT}",
+            hint="the version of elastic-core that the run's nodes have",
+        )
+    return document
