@@ -213,6 +213,7 @@ def test_the_core_can_be_published_under_another_name(tmp_path):
         "acme_elastic",
         "elastic_hangs",
         "elastic_numa",
+        "elastic_ops",
         "elastic_rdzv_redis",
         "elastic_rdzv_static",
         "elastic_torchrun",

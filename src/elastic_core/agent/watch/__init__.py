@@ -1,1 +1,1 @@
-"""Watches over running workers: hangs, timers; and the stacks that they take."""
+"""What running workers say of themselves, and where they stand: heartbeats and stacks."""
