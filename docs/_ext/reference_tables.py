@@ -459,7 +459,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "to_failure",
     ),
     "Records and their JSON": ("Record", "encode_json", "decode_json", "clean"),
-    "What hooks may do": ("Power", "Launches", "LaunchChange", "AddEnvironment", "Refuse"),
+    "What hooks may do": ("Power", "Launches", "LaunchChange", "AddEnvironment", "Refuse", "fault_of_variable"),
     "Starting workers": ("WorkerStarter", "WorkerStart", "StartedProcess", "AgentLoop", "bound_to"),
     "The run's handle": (
         "RunHandle",

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from elastic_core.failure.runner import checked as checked_decision
     from elastic_core.hooks.handle import Offer, RunHandle
     from elastic_core.hooks.handler import AgentHook
+    from elastic_core.hooks.launches import fault_of_variable
     from elastic_core.moments import (
         AgentStarted,
         AgentStopped,
@@ -301,6 +302,7 @@ __all__ = [
     "echo",
     "echo_json",
     "encode_json",
+    "fault_of_variable",
     "find_incidents",
     "find_runs",
     "get_error_handler",
@@ -349,6 +351,7 @@ _ROOMS: Final = {
     "elastic_core.failure.runner": "checked=checked_decision",
     "elastic_core.hooks.handle": "Offer RunHandle",
     "elastic_core.hooks.handler": "AgentHook",
+    "elastic_core.hooks.launches": "fault_of_variable",
     "elastic_core.cli.store_reader": "chosen_store StoreChoice StoreReader StoreReading",
     "elastic_core.moments": (
         "AgentStarted AgentStopped DecisionTaken Draining FailureSeen Joining MembershipChanged Moment RoundJoined "

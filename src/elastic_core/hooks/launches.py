@@ -89,7 +89,10 @@ class CheckedChanges:
 
 
 def fault_of_variable(name: object, value: object) -> str:
-    """Return why a hook may not add this variable to the workers' environment; empty: it may."""
+    """Return why a hook may not add this variable to the workers' environment; empty: it may.
+
+    Those that say what a worker is (`RANK`, `MASTER_PORT`, `ELASTIC_…`) are the agent's.
+    """
     if not isinstance(name, str) or not isinstance(value, str):
         return "name and value must be text"
     if not name or "=" in name or "\0" in name or "\0" in value:

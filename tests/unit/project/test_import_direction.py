@@ -74,3 +74,9 @@ def test_the_plugins_are_found():
         "elastic_example_hook_jsonl",
         "elastic_example_hook_textfile",
     }
+
+
+def test_every_distribution_runs_without_the_kit():
+    (contract,) = (contract for contract in CONTRACTS if contract["id"] == "kit-is-for-tests")
+    packages = {path.parent.name for path in ROOT.glob("plugins/*/src/*/__init__.py")}
+    assert set(contract["source_modules"]) == packages - {"elastic_plugin_kit"}

@@ -30,9 +30,14 @@ class _Kind:
     summary: str
     suffix: str
     module: str
+    points: str
+    """Its entry points, as a part of pyproject.toml."""
     example: str
     trial: str
 
+
+_CLASS: Final = '[project.entry-points."{group}"]\n{name} = "{package}:{cls}"'
+_FLAG: Final = '\n\n[project.entry-points."elastic_core.options"]\n{name}-file = "{package}.options:FILE"'
 
 _KINDS: Final = (
     _Kind(
@@ -42,6 +47,7 @@ _KINDS: Final = (
         summary="A rendezvous backend for elastic-core",
         suffix="Store",
         module="store",
+        points=_CLASS,
         example="elastic run --rdzv-backend {name} --rdzv-id my-run --nnodes 2 train.py    # twice, on one host",
         trial="elastic run --rdzv-backend {name} --rdzv-id try --nproc-per-node 2 -m platform",
     ),
@@ -52,6 +58,7 @@ _KINDS: Final = (
         summary="A restart policy for elastic-core",
         suffix="Policy",
         module="policy",
+        points=_CLASS,
         example="elastic run --max-restarts 3 --policy {name} --policy-conf pause=5 train.py",
         trial="elastic run --max-restarts 3 --policy {name} -m platform",
     ),
@@ -62,8 +69,20 @@ _KINDS: Final = (
         summary="A hook for elastic-core",
         suffix="Hook",
         module="hook",
+        points=_CLASS + _FLAG,
         example="elastic run train.py    # an installed hook is on, in every run; -p no:{name} leaves it out",
-        trial="elastic run --run-dir try -m platform && cat try/{name}.txt",
+        trial="elastic run --{name}-file diary.txt -m platform && cat diary.txt",
+    ),
+    _Kind(
+        word="command",
+        group="elastic_core.commands",
+        noun="command",
+        summary="A command of elastic",
+        suffix="Command",
+        module="command",
+        points='[project.entry-points."{group}"]\n{name} = "{package}.command:command"',
+        example="elastic {name}",
+        trial="elastic {name}",
     ),
 )
 _WORDS: Final = tuple(kind.word for kind in _KINDS)
@@ -85,12 +104,10 @@ def _new(name: str, kind: str | None, directory: str | None) -> int:
     _refuse_taken(plugin, package, chosen)
     folder, (core, version) = Path(directory or plugin), _core()
     _refuse_occupied(folder)
-    words = {
-        "name": plugin,
-        "package": package,
+    names = {"name": plugin, "package": package, "cls": _class_name(plugin, chosen)}
+    words = names | {
         "constant": package.upper(),
-        "cls": _class_name(plugin, chosen),
-        "group": chosen.group,
+        "points": chosen.points.format(group=chosen.group, **names),
         "module": chosen.module,
         "summary": chosen.summary,
         "example": chosen.example.format(name=plugin),
@@ -143,12 +160,20 @@ def _refuse_taken(plugin: str, package: str, kind: _Kind) -> None:
     from importlib.util import find_spec
 
     hint = _line(f"my-{plugin}", kind)
+    if kind.word == "command" and plugin in _commands():
+        raise ConfigError(f"there is a command {plugin!r} already", hint=hint)
     for entry in entry_points(group=kind.group, name=plugin):
         owner = f", of {entry.dist.name} {entry.dist.version}" if entry.dist is not None else ""
         raise ConfigError(f"there is a {kind.noun} {plugin!r} already{owner}", hint=hint)
     spec = find_spec(package)
     if spec is not None and spec.origin is not None:  # None: a folder without Python files, which hides nothing
         raise ConfigError(f"there is a package {package!r} already ({spec.origin})", hint=hint)
+
+
+def _commands() -> list[str]:
+    """Return the commands of `elastic`, the core's own among them."""
+    context = click.get_current_context().find_root()
+    return context.command.list_commands(context) if isinstance(context.command, click.Group) else []
 
 
 def _refuse_occupied(folder: Path) -> None:
@@ -243,8 +268,8 @@ command = click.Command(
             ["--kind"],
             metavar="KIND",
             shell_complete=lambda ctx, param, incomplete: [word for word in _WORDS if word.startswith(incomplete)],
-            help="rendezvous (a store: how nodes find each other), failure (a policy: what follows a failure), or hook "
-            "(is told what the agent does).",
+            help="rendezvous (a store: how nodes find each other), failure (a policy: what follows a failure), hook "
+            "(is told what the agent does, and may bring flags of elastic run), or command (of elastic).",
         ),
         click.Option(
             ["--directory"],

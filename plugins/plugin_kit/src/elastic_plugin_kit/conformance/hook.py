@@ -20,6 +20,7 @@ from elastic_core.api import (
     Power,
     Refuse,
     WorkersStarting,
+    fault_of_variable,
 )
 from elastic_plugin_kit.conformance.kit import Kit, check_api_version, check_options, in_time
 from elastic_plugin_kit.conformance.kit_process import check_imports, no_heavy_imports, nothing_left
@@ -41,26 +42,6 @@ METHODS: Final[dict[type, str]] = {
 ANSWERS: Final[dict[type, tuple[type, ...]]] = {Joining: (Refuse,), WorkersStarting: (AddEnvironment, Launches, Refuse)}
 POWERS: Final[dict[type, Power]] = {AddEnvironment: Power.LAUNCHES, Launches: Power.LAUNCHES, Refuse: Power.REFUSAL}
 """What each answer needs, from version 2 on."""
-RESERVED: Final = frozenset(
-    {
-        "RANK",
-        "WORLD_SIZE",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_RANK",
-        "GROUP_WORLD_SIZE",
-        "ROLE_NAME",
-        "ROLE_RANK",
-        "ROLE_WORLD_SIZE",
-        "TORCHELASTIC_ERROR_FILE",
-        "TORCHELASTIC_MAX_RESTARTS",
-        "TORCHELASTIC_RESTART_COUNT",
-        "TORCHELASTIC_RUN_ID",
-        "TORCHELASTIC_USE_AGENT_STORE",
-    }
-)
-RESERVED_PREFIXES: Final = ("MASTER_", "ELASTIC_")
-"""Variables that say what a worker is: the agent's to set."""
 
 
 class AgentHookConformance(Kit):
@@ -231,10 +212,5 @@ def _check_launches(answer: Launches, moment: Moment) -> None:
 
 def _check_variables(variables: Mapping[str, str]) -> None:
     for name, value in variables.items():
-        assert isinstance(name, str), f"the variable {name!r} is no text"
-        assert isinstance(value, str), f"the variable {name}={value!r} is no text"
-        assert name, "a variable without a name"
-        assert "=" not in name, f"a variable is named {name!r}"
-        assert "\0" not in name + value, f"the variable {name!r} has a zero byte"
-        ours = name in RESERVED or name.startswith(RESERVED_PREFIXES)
-        assert not ours, f"the variable {name} says what a worker is; it is the agent's to set"
+        fault = fault_of_variable(name, value)
+        assert not fault, f"the variable {name!r} may not be set: {fault}"
