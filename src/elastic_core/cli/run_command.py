@@ -1,13 +1,13 @@
-"""`elastic run` for click: its help and its completion; reading the line and starting are rooms of their own."""
+"""`elastic run` for click: its help and its completion; reading the line and starting need no click."""
 
 import click
 
 from elastic_core.cli.arguments import read_arguments
 from elastic_core.cli.main import start
 from elastic_core.cli.output import echo
-from elastic_core.cli.run_help import write_options
 from elastic_core.options.hook_options import all_rows
-from elastic_core.options.table import OPTIONS, OptionRow
+from elastic_core.options.table import OPTIONS, OptionRow, Section
+from elastic_core.plugins.missing import options_elsewhere
 
 _EPILOG = """\b
 Examples:
@@ -43,8 +43,26 @@ class RunCommand(click.Command):
         return [*super().get_params(ctx), *map(_option, all_rows())]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options in their sections."""
-        write_options(formatter)
+        """Write what each option does, its default and its variable: ours, then those of each plugin."""
+        rows = [*OPTIONS, *all_rows()]
+        for section in dict.fromkeys((*map(str, Section), *(str(row.section) for row in rows))):
+            with formatter.section(section):
+                formatter.write_dl([_entry(row) for row in rows if row.section == section], col_max=26)
+        with formatter.section("Help"):
+            formatter.write_dl([("-h, --help", "Show this and exit.")])
+        if elsewhere := options_elsewhere([row.name for row in rows]):
+            with formatter.section("With distributions that are not installed"):
+                formatter.write_dl([(name, ", ".join(flags)) for name, flags in elsewhere.items()], col_max=26)
+
+
+def _entry(row: OptionRow) -> tuple[str, str]:
+    names = f"--{row.name}" if row.short is None else f"-{row.short}, --{row.name}"
+    default = row.default_note or row.default
+    facts = [f"default: {default}"] if default and row.metavar is not None else []
+    facts += [row.env] if row.env else []
+    return names if row.metavar is None else f"{names} {row.metavar}", row.help + (
+        f"  [{'; '.join(facts)}]" if facts else ""
+    )
 
 
 def _option(row: OptionRow) -> click.Option:

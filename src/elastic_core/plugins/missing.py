@@ -88,6 +88,15 @@ def known_options() -> Collection[str]:
     return _KNOWN[OPTIONS_GROUP]
 
 
+def options_elsewhere(installed: Collection[str]) -> dict[str, list[str]]:
+    """Return the flags of `known_options` that are not among those installed, by distribution."""
+    found: dict[str, list[str]] = {}
+    for flag, distribution in sorted(_KNOWN[OPTIONS_GROUP].items()):
+        if flag not in installed:
+            found.setdefault(distribution, []).append(f"--{flag}")
+    return found
+
+
 def option_not_installed(flag: str, typed: str = "") -> PluginError:
     """Return the error for one of `known_options` whose distribution is not installed.
 

@@ -1,6 +1,7 @@
 """How the command line ends: one line per error, exit codes, help, completion."""
 
 import json
+import re
 import sys
 import types
 
@@ -9,7 +10,9 @@ import pytest
 from elastic_core._version import __version__
 from elastic_core.cli.main import COMPLETE_VARIABLE, main
 from elastic_core.errors import PluginError, RendezvousError, WorkerError
+from elastic_core.options import hook_options
 from elastic_core.options.table import OPTIONS, Section
+from elastic_core.plugins.run_options import HookOptions
 from elastic_core.run import main as run_main
 
 
@@ -127,6 +130,17 @@ def test_help_of_run_is_grouped_and_complete(capsys, monkeypatch):
         assert f"--{row.name}" in out
         assert row.env is None or row.env in out
     assert out.isascii()
+
+
+def test_help_ends_with_the_options_of_distributions_that_are_not_installed(capsys, monkeypatch):
+    assert main(["run", "--help"]) == 0
+    assert "not installed" not in capsys.readouterr().out
+    monkeypatch.setattr(hook_options, "installed_options", lambda: HookOptions([]))
+    assert main(["run", "--help"]) == 0
+    section = (
+        capsys.readouterr().out.partition("\nWith distributions that are not installed:\n")[2].partition("\n\n")[0]
+    )
+    assert re.search(r"^  elastic-numa +--numa-binding$", section, re.M)
 
 
 def test_help_after_the_script_belongs_to_it(job, script):
