@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from elastic_core.processes.environment import ROUND_VARIABLES
-from elastic_core.processes.functions.start import FunctionStarter
 from elastic_core.processes.group import WorkerGroup
 from elastic_core.processes.output.console import Console
 from elastic_core.processes.output.disk import STALL_S, Disk
@@ -57,7 +56,7 @@ class GroupKit:
     ):
         self.folder = folder
         self.call = call
-        self.functions = None if call is None else FunctionStarter(call)
+        self.functions = None if call is None else call.begin()
         self.incarnation = secrets.token_hex(8)
         self.reactor = Reactor()
         self.own_fds = []

@@ -154,6 +154,7 @@ if TYPE_CHECKING:
         Undecided,
         WorkerExit,
     )
+    from elastic_core.worker.startup import arm as arm_worker
 
 __all__ = [
     "API_VERSION",
@@ -290,6 +291,7 @@ __all__ = [
     "WorkersStarted",
     "WorkersStarting",
     "WorkersStopping",
+    "arm_worker",
     "bound_to",
     "checked_decision",
     "chosen_policy",
@@ -390,6 +392,7 @@ _ROOMS: Final = {
         "Resumed RosterMember Round RoundChange RoundEnded RunCounts RunOption RunSteps Stop StopOrdered Suspended "
         "Undecided WorkerExit"
     ),
+    "elastic_core.worker.startup": "arm=arm_worker",
 }
 """Where the names are; `look_at=run_at` has another name there than here."""
 _PLACES: Final = {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from elastic_core.launcher.outcome import RunOutcome
     from elastic_core.options.choices import Choices
     from elastic_core.options.devices import Node, count_for
-    from elastic_core.options.entrypoint import LOCAL_RANK_MACRO, function_entrypoint, make_entrypoint
+    from elastic_core.options.entrypoint import LOCAL_RANK_MACRO, make_entrypoint
     from elastic_core.options.hook_options import all_rows, hook_row, is_hook_option
     from elastic_core.options.option import OptionRow
     from elastic_core.options.resolve import resolve
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from elastic_core.plugins.discovery import PluginEntry, find_entries
     from elastic_core.plugins.entry_import import IN_CODE
     from elastic_core.plugins.registry import PluginRegistry
-    from elastic_core.processes.errors import ChildFailedError, ProcessFailure
-    from elastic_core.processes.functions.call import FunctionCall, run_script_path
+    from elastic_core.processes.errors import ChildFailedError, ProcessFailure, record
     from elastic_core.processes.group import WorkerGroup
     from elastic_core.processes.output.console import Console
     from elastic_core.processes.output.layout import LogLayout, RankPaths, stream_plans
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.member.documents import FORMAT as STORE_FORMAT
     from elastic_core.rendezvous.registry import register as register_backend
     from elastic_core.rendezvous.registry import registered as registered_backend
-    from elastic_core.starters import ReactorLoop
+    from elastic_core.starters import CallStarter, ReactorLoop
 
 __all__ = [
     "ALLOWABLE",
@@ -55,12 +54,12 @@ __all__ = [
     "NOTHING",
     "OPTIONS",
     "STORE_FORMAT",
+    "CallStarter",
     "ChildFailedError",
     "Choices",
     "Console",
     "CoordinatedRendezvous",
     "Entrypoint",
-    "FunctionCall",
     "HeldPort",
     "Injected",
     "LocalRendezvous",
@@ -86,19 +85,18 @@ __all__ = [
     "count_for",
     "elastic_process",
     "find_entries",
-    "function_entrypoint",
     "hook_row",
     "is_hook_option",
     "key_values",
     "make_entrypoint",
     "nearest",
     "read_arguments",
+    "record",
     "register_backend",
     "registered_backend",
     "remembered",
     "resolve",
     "run_job",
-    "run_script_path",
     "stream_plans",
 ]
 
@@ -112,7 +110,7 @@ _ROOMS: Final = {
     "elastic_core.launcher.outcome": "RunOutcome",
     "elastic_core.options.choices": "Choices",
     "elastic_core.options.devices": "Node count_for",
-    "elastic_core.options.entrypoint": "LOCAL_RANK_MACRO function_entrypoint make_entrypoint",
+    "elastic_core.options.entrypoint": "LOCAL_RANK_MACRO make_entrypoint",
     "elastic_core.options.hook_options": "all_rows hook_row is_hook_option",
     "elastic_core.options.option": "OptionRow",
     "elastic_core.options.resolve": "resolve",
@@ -122,8 +120,7 @@ _ROOMS: Final = {
     "elastic_core.plugins.discovery": "PluginEntry find_entries",
     "elastic_core.plugins.entry_import": "IN_CODE",
     "elastic_core.plugins.registry": "PluginRegistry",
-    "elastic_core.processes.errors": "ChildFailedError ProcessFailure",
-    "elastic_core.processes.functions.call": "FunctionCall run_script_path",
+    "elastic_core.processes.errors": "ChildFailedError ProcessFailure record",
     "elastic_core.processes.group": "WorkerGroup",
     "elastic_core.processes.output.console": "Console",
     "elastic_core.processes.output.layout": "LogLayout RankPaths stream_plans",
@@ -137,7 +134,7 @@ _ROOMS: Final = {
     "elastic_core.rendezvous.member.coordinated": "CoordinatedRendezvous",
     "elastic_core.rendezvous.member.documents": "FORMAT=STORE_FORMAT",
     "elastic_core.rendezvous.registry": "register=register_backend registered=registered_backend",
-    "elastic_core.starters": "ReactorLoop",
+    "elastic_core.starters": "CallStarter ReactorLoop",
 }
 """Where the names are; `process=elastic_process` has another name there than here."""
 _PLACES: Final = {

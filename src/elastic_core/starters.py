@@ -4,7 +4,7 @@ A fork server, interpreters that wait with their imports done, a process restore
 is a `WorkerStarter`.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from elastic_core.types import Record
@@ -110,6 +110,53 @@ class WorkerStarter:
 
     def close(self) -> None:
         """End what it has; no worker runs any more. Idempotent."""
+
+
+class CallStarter(WorkerStarter):
+    """Starts workers that run no program: only an embedding program brings one, with what it wants called."""
+
+    def value(self, local_rank: int) -> object:
+        """Return what the last worker of a local rank has returned; None where it did not.
+
+        Raises:
+            WorkerError: it can't be loaded in this process.
+        """
+        return None
+
+
+class BegunCall(Protocol):
+    """A call whose workers can be started, by an agent that is still to be made."""
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """Lines for people."""
+        ...
+
+    def on(self, loop: AgentLoop) -> CallStarter:
+        """Return what starts the workers of an agent with this loop."""
+        ...
+
+    def close(self) -> None:
+        """End what `begin` has started."""
+        ...
+
+
+class WorkerCall(Protocol):
+    """What workers do that run no program: a function, called in a process of its own."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        ...
+
+    @property
+    def start_method(self) -> str:
+        """How its processes begin, for people."""
+        ...
+
+    def begin(self) -> BegunCall:
+        """Get ready. Called: once a run, before any thread of ours is started, which a fork would not survive."""
+        ...
 
 
 class ReactorLoop:

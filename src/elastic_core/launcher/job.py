@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from elastic_core.agent.sidecar import StoreSidecar
     from elastic_core.launcher.outcome import RunOutcome
     from elastic_core.launcher.timings import Timings
-    from elastic_core.processes.functions.start import FunctionStarter, FunctionWorkers
     from elastic_core.reports import WorkerBeats
+    from elastic_core.starters import BegunCall, CallStarter
 
 WARM_AFTER_S = 0.5
 _WITHOUT_STORE = ("local", "static")
@@ -89,24 +89,16 @@ def run_job(
     try:
         with ExitStack() as cleanup:
             # First of all: with fork, workers are copies of what this process is now.
-            functions = _function_starter(settings, cleanup)
+            call = settings.entrypoint.function
+            begun = None if call is None else call.begin()
+            if begun is not None:
+                cleanup.callback(begun.close)
             if own_process:
                 cleanup.enter_context(early_stops(settings.stops.ending))
             job = _Job(settings, cleanup, own_process=own_process, timings=timings, outcome=outcome, injected=injected)
-            return job.run(functions)
+            return job.run(begun)
     except EarlyStop as stop:
         return 128 + stop.signum
-
-
-def _function_starter(settings: RunSettings, cleanup: ExitStack) -> "FunctionStarter | None":
-    call = settings.entrypoint.function
-    if call is None:
-        return None
-    from elastic_core.processes.functions.start import FunctionStarter
-
-    starter = FunctionStarter(call)
-    cleanup.callback(starter.close)
-    return starter
 
 
 def _compared(settings: RunSettings) -> dict[str, str]:
@@ -163,9 +155,9 @@ class _Job:
         )
         self._registry = PluginRegistry(disabled=settings.disabled_plugins)
 
-    def run(self, functions: "FunctionStarter | None" = None) -> int:
+    def run(self, call: "BegunCall | None" = None) -> int:
         settings = self._settings
-        self._functions = functions
+        self._call = call
         registry = self._registry
         handler = self._handler()
         if Capability.CONTROL in handler.capabilities:
@@ -234,7 +226,7 @@ class _Job:
         )
         self._reporter.restore = self._restore_run_dir
         notice = self._reporter.notice
-        for text in (*settings.notices, *warnings, *(self._functions.warnings if self._functions is not None else ())):
+        for text in (*settings.notices, *warnings, *(self._call.warnings if self._call is not None else ())):
             notice(text)
         self._disk = self._reporter.disk = self._closing(Disk(reactor, notice=notice))
         guardian = Guardian(reactor, incarnation=self._incarnation, notice=notice)
@@ -250,7 +242,7 @@ class _Job:
         self._status = self._closing(self._status_keeper(reactor, handler, run_dir))
         agent: Agent
         loop = ReactorLoop(reactor, notice=notice, own_process=self._own_process)
-        functions = None if self._functions is None else self._closing(self._functions.on(loop))
+        calls = None if self._call is None else self._closing(self._call.on(loop))
         self._beats = self._closing(
             Heartbeats(
                 for_hooks=any(Power.BEATS in powers_of(type(named.hook)) for named in hooks),
@@ -269,7 +261,7 @@ class _Job:
                 strangers=self._strangers,
                 notice=notice,
                 spared=lambda: self._own_children(guardian, handler),
-                starters=self._starters(functions, loop, hooks),
+                starters=self._starters(calls, loop, hooks),
                 disk=self._disk,
                 sent_to_all=guardian.signalled,
                 exit_timeout_s=settings.stops.exit_timeout_s,
@@ -365,7 +357,7 @@ class _Job:
         self._finish(result, journal, run_dir)
         if self._outcome is not None:
             self._outcome.error = rendezvous.error
-            value = functions.value if functions is not None else lambda _: None
+            value = calls.value if calls is not None else lambda _: None
             self._outcome.take(result, value, self._reporter.final_failure)
         self._disk.close(within_s=min(END_S, settings.stops.shutdown_timeout_s))
         console.flush()
@@ -407,10 +399,10 @@ class _Job:
         return {rank: file.read() for rank, file in files.items() if file is not None}
 
     def _starters(
-        self, functions: "FunctionWorkers | None", loop: ReactorLoop, hooks: Sequence[NamedHook]
+        self, calls: "CallStarter | None", loop: ReactorLoop, hooks: Sequence[NamedHook]
     ) -> list[WorkerStarter]:
         """Return those who start workers in place of the group, in the order in which they are asked."""
-        starters: list[WorkerStarter] = [] if functions is None else [functions]
+        starters: list[WorkerStarter] = [] if calls is None else [calls]
         if self._settings.workers.standby:
             from elastic_core.processes.standby_pool import StandbyPool  # rarely wanted
 

@@ -50,4 +50,6 @@ class RunOutcome:
         self.succeeded = result.ending is Ending.SUCCEEDED
         self.stopped = result.ending is Ending.STOPPED
         self.failure = failure if result.ending is Ending.FAILED else None
-        self.return_values = {rank: value(exit.local_rank) for rank, exit in self.exits.items() if exit.code == 0}
+        self.return_values = {
+            rank: value(exit.local_rank) for rank, exit in sorted(self.exits.items()) if exit.code == 0
+        }

@@ -12,13 +12,13 @@ from elastic_core.errors import ConfigError
 from elastic_core.options.choices import Draft
 from elastic_core.options.settings import Entrypoint
 from elastic_core.options.values import nearest, one_of
-from elastic_core.processes.functions import START_METHODS, FunctionCall
-from elastic_core.processes.functions.call import run_script_path
+from elastic_core.starters import WorkerCall
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 LOCAL_RANK_MACRO = "${local_rank}"
+START_METHODS = ("spawn", "fork", "forkserver")
 
 
 def make_entrypoint(
@@ -55,11 +55,6 @@ def make_entrypoint(
         return Entrypoint(argv=(python, "-u", "-m", script, *arguments), name=script, module=script)
     _check_script(_for_rank_0(script))
     return Entrypoint(argv=(python, "-u", script, *arguments), name=script, script=script)
-
-
-def function_entrypoint(call: FunctionCall) -> Entrypoint:
-    """Return what has the workers call a function, in interpreters like this one."""
-    return Entrypoint(argv=(sys.executable, call.name), name=call.name, function=call)
 
 
 def _for_rank_0(text: str) -> str:
@@ -275,21 +270,12 @@ def take_run_path(draft: Draft, script: str, arguments: Sequence[str]) -> Entryp
             f"--debug-rank gives the terminal to a worker, which one started with {method} can't have",
             hint="--start-method spawn",
         )
+    from elastic_core.plugins.torch_side import torch_part  # the call of a function comes with what knows torch
+
     checked = make_entrypoint(script, arguments, environ={})
-    # Our own function, which needs nothing of the command line's main module.
-    call = FunctionCall(fn=run_script_path, args=(script, *arguments), start_method=method, with_main=False)
+    script_call = torch_part("script_call", needed_by=choices.label("run_path"))
+    call: WorkerCall = script_call(script, tuple(arguments), method)
     return replace(checked, argv=(sys.executable, script, *arguments), function=call)
-
-
-def for_each_rank(entrypoint: Entrypoint, nproc: int) -> Entrypoint:
-    """Replace `${local_rank}` in what each worker's script is given."""
-    call = entrypoint.function
-    if call is None or not any(LOCAL_RANK_MACRO in arg for arg in call.args_of(0)):
-        return entrypoint
-    args = {
-        rank: tuple(arg.replace(LOCAL_RANK_MACRO, str(rank)) for arg in call.args_of(rank)) for rank in range(nproc)
-    }
-    return replace(entrypoint, function=replace(call, args=args))
 
 
 def check_start_method(draft: Draft, entrypoint: Entrypoint) -> None:

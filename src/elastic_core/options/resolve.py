@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.options.choices import Choices, Draft, Given
 from elastic_core.options.debug_options import take_debugging
-from elastic_core.options.entrypoint import check_start_method, for_each_rank, make_entrypoint, take_run_path
+from elastic_core.options.entrypoint import check_start_method, make_entrypoint, take_run_path
 from elastic_core.options.node_options import place_run, settle_coordination
 from elastic_core.options.observing_options import take_observing
 from elastic_core.options.output_options import resolve_logs
@@ -46,8 +46,7 @@ def resolve(
     """
     choices = Choices(given, environ, BY_DEST)
     draft = Draft(choices, environ)
-    as_function = entrypoint is None and choices.flag("run_path")
-    if as_function:
+    if entrypoint is None and choices.flag("run_path"):
         entrypoint = take_run_path(draft, script, arguments)
     entrypoint = entrypoint or make_entrypoint(
         script,
@@ -70,8 +69,6 @@ def resolve(
     nproc = place_workers(draft, node)
     resolve_logs(draft, nproc)
     take_observing(draft)
-    if as_function:
-        draft.set("entrypoint", for_each_rank(entrypoint, nproc), "default")
     take_debugging(draft, nproc)
     if any(True for _ in chain(chosen_elsewhere(given, environ), torch_variables(environ))):
         from elastic_core.options.hook_options import take_hook_options  # which looks what is installed

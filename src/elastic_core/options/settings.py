@@ -8,7 +8,7 @@ from elastic_core.options.choices import Draft
 from elastic_core.options.observing_options import ObservingSettings
 from elastic_core.options.output_options import OutputSettings
 from elastic_core.options.worker_options import WorkerSettings
-from elastic_core.processes.functions.call import FunctionCall
+from elastic_core.starters import WorkerCall
 from elastic_core.types import PolicySettings, Record, RendezvousSettings
 
 __all__ = ["DEFAULT_SIGNALS", "Entrypoint", "Resolution", "RunSettings", "finish"]
@@ -28,7 +28,7 @@ class Entrypoint(Record, frozen=True, kw_only=True):
     script: str | None = None
     module: str | None = None
     python: bool = True
-    function: FunctionCall | None = None
+    function: WorkerCall | None = None
     """What workers call instead of running a program; `argv` is then the interpreter and a name for people."""
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from elastic_core.api import ConfigError
-from elastic_core.embedding import Entrypoint, FunctionCall, function_entrypoint, make_entrypoint
+from elastic_core.embedding import Entrypoint, make_entrypoint
+from elastic_torchrun.functions.call import FunctionCall
 
 
 def entry_of(
@@ -23,7 +24,8 @@ def entry_of(
         ConfigError: it is neither, or the program can't be run.
     """
     if callable(entrypoint):
-        return function_entrypoint(FunctionCall(fn=entrypoint, args=tuple(args), start_method=start_method))
+        call = FunctionCall(fn=entrypoint, args=tuple(args), start_method=start_method)
+        return Entrypoint(argv=(sys.executable, call.name), name=call.name, function=call)
     if not isinstance(entrypoint, str) or not entrypoint:
         raise ConfigError(f"entrypoint is {entrypoint!r}; a function or a program is needed")
     return _program(entrypoint, [str(arg) for arg in args], environ)

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from elastic_core.api import ConfigError
 from elastic_core.embedding import ALLOWABLE, Entrypoint, RunSettings, resolve
+from elastic_torchrun.functions.call import FunctionCall
 from elastic_torchrun.launcher.launch_config import LaunchConfig
 from elastic_torchrun.launcher.library_options import Given, given_from, library_environment
 from elastic_torchrun.processes.logs_specs import DefaultLogsSpecs
@@ -115,7 +116,11 @@ def _settled(given: Given, entrypoint: Entrypoint) -> RunSettings:
 def _for_each_rank(entrypoint: Entrypoint, nproc: int) -> Entrypoint:
     """Put each worker's local rank into the function's arguments, where they ask for it."""
     call = entrypoint.function
-    if call is None or not isinstance(call.args, tuple) or not any(_asks(arg) for arg in call.args):
+    if (
+        not isinstance(call, FunctionCall)
+        or not isinstance(call.args, tuple)
+        or not any(_asks(arg) for arg in call.args)
+    ):
         return entrypoint
     args = {rank: tuple(_filled(arg, rank) for arg in call.args) for rank in range(nproc)}
     return replace(entrypoint, function=replace(call, args=args))

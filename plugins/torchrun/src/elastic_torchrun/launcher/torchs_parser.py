@@ -22,8 +22,8 @@ from elastic_core.embedding import (
     comma_list,
     count_for,
     key_values,
-    run_script_path,
 )
+from elastic_torchrun.functions.script import run_script_path
 from elastic_torchrun.launcher.launch_config import LaunchConfig
 from elastic_torchrun.launcher.library_options import Given, given_from, library_environment
 from elastic_torchrun.processes.logs_specs import DefaultLogsSpecs

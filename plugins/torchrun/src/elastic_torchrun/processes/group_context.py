@@ -12,7 +12,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from elastic_core.api import WorkerError
-from elastic_core.embedding import FunctionCall, StreamPlan, WorkerLaunch
+from elastic_core.embedding import StreamPlan, WorkerLaunch
+from elastic_torchrun.functions.call import FunctionCall
 from elastic_torchrun.processes.binding import cpus_for
 from elastic_torchrun.processes.context import PContext
 from elastic_torchrun.processes.logs_specs import LogsSpecs, plan_of
@@ -163,7 +164,7 @@ class MultiprocessContext(GroupContext):
     """Workers that call a function.
 
     Args:
-        start_method: `spawn`, `fork` or `forkserver`; see `elastic_core.processes.functions`.
+        start_method: `spawn`, `fork` or `forkserver`; see `elastic_torchrun.functions`.
         others: As in `PContext`.
 
     Raises:
@@ -199,9 +200,7 @@ class MultiprocessContext(GroupContext):
         self._call = FunctionCall(fn=entrypoint, args=self.args, start_method=start_method)
 
     def _make_workers(self) -> SupervisedWorkers:
-        from elastic_core.processes.functions.start import FunctionStarter
-
-        self._starter = FunctionStarter(self._call)
+        self._starter = self._call.begin()
         for line in self._starter.warnings:
             LOG.warning("%s", line)
         return SupervisedWorkers(self.name, functions=self._starter)
@@ -210,7 +209,7 @@ class MultiprocessContext(GroupContext):
         return (sys.executable, self._call.name)
 
     def _launch(self, rank: int) -> WorkerLaunch:
-        return replace(super()._launch(rank), function=self._call)
+        return replace(super()._launch(rank), function=self._call.name)
 
     def _release(self) -> None:
         if self._workers is not None:

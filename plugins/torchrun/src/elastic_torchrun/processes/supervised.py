@@ -13,7 +13,7 @@ from elastic_core.api import ElasticError, WorkerError, WorkerExit
 from elastic_core.embedding import Console, Reactor, ReactorLoop, WorkerGroup, WorkerLaunch
 
 if TYPE_CHECKING:
-    from elastic_core.processes.functions.start import FunctionStarter
+    from elastic_torchrun.functions.start import FunctionStarter
 
 LOG = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ class SupervisedWorkers:
             LOG.warning("left running on purpose (ELASTIC_KEEP=1): %s", ", ".join(kept))
         console.flush()
         try:
-            ended_well = [rank for rank, exit in self.exits.items() if exit.code == 0]
+            ended_well = [rank for rank, exit in sorted(self.exits.items()) if exit.code == 0]
             self._values = {rank: None if workers is None else workers.value(rank) for rank in ended_well}
         except WorkerError as error:
             self._unloadable = error

@@ -1,11 +1,12 @@
-"""A worker function: its call, the script as a function (`--run-path`), and the caller's main module in a worker."""
+"""A worker function: its call, and the caller's main module in a worker."""
 
-import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from elastic_core.errors import ConfigError
-from elastic_core.types import Record
+from elastic_core.api import ConfigError, Record
+
+if TYPE_CHECKING:
+    from elastic_torchrun.functions.start import FunctionStarter
 
 START_METHODS = ("spawn", "fork", "forkserver")
 
@@ -43,6 +44,12 @@ class FunctionCall(Record, frozen=True, kw_only=False, eq=False):
         """The function's name, for people."""
         return _name_of(self.fn)
 
+    def begin(self) -> "FunctionStarter":
+        """Return what starts its workers, run after run of an agent; raises as its constructor does."""
+        from elastic_torchrun.functions.start import FunctionStarter  # workers know the call, and start none
+
+        return FunctionStarter(self)
+
     def args_of(self, local_rank: int) -> tuple[Any, ...]:
         """Return what this worker's call gets."""
         return self.args if isinstance(self.args, tuple) else tuple(self.args[local_rank])
@@ -53,23 +60,6 @@ def _name_of(fn: object) -> str:
         return _name_of(fn.func)
     name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
     return str(name)
-
-
-def run_script_path(training_script: str, *training_script_args: str) -> None:
-    """Run a script in this process as if it had been started by itself.
-
-    Args:
-        training_script: Its path.
-        training_script_args: What it finds in `sys.argv` after its own name.
-    """
-    import runpy  # the command line refers to this function, and does not call it
-    import sys
-
-    sys.argv = [training_script, *training_script_args]
-    if not sys.flags.safe_path:
-        # As Python does for a script, so that it finds the modules beside it.
-        sys.path.insert(0, os.path.dirname(os.path.realpath(training_script)))  # noqa: PTH120  # as the interpreter does
-    runpy.run_path(training_script, run_name="__main__")
 
 
 # --- the caller's main module in a worker: imported there, and must not start workers meanwhile

@@ -8,9 +8,9 @@ from multiprocessing import context, process, reduction, resource_tracker, util
 from pathlib import Path
 from typing import Any
 
-from elastic_core.errors import WorkerError
-from elastic_core.processes.functions.call import FunctionCall
-from elastic_core.processes.functions.child import Inherited
+from elastic_core.api import WorkerError
+from elastic_torchrun.functions.call import FunctionCall
+from elastic_torchrun.functions.child import Inherited
 
 _PROGRAM = str(Path(__file__).absolute().with_name("bootstrap.py"))
 

@@ -5,8 +5,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
-from elastic_core.errors import WorkerError
-from elastic_core.starters import AgentLoop
+from elastic_core.api import AgentLoop, WorkerError
 
 LENGTH_BYTES = 8
 _PIPE_BYTES = 1 << 20

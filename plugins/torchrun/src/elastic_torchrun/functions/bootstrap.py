@@ -17,10 +17,10 @@ if __name__ == "__main__":
         _orders = pickle.load(_file)
     spawn.prepare(_orders["interpreter"])
     if "control_fd" in _orders:
-        from elastic_core.processes.functions import server
+        from elastic_torchrun.functions import server
 
         server.begin(_orders)
     else:
-        from elastic_core.processes.functions import child
+        from elastic_torchrun.functions import child
 
         child.begin(_orders)

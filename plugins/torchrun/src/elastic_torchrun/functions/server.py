@@ -21,10 +21,9 @@ from multiprocessing import connection, get_context, process
 from multiprocessing.context import ForkProcess
 from typing import TYPE_CHECKING, NoReturn
 
-from elastic_core.clock import SYSTEM_CLOCK
-from elastic_core.errors import ElasticError
-from elastic_core.processes.functions.call import FunctionCall
-from elastic_core.processes.functions.child import (
+from elastic_core.api import SYSTEM_CLOCK, ElasticError
+from elastic_torchrun.functions.call import FunctionCall
+from elastic_torchrun.functions.child import (
     MAX_FDS,
     MESSAGE_BYTES,
     Orders,
@@ -36,7 +35,7 @@ from elastic_core.processes.functions.child import (
 )
 
 if TYPE_CHECKING:
-    from elastic_core.processes.functions.child import LoadOf
+    from elastic_torchrun.functions.child import LoadOf
 
 BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals for a whole job: a server that they ended could not tell how its workers ended. Blocked, not ignored: what

@@ -9,12 +9,12 @@ import pickle
 import signal
 import sys
 from contextlib import suppress
-from importlib import import_module
 from multiprocessing import process, resource_tracker, spawn
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from elastic_core.errors import ElasticError, WorkerError
-from elastic_core.processes.functions.call import begin_import, end_import
+import elastic_core
+from elastic_core.api import ElasticError, WorkerError
+from elastic_torchrun.functions.call import begin_import, end_import
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 LENGTH_BYTES = 8
 _MACHINERY = (
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),  # noqa: PTH100, PTH120  # pathlib is not ours to load
+    os.path.dirname(os.path.abspath(__file__)),  # noqa: PTH100, PTH120  # pathlib is not ours to load
+    os.path.join(os.path.dirname(os.path.abspath(elastic_core.__file__)), "processes"),  # noqa: PTH100, PTH118, PTH120  # likewise
     "<frozen runpy>",
     spawn.__file__,
 )
@@ -114,8 +115,9 @@ def _unbuffered(fd: int) -> io.TextIOWrapper:
 def _arm() -> None:
     """Do what the `.pth` file does in a fresh interpreter."""
     if os.environ.get("ELASTIC_WORKER_HOOKS", "") == "1":
-        # By name, as in that file: it is the worker's side of the product, which nothing here may know.
-        import_module("elastic_core.worker.startup").arm()
+        from elastic_core.api import arm_worker
+
+        arm_worker()
 
 
 # --- fresh
@@ -205,7 +207,7 @@ def perform(load: Load, result_fd: int) -> None:
 def _recorded(fn: Callable[..., Any]) -> Callable[..., Any]:
     if not os.environ.get(_ERROR_FILE_VARIABLE):
         return fn
-    from elastic_core.processes.errors import record
+    from elastic_core.embedding import record
 
     # Not functools.wraps on whatever `fn` is: what was sent may be any callable.
     return record(lambda *args: fn(*args))

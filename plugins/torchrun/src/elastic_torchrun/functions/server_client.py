@@ -15,13 +15,13 @@ import subprocess
 import sys
 import warnings
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from elastic_core.errors import WorkerError
-from elastic_core.processes.functions.call import FunctionCall
-from elastic_core.processes.functions.child import MAX_FDS, MESSAGE_BYTES
-from elastic_core.processes.procfs import read_stat
+from elastic_core.api import WorkerError
+from elastic_torchrun.functions.call import FunctionCall
+from elastic_torchrun.functions.child import MAX_FDS, MESSAGE_BYTES
 
 STATUS_LOST = 1
 """The code of a worker whose server is gone, and with it how the worker ended."""
@@ -130,8 +130,15 @@ def _code_of_orphan(pid: int) -> int | None:
     with suppress(ChildProcessError):  # it is ours only where this process takes orphans in: an init, a subreaper
         reaped, status = os.waitpid(pid, os.WNOHANG)
         return os.waitstatus_to_exitcode(status) if reaped else None
-    stat = read_stat(pid)
-    return None if stat is not None and stat.alive else STATUS_LOST  # nobody may ever reap it
+    return None if _is_alive(pid) else STATUS_LOST  # nobody may ever reap it
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return text.rpartition(b")")[2].split()[0] not in (b"Z", b"X")
 
 
 # --- the two kinds of servers
@@ -180,7 +187,7 @@ def fork_server(call: FunctionCall) -> ForkServer:
     Raises:
         WorkerError: it could not be forked.
     """
-    from elastic_core.processes.functions.server import BLOCKED, serve_copy  # before the fork: locks
+    from elastic_torchrun.functions.server import BLOCKED, serve_copy  # before the fork: locks
 
     ours, its = _sockets()
     for stream in (sys.stdout, sys.stderr):
@@ -214,7 +221,7 @@ def clean_server(call: FunctionCall, python: str, env: dict[str, str]) -> ForkSe
     Raises:
         OSError: it could not be started.
     """
-    from elastic_core.processes.functions.payload import fresh_command, write_orders
+    from elastic_torchrun.functions.payload import fresh_command, write_orders
 
     ours, its = _sockets()
     orders, fds = write_orders(call, control_fd=its.fileno())

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from elastic_core.processes.affinity import bound_to
-from elastic_core.processes.functions.call import FunctionCall, refuse_while_importing
-from elastic_core.processes.functions.result import ResultPipe, open_result_pipe
-from elastic_core.starters import AgentLoop, RunTimer, StartedProcess, WorkerStart, WorkerStarter
+from elastic_core.api import AgentLoop, RunTimer, StartedProcess, WorkerStart, bound_to
+from elastic_core.embedding import CallStarter
+from elastic_torchrun.functions.call import FunctionCall, refuse_while_importing
+from elastic_torchrun.functions.result import ResultPipe, open_result_pipe
 
 if TYPE_CHECKING:
-    from elastic_core.processes.functions.server_client import ForkServer
+    from elastic_torchrun.functions.server_client import ForkServer
 
 LINGER_S: Final = 30.0
 """How long workers may take to end once all have returned before a line is worth it. A long upload may be the cause:
@@ -47,7 +47,7 @@ class FunctionStarter:
         self._call = call
         self._server: ForkServer | None = None
         if call.start_method == "fork":
-            from elastic_core.processes.functions.server_client import fork_server
+            from elastic_torchrun.functions.server_client import fork_server
 
             self._warn_of_threads()
             self._server = fork_server(call)
@@ -88,7 +88,7 @@ class FunctionStarter:
         return Started(process, read_fd)
 
     def _spawn(self, worker: WorkerStart, result_fd: int, its: ExitStack) -> StartedProcess:
-        from elastic_core.processes.functions.payload import fresh_command, pickle_call, write_orders
+        from elastic_torchrun.functions.payload import fresh_command, pickle_call, write_orders
 
         call, fds = pickle_call(self._call, worker.local_rank)
         its.callback(call.close)
@@ -107,8 +107,8 @@ class FunctionStarter:
         return StartedProcess(pid=process.pid)
 
     def _fork(self, worker: WorkerStart, result_fd: int, its: ExitStack) -> StartedProcess:
-        from elastic_core.processes.functions.child import WorkerOrders
-        from elastic_core.processes.functions.payload import MemoryFile, pickle_call
+        from elastic_torchrun.functions.child import WorkerOrders
+        from elastic_torchrun.functions.payload import MemoryFile, pickle_call
 
         orders = MemoryFile()
         its.callback(orders.close)
@@ -125,7 +125,7 @@ class FunctionStarter:
 
     def _running_server(self, worker: WorkerStart) -> "ForkServer":
         if self._server is None:
-            from elastic_core.processes.functions.server_client import clean_server
+            from elastic_torchrun.functions.server_client import clean_server
 
             own = _WORKERS_OWN | worker.round_variables
             env = {name: value for name, value in worker.environment.items() if name not in own}
@@ -138,7 +138,7 @@ class FunctionStarter:
             self._server.close()
 
 
-class FunctionWorkers(WorkerStarter):
+class FunctionWorkers(CallStarter):
     """Starts the workers of one function for one agent, and gathers what they return.
 
     Args:

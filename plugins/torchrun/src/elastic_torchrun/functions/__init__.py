@@ -3,6 +3,6 @@
 Importing it loads nothing but what a call is; how one is started is loaded when the first one starts.
 """
 
-from elastic_core.processes.functions.call import START_METHODS, FunctionCall
+from elastic_torchrun.functions.call import START_METHODS, FunctionCall
 
 __all__ = ["START_METHODS", "FunctionCall"]

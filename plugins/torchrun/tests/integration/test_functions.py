@@ -16,10 +16,10 @@ import pytest
 
 import function_samples as samples
 from elastic_core.errors import ConfigError, WorkerError
-from elastic_core.processes.functions import START_METHODS, FunctionCall, call
-from elastic_core.processes.functions.result import ResultPipe, open_result_pipe
-from elastic_core.processes.functions.start import FunctionStarter
 from elastic_core.reactor import Reactor
+from elastic_torchrun.functions import START_METHODS, FunctionCall, call
+from elastic_torchrun.functions.result import ResultPipe, open_result_pipe
+from elastic_torchrun.functions.start import FunctionStarter
 from group_kit import GroupKit, open_fds, set_subreaper, start_of
 from patience import kept, patience
 from proc_kit import is_alive, state_of
@@ -118,7 +118,7 @@ def test_a_result_of_200_mb_does_not_block(group, method):
 
 @ALL
 def test_a_result_counts_though_the_worker_hangs_in_its_exit_handlers(group, method, tmp_path, monkeypatch):
-    monkeypatch.setattr("elastic_core.processes.functions.start.LINGER_S", 0.1)
+    monkeypatch.setattr("elastic_torchrun.functions.start.LINGER_S", 0.1)
     path = tmp_path / "hanging"
     kit = group(samples.return_then_hang, str(path), method=method)
     kit.start_calls()
