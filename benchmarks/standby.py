@@ -40,7 +40,7 @@ with open(path + ".part", "w") as file:
 os.rename(path + ".part", path)
 time.sleep(600)
 """
-SPARE_MARK = b"worker/standby.py"
+SPARE_MARK = b"elastic_standby/spare.py"
 DEADLINE_S = 120.0
 SETTLED_S = 1.0
 Ready = list[tuple[int, float]]

@@ -530,9 +530,8 @@ EMBEDDING_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "What workers execute": (
         "make_entrypoint",
-        "function_entrypoint",
-        "FunctionCall",
-        "run_script_path",
+        "CallStarter",
+        "record",
         "LOCAL_RANK_MACRO",
     ),
     "Failures": ("ChildFailedError", "ProcessFailure", "remembered"),

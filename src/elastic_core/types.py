@@ -286,6 +286,10 @@ class HookSettings(Record, frozen=True, kw_only=True):
     """`--devices`, as entries of the visible-devices variable; empty: as inherited."""
     dry_run: bool = False
     """The hook is built only to show what it would change (`--dry-run`): take nothing, no port and no file."""
+    workers_run: str = "python"
+    """What workers run: `python`, a script or a module; `program`; `function`."""
+    may_restart: bool = True
+    """Whether workers can ever be started again: there is a budget, a policy that may, or another node may come."""
     debugging: bool = False
     """A worker is being debugged (`--debug-rank`): no limit of time counts."""
     shutdown_timeout_s: float = 0.0

@@ -58,6 +58,8 @@ class AgentHook:
     """What it does beside observing; an answer without its power is an error of the hook's."""
 
     settings: HookSettings
+    notices: Sequence[str] = ()
+    """Lines for the user before anything starts, set by the constructor: what of the options has no effect, say."""
     run: RunHandle
     """The run's handle, set before `on_agent_started` where `powers` has `Power.RUN`; else there is none."""
 
@@ -160,3 +162,9 @@ def fault_of_powers(version: object, declared: object, moments: frozenset[str]) 
         if _METHODS[power] and not moments & frozenset(_METHODS[power]):
             return f"states the power {power.value!r} and has no {' or '.join(_METHODS[power])}"
     return ""
+
+
+def notices_of(hook: AgentHook) -> tuple[str, ...]:
+    """Return a hook's lines for the user; one of version 1 has none, whatever it calls so."""
+    version = getattr(hook, "api_version", 1)
+    return tuple(map(str, hook.notices)) if type(version) is int and version >= DECLARED_FROM else ()

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from elastic_core.hooks.handler import powers_of
+from elastic_core.hooks.handler import notices_of, powers_of
 from elastic_core.hooks.launches import CheckedChanges
 from elastic_core.hooks.runner import NamedHook
 from elastic_core.moments import WorkersStarting
@@ -23,6 +23,7 @@ def preview(hooks: Sequence[NamedHook], moment: WorkersStarting) -> Preview:
     changes, bound_by = [LaunchChange()] * nproc, [""] * nproc
     lines: list[str] = []
     for named in hooks:
+        lines += notices_of(named.hook)
         if Power.LAUNCHES not in powers_of(type(named.hook)):
             continue
         try:

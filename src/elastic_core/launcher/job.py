@@ -403,10 +403,6 @@ class _Job:
     ) -> list[WorkerStarter]:
         """Return those who start workers in place of the group, in the order in which they are asked."""
         starters: list[WorkerStarter] = [] if calls is None else [calls]
-        if self._settings.workers.standby:
-            from elastic_core.processes.standby_pool import StandbyPool  # rarely wanted
-
-            starters.append(self._closing(StandbyPool(loop, imports=self._settings.workers.standby_imports)))
         if hooks:
             from elastic_core.hooks.starting import hook_starters  # few have any
 

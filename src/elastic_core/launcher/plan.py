@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 
 from elastic_core.errors import ConfigError
-from elastic_core.options.settings import RunSettings
+from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.processes.environment import Place, place_variables, without_agents_own
 from elastic_core.processes.spec import WorkerLaunch, WorkerPaths
 from elastic_core.types import HookSettings, LaunchChange, Record, Round
@@ -39,11 +39,24 @@ def hook_settings(
         run_dir=run_dir,
         local_world_size=settings.nodes.local_world_size,
         devices=settings.workers.devices,
+        workers_run=_kind(settings.entrypoint),
+        may_restart=_may_restart(settings),
         dry_run=dry_run,
         debugging=settings.workers.debug_rank is not None,
         shutdown_timeout_s=settings.stops.shutdown_timeout_s,
         restarts_nodes=restarts_nodes,
     )
+
+
+def _kind(entrypoint: Entrypoint) -> str:
+    if entrypoint.function is not None:
+        return "function"
+    return "python" if entrypoint.python else "program"
+
+
+def _may_restart(settings: RunSettings) -> bool:
+    alone = settings.nodes.max_nodes == 1
+    return not (alone and settings.restarts.name == "intensity" and settings.restarts.max_restarts == 0)
 
 
 def worker_plan(

@@ -12,7 +12,6 @@ from elastic_core.options.observing_options import take_observing
 from elastic_core.options.output_options import resolve_logs
 from elastic_core.options.restart_options import take_restarts
 from elastic_core.options.settings import Entrypoint, Resolution, finish
-from elastic_core.options.standby_options import take_standby
 from elastic_core.options.stop_options import take_stops
 from elastic_core.options.table import BY_DEST, chosen_elsewhere, torch_variables
 from elastic_core.options.values import node_range
@@ -74,5 +73,4 @@ def resolve(
         from elastic_core.options.hook_options import take_hook_options  # which looks what is installed
 
         take_hook_options(draft, given)
-    take_standby(draft, entrypoint)
     return finish(draft)

@@ -14,7 +14,6 @@ from elastic_core.options.observing_options import OBSERVING
 from elastic_core.options.option import VARIABLE_PREFIX, OptionRow, Section
 from elastic_core.options.output_options import LOGS
 from elastic_core.options.restart_options import RESTARTS
-from elastic_core.options.standby_options import STANDBY
 from elastic_core.options.stop_options import EXIT, SIGNALS
 from elastic_core.options.worker_options import WORKERS
 from elastic_core.processes.environment import PLACE_VARIABLES
@@ -26,7 +25,6 @@ OPTIONS: Final[tuple[OptionRow, ...]] = (
     *NODES,
     *RESTARTS,
     *EXIT,
-    *STANDBY,
     *LOGS,
     *SIGNALS,
     *OBSERVING,

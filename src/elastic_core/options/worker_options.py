@@ -31,9 +31,6 @@ class WorkerSettings(Record, frozen=True, kw_only=True):
     worker_hooks: bool = True
     agent_store: bool = False
     """A process beside the agent of node 0 hosts the workers' torch store, not the worker with rank 0."""
-    standby: bool = False
-    standby_imports: tuple[str, ...] = ("torch", "torch.distributed")
-    """What a standby worker imports ahead, if it is installed."""
 
 
 WORKERS: Final[tuple[OptionRow, ...]] = (

@@ -30,6 +30,8 @@ _KNOWN: Final = {
         "hang-timeout": "elastic-hangs",
         "no-control-plane": "elastic-ops",
         "numa-binding": "elastic-numa",
+        "standby": "elastic-standby",
+        "standby-imports": "elastic-standby",
         "startup-timeout": "elastic-hangs",
         "uninterruptible-timeout": "elastic-hangs",
     },

@@ -157,7 +157,12 @@ class PluginRegistry:
                 hooks.append(self._make_hook(entry, replace(settings, options=own)))
             except ElasticError as err:
                 warnings.append(f"left out: {err}")
-        return [*hooks, *self.make_chosen_hooks(settings, options)], warnings
+        hooks += self.make_chosen_hooks(settings, options)
+        if hooks:
+            from elastic_core.hooks.handler import notices_of  # few have any
+
+            warnings += [line for named in hooks for line in notices_of(named.hook)]
+        return hooks, warnings
 
     def make_chosen_hooks(self, settings: HookSettings, options: Mapping[str, OptionValue]) -> list[NamedHook]:
         """Build the hooks that options choose, and that are not on anyhow; raises as `make_hooks` does."""

@@ -673,8 +673,6 @@ def test_run_path_stands_against_other_ways_to_run(run):
     assert run(run_path=True, debug_rank="0").settings.entrypoint.function is not None
     (line,) = run(run_path=True, no_python=True).settings.notices
     assert line == "--no-python has no effect: --run-path runs a Python script"
-    lines = run(run_path=True, standby=True, max_restarts="1").settings.notices
-    assert lines == ("--standby has no effect: functions as workers (--run-path among them) start afresh",)
 
 
 @pytest.mark.parametrize("environ", [{}, {"PET_START_METHOD": "fork"}])

@@ -1,5 +1,6 @@
 """The agent's side of `--standby`: keeps one spare interpreter for each worker, and hands workers over to them."""
 
+import errno
 import os
 import signal
 import socket
@@ -9,9 +10,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
-from elastic_core.errors import is_momentary
-from elastic_core.processes.affinity import bound_to
-from elastic_core.starters import AgentLoop, RunTimer, StartedProcess, WorkerStart, WorkerStarter
+from elastic_core.api import AgentLoop, RunTimer, StartedProcess, WorkerStart, WorkerStarter, bound_to
 
 START_DELAY_S = 1.0
 """How long workers run before the first spare is started beside them."""
@@ -19,8 +18,10 @@ MAX_DEATHS = 3
 """Spares that may end by themselves between two uses before no more are started."""
 _END_WAIT_S = 0.2
 _MESSAGE_BYTES = 2048
-_PROGRAM = str(Path(__file__).absolute().parents[1] / "worker" / "standby.py")
-_FAILED = b"failed "  # as in worker.standby, which the agent never imports
+_PROGRAM = str(Path(__file__).absolute().with_name("spare.py"))
+_FAILED = b"failed "  # as in `spare`, which the agent never imports
+_MOMENTARY = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+"""What the system refuses, and may grant a moment later."""
 
 
 class Spare:
@@ -203,7 +204,7 @@ class StandbyPool(WorkerStarter):
                 spare = Spare(worker, self._imports)
         except (OSError, ValueError) as error:
             self._deaths += 1
-            if is_momentary(error) and self._deaths < MAX_DEATHS:
+            if isinstance(error, OSError) and error.errno in _MOMENTARY and self._deaths < MAX_DEATHS:
                 self._start_later(self._delay_s * 2**self._deaths)
             else:
                 self._turn_off(f"can't start one: {error}")
@@ -306,5 +307,5 @@ class StandbyPool(WorkerStarter):
 
 
 def _can_stand_by(worker: WorkerStart) -> bool:
-    """Return whether the command is Python's, as `launcher.entrypoint` makes it, and the worker one of many."""
+    """Return whether the command is Python's, as `elastic run` makes it, and the worker one of many."""
     return not worker.terminal and len(worker.argv) > 2 and worker.argv[1] == "-u"

@@ -1,6 +1,6 @@
 """A worker held ready: an interpreter that has imported the slow modules and waits to be told who it is.
 
-The agent runs this file as a script, `python -u standby.py FD IMPORTS SCRIPT|-m MODULE [ARGUMENT ...]`, and hands over
+The agent runs this file as a script, `python -u spare.py FD IMPORTS SCRIPT|-m MODULE [ARGUMENT ...]`, and hands over
 through the socket FD: one byte, with three descriptors: the environment, the worker's stdout, its stderr. The process
 then runs the script in the way the interpreter itself does, with a fresh `__main__`. Until then it has no threads of
 our making, no device, /dev/null for its output, and nothing of a worker but its command and the run's mark. The end of
@@ -175,10 +175,10 @@ def _arm() -> None:
     if os.environ.get("ELASTIC_WORKER_HOOKS", "") not in ("1", str(os.getpid())):
         return
     try:
-        from elastic_core.worker.startup import arm
-    except ModuleNotFoundError:
+        from elastic_core.api import arm_worker
+    except ImportError:
         return  # an interpreter without our package has no such hook
-    arm()
+    arm_worker()
 
 
 # --- the program

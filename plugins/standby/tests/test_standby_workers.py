@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from elastic_core.processes.environment import ROUND_VARIABLES
 from elastic_core.processes.spec import WorkerLaunch
-from elastic_core.processes.standby_pool import MAX_DEATHS, StandbyPool
 from elastic_core.reactor import Reactor
 from elastic_core.starters import ReactorLoop
+from elastic_standby.pool import MAX_DEATHS, StandbyPool
 from group_kit import start_of
 from patience import Deadline, patience
 from proc_kit import command_line, state_of
@@ -44,7 +44,7 @@ print(json.dumps({
     "descriptors": sorted(os.listdir("/proc/self/fd")), "session": os.getsid(0) == os.getpgid(0) == os.getpid(),
     "policy": os.sched_getscheduler(0), "nice": os.nice(0), "threads": len(os.listdir("/proc/self/task")),
     "umask": os.umask(0o22), "stdin": os.fstat(0).st_ino, "cores": sorted(os.sched_getaffinity(0)),
-}, indent=1).replace(str(os.getpid()), "PID"))
+}, indent=1).replace('"%d"' % os.getpid(), '"PID"'))
 """
 
 
@@ -433,7 +433,7 @@ def standby(elastic, script, tmp_path):
 
 
 def spares_of(agent):
-    return [pid for pid in agent.survivors() if b"worker/standby.py" in command_line(pid)]
+    return [pid for pid in agent.survivors() if b"elastic_standby/spare.py" in command_line(pid)]
 
 
 def kill_a_worker(agent):
@@ -471,8 +471,8 @@ def test_output_and_failure_of_a_spare_go_where_a_workers_go(standby, tmp_path):
     assert agent.wait() == 1
     incident = agent.incident()
     assert "ZeroDivisionError" in json.dumps(incident)
-    assert "standby.py" not in json.dumps(incident)
-    assert "standby.py" not in agent.err
+    assert "spare.py" not in json.dumps(incident)
+    assert "spare.py" not in agent.err
     (log,) = (tmp_path / "l").glob("*/attempt_1/1/stderr.log")
     assert log.read_text().startswith('Traceback (most recent call last):\n  File "')
     assert log.read_text().count("  File ") == 2

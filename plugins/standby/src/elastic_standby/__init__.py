@@ -1,0 +1,1 @@
+"""Spare interpreters beside workers, which take their places at a restart."""

@@ -1,0 +1,67 @@
+"""The hook behind `--standby`."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from elastic_core.api import AgentHook, AgentLoop, ConfigError, HookSettings, OptionSpec, Power, WorkerStarter
+from elastic_standby.options import STANDBY, STANDBY_IMPORTS
+
+
+class Standby(AgentHook):
+    """Has spares for workers, where a worker could ever be taken over by one; else it says why not."""
+
+    api_version: ClassVar[int] = 2
+    powers: ClassVar[frozenset[Power]] = frozenset({Power.STARTS})
+    options: ClassVar[Sequence[OptionSpec]] = (STANDBY, STANDBY_IMPORTS)
+
+    def __init__(self, settings: HookSettings) -> None:
+        """Read the options.
+
+        Raises:
+            ConfigError: what is to be imported is no module.
+        """
+        super().__init__(settings)
+        self.imports = modules(str(settings.options["standby_imports"] or ""))
+        wanted = bool(settings.options["standby"])
+        reason = why_without(settings) if wanted else ""
+        self.wanted = wanted and not reason
+        if reason:
+            self.notices = (f"--standby has no effect: {reason}",)
+        elif not wanted:
+            text = settings.options["standby_imports"]
+            self.notices = (f"--standby-imports {text!r} has no effect without --standby",)
+
+    def worker_starter(self, loop: AgentLoop) -> WorkerStarter | None:
+        """Return the pool of spares."""
+        if not self.wanted:
+            return None
+        from elastic_standby.pool import StandbyPool
+
+        return StandbyPool(loop, imports=self.imports)
+
+
+def modules(text: str) -> tuple[str, ...]:
+    """Return the names of modules in a list with commas.
+
+    Raises:
+        ConfigError: one is none.
+    """
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ConfigError(
+                f"--standby-imports {text!r}: needed module names with commas between them, {name!r} is none",
+                hint=f"--standby-imports {STANDBY_IMPORTS.default}, the default",
+            )
+    return names
+
+
+def why_without(settings: HookSettings) -> str:
+    """Return why no worker could ever be taken over by a spare, empty if one could."""
+    if settings.workers_run == "function":
+        return "functions as workers (--run-path among them) start afresh"
+    if settings.workers_run == "program":
+        return "only Python scripts and modules can have standby workers, not programs (--no-python)"
+    if settings.debugging:
+        return "a worker that has the terminal (--debug-rank) starts afresh"
+    return "" if settings.may_restart else "with --max-restarts 0 there is no restart"

@@ -1,0 +1,52 @@
+"""What rounds change of a worker's environment is known to those who start workers ahead of their time."""
+
+from elastic_core.launcher.plan import Attempt, worker_environment
+from elastic_core.options.settings import Entrypoint, RunSettings
+from elastic_core.options.worker_options import WorkerSettings
+from elastic_core.processes.environment import ROUND_VARIABLES
+from elastic_core.processes.spec import WorkerPaths
+from elastic_core.types import RendezvousSettings, Round
+
+
+def environment(**different):
+    index = different.pop("index", 0)
+    whole = {
+        "index": index,
+        "token": index,
+        "nonce": str(index),
+        "node_rank": index,
+        "node_count": 2 + index,
+        "local_world_size": 2,
+        "base_rank": 2 * index,
+        "world_size": 4 + 2 * index,
+        "role": "default",
+        "role_base_rank": 2 * index,
+        "role_world_size": 4 + 2 * index,
+        "master_addr": f"node{index}",
+        "master_port": 1000 + index,
+    }
+    settings = RunSettings(
+        entrypoint=Entrypoint(argv=("python", "-u", "t.py"), name="t.py"),
+        nodes=RendezvousSettings(run_id="r"),
+        workers=WorkerSettings(omp_threads=1),
+    )
+    attempt = Attempt(
+        round=Round(**whole),
+        restart_count=index,
+        membership_changes=index,
+        incarnation="i",
+        node_id="n",
+        use_agent_store=bool(index),
+    )
+    paths = WorkerPaths(
+        error_file=f"{index}/error.json", fault_file=f"{index}/fault.log", beat_file=f"/proc/1/fd/{index}"
+    )
+    return worker_environment(settings, attempt, 1, paths, {"HOME": "/home/x"})
+
+
+def test_all_that_rounds_change_is_known():
+    first, second = environment(), environment(index=1)
+    changed = {name for name in first if first[name] != second[name]}
+    assert changed <= ROUND_VARIABLES
+    assert {*first} >= ROUND_VARIABLES
+    assert ROUND_VARIABLES - changed == {"ELASTIC_WORKER_HOOKS"}
