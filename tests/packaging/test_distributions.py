@@ -110,6 +110,7 @@ def test_the_torchrun_extra_brings_our_plugins_and_a_local_job_runs(dist, tmp_pa
         "elastic_core",
         "elastic_hangs",
         "elastic_numa",
+        "elastic_ops",
         "elastic_rdzv_redis",
         "elastic_rdzv_static",
         "elastic_torchrun",
@@ -163,7 +164,8 @@ def test_a_strangers_project_of_our_name_is_not_taken(dist, strange_index, tmp_p
     assert would_install("elastic-core")[0] == ["elastic-core-0"]  # else the rest would show nothing
     chosen, _ = would_install("--find-links", dist, "elastic-core[torchrun]")
     assert chosen == [
-        f"elastic-{name}-{version()}" for name in ("core", "hangs", "numa", "rdzv-redis", "rdzv-static", "torchrun")
+        f"elastic-{name}-{version()}"
+        for name in ("core", "hangs", "numa", "ops", "rdzv-redis", "rdzv-static", "torchrun")
     ]
     chosen, error = would_install(wheel_of(ROOT / "plugins/rdzv_static", dist))
     assert chosen == []
