@@ -30,9 +30,10 @@ nitpick_ignore_regex = [
     ("py:exc", r"msgspec\..*"),
     (
         "py:class",
-        r"elastic_core\.(rundir\.status_file|failure\.incident)\..*",
+        r"elastic_core\.(status|failure\.incident|rendezvous\.member\.(stored|documents))\..*",
     ),  # parts of documents, reached by attribute
     ("py:class", r"elastic_core\.encoding\._T"),
+    ("py:class", r"P|elastic_core\.processes\.errors\.(recording\.R|handler\.ErrorHandler)"),  # of torch's decorator
     ("py:class", r"tuple\[.*"),  # autodoc cuts the annotation `tuple[int, ...]` in two
 ]
 suppress_warnings = ["ref.python"]  # fields named `type` are two, and the builtin is meant

@@ -104,7 +104,7 @@ class WorkerStack(Record, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """Where the worker is in the user's own code, `train.py:12`; empty where there are no frames."""
+        """Return where the worker is in the user's own code, file and line; empty where there are no frames."""
         if not self.frames:
             return ""
         file, line, *_ = self.frames[self.user_frame]
