@@ -139,6 +139,11 @@ def count(pid, what):
     return len(list(Path(f"/proc/{pid}/{what}").iterdir()))
 
 
+def _settled(agent):
+    """Whether all threads are there: the control plane's begins last, and then says where it listens."""
+    return any("agent.sock" in path.read_text() for path in agent.runtime.rglob("status.json"))
+
+
 @pytest.mark.parametrize("port_of", ["health", "metrics"])
 def test_a_hostile_client_uses_up_nothing(elastic, script, tmp_path, port_of):
     port = free_port()
@@ -149,7 +154,7 @@ def test_a_hostile_client_uses_up_nothing(elastic, script, tmp_path, port_of):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (96, 96)),
     )  # fmt: skip
     wait_for((tmp_path / "up").exists)
-    wait_for(lambda: list(agent.runtime.rglob("agent.sock")), what="an agent that has settled")
+    wait_for(lambda: _settled(agent), what="an agent that has settled")
     descriptors, threads = count(agent.pid, "fd"), count(agent.pid, "task")
     clients = [socket.socket() for _ in range(400)]
     try:
