@@ -16,7 +16,6 @@ from elastic_core.agent.machine.states import AgentState
 from elastic_core.api import AgentHook, RunEvent
 from elastic_core.hooks.runner import METHODS
 from elastic_core.launcher.plan import Attempt, worker_environment
-from elastic_core.metrics.table import FAMILIES
 from elastic_core.options.hook_options import all_rows
 from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.options.table import OPTIONS, OptionRow, Section
@@ -28,6 +27,7 @@ from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS
 from elastic_core.types import FailureClass, OptionSpec, RendezvousSettings, Round
 from elastic_ops.control_plane.agent_handlers import AGENT_HANDLERS, AgentHandlers
 from elastic_ops.control_plane.builtin import BUILT_IN
+from elastic_ops.metrics.table import FAMILIES
 from elastic_policy_rules import schema
 from elastic_policy_rules.values import CLASS_NAMES
 from elastic_rdzv_etcd.store import EtcdStore
@@ -474,6 +474,13 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "Answer",
     ),
     "The feed": ("RunEvent", "Phase"),
+    "Hooks of libraries, and plugins of plugins": (
+        "register_hook",
+        "find_entries",
+        "PluginEntry",
+        "import_entry",
+        "plugin_refusal",
+    ),
     "Moments": (
         "Moment",
         *(event.__name__ for event in METHODS if event is not RunEvent),

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from elastic_core.failure.report import render as render_incident
     from elastic_core.failure.runner import checked as checked_decision
     from elastic_core.hooks.handle import Offer, RunHandle
-    from elastic_core.hooks.handler import AgentHook
+    from elastic_core.hooks.handler import AgentHook, register_hook
     from elastic_core.hooks.launches import fault_of_variable
     from elastic_core.moments import (
         AgentStarted,
@@ -59,6 +59,9 @@ if TYPE_CHECKING:
         WorkersStopping,
     )
     from elastic_core.page_server import Page, PageServer
+    from elastic_core.plugins.discovery import PluginEntry, find_entries
+    from elastic_core.plugins.entry_import import import_entry
+    from elastic_core.plugins.entry_import import refusal as plugin_refusal
     from elastic_core.plugins.hookspecs import hookimpl
     from elastic_core.plugins.torch_side import torch_handler
     from elastic_core.processes.affinity import bound_to
@@ -222,6 +225,7 @@ __all__ = [
     "Page",
     "PageServer",
     "Phase",
+    "PluginEntry",
     "PluginError",
     "PolicySettings",
     "Power",
@@ -305,18 +309,22 @@ __all__ = [
     "echo_json",
     "encode_json",
     "fault_of_variable",
+    "find_entries",
     "find_incidents",
     "find_runs",
     "get_error_handler",
     "hookimpl",
     "hosted_environment",
+    "import_entry",
     "is_ip",
     "is_loopback",
     "nvidia_gpus",
     "own_content",
     "parse_endpoint",
+    "plugin_refusal",
     "rank_ranges",
     "record",
+    "register_hook",
     "render_incident",
     "resolve",
     "route_source",
@@ -352,7 +360,7 @@ _ROOMS: Final = {
     "elastic_core.failure.report": "ranges=rank_ranges render=render_incident",
     "elastic_core.failure.runner": "checked=checked_decision",
     "elastic_core.hooks.handle": "Offer RunHandle",
-    "elastic_core.hooks.handler": "AgentHook",
+    "elastic_core.hooks.handler": "AgentHook register_hook",
     "elastic_core.hooks.launches": "fault_of_variable",
     "elastic_core.cli.store_reader": "chosen_store StoreChoice StoreReader StoreReading",
     "elastic_core.moments": (
@@ -361,6 +369,8 @@ _ROOMS: Final = {
         "WorkerEnded WorkersStarted WorkersStarting WorkersStopping"
     ),
     "elastic_core.page_server": "Page PageServer",
+    "elastic_core.plugins.discovery": "find_entries PluginEntry",
+    "elastic_core.plugins.entry_import": "import_entry refusal=plugin_refusal",
     "elastic_core.plugins.hookspecs": "hookimpl",
     "elastic_core.plugins.torch_side": "torch_handler",
     "elastic_core.processes.affinity": "bound_to",

@@ -6,7 +6,7 @@ nanoseconds since the Unix epoch.
 """
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -211,6 +211,13 @@ class RunOption(OptionSpec, frozen=True, kw_only=True):
     """The values that there are; empty: any."""
     minimum: float | None = None
     """The least value of a number; None: any."""
+    many: bool = False
+    """It may be given more than once: its values are in `HookSettings.lists`."""
+    default_note: str = ""
+    """For the help, where there is no default: what holds without it."""
+    fault: Callable[[str], str] | None = None
+    """Says of a text what is needed in its place, empty if it will do; None: any will. `hint`: what to try instead."""
+    hint: str = ""
     variable: str = ""
     """One of torch's, `TORCHELASTIC_…`, that gives the value too: an entry point of its name, in capitals, beside the
     flag's or in its place."""
@@ -274,12 +281,22 @@ class PolicySettings(Record, frozen=True, kw_only=True):
 
 
 class HookSettings(Record, frozen=True, kw_only=True):
-    """What an AgentHook is built with."""
+    """What an AgentHook is built with; `entry_point` is as typed, `endpoint` without its secrets."""
 
     name: str
     run_id: str = ""
     run_dir: str = ""
     options: Mapping[str, str | int | float | bool | None] = {}
+    lists: Mapping[str, tuple[str, ...]] = {}
+    """The values of options that may be given more than once (`RunOption.many`), by name; one not given is missing."""
+    node_id: str = ""
+    role: str = ""
+    backend: str = ""
+    endpoint: str = ""
+    entry_point: str = ""
+    max_restarts: int = 0
+    own_process: bool = True
+    """Whether this process exists for the run alone; else a program runs it by a library call."""
     local_world_size: int = 1
     """How many workers this node has."""
     devices: tuple[str, ...] = ()
@@ -296,17 +313,6 @@ class HookSettings(Record, frozen=True, kw_only=True):
     """`--shutdown-timeout`: how long workers have that are stopped, at most."""
     restarts_nodes: bool = False
     """Whether the backend can tell the other nodes of a restart that is asked for."""
-
-
-class HandlerSettings(Record, frozen=True, kw_only=True):
-    """What a handler of metrics or events may be built with; `conf` is what stands behind its name and a colon."""
-
-    name: str
-    conf: str = ""
-    run_id: str = ""
-    node_id: str = ""
-    role: str = ""
-    run_dir: str = ""
 
 
 # --- workers and their ends ---

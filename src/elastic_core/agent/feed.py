@@ -53,15 +53,7 @@ class FieldsPublished(Record, frozen=True, kw_only=True):
     fields: Mapping[str, FieldValue]
 
 
-class HookEvent(Record, frozen=True, kw_only=True):
-    """An event that a hook has added."""
-
-    hook: str
-    name: str
-    values: Mapping[str, object]
-
-
-Observation = StepTaken | Moment | RanksAssigned | StoreReachable | StoreCall | FieldsPublished | HookEvent
+Observation = StepTaken | Moment | RanksAssigned | StoreReachable | StoreCall | FieldsPublished
 Observer = Callable[[Observation], None]
 
 

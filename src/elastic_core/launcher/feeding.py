@@ -1,6 +1,5 @@
 """The feed of hooks: all that the agent publishes, and the calls to its rendezvous store, measured from outside."""
 
-import threading
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, Final
@@ -8,7 +7,6 @@ from typing import Any, Final
 from elastic_core.agent.feed import Feed, Observation, StoreCall, described
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.hooks.feed import HookFeed
-from elastic_core.launcher.observations import CallCount, StoreCalls
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
 
@@ -16,13 +14,10 @@ METERED: Final = ("connect", "enlist", "update", "renew", "withdraw", "members",
 """Not `watch`: it waits for others."""
 
 
-def feed_hooks(
-    of_hooks: HookFeed, feed: Feed, handler: RendezvousHandler, *, also: Callable[[Observation], None]
-) -> Callable[[Observation], None]:
+def feed_hooks(of_hooks: HookFeed, feed: Feed, handler: RendezvousHandler) -> Callable[[Observation], None]:
     """Hand on to hooks what there is, if any take it; return what publishes beside the loop, from any thread."""
 
     def publish(what: Observation) -> None:
-        also(what)
         of_hooks.publish(*described(what))
 
     if of_hooks.wanted:
@@ -63,33 +58,3 @@ def _measured(
         return answer
 
     return measured
-
-
-class StoreMeter:
-    """Counts calls. Threading: any."""
-
-    def __init__(self, clock: Clock) -> None:
-        """Begin with none."""
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._counts: dict[str, CallCount] = {}
-
-    def watch(self, store: CoordinationStore) -> None:
-        """Measure the calls to a store from now on."""
-        measure(store, self.add, self._clock)
-
-    def take(self) -> StoreCalls:
-        """Return what was counted since the last time."""
-        with self._lock:
-            counts, self._counts = self._counts, {}
-        return StoreCalls(calls=counts)
-
-    def add(self, call: StoreCall) -> None:
-        """Count one."""
-        with self._lock:
-            before = self._counts.get(call.call, CallCount())
-            self._counts[call.call] = CallCount(
-                answered=before.answered + (not call.failed),
-                took_s=before.took_s + (0.0 if call.failed else call.took_s),
-                failed=before.failed + call.failed,
-            )

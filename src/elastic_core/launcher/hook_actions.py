@@ -4,7 +4,7 @@ import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from elastic_core.agent.feed import FieldsPublished, HookEvent
+from elastic_core.agent.feed import FieldsPublished
 from elastic_core.agent.loop import Agent
 from elastic_core.agent.parts import Workers
 from elastic_core.failure.reporter import Reporter
@@ -35,7 +35,6 @@ class HookActions:
         stacks: Takes those of workers.
         workers: This node's.
         send: Signals one of them, by local rank.
-        observe: Takes events of hooks. Threading: any.
         agent: Returns the agent.
         rendezvous: Where it asks for rounds.
         run_dir: Where the run directory is; replaced when it is made anew elsewhere.
@@ -55,7 +54,6 @@ class HookActions:
         stacks: "WorkerStacks",
         workers: Workers,
         send: Callable[[int, int], None],
-        observe: Callable[[HookEvent], None],
         agent: Callable[[], Agent],
         rendezvous: Rendezvous,
         run_dir: str,
@@ -78,7 +76,6 @@ class HookActions:
         self._asks_nodes = asks_nodes
         self._workers = workers
         self._send = send
-        self._observe = observe
         self._agent = agent
         self._rendezvous = rendezvous
         self._round: Round | None = None
@@ -146,7 +143,6 @@ class HookActions:
     def record(self, hook: str, name: str, values: Mapping[str, object]) -> None:
         """Add an event to the feed. Threading: any."""
         self._feed.publish(name, values, source=hook)
-        self._observe(HookEvent(hook=hook, name=name, values=values))
 
     def keep_run_dir(self, because: str) -> None:
         """Let the run directory stay."""

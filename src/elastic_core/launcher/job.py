@@ -31,8 +31,7 @@ from elastic_core.launcher.heartbeats import Heartbeats
 from elastic_core.launcher.hook_actions import HookActions
 from elastic_core.launcher.injected import NOTHING, Injected
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
-from elastic_core.launcher.observers import choose_observers
-from elastic_core.launcher.offers import done_on_loop, exposed
+from elastic_core.launcher.offers import done_on_loop
 from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import SpawnWorkers
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
     from elastic_core.agent.sidecar import StoreSidecar
     from elastic_core.launcher.outcome import RunOutcome
     from elastic_core.launcher.timings import Timings
-    from elastic_core.reports import WorkerBeats
     from elastic_core.starters import BegunCall, CallStarter
 
 WARM_AFTER_S = 0.5
@@ -165,8 +163,6 @@ class _Job:
             handler.settings = replace(handler.settings, node_id=settings.nodes.node_id)
         policy = registry.make_policy(settings.restarts.name, self._policy, settings.policy_conf)
         chosen = choose_logs_specs(settings, self._injected.logs_specs)
-        self._observers = self._closing(choose_observers(settings, own_process=self._own_process))
-        self._observers.meter(handler)
         self._mark("plugins")
         with held(settings.stops.ending if self._own_process else ()):
             run_dir = RunDirectory.create(settings.output.run_dir, settings.nodes.run_id)
@@ -175,10 +171,11 @@ class _Job:
             self._times_made, self._last_path = run_dir.times_made, run_dir.path
             self._cleanup.callback(self._discard_unused, run_dir)
         self._logs.prepare()
-        of_hooks = hook_settings(settings, str(run_dir.path), restarts_nodes=takes_restarts(handler))
+        of_hooks = hook_settings(
+            settings, str(run_dir.path), restarts_nodes=takes_restarts(handler), own_process=self._own_process
+        )
         hooks, warnings = registry.make_hooks(of_hooks, settings.hook_options)
         self._cleanup.callback(close_hooks, hooks)
-        self._observers.open(run_dir, self._node_id)
         self._mark("run directory")
         return self._supervise(handler, policy, hooks, (*registry.warnings, *warnings), run_dir).exit_code
 
@@ -271,7 +268,7 @@ class _Job:
         )
         self._status.workers = workers
         self._stacks = self._closing(WorkerStacks(reactor, workers=lambda: workers, beat_file=self._beats.file))
-        beside = feed_hooks(of_hooks, feed, handler, also=self._observers.observe)
+        beside = feed_hooks(of_hooks, feed, handler)
         side = RunSide(
             reactor,
             agent=lambda: agent,
@@ -292,7 +289,6 @@ class _Job:
             stacks=self._stacks,
             workers=workers,
             send=workers.send,
-            observe=self._observers.observe,
             agent=lambda: agent,
             rendezvous=rendezvous,
             run_dir=str(run_dir.path),
@@ -308,7 +304,7 @@ class _Job:
         self._cleanup.callback(runner.close_feed)
         if self._outcome is not None:
             feed.subscribe(self._outcome.observe)
-        for observer in (self._status.observe, self._observers.observe, runner.observe):
+        for observer in (self._status.observe, runner.observe):
             feed.subscribe(observer)
         agent = Agent(
             self._agent_options(run_dir),
@@ -333,17 +329,13 @@ class _Job:
             progress=self._beats.progress,
             prepare=lambda round_, done: self._prepare(workers, round_, done),
         )
-        if (exposition := self._observers.exposition) is not None:
-            actions.offers["metrics"] = exposed(exposition)
         actions.offers["store"] = done_on_loop(
             reactor,
             lambda: self._open_store(workers, handler, reactor, run_dir),
             done="a store is opened at MASTER_PORT",
         )
-        self._observers.begin(reactor, notice=notice, beats=lambda: self._said(workers))
         reactor.call_later(WARM_AFTER_S, self._settle_in)
         result = agent.run()
-        self._observers.close()
         runner.close_feed()
         if self._sidecar is not None:
             self._sidecar.close()
@@ -393,10 +385,6 @@ class _Job:
             where=lambda: store_place(handler),
             last_incident=lambda: self._reporter.last_incident,
         )
-
-    def _said(self, workers: WorkerGroup) -> dict[int, "WorkerBeats"]:
-        files = {rank: self._beats.file(rank) for rank in workers.alive}
-        return {rank: file.read() for rank, file in files.items() if file is not None}
 
     def _starters(
         self, calls: "CallStarter | None", loop: ReactorLoop, hooks: Sequence[NamedHook]

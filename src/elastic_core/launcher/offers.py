@@ -28,13 +28,3 @@ def done_on_loop(reactor: Reactor, action: Callable[[], str], *, done: str) -> O
         return Answer(content=done)
 
     return answer
-
-
-def exposed(source: Callable[[], tuple[str, str]]) -> Offer:
-    """Return an offer of a text and its MIME type."""
-
-    def answer(params: Mapping[str, str]) -> Answer:
-        text, kind = source()
-        return Answer(content=text, content_type=kind)
-
-    return answer

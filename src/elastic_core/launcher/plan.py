@@ -1,6 +1,7 @@
 """What each worker of a round is started with: complete command and environment."""
 
 import os
+import socket
 from collections.abc import Mapping
 
 from elastic_core.errors import ConfigError
@@ -30,13 +31,25 @@ class Attempt(Record, frozen=True, kw_only=True):
 
 
 def hook_settings(
-    settings: RunSettings, run_dir: str, *, restarts_nodes: bool = False, dry_run: bool = False
+    settings: RunSettings,
+    run_dir: str,
+    *,
+    restarts_nodes: bool = False,
+    dry_run: bool = False,
+    own_process: bool = True,
 ) -> HookSettings:
     """Return what every hook is built with; the registry adds its name and its options."""
     return HookSettings(
         name="",
         run_id=settings.nodes.run_id,
         run_dir=run_dir,
+        node_id=settings.nodes.node_id or socket.gethostname(),
+        role=settings.nodes.role,
+        backend=settings.nodes.backend,
+        endpoint=settings.nodes.endpoint.rpartition("@")[2].partition("?")[0],  # secrets may be in a URL
+        entry_point=settings.entrypoint.name,
+        max_restarts=settings.restarts.max_restarts,
+        own_process=own_process,
         local_world_size=settings.nodes.local_world_size,
         devices=settings.workers.devices,
         workers_run=_kind(settings.entrypoint),

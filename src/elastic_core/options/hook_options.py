@@ -10,14 +10,15 @@ from elastic_core.options.option import VARIABLE_PREFIX, OptionRow
 from elastic_core.options.table import chosen_elsewhere, torch_variables
 from elastic_core.options.values import finite, integer, one_of, seconds
 from elastic_core.plugins.missing import known_options, option_not_installed, refuse_variable
-from elastic_core.plugins.options import OptionValue
+from elastic_core.plugins.options import GivenValue
 from elastic_core.plugins.run_options import HookOption, installed_options
+from elastic_core.types import RunOption
 
 _LEAST: Final = -(1 << 63)
 _UNINTERRUPTIBLE: Final = "uninterruptible_timeout"
 _UNINTERRUPTIBLE_VARIABLE: Final = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 """Torch's, which stands for that option; a negative number is no limit there."""
-_OF_TORCHRUN: Final = frozenset({"numa-binding"})
+_OF_TORCHRUN: Final = frozenset({"event-log-handler", "numa-binding"})
 """Those of torchrun's options that come with a distribution of ours beside the core."""
 
 
@@ -67,6 +68,8 @@ def row_of(found: HookOption) -> OptionRow:
         name=option.name.replace("_", "-"),
         metavar=None if option.type == "bool" else metavar,
         default=None if option.default is None else _text(option.default),
+        default_note=option.default_note,
+        many=option.many,
         section=option.heading or found.entry.distribution,
         help=option.help,
         torch=found.entry.name in _OF_TORCHRUN,
@@ -87,7 +90,7 @@ def take_hook_options(draft: Draft, given: Given) -> None:
         ConfigError: a value is malformed.
         PluginError: an option comes with a distribution that is not installed, or is broken.
     """
-    values: dict[str, OptionValue] = {}
+    values: dict[str, GivenValue] = {}
     for dest in dict.fromkeys(chosen_elsewhere(given, draft.environ)):
         row = hook_row(dest)
         found = installed_options().load(dest.replace("_", "-"))
@@ -95,8 +98,8 @@ def take_hook_options(draft: Draft, given: Given) -> None:
             continue  # a variable of somebody else's
         choices = Choices(given, draft.environ, {dest: row})
         value = _value(choices, found)
-        if value and found.option.time_limit and draft.choices.text("debug_rank") is not None:
-            value = type(value)(0)
+        if found.option.time_limit and value and draft.choices.text("debug_rank") is not None:
+            value = 0.0 if isinstance(value, float) else 0
             draft.notice(f"{choices.label(dest)} has no effect: --debug-rank turns time limits off")
         if value is not False:
             values[dest] = value
@@ -124,7 +127,7 @@ def _uninterruptible_s(text: str) -> float:
     return max(0.0, value)
 
 
-def _take_variable(draft: Draft, values: dict[str, OptionValue], variable: str) -> None:
+def _take_variable(draft: Draft, values: dict[str, GivenValue], variable: str) -> None:
     found = installed_options().load_variable(variable)
     if found is None:
         refuse_variable(variable, draft.environ[variable])
@@ -136,9 +139,11 @@ def _take_variable(draft: Draft, values: dict[str, OptionValue], variable: str) 
             draft.mark(row.dest, f"env {variable}")
 
 
-def _value(choices: Choices, found: HookOption) -> OptionValue:
+def _value(choices: Choices, found: HookOption) -> GivenValue:
     option = found.option
     dest, least = option.name, option.minimum
+    if option.many:
+        return tuple(_text_of(choices, option, text) for text in choices.texts(dest))
     if option.choices:
         return one_of(choices, dest, option.choices)
     match option.type:
@@ -151,7 +156,14 @@ def _value(choices: Choices, found: HookOption) -> OptionValue:
         case "float":
             return finite(choices, dest, at_least=least)
         case _:
-            return choices.text(dest)
+            return _text_of(choices, option, choices.text(dest) or "")
+
+
+def _text_of(choices: Choices, option: RunOption, text: str) -> str:
+    needed = "" if option.fault is None else option.fault(text)
+    if needed:
+        choices.reject(option.name, needed, hint=option.hint)
+    return text
 
 
 def _text(default: str | float | bool) -> str:

@@ -17,7 +17,6 @@ class Section(enum.StrEnum):
     NODES = "Nodes and rendezvous"
     RESTARTS = "Restarts"
     LOGS = "Logs"
-    OBSERVING = "Metrics and events"
     SIGNALS = "Signals and stop"
     DEBUGGING = "Debugging"
     COMPATIBILITY = "Compatibility"

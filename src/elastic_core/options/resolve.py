@@ -8,7 +8,6 @@ from elastic_core.options.choices import Choices, Draft, Given
 from elastic_core.options.debug_options import take_debugging
 from elastic_core.options.entrypoint import check_start_method, make_entrypoint, take_run_path
 from elastic_core.options.node_options import place_run, settle_coordination
-from elastic_core.options.observing_options import take_observing
 from elastic_core.options.output_options import resolve_logs
 from elastic_core.options.restart_options import take_restarts
 from elastic_core.options.settings import Entrypoint, Resolution, finish
@@ -67,7 +66,6 @@ def resolve(
     take_stops(draft)
     nproc = place_workers(draft, node)
     resolve_logs(draft, nproc)
-    take_observing(draft)
     take_debugging(draft, nproc)
     if any(True for _ in chain(chosen_elsewhere(given, environ), torch_variables(environ))):
         from elastic_core.options.hook_options import take_hook_options  # which looks what is installed

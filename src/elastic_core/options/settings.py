@@ -5,7 +5,6 @@ from typing import Any
 
 from elastic_core.agent.parts import DEFAULT_SIGNALS, StopSettings
 from elastic_core.options.choices import Draft
-from elastic_core.options.observing_options import ObservingSettings
 from elastic_core.options.output_options import OutputSettings
 from elastic_core.options.worker_options import WorkerSettings
 from elastic_core.starters import WorkerCall
@@ -47,9 +46,8 @@ class RunSettings(Record, frozen=True, kw_only=True):
     workers: WorkerSettings = WorkerSettings()
     stops: StopSettings = StopSettings()
     output: OutputSettings = OutputSettings()
-    observing: ObservingSettings = ObservingSettings()
     disabled_plugins: tuple[str, ...] = ()
-    hook_options: Mapping[str, str | int | float | bool | None] = {}
+    hook_options: Mapping[str, str | int | float | bool | tuple[str, ...] | None] = {}
     """Options that hooks bring, by name: those that were given; each chooses its hook."""
     notices: tuple[str, ...] = ()
     """Lines that the user must see before the workers start (what has no effect)."""

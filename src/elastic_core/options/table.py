@@ -10,7 +10,6 @@ from typing import Final
 
 from elastic_core.options.debug_options import COMPATIBILITY, DEBUGGING
 from elastic_core.options.node_options import NODES
-from elastic_core.options.observing_options import OBSERVING
 from elastic_core.options.option import VARIABLE_PREFIX, OptionRow, Section
 from elastic_core.options.output_options import LOGS
 from elastic_core.options.restart_options import RESTARTS
@@ -27,7 +26,6 @@ OPTIONS: Final[tuple[OptionRow, ...]] = (
     *EXIT,
     *LOGS,
     *SIGNALS,
-    *OBSERVING,
     *DEBUGGING,
     *COMPATIBILITY,
 )

@@ -66,10 +66,12 @@ def import_value(value: str) -> Any:  # noqa: ANN401  # a module, or whatever it
     return target
 
 
-def refusal(entry: PluginEntry, what: str, *, hint: str) -> PluginError:
-    """Return an error that names the plugin and its distribution."""
+def refusal(entry: PluginEntry, what: str, *, hint: str = "") -> PluginError:
+    """Return an error that names the plugin and its distribution; without a hint, what helps any that is broken."""
     off = f", or turn it off: -p no:{entry.name}" if entry.group == HOOKS_GROUP else ""
-    return PluginError(f"{KINDS[entry.group]} {entry.name!r} ({entry.label}): {what}", hint=f"{hint}{off}")
+    return PluginError(
+        f"{KINDS[entry.group]} {entry.name!r} ({entry.label}): {what}", hint=f"{hint or mend(entry)}{off}"
+    )
 
 
 def doubled(claims: Sequence[PluginEntry]) -> PluginError:

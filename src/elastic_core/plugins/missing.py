@@ -27,7 +27,10 @@ _KNOWN: Final = {
     FAILURE_GROUP: {"intensity": "{core}", "rules": "elastic-policy-rules"},
     HOOKS_GROUP: {},
     OPTIONS_GROUP: {
+        "event-log-handler": "elastic-ops",
         "hang-timeout": "elastic-hangs",
+        "metrics-handler": "elastic-ops",
+        "metrics-port": "elastic-ops",
         "no-control-plane": "elastic-ops",
         "numa-binding": "elastic-numa",
         "standby": "elastic-standby",

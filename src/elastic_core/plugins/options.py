@@ -8,6 +8,8 @@ from elastic_core.errors import ConfigError
 from elastic_core.types import OptionSpec, Record
 
 OptionValue = str | int | float | bool | None
+GivenValue = OptionValue | tuple[str, ...]
+"""Of an option of `elastic run`: several texts where it may be given more than once."""
 
 TORCH_RDZV_KEYS: Final = frozenset(
     {

@@ -4,7 +4,7 @@ Listing reads metadata only; a plugin's code is imported when it is chosen by na
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import ElasticError, PluginError
 from elastic_core.failure.handler import FailureHandler
+from elastic_core.hooks.handler import registered_hooks
 from elastic_core.hooks.runner import NamedHook
 from elastic_core.plugins.discovery import (
     EVENTS_GROUP,
@@ -24,9 +25,9 @@ from elastic_core.plugins.discovery import (
     PluginEntry,
     find_entries,
 )
-from elastic_core.plugins.entry_import import IN_CODE, doubled, mend, refusal
+from elastic_core.plugins.entry_import import IN_CODE, doubled, import_entry, mend, refusal
 from elastic_core.plugins.loading import BASES, LoadedPlugin, base_names, build, is_store_class
-from elastic_core.plugins.options import TORCH_RDZV_KEYS, OptionValue, resolve_options
+from elastic_core.plugins.options import TORCH_RDZV_KEYS, GivenValue, resolve_options
 from elastic_core.rendezvous import registry as in_code
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
@@ -133,7 +134,7 @@ class PluginRegistry:
         return plugin.make_policy(replace(settings, options=resolved.values))
 
     def make_hooks(
-        self, settings: HookSettings, options: Mapping[str, OptionValue] = {}
+        self, settings: HookSettings, options: Mapping[str, GivenValue] = {}
     ) -> tuple[list[NamedHook], list[str]]:
         """Build every installed hook that is not turned off, and those that options choose.
 
@@ -154,37 +155,50 @@ class PluginRegistry:
         for entry in self._hook_entries():
             own = next((choice.values for choice in chosen if choice.entry.value == entry.value), {})
             try:
-                hooks.append(self._make_hook(entry, replace(settings, options=own)))
+                hooks.append(self._make_hook(entry, settings, own))
             except ElasticError as err:
                 warnings.append(f"left out: {err}")
         hooks += self.make_chosen_hooks(settings, options)
+        hooks += self._hooks_in_code(settings, {type(named.hook) for named in hooks})
         if hooks:
             from elastic_core.hooks.handler import notices_of  # few have any
 
             warnings += [line for named in hooks for line in notices_of(named.hook)]
         return hooks, warnings
 
-    def make_chosen_hooks(self, settings: HookSettings, options: Mapping[str, OptionValue]) -> list[NamedHook]:
+    def _hooks_in_code(self, settings: HookSettings, present: Collection[type]) -> list[NamedHook]:
+        found = []
+        for name, make in registered_hooks.items():
+            hook = None if name in self._disabled else make(replace(settings, name=name))
+            if hook is not None and type(hook) not in present:
+                found.append(NamedHook(name=name, distribution=IN_CODE, hook=hook))
+        return found
+
+    def make_chosen_hooks(self, settings: HookSettings, options: Mapping[str, GivenValue]) -> list[NamedHook]:
         """Build the hooks that options choose, and that are not on anyhow; raises as `make_hooks` does."""
         always = {entry.value for entry in self._entries() if entry.group == HOOKS_GROUP}
         return [
-            self._make_hook(choice.entry, replace(settings, options=choice.values))
+            self._make_hook(choice.entry, settings, choice.values)
             for choice in _chosen_hooks(options)
             if choice.entry.value not in always
         ]
 
-    def _make_hook(self, entry: PluginEntry, settings: HookSettings) -> NamedHook:
+    def _make_hook(self, entry: PluginEntry, settings: HookSettings, given: Mapping[str, GivenValue]) -> NamedHook:
         self._refuse_doubles(entry.group, entry.name)
         before = _heavy()
         plugin = self._loaded(entry)
         _refuse_heavy(entry, before)
-        undeclared = settings.options.keys() - {spec.name for spec in plugin.options}
+        undeclared = given.keys() - {spec.name for spec in plugin.options}
         if undeclared:
             what = f"{entry.value} has no option {min(undeclared)!r} in `options`"
             raise refusal(entry, what, hint=mend(entry))
         resolved = resolve_options({}, plugin.options, flag="options", owner=f"{KINDS[entry.group]} {entry.name!r}")
-        hook = plugin.make_hook(replace(settings, name=entry.name, options={**resolved.values, **settings.options}))
-        _refuse_heavy(entry, before)
+        lists = {name: value for name, value in given.items() if isinstance(value, tuple)}
+        single = {name: value for name, value in given.items() if not isinstance(value, tuple)}
+        own = replace(settings, name=entry.name, options={**resolved.values, **single}, lists=lists)
+        hook = plugin.make_hook(own)
+        if entry.group == HOOKS_GROUP:
+            _refuse_heavy(entry, before)  # what values of options bring, their user has chosen
         return NamedHook(name=entry.name, distribution=entry.label, hook=hook)
 
     def _make_in_code(
@@ -250,11 +264,10 @@ class PluginRegistry:
         ]
         infos += [_info(entry, *self._status(entry, load=load)) for entry in self._entries()]
         infos += [_info(entry, "hosted: written for torchrun") for entry in self._hosted()]
-        from elastic_core.plugins import observing  # only for those who look
         from elastic_core.plugins.commands import CommandPlugins
 
-        for group in (METRICS_GROUP, EVENTS_GROUP):
-            infos += [_info(entry, status) for entry, status in observing.installed(group, load=load)]
+        handlers = [entry for entry in find_entries() if entry.group in (METRICS_GROUP, EVENTS_GROUP)]
+        infos += [_info(entry, _handler_status(entry, load=load)) for entry in handlers]
         infos += [_info(entry, status) for entry, status in CommandPlugins().listed(load=load)]
         order = list(KINDS.values())
         return sorted(infos, key=lambda info: (order.index(info.kind), info.name))
@@ -348,7 +361,7 @@ def _info(entry: PluginEntry, status: str, powers: tuple[str, ...] = ()) -> Plug
     )
 
 
-def _chosen_hooks(options: Mapping[str, OptionValue]) -> "list[ChosenHook]":
+def _chosen_hooks(options: Mapping[str, GivenValue]) -> "list[ChosenHook]":
     if not options:
         return []
     from elastic_core.plugins.run_options import chosen_hooks  # only for a run with such options
@@ -363,6 +376,17 @@ def _refuse_claims(claims: Sequence[PluginEntry]) -> None:
 
 def _heavy() -> frozenset[str]:
     return frozenset(name for name in HEAVY_MODULES if name in sys.modules)
+
+
+def _handler_status(entry: PluginEntry, *, load: bool) -> str:
+    """Return how a handler of metrics or events fares, which is for a hook to build."""
+    try:
+        usable = not load or callable(import_entry(entry))
+    except PluginError as err:
+        return str(err)
+    if not usable:
+        return str(refusal(entry, f"{entry.value} is no class, nor a function that makes a handler", hint=mend(entry)))
+    return "loaded" if load else "installed"
 
 
 def _refuse_heavy(entry: PluginEntry, before: frozenset[str]) -> None:

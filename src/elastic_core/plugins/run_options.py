@@ -11,7 +11,7 @@ from elastic_core.errors import ElasticError, PluginError
 from elastic_core.plugins.discovery import OPTIONS_GROUP, PluginEntry, find_entries
 from elastic_core.plugins.entry_import import import_entry, mend, refusal
 from elastic_core.plugins.missing import known_options, option_not_installed
-from elastic_core.plugins.options import OptionValue
+from elastic_core.plugins.options import GivenValue
 from elastic_core.types import Record, RunOption
 
 _TYPES: Final = ("str", "int", "float", "bool")
@@ -122,10 +122,10 @@ class ChosenHook(Record, frozen=True, kw_only=True):
     """A hook that options chose: its class, under the name of the first of them, and the values of all."""
 
     entry: PluginEntry
-    values: Mapping[str, OptionValue]
+    values: Mapping[str, GivenValue]
 
 
-def chosen_hooks(options: Mapping[str, OptionValue]) -> list[ChosenHook]:
+def chosen_hooks(options: Mapping[str, GivenValue]) -> list[ChosenHook]:
     """Return the hooks whose options were given, each once.
 
     Args:

@@ -322,3 +322,31 @@ def test_a_variable_that_asks_for_what_is_not_installed_says_so(monkeypatch, scr
         settle(script, environ={"TORCHELASTIC_KNOWN": "1"})
     assert str(caught.value) == "TORCHELASTIC_KNOWN comes with elastic-acme. Try: pip install elastic-acme"
     assert settle(script, environ={"TORCHELASTIC_KNOWN": "0"}).settings.hook_options == {}
+
+
+def test_one_may_be_given_several_times_and_say_what_is_wrong_with_a_text(install, script):
+    declared = """
+        from elastic_core.api import RunOption
+        def fault(text):
+            return "" if text.islower() else "small letters"
+        TAG = RunOption(name="acme_tag", hook="acme_tags:Tags", many=True, fault=fault, hint="--acme-tag red",
+                        default_note="no tags", help="A tag.")
+    """
+    hook = """
+        from elastic_core.api import *
+        import acme_tag
+        class Tags(AgentHook):
+            api_version = 2
+            options = (acme_tag.TAG,)
+            def on_agent_started(self, event):
+                pass
+    """
+    install(entries="[elastic_core.options]\nacme-tag = acme_tag:TAG\n", acme_tag=declared, acme_tags=hook)
+    options = settle(script, "--acme-tag", "red", "--acme-tag", "blue").settings.hook_options
+    assert options == {"acme_tag": ("red", "blue")}
+    assert settle(script, environ={"PET_ACME_TAG": "red"}).settings.hook_options == {"acme_tag": ("red",)}
+    hooks, _ = PluginRegistry().make_hooks(HookSettings(name="", run_id="r"), options)
+    settings = hooks[-1].hook.settings
+    assert (settings.lists, settings.options) == ({"acme_tag": ("red", "blue")}, {"acme_tag": None})
+    with pytest.raises(ConfigError, match=r"needed small letters. Try: --acme-tag red"):
+        settle(script, "--acme-tag", "Red")

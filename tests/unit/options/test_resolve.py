@@ -605,54 +605,6 @@ def test_logs_specs_is_a_name(run):
     )
 
 
-# --- metrics and events ---
-
-
-def test_metrics_and_events_go_nowhere_unless_asked_for(run):
-    settings = run().settings
-    assert (
-        settings.observing.metrics_handlers,
-        settings.observing.metrics_port,
-        settings.observing.event_log_handler,
-    ) == ((), None, "null")
-
-
-def test_handlers_are_names_with_what_they_take(run):
-    settings = run(metrics_handler=("console", "jsonl:/tmp/m"), event_log_handler="jsonl:/tmp/e").settings
-    assert (settings.observing.metrics_handlers, settings.observing.event_log_handler) == (
-        ("console", "jsonl:/tmp/m"),
-        "jsonl:/tmp/e",
-    )
-    resolution = run(environ={"PET_METRICS_HANDLER": "console", "PET_EVENT_LOG_HANDLER": "console"})
-    assert (resolution.settings.observing.metrics_handlers, resolution.settings.observing.event_log_handler) == (
-        ("console",),
-        "console",
-    )
-    assert resolution.origins["observing.event_log_handler"] == "env PET_EVENT_LOG_HANDLER"
-    assert refused(run, metrics_handler=(":x",)).startswith("--metrics-handler")
-    assert refused(run, event_log_handler=" ").endswith("needed the name of a handler. Try: console, or jsonl:FILE")
-
-
-@pytest.mark.parametrize(
-    ("typed", "address"),
-    [
-        ("9400", ("127.0.0.1", 9400)),
-        ("0", ("127.0.0.1", 0)),
-        ("0.0.0.0:9400", ("0.0.0.0", 9400)),
-        ("[::1]:9400", ("::1", 9400)),
-    ],
-)
-def test_metrics_are_served_on_the_loopback_address_unless_told_otherwise(run, typed, address):
-    settings = run(metrics_port=typed).settings
-    assert (settings.observing.metrics_host, settings.observing.metrics_port) == address
-
-
-@pytest.mark.parametrize("typed", ["x", ":9400", "70000", "-1", "host:"])
-def test_other_metrics_ports_are_refused(run, typed):
-    line = f"--metrics-port {typed!r}: needed a port, 0 to 65535, or HOST:PORT. Try: --metrics-port 9400"
-    assert refused(run, metrics_port=typed) == line
-
-
 # --- scripts as functions ---
 
 

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from elastic_core import events
 from elastic_core.compat.elastic.agent.server import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState
 from elastic_core.compat.elastic.multiprocessing import SignalException
 from elastic_core.errors import ElasticError, RendezvousGracefulExitError, RendezvousStateError
 from elastic_core.processes.errors import ProcessFailure
+from elastic_ops import events
 from elastic_torchrun.agent import events as telling
 from elastic_torchrun.agent.exit_barrier import KEY, exit_barrier
 from elastic_torchrun.agent.ranks import Node, Place, assign_ranks, meet, place_of

@@ -4,8 +4,7 @@ import signal
 
 import pytest
 
-from elastic_core.agent.feed import HookEvent
-from elastic_core.api import FailureClass, HookSettings, RunningWorker, WorkerStack
+from elastic_core.api import FailureClass, HookSettings, RunEvent, RunningWorker, WorkerStack
 from elastic_plugin_kit import AgentHookConformance, FakeRun
 from elastic_plugin_kit.manual_clock import ManualClock
 from elastic_plugin_kit.samples import sample_failure, sample_round
@@ -365,16 +364,15 @@ def test_a_dry_run_makes_no_pipe(tmp_path):
 def test_events_are_torchs():
     import json
 
-    from elastic_core.launcher.agent_events import AgentEvents, Identity
-    from elastic_core.launcher.observations import Observed
+    from elastic_ops.exporters.agent_events import AgentEvents, Identity
 
     identity = Identity(run_id="r", role="trainer", backend="local", entry_point="t.py", hostname="h", pid=1)
     run = FakeRun()
     request = FileTimerRequest(7, "s", 1.5, 9)
     record(run, "timer expired", request)
     ((name, fields),) = run.events
-    told = HookEvent(hook="file-timer", name=name, values=fields)
-    (event,) = AgentEvents(identity).observe(Observed(at_s=1.0, at_ns=5_000_000, what=told))
+    told = RunEvent(name=name, at_s=1.0, at_ns=5_000_000, values=fields, source="file-timer")
+    (event,) = AgentEvents(identity).observe(told)
     assert (event.name, event.source, event.timestamp) == ("timer expired", "AGENT", 5)
     assert (event.metadata["state"], event.metadata["run_id"]) == ("RUNNING", "r")
     metadata = json.loads(event.metadata["metadata"])

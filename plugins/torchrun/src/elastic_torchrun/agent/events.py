@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from elastic_core.api import SYSTEM_CLOCK
-from elastic_core.events import Event, EventSource, record
-from elastic_core.metrics import put_metric
+from elastic_ops.events import Event, EventSource, record
+from elastic_ops.metrics import put_metric
 from elastic_torchrun.agent.worker_group import RunResult, Worker, WorkerGroup, WorkerState
 
 

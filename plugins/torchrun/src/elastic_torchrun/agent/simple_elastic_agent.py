@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.api import SYSTEM_CLOCK, ElasticError, WaitBudget
-from elastic_core.events import Event, EventSource
+from elastic_ops.events import Event, EventSource
 from elastic_torchrun.agent.elastic_agent import ElasticAgent
 from elastic_torchrun.agent.events import Telling
 from elastic_torchrun.agent.exit_barrier import exit_barrier

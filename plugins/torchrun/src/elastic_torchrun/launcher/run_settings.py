@@ -36,7 +36,7 @@ def settings_of_config(config: LaunchConfig, entrypoint: Entrypoint) -> RunSetti
         "max_restarts": config.max_restarts,
         "monitor_interval": config.monitor_interval,
         "local_addr": config.local_addr,
-        "event_log_handler": config.event_log_handler,
+        "event_log_handler": _chosen(config.event_log_handler),
         "numa_binding": _numa(config.numa_options, config.nproc_per_node),
         "signals_to_handle": config.signals_to_handle,
         "duplicate_stdout_filters": config.duplicate_stdout_filters,
@@ -72,7 +72,7 @@ def settings_of_spec(spec: "WorkerSpec", entrypoint: Entrypoint, *, logs_specs: 
         "local_addr": spec.local_addr,
         "master_addr": spec.master_addr,
         "master_port": spec.master_port,
-        "event_log_handler": spec.event_log_handler,
+        "event_log_handler": _chosen(spec.event_log_handler),
         "numa_binding": _numa(spec.numa_options, spec.local_world_size),
         "duplicate_stdout_filters": spec.duplicate_stdout_filters,
         "duplicate_stderr_filters": spec.duplicate_stderr_filters,
@@ -144,6 +144,11 @@ def _numa(options: object, nproc: int) -> object:
 
     ours = NumaOptions(AffinityMode(mode), should_fall_back_if_binding_fails=True)
     return None if ours.cpus_for(0, nproc) is None else mode
+
+
+def _chosen(event_log_handler: str) -> str | None:
+    """Return it unless it drops everything, as torch's default does: then nobody needs to take events."""
+    return None if event_log_handler == "null" else event_log_handler
 
 
 def _metrics(metrics_cfg: Mapping[str, str] | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Metrics by torch's names: who measures something calls `put_metric`; who wants to see it configures a handler.
 
 A metric is known by its group and its name. The group `torchelastic` holds what the agent says under torch's names, the
-group `elastic` what it says under ours (`elastic_core.metrics.table`).
+group `elastic` what it says under ours (`elastic_ops.metrics.table`).
 """
 
 import warnings
@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Final, NamedTuple, ParamSpec, TypeVar, overload
 
-from elastic_core.clock import SYSTEM_CLOCK
+from elastic_core.api import SYSTEM_CLOCK
+from elastic_ops.in_code import offer_exporters
 
 DEFAULT_GROUP: Final = "torchelastic"
 
@@ -202,3 +203,6 @@ def split_series(text: str) -> tuple[str, Mapping[str, str]]:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+offer_exporters()

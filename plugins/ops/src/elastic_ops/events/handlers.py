@@ -3,9 +3,9 @@
 import logging
 import os
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
-from elastic_core.errors import ConfigError
+from elastic_core.api import ConfigError
 
 GROUP: Final = "elastic_core.events"
 """The entry-point group of further handlers: a subclass of `logging.Handler`, or a function that returns one."""
@@ -93,9 +93,10 @@ def _jsonl(path: str) -> logging.Handler:
 
 
 def _installed(name: str) -> logging.Handler | None:
-    import importlib.metadata  # only for names that nothing here has
+    from elastic_core.api import find_entries, import_entry  # only for names that nothing here has
 
-    for point in importlib.metadata.entry_points(group=GROUP, name=name):
-        made: Callable[[], logging.Handler] = point.load()
-        return made()
+    for entry in find_entries(GROUP):
+        if (entry.group, entry.name) == (GROUP, name):
+            make = cast("Callable[[], logging.Handler]", import_entry(entry))
+            return make()
     return None

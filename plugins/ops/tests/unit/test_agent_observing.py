@@ -6,30 +6,32 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from elastic_core import events, moments
-from elastic_core.agent.feed import RanksAssigned, StepTaken, StoreReachable
+from elastic_core import messages, moments
+from elastic_core.agent.feed import FieldsPublished, RanksAssigned, StepTaken, StoreReachable, described
 from elastic_core.agent.machine import states as s
 from elastic_core.agent.machine.phases import Phases
 from elastic_core.agent.machine.steps import Step
 from elastic_core.launcher import LaunchConfig
-from elastic_core.launcher.agent_events import AgentEvents, Identity
-from elastic_core.launcher.agent_metrics import AgentMetrics
-from elastic_core.launcher.feeding import StoreMeter
-from elastic_core.launcher.observations import Beat, CallCount, Heartbeats, Observed, StoreCalls
-from elastic_core.launcher.observing_feed import STRIKES, Guard
-from elastic_core.metrics.table import BY_NAME, GROUP, Kind
+from elastic_core.launcher.feeding import measure
 from elastic_core.options.settings import Entrypoint
-from elastic_core.reports import Phase
+from elastic_core.reports import Phase, RunEvent
 from elastic_core.types import (
     ErrorRecord,
     FailedWorker,
     FailureClass,
     Origin,
+    Record,
     Restart,
     RoundEnded,
     Stop,
     WorkerExit,
 )
+from elastic_ops import events
+from elastic_ops.exporters.agent_events import AgentEvents, Identity
+from elastic_ops.exporters.agent_metrics import AgentMetrics, heartbeats
+from elastic_ops.exporters.delivery import STRIKES, Guard
+from elastic_ops.exporters.looks import Beat, CallCount, StoreMeter
+from elastic_ops.metrics.table import BY_NAME, GROUP, Kind
 from elastic_plugin_kit import samples
 from elastic_plugin_kit.manual_clock import ManualClock
 from elastic_torchrun.launcher.run_settings import settings_of_config
@@ -41,12 +43,24 @@ STOPPING = s.Stopping(ledger=LEDGER, round=ROUND, then=s.Rejoin())
 BASE_NS = 1_700_000_000_000_000_000
 
 
+class Observed(Record, frozen=True, kw_only=True):
+    at_s: float
+    at_ns: int
+    what: object
+
+    @property
+    def event(self):
+        """As the feed has it."""
+        name, values = described(self.what)
+        return RunEvent(name=name, at_s=self.at_s, at_ns=self.at_ns, values=values)
+
+
 def seen(at_s, what):
     return Observed(at_s=at_s, at_ns=BASE_NS + int(at_s * 1e9), what=what)
 
 
 def entered(at_s, state):
-    return seen(at_s, StepTaken(event=None, step=Step(state=state), at_s=at_s, entered=True))
+    return seen(at_s, StepTaken(event=messages.JoinAllowed(), step=Step(state=state), at_s=at_s, entered=True))
 
 
 def ended(rank, code, stop_signal=None):
@@ -139,7 +153,7 @@ def test_a_rendezvous_that_fails_is_over_too():
 
 def metrics(*sights):
     agent = AgentMetrics(run_id="r", role="trainer", backend="redis", max_restarts=3)
-    found = [metric for each in with_phases(sights) for metric in agent.observe(each)]
+    found = [metric for each in with_phases(sights) for metric in agent.observe(each.event)]
     for metric in found:
         name = metric.name.partition("{")[0]
         assert metric.group != GROUP or name in BY_NAME, name
@@ -218,9 +232,11 @@ def test_membership_store_and_heartbeats():
     found = values(
         seen(1.0, moments.MembershipChanged(round_index=0, change=RoundEnded(reason="n2 was lost"))),
         seen(2.0, StoreReachable(reachable=False)),
-        seen(3.0, StoreCalls(calls={"renew": CallCount(answered=4, took_s=0.2, failed=1)})),
-        seen(4.0, Heartbeats(beats={0: Beat(age_s=1.5, step=7), 1: Beat(age_s=2.5, step=None)})),
     )
+    agent = AgentMetrics(run_id="r", role="trainer", backend="redis", max_restarts=3)
+    calls = agent.calls({"renew": CallCount(answered=4, took_s=0.2, failed=1)})
+    beats = heartbeats({0: Beat(age_s=1.5, step=7), 1: Beat(age_s=2.5, step=None)})
+    found |= {metric.name: metric.value for metric in (*calls, *beats)}
     assert found == {
         "elastic_membership_changes_total": 1,
         "elastic_store_reachable": 0,
@@ -230,6 +246,15 @@ def test_membership_store_and_heartbeats():
         'elastic_heartbeat_age_seconds{local_rank="0"}': 1.5,
         'elastic_heartbeat_step{local_rank="0"}': 7,
         'elastic_heartbeat_age_seconds{local_rank="1"}': 2.5,
+    }
+
+
+def test_what_hooks_publish_is_measured_where_it_is_a_number():
+    fields = {"lost": 2, "temperature": 41.5, "well": True, "driver": "550", "none": None}
+    assert values(seen(1.0, FieldsPublished(hook="gpu", fields=fields))) == {
+        'elastic_hook_field{hook="gpu",field="lost"}': 2,
+        'elastic_hook_field{hook="gpu",field="temperature"}': 41.5,
+        'elastic_hook_field{hook="gpu",field="well"}': 1,
     }
 
 
@@ -252,7 +277,7 @@ def told(*sights):
         run_id="r", role="trainer", backend="redis", entry_point="t.py", hostname="h", pid=5, endpoint="e:1"
     )
     agent = AgentEvents(identity)
-    return [event for each in with_phases(sights) for event in agent.observe(each)]
+    return [event for each in with_phases(sights) for event in agent.observe(each.event)]
 
 
 def of_kind(found, kind):
@@ -396,13 +421,13 @@ def test_a_meter_counts_what_a_store_answers_and_refuses():
     for name in ("connect", "enlist", "update", "withdraw", "members", "load", "swap"):
         setattr(Store, name, lambda self: None)
     clock = ManualClock()
-    store, meter = Store(), StoreMeter(clock)
-    meter.watch(store)
+    store, meter = Store(), StoreMeter()
+    measure(store, lambda call: meter.add(call.call, call.took_s, failed=call.failed), clock)
     assert store.renew(5, wait=None) == 5
     with pytest.raises(ValueError, match="gone"):
         store.renew(None, wait=None)
-    assert meter.take() == StoreCalls(calls={"renew": CallCount(answered=1, took_s=0.25, failed=1)})
-    assert meter.take() == StoreCalls(calls={})
+    assert meter.take() == {"renew": CallCount(answered=1, took_s=0.25, failed=1)}
+    assert meter.take() == {}
 
 
 # --- what a caller of the library says
@@ -417,13 +442,16 @@ def test_a_launch_config_says_where_metrics_and_events_go():
         event_log_handler="console",
     )
     settings = settings_of_config(config, Entrypoint(argv=("t.py",), name="t.py"))
-    assert (settings.observing.metrics_handlers, settings.observing.event_log_handler) == (("console",), "console")
-    assert (settings.observing.metrics_host, settings.observing.metrics_port) == ("0.0.0.0", 9400)
+    assert settings.hook_options == {
+        "metrics_handler": ("console",),
+        "metrics_port": "0.0.0.0:9400",
+        "event_log_handler": "console",
+    }
 
 
 def test_the_reference_names_all_that_is_published():
     run = (*START, seen(9.0, ended(1, 1)), *RESTART, seen(12.0, moments.AgentStopped(exit_code=0, reason="")))
-    docs = Path(__file__).parents[3] / "docs/reference"
+    docs = Path(__file__).parents[4] / "docs/reference"
     page = (docs / "metrics.md").read_text()
     torchs = {metric.name for metric in metrics(*run) if metric.group != GROUP}
     for name in torchs:

@@ -1,12 +1,11 @@
-"""Takes what is observed to handlers, on a thread of its own: the agent never waits for one of them."""
+"""The delivery of metrics and events to their handlers, on a thread of its own."""
 
 import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Final, Protocol
 
-from elastic_core.launcher.observations import Observed
-from elastic_core.types import Record
+from elastic_core.api import Record, RunEvent
 
 MOST_WAITING: Final = 10_000
 """What a handler that hangs leaves undone must not fill the memory."""
@@ -16,9 +15,9 @@ CLOSE_LIMIT_S: Final = 2.0
 
 
 class Outlet(Protocol):
-    """Makes of observations what handlers get, and hands it to them."""
+    """Makes of the run's feed what handlers get, and hands it to them."""
 
-    def observe(self, seen: Observed) -> None:
+    def observe(self, seen: RunEvent) -> None:
         """Take it."""
         ...
 
@@ -62,14 +61,14 @@ class Guard:
             self._in_a_row = 0
 
     def _complain(self, err: BaseException) -> None:
-        told = f"{type(err).__name__}: {' '.join(str(err).split())}".removesuffix(": ")
+        fault = f"{type(err).__name__}: {' '.join(str(err).split())}".removesuffix(": ")
         if self.off:
-            self._notice(f"{self.label} raised {told}, {self.faults} times by now; it is off for the rest of the run")
+            self._notice(f"{self.label} raised {fault}, {self.faults} times by now; it is off for the rest of the run")
         elif self.faults == 1:
-            self._notice(f"{self.label} raised {told}")
+            self._notice(f"{self.label} raised {fault}")
 
 
-class Feed:
+class Delivery:
     """The queue and its thread.
 
     Threading: `put` and `publish` may be called from any thread and never block; the rest by the thread that built it.
@@ -79,17 +78,19 @@ class Feed:
         """Start nothing yet; `notice` takes one line for people, from any thread."""
         self._outlets = outlets
         self._notice = notice
-        self._queue: SimpleQueue[Observed | Published | None] = SimpleQueue()
+        self._queue: SimpleQueue[RunEvent | Published | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._dropped = 0
         self._closed = False
 
     def start(self) -> None:
-        """Begin to hand on."""
+        """Begin to hand on; idempotent."""
+        if self._thread is not None or self._closed:
+            return
         self._thread = threading.Thread(target=self._serve, name="elastic-observers", daemon=True)
         self._thread.start()
 
-    def put(self, what: Observed | Published) -> None:
+    def put(self, what: RunEvent | Published) -> None:
         """Hand on what was seen, some time soon."""
         if self._closed:
             return

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from elastic_core import events
 from elastic_core.errors import ConfigError
-from elastic_core.events import handlers, recording
+from elastic_ops import events
+from elastic_ops.events import handlers, recording
 
 
 class Kept(logging.Handler):

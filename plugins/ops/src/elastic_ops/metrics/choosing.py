@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from elastic_core.errors import ConfigError
-from elastic_core.metrics.api import ConsoleMetricHandler, MetricHandler, NullMetricHandler
+from elastic_core.api import ConfigError
+from elastic_ops.metrics.api import ConsoleMetricHandler, MetricHandler, NullMetricHandler
 
 BUILT_IN: Final = ("console", "jsonl", "null")
 
@@ -28,7 +28,7 @@ def make_handler(name: str, conf: str = "") -> MetricHandler:
 
 
 def _jsonl(path: str) -> MetricHandler:
-    from elastic_core.metrics.jsonl import JsonlMetricHandler
+    from elastic_ops.metrics.jsonl import JsonlMetricHandler
 
     if not path:
         raise ConfigError("metrics handler 'jsonl' needs a file", hint="jsonl:metrics.jsonl")

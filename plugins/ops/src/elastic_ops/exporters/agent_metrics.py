@@ -1,17 +1,13 @@
 """What the agent's metrics are: a value for each change, under torch's names and ours. No I/O, no clock."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from elastic_core import moments
-from elastic_core.agent.feed import RanksAssigned, StepTaken, StoreReachable
-from elastic_core.agent.machine import states as s
-from elastic_core.launcher.observations import Heartbeats, Observed, StoreCalls
-from elastic_core.metrics.api import DEFAULT_GROUP, series
-from elastic_core.metrics.table import GROUP
-from elastic_core.reports import Phase
-from elastic_core.types import Failure, FailureClass, Record, Restart, WorkerExit
+from elastic_core.api import FailedWorker, Failure, FailureClass, Phase, Record, Restart, Round, RunEvent, WorkerExit
+from elastic_ops.exporters.looks import Beat, CallCount
+from elastic_ops.metrics.api import DEFAULT_GROUP, series
+from elastic_ops.metrics.table import GROUP
 
 _TORCHS: Final = {
     "rendezvous": "SimpleElasticAgent._rendezvous",
@@ -33,7 +29,7 @@ class Metric(Record, frozen=True, kw_only=True):
 
 
 class AgentMetrics:
-    """The metrics of one agent, by what is observed of it, in order. Threading: one thread."""
+    """The metrics of one agent, by the events of its feed, in order. Threading: one thread."""
 
     def __init__(self, *, run_id: str, role: str, backend: str, max_restarts: int) -> None:
         """Begin before the run."""
@@ -48,60 +44,57 @@ class AgentMetrics:
         self._alive = 0
         self._totals: Counter[str] = Counter()
 
-    def observe(self, seen: Observed) -> Iterator[Metric]:
-        """Yield the values that change by what was seen."""
-        match seen.what:
-            case moments.AgentStarted(node_id=node_id):
+    def observe(self, seen: RunEvent) -> Iterator[Metric]:
+        """Yield the values that change by an event."""
+        match seen.name, seen.values:
+            case "agent_started", {"node_id": str(node_id)}:
                 self._began_s = seen.at_s
                 labels = {"run_id": self._run_id, "node_id": node_id, "role": self._role, "backend": self._backend}
                 yield _ours(series("elastic_run_info", **labels), 1)
-            case StepTaken(entered=True):
-                yield from self._entered(seen.what)
-            case RanksAssigned(took_s=took_s):
+            case "step", {"entered": True, "state": str(state), "phases": [*phases]}:
+                yield from self._entered(state, phases)
+            case "ranks_assigned", {"took_s": float(took_s)}:
                 yield from _called("SimpleElasticAgent._assign_worker_ranks", took_s, well=True)
-            case moments.RoundJoined(round=round_):
+            case "round_joined", {"round": Round() as round_}:
                 yield self._count("elastic_rounds_total")
                 yield _ours("elastic_round", round_.index)
                 yield _ours("elastic_round_nodes", round_.node_count)
                 yield _ours("elastic_world_size", round_.world_size)
                 yield _ours("elastic_node_rank", round_.node_rank)
-            case moments.WorkersStarting(restart_count=count):
+            case "workers_starting", {"restart_count": int(count)}:
                 self._restart_count = count
                 yield self._torchs("remaining_restarts", self._remaining)
-            case moments.WorkersStarted(pids=pids):
+            case "workers_started", {"pids": [*pids]}:
                 self._alive = len(pids)
                 yield _ours("elastic_workers_alive", self._alive)
-            case moments.WorkerEnded(exit=exit):
+            case "worker_ended", {"exit": WorkerExit() as exit}:
                 yield from self._ended(exit)
-            case moments.FailureSeen():
-                yield from self._failed(seen.what)
-            case moments.DecisionTaken(failure=failure, decision=Restart()):
+            case "failure_seen", {"failure": Failure() as failure, "workers": [*workers]}:
+                yield from self._failed(failure, workers)
+            case "decision_taken", {"failure": Failure() as failure, "decision": Restart()}:
                 yield self._count("elastic_restarts_total", class_=class_label(failure.failure_class))
-            case moments.MembershipChanged():
+            case "membership_changed", _:
                 yield self._count("elastic_membership_changes_total")
-            case StoreReachable(reachable=reachable):
+            case "store_reachable", {"reachable": bool(reachable)}:
                 yield _ours("elastic_store_reachable", int(reachable))
-            case StoreCalls():
-                yield from self._store(seen.what)
-            case Heartbeats():
-                yield from _beats(seen.what)
-            case moments.AgentStopped(exit_code=code):
+            case "fields_published", {"hook": str(hook), "fields": {**fields}}:
+                yield from self._published(hook, fields)
+            case "agent_stopped", {"exit_code": int(code)}:
                 yield from self._stopped(code, seen.at_s)
             case _:
                 pass  # nothing that is measured changes by it
 
     # --- states and phases
 
-    def _entered(self, taken: StepTaken) -> Iterator[Metric]:
-        state = taken.step.state
-        name = type(state).__name__.lower()
+    def _entered(self, state: str, phases: Sequence[object]) -> Iterator[Metric]:
         if self._state:
             yield _ours(series("elastic_agent_state", state=self._state), 0)
-        self._state = name
-        yield _ours(series("elastic_agent_state", state=name), 1)
-        for phase in taken.phases:
-            yield from self._phase(phase)
-        if isinstance(state, s.Running):
+        self._state = state
+        yield _ours(series("elastic_agent_state", state=state), 1)
+        for phase in phases:
+            if isinstance(phase, Phase) and phase.name in _TORCHS:
+                yield from self._phase(phase)
+        if state == "running":
             yield from self._became("healthy")
 
     def _phase(self, phase: Phase) -> Iterator[Metric]:
@@ -124,9 +117,9 @@ class AgentMetrics:
         yield self._count("elastic_worker_exits_total", outcome=outcome(exit).lower())
         yield _ours("elastic_workers_alive", self._alive)
 
-    def _failed(self, seen: moments.FailureSeen) -> Iterator[Metric]:
-        yield self._count("elastic_failures_total", class_=class_label(seen.failure.failure_class))
-        detect_s = _detect_s(seen)
+    def _failed(self, failure: Failure, workers: Sequence[object]) -> Iterator[Metric]:
+        yield self._count("elastic_failures_total", class_=class_label(failure.failure_class))
+        detect_s = _detect_s(failure, workers)
         if detect_s is not None:
             yield _ours(series("elastic_phase_seconds", phase="detect"), detect_s)
         yield from self._became("failed")
@@ -151,15 +144,22 @@ class AgentMetrics:
     def _remaining(self) -> int:
         return max(0, self._max_restarts - self._restart_count)
 
-    # --- the store
+    # --- what is looked at from time to time, and what hooks say
 
-    def _store(self, seen: StoreCalls) -> Iterator[Metric]:
-        for call, count in seen.calls.items():
+    def calls(self, counts: Mapping[str, CallCount]) -> Iterator[Metric]:
+        """Yield what the calls to the store since the last look make, by their names."""
+        for call, count in counts.items():
             if count.answered:
                 yield _ours(series("elastic_store_latency_seconds", call=call), count.took_s / count.answered)
                 yield self._count("elastic_store_calls_total", count.answered, call=call, outcome="answered")
             if count.failed:
                 yield self._count("elastic_store_calls_total", count.failed, call=call, outcome="failed")
+
+    def _published(self, hook: str, fields: Mapping[object, object]) -> Iterator[Metric]:
+        for name, value in fields.items():
+            if isinstance(value, (int, float)):
+                number = int(value) if isinstance(value, bool) else value
+                yield _ours(series("elastic_hook_field", hook=hook, field=str(name)), number)
 
     # --- names
 
@@ -184,16 +184,16 @@ def class_label(failure_class: FailureClass) -> str:
     return failure_class.name.lower()
 
 
-def _detect_s(seen: moments.FailureSeen) -> float | None:
-    failure: Failure = seen.failure
-    for worker in seen.workers:
-        if worker.exit.local_rank == failure.local_rank:
+def _detect_s(failure: Failure, workers: Sequence[object]) -> float | None:
+    for worker in workers:
+        if isinstance(worker, FailedWorker) and worker.exit.local_rank == failure.local_rank:
             return max(0.0, (worker.exit.at_ns - worker.at_ns) / 1e9)
     return None
 
 
-def _beats(seen: Heartbeats) -> Iterator[Metric]:
-    for rank, beat in seen.beats.items():
+def heartbeats(beats: Mapping[int, Beat]) -> Iterator[Metric]:
+    """Yield what workers' last heartbeats make, by local rank."""
+    for rank, beat in beats.items():
         yield _ours(series("elastic_heartbeat_age_seconds", local_rank=str(rank)), beat.age_s)
         if beat.step is not None:
             yield _ours(series("elastic_heartbeat_step", local_rank=str(rank)), beat.step)

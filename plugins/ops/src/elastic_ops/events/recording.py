@@ -9,9 +9,10 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
 
-from elastic_core.clock import SYSTEM_CLOCK
-from elastic_core.events.api import Event, NodeState, RdzvEvent
-from elastic_core.events.handlers import get_logging_handler
+from elastic_core.api import SYSTEM_CLOCK
+from elastic_ops.events.api import Event, NodeState, RdzvEvent
+from elastic_ops.events.handlers import get_logging_handler
+from elastic_ops.in_code import offer_exporters
 
 LEVEL_VARIABLE = "LOGLEVEL"
 RENDEZVOUS_DESTINATION = "dynamic_rendezvous"
@@ -141,3 +142,6 @@ def _logger(destination: str) -> logging.Logger:
         logger.addHandler(handler)
         _attached[destination] = handler
     return logger
+
+
+offer_exporters()

@@ -3,7 +3,7 @@
 import enum
 from typing import Final
 
-from elastic_core.types import Record
+from elastic_core.api import Record
 
 GROUP: Final = "elastic"
 
@@ -68,6 +68,9 @@ FAMILIES: Final = (
     ),
     _family("elastic_store_calls_total", Kind.COUNTER, "calls to the rendezvous store", "call", "outcome"),
     _family("elastic_store_reachable", Kind.GAUGE, "0 while the rendezvous store is away, 1 when it is back"),
+    _family(
+        "elastic_hook_field", Kind.GAUGE, "a number that a hook publishes, or 1 for yes and 0 for no", "hook", "field"
+    ),
     _family("elastic_exit_code", Kind.GAUGE, "the run's exit code, at its end"),
 )
 

@@ -1,19 +1,15 @@
 """What the agent's events are: torch's names and metadata, each with the time when it happened. No I/O, no clock."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from elastic_core import moments
-from elastic_core.agent.feed import HookEvent, RanksAssigned, StepTaken, StoreReachable
-from elastic_core.agent.machine import states as s
-from elastic_core.events.api import Event, EventMetadataValue, EventSource, NodeState, RdzvEvent
-from elastic_core.launcher.agent_metrics import outcome
-from elastic_core.launcher.observations import Observed
-from elastic_core.types import ErrorRecord, FailedWorker, Record, Round, WorkerExit
+from elastic_core.api import ErrorRecord, FailedWorker, Phase, Record, Round, RunEvent, WorkerExit
+from elastic_ops.events.api import Event, EventMetadataValue, EventSource, NodeState, RdzvEvent
+from elastic_ops.exporters.agent_metrics import outcome
 
 PREFIX: Final = "torchelastic.worker.status."
-_OVER: Final = (s.Awaiting, s.Waiting, s.Gating, s.Joining, s.Leaving, s.Ended)
+_OVER: Final = frozenset({"awaiting", "waiting", "gating", "joining", "leaving", "ended"})
 """States without workers: what is known of those that failed is known by then."""
 
 
@@ -30,7 +26,7 @@ class Identity(Record, frozen=True, kw_only=True):
 
 
 class AgentEvents:
-    """The events of one agent, by what is observed of it, in order. Threading: one thread."""
+    """The events of one agent, by those of its feed, in order. Threading: one thread."""
 
     def __init__(self, identity: Identity) -> None:
         """Begin before the run."""
@@ -39,64 +35,60 @@ class AgentEvents:
         self._assigned_s = 0.0
         self._round: Round | None = None
         self._restart_count = 0
-        self._unexplained: list[tuple[Observed, WorkerExit]] = []
+        self._unexplained: list[tuple[RunEvent, WorkerExit]] = []
 
-    def observe(self, seen: Observed) -> Iterator[Event | RdzvEvent]:
-        """Yield the events that what was seen makes."""
-        match seen.what:
-            case moments.AgentStarted():
+    def observe(self, seen: RunEvent) -> Iterator[Event | RdzvEvent]:
+        """Yield what one event of the feed makes."""
+        match seen.name, seen.values:
+            case "agent_started", _:
                 self._began_s = seen.at_s
                 yield self._rdzv("agent_started", "the agent has begun", NodeState.INIT)
-            case StepTaken(entered=True):
-                yield from self._entered(seen.what, seen)
-            case RanksAssigned(took_s=took_s):
+            case "step", {"entered": True, "state": str(state), "phases": [*phases]}:
+                yield from self._entered(state, phases, seen)
+            case "ranks_assigned", {"took_s": float(took_s)}:
                 self._assigned_s = took_s
-            case moments.Joining(round_index=index):
+            case "joining", {"round_index": int(index)}:
                 yield self._rdzv("joining", f"this node asks for a place in round {index}", NodeState.RUNNING)
-            case moments.RoundJoined(round=round_):
+            case "round_joined", {"round": Round() as round_}:
                 self._round = round_
                 yield self._rdzv("round_joined", _joined(round_), NodeState.RUNNING)
-            case moments.WorkersStarting(restart_count=count):
+            case "workers_starting", {"restart_count": int(count)}:
                 self._restart_count = count
-            case moments.WorkersStarted(pids=pids):
+            case "workers_started", {"pids": [*pids]}:
                 for rank, pid in enumerate(pids):
-                    yield self._worker("START", seen, rank, pid)
-            case moments.WorkerEnded(exit=exit):
+                    yield self._worker("START", seen, rank, int(str(pid)))
+            case "worker_ended", {"exit": WorkerExit() as exit}:
                 yield from self._ended(seen, exit)
-            case moments.FailureSeen(workers=workers):
-                yield from self._explained({worker.exit.local_rank: worker for worker in workers})
-            case moments.MembershipChanged(round_index=index):
-                reason = getattr(seen.what.change, "reason", "") or "nodes came or went"
+            case "failure_seen", {"workers": [*workers]}:
+                yield from self._explained({w.exit.local_rank: w for w in workers if isinstance(w, FailedWorker)})
+            case "membership_changed", {"round_index": int(index), "change": change}:
+                reason = getattr(change, "reason", "") or "nodes came or went"
                 yield self._rdzv("round_ended", f"round {index} ends: {reason}", NodeState.RUNNING)
-            case StoreReachable(reachable=reachable):
+            case "store_reachable", {"reachable": bool(reachable)}:
                 text = "the rendezvous store is back" if reachable else "the rendezvous store is away"
                 yield self._rdzv("store", text, NodeState.RUNNING)
-            case HookEvent(name=name, values=values):
-                more = {key: value for key, value in values.items() if isinstance(value, str | int | float | bool)}
-                metadata = self._metadata("RUNNING", seen, more)
-                yield Event(name=name, source=EventSource.AGENT, timestamp=seen.at_ns // 1_000_000, metadata=metadata)
-            case moments.AgentStopped():
-                yield from self._stopped(seen, seen.what)
+            case "agent_stopped", {"exit_code": int(code), "reason": str(reason)}:
+                yield from self._stopped(seen, code, reason)
             case _:
-                pass  # no event is about it
+                if seen.source:
+                    yield self._recorded(seen)  # a hook says that it is one
 
     # --- what is seen
 
-    def _entered(self, taken: StepTaken, seen: Observed) -> Iterator[Event]:
-        state = taken.step.state
-        if isinstance(state, _OVER):
+    def _entered(self, state: str, phases: Sequence[object], seen: RunEvent) -> Iterator[Event]:
+        if state in _OVER:
             yield from self._explained({})
-        for phase in taken.phases:
-            if phase.name != "rendezvous":
+        for phase in phases:
+            if not isinstance(phase, Phase) or phase.name != "rendezvous":
                 continue
             assigned_s, self._assigned_s = self._assigned_s, 0.0
-            if phase.well:
-                self._round = getattr(state, "round", self._round)
+            if phase.well and isinstance(round_ := seen.values.get("round"), Round):
+                self._round = round_
             yield self._agent("RENDEZVOUS", seen, duration_s=max(0.0, phase.took_s - assigned_s))
             if phase.well:
                 yield self._agent("ASSIGN_WORKER_RANKS", seen, duration_s=assigned_s)
 
-    def _ended(self, seen: Observed, exit: WorkerExit) -> Iterator[Event]:
+    def _ended(self, seen: RunEvent, exit: WorkerExit) -> Iterator[Event]:
         state = outcome(exit)
         if state == "FAILED":
             self._unexplained.append((seen, exit))  # the reason will have been read in a moment
@@ -110,19 +102,19 @@ class AgentEvents:
             error = _error_data(workers.get(exit.local_rank))
             yield self._worker("FAILED", seen, exit.local_rank, exit.pid, exit=exit, raw_error=error)
 
-    def _stopped(self, seen: Observed, stopped: moments.AgentStopped) -> Iterator[Event | RdzvEvent]:
+    def _stopped(self, seen: RunEvent, code: int, reason: str) -> Iterator[Event | RdzvEvent]:
         yield from self._explained({})
-        well = stopped.exit_code == 0
-        error = None if well else json.dumps({"message": stopped.reason})
-        yield self._agent("SUCCEEDED" if well else "FAILED", seen, raw_error=error, exit_code=stopped.exit_code)
-        yield self._rdzv("agent_stopped", stopped.reason, NodeState.SUCCEEDED if well else NodeState.FAILED)
+        well = code == 0
+        error = None if well else json.dumps({"message": reason})
+        yield self._agent("SUCCEEDED" if well else "FAILED", seen, raw_error=error, exit_code=code)
+        yield self._rdzv("agent_stopped", reason, NodeState.SUCCEEDED if well else NodeState.FAILED)
 
     # --- events
 
     def _worker(
         self,
         state: str,
-        seen: Observed,
+        seen: RunEvent,
         local_rank: int,
         pid: int,
         *,
@@ -145,7 +137,7 @@ class AgentEvents:
     def _agent(
         self,
         state: str,
-        seen: Observed,
+        seen: RunEvent,
         *,
         duration_s: float | None = None,
         raw_error: str | None = None,
@@ -159,7 +151,7 @@ class AgentEvents:
     def _metadata(
         self,
         state: str,
-        seen: Observed,
+        seen: RunEvent,
         more: Mapping[str, EventMetadataValue],
         *,
         raw_error: str | None = None,
@@ -183,6 +175,11 @@ class AgentEvents:
             "agent_restarts": self._restart_count,
             "duration_ms": None,
         }
+
+    def _recorded(self, seen: RunEvent) -> Event:
+        more = {name: value for name, value in seen.values.items() if isinstance(value, str | int | float | bool)}
+        metadata = self._metadata("RUNNING", seen, more)
+        return Event(name=seen.name, source=EventSource.AGENT, timestamp=seen.at_ns // 1_000_000, metadata=metadata)
 
     def _rdzv(self, name: str, message: str, node_state: NodeState) -> RdzvEvent:
         identity, round_ = self._identity, self._round

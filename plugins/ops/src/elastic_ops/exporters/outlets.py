@@ -1,25 +1,26 @@
 """What becomes of what is observed: metrics for their handlers, events for theirs."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from elastic_core.events import recording
-from elastic_core.events.api import Event, RdzvEvent
-from elastic_core.events.handlers import get_logging_handler
-from elastic_core.launcher.agent_events import AgentEvents
-from elastic_core.launcher.agent_metrics import AgentMetrics, Metric
-from elastic_core.launcher.observations import Observed
-from elastic_core.launcher.observing_feed import Feed, Guard, Published
-from elastic_core.metrics import api as metrics
-from elastic_core.plugins.observing import NamedHandler
+from elastic_core.api import RunEvent
+from elastic_ops.events import recording
+from elastic_ops.events.api import Event, RdzvEvent
+from elastic_ops.events.handlers import get_logging_handler
+from elastic_ops.exporters.agent_events import AgentEvents
+from elastic_ops.exporters.agent_metrics import AgentMetrics, Metric, heartbeats
+from elastic_ops.exporters.choosing import NamedHandler
+from elastic_ops.exporters.delivery import Delivery, Guard, Published
+from elastic_ops.exporters.looks import Beat, CallCount
+from elastic_ops.metrics import api as metrics
 
 Notice = Callable[[str], None]
 _LOGGER: Final = "torchelastic-events-{}"
 
 
 class MetricOutlet:
-    """Publishes the agent's metrics. Threading: the feed's thread."""
+    """Publishes the agent's metrics. Threading: that of the delivery."""
 
     def __init__(self, agent: AgentMetrics, chosen: Sequence[NamedHandler], *, notice: Notice) -> None:
         """Publish to the handlers of this run, and to what code of this process has configured for the group."""
@@ -28,10 +29,15 @@ class MetricOutlet:
         self._in_code: dict[int, Guard] = {}
         self._notice = notice
 
-    def observe(self, seen: Observed) -> None:
+    def observe(self, seen: RunEvent) -> None:
         """Take it."""
         for metric in self._agent.observe(seen):
             self._publish(metric, seen.at_ns / 1e9)
+
+    def look(self, calls: Mapping[str, CallCount], beats: Mapping[int, Beat], at_ns: int) -> None:
+        """Take what was looked at."""
+        for metric in (*heartbeats(beats), *self._agent.calls(calls)):
+            self._publish(metric, at_ns / 1e9)
 
     def _publish(self, metric: Metric, at_s: float) -> None:
         data = metrics.MetricData(at_s, metric.group, metric.name, metric.value)
@@ -61,23 +67,23 @@ class MetricOutlet:
 class Relay(metrics.MetricHandler):
     """Takes what hooks and plugins publish in this process to the handlers of the run. Threading: any."""
 
-    def __init__(self, feed: Feed, outlet: MetricOutlet) -> None:
+    def __init__(self, delivery: Delivery, outlet: MetricOutlet) -> None:
         """Bind them."""
-        self._feed = feed
+        self._delivery = delivery
         self._outlet = outlet
 
     def emit(self, metric_data: metrics.MetricData) -> None:
         """Take one value."""
-        self._feed.put(Published(publish=lambda: self._outlet.emit(metric_data)))
+        self._delivery.put(Published(publish=lambda: self._outlet.emit(metric_data)))
 
 
 class EventOutlet:
-    """Records the agent's events. Threading: the feed's thread."""
+    """Records the agent's events. Threading: that of the delivery."""
 
     def __init__(self, make_agent: Callable[[], AgentEvents], chosen: NamedHandler | None, *, notice: Notice) -> None:
         """Record with the handler of this run, and with what code of this process has configured.
 
-        `make_agent` is called on the feed's thread: the host's full name may have to be asked for.
+        `make_agent` is called on the delivery's thread: the host's full name may have to be asked for.
         """
         self._make_agent = make_agent
         self._agent: AgentEvents | None = None
@@ -90,7 +96,7 @@ class EventOutlet:
         if chosen is not None and chosen.ours:
             chosen.handler.handleError = _raise_again  # or `logging` would print a traceback for each event
 
-    def observe(self, seen: Observed) -> None:
+    def observe(self, seen: RunEvent) -> None:
         """Take it."""
         if self._agent is None:
             self._agent = self._make_agent()

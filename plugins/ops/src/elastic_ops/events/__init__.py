@@ -1,8 +1,8 @@
 """Events: what happened in a run, recorded through `logging`. torch's interface, and the handlers."""
 
-from elastic_core.events.api import Event, EventMetadataValue, EventSource, NodeState, RdzvEvent
-from elastic_core.events.handlers import get_logging_handler, log_handlers
-from elastic_core.events.recording import (
+from elastic_ops.events.api import Event, EventMetadataValue, EventSource, NodeState, RdzvEvent
+from elastic_ops.events.handlers import get_logging_handler, log_handlers
+from elastic_ops.events.recording import (
     EventHandler,
     NullEventHandler,
     configure,

@@ -6,11 +6,11 @@ import urllib.request
 
 import pytest
 
-from elastic_core import metrics
 from elastic_core.errors import ConfigError
-from elastic_core.metrics import api
-from elastic_core.metrics.choosing import make_handler
-from elastic_core.metrics.prometheus import PrometheusMetricHandler
+from elastic_ops import metrics
+from elastic_ops.metrics import api
+from elastic_ops.metrics.choosing import make_handler
+from elastic_ops.metrics.prometheus import PrometheusMetricHandler
 
 
 class Kept(metrics.MetricHandler):

@@ -11,7 +11,7 @@ import urllib.request
 
 import pytest
 
-from elastic_core import events
+from elastic_ops import events
 from patience import patience
 from redis_servers import redis_server
 from support import wait_for
@@ -33,7 +33,7 @@ while not (here / "finish").exists():
 """
 MINE = """
 import logging, os, time
-from elastic_core.metrics import MetricHandler, put_metric
+from elastic_ops.metrics import MetricHandler, put_metric
 from elastic_core.api import AgentHook
 
 class Metrics(MetricHandler):
@@ -245,7 +245,7 @@ def test_installed_handlers_are_listed(installed):
 
 LIBRARY = """
 import sys, threading
-from elastic_core import events, metrics
+from elastic_ops import events, metrics
 from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.types import RendezvousSettings
 from elastic_core.launcher.job import run_job
@@ -281,7 +281,6 @@ def test_nothing_is_loaded_unless_it_is_asked_for(tmp_path):
     command = [sys.executable, "-X", "importtime", "-m", "elastic_core.run", "--run-dir", str(tmp_path)]
     done = subprocess.run([*command, "--no-python", "true"], capture_output=True, text=True, timeout=60, check=True)
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
-    assert "elastic_core.launcher.observers" in loaded
-    rooms = ("elastic_core.metrics", "elastic_core.events", "elastic_core.plugins.observing", "prometheus_client")
+    assert "elastic_core.hooks.feed" in loaded
+    rooms = ("elastic_ops.metrics", "elastic_ops.events", "elastic_ops.exporters", "prometheus_client")
     assert [name for name in loaded if name.startswith(rooms)] == []
-    assert "elastic_core.launcher.observing" not in loaded

@@ -1,17 +1,28 @@
-"""Finds and builds handlers of metrics and events by name. Loaded only where one is chosen, or all are listed."""
+"""Handlers of metrics and events by name: found among the built-in and the installed ones, and built."""
 
+import difflib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from elastic_core.errors import ElasticError, PluginError
-from elastic_core.plugins.discovery import EVENTS_GROUP, KINDS, METRICS_GROUP, PluginEntry, find_entries
-from elastic_core.plugins.entry_import import described, import_entry, mend, refusal
-from elastic_core.plugins.missing import nearest_name
-from elastic_core.types import HandlerSettings, Record
+from elastic_core.api import ElasticError, PluginEntry, PluginError, Record, find_entries, import_entry, plugin_refusal
 
+METRICS_GROUP: Final = "elastic_core.metrics"
+EVENTS_GROUP: Final = "elastic_core.events"
+_KINDS: Final = {METRICS_GROUP: "metrics handler", EVENTS_GROUP: "event handler"}
 _NEEDED: Final = {METRICS_GROUP: "emit", EVENTS_GROUP: "handle"}
 """The method that makes an object a handler: whether it is torch's class or ours does not matter."""
 _FLAGS: Final = {METRICS_GROUP: "--metrics-handler", EVENTS_GROUP: "--event-log-handler"}
+
+
+class HandlerSettings(Record, frozen=True, kw_only=True):
+    """What a handler of metrics or events may be built with; `conf` is what stands behind its name and a colon."""
+
+    name: str
+    conf: str = ""
+    run_id: str = ""
+    node_id: str = ""
+    role: str = ""
+    run_dir: str = ""
 
 
 class NamedHandler(Record, frozen=True, kw_only=True):
@@ -44,7 +55,7 @@ class HandlerChoice:
             ConfigError: a built-in one can't be had so.
             PluginError: an installed one is broken.
         """
-        label = f"{KINDS[self.group]} {self.name!r}"
+        label = f"{_KINDS[self.group]} {self.name!r}"
         if self._entry is None:
             if self._target is not None:
                 return NamedHandler(label=label, handler=self._target, ours=False)
@@ -86,22 +97,9 @@ def choose(group: str, text: str, in_code: Sequence[tuple[str, object]] = ()) ->
     if len(claims) > 1:
         owners = " and ".join(entry.label for entry in claims)
         raise PluginError(
-            f"{KINDS[group]} {name!r} comes from {owners}", hint=f"pip uninstall {claims[-1].distribution}"
+            f"{_KINDS[group]} {name!r} comes from {owners}", hint=f"pip uninstall {claims[-1].distribution}"
         )
     return HandlerChoice(group, name, conf, claims[0], _import(claims[0]))
-
-
-def installed(group: str, *, load: bool) -> list[tuple[PluginEntry, str]]:
-    """Return the entry points of a group with the status of each, as `elastic plugins` says it."""
-    return [(entry, _status(entry) if load else "installed") for entry in _entries(group)]
-
-
-def _status(entry: PluginEntry) -> str:
-    try:
-        _import(entry)
-    except PluginError as err:
-        return str(err)
-    return "loaded"
 
 
 def _entries(group: str) -> list[PluginEntry]:
@@ -110,38 +108,38 @@ def _entries(group: str) -> list[PluginEntry]:
 
 def _built_in(group: str) -> Callable[[str, str], object]:
     if group == METRICS_GROUP:
-        from elastic_core.metrics.choosing import make_handler
+        from elastic_ops.metrics.choosing import make_handler
 
         return make_handler
-    from elastic_core.events.handlers import make_handler as make_event_handler
+    from elastic_ops.events.handlers import make_handler as make_event_handler
 
     return make_event_handler
 
 
 def _built_in_names(group: str) -> Sequence[str]:
     if group == METRICS_GROUP:
-        from elastic_core.metrics.choosing import BUILT_IN
+        from elastic_ops.metrics.choosing import BUILT_IN
 
         return BUILT_IN
-    from elastic_core.events.handlers import BUILT_IN as OF_EVENTS
+    from elastic_ops.events.handlers import BUILT_IN as OF_EVENTS
 
     return OF_EVENTS
 
 
 def _not_installed(group: str, name: str, entries: Sequence[PluginEntry], others: Sequence[str]) -> PluginError:
     shown = [*map(repr, others), *(f"{entry.name!r} ({entry.label})" for entry in entries)]
-    what = f"{KINDS[group]} {name!r} is not installed; there are {', '.join(dict.fromkeys(shown))}"
+    what = f"{_KINDS[group]} {name!r} is not installed; there are {', '.join(dict.fromkeys(shown))}"
     if group == METRICS_GROUP and name == "prometheus":
         return PluginError(what, hint="--metrics-port 9400")
-    near = nearest_name(name, [*others, *(entry.name for entry in entries)])
-    hint = f"{_FLAGS[group]} {near}" if near else f"pip install the distribution that provides {name!r}"
+    near = difflib.get_close_matches(name, sorted({*others, *(entry.name for entry in entries)}), n=1)
+    hint = f"{_FLAGS[group]} {near[0]}" if near else f"pip install the distribution that provides {name!r}"
     return PluginError(what, hint=hint)
 
 
 def _import(entry: PluginEntry) -> object:
     target = import_entry(entry)
     if not callable(target):
-        raise refusal(entry, f"{entry.value} is no class, nor a function that makes a handler", hint=mend(entry))
+        raise plugin_refusal(entry, f"{entry.value} is no class, nor a function that makes a handler")
     return target
 
 
@@ -151,10 +149,11 @@ def _made(entry: PluginEntry, target: Any, settings: HandlerSettings) -> object:
     except ElasticError:
         raise
     except (Exception, SystemExit) as err:
-        raise refusal(entry, f"building {entry.value} raised {described(err)}", hint=mend(entry)) from err
+        fault = f"{type(err).__name__}: {' '.join(str(err).split())}".removesuffix(": ")
+        raise plugin_refusal(entry, f"building {entry.value} raised {fault}") from err
     if not callable(getattr(made, _NEEDED[entry.group], None)):
         what = f"{entry.value} made {type(made).__name__}, which has no method {_NEEDED[entry.group]!r}"
-        raise refusal(entry, what, hint=mend(entry))
+        raise plugin_refusal(entry, what)
     return made
 
 

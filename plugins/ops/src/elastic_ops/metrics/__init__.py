@@ -1,6 +1,6 @@
 """Metrics: torch's interface, the handlers, and the names under which the agent measures itself."""
 
-from elastic_core.metrics.api import (
+from elastic_ops.metrics.api import (
     ConsoleMetricHandler,
     MetricData,
     MetricHandler,
@@ -48,7 +48,7 @@ def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
     """
     chosen = "" if cfg is None else cfg.params.get("handler", "")
     if chosen:
-        from elastic_core.metrics.choosing import make_handler
+        from elastic_ops.metrics.choosing import make_handler
 
         name, _, conf = chosen.partition(":")
         configure(make_handler(name, conf))

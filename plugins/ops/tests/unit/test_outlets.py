@@ -6,19 +6,19 @@ import threading
 
 import pytest
 
-from elastic_core import events, metrics, moments
-from elastic_core.events import handlers as event_handlers
-from elastic_core.events import recording
-from elastic_core.launcher import observing_feed
-from elastic_core.launcher.agent_events import AgentEvents, Identity
-from elastic_core.launcher.agent_metrics import AgentMetrics
-from elastic_core.launcher.observations import Observed
-from elastic_core.launcher.observing_feed import MOST_WAITING, Feed
-from elastic_core.launcher.outlets import EventOutlet, MetricOutlet, Relay
-from elastic_core.metrics import api
-from elastic_core.plugins.observing import NamedHandler
+from elastic_core.api import RunEvent
+from elastic_ops import events, metrics
+from elastic_ops.events import handlers as event_handlers
+from elastic_ops.events import recording
+from elastic_ops.exporters import delivery as delivery
+from elastic_ops.exporters.agent_events import AgentEvents, Identity
+from elastic_ops.exporters.agent_metrics import AgentMetrics
+from elastic_ops.exporters.choosing import NamedHandler
+from elastic_ops.exporters.delivery import MOST_WAITING, Delivery
+from elastic_ops.exporters.outlets import EventOutlet, MetricOutlet, Relay
+from elastic_ops.metrics import api
 
-STOPPED = Observed(at_s=1.0, at_ns=2_000_000_000, what=moments.AgentStopped(exit_code=0, reason="done"))
+STOPPED = RunEvent(name="agent_stopped", at_s=1.0, at_ns=2_000_000_000, values={"exit_code": 0, "reason": "done"})
 
 
 class KeptMetrics(metrics.MetricHandler):
@@ -79,7 +79,7 @@ def test_metrics_go_to_the_run_and_to_whoever_is_configured_for_the_group(lines)
 def test_what_others_publish_is_not_published_twice(lines):
     own = KeptMetrics()
     outlet = metric_outlet(lines, own)
-    feed = Feed([outlet], notice=lines.append)
+    feed = Delivery([outlet], notice=lines.append)
     metrics.configure(Relay(feed, outlet))
     feed.start()
     feed.put(STOPPED)
@@ -136,7 +136,7 @@ def test_a_handler_that_hangs_fills_no_memory(lines):
         def close(self):
             pass
 
-    feed = Feed([Hangs()], notice=lines.append)
+    feed = Delivery([Hangs()], notice=lines.append)
     feed.start()
     for _ in range(MOST_WAITING + 5):
         feed.put(STOPPED)
@@ -149,11 +149,11 @@ def test_a_handler_that_hangs_fills_no_memory(lines):
 
 
 def test_a_feed_that_was_never_started_is_closed_at_once(lines):
-    assert Feed([], notice=lines.append).close()
+    assert Delivery([], notice=lines.append).close()
 
 
 def test_a_handler_that_does_not_close_is_left_behind(lines, monkeypatch):
-    monkeypatch.setattr(observing_feed, "CLOSE_LIMIT_S", 0.1)
+    monkeypatch.setattr(delivery, "CLOSE_LIMIT_S", 0.1)
     hold = threading.Event()
 
     class Stuck(KeptMetrics):
@@ -161,7 +161,7 @@ def test_a_handler_that_does_not_close_is_left_behind(lines, monkeypatch):
             hold.wait(60)
 
     own = Stuck()
-    feed = Feed([metric_outlet(lines, own)], notice=lines.append)
+    feed = Delivery([metric_outlet(lines, own)], notice=lines.append)
     feed.start()
     feed.put(STOPPED)
     assert not feed.close()
@@ -172,7 +172,7 @@ def test_a_handler_that_does_not_close_is_left_behind(lines, monkeypatch):
 @pytest.mark.parametrize("started", [True, False])
 def test_handlers_are_closed_with_their_feed(lines, started):
     own = KeptMetrics()
-    feed = Feed([metric_outlet(lines, own)], notice=lines.append)
+    feed = Delivery([metric_outlet(lines, own)], notice=lines.append)
     if started:
         feed.start()
     assert feed.close()

@@ -1,0 +1,55 @@
+"""What changes all the time and is looked at now and then: calls to the rendezvous store, and workers' heartbeats."""
+
+import threading
+from collections.abc import Mapping
+
+from elastic_core.api import Record, WorkerBeats
+
+
+class CallCount(Record, frozen=True, kw_only=True):
+    """Calls of one kind since the last look: how many were answered, in how many seconds together, how many failed."""
+
+    answered: int = 0
+    took_s: float = 0.0
+    failed: int = 0
+
+
+class StoreMeter:
+    """Counts the calls to the store. Threading: any."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._lock = threading.Lock()
+        self._counts: dict[str, CallCount] = {}
+
+    def add(self, call: str, took_s: float, *, failed: bool) -> None:
+        """Count one that has come back."""
+        with self._lock:
+            before = self._counts.get(call, CallCount())
+            self._counts[call] = CallCount(
+                answered=before.answered + (not failed),
+                took_s=before.took_s + (0.0 if failed else took_s),
+                failed=before.failed + failed,
+            )
+
+    def take(self) -> dict[str, CallCount]:
+        """Return what was counted since the last time, by the calls' names."""
+        with self._lock:
+            counts, self._counts = self._counts, {}
+        return counts
+
+
+class Beat(Record, frozen=True, kw_only=True):
+    """A worker's last heartbeat: seconds ago, and the step that it named."""
+
+    age_s: float
+    step: int | None
+
+
+def last_beats(beats: Mapping[int, WorkerBeats], now_s: float) -> dict[int, Beat]:
+    """Return the last heartbeats of those workers that have given one, by local rank."""
+    return {
+        rank: Beat(age_s=max(0.0, now_s - own.beat_s), step=own.step)
+        for rank, own in beats.items()
+        if own.beat_s is not None
+    }
