@@ -6,10 +6,11 @@ import sys
 import pytest
 
 from elastic_core.accelerators.nvml import NvidiaGpus
-from elastic_core.errors import ConfigError
+from elastic_core.errors import ConfigError, PluginError
 from elastic_core.options.devices import Node
 from elastic_core.options.resolve import resolve
 from elastic_core.options.table import OPTIONS
+from elastic_core.plugins import torch_side
 
 
 class FakeNode(Node):
@@ -625,6 +626,12 @@ def test_run_path_stands_against_other_ways_to_run(run):
     assert run(run_path=True, debug_rank="0").settings.entrypoint.function is not None
     (line,) = run(run_path=True, no_python=True).settings.notices
     assert line == "--no-python has no effect: --run-path runs a Python script"
+
+
+def test_run_path_comes_with_elastic_torchrun(run, monkeypatch):
+    monkeypatch.setattr(torch_side, "find_entries", tuple)
+    with pytest.raises(PluginError, match=r"^--run-path comes with elastic-torchrun, .*pip install '.*\[torchrun\]'$"):
+        run(run_path=True)
 
 
 @pytest.mark.parametrize("environ", [{}, {"PET_START_METHOD": "fork"}])
