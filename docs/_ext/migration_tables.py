@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from reference_tables import READ_VARIABLES, WORKER_VARIABLES
+from reference_tables import READ_VARIABLES, VARIABLES_OF_HOOKS, WORKER_VARIABLES
 from torch_map import COMMANDS, MODULES, PAGES, VARIABLES, Module, compat
 
 from elastic_core.options.hook_options import all_rows
@@ -41,7 +41,7 @@ _OURS: Final = ("ELASTIC_", "ETCDCTL_", "PATH", "REDIS_", "SLURM_", "XDG_")
 
 def variables() -> str:
     """The variables that torchrun sets or reads, and `elastic run` does."""
-    known = {**WORKER_VARIABLES, **READ_VARIABLES, **VARIABLES}
+    known = {**WORKER_VARIABLES, **VARIABLES_OF_HOOKS, **READ_VARIABLES, **VARIABLES}
     return _table(
         ("variable", "here"), ((f"`{name}`", text) for name, text in known.items() if not name.startswith(_OURS))
     )
