@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from patience import patience
+from patience import kept, patience
 from support import wait_for
 
 RECORDER = """
@@ -92,7 +92,7 @@ def test_restart_is_told_in_the_documented_order_with_the_workers_that_failed(el
     exits = [fields["exit"] for name, fields in moments() if name == "on_worker_exited"]
     assert [worker["summary"] for worker in seen["workers"]] == ["ValueError: boom"]
     assert [worker["exit"]["pid"] for worker in seen["workers"]] == [exits[0]["pid"]]
-    assert seen["failure"]["uptime_s"] == pytest.approx(exits[0]["runtime_s"], abs=0.05)
+    kept(abs(seen["failure"]["uptime_s"] - exits[0]["runtime_s"]), 0.05)  # the others' start is between them
 
 
 def test_incident_says_at_last_what_the_restart_took(elastic, script, tmp_path):

@@ -98,12 +98,21 @@ class LeasePromises(Kit):
 
     def test_members_leaves_out_whose_lease_has_ended(self, run: StoreRun) -> None:
         """`members` looks itself, and watchers hear of what it found."""
-        client, silent, speaking = _two(run, silent_ttl_s=4 / 3 * run.lease_s)  # whole seconds, of three
-        run.pass_time(1.2 * run.lease_s, renewing=[(client, speaking)])
-        before = client.revisions()
-        run.pass_time(0.4 * run.lease_s)
-        assert client.numbers() == [speaking.number], f"`members` shows seat {silent.number}, whose lease has ended"
-        assert client.revisions().departures > before.departures, "nobody was told of the expiry that `members` saw"
+        for _ in range(3):
+            client, silent, speaking = _two(run, silent_ttl_s=4 / 3 * run.lease_s)  # whole seconds, of three
+            run.pass_time(1.2 * run.lease_s, renewing=[(client, speaking)])
+            unheard = run.stopwatch()
+            before = client.revisions()
+            run.pass_time(0.4 * run.lease_s)
+            here, after = client.numbers(), client.revisions()
+            if unheard() > 0.6 * run.lease_s:  # so long without a renewal may be taken for the server's pause
+                for seat in (silent, speaking):
+                    client.withdraw(seat)
+                continue
+            assert here == [speaking.number], f"`members` shows seat {silent.number}, whose lease has ended"
+            assert after.departures > before.departures, "nobody was told of the expiry that `members` saw"
+            return
+        pytest.skip("this machine is too slow to look between a lease's end and what may be taken for a pause")
 
     def test_a_renewed_lease_lasts(self, run: StoreRun) -> None:
         """A member that renews in time stays for many leases."""
