@@ -14,7 +14,8 @@ MOST_WAITING: Final = 10_000
 """What a hook that takes its time for each event leaves undone must not fill the memory."""
 STRIKES: Final = 3
 """A hook that raises so often in a row gets no more of the feed."""
-CLOSE_LIMIT_S: Final = 2.0
+CLOSE_LIMIT_S: Final = 5.0
+"""How long the end waits, as for any call of a hook: one that waits for handlers of its own has to give up before."""
 CLOSED: Final = "feed_closed"
 
 
