@@ -40,7 +40,8 @@ class WorkerGroup:
         console: Where tee'd output goes.
         on_exit: Called once for each worker that ended, in the order in which the kernel told us, when what it wrote
             through us is in its files, unless these are held up.
-        on_stopped: Called once for each `stop`, when nothing is left of any worker; never from inside `stop`.
+        on_stopped: Called once, however often a stop was ordered, when nothing is left of any worker; never from
+            inside `stop`.
         incarnation: What marks the environment of this agent's workers (`ELASTIC_INCARNATION`).
         subreaper: Whether this process is a subreaper.
         strangers: Whether it may have descendants that no worker started.
@@ -97,6 +98,7 @@ class WorkerGroup:
         self._timer: Timer | None = None
         self._poll: Timer | None = None
         self._look_serial = 0
+        self._finished = False  # nothing is left of a stop whose end is not told yet
         self._denied: set[int] = set()
         self._exit_timeout_s = exit_timeout_s
         self._on_overdue = on_overdue
@@ -290,8 +292,11 @@ class WorkerGroup:
     def stop(self, signum: int, *, grace_s: float) -> None:
         """Signal all workers' process groups, KILL them after `grace_s`, reap them, and end whatever they left.
 
-        With no worker left it only does the last. A second call can shorten the grace period.
+        With no worker left it only does the last. A second call can shorten the grace period; once nothing is left,
+        it finds the stop done, and `on_stopped` on its way.
         """
+        if self._finished:
+            return
         self._begin_stop()
         # What has ended by itself must not pass for stopped by us.
         for worker in self._running():
@@ -300,6 +305,8 @@ class WorkerGroup:
 
     def kill(self) -> None:
         """Cut the grace period short: KILL everything now, or stop so if no stop was ordered."""
+        if self._finished:
+            return
         self._begin_stop()
         for worker in self._running():
             self._collect(worker, self._tell_later)
@@ -423,8 +430,13 @@ class WorkerGroup:
             worker.finish()
         self._sweeper.reap_adopted(workers=[worker.pid for worker in self._workers.values()])
         lanes = [lane for worker in self._workers.values() for lane in worker.lanes]
+        self._finished = True
         # As an event of its own, as the end of a worker that the stop has found ended: it is behind that.
-        self._once_written(lanes, None, lambda: self._reactor.post(self._on_stopped))
+        self._once_written(lanes, None, lambda: self._reactor.post(self._tell_stopped))
+
+    def _tell_stopped(self) -> None:
+        self._finished = False
+        self._on_stopped()
 
     def left_running(self) -> tuple[str, ...]:
         """Return what workers left on purpose (`ELASTIC_KEEP=1`) and still runs, each as number and name."""

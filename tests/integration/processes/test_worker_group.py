@@ -121,6 +121,25 @@ def test_a_group_is_not_started_twice_but_again_after_a_stop(kit):
     assert kit.stopped == 3
 
 
+@pytest.mark.parametrize("again", ["stop", "kill"])
+def test_a_stop_whose_end_is_not_told_yet_is_not_begun_anew(kit, monkeypatch, again):
+    """A lease that ran out and the word of it, say: the second order comes while the logs of the first are written."""
+    kit.start("pass")
+    kit.run_until_exits(1)
+    held = []
+    with monkeypatch.context() as patch:
+        patch.setattr(kit.disk, "when_written", lambda lanes, written, **_: held.append(written))
+        kit.group.stop(15, grace_s=1.0)
+        kit.run_until(lambda: held)
+    kit.group.kill() if again == "kill" else kit.group.stop(15, grace_s=0.5)
+    held.pop()()
+    kit.run_until(lambda: kit.stopped)
+    kit.start("pass")  # which would be refused with a second stop under way
+    kit.run_until_exits(2)
+    kit.stop()
+    assert kit.stopped == 2
+
+
 # --- the stop ladder
 
 
