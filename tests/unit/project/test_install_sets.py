@@ -54,3 +54,8 @@ def test_all_is_all():
     (path,) = (path for path in SETS if path.stem == "all")
     assert set(folders(path)) == set(PROJECTS.values())
     assert {name for name, _ in requirements(ROOT, {"all"})} == set(PROJECTS) - {"elastic-core"}
+
+
+def test_the_readme_says_of_each_distribution_who_needs_it():
+    rows = re.findall(r"^\| `([a-z-]+)` \(`([^`]+)`\) \| .+ \|$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    assert {name: (ROOT / folder).resolve() for name, folder in rows} == PROJECTS
