@@ -24,7 +24,8 @@ BLOCK = re.compile(
     re.M | re.S,
 )
 SHOWN = re.compile(r"(?P<before>^.*\n)?^```python\n", re.M)
-LIMIT_S = 90
+pytestmark = pytest.mark.timeout(600)
+LIMIT_S = 300  # what takes so long hangs, on any machine
 
 
 def pages():

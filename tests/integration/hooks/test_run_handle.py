@@ -32,7 +32,7 @@ class Act(AgentHook):
             self.run.call_later(0.1, self.act)
 
     def act(self):
-        if not os.path.exists(os.environ["READY"]):
+        if not all(os.path.exists(os.environ["READY"] + str(rank)) for rank in (0, 1)):
             self.run.call_later(0.05, self.act)
             return
         getattr(self, self.settings.options["act"])()
@@ -102,8 +102,7 @@ from elastic_core.worker import heartbeat, section
 heartbeat(step=7)
 section("load", limit_s=9).__enter__()
 def wait_here():
-    if os.environ["RANK"] == "0":
-        open(os.environ["READY"], "w").close()
+    open(os.environ["READY"] + os.environ["RANK"], "w").close()
     time.sleep(60)
 if os.environ["ELASTIC_ROUND"] == "0":
     wait_here()
@@ -165,7 +164,7 @@ def test_stacks_of_the_workers(run):
     agent = run("stacks")
     assert agent.wait(40) == 143, agent.err
     assert "elastic: act: stacks [(0, True), (1, True)]" in agent.err
-    assert "elastic: act: places {0: ('train.py:9', 'wait_here')}" in agent.err
+    assert "elastic: act: places {0: ('train.py:8', 'wait_here')}" in agent.err
 
 
 def test_what_workers_say_of_themselves_is_known(run):
