@@ -6,32 +6,34 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from page_parts import table
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 CORE: Final = ROOT / "src" / "elastic_core"
 
 
 def rooms() -> str:
     """Return a table of the core's folders: what each is, how many files and lines it has."""
-    lines = ["| room | what | files | lines |", "| --- | --- | --- | --- |"]
+    rows = []
     for folder in (CORE, *sorted(path.parent for path in CORE.rglob("*/__init__.py"))):
         files = sorted(folder.glob("*.py"))
         count = sum(len(path.read_text().splitlines()) for path in files)
         name = str(folder.relative_to(ROOT))
-        lines.append(f"| `{name}` | {_first_line(folder / '__init__.py')} | {len(files)} | {count:,} |")
+        rows.append((f"`{name}`", _first_line(folder / "__init__.py"), f"{len(files)}", f"{count:,}"))
     total = sum(len(path.read_text().splitlines()) for path in CORE.rglob("*.py"))
-    lines.append(f"| all | | {len(list(CORE.rglob('*.py')))} | {total:,} |")
-    return "\n".join(lines)
+    rows.append(("all", "", f"{len(list(CORE.rglob('*.py')))}", f"{total:,}"))
+    return table(("room", "what", "files", "lines"), rows)
 
 
 def distributions() -> str:
     """Return a table of our distributions: what each is, and what it registers."""
-    lines = ["| distribution | folder | what | registers |", "| --- | --- | --- | --- |"]
+    rows = []
     for path in [ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml"))]:
         project = tomllib.loads(path.read_text())["project"]
         offers = [f"{group}: {', '.join(names)}" for group, names in project.get("entry-points", {}).items()]
         folder = path.parent.relative_to(ROOT)
-        lines.append(f"| {project['name']} | `{folder}` | {project['description']} | {'; '.join(offers)} |")
-    return "\n".join(lines)
+        rows.append((project["name"], f"`{folder}`", project["description"], "; ".join(offers)))
+    return table(("distribution", "folder", "what", "registers"), rows)
 
 
 def imports_by_string() -> Iterator[tuple[str, str, str]]:
@@ -58,10 +60,10 @@ def _usual_reason(target: ast.expr) -> str:
 
 def string_imports() -> str:
     """Return the imports by string as a table."""
-    rows = (f"| `{file}` | `{target}` | {reason} |" for file, target, reason in imports_by_string())
-    return "\n".join(["| file | what | why |", "| --- | --- | --- |", *rows])
+    rows = ((f"`{file}`", f"`{target}`", reason) for file, target, reason in imports_by_string())
+    return table(("file", "what", "why"), rows)
 
 
 def _first_line(path: Path) -> str:
     doc = ast.get_docstring(ast.parse(path.read_text())) or ""
-    return doc.split("\n", 1)[0].replace("|", "\\|")
+    return doc.split("\n", 1)[0]

@@ -1,8 +1,9 @@
 """The tables of the migration page, from `torch_map` and from the options that the command itself reads."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
+from page_parts import table
 from reference_tables import READ_VARIABLES, VARIABLES_OF_HOOKS, WORKER_VARIABLES
 from torch_map import COMMANDS, MODULES, PAGES, VARIABLES, Module, compat
 
@@ -12,18 +13,18 @@ from elastic_core.options.table import OPTIONS, OptionRow
 
 def commands() -> str:
     """What is typed or declared."""
-    return _table(("torch", "here"), ((f"`{torchs}`", ours) for torchs, ours in COMMANDS))
+    return table(("torch", "here"), ((f"`{torchs}`", ours) for torchs, ours in COMMANDS))
 
 
 def pages() -> str:
     """Torch's pages and ours."""
-    return _table(("torch's page", "ours"), PAGES)
+    return table(("torch's page", "ours"), PAGES)
 
 
 def options() -> str:
     """Return the options of torchrun."""
     rows = ((_signature(row), f"`{row.env}`", _default(row), row.help) for row in (*OPTIONS, *all_rows()) if row.torch)
-    return _table(("option", "variable", "default", "here"), rows)
+    return table(("option", "variable", "default", "here"), rows)
 
 
 def _signature(row: OptionRow) -> str:
@@ -42,7 +43,7 @@ _OURS: Final = ("ELASTIC_", "ETCDCTL_", "PATH", "REDIS_", "SLURM_", "XDG_")
 def variables() -> str:
     """The variables that torchrun sets or reads, and `elastic run` does."""
     known = {**WORKER_VARIABLES, **VARIABLES_OF_HOOKS, **READ_VARIABLES, **VARIABLES}
-    return _table(
+    return table(
         ("variable", "here"), ((f"`{name}`", text) for name, text in known.items() if not name.startswith(_OURS))
     )
 
@@ -56,7 +57,7 @@ def _module(name: str, module: Module) -> str:
     rows = [(f"`{each}`", f"`{module.room}.{each}`") for each in module.names]
     rows += [(f"`{each}`", f"`{compat(name)}.{each}`") for each in module.compat_only]
     rows += [(f"`{each}`", f"none: {reason}") for each, reason in module.absent.items()]
-    return f"### `{name}`\n\nAs a whole: `{compat(name)}`.\n\n" + _table(("name", "here"), sorted(rows))
+    return f"### `{name}`\n\nAs a whole: `{compat(name)}`.\n\n" + table(("name", "here"), sorted(rows))
 
 
 GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
@@ -67,12 +68,3 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "migration-names": names,
 }
 """By the name that a page asks for."""
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")

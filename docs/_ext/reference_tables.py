@@ -3,17 +3,18 @@
 A name that the code has and these tables don't explain raises KeyError: the build fails, and so does the test.
 """
 
-import enum
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import house
 from msgspec.structs import replace
+from page_parts import first_line, public, table
+from public_names import api_reference, embedding_reference
 
-from elastic_core import api, embedding, errors
+from elastic_core import errors
 from elastic_core.agent.machine.states import AgentState
-from elastic_core.api import AgentHook, RunEvent
+from elastic_core.api import AgentHook
 from elastic_core.hooks.runner import METHODS
 from elastic_core.launcher.plan import Attempt, worker_environment
 from elastic_core.options.hook_options import all_rows
@@ -163,7 +164,7 @@ def _facts(row: OptionRow) -> str:
 def worker_variables() -> str:
     """What workers find in their environment."""
     found = {name: WORKER_VARIABLES[name] for name in worker_variable_names()} | VARIABLES_OF_HOOKS
-    return _table(("variable", "meaning"), ((f"`{name}`", text) for name, text in found.items()))
+    return table(("variable", "meaning"), ((f"`{name}`", text) for name, text in found.items()))
 
 
 def worker_variable_names() -> list[str]:
@@ -190,7 +191,7 @@ def _attempt() -> Attempt:
 
 def read_variables() -> str:
     """What the command reads."""
-    return _table(("variable", "meaning"), ((f"`{name}`", text) for name, text in READ_VARIABLES.items()))
+    return table(("variable", "meaning"), ((f"`{name}`", text) for name, text in READ_VARIABLES.items()))
 
 
 def pet_variables() -> str:
@@ -198,17 +199,17 @@ def pet_variables() -> str:
     rows = (
         (f"`{row.env}`", f"`--{row.name}`", "" if row.torch else "ours") for row in (*OPTIONS, *all_rows()) if row.env
     )
-    return _table(("variable", "option", ""), rows)
+    return table(("variable", "option", ""), rows)
 
 
 def exit_codes() -> str:
     """The exit code of each error class."""
     classes = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.ElasticError)]
     rows = (
-        (str(cls.exit_code), f"`{cls.__name__}`", _first_line(cls))
+        (str(cls.exit_code), f"`{cls.__name__}`", first_line(cls))
         for cls in sorted(classes, key=lambda cls: (cls.exit_code, cls.__name__))
     )
-    return _table(("code", "error", "meaning"), rows)
+    return table(("code", "error", "meaning"), rows)
 
 
 OFFERED: Final = (
@@ -223,22 +224,22 @@ OFFERED: Final = (
 def agent_handlers() -> str:
     """What the agent's control plane has."""
     own = _handlers((name, vars(AgentHandlers)[name]) for name in AGENT_HANDLERS)
-    return _table(("handler", "what it does"), sorted((*own, *OFFERED)))
+    return table(("handler", "what it does"), sorted((*own, *OFFERED)))
 
 
 def worker_handlers() -> str:
     """What every worker's control plane has, whatever it imports."""
-    return _table(("handler", "what it does"), _handlers(BUILT_IN.items()))
+    return table(("handler", "what it does"), _handlers(BUILT_IN.items()))
 
 
 def _handlers(found: Iterable[tuple[str, object]]) -> Iterable[tuple[str, str]]:
-    return ((f"`{name}`", _first_line(handler)) for name, handler in sorted(found))
+    return ((f"`{name}`", first_line(handler)) for name, handler in sorted(found))
 
 
 def groups() -> str:
     """The entry-point groups."""
-    rows = ((f"`{group}`", KINDS[group], " or ".join(map(_public, bases))) for group, bases in BASES.items())
-    return _table(("group", "what its plugins are", "what a class in it derives from"), rows)
+    rows = ((f"`{group}`", KINDS[group], " or ".join(map(public, bases))) for group, bases in BASES.items())
+    return table(("group", "what its plugins are", "what a class in it derives from"), rows)
 
 
 def metric_families() -> str:
@@ -247,7 +248,7 @@ def metric_families() -> str:
         (f"`{family.name}`", family.kind, ", ".join(f"`{label}`" for label in family.labels), family.help)
         for family in FAMILIES
     )
-    return _table(("metric", "kind", "labels", "what it is"), rows)
+    return table(("metric", "kind", "labels", "what it is"), rows)
 
 
 def coordinated_options() -> str:
@@ -285,7 +286,7 @@ def _specs(specs: Iterable[OptionSpec]) -> str:
         (f"`{spec.name}`", spec.unit or _KINDS[spec.type], "" if spec.default is None else _default(spec), spec.help)
         for spec in specs
     )
-    return _table(("key", "value", "default", "meaning"), rows)
+    return table(("key", "value", "default", "meaning"), rows)
 
 
 def _default(spec: OptionSpec) -> str:
@@ -299,13 +300,13 @@ def policy_keys(keys: Iterable[schema.Key]) -> str:
     """Keys of a part of a rule file."""
     rows = [(f"`{key.name}`", key.value, key.default, key.meaning) for key in keys]
     if any(default for _, _, default, _ in rows):
-        return _table(("key", "value", "left out", "meaning"), rows)
-    return _table(("key", "value", "meaning"), ((name, value, meaning) for name, value, _, meaning in rows))
+        return table(("key", "value", "left out", "meaning"), rows)
+    return table(("key", "value", "meaning"), ((name, value, meaning) for name, value, _, meaning in rows))
 
 
 def policy_words(words: Mapping[str, str]) -> str:
     """Words of a rule file."""
-    return _table(("word", "what follows"), ((f"`{word}`", meaning) for word, meaning in words.items()))
+    return table(("word", "what follows"), ((f"`{word}`", meaning) for word, meaning in words.items()))
 
 
 def failure_classes() -> str:
@@ -314,7 +315,7 @@ def failure_classes() -> str:
     for kind in FailureClass:
         others = (f"`{name}`" for name, kinds in CLASS_NAMES.items() if kind in kinds and name != kind.value)
         rows.append((f"`{kind.value}`", ", ".join(others)))
-    return _table(("class", "also"), rows)
+    return table(("class", "also"), rows)
 
 
 def moments() -> str:
@@ -324,275 +325,13 @@ def moments() -> str:
     for name in (name for name in vars(AgentHook) if name.startswith("on_")):
         event = events[name]
         fields = ", ".join(f"`{field}`" for field in event.__struct_fields__)
-        rows.append((f"`{name}`", f"{_public(event)}: {fields}", inspect.getdoc(getattr(AgentHook, name)) or ""))
-    return _table(("method", "gets", "when, and what for"), rows)
+        rows.append((f"`{name}`", f"{public(event)}: {fields}", inspect.getdoc(getattr(AgentHook, name)) or ""))
+    return table(("method", "gets", "when, and what for"), rows)
 
 
 def states() -> str:
     """The states of an agent in one line each."""
-    return _table(("state", "meaning"), ((f"`{cls.__name__}`", _first_line(cls)) for cls in AgentState.__args__))
-
-
-DATA: Final[Mapping[str, str]] = {
-    "hookimpl": "Marks a function of a plugin module as the implementation of the specification that has its name.",
-    "API_VERSION": "The version of the plugin interfaces; each plugin states the one that it was written for.",
-    "SYSTEM_CLOCK": "The {py:class}`SystemClock` of this process.",
-    "RoundChange": "What {py:meth}`RendezvousHandler.watch` may return: any of the changes below.",
-    "Decision": "What a {py:class}`FailureHandler` may return: {py:class}`Restart`, {py:class}`Stop` or "
-    "{py:class}`Ignore`.",
-    "Moment": "Any of the records that hooks are told.",
-    "Offer": "What answers a request to the agent: a function of the request's parameters, by name, that returns an "
-    "{py:class}`Answer`.",
-    "ROUND_KEY": "Key of a store's document with the round: its roster, and how it ended.",
-    "CONTROL_KEY": "Key of a store's document with the run: what nodes compare when they join, and the verdict.",
-}
-"""What is neither a class nor documented where Sphinx could find it."""
-
-API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Interfaces": (
-        "RendezvousHandler",
-        "CoordinationStore",
-        "FailureHandler",
-        "Intensity",
-        "AgentHook",
-        "hookimpl",
-        "API_VERSION",
-        "AgentServices",
-    ),
-    "What plugins are built with": ("RendezvousSettings", "PolicySettings", "HookSettings", "OptionSpec", "RunOption"),
-    "Waiting": ("WaitBudget", "Interrupt", "Clock", "SystemClock", "SYSTEM_CLOCK"),
-    "Stores": (
-        "Topic",
-        "Seat",
-        "Member",
-        "Members",
-        "Survey",
-        "Renewal",
-        "Document",
-        "Swapped",
-        "Revisions",
-        "Watched",
-        "compare",
-        "own_content",
-        "ROUND_KEY",
-        "CONTROL_KEY",
-    ),
-    "Reaching hosts": (
-        "Endpoint",
-        "Address",
-        "parse_endpoint",
-        "resolve",
-        "dial",
-        "is_ip",
-        "is_loopback",
-        "route_source",
-    ),
-    "TLS and credentials": ("Tls", "Login", "start_tls", "tls_context", "tls_failure", "waker"),
-    "GPUs": ("nvidia_gpus", "NvidiaGpus", "visible_entries"),
-    "Stock torchrun": ("torch_handler",),
-    "In workers": ("record", "get_error_handler"),
-    "Hosting a server": ("HostedProcess", "KeptFolder", "hosted_environment"),
-    "Answering probes": ("PageServer", "Page"),
-    "Rounds": (
-        "RendezvousInfo",
-        "RosterMember",
-        "Round",
-        "RunCounts",
-        "Capability",
-        "RoundChange",
-        "NodesWaiting",
-        "MemberLost",
-        "StopOrdered",
-        "Undecided",
-        "RoundEnded",
-        "Decided",
-        "RendezvousClosed",
-        "Suspended",
-        "Resumed",
-    ),
-    "Failures and decisions": (
-        "Failure",
-        "NodeReport",
-        "NodeSteps",
-        "RankStep",
-        "RunSteps",
-        "FailureClass",
-        "FailedWorker",
-        "WorkerExit",
-        "ErrorRecord",
-        "Origin",
-        "Decision",
-        "Restart",
-        "Stop",
-        "Ignore",
-    ),
-    "Commands of `elastic`": (
-        "echo",
-        "echo_json",
-        "run_option",
-        "chosen_policy",
-        "checked_decision",
-        "describe_decision",
-        "chosen_store",
-        "StoreChoice",
-        "StoreReader",
-        "StoreReading",
-        "stored_run",
-        "StoredRun",
-        "StoredRound",
-        "StoredMember",
-        "StoredFailure",
-        "StoredDecision",
-        "find_runs",
-        "runs_named",
-        "run_at",
-        "run_places",
-        "FoundRun",
-        "AgentStatus",
-        "WorkerStatus",
-        "find_incidents",
-        "FoundIncident",
-        "Incident",
-        "IncidentDecision",
-        "render_incident",
-        "rank_ranges",
-        "to_failure",
-    ),
-    "Records and their JSON": ("Record", "encode_json", "decode_json", "clean"),
-    "What hooks may do": ("Power", "Launches", "LaunchChange", "AddEnvironment", "Refuse", "fault_of_variable"),
-    "Starting workers": ("WorkerStarter", "WorkerStart", "StartedProcess", "AgentLoop", "arm_worker", "bound_to"),
-    "The run's handle": (
-        "RunHandle",
-        "RunTimer",
-        "RunningWorker",
-        "WorkerBeats",
-        "OpenSection",
-        "FailureReport",
-        "WorkerFault",
-        "WorkerStack",
-        "Offer",
-        "Answer",
-    ),
-    "The feed": ("RunEvent", "Phase"),
-    "Hooks of libraries, and plugins of plugins": (
-        "register_hook",
-        "find_entries",
-        "PluginEntry",
-        "import_entry",
-        "plugin_refusal",
-    ),
-    "Moments": (
-        "Moment",
-        *(event.__name__ for event in METHODS if event is not RunEvent),
-    ),
-    "Errors": tuple(name for name in api.__all__ if name.endswith("Error")),
-}
-"""The public names by subject; together they are all of `elastic_core.api`."""
-
-
-def api_reference() -> str:
-    """Directives for every public name."""
-    parts = []
-    for title, names in API_SECTIONS.items():
-        parts += [f"## {title}", *(_api_entry(name) for name in names)]
-    return "\n\n".join(parts)
-
-
-def _api_entry(name: str) -> str:
-    thing = getattr(api, name)
-    if isinstance(thing, type):
-        hidden = ":exclude-members: __new__" if issubclass(thing, enum.Enum) else ":exclude-members: __init__"
-        derived = any(base.__name__ in api.__all__ for base in thing.__bases__)
-        bases = [":show-inheritance:"] if derived or issubclass(thing, enum.Enum) else []
-        return _autodoc("autoclass", name, ":members:", ":undoc-members:", hidden, *bases)
-    if inspect.isfunction(thing):
-        return _autodoc("autofunction", name)
-    return f"```{{py:data}} {name}\n{DATA[name]}\n```"
-
-
-def _autodoc(directive: str, name: str, *options: str) -> str:
-    lines = [f".. {directive}:: elastic_core.api.{name}", *(f"   {option}" for option in options)]
-    return "\n".join(["```{eval-rst}", *lines, "```"])
-
-
-EMBEDDING_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "A run": ("run_job", "RunOutcome", "RunSettings", "Entrypoint", "Injected", "NOTHING"),
-    "Options as settings": (
-        "resolve",
-        "Choices",
-        "read_arguments",
-        "elastic_process",
-        "OPTIONS",
-        "BY_DEST",
-        "OptionRow",
-        "all_rows",
-        "hook_row",
-        "is_hook_option",
-        "comma_list",
-        "key_values",
-        "nearest",
-        "Node",
-        "count_for",
-        "DEFAULT_SIGNALS",
-    ),
-    "What workers execute": (
-        "make_entrypoint",
-        "CallStarter",
-        "record",
-        "LOCAL_RANK_MACRO",
-    ),
-    "Failures": ("ChildFailedError", "ProcessFailure", "remembered"),
-    "Rendezvous": (
-        "PluginRegistry",
-        "PluginEntry",
-        "find_entries",
-        "IN_CODE",
-        "register_backend",
-        "registered_backend",
-        "LocalRendezvous",
-        "CoordinatedRendezvous",
-        "NoServices",
-        "HeldPort",
-        "attempt_from_environment",
-        "ALLOWABLE",
-        "DEFAULT_LEASE_TTL_S",
-        "STORE_FORMAT",
-    ),
-    "Worker processes without a run": (
-        "Reactor",
-        "ReactorLoop",
-        "WorkerGroup",
-        "WorkerLaunch",
-        "Console",
-        "LogLayout",
-        "RankPaths",
-        "StreamPlan",
-        "stream_plans",
-        "Std",
-    ),
-}
-"""What `elastic_core.embedding` has, by what it is for."""
-
-EMBEDDING_DATA: Final[Mapping[str, str]] = {
-    "NOTHING": "An `Injected` without anything.",
-    "OPTIONS": "Every option of the core, in the order of the help.",
-    "BY_DEST": "The same, by their identifiers.",
-    "DEFAULT_SIGNALS": "The signals that end a run where nobody chose others.",
-    "LOCAL_RANK_MACRO": "What stands for a worker's local rank in its arguments.",
-    "IN_CODE": "What stands for the distribution of what was registered in code.",
-    "ALLOWABLE": "What nodes may be allowed to differ in (`--allow-mismatch`).",
-    "DEFAULT_LEASE_TTL_S": "How long a lease lasts where nobody chose.",
-    "STORE_FORMAT": "The version of what nodes write into a store.",
-}
-
-
-def embedding_reference() -> str:
-    """A table for each purpose of `elastic_core.embedding`."""
-    parts = []
-    for title, names in EMBEDDING_SECTIONS.items():
-        rows = ((f"`{name}`", EMBEDDING_DATA.get(name) or _first_line(getattr(embedding, name))) for name in names)
-        parts += [f"## {title}", _table(("name", "what it is"), rows)]
-    return "\n\n".join(parts)
+    return table(("state", "meaning"), ((f"`{cls.__name__}`", first_line(cls)) for cls in AgentState.__args__))
 
 
 GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
@@ -629,20 +368,3 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "string-imports": house.string_imports,
 }
 """By the name that a page asks for."""
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def _first_line(thing: object) -> str:
-    return (inspect.getdoc(thing) or "").partition("\n\n")[0]
-
-
-def _public(cls: type) -> str:
-    return f"{{py:class}}`~elastic_core.api.{cls.__name__}`"
