@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from typing import Final, cast
 
-from elastic_core.api import ConfigError
+from elastic_ops.built_in_handlers import make
 
 GROUP: Final = "elastic_core.events"
 """The entry-point group of further handlers: a subclass of `logging.Handler`, or a function that returns one."""
@@ -72,24 +72,12 @@ def make_handler(name: str, conf: str = "") -> logging.Handler:
     Raises:
         ConfigError: there is no such handler, or it can't be built so.
     """
-    if name == "jsonl":
-        return _jsonl(conf)
-    if name not in BUILT_IN:
-        raise ConfigError(f"there is no event handler {name!r} here", hint=f"one of {', '.join(BUILT_IN)}")
-    if conf:
-        raise ConfigError(f"event handler {name!r} takes nothing after its name, {conf!r} was given", hint=name)
-    return logging.StreamHandler() if name == "console" else logging.NullHandler()
-
-
-def _jsonl(path: str) -> logging.Handler:
-    if not path:
-        raise ConfigError("event handler 'jsonl' needs a file", hint="jsonl:events.jsonl")
-    try:
-        return JsonlHandler(path)
-    except OSError as err:
-        raise ConfigError(
-            f"event file {path!r} can't be opened: {err.strerror}", hint="jsonl:FILE with a file that can be written"
-        ) from err
+    plain: dict[str, Callable[[], logging.Handler]] = {
+        "console": logging.StreamHandler,
+        "dynamic_rendezvous": logging.NullHandler,
+        "null": logging.NullHandler,
+    }
+    return make("event", name, conf, plain=plain, jsonl=JsonlHandler, example="events.jsonl")
 
 
 def _installed(name: str) -> logging.Handler | None:
