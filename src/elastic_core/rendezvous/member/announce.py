@@ -328,10 +328,10 @@ def _wait(state: State, now_s: float) -> Announced:
         return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="connection", what=what),)
     knows = trouble is not None or knows_members(state, now_s) or not state.epoch
     if not state.spare and now_s >= state.waiting_s + me.join_timeout_s and knows:
-        what = timed_out(state)
-        return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="timeout", what=what, hint=missing(state)),)
+        what, hint = timed_out(state, now_s), missing(state, now_s)
+        return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="timeout", what=what, hint=hint),)
     if now_s >= state.line_s and knows:
-        announcements = () if trouble is not None else (m.PrintLine(text=waiting(state)),)
+        announcements = () if trouble is not None else (m.PrintLine(text=waiting(state, now_s)),)
         return replace(state, line_s=now_s + LINE_EVERY_S), announcements
     return state, NOTHING
 

@@ -1,6 +1,7 @@
 """The records of a leader: what it looks at, remembers, and may find that it owes the run: the values of `leader`."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
@@ -10,6 +11,9 @@ from elastic_core.rendezvous.member.documents import (
 )
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.types import NodeReport, Record, RunSteps
+
+LAST_CALL: Final = "last call"
+"""The `why` of a judgement that only waits for more nodes than enough."""
 
 
 class View(Record, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from elastic_core.rendezvous.member.documents import (
     Ending,
     RoundDocument,
 )
-from elastic_core.rendezvous.member.duty import FormRound, Judgement, Notes, View, ended
+from elastic_core.rendezvous.member.duty import LAST_CALL, FormRound, Judgement, Notes, View, ended
 from elastic_core.rendezvous.member.roster import Candidate, assign, choose, entries
 
 _FOR_GOOD: Final = float("inf")
@@ -40,7 +40,9 @@ def form(view: View, notes: Notes) -> Judgement:
     roster = current.incarnations if current is not None else frozenset()
     blocker = next((member for member in view.members if _has_workers(member, view, current, roster)), None)
     if blocker is not None:
-        return Judgement(notes=notes, why=f"{blocker.record.node} has workers still")
+        unaware = blocker.record.state == "ready"
+        what = "has not seen yet that its round is over" if unaware else "has workers still"
+        return Judgement(notes=notes, why=f"{blocker.record.node} {what}")
     ready = [member for member in view.members if member.record.epoch == view.control.epoch]
     notes, free, look_s = unpark(view, notes, ready, current)
     exclude = excluded(view)
@@ -48,13 +50,20 @@ def form(view: View, notes: Notes) -> Judgement:
     candidates = kept if len(kept) >= view.min_nodes else free
     if len(candidates) < view.min_nodes:
         notes = replace(notes, enough_s=None)
-        return Judgement(notes=notes, look_s=look_s, why=f"{len(candidates)} of at least {view.min_nodes} nodes")
+        return Judgement(notes=notes, look_s=look_s, why=_too_few(view, ready, candidates, look_s))
     if view.now_s < notes.hold_until_s:
         return Judgement(notes=notes, look_s=notes.hold_until_s, why="waiting for members to be heard again")
     called_s, notes = _last_call(view, notes, candidates, current)
     if view.now_s < called_s:
-        return Judgement(notes=notes, look_s=called_s, why="last call")
+        return Judgement(notes=notes, look_s=called_s, why=LAST_CALL)
     return Judgement(notes=notes, duty=FormRound(document=_document(view, candidates, current)))
+
+
+def _too_few(view: View, ready: Sequence[Candidate], free: Sequence[Candidate], look_s: float | None) -> str:
+    if look_s is None or len(ready) < view.min_nodes:
+        return f"{len(free)} of at least {view.min_nodes} nodes"
+    names = ", ".join(member.record.node for member in ready if member not in free)
+    return f"{names} left without a word before, and stays a spare for {max(0.0, look_s - view.now_s):.0f} s more"
 
 
 def _has_workers(member: Candidate, view: View, current: RoundDocument | None, roster: frozenset[str]) -> bool:

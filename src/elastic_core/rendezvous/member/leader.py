@@ -336,7 +336,7 @@ def do_duty(state: State, now_s: float) -> Planned:
     behind = leads(view, state.seat.number)
     judgement = judge(view, state.notes)
     look_s = min(state.look_s, judgement.look_s if judgement.look_s is not None else NEVER_S)
-    state = replace(state, notes=judgement.notes, look_s=look_s)
+    state = replace(state, notes=judgement.notes, look_s=look_s, obstacle=judgement.why)
     if judgement.duty is None:
         return replace(state, owed=""), None
     if state.me.node in excluded(view):

@@ -206,6 +206,8 @@ class State(Record, frozen=True, kw_only=True):
     notes: Notes = Notes()
     owed: str = ""
     owed_s: float = 0.0
+    obstacle: str = ""
+    """Why the run is owed nothing now, as the last look found; of the leader and its deputies only."""
     look_s: float = NEVER_S
     serial: int = 0
     trouble: Trouble | None = None

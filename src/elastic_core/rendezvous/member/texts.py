@@ -1,8 +1,10 @@
 """The lines of a waiting member for people: who has come, and who is missing. Pure."""
 
+from elastic_core.rendezvous.member.duty import LAST_CALL
 from elastic_core.rendezvous.member.state import State
 
 _SHOWN = 8
+_CALL_OPTION = "--rdzv-conf last_call_timeout"
 
 
 def _here(state: State) -> list[str]:
@@ -44,7 +46,36 @@ def _busy(state: State) -> str:
     return f"the old workers of {_names(names)} have not ended yet" if names else ""
 
 
-def waiting(state: State) -> str:
+def _call_left_s(state: State, now_s: float) -> tuple[float, bool]:
+    """Return how long more nodes than enough are waited for yet, and whether that is known: else it is the most."""
+    if state.obstacle not in ("", LAST_CALL):
+        return 0.0, True
+    begun = state.round is not None and state.round.epoch == state.epoch
+    call_s = state.me.last_call_s if begun else state.me.first_call_s
+    enough_s = state.notes.enough_s
+    if enough_s is None and not state.owed:  # the leader counts it, and those who would be it next
+        return state.waiting_s + call_s - now_s, False
+    return (0.0 if state.owed or enough_s is None else enough_s + call_s - now_s), True
+
+
+def _leader(state: State) -> str:
+    names = [m.record.node for m in state.members if m.record.epoch == state.epoch and m.record.state != "leaving"]
+    return names[0] if names else ""
+
+
+def _obstacle(state: State, now_s: float) -> str:
+    """Return what keeps a round from being formed though enough nodes are here."""
+    if busy := _busy(state):
+        return busy
+    left_s, known = _call_left_s(state, now_s)
+    if left_s > 0:
+        return f"last call for more, {'' if known else 'at most '}{left_s:.0f} s left ({_CALL_OPTION})"
+    leader = _leader(state)
+    who = "this node" if leader == state.me.node else leader or "another node"
+    return state.obstacle or f"{who} leads the run, and has not formed the round yet"
+
+
+def waiting(state: State, now_s: float) -> str:
     """Return the line that a waiting node prints now and then."""
     if state.spare and state.kept_round is not None:
         size = nodes(len(state.kept_round.roster))
@@ -54,12 +85,12 @@ def waiting(state: State) -> str:
     lacks = f"; {short} missing" if short else ""
     if absent and short:
         lacks += f" (the last round had {_names(absent)})"
-    if not short and (busy := _busy(state)):
-        return f"run {state.me.run_id!r}: waiting: {busy}"
-    return f"run {state.me.run_id!r}: waiting for {'nodes' if short else 'more nodes'}: {_came(state)}{lacks}"
+    if not short:
+        return f"run {state.me.run_id!r}: {_came(state)}: {_obstacle(state, now_s)}"
+    return f"run {state.me.run_id!r}: waiting for nodes: {_came(state)}{lacks}"
 
 
-def timed_out(state: State) -> str:
+def timed_out(state: State, now_s: float) -> str:
     """Return what a node says that has waited for too long."""
     timeout_s = state.me.join_timeout_s
     if state.trouble is not None:
@@ -67,17 +98,23 @@ def timed_out(state: State) -> str:
     here = max(state.live, len(_here(state)))
     short = state.me.min_nodes - here
     if short <= 0:
-        return f"run {state.me.run_id!r}: no round within {timeout_s:g} s: {_busy(state) or _came(state)}"
+        return f"run {state.me.run_id!r}: no round within {timeout_s:g} s: {_came(state)}: {_obstacle(state, now_s)}"
     lacks = f", {short} missing"
     if state.most > here:  # those who came first have given up first
         lacks += f"; at one time there were {state.most}"
     return f"run {state.me.run_id!r}: {_came(state)} within {timeout_s:g} s{lacks}"
 
 
-def missing(state: State) -> str:
+def missing(state: State, now_s: float) -> str:
     """Return what could help it."""
-    if max(state.live, len(_here(state))) >= state.me.min_nodes and _busy(state):
+    if max(state.live, len(_here(state))) < state.me.min_nodes:
+        absent = _absent(state)
+        look = f"look at {_names(absent)}, " if absent else ""
+        return f"{look}start more nodes, or raise --join-timeout"
+    if _busy(state):
         return "raise --join-timeout, or lower --shutdown-timeout of the nodes that have workers"
-    absent = _absent(state)
-    look = f"look at {_names(absent)}, " if absent else ""
-    return f"{look}start more nodes, or raise --join-timeout"
+    if _call_left_s(state, now_s)[0] > 0:
+        return f"a shorter last call ({_CALL_OPTION}=S), or a longer --join-timeout"
+    leader = _leader(state)
+    look = f"look at {leader}, or " if leader and leader != state.me.node else ""
+    return f"{look}raise --join-timeout"
