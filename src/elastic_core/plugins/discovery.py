@@ -32,6 +32,10 @@ KINDS: Final = {
 }
 """What users call the plugins of each group."""
 
+TORCH_SIDE_GROUP: Final = "elastic_core.torch"
+GROUPS: Final = frozenset((*KINDS, TORCH_SIDE_GROUP))
+"""All groups that something of ours reads."""
+
 _BUILT_IN: Final = __name__.partition(".")[0] + "."
 """How the entry points of the core itself begin, whatever it was published as."""
 

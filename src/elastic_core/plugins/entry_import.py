@@ -54,7 +54,15 @@ def _import(entry: PluginEntry) -> object:
     try:
         return import_value(entry.value)
     except (Exception, SystemExit) as err:
-        raise refusal(entry, f"importing {entry.value} raised {described(err)}", hint=mend(entry)) from err
+        raise refusal(entry, f"importing {entry.value} raised {described(err)}", hint=_after(entry, err)) from err
+
+
+def _after(entry: PluginEntry, err: BaseException) -> str:
+    """Return what helps after an import that has raised."""
+    missing = (err.name or "" if isinstance(err, ModuleNotFoundError) else "").partition(".")[0]
+    if not missing or missing == entry.value.partition(":")[0].strip().partition(".")[0]:
+        return mend(entry)
+    return f"install what brings the module {missing!r}, which {entry.distribution} needs"
 
 
 def import_value(value: str) -> Any:  # noqa: ANN401  # a module, or whatever it has

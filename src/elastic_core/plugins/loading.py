@@ -8,7 +8,14 @@ from elastic_core.errors import ElasticError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.handler import AgentHook, fault_of_powers
 from elastic_core.plugins.api_versions import check_api_version
-from elastic_core.plugins.discovery import FAILURE_GROUP, HOOKS_GROUP, OPTIONS_GROUP, RENDEZVOUS_GROUP, PluginEntry
+from elastic_core.plugins.discovery import (
+    FAILURE_GROUP,
+    HOOKS_GROUP,
+    OPTIONS_GROUP,
+    RENDEZVOUS_GROUP,
+    PluginEntry,
+    is_built_in,
+)
 from elastic_core.plugins.entry_import import described, import_entry, mend, refusal
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
@@ -39,17 +46,59 @@ class LoadedPlugin:
         self.entry = entry
         self._target: object = import_entry(entry)
         _check_kind(entry, self._target)
-        self.warnings = check_api_version(entry, self._target)
+        self.deprecated = check_api_version(entry, self._target)
         """A line for the user of a plugin that was written for a version of the interfaces that is deprecated."""
+        self.misnamed = () if is_built_in(entry) else self._check_declarations()
+        """A line for each method that nothing calls though its name looks so."""
         self._maker = _ClassMaker(self._target) if isinstance(self._target, type) else _wired(entry, self._target)
         if entry.group in (HOOKS_GROUP, OPTIONS_GROUP):
             self._check_powers()
 
+    def _check_declarations(self) -> tuple[str, ...]:
+        from elastic_core.plugins.declaration_faults import fault_of_methods, fault_of_options
+
+        target, base = self._target, self._base
+        fault = fault_of_options(self.options)
+        if not fault and base is not None and isinstance(target, type):
+            fault = fault_of_methods(target, base)
+        if fault:
+            raise refusal(self.entry, f"{self._name} {fault}", hint=mend(self.entry))
+        return self.misnamed_methods()
+
+    def misnamed_methods(self, *, every: bool = False) -> tuple[str, ...]:
+        """A line for each method that nothing calls though its name looks so; `every`: as in `elastic plugins`."""
+        target, base = self._target, self._base
+        if base is None or not isinstance(target, type):
+            return ()
+        from elastic_core.plugins.declaration_faults import misnamed_methods
+
+        lines = []
+        for name, near in misnamed_methods(target, base, every=every):
+            what = f"nothing calls {self._name}.{name}: {base.__name__} has no such method"
+            lines.append(str(refusal(self.entry, what, hint=" or ".join(near) or "another name")))
+        return tuple(lines)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know of the plugin, a line each."""
+        return self.deprecated + self.misnamed
+
+    @property
+    def _name(self) -> str:
+        return self._target.__qualname__ if isinstance(self._target, type) else self.entry.value
+
+    @property
+    def _base(self) -> type | None:
+        """The interface that the class derives from; None: it is a module."""
+        target = self._target
+        bases = BASES[self.entry.group] if isinstance(target, type) else ()
+        return next((base for base in bases if issubclass(cast("type", target), base)), None)
+
     @property
     def options(self) -> Sequence[OptionSpec]:
         """What the class, or the module, declares as `options`."""
-        options: Sequence[OptionSpec] = getattr(self._target, "options", ())
-        return options
+        options: Sequence[OptionSpec] | ModuleType = getattr(self._target, "options", ())
+        return () if isinstance(options, ModuleType) else options  # a package may have a module of that name
 
     @property
     def powers(self) -> tuple[str, ...]:
@@ -62,8 +111,7 @@ class LoadedPlugin:
         stated: object = getattr(target, "powers", frozenset())
         fault = fault_of_powers(getattr(target, "api_version", None), stated, self._maker.moments)
         if fault:
-            name = target.__qualname__ if isinstance(target, type) else self.entry.value
-            raise refusal(self.entry, f"{name} {fault}", hint=mend(self.entry))
+            raise refusal(self.entry, f"{self._name} {fault}", hint=mend(self.entry))
 
     @property
     def is_class(self) -> bool:

@@ -36,6 +36,9 @@ TORCH_RDZV_KEYS: Final = frozenset(
 )
 """What torch's backends read from `--rdzv-conf`: a line that worked there must not fail here."""
 
+OPTION_TYPES: Final = ("str", "int", "float", "bool")
+"""What `OptionSpec.type` may be."""
+
 _TRUE: Final = frozenset({"1", "true", "t", "yes", "y", "on"})
 _FALSE: Final = frozenset({"0", "false", "f", "no", "n", "off"})
 _QUOTES: Final = " \t'\""

@@ -17,6 +17,7 @@ from elastic_core.hooks.runner import NamedHook
 from elastic_core.plugins.discovery import (
     EVENTS_GROUP,
     FAILURE_GROUP,
+    GROUPS,
     HOOKS_GROUP,
     KINDS,
     METRICS_GROUP,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from elastic_core.plugins.run_options import ChosenHook
 
 HEAVY_MODULES: Final = ("torch", "numpy")
-"""What no observer may bring into the supervisor: seconds of start-up, hundreds of megabytes."""
+"""What no observer and no policy may bring into the supervisor: seconds of start-up, hundreds of megabytes."""
 
 
 class PluginInfo(Record, frozen=True, kw_only=True):
@@ -69,6 +70,7 @@ class PluginRegistry:
         """
         self._disabled = frozenset(disabled)
         self._found: list[PluginEntry] | None = None
+        self._strange: list[PluginEntry] = []
         self._warnings: list[str] = []
 
     @property
@@ -129,9 +131,14 @@ class PluginRegistry:
             PluginError: there is none, two distributions claim the name, or it is broken.
             ConfigError: an option is unknown or malformed, or the policy refuses the settings.
         """
-        plugin = self._loaded(self._entry(FAILURE_GROUP, name))
+        entry = self._entry(FAILURE_GROUP, name)
+        before = _heavy()
+        plugin = self._loaded(entry)
+        _refuse_heavy(entry, before)
         resolved = resolve_options(conf, plugin.options, flag="--policy-conf", owner=f"policy {name!r}")
-        return plugin.make_policy(replace(settings, options=resolved.values))
+        policy = plugin.make_policy(replace(settings, options=resolved.values))
+        _refuse_heavy(entry, before)
+        return policy
 
     def make_hooks(
         self, settings: HookSettings, options: Mapping[str, GivenValue] = {}
@@ -150,7 +157,7 @@ class PluginRegistry:
             ConfigError: it refuses its settings.
         """
         hooks: list[NamedHook] = []
-        warnings = self._needlessly_disabled()
+        warnings = [*self._needlessly_disabled(), *self._misplaced_lines()]
         chosen = _chosen_hooks(options)
         for entry in self._hook_entries():
             own = next((choice.values for choice in chosen if choice.entry.value == entry.value), {})
@@ -270,7 +277,13 @@ class PluginRegistry:
         infos += [_info(entry, _handler_status(entry, load=load)) for entry in handlers]
         infos += [_info(entry, status) for entry, status in CommandPlugins().listed(load=load)]
         order = list(KINDS.values())
-        return sorted(infos, key=lambda info: (order.index(info.kind), info.name))
+        infos.sort(key=lambda info: (order.index(info.kind), info.name))
+        from elastic_core.plugins.missing import misplaced
+
+        return infos + [
+            PluginInfo(name=e.name, kind=e.group, distribution=e.distribution, version=e.version, status=str(fault))
+            for e, fault in misplaced(find_entries("elastic"), every=True)
+        ]
 
     def _status(self, entry: PluginEntry, *, load: bool) -> tuple[str, tuple[str, ...]]:
         """Return how a plugin fares, and its powers."""
@@ -286,19 +299,31 @@ class PluginRegistry:
 
                 entry = hook_entry(entry)
             plugin = LoadedPlugin(entry)
-            if entry.group in (HOOKS_GROUP, OPTIONS_GROUP):
+            if entry.group != RENDEZVOUS_GROUP:
                 _refuse_heavy(entry, before)
         except PluginError as err:
             return str(err), ()
-        return f"loaded; deprecated: {plugin.warnings[0]}" if plugin.warnings else "loaded", plugin.powers
+        remarks = [*(f"deprecated: {line}" for line in plugin.deprecated), *plugin.misnamed_methods(every=True)]
+        return "; ".join(("loaded", *remarks)), plugin.powers
 
     # --- entry points
 
     def _entries(self) -> list[PluginEntry]:
-        """Return the entry points of the three interfaces; those of groups that we don't know are a later version's."""
+        """Return the entry points of the three interfaces."""
         if self._found is None:
-            self._found = [entry for entry in find_entries() if entry.group in BASES]
+            entries = find_entries()
+            self._found = [entry for entry in entries if entry.group in BASES]
+            self._strange = [entry for entry in entries if entry.group not in GROUPS]
         return self._found
+
+    def _misplaced_lines(self) -> list[str]:
+        """Return a line for each entry point whose group is nearly one of ours; others may be a later version's."""
+        self._entries()
+        if not self._strange:
+            return []
+        from elastic_core.plugins.missing import misplaced  # only a user's mistake needs it
+
+        return [f"left out: {fault}" for _, fault in misplaced(self._strange)]
 
     def _entry(self, group: str, name: str) -> PluginEntry:
         self._refuse_doubles(group, name)

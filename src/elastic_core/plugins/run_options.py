@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -13,8 +12,6 @@ from elastic_core.plugins.entry_import import import_entry, mend, refusal
 from elastic_core.plugins.missing import known_options, option_not_installed
 from elastic_core.plugins.options import GivenValue
 from elastic_core.types import Record, RunOption
-
-_TYPES: Final = ("str", "int", "float", "bool")
 
 
 class HookOption(Record, frozen=True, kw_only=True):
@@ -113,9 +110,10 @@ def _fault(declared: object, flag: str) -> str:
         return f"has variable {declared.variable!r}; {flag!r} is needed"
     if not flag.isupper() and declared.name.replace("_", "-") != flag:
         return f"is named {declared.name!r}; {flag.replace('-', '_')!r} is needed"
-    if declared.type not in _TYPES:
-        return f"has type {declared.type!r}; one of {', '.join(_TYPES)} is needed"
-    return ""
+    from elastic_core.plugins.declaration_faults import fault_of_option  # only where one of them is wanted
+
+    fault = fault_of_option(declared)
+    return f"is an option {fault}" if fault else ""
 
 
 class ChosenHook(Record, frozen=True, kw_only=True):

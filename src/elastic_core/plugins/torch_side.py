@@ -3,13 +3,11 @@
 The distribution offers its parts in a group of their own; each is imported when it is first asked for.
 """
 
-from typing import Any, Final
+from typing import Any
 
 from elastic_core.errors import PluginError
-from elastic_core.plugins.discovery import core_name, find_entries
+from elastic_core.plugins.discovery import TORCH_SIDE_GROUP, core_name, find_entries
 from elastic_core.plugins.entry_import import import_value
-
-GROUP: Final = "elastic_core.torch"
 
 
 def torch_part(name: str, *, needed_by: str) -> Any:  # noqa: ANN401  # a module, a class or a function
@@ -23,7 +21,7 @@ def torch_part(name: str, *, needed_by: str) -> Any:  # noqa: ANN401  # a module
         PluginError: the distribution is not installed.
     """
     entries = find_entries()
-    value = next((entry.value for entry in entries if (entry.group, entry.name) == (GROUP, name)), None)
+    value = next((entry.value for entry in entries if (entry.group, entry.name) == (TORCH_SIDE_GROUP, name)), None)
     if value is None:
         hint = f"pip install '{core_name(entries)}[torchrun]'"
         raise PluginError(f"{needed_by} comes with elastic-torchrun, which is not installed", hint=hint)

@@ -265,7 +265,7 @@ def test_missing_policy_names_its_distribution(monkeypatch):
 @pytest.mark.parametrize(
     ("source", "needles"),
     [
-        ("import no_such_client", ["raised ModuleNotFoundError: No module named 'no_such_client'"]),
+        ("import mod_broken.no_such_part", ["raised ModuleNotFoundError"]),
         ("def broken(:\n    pass", ["raised SyntaxError: "]),
         ("raise ValueError('first line\\nsecond line')", ["raised ValueError: first line second line"]),
         ("raise SystemExit(5)", ["raised SystemExit: 5"]),
@@ -276,6 +276,103 @@ def test_backend_that_raises_at_import_is_named(install, source, needles):
     install("fake-rdzv", "elastic_core.rendezvous", "fake", "mod_broken:Backend", source)
     text = refused(make_backend, "rendezvous backend 'fake' (fake-rdzv 1.2): importing mod_broken:Backend", *needles)
     assert "Try: pip install --upgrade fake-rdzv" in text
+
+
+def test_a_missing_dependency_is_named_by_the_hint(install):
+    source = "import no_such_client.sub"
+    install("fake-rdzv", "elastic_core.rendezvous", "fake", "mod_needy:Backend", source)
+    text = refused(make_backend, "(fake-rdzv 1.2): importing mod_needy:Backend raised ModuleNotFoundError")
+    assert text.endswith("Try: install what brings the module 'no_such_client', which fake-rdzv needs")
+
+
+@pytest.mark.parametrize(
+    ("source", "needle"),
+    [
+        ("options = ('x',)", "Backend has 'x' in options; an OptionSpec is needed"),
+        ("options = OptionSpec(name='x')", "Backend has options of type OptionSpec; a tuple of OptionSpec is needed"),
+        ("options = (OptionSpec(name='x', type='int', default='y'),)", "one of type int is needed"),
+        ("def watch(self): ...", "Backend has watch(self); watch(self, timeout_s) is needed"),
+    ],
+)
+def test_declarations_that_dont_fit_are_refused_when_loaded(install, source, needle):
+    source = BACKEND + f"        {source}\n"
+    install("fake-rdzv", "elastic_core.rendezvous", "fake", "mod_misfit:Backend", source)
+    text = refused(make_backend, "rendezvous backend 'fake' (fake-rdzv 1.2): ", needle)
+    assert {info.status for info in PluginRegistry().list_plugins() if info.name == "fake"} == {text}
+
+
+def test_a_package_may_have_a_module_named_options(install):
+    source = (
+        "import sys\nfrom elastic_core.api import *\napi_version = 1\noptions = sys\n"
+        "@hookimpl\ndef elastic_make_rendezvous(settings):\n    return RendezvousHandler.__new__(Made)\n"
+        "class Made(RendezvousHandler):\n    def next_rendezvous(self): ...\n"
+    )
+    install("fake-rdzv", "elastic_core.rendezvous", "fake", "mod_with_options", source)
+    assert type(make_backend()).__name__ == "Made"
+
+
+def test_a_misspelt_moment_is_a_line_and_the_hook_stays(install):
+    source = HOOK + "        def on_worker_start(self, event): ...\n        def on_created(self, event): ...\n"
+    install("fake-hook", "elastic_core.hooks", "slip", "mod_slip:Hook", source)
+    registry = PluginRegistry()
+    hooks, lines = registry.make_hooks(HOOK_SETTINGS)
+    line = (
+        "hook 'slip' (fake-hook 1.2): nothing calls Hook.on_worker_start: AgentHook has no such method. "
+        "Try: on_workers_started or on_workers_starting, or turn it off: -p no:slip"
+    )
+    assert "slip" in [named.name for named in hooks]
+    assert [*lines, *registry.warnings].count(line) == 1
+    status = next(info.status for info in PluginRegistry().list_plugins() if info.name == "slip")
+    assert status.startswith(f"loaded; {line}; hook 'slip' (fake-hook 1.2): nothing calls Hook.on_created")
+
+
+@pytest.mark.parametrize("when", ["at import", "when built"])
+def test_a_policy_that_imports_numpy_is_refused(install, monkeypatch, tmp_path, when):
+    monkeypatch.delitem(sys.modules, "numpy", raising=False)
+    (tmp_path / "numpy.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    late = "def __init__(self, settings): import numpy" if when == "when built" else "import numpy"
+    source = POLICY + f"        {late}\n"
+    install("fake-policy", "elastic_core.failure", "heavy", "mod_heavy_policy:Policy", source)
+    refused(
+        lambda: PluginRegistry().make_policy("heavy", PolicySettings(name="heavy"), {}),
+        "policy 'heavy' (fake-policy 1.2): it imports numpy into the supervisor",
+        "Try: import numpy where it is used",
+    )
+    if when == "at import":
+        monkeypatch.delitem(sys.modules, "numpy", raising=False)
+        del sys.modules["mod_heavy_policy"]
+        assert "imports numpy" in next(i.status for i in PluginRegistry().list_plugins() if i.name == "heavy")
+
+
+@pytest.mark.parametrize(
+    ("group", "meant", "in_a_run"),
+    [
+        ("elastic_core.hook", "'elastic_core.hooks'", True),
+        ("elastic_core.policies", "'elastic_core.failure'", True),
+        ("elastic_core.backends", "'elastic_core.rendezvous'", True),
+        ("elastic-core.hooks", "'elastic_core.hooks'", False),
+        ("elastic_core.something_new", "one of elastic_core.commands, ", False),
+    ],
+)
+def test_a_group_that_nothing_reads_is_told(install, group, meant, in_a_run):
+    install("fake-lost", group, "lost", "mod_lost:Hook", "raise RuntimeError")
+    line = f"'lost' (fake-lost 1.2) is in the group {group!r}, which nothing reads. Try: {meant}"
+    listed = [(i.name, i.kind, i.status) for i in PluginRegistry().list_plugins() if i.distribution == "fake-lost"]
+    assert [(name, kind) for name, kind, _ in listed] == [("lost", group)]
+    assert listed[0][2].startswith(line)
+    _, lines = make_hooks()
+    assert [text for text in lines if "fake-lost" in text] == ([f"left out: {line}"] if in_a_run else [])
+
+
+def test_groups_of_others_are_passed_over(install):
+    install("fake-other", "elasticsearch.plugins", "lost", "mod_other:Hook", "raise RuntimeError")
+    assert "lost" not in [info.name for info in PluginRegistry().list_plugins()]
+
+
+def test_everything_of_ours_that_is_installed_loads_without_a_remark():
+    ours = [info for info in PluginRegistry().list_plugins() if info.distribution.startswith("elastic-")]
+    assert [(info.name, info.status) for info in ours if info.status != "loaded"] == []
 
 
 @pytest.mark.parametrize(
@@ -559,7 +656,7 @@ STORE = """
         min_ttl_s = 2.0
         options = (OptionSpec(name="prefix", default="p"),)
         where = "nowhere"
-        connect = enlist = update = renew = withdraw = members = load = swap = watch = None
+        connect = enlist = update = renew = withdraw = members = load = swap = watch = lambda *a, **k: None
 """
 SHARED = {"lease_ttl": 5.0, "last_call_timeout": None, "join_timeout": 600.0, "connect_timeout": 60.0}
 
@@ -597,7 +694,7 @@ def in_code_store(driven, no_registrations):
         min_ttl_s = 2.0
         options = (OptionSpec(name="prefix", default="p"),)
         where = "nowhere"
-        connect = enlist = update = renew = withdraw = members = load = swap = watch = None
+        connect = enlist = update = renew = withdraw = members = load = swap = watch = lambda *a, **k: None
 
     in_code.register("in code", Store)
     in_code.register("function", lambda settings: Store(settings))
@@ -668,7 +765,7 @@ def test_a_store_with_operations_left_over_is_refused(install):
         class Store(CoordinationStore):
             api_version = 1
             where = "nowhere"
-            connect = enlist = update = renew = withdraw = members = load = watch = None
+            connect = enlist = update = renew = withdraw = members = load = watch = lambda *a, **k: None
     """
     install("fake-rdzv", "elastic_core.rendezvous", "fake", "mod_half_store:Store", source)
     refused(make_backend, "(fake-rdzv 1.2): Store does not define swap")
@@ -694,9 +791,9 @@ def test_list_says_loaded_disabled_or_why_not(install):
     assert infos["fake"].status == "loaded"
     assert infos["off"].status == "disabled"
     assert "raised ModuleNotFoundError" in infos["bad"].status
-    assert "later" not in infos
     kinds = [info.kind for info in infos.values()]
-    assert kinds == sorted(kinds, key=["rendezvous backend", "policy", "hook", "command", "option"].index)
+    order = ["rendezvous backend", "policy", "hook", "command", "option", "elastic_core.something_new"]
+    assert kinds == sorted(kinds, key=order.index)
 
 
 def test_a_library_may_have_a_hook_of_its_own(monkeypatch):
