@@ -17,7 +17,9 @@ from wheel_kit import ROOT, Environment, checked, contents
 
 pytestmark = pytest.mark.xdist_group("plugins_new")
 
-KINDS = {"rendezvous": "my-store", "failure": "acme.Rules", "hook": "pager_duty", "command": "my-count"}
+KINDS = {"rendezvous": "elastic-rdzv-own", "failure": "acme.Rules", "hook": "pager_duty", "command": "my-count"}
+NAMES = {"rendezvous": "my-store"}
+"""What is chosen by another name than the distribution's, by `--name`."""
 TRIALS = {"command": " runs on this machine have seen a failure"}
 """What the last of the printed commands prints; of the others, what `platform` does."""
 LONG = "acme-cluster-scheduler-{kind}"
@@ -69,7 +71,8 @@ def author(tmp_path_factory):
     """Somebody who has begun a plugin of each kind."""
     somebody = Author(tmp_path_factory.mktemp("author"))
     for kind, name in KINDS.items():
-        somebody.printed[kind] = somebody.types(f"elastic plugins new {name} --kind {kind}")
+        named = f" --name {NAMES[kind]}" if kind in NAMES else ""
+        somebody.printed[kind] = somebody.types(f"elastic plugins new {name} --kind {kind}{named}")
     return somebody
 
 
@@ -91,8 +94,9 @@ def test_the_commands_that_are_printed_install_test_and_use_it(author, kind):
     assert "failed" not in out
     assert TRIALS.get(kind, "Linux") in out
     listed = author.types("elastic plugins")
-    plugin = folder_of(author, kind).name
-    assert re.search(rf"^{plugin} .* {plugin} +0\.1\.0 +loaded$", listed, re.M), listed
+    distribution = folder_of(author, kind).name
+    plugin = NAMES.get(kind, distribution)
+    assert re.search(rf"^{plugin} .* {distribution} +0\.1\.0 +loaded$", listed, re.M), listed
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -106,8 +110,51 @@ def test_its_wheel_has_the_types_and_one_entry_point(author, kind, tmp_path):
     assert not [name for name in files if name.startswith("test") or name.endswith(".tmpl")]
     points = files[f"{package}-0.1.0.dist-info/entry_points.txt"].decode().split("\n")
     assert points[0].startswith("[elastic_core.")
-    module = f"{package}.command" if folder.name == KINDS["command"] else package
-    assert points[1].startswith(f"{folder.name} = {module}:")
+    module = {"command": f"{package}.command", "rendezvous": f"{package}.store"}.get(kind, package)
+    plugin = NAMES.get(kind, folder.name)
+    assert points[1].startswith(f"{plugin} = {module}:")
+    torchrun = ["[torchrun.handlers]", f"{plugin} = {package}.torchrun:handler"]
+    assert [line for line in points if "torchrun" in line] == (torchrun if kind == "rendezvous" else [])
+
+
+def test_what_is_in_it_is_called_by_its_own_name(author):
+    folder = folder_of(author, "rendezvous")
+    texts = {path.name: path.read_text() for path in folder.rglob("*") if path.is_file()}
+    assert "class MyStore(CoordinationStore)" in texts["store.py"]
+    assert 'NAME = "my-store"' in texts["test_elastic_rdzv_own.py"]
+    assert texts["README.md"].startswith("# elastic-rdzv-own\n")
+    assert "--rdzv-backend my-store" in texts["README.md"]
+
+
+def test_torchrun_finds_the_handler_of_a_backend(author):
+    """As torch asks: the entry point's function gives the one that is handed the parameters."""
+    out = author.types(
+        "pip install -q elastic-rdzv-own/",
+        """python -c '
+import sys
+from importlib.metadata import entry_points
+(entry,) = entry_points(group="torchrun.handlers", name="my-store")
+make = entry.load()()
+print("core loaded:", "elastic_core" in sys.modules)
+try:
+    make(object())
+except Exception as err:
+    print(err)
+'""",
+    )
+    assert "core loaded: False" in out
+    assert "a rendezvous of ours for torchrun ('my-store') comes with elastic-torchrun" in out
+
+
+def test_its_workflow_takes_the_core_from_its_tree_and_runs_the_kit(author):
+    for kind in KINDS:
+        text = (folder_of(author, kind) / ".github/workflows/tests.yml").read_text()
+        steps = [line.partition("run: ")[2] for line in text.splitlines() if "run: " in line]
+        install, *checks = steps
+        assert (install, checks[-2:]) == ("pip install -r sets/testing.txt", ["mypy", "pytest"])
+        assert "${{ matrix.python }}" in text
+        assert (ROOT / "sets/testing.txt").exists()
+        assert not [line for line in steps if "install elastic" in line]
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +188,7 @@ def test_two_agents_meet_in_the_store_that_was_written(author):
     script.write_text(
         "import os\nos.write(1, (os.environ['RANK'] + ' of ' + os.environ['WORLD_SIZE'] + '\\n').encode())\n"
     )
-    author.types("pip install -q my-store/")
+    author.types("pip install -q elastic-rdzv-own/")
     line = "elastic run --rdzv-backend my-store --rdzv-endpoint meet.db --rdzv-id meet --nnodes 2 meet.py"
     shells = [author.types(f"exec {line}", background=True) for _ in range(2)]
     try:
@@ -197,6 +244,13 @@ def here(tmp_path, monkeypatch):
         (["x", "--kind", "polcy"], "'polcy' is none of", "Try: --kind failure"),
         (["x", "--kind", "backend"], "'backend' is none of", "Try: --kind rendezvous"),
         (["x", "--kind", "q"], "'q' is none of", "Try: --kind rendezvous"),
+        (
+            ["redis2", "--kind", "rendezvous", "--name", "redis"],
+            "'redis' already",
+            "redis2 --kind rendezvous --name my-red",
+        ),
+        (["json", "--kind", "hook", "--name", "j"], "a package 'json'", "plugins new my-json --kind hook --name j"),
+        (["x", "--kind", "hook", "--name", "3 d"], "--name '3 d' can't be", "plugins new x --kind hook --name my-3-d"),
         (["--kind", "hook"], "Missing argument 'NAME'", "elastic plugins new --help"),
         (["x", "y", "--kind", "hook"], "unexpected extra argument", "elastic plugins new --help"),
     ],
@@ -244,7 +298,7 @@ def test_an_empty_folder_may_be_filled_where_one_stands(here, capsys):
 )
 def test_the_class_is_named_like_the_plugin_and_hides_no_other(here, name, kind, class_name):
     assert main(["plugins", "new", name, "--kind", kind, "--directory", "made"]) == 0
-    (point,) = re.findall(r"^\S+ = \"\w+:(\w+)\"$", (here / "made/pyproject.toml").read_text(), re.M)
+    (point,) = re.findall(r"^\S+ = \"\w+(?:\.store)?:(\w+)\"$", (here / "made/pyproject.toml").read_text(), re.M)
     assert point == class_name
     (module,) = [path for path in here.glob("made/src/*/*.py") if f"class {class_name}(" in path.read_text()]
     compile(module.read_text(), str(module), "exec")

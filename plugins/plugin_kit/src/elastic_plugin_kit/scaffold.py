@@ -37,6 +37,11 @@ class _Kind:
 
 
 _CLASS: Final = '[project.entry-points."{group}"]\n{name} = "{package}:{cls}"'
+_STORE: Final = (  # not from the package itself, which each torchrun imports for the handler
+    '[project.entry-points."{group}"]\n{name} = "{package}.store:{cls}"'
+    '\n\n[project.entry-points."torchrun.handlers"] # of stock torchrun: the same backend under it'
+    '\n{name} = "{package}.torchrun:handler"'
+)
 _FLAG: Final = '\n\n[project.entry-points."elastic_core.options"]\n{name}-file = "{package}.options:FILE"'
 
 _KINDS: Final = (
@@ -47,7 +52,7 @@ _KINDS: Final = (
         summary="A rendezvous backend for elastic-core",
         suffix="Store",
         module="store",
-        points=_CLASS,
+        points=_STORE,
         example="elastic run --rdzv-backend {name} --rdzv-id my-run --nnodes 2 train.py    # twice, on one host",
         trial="elastic run --rdzv-backend {name} --rdzv-id try --nproc-per-node 2 -m platform",
     ),
@@ -97,25 +102,26 @@ _MEANT: Final = {
 """What else people call the kinds: not taken, but understood in the hint of the error."""
 
 
-def _new(name: str, kind: str | None, directory: str | None) -> int:
+def _new(distribution: str, kind: str | None, plugin: str | None, directory: str | None) -> int:
     chosen = _chosen(kind)
-    plugin = re.sub(r"[-_.]+", "-", name).lower()
-    package = _package(name, plugin, chosen)
-    _refuse_taken(plugin, package, chosen)
-    folder, (core, version) = Path(directory or plugin), _core()
+    names = _names(distribution, plugin, chosen)
+    _refuse_taken(names, chosen)
+    folder, (core, version) = Path(directory or names.distribution), _core()
     _refuse_occupied(folder)
-    names = {"name": plugin, "package": package, "cls": _class_name(plugin, chosen)}
-    words = names | {
-        "constant": package.upper(),
-        "points": chosen.points.format(group=chosen.group, **names),
+    known = {"name": names.plugin, "package": names.package, "cls": _class_name(names.plugin, chosen)}
+    words = known | {
+        "distribution": names.distribution,
+        "option": names.plugin.replace("-", "_"),
+        "constant": names.plugin.replace("-", "_").upper(),
+        "points": chosen.points.format(group=chosen.group, **known),
         "module": chosen.module,
         "summary": chosen.summary,
-        "example": chosen.example.format(name=plugin),
+        "example": chosen.example.format(name=names.plugin),
         "core": core,
         "requires": f"{core}{_bounds(version)}",
     }
     written = [_write(folder / path, text) for path, text in _files(chosen, words)]
-    _print_next(folder, written, plugin, package, chosen)
+    _print_next(folder, written, names, chosen)
     return 0
 
 
@@ -135,39 +141,66 @@ def _chosen(word: str | None) -> _Kind:
     raise ConfigError(f"--kind {word!r} is none of {known}", hint=f"--kind {_MEANT.get(near, near) or _WORDS[0]}")
 
 
-def _package(name: str, plugin: str, kind: _Kind) -> str:
-    """Return the name to import, or say why there can be none."""
-    if not _NAME.fullmatch(name):
-        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "my-plugin"
-        raise ConfigError(
-            f"{name!r} can't be a distribution's name: letters, digits and '-', '_', '.' between them are needed",
-            hint=_line(slug if slug[0].isalpha() else f"my-{slug}", kind),
-        )
-    package = plugin.replace("-", "_")
+@dataclass(frozen=True)
+class _Names:
+    """What the new package is called: its distribution, the package to import, and the plugin in it."""
+
+    distribution: str
+    package: str
+    plugin: str
+
+    @property
+    def apart(self) -> str | None:
+        """The plugin's name, where it is not the distribution's."""
+        return self.plugin if self.plugin != self.distribution else None
+
+
+def _names(distribution: str, plugin: str | None, kind: _Kind) -> _Names:
+    """Return the names, or say why there can be none."""
+    needed = "letters, digits and '-', '_', '.' between them are needed"
+    if not _NAME.fullmatch(distribution):
+        hint = _line(_slug(distribution), plugin, kind)
+        raise ConfigError(f"{distribution!r} can't be a distribution's name: {needed}", hint=hint)
+    dist = _normal(distribution)
+    if plugin is not None and not (_NAME.fullmatch(plugin) and plugin[0].isalpha()):
+        hint = _line(dist, _slug(plugin), kind)
+        raise ConfigError(f"--name {plugin!r} can't be a plugin's name: a letter, then {needed}", hint=hint)
     import keyword
 
+    package = dist.replace("-", "_")
     if not package.isidentifier() or keyword.iskeyword(package):
-        raise ConfigError(f"{package!r} can't be imported by Python", hint=_line(f"my-{plugin}", kind))
-    return package
+        raise ConfigError(f"{package!r} can't be imported by Python", hint=_line(f"my-{dist}", plugin, kind))
+    return _Names(dist, package, _normal(plugin or dist))
 
 
-def _line(name: str, kind: _Kind) -> str:
-    return f"elastic plugins new {name} --kind {kind.word}"
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _refuse_taken(plugin: str, package: str, kind: _Kind) -> None:
+def _slug(name: str) -> str:
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "my-plugin"
+    return slug if slug[0].isalpha() else f"my-{slug}"
+
+
+def _line(distribution: str, plugin: str | None, kind: _Kind) -> str:
+    return f"elastic plugins new {distribution} --kind {kind.word}" + (f" --name {plugin}" if plugin else "")
+
+
+def _refuse_taken(names: _Names, kind: _Kind) -> None:
     """Refuse what an installed plugin or package has: one of both would hide the other."""
     from importlib.util import find_spec
 
-    hint = _line(f"my-{plugin}", kind)
+    plugin, other = names.plugin, f"my-{names.distribution}"
+    hint = _line(names.distribution if names.apart else other, names.apart and f"my-{plugin}", kind)
     if kind.word == "command" and plugin in _commands():
         raise ConfigError(f"there is a command {plugin!r} already", hint=hint)
     for entry in entry_points(group=kind.group, name=plugin):
         owner = f", of {entry.dist.name} {entry.dist.version}" if entry.dist is not None else ""
         raise ConfigError(f"there is a {kind.noun} {plugin!r} already{owner}", hint=hint)
-    spec = find_spec(package)
+    spec = find_spec(names.package)
     if spec is not None and spec.origin is not None:  # None: a folder without Python files, which hides nothing
-        raise ConfigError(f"there is a package {package!r} already ({spec.origin})", hint=hint)
+        hint = _line(other, names.apart, kind)
+        raise ConfigError(f"there is a package {names.package!r} already ({spec.origin})", hint=hint)
 
 
 def _commands() -> list[str]:
@@ -233,13 +266,18 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
-def _print_next(folder: Path, written: list[Path], plugin: str, package: str, kind: _Kind) -> None:
+def _print_next(folder: Path, written: list[Path], names: _Names, kind: _Kind) -> None:
     import shlex
 
-    lines = [f"wrote a package with the {kind.noun} {plugin!r}:", *(f"  {path}" for path in sorted(written)), "next:"]
-    commands = [f"cd {shlex.quote(str(folder))}", "pip install -e '.[test]'", "pytest", kind.trial.format(name=plugin)]
+    lines = [
+        f"wrote a package with the {kind.noun} {names.plugin!r}:",
+        *(f"  {path}" for path in sorted(written)),
+        "next:",
+    ]
+    trial = kind.trial.format(name=names.plugin)
+    commands = [f"cd {shlex.quote(str(folder))}", "pip install -e '.[test]'", "pytest", trial]
     lines += [f"  {line}" for line in commands[folder == Path() :]]
-    lines.append(f"then fill in what is marked TODO; begin with src/{package}/{kind.module}.py")
+    lines.append(f"then fill in what is marked TODO; begin with src/{names.package}/{kind.module}.py")
     sys.stdout.writelines(f"{_printable(line)}\n" for line in lines)
 
 
@@ -251,11 +289,13 @@ def _printable(line: str) -> str:
 _HELP = """\
 Write a package with a plugin that works: code, entry point, and tests that subclass the conformance kit and pass.
 
-NAME is the distribution's, and the name by which the plugin is chosen. What its author fills in is marked TODO.
+NAME is the distribution's, and, unless --name says otherwise, the name by which the plugin is chosen. What its author
+fills in is marked TODO.
 """
 _EPILOG = """\b
 Examples:
   elastic plugins new my-policy --kind failure
+  elastic plugins new elastic-rdzv-sqlite --kind rendezvous --name sqlite
   elastic plugins new my-store --kind rendezvous --directory ~/src/my-store
 """
 
@@ -263,13 +303,18 @@ command = click.Command(
     "new",
     callback=_new,
     params=[
-        click.Argument(["name"]),
+        click.Argument(["distribution"], metavar="NAME"),
         click.Option(
             ["--kind"],
             metavar="KIND",
             shell_complete=lambda ctx, param, incomplete: [word for word in _WORDS if word.startswith(incomplete)],
             help="rendezvous (a store: how nodes find each other), failure (a policy: what follows a failure), hook "
             "(is told what the agent does, and may bring flags of elastic run), or command (of elastic).",
+        ),
+        click.Option(
+            ["--name", "plugin"],
+            metavar="PLUGIN",
+            help="The name by which the plugin is chosen, where the distribution has a longer one.",
         ),
         click.Option(
             ["--directory"],
