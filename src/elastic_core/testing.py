@@ -36,6 +36,8 @@ try:
 except ModuleNotFoundError as err:
     if err.name != _KIT:
         raise
-    needed = "elastic-plugin-kit: pip install elastic-plugin-kit"
+    from elastic_core.plugins.install_hint import install_hint
+
+    needed = f"elastic-plugin-kit: {install_hint('elastic-plugin-kit')}"
     raise ModuleNotFoundError(f"{__name__} comes with {needed}", name=_KIT) from None
 sys.meta_path.insert(0, _SameModule())

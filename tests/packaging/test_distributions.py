@@ -230,7 +230,7 @@ def test_the_core_can_be_published_under_another_name(tmp_path):
     several = ["--nnodes", 2, "--node-rank", 0, "--rdzv-backend", "static", "--rdzv-endpoint", "127.0.0.1:1"]
     code, _, err = fresh.run("run", *several, script, cwd=tmp_path)
     assert code == 3
-    assert "Try: pip install 'acme-elastic[torchrun]'" in " ".join(err.split())
+    assert "Try: pip install -r sets/torchrun.txt, in a checkout of acme-elastic" in " ".join(err.split())
 
 
 def test_a_plugin_of_another_version_than_the_core_is_refused_by_pip(dist, tmp_path):

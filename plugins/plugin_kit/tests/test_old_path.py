@@ -55,6 +55,6 @@ def test_the_fakes_need_no_pytest():
 @pytest.mark.parametrize("path", ["elastic_core.testing", "elastic_core.testing.conformance"])
 def test_without_the_distribution_a_line_says_what_to_install(path):
     done = python(f"import sys; sys.modules['elastic_plugin_kit'] = None; import {path}")
-    needed = "elastic_core.testing comes with elastic-plugin-kit: pip install elastic-plugin-kit"
-    assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {needed}"
+    needed = "elastic_core.testing comes with elastic-plugin-kit: pip install -r sets/testing.txt, in a checkout of "
+    assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {needed}elastic-core"
     assert "The above exception" not in done.stderr

@@ -355,8 +355,8 @@ def without_the_kit(monkeypatch):
 @pytest.mark.usefixtures("without_the_kit")
 def test_without_the_kit_a_line_says_what_to_install(here, capsys):
     assert main(["plugins", "new", "x1", "--kind", "hook"]) == 3
-    needed = "`elastic plugins new` comes with elastic-plugin-kit. Try: pip install elastic-plugin-kit\n"
-    assert capsys.readouterr().err == f"elastic: error: {needed}"
+    needed = "`elastic plugins new` comes with elastic-plugin-kit. Try: pip install -r sets/testing.txt"
+    assert capsys.readouterr().err == f"elastic: error: {needed}, in a checkout of elastic-core\n"
     assert not list(here.iterdir())
 
 

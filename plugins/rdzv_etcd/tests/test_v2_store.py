@@ -158,7 +158,7 @@ def test_any_run_and_any_node_have_a_name(make_store, etcd_server, wait, run, ru
 
 def test_without_python_etcd_the_extra_is_named(make_store, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(PluginError, match=r"needs python-etcd.*Try: pip install 'elastic-rdzv-etcd\[v2\]'"):
+    with pytest.raises(PluginError, match=r"needs python-etcd.*Try: pip install 'python-etcd>="):
         make_store("h")
 
 

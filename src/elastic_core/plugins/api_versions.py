@@ -63,8 +63,11 @@ def check_api_version(entry: PluginEntry, target: object) -> tuple[str, ...]:
     version = own["api_version"]
     if version not in SERVED:
         what = f"{name} states api_version {version!r}; {SERVED} is needed"
-        behind = core_name(find_entries()) if SERVED.is_newer(version) else entry.distribution
-        raise refusal(entry, what, hint=f"pip install --upgrade {behind}")
+        from elastic_core.plugins.install_hint import upgrade_hint
+
+        core = core_name(find_entries())
+        behind = core if SERVED.is_newer(version) else entry.distribution
+        raise refusal(entry, what, hint=upgrade_hint(behind, core=core))
     abstract = sorted(getattr(target, "__abstractmethods__", ()))
     if abstract:
         raise refusal(entry, f"{name} does not define {', '.join(abstract)}", hint=mend(entry))

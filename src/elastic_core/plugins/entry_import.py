@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from elastic_core.errors import PluginError
-from elastic_core.plugins.discovery import HOOKS_GROUP, KINDS, PluginEntry, is_built_in
+from elastic_core.plugins.discovery import HOOKS_GROUP, KINDS, PluginEntry, core_name, find_entries, is_built_in
 
 IN_CODE: Final = "in code"
 """Stands for the distribution of what was registered in code."""
@@ -99,4 +99,6 @@ def mend(entry: PluginEntry) -> str:
     """Return what a user can do about a plugin that is broken."""
     if entry.distribution == IN_CODE:
         return f"look at {entry.value}"
-    return f"pip install --upgrade {entry.distribution}, or report it to its authors"
+    from elastic_core.plugins.install_hint import upgrade_hint
+
+    return f"{upgrade_hint(entry.distribution, core=core_name(find_entries()))}, or report it to its authors"

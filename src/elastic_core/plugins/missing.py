@@ -15,18 +15,20 @@ from elastic_core.plugins.discovery import (
     RENDEZVOUS_GROUP,
     PluginEntry,
     core_name,
+    find_entries,
 )
+from elastic_core.plugins.install_hint import CORE, install_hint
 
 _KNOWN: Final = {
     RENDEZVOUS_GROUP: {
-        "local": "{core}",
+        "local": CORE,
         "redis": "elastic-rdzv-redis",
         "etcd": "elastic-rdzv-etcd",
-        "etcd-v2": "'elastic-rdzv-etcd[v2]'",
-        "static": "'{core}[torchrun]'",
-        "c10d": "'{core}[torchrun]'",
+        "etcd-v2": "elastic-rdzv-etcd",
+        "static": "elastic-rdzv-static",
+        "c10d": "elastic-rdzv-redis[embedded]",
     },
-    FAILURE_GROUP: {"intensity": "{core}", "rules": "elastic-policy-rules"},
+    FAILURE_GROUP: {"intensity": CORE, "rules": "elastic-policy-rules"},
     HOOKS_GROUP: {},
     OPTIONS_GROUP: {
         "event-log-handler": "elastic-ops",
@@ -48,7 +50,7 @@ _KNOWN: Final = {
         "policy": "elastic-policy-rules",
     },
 }
-"""What `pip install` takes for the plugins of this project, with the name under which the core was published.
+"""Which distribution brings the plugins of this project.
 
 Others' names are not guessed: anybody may own those.
 """
@@ -76,7 +78,7 @@ def command_elsewhere(name: str) -> PluginError | None:
     distribution = _KNOWN[COMMANDS_GROUP].get(name)
     if distribution is None:
         return None
-    return PluginError(f"`elastic {name}` comes with {distribution}", hint=f"pip install {distribution}")
+    return _comes_with(f"`elastic {name}`", distribution)
 
 
 def commands_elsewhere() -> tuple[str, ...]:
@@ -86,16 +88,17 @@ def commands_elsewhere() -> tuple[str, ...]:
 
 def not_installed(group: str, name: str, installed: Sequence[PluginEntry], in_code: Sequence[str] = ()) -> PluginError:
     """Return the error for a name that nothing installed has: what there is, and what would help."""
-    known = {plugin: target.format(core=core_name(installed)) for plugin, target in _KNOWN[group].items()}
+    core = core_name(installed)
+    known = {plugin: install_hint(core if dist == CORE else dist, core=core) for plugin, dist in _KNOWN[group].items()}
     shown = [*(f"{other!r} (in code)" for other in in_code), *(f"{e.name!r} ({e.label})" for e in installed)]
     what = f"{KINDS[group]} {name!r} is not installed; installed: {', '.join(shown) or 'none'}"
     if name in known:
-        return PluginError(what, hint=f"pip install {known[name]}")
+        return PluginError(what, hint=known[name])
     nearest = _ELSEWHERE[group].get(name) or nearest_name(name, [*in_code, *(e.name for e in installed), *known])
     if nearest is None:
         return PluginError(what, hint=f"pip install the distribution that provides {name!r}, or check the name")
     present = nearest in in_code or any(entry.name == nearest for entry in installed)
-    return PluginError(what, hint=repr(nearest) if present else f"{nearest!r}, after pip install {known[nearest]}")
+    return PluginError(what, hint=repr(nearest) if present else f"{nearest!r}, after {known[nearest]}")
 
 
 def misplaced(entries: Iterable[PluginEntry], *, every: bool = False) -> list[tuple[PluginEntry, PluginError]]:
@@ -142,8 +145,12 @@ def option_not_installed(flag: str, typed: str = "") -> PluginError:
 
     `typed` is what asked for it, a variable say; empty: the flag itself.
     """
-    distribution = _KNOWN[OPTIONS_GROUP][flag]
-    return PluginError(f"{typed or f'--{flag}'} comes with {distribution}", hint=f"pip install {distribution}")
+    return _comes_with(typed or f"--{flag}", _KNOWN[OPTIONS_GROUP][flag])
+
+
+def _comes_with(what: str, distribution: str) -> PluginError:
+    hint = install_hint(distribution, core=core_name(find_entries()))
+    return PluginError(f"{what} comes with {distribution}", hint=hint)
 
 
 def refuse_variable(variable: str, text: str) -> None:
@@ -154,7 +161,7 @@ def refuse_variable(variable: str, text: str) -> None:
     """
     distribution, off = _VARIABLES.get(variable, ("", ""))
     if distribution and text != off:
-        raise PluginError(f"{variable} comes with {distribution}", hint=f"pip install {distribution}")
+        raise _comes_with(variable, distribution)
 
 
 def nearest_name(name: str, names: Sequence[str], *, cutoff: float = 0.6) -> str | None:

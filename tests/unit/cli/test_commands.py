@@ -193,5 +193,6 @@ def test_names_that_nobody_can_take(install, capsys, name, what):
 def test_a_command_of_ours_that_is_not_installed_says_what_brings_it(monkeypatch, capsys):
     monkeypatch.setitem(missing._KNOWN, missing.COMMANDS_GROUP, {"greet": "elastic-greetings"})
     error = error_of(capsys, ["greet", "Ada"], 3)
-    assert error == "`elastic greet` comes with elastic-greetings. Try: pip install elastic-greetings"
+    needed = "pip install . ./plugins/greetings, in a checkout of elastic-core"
+    assert error == f"`elastic greet` comes with elastic-greetings. Try: {needed}"
     assert error_of(capsys, ["gret"], 2) == "no such command: 'gret'. Try: elastic greet"

@@ -630,7 +630,9 @@ def test_run_path_stands_against_other_ways_to_run(run):
 
 def test_run_path_comes_with_elastic_torchrun(run, monkeypatch):
     monkeypatch.setattr(torch_side, "find_entries", tuple)
-    with pytest.raises(PluginError, match=r"^--run-path comes with elastic-torchrun, .*pip install '.*\[torchrun\]'$"):
+    with pytest.raises(
+        PluginError, match=r"^--run-path comes with elastic-torchrun, .*sets/torchrun\.txt, in a checkout of .*$"
+    ):
         run(run_path=True)
 
 

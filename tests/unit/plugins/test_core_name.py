@@ -28,20 +28,22 @@ def test_the_core_is_known_by_what_its_entry_points_lead_to():
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("static", "Try: pip install 'acme-elastic[torchrun]'"),
-        ("statik", "Try: 'static', after pip install 'acme-elastic[torchrun]'"),
-        ("c10d", "Try: pip install 'acme-elastic[torchrun]'"),
-        ("redis", "Try: pip install elastic-rdzv-redis"),
-        ("etcd", "Try: pip install elastic-rdzv-etcd"),
+        ("static", "Try: pip install -r sets/torchrun.txt, in a checkout of acme-elastic"),
+        ("statik", "Try: 'static', after pip install -r sets/torchrun.txt, in a checkout of acme-elastic"),
+        ("c10d", "Try: pip install -r sets/torchrun.txt, in a checkout of acme-elastic"),
+        ("redis", "Try: pip install -r sets/redis.txt, in a checkout of acme-elastic"),
+        ("etcd", "Try: pip install -r sets/etcd.txt, in a checkout of acme-elastic"),
     ],
 )
-def test_hints_name_the_distribution_that_is_installed(name, hint):
+def test_hints_name_the_tree_of_what_is_installed(name, hint):
     assert str(not_installed(RENDEZVOUS_GROUP, name, [LOCAL])).endswith(hint)
 
 
 def test_a_missing_policy_is_sought_in_the_core():
     policy = entry("other", "elastic_core.failure.other:Other", "acme-elastic", FAILURE_GROUP)
-    assert str(not_installed(FAILURE_GROUP, "intensity", [policy])).endswith("Try: pip install acme-elastic")
+    assert str(not_installed(FAILURE_GROUP, "intensity", [policy])).endswith(
+        "Try: pip install ., in a checkout of acme-elastic"
+    )
 
 
 def test_of_two_claims_to_a_name_the_cores_own_stays(monkeypatch):

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from elastic_core.plugins import missing
+from elastic_core.plugins.install_hint import install_hint, upgrade_hint
+
 ROOT = Path(__file__).parents[3]
 PROJECTS = {
     tomllib.loads(path.read_text())["project"]["name"]: path.parent
@@ -59,3 +62,47 @@ def test_all_is_all():
 def test_the_readme_says_of_each_distribution_who_needs_it():
     rows = re.findall(r"^\| `([a-z-]+)` \(`([^`]+)`\) \| .+ \|$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
     assert {name: (ROOT / folder).resolve() for name, folder in rows} == PROJECTS
+
+
+# --- hints
+
+
+def brought(hint):
+    """Return the folders, with extras, that the command in a hint installs."""
+    command, _, where = hint.partition(", ")
+    assert where.removeprefix("in a ").removeprefix("newer ") == "checkout of elastic-core"
+    words = command.removeprefix("pip install ").split()
+    if words[0] == "-r":
+        return folders(ROOT / words[1])
+    return {(ROOT / word).resolve(): set() for word in words}
+
+
+@pytest.mark.parametrize("name", sorted(PROJECTS))
+def test_the_hint_for_each_distribution_brings_it_from_the_tree(name):
+    for hint in (install_hint(name), upgrade_hint(name)):
+        found = brought(hint)
+        assert PROJECTS[name] in found
+        assert ROOT in found, "without the core's folder pip may take another one"
+
+
+def test_hints_for_names_that_users_type_bring_what_they_need():
+    for group in missing._KNOWN.values():
+        for distribution in group.values():
+            name, _, extras = distribution.rstrip("]").partition("[")
+            assert brought(install_hint(distribution))[PROJECTS[name]] >= set(filter(None, extras.split(",")))
+
+
+def test_anothers_distribution_is_upgraded_by_its_name():
+    assert upgrade_hint("acme") == "pip install --upgrade acme"
+    assert upgrade_hint("acme-elastic", core="acme-elastic") == "pip install ., in a newer checkout of acme-elastic"
+
+
+def test_no_hint_in_the_sources_installs_one_of_ours_by_name():
+    names = "|".join(sorted(PROJECTS, key=len, reverse=True))
+    by_name = re.compile(rf"pip install (?:--?\S+ )*['\"]?(?:{names})\b.*")
+    found = [
+        f"{path}: {match[0]}"
+        for path in [*ROOT.glob("src/**/*.py"), *ROOT.glob("plugins/*/src/**/*.py")]
+        for match in by_name.finditer(path.read_text())
+    ]
+    assert found == []

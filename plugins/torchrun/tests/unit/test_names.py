@@ -57,5 +57,5 @@ def test_without_the_distribution_one_line_says_what_to_install(monkeypatch):
         importlib.import_module("elastic_core.compat.elastic.events")
     assert str(caught.value) == (
         "elastic_core.compat comes with elastic-torchrun, which is not installed. "
-        "Try: pip install 'elastic-core[torchrun]'"
+        "Try: pip install -r sets/torchrun.txt, in a checkout of elastic-core"
     )

@@ -136,6 +136,6 @@ def _client() -> Any:  # noqa: ANN401  # a module that need not be installed
     except ImportError as err:
         raise ConfigError(
             "--metrics-port needs the library prometheus-client, which is not installed",
-            hint="pip install 'elastic-core[prometheus]'",
+            hint="pip install 'prometheus-client>=0.19'",
         ) from err
     return prometheus_client

@@ -219,7 +219,7 @@ def test_after_the_end_nobody_answers(served):
 
 def test_the_missing_library_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
-    with pytest.raises(ConfigError, match=r"needs the library prometheus-client.*Try: pip install 'elastic-core\["):
+    with pytest.raises(ConfigError, match=r"needs the library prometheus-client.*Try: pip install 'prometheus-client"):
         PrometheusMetricHandler(0)
 
 

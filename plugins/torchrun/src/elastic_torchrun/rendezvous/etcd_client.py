@@ -23,7 +23,7 @@ def import_etcd() -> Any:  # noqa: ANN401  # has no types
     except (ImportError, AttributeError) as error:  # a folder of that name is a module, too
         raise PluginError(
             f"etcd's v2 API needs python-etcd, which can't be imported ({error})",
-            hint="pip install 'elastic-rdzv-etcd[v2]'",
+            hint="pip install 'python-etcd>=0.4.5,<0.5'",
         ) from error
     return module
 
@@ -45,7 +45,7 @@ def import_plugin() -> Any:  # noqa: ANN401  # the plugin's module
     except ImportError as error:
         raise PluginError(
             f"the etcd backends are in elastic-rdzv-etcd, which can't be imported ({error})",
-            hint="pip install elastic-rdzv-etcd",
+            hint="pip install -r sets/etcd.txt, in a checkout of elastic-core",
         ) from error
 
 
