@@ -210,6 +210,7 @@ EMBEDDING_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "hook_row",
         "is_hook_option",
         "comma_list",
+        "completion_script",
         "key_values",
         "nearest",
         "Node",

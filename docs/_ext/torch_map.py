@@ -7,6 +7,7 @@ neither here nor explained, for a counterpart that can't be imported, and for pa
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Final
 
 from elastic_torchrun.names import NAMES, homes, torch_path
@@ -139,6 +140,22 @@ VARIABLES: Final[Mapping[str, str]] = {
     "USE_LIBUV": "read by torch's own stores, here as there",
 }
 """Variables of torch's modules that are neither set nor read here, and why."""
+
+SINCE: Final[Mapping[str, str]] = {
+    "--log-line-prefix-template": "2.15",
+    "--print-completion": "2.15",
+    "torch.distributed.elastic.multiprocessing.errors.ErrorHandler.maybe_enrich_signal_failure_message": "2.15",
+    "torch.distributed.elastic.multiprocessing.errors.ErrorHandler.record_success": "2.15",
+    "torch.distributed.elastic.multiprocessing.errors.ErrorHandler.set_entrypoint_fn_name": "2.15",
+}
+"""What torch 2.13 has not: options of torchrun, methods of classes; each with the version that brought it."""
+
+
+def has(name: str) -> bool:
+    """Return whether the installed torch has what `SINCE` may list; all else it has."""
+    installed = tuple(int(part) for part in version("torch").split(".")[:2])
+    return installed >= tuple(int(part) for part in SINCE.get(name, "0.0").split("."))
+
 
 COMMANDS: Final[tuple[tuple[str, str], ...]] = (
     ("torchrun", "`elastic run`"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from elastic_core.agent.port import HeldPort
     from elastic_core.cli.arguments import read_arguments
+    from elastic_core.cli.completion_command import completion_script
     from elastic_core.cli.main import process as elastic_process
     from elastic_core.history import remembered
     from elastic_core.launcher.injected import NOTHING, Injected
@@ -82,6 +83,7 @@ __all__ = [
     "all_rows",
     "attempt_from_environment",
     "comma_list",
+    "completion_script",
     "count_for",
     "elastic_process",
     "find_entries",
@@ -103,6 +105,7 @@ __all__ = [
 _ROOMS: Final = {
     "elastic_core.agent.port": "HeldPort",
     "elastic_core.cli.arguments": "read_arguments",
+    "elastic_core.cli.completion_command": "completion_script",
     "elastic_core.cli.main": "process=elastic_process",
     "elastic_core.history": "remembered",
     "elastic_core.launcher.injected": "NOTHING Injected",

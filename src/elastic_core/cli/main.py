@@ -111,6 +111,8 @@ def start(arguments: "Arguments") -> int:
     Raises:
         ElasticError: the run can't be started as asked.
     """
+    if "print_completion" in arguments.given:
+        return _print_completion(str(arguments.given["print_completion"]))
     timings = _timings() if "timings" in arguments.given else None
     from elastic_core.options.resolve import resolve
 
@@ -139,6 +141,17 @@ def start(arguments: "Arguments") -> int:
         sys.stderr.writelines(f"elastic: {line}\n" for line in timings.lines())
 
 
+def _print_completion(shell: str) -> int:
+    from elastic_core.cli.completion_command import SHELLS, completion_script
+
+    if shell not in SHELLS:
+        from elastic_core.errors import ConfigError
+
+        raise ConfigError(f"--print-completion {shell!r}: needed a shell", hint=f"one of {', '.join(SHELLS)}")
+    sys.stdout.write(completion_script(shell))
+    return 0
+
+
 def _timings() -> "Timings":
     from elastic_core.launcher.timings import Timings
 
@@ -151,6 +164,8 @@ def _run_click(argv: list[str]) -> int:
     from elastic_core.cli.group import elastic
 
     if COMPLETE_VARIABLE in os.environ:
+        import elastic_core.cli.completion_command  # noqa: F401  # teaches click tcsh
+
         elastic.main(argv, prog_name="elastic", complete_var=COMPLETE_VARIABLE)
     try:
         with elastic.make_context("elastic", argv) as context:

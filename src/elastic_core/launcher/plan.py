@@ -134,8 +134,10 @@ def worker_environment(
 
 
 def _devices(settings: RunSettings, local_rank: int, base: Mapping[str, str]) -> dict[str, str]:
-    """Return the visible-devices variable of one worker, empty where nothing was asked for."""
+    """Return the visible-devices variables of one worker, empty where nothing was asked for."""
     variable = settings.workers.device_variable
+    # ROCm's builds of torch read both, and refuse two that differ.
+    both = (variable, "CUDA_VISIBLE_DEVICES") if variable == "HIP_VISIBLE_DEVICES" else (variable,)
     if settings.workers.virtual_local_rank:
         visible = settings.workers.devices or _inherited_devices(base.get(variable), settings.nodes.local_world_size)
         if len(visible) < settings.nodes.local_world_size:
@@ -144,8 +146,8 @@ def _devices(settings: RunSettings, local_rank: int, base: Mapping[str, str]) ->
                 f"{settings.nodes.local_world_size} workers",
                 hint="name more devices, or lower --nproc-per-node",
             )
-        return {variable: visible[local_rank]}
-    return {variable: ",".join(settings.workers.devices)} if settings.workers.devices else {}
+        return dict.fromkeys(both, visible[local_rank])
+    return dict.fromkeys(both, ",".join(settings.workers.devices)) if settings.workers.devices else {}
 
 
 def _inherited_devices(value: str | None, count: int) -> tuple[str, ...]:

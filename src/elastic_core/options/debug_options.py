@@ -77,6 +77,15 @@ COMPATIBILITY: Final[tuple[OptionRow, ...]] = (
         "Run the script as a function (by runpy), in a process begun as --start-method says.",
         torch=True,
     ),
+    row(
+        Section.COMPATIBILITY,
+        "print-completion",
+        "SHELL",
+        "Print the completion script of a shell, as elastic completion does, and start nothing.",
+        torch=True,
+        env=False,
+        choices=("bash", "zsh", "fish", "tcsh"),
+    ),
 )
 
 

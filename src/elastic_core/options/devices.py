@@ -295,6 +295,8 @@ def _kind(node: Node) -> str:
 
 
 def _variable(kind: str, draft: Draft) -> str:
+    if draft.choices.flag("virtual_local_rank") and draft.environ.get("HIP_VISIBLE_DEVICES"):
+        return "HIP_VISIBLE_DEVICES"  # as torch has it from 2.15 on, whatever it is built for
     variable = VARIABLES[kind]
     inherited_cuda = "CUDA_VISIBLE_DEVICES" in draft.environ and variable not in draft.environ
     return "CUDA_VISIBLE_DEVICES" if kind == "rocm" and inherited_cuda else variable

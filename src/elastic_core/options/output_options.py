@@ -79,6 +79,17 @@ LOGS: Final[tuple[OptionRow, ...]] = (
     ),
     row(
         Section.LOGS,
+        "log-line-prefix-template",
+        "TEXT",
+        "What stands before each tee'd line: ${role_name}, ${local_rank}, ${rank} and ${hostname} are filled in; any "
+        f"other ${{name}} stays. Without it, {_PREFIX_VARIABLE} counts.",
+        default="",
+        default_note="[${role_name}${local_rank}]:",
+        torch=True,
+        field="output.log_line_prefix_template",
+    ),
+    row(
+        Section.LOGS,
         "duplicate-stdout-filters",
         "TEXTS",
         "Copy lines of tee'd stdout that contain one of these texts to filtered_stdout.log, such as loss,lr; ',,' is a "
@@ -163,8 +174,15 @@ def resolve_logs(draft: Draft, nproc: int) -> None:
             _notice_idle_filter(draft, dest, teed=any(std & stream for std in teed.values()))
     draft.settle(LOGS)
     _rotation(draft, any(std for each in streams.values() for std in each.values()) or not own_layout)
-    template = draft.environ.get(_PREFIX_VARIABLE)
-    draft.set("output.log_line_prefix_template", template, "default" if template is None else f"env {_PREFIX_VARIABLE}")
+    _prefix(draft)
+
+
+def _prefix(draft: Draft) -> None:
+    dest = "log_line_prefix_template"
+    draft.take(dest, draft.choices.text(dest) or None)
+    inherited = draft.environ.get(_PREFIX_VARIABLE)
+    if inherited and draft.fields["output.log_line_prefix_template"] is None:
+        draft.set("output.log_line_prefix_template", inherited, f"env {_PREFIX_VARIABLE}")
 
 
 def _streams(draft: Draft, dest: str, nproc: int) -> dict[int, Std]:

@@ -96,7 +96,7 @@ def test_interrupt_before_the_job_is_quiet(job, script, capsys):
         (["run", "--nnodes", "two", "{script}"], "--nnodes 'two': needed a number of nodes or MIN:MAX"),
         (["run", "nothere.py"], "script 'nothere.py' not found"),
         (["plugins", "--jsn"], "No such option"),
-        (["completion", "tcsh"], "'tcsh'"),
+        (["completion", "csh"], "'csh'"),
     ],
 )
 def test_usage_errors_are_one_line_and_exit_2(job, script, capsys, argv, text):

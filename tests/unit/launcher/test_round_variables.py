@@ -7,6 +7,22 @@ from elastic_core.processes.environment import ROUND_VARIABLES
 from elastic_core.processes.spec import WorkerPaths
 from elastic_core.types import RendezvousSettings, Round
 
+ROUND = Round(
+    index=0,
+    token=0,
+    nonce="0",
+    node_rank=0,
+    node_count=1,
+    local_world_size=2,
+    base_rank=0,
+    world_size=2,
+    role="default",
+    role_base_rank=0,
+    role_world_size=2,
+    master_addr="node",
+    master_port=1,
+)
+
 
 def environment(**different):
     index = different.pop("index", 0)
@@ -42,6 +58,28 @@ def environment(**different):
         error_file=f"{index}/error.json", fault_file=f"{index}/fault.log", beat_file=f"/proc/1/fd/{index}"
     )
     return worker_environment(settings, attempt, 1, paths, {"HOME": "/home/x"})
+
+
+def devices(inherited, **workers):
+    settings = RunSettings(
+        entrypoint=Entrypoint(argv=("t",), name="t"),
+        nodes=RendezvousSettings(run_id="r", local_world_size=2),
+        workers=WorkerSettings(**workers),
+    )
+    attempt = Attempt(round=ROUND, restart_count=0, membership_changes=0, incarnation="i", node_id="n")
+    paths = WorkerPaths(error_file="e", fault_file="f")
+    made = [worker_environment(settings, attempt, rank, paths, inherited) for rank in (0, 1)]
+    return [{name: text for name, text in env.items() if "VISIBLE" in name} for env in made]
+
+
+def test_workers_of_rocm_find_their_devices_in_both_variables():
+    hip = {"device_variable": "HIP_VISIBLE_DEVICES"}
+    inherited = {"HIP_VISIBLE_DEVICES": "3,2", "CUDA_VISIBLE_DEVICES": "0,1"}
+    found = devices(inherited, virtual_local_rank=True, **hip)
+    assert found == [dict.fromkeys(inherited, "3"), dict.fromkeys(inherited, "2")]
+    assert devices(inherited, devices=("5", "4"), **hip) == [dict.fromkeys(inherited, "5,4")] * 2
+    assert devices(inherited, **hip) == [inherited] * 2
+    assert devices({}, virtual_local_rank=True) == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
 
 
 def test_all_that_rounds_change_is_known():

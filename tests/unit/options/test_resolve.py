@@ -166,9 +166,12 @@ def test_every_option_names_a_setting_that_there_is(run):
     assert not [row.name for row in OPTIONS if row.read is not None and not row.field]
 
 
+LINE_ALONE = {"dry_run", "plugin", "print_completion", "timings"}
+
+
 def test_every_option_with_a_variable_has_a_pet_name():
     for row in OPTIONS:
-        assert row.env == f"PET_{row.dest.upper()}" or row.dest in ("dry_run", "plugin", "timings")
+        assert row.env == f"PET_{row.dest.upper()}" or row.dest in LINE_ALONE
 
 
 # --- rendezvous ---
@@ -466,6 +469,10 @@ def test_too_few_inherited_devices_are_refused_where_each_worker_has_its_own(run
     assert text.startswith("--virtual-local-rank gives each worker one device: 1 in CUDA_VISIBLE_DEVICES='3' for 2")
     assert run(environ={"CUDA_VISIBLE_DEVICES": "3,1"}, gpus=4, **options).settings.nodes.local_world_size == 2
     assert run(environ={}, **options).settings.nodes.local_world_size == 2
+    text = refused(run, environ={"HIP_VISIBLE_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "0,1"}, gpus=4, **options)
+    assert "1 in HIP_VISIBLE_DEVICES='3' for 2" in text
+    settings = run(environ={"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "0,1"}, gpus=4, **options).settings
+    assert settings.workers.device_variable == "CUDA_VISIBLE_DEVICES"  # an empty one counts as absent
 
 
 # --- signals, restarts, plugins ---
@@ -515,10 +522,19 @@ def test_own_options_reach_the_settings(run, tmp_path):
     )
 
 
-def test_log_prefix_template_is_torchs_variable(run):
-    template = "[${role_name}]"
-    resolution = run(environ={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": template})
-    assert resolution.settings.output.log_line_prefix_template == template
+def test_a_prefix_is_the_options_then_its_variables_then_that_of_torchs_agent(run):
+    field = "output.log_line_prefix_template"
+    environ = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "agent"}
+    resolution = run(environ=environ)
+    assert resolution.settings.output.log_line_prefix_template == "agent"
+    assert resolution.origins[field] == "env TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+    environ["PET_LOG_LINE_PREFIX_TEMPLATE"] = "pet"
+    assert run(environ=environ).settings.output.log_line_prefix_template == "pet"
+    resolution = run(environ=environ, log_line_prefix_template="[${role_name}]")
+    assert resolution.settings.output.log_line_prefix_template == "[${role_name}]"
+    assert resolution.origins[field] == "flag --log-line-prefix-template"
+    assert run(environ={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": ""}).settings.output.log_line_prefix_template is None
+    assert run(environ=environ, log_line_prefix_template="").settings.output.log_line_prefix_template == "agent"
 
 
 @pytest.mark.parametrize("dest", ["log_dir", "run_dir"])

@@ -1,6 +1,7 @@
 """Where log files are, and where streams go."""
 
 import os
+import socket
 import stat
 from pathlib import Path
 
@@ -172,6 +173,8 @@ def test_the_prefix_template_knows_role_and_ranks():
     assert line_prefix(None, role="trainer", local_rank=12, global_rank=44) == "[trainer12]:"
     filled = line_prefix("${role_name}-$local_rank/$rank $other $$", role="trainer", local_rank=12, global_rank=44)
     assert filled == "trainer-12/44 $other $"
+    where = line_prefix("${hostname}|$hostnames", role="r", local_rank=0, global_rank=0)
+    assert where == f"{socket.gethostname()}|$hostnames"
     assert line_prefix("a\nb\r", role="r", local_rank=0, global_rank=0) == "a b "
 
 

@@ -2,11 +2,12 @@ import json
 import os
 import pickle
 import signal
+from types import SimpleNamespace
 
 import pytest
 
 from elastic_core.errors import ElasticError
-from elastic_core.processes.errors import ChildFailedError, ProcessFailure
+from elastic_core.processes.errors import ChildFailedError, ErrorHandler, ProcessFailure, set_error_handler
 
 NS = 10**9
 
@@ -103,6 +104,30 @@ def test_the_report_ends_with_the_first_failure(tmp_path):
     assert "<NO_OTHER_FAILURES>" in str(only)
     assert "  traceback : Traceback\n    deep\n" in str(only)
     assert only.format_msg("*", "~").splitlines()[1].startswith("***")
+
+
+def test_the_process_own_handler_may_say_more_of_what_a_signal_ended(caplog):
+    class Knows(ErrorHandler):
+        def maybe_enrich_signal_failure_message(self, message, error_file):
+            return f"{message}; the device of {error_file} has gone"
+
+    class Fails(ErrorHandler):
+        def maybe_enrich_signal_failure_message(self, message, error_file):
+            raise KeyError(error_file)
+
+    plain = str(failed())
+    try:
+        set_error_handler(Knows)
+        text = str(failed())
+        set_error_handler(Fails)
+        assert str(failed()) == plain
+        set_error_handler(SimpleNamespace)  # written before torch 2.15
+        assert str(failed()) == plain
+    finally:
+        set_error_handler(None)
+    assert "received by PID 11; the device of <N/A> has gone" in text
+    assert text.count("has gone") == 1  # rank 4 was not ended by a signal
+    assert "KeyError" in caplog.text
 
 
 def test_there_is_no_error_without_failures():

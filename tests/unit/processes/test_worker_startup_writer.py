@@ -1,5 +1,7 @@
 import json
 import os
+import sys
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -211,6 +213,49 @@ def test_a_handler_that_fails_does_not_replace_the_error(caplog):
 
     assert isinstance(caught(record(boom, Broken())), ValueError)
     assert "error handler 'Broken' failed" in caplog.text
+
+
+class NewerLog(Log):
+    """One that uses what torch has from 2.15 on."""
+
+    def set_entrypoint_fn_name(self, fn_name):
+        self.calls.append(fn_name)
+
+    def record_success(self):
+        self.calls.append("success")
+
+
+def test_a_handler_is_given_the_functions_name_and_its_success():
+    log = NewerLog()
+    assert record(lambda: 3, log)() == 3
+    assert log.calls == [
+        "test_a_handler_is_given_the_functions_name_and_its_success.<locals>.<lambda>",
+        "initialize",
+        "success",
+    ]
+    log.calls.clear()
+    error = caught(record(partial(boom), log))  # has no name
+    assert log.calls == [None, "initialize", error]
+    log.calls.clear()
+    assert record(partial(sys.exit, 0), log)() is None
+    assert log.calls == [None, "initialize"]
+
+
+def test_what_a_handler_raises_at_a_success_reaches_the_caller_unrecorded():
+    log = NewerLog()
+    log.record_success = partial(boom, "no success")
+    assert str(caught(record(lambda: 3, log))) == "no success"
+    assert log.calls[1:] == ["initialize"]
+
+
+def test_a_handler_that_was_written_for_an_older_torch_serves():
+    calls = []
+    older = SimpleNamespace(
+        initialize=partial(calls.append, "initialize"), record_exception=calls.append, dump_error_file=calls.append
+    )
+    assert record(lambda: 3, older)() == 3
+    error = caught(record(boom, older))
+    assert calls == ["initialize", "initialize", error]
 
 
 def test_the_handler_that_is_set_serves_functions_wrapped_before():

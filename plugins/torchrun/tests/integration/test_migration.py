@@ -213,6 +213,19 @@ def test_every_option_of_torchrun_and_of_its_twin_is_taken():
     assert set(vars(twins(["train.py"]))) <= set(vars(parse_args(["train.py"])))
 
 
+@pytest.mark.parametrize("name", torch_map.SINCE)
+def test_versions_are_those_of_the_table(name):
+    from torch.distributed.run import get_args_parser
+
+    if name.startswith("--"):
+        found = any(name in action.option_strings for action in get_args_parser()._actions)
+    else:
+        owner, _, attribute = name.rpartition(".")
+        module, _, each = owner.rpartition(".")
+        found = hasattr(getattr(load(module), each), attribute)
+    assert found == torch_map.has(name)
+
+
 def test_a_namespace_of_our_parser_is_as_torchs():
     from torch.distributed.run import parse_args as theirs
 

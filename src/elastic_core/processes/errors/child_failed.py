@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Mapping
 
 from elastic_core.errors import WorkerError
+from elastic_core.processes.errors.handler import get_error_handler
 from elastic_core.processes.errors.process_failure import ProcessFailure
 from elastic_core.processes.errors.recording import NOT_AVAILABLE
+
+logger = logging.getLogger(__name__)
 
 _MAX_RULE = 60
 _LABEL = 10
@@ -66,9 +70,21 @@ def _block(index: int, rank: int, failure: ProcessFailure) -> str:
         "rank": f"{rank} (local_rank: {failure.local_rank})",
         "exitcode": f"{failure.exitcode} (pid: {failure.pid})" + ("" if name == NOT_AVAILABLE else f" ({name})"),
         "error_file": failure.error_file,
-        "traceback": _text(failure.message),
+        "traceback": _enriched(failure, _text(failure.message)),
     }
     return "\n".join([f"[{index}]:", *(f"  {label:<{_LABEL}}: {value}" for label, value in rows.items())])
+
+
+def _enriched(failure: ProcessFailure, text: str) -> str:
+    """Return what the process's error handler makes of the text about a worker that a signal ended."""
+    enrich = getattr(get_error_handler(), "maybe_enrich_signal_failure_message", None)
+    if failure.exitcode >= 0 or enrich is None:
+        return text
+    try:
+        return str(enrich(text, failure.error_file))
+    except Exception:
+        logger.warning("error handler failed at what a signal ended", exc_info=True)
+        return text
 
 
 def _text(message: object) -> str:

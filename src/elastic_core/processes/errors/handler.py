@@ -22,6 +22,25 @@ ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 class ErrorHandler:
     """Writes exceptions to the file named in TORCHELASTIC_ERROR_FILE; without one it logs them. Subclass to do more."""
 
+    _fn_name: str | None = None
+    """The recorded function's name, where it has one."""
+
+    def set_entrypoint_fn_name(self, fn_name: str | None) -> None:
+        """Keep the recorded function's name; None: it has none, as a partial. Called: before `initialize`."""
+        self._fn_name = fn_name
+
+    def record_success(self) -> None:
+        """Do nothing; a subclass may note that the function has returned. What it raises reaches the caller."""
+
+    def maybe_enrich_signal_failure_message(self, message: str, error_file: str) -> str:
+        """Return what a report says of a worker that a signal ended: `message`, or what a subclass knows better.
+
+        Args:
+            message: What would be said.
+            error_file: The worker's error file; there may be none.
+        """
+        return message
+
     def initialize(self) -> None:
         """Prepare the process: fault signals dump every thread's stack. Called: before the recorded function runs."""
         if faulthandler.is_enabled():

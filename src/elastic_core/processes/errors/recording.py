@@ -22,8 +22,9 @@ def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Cal
     """Record the exceptions of a worker's main function in its error file; each is raised again unchanged.
 
     Under `elastic run` uncaught exceptions are recorded without it. It is for functions whose exceptions something
-    above them handles, and for other launchers. Any object with torch's `ErrorHandler` methods will do as handler; one
-    that fails is named in the log, and the function's own exception goes on.
+    above them handles, and for other launchers. Any object with torch's `ErrorHandler` methods will do as handler, also
+    one that has only those of an older torch; one that fails is named in the log, and the function's own exception goes
+    on.
 
     Args:
         fn: The main function. `SystemExit(0)` from it returns None. One with a message is recorded as an exception is;
@@ -37,9 +38,10 @@ def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Cal
     @functools.wraps(fn)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R | None:
         handler = error_handler or get_error_handler()
+        _call_if_there(handler, "set_entrypoint_fn_name", getattr(fn, "__qualname__", None))
         handler.initialize()
         try:
-            return fn(*args, **kwargs)
+            result = fn(*args, **kwargs)
         except SystemExit as leaving:
             if leaving.code == 0:
                 return None
@@ -49,8 +51,17 @@ def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Cal
         except Exception as error:
             _record(handler, error)
             raise
+        _call_if_there(handler, "record_success")
+        return result
 
     return wrapper
+
+
+def _call_if_there(handler: ErrorHandler, method: str, *args: object) -> None:
+    """Call what handlers have from torch 2.15 on, unless this one was written before."""
+    known = getattr(handler, method, None)
+    if known is not None:
+        known(*args)
 
 
 def _record(handler: ErrorHandler, error: BaseException) -> None:

@@ -193,13 +193,17 @@ def stream_plans(
 def line_prefix(template: str | None, *, role: str, local_rank: int, global_rank: int) -> str:
     """Return what stands before each of a worker's lines: `[<role><local rank>]:`, or the filled-in template.
 
-    The template may use `${role_name}`, `${local_rank}` and `${rank}`; anything else in it stays as it is.
+    The template may use `${role_name}`, `${local_rank}`, `${rank}` and `${hostname}` (this node's, not its full name);
+    anything else in it stays as it is.
     """
     if not template:
         return _flat(f"[{role}{local_rank}]:")
+    import socket
     from string import Template  # a template is rare, and the module costs a regular expression at import
 
-    return _flat(Template(template).safe_substitute(role_name=role, local_rank=local_rank, rank=global_rank))
+    host = socket.gethostname()
+    filled = Template(template).safe_substitute(role_name=role, local_rank=local_rank, rank=global_rank, hostname=host)
+    return _flat(filled)
 
 
 def _flat(prefix: str) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 from collections.abc import Mapping
 from string import Template
 from typing import Any, Final
@@ -15,6 +16,8 @@ from elastic_torchrun.processes.start import start_processes
 
 _MACRO: Final = "${local_rank}"
 _DEVICES: Final = "CUDA_VISIBLE_DEVICES"
+_HIP_DEVICES: Final = "HIP_VISIBLE_DEVICES"
+"""Not empty, it is ROCm's source; ROCm's builds of torch read both, and refuse two that differ."""
 
 
 class LocalSteps:
@@ -74,11 +77,12 @@ class LocalSteps:
     def _prefixes(self, group: WorkerGroup) -> dict[int, str] | None:
         if self._template is None:
             return None
+        fill, host = Template(self._template).safe_substitute, socket.gethostname()
         return {
-            worker.local_rank: Template(self._template).safe_substitute(
-                role_name=group.spec.role, rank=worker.global_rank, local_rank=worker.local_rank
+            each.local_rank: fill(
+                role_name=group.spec.role, rank=each.global_rank, local_rank=each.local_rank, hostname=host
             )
-            for worker in group.workers
+            for each in group.workers
         }
 
 
@@ -108,12 +112,13 @@ def worker_env(group: WorkerGroup, worker: Worker, handler: Any, *, restart_coun
 def _place(spec: WorkerSpec, local_rank: int, environ: Mapping[str, str]) -> dict[str, str]:
     if not spec.virtual_local_rank:
         return {"LOCAL_RANK": str(local_rank)}
-    inherited = environ.get(_DEVICES)
+    source = _HIP_DEVICES if environ.get(_HIP_DEVICES) else _DEVICES
+    inherited = environ.get(source)
     devices = [str(rank) for rank in range(spec.local_world_size)] if inherited is None else inherited.split(",")
     if local_rank >= len(devices):
-        what = f"virtual_local_rank gives each worker one device: {len(devices)} in {_DEVICES}={inherited!r}"
-        raise ConfigError(f"{what} for {spec.local_world_size} workers", hint=f"name more devices, or unset {_DEVICES}")
-    return {"LOCAL_RANK": "0", _DEVICES: devices[local_rank].strip()}
+        what = f"virtual_local_rank gives each worker one device: {len(devices)} in {source}={inherited!r}"
+        raise ConfigError(f"{what} for {spec.local_world_size} workers", hint=f"name more devices, or unset {source}")
+    return {"LOCAL_RANK": "0", **dict.fromkeys((source, _DEVICES), devices[local_rank].strip())}
 
 
 def _filled(args: tuple[Any, ...], rank: int) -> tuple[Any, ...]:

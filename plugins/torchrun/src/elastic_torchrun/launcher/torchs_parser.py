@@ -20,6 +20,7 @@ from elastic_core.embedding import (
     RunSettings,
     all_rows,
     comma_list,
+    completion_script,
     count_for,
     key_values,
 )
@@ -84,6 +85,10 @@ def _add(parser: ArgumentParser, row: OptionRow, choices: Choices) -> None:
     help_text = row.help.replace("%", "%%")
     if row.metavar is None:
         parser.add_argument(*row.spellings, action="store_true", default=choices.flag(row.dest), help=help_text)
+    elif row.dest == "print_completion":
+        parser.add_argument(
+            *row.spellings, action=_Completion, choices=row.choices, metavar=row.metavar, help=help_text
+        )
     elif row.many:
         default = list(choices.texts(row.dest))
         parser.add_argument(*row.spellings, action=_Gather, default=default, metavar=row.metavar, help=help_text)
@@ -104,6 +109,14 @@ class _Gather(Action):
     def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option: str | None = None) -> None:  # noqa: ANN401  # argparse's own
         earlier = getattr(namespace, self.dest)
         setattr(namespace, self.dest, [*([] if earlier is self.default else earlier), values])
+
+
+class _Completion(Action):
+    """Prints a shell's completion script in place of everything else, without a training script."""
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option: str | None = None) -> None:  # noqa: ANN401  # argparse's own
+        sys.stdout.write(completion_script(str(values)))
+        parser.exit()
 
 
 def parse_args(args: Sequence[str] | None) -> Namespace:
@@ -179,7 +192,10 @@ def config_from_args(args: Namespace) -> tuple[LaunchConfig, Callable[..., None]
         max_restarts=args.max_restarts,
         monitor_interval=args.monitor_interval,
         start_method=args.start_method,
-        log_line_prefix_template=os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
+        log_line_prefix_template=(
+            getattr(args, "log_line_prefix_template", "")  # torch 2.13's parser has none
+            or os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
+        ),
         local_addr=args.local_addr,
         logs_specs=_logs_specs(args),
         event_log_handler=args.event_log_handler,
