@@ -183,24 +183,6 @@ def test_its_types_are_strict(both_lengths, tmp_path):
         checked([sys.executable, "-m", "mypy", "--cache-dir", tmp_path], cwd=project, env=plain_environment())
 
 
-def test_two_agents_meet_in_the_store_that_was_written(author):
-    script = author.folder / "meet.py"
-    script.write_text(
-        "import os\nos.write(1, (os.environ['RANK'] + ' of ' + os.environ['WORLD_SIZE'] + '\\n').encode())\n"
-    )
-    author.types("pip install -q elastic-rdzv-own/")
-    line = "elastic run --rdzv-backend my-store --rdzv-endpoint meet.db --rdzv-id meet --nnodes 2 meet.py"
-    shells = [author.types(f"exec {line}", background=True) for _ in range(2)]
-    try:
-        outs = [shell.communicate(timeout=60)[0] for shell in shells]
-    finally:
-        for shell in shells:
-            shell.kill()
-            shell.wait()
-    assert [shell.returncode for shell in shells] == [0, 0], outs
-    assert sorted(re.findall(r"\d of 2", "".join(outs))) == ["0 of 2", "1 of 2"]
-
-
 def test_it_requires_a_range_of_the_core(author):
     major, minor = map(int, __version__.split(".")[:2])
     for kind in KINDS:

@@ -12,6 +12,7 @@ from elastic_plugin_kit.settings import rendezvous_settings
 from elastic_plugin_kit.store_model import StoreModel
 
 if TYPE_CHECKING:
+    from elastic_plugin_kit.agents import Agent, Agents, Worker, run_agents
     from elastic_plugin_kit.conformance import (
         AgentHookConformance,
         CommandConformance,
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Agent",
     "AgentHookConformance",
+    "Agents",
     "CommandConformance",
     "CoordinationStoreConformance",
     "FailureHandlerConformance",
@@ -36,8 +39,10 @@ __all__ = [
     "RendezvousConformance",
     "Requirements",
     "StoreModel",
+    "Worker",
     "WorkerStarterConformance",
     "rendezvous_settings",
+    "run_agents",
     "sample_failure",
     "sample_feed",
     "sample_moments",
@@ -46,9 +51,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import the kits, and pytest with them, only where they are asked for."""
+    """Import the kits, and pytest with them, and what starts agents, only where they are asked for."""
     if name in __all__:  # and was not imported above
-        from elastic_plugin_kit import conformance
+        from importlib import import_module
 
-        return getattr(conformance, name)
+        room = "agents" if name in {"Agent", "Agents", "Worker", "run_agents"} else "conformance"
+        return getattr(import_module(f"{__name__}.{room}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

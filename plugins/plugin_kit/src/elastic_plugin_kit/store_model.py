@@ -4,10 +4,30 @@ import hashlib
 from collections.abc import Collection
 from typing import Final, Self
 
-from elastic_core.api import Document, Member, Members, Renewal, Revisions, Seat, Survey, Swapped, Topic
+from elastic_core.api import Document, Member, Members, Record, Renewal, Revisions, Seat, Survey, Swapped, Topic
 
 PAUSE_SHARE: Final = 2 / 3
 """The silence of all members, as a share of a lease, that is blamed on the server: `enlist` and `renew` spare them."""
+
+
+class StoreContent(Record, frozen=True, kw_only=True):
+    """All that a `StoreModel` knows, as a value that can be written down."""
+
+    births: str
+    generation: int
+    birth: str
+    revisions: dict[Topic, int]
+    leases: dict[int, tuple[str, bytes, float]]
+    """By seat: incarnation, record and deadline."""
+    documents: dict[str, Document]
+    last_seat: int
+    last_version: int
+    earliest_s: float
+    heard_s: float | None
+    ttl_s: float
+    asked_s: float
+    keep_s: float | None
+    kept_s: float | None
 
 
 class _Lease:
@@ -19,9 +39,6 @@ class _Lease:
         self.incarnation = incarnation
         self.record = record
         self.deadline_s = deadline_s
-
-    def copy(self) -> "_Lease":
-        return _Lease(self.incarnation, self.record, self.deadline_s)
 
 
 class StoreModel:
@@ -54,17 +71,39 @@ class StoreModel:
 
     def copy(self) -> "Self":
         """Return a copy that lives on its own: the past that a failover goes back to."""
-        twin = type(self)(self._births)
-        twin._generation = self._generation
-        twin._birth = self._birth
-        twin._revisions = dict(self._revisions)
-        twin._leases = {number: lease.copy() for number, lease in self._leases.items()}
-        twin._documents = dict(self._documents)
-        twin._last_seat, twin._last_version = self._last_seat, self._last_version
-        twin._earliest_s, twin._heard_s = self._earliest_s, self._heard_s
-        twin._ttl_s = self._ttl_s
-        twin._keep_s, twin._kept_s, twin._asked_s = self._keep_s, self._kept_s, self._asked_s
-        return twin
+        return self.of(self.content())
+
+    def content(self) -> StoreContent:
+        """Return all that it knows, to be kept elsewhere."""
+        return StoreContent(
+            births=self._births,
+            generation=self._generation,
+            birth=self._birth,
+            revisions=dict(self._revisions),
+            leases={seat: (one.incarnation, one.record, one.deadline_s) for seat, one in self._leases.items()},
+            documents=dict(self._documents),
+            last_seat=self._last_seat,
+            last_version=self._last_version,
+            earliest_s=self._earliest_s,
+            heard_s=self._heard_s,
+            ttl_s=self._ttl_s,
+            asked_s=self._asked_s,
+            keep_s=self._keep_s,
+            kept_s=self._kept_s,
+        )
+
+    @classmethod
+    def of(cls, content: StoreContent) -> "Self":
+        """Return the model that knows this."""
+        model = cls(content.births)
+        model._generation, model._birth = content.generation, content.birth
+        model._revisions, model._documents = dict(content.revisions), dict(content.documents)
+        model._leases = {seat: _Lease(*lease) for seat, lease in content.leases.items()}
+        model._last_seat, model._last_version = content.last_seat, content.last_version
+        model._earliest_s, model._heard_s = content.earliest_s, content.heard_s
+        model._ttl_s, model._asked_s = content.ttl_s, content.asked_s
+        model._keep_s, model._kept_s = content.keep_s, content.kept_s
+        return model
 
     # --- members ---
 

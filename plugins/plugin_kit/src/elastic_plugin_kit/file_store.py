@@ -1,0 +1,164 @@
+"""A `CoordinationStore` in a folder: where the agents of a test meet that brings no backend of its own."""
+
+import fcntl
+import os
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar, Final, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from elastic_core.api import (
+    API_VERSION,
+    SYSTEM_CLOCK,
+    BackendUnavailableError,
+    Clock,
+    CoordinationStore,
+    Document,
+    Members,
+    RendezvousSettings,
+    Renewal,
+    Revisions,
+    Seat,
+    Survey,
+    Swapped,
+    Topic,
+    WaitBudget,
+    Watched,
+    compare,
+)
+from elastic_plugin_kit.store_model import StoreContent, StoreModel
+
+T = TypeVar("T")
+
+LOOK_S: Final = 0.02
+"""A file wakes nobody: so often who watches looks again, and who waits for the lock tries again."""
+
+
+class FileStore(CoordinationStore):
+    """The content of a run as one file, which each request reads, changes and replaces under a lock.
+
+    For agents of one host and one test. The endpoint is a folder that can be written to.
+
+    Args:
+        settings: `endpoint` and `run_id` count.
+        clock: The one that judges leases; it must be the same for all clients.
+    """
+
+    api_version: ClassVar[int] = API_VERSION
+    min_ttl_s: ClassVar[float] = 0.5
+
+    def __init__(self, settings: RendezvousSettings, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(settings)
+        self._folder = Path(settings.endpoint)
+        self._file = self._folder / quote(settings.run_id, safe="")
+        self._clock = clock
+
+    @property
+    def where(self) -> str:
+        """Return the folder, as people know it."""
+        return f"the kit's files in {self._folder}"
+
+    def connect(self, *, wait: WaitBudget) -> str:
+        """See that the folder can be locked."""
+        with self._locked(wait):
+            return "127.0.0.1"
+
+    def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: WaitBudget) -> Seat:
+        """Take a seat, or find it."""
+        return self._request(
+            lambda run, now_s: run.enlist(record, incarnation=incarnation, ttl_s=ttl_s, now_s=now_s), wait
+        )
+
+    def update(self, seat: Seat, record: bytes, *, wait: WaitBudget) -> bool:
+        """Replace a record."""
+        return self._request(lambda run, now_s: run.update(seat, record, now_s=now_s), wait)
+
+    def renew(self, seat: Seat, *, ttl_s: float, wait: WaitBudget) -> Renewal | None:
+        """Extend a lease."""
+        return self._request(lambda run, now_s: run.renew(seat, ttl_s=ttl_s, now_s=now_s), wait)
+
+    def withdraw(self, seat: Seat, *, wait: WaitBudget) -> None:
+        """Give a seat up."""
+        self._request(lambda run, now_s: run.withdraw(seat, now_s=now_s), wait)
+
+    def members(self, *, wait: WaitBudget) -> Members:
+        """Return the live members."""
+        return self._request(lambda run, now_s: run.members(now_s=now_s), wait)
+
+    def survey(self, keys: Collection[str], *, wait: WaitBudget) -> Survey:
+        """Return who has a seat, and documents; leaves no trace."""
+        wait.check()
+        return self._read().survey(keys, now_s=self._clock.monotonic_s())
+
+    def keep_age_s(self, *, wait: WaitBudget) -> float | None:
+        """Return how long ago it was last said anew how long content is kept."""
+        wait.check()
+        return self._read().keep_age_s(now_s=self._clock.monotonic_s())
+
+    def load(self, key: str, *, wait: WaitBudget) -> Document | None:
+        """Return a document."""
+        return self._request(lambda run, now_s: run.load(key, now_s=now_s), wait)
+
+    def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: WaitBudget) -> Swapped:
+        """Replace a document if it is the expected one."""
+        return self._request(lambda run, now_s: run.swap(key, new, expect=expect, keep_s=keep_s, now_s=now_s), wait)
+
+    def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:
+        """Look again and again until a topic has moved."""
+        end = WaitBudget.lasting(timeout_s)
+        while True:
+            wait.check()
+            seen = compare(since, self._read().revisions(now_s=self._clock.monotonic_s()), topics)
+            if seen.changed or seen.reset or end.remaining_s() <= 0:
+                return seen
+            wait.sleep(min(LOOK_S, end.remaining_s()))
+
+    def close(self) -> None:
+        """Nothing is kept open between two requests."""
+
+    def _request(self, work: Callable[[StoreModel, float], T], wait: WaitBudget) -> T:
+        with self._locked(wait):
+            run = self._read()
+            before = run.content()
+            answer = work(run, self._clock.monotonic_s())
+            if run.content() != before:
+                self._write(run.content())
+            return answer
+
+    @contextmanager
+    def _locked(self, wait: WaitBudget) -> Iterator[None]:
+        """Hold the lock of all runs in this folder; whoever is killed lets it go."""
+        wait.check()
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            lock = (self._folder / ".lock").open("ab")
+        except OSError as err:
+            raise BackendUnavailableError(f"{self.where} can't be locked ({err.strerror})") from err
+        with lock:
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    wait.sleep(LOOK_S)
+            yield
+
+    def _read(self) -> StoreModel:
+        try:
+            return StoreModel.of(msgspec.msgpack.decode(self._file.read_bytes(), type=StoreContent))
+        except FileNotFoundError:
+            return StoreModel(os.urandom(8).hex())
+        except (OSError, msgspec.DecodeError) as err:
+            raise BackendUnavailableError(f"{self.where} can't be read ({err})") from err
+
+    def _write(self, content: StoreContent) -> None:
+        """Replace the file in one step, so that nobody reads half of it."""
+        fresh = self._file.with_name(f"{self._file.name}.new")
+        try:
+            fresh.write_bytes(msgspec.msgpack.encode(content))
+            fresh.replace(self._file)
+        except OSError as err:
+            raise BackendUnavailableError(f"{self.where} can't be written ({err.strerror})") from err
