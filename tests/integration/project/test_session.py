@@ -76,8 +76,9 @@ def machine(monkeypatch):
     monkeypatch.delenv("TESTS_SLOWNESS", raising=False)
     monkeypatch.delenv("CI", raising=False)
 
-    def takes(start_s):
+    def takes(start_s, load=0.0):
         monkeypatch.setattr(patience, "_start_s", lambda: start_s)
+        monkeypatch.setattr(os, "getloadavg", lambda: (load * os.cpu_count(), 0.0, 0.0))
 
     return takes
 
@@ -90,6 +91,8 @@ def test_limits_grow_with_the_start_of_a_process_and_never_shrink(machine):
     assert patience.slowness(now=True) == 3
     machine(0.001)
     assert patience.slowness(now=True) == 3
+    machine(0.001, load=4)  # as many want each core: the start of a process is favoured
+    assert patience.slowness(now=True) == 4
     machine(60)
     assert patience.slowness(now=True) == patience.MOST
 
