@@ -147,6 +147,7 @@ SINCE: Final[Mapping[str, str]] = {
     "torch.distributed.elastic.multiprocessing.errors.ErrorHandler.maybe_enrich_signal_failure_message": "2.15",
     "torch.distributed.elastic.multiprocessing.errors.ErrorHandler.record_success": "2.15",
     "torch.distributed.elastic.multiprocessing.errors.ErrorHandler.set_entrypoint_fn_name": "2.15",
+    "torch.distributed.elastic.rendezvous.dynamic_rendezvous.RendezvousSettings.cas_backoff_max_seconds": "2.15",
 }
 """What torch 2.13 has not: options of torchrun, methods of classes; each with the version that brought it."""
 

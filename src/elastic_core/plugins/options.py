@@ -20,6 +20,7 @@ TORCH_RDZV_KEYS: Final = frozenset(
         "heartbeat_timeout",
         "keep_alive_interval",
         "keep_alive_max_attempt",
+        "cas_backoff_max_seconds",
         "read_timeout",
         "store_type",
         "is_host",

@@ -4,6 +4,7 @@ import datetime
 import importlib
 import os
 import pickle
+import random
 import socket
 import subprocess
 import sys
@@ -173,6 +174,8 @@ def test_a_name_that_is_neither_registered_nor_installed():
         ({"join_timeout": "9", "last_call_timeout": 2}, {"join_timeout": 9.0, "last_call_timeout": 2.0}),
         ({"keep_alive_interval": 2}, {"lease_ttl": 6.0}),
         ({"keep_alive_max_attempt": 2, "timeout": 900}, {"lease_ttl": 10.0}),
+        ({"cas_backoff_max_seconds": "0"}, {"cas_backoff_max_seconds": 0.0}),
+        ({"cas_backoff_max_seconds": 1.5}, {"cas_backoff_max_seconds": 1.5}),
     ],
 )
 def test_torchs_options_of_a_dynamic_handler(config, options):
@@ -183,6 +186,36 @@ def test_torchs_options_of_a_dynamic_handler(config, options):
 def test_times_that_cannot_be(value):
     with pytest.raises(ValueError, match="join_timeout"):
         create_handler(None, Shelf(), parameters(join_timeout=value))
+
+
+@pytest.mark.parametrize("value", [-1, "inf", "nan", "soon", None])
+def test_backoffs_that_cannot_be(value):
+    with pytest.raises(ValueError, match="cas_backoff_max_seconds"):
+        DynamicRendezvousHandler.from_backend("run", None, Shelf(), 1, 2, cas_backoff_max_seconds=value)
+    if value is not None:
+        with pytest.raises(ValueError, match="cas_backoff_max_seconds"):
+            create_handler(None, Shelf(), parameters(cas_backoff_max_seconds=value))
+
+
+def test_a_backoff_is_the_longest_pause_after_a_write_that_was_spoiled(monkeypatch):
+    class Contended(Shelf):
+        spoiled = 0
+
+        def set_state(self, state, token=None):
+            if self.spoiled < 2:
+                self.spoiled += 1
+                return (*(self.get_state() or (b"", None)), False)
+            return super().set_state(state, token)
+
+    def pauses(**config):
+        longest = []
+        monkeypatch.setattr(random, "uniform", lambda low, high: longest.append((low, high)) or 0.0)
+        handler = create_handler(None, Contended(), parameters(**config))
+        handler.store.enlist(b"me", incarnation="i", ttl_s=5.0, wait=WaitBudget())
+        return longest
+
+    assert pauses(cas_backoff_max_seconds=3) == [(0, 3.0)] * 2
+    assert pauses() == [(0, 0.02), (0, 0.04)]  # ours
 
 
 def test_timeouts_have_torchs_defaults():

@@ -1,6 +1,7 @@
 """Torch's dynamic rendezvous by name: for a script, for torch's agent, and for ours."""
 
 import logging
+import math
 import os
 from datetime import timedelta
 from typing import Any, ClassVar, Final
@@ -12,7 +13,7 @@ from elastic_core.api import API_VERSION, AgentServices, CoordinationStore, clea
 from elastic_core.embedding import CoordinatedRendezvous
 from elastic_torchrun.rendezvous.agentless import AloneRounds, AloneServices, RoundStore
 from elastic_torchrun.rendezvous.parameters import RendezvousParameters
-from elastic_torchrun.rendezvous.state_store import StateStore
+from elastic_torchrun.rendezvous.state_store import BACKOFF_OPTION, StateStore
 from elastic_torchrun.rendezvous.store_info import RendezvousInfo, RendezvousStoreInfo
 
 _log = logging.getLogger("elastic_core.rendezvous")
@@ -84,6 +85,7 @@ class RendezvousSettings(api.Record, frozen=True):
     timeout: RendezvousTimeout
     keep_alive_interval: timedelta
     keep_alive_max_attempt: int
+    cas_backoff_max_seconds: float = 0.0
 
 
 class DynamicRendezvousHandler(CoordinatedRendezvous):
@@ -125,6 +127,7 @@ class DynamicRendezvousHandler(CoordinatedRendezvous):
         timeout: RendezvousTimeout | None = None,
         keep_alive_interval: int = 5,
         keep_alive_max_attempt: int = 3,
+        cas_backoff_max_seconds: float = 0.0,
     ) -> "DynamicRendezvousHandler":
         """Return a handler on a backend that keeps one value.
 
@@ -138,8 +141,15 @@ class DynamicRendezvousHandler(CoordinatedRendezvous):
             timeout: The time-outs; None: those of the core.
             keep_alive_interval: Times the next: for how many seconds a node may be silent before it counts as lost.
             keep_alive_max_attempt: See there.
+            cas_backoff_max_seconds: The longest of the random pauses after a write that another node's has spoiled;
+                0: short ones, which grow.
+
+        Raises:
+            ValueError: the longest pause is negative or has no end.
         """
         options: dict[str, float] = {"lease_ttl": float(keep_alive_interval * keep_alive_max_attempt)}
+        if backoff_s := _backoff(cas_backoff_max_seconds):
+            options[BACKOFF_OPTION] = backoff_s
         if timeout is not None:
             options["join_timeout"] = timeout.join.total_seconds()
             options["last_call_timeout"] = timeout.last_call.total_seconds()
@@ -234,7 +244,7 @@ def create_handler(store: object, backend: Any, params: RendezvousParameters) ->
 
     Of the options it takes `join_timeout` and `last_call_timeout` (seconds; by default the core's own: 600, and 30
     before a run's first round, 2 after), `connect_timeout`, `lease_ttl`, and `keep_alive_interval` times
-    `keep_alive_max_attempt` in its place.
+    `keep_alive_max_attempt` in its place; of seconds that may be 0: `cas_backoff_max_seconds`.
 
     Args:
         store: A store of torch's that all nodes see, or None.
@@ -264,7 +274,19 @@ def _options(params: RendezvousParameters) -> dict[str, float]:
     interval_s, attempts = _seconds(params, "keep_alive_interval"), _seconds(params, "keep_alive_max_attempt")
     if interval_s is not None or attempts is not None:
         options.setdefault("lease_ttl", (interval_s or 5.0) * (attempts or 3.0))
+    if (backoff := params.get(BACKOFF_OPTION)) is not None:
+        options[BACKOFF_OPTION] = _backoff(backoff)
     return options
+
+
+def _backoff(value: Any) -> float:  # noqa: ANN401  # what was typed, or is a number
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise ValueError(f"rendezvous option {BACKOFF_OPTION}={value!r}: needed a number from 0 up")
+    return number
 
 
 def _seconds(params: RendezvousParameters, name: str) -> float | None:

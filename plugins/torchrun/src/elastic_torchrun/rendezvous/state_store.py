@@ -53,6 +53,8 @@ FORMAT: Final = "elastic-state-1"
 DEFAULT_KEEP_S: Final = 24 * 3600.0
 _TRIES: Final = 64
 """How often a change is tried that others' changes have spoiled."""
+BACKOFF_OPTION: Final = "cas_backoff_max_seconds"
+"""Torch's: the longest of the random pauses before such a try; 0: our own, which grow."""
 _PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 0.2
 _PAUSE_SHARE: Final = 2 / 3
@@ -176,6 +178,7 @@ class StateStore(CoordinationStore):
         self._backend = backend
         self._clock = clock
         self._poll_s = poll_s
+        self._backoff_s = float(settings.options.get(BACKOFF_OPTION) or 0.0)
         self._asker = Asker("elastic-state")
         self._attendance = _Attendance()
         self._raw = b""
@@ -339,9 +342,8 @@ class StateStore(CoordinationStore):
             after = msgspec.json.encode(content)
             if after == before or self._write(after, token, wait):
                 return result
-            wait.sleep(
-                random.uniform(0, min(_PAUSE_S * (1 + attempt), _LONGEST_PAUSE_S))
-            )  # so that not all try again at once
+            longest_s = self._backoff_s or min(_PAUSE_S * (1 + attempt), _LONGEST_PAUSE_S)
+            wait.sleep(random.uniform(0, longest_s))  # so that not all try again at once
         raise BackendUnavailableError(f"{self.where}: others change the run as fast as it can be read")
 
     def _look(self, wait: WaitBudget) -> tuple[_Content | None, Token | None]:
