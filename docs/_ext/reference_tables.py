@@ -121,7 +121,7 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "ELASTIC_KEEP": "`1` in what a worker starts: that process is [left running](../explanation/no-orphans.md) on "
     "purpose; the launcher's own is not passed on to workers",
     "PATH": "where a program of `--no-python` is looked for, and the server of backend `c10d`",
-    "ELASTIC_DEBUG": "`1`: an error of the command line also shows its traceback",
+    "ELASTIC_DEBUG": "`1`: an error of the command line also shows its traceback, and so does what a plugin raises",
 }
 """What `elastic run` reads, beside the `PET_` variables."""
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
+from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.types import Decision, Failure, Ignore, Restart, Stop
 
 OnDecision = Callable[[Decision, str], None]
@@ -31,7 +32,8 @@ class PolicyRunner:
         post: Callable[[Callable[[], None]], None],
         call_later: Callable[[float, Callable[[], None]], object],
         timeout_s: float = 1.0,
-        distribution: str = "",
+        label: PluginLabel | None = None,
+        faults: PluginFaults | None = None,
     ) -> None:
         """Bind a policy.
 
@@ -42,10 +44,12 @@ class PolicyRunner:
             post: Runs a callback on the reactor's thread; may be called from any.
             call_later: Runs a callback on the reactor's thread after so many seconds.
             timeout_s: How long the policy may take.
-            distribution: What brought the policy, for messages; empty: nothing to say.
+            label: The policy in messages; None: its name is all that is known.
+            faults: Keeps what the policy raises; None: for this runner alone.
         """
         self.name = name
-        self._title = f"policy {name!r} ({distribution})" if distribution else f"policy {name!r}"
+        self._title = PluginLabel("policy", name, module=type(handler).__module__) if label is None else label
+        self._faults = PluginFaults() if faults is None else faults
         self._handler = handler
         self._fallback = fallback
         self._post = post
@@ -100,7 +104,7 @@ class _Question:
         try:
             answer: object = runner._handler.decide(self._failure, self._history)
         except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: whatever it raises is an answer too
-            reason = f"{runner._title} raised {type(err).__name__}: {' '.join(str(err).split())}"
+            reason = f"{runner._title} raised {runner._faults.raised(runner._title, 'decide', err).text}"
             runner._post(lambda: self.settle(None, reason))
             return
         decision, fault = checked(answer)

@@ -8,6 +8,7 @@ from typing import Final
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.hooks.handler import AgentHook
+from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.reports import RunEvent
 
 MOST_WAITING: Final = 10_000
@@ -23,28 +24,31 @@ class HookFeed:
     """The feed, for some hooks.
 
     Args:
-        hooks: Those that take it, each with its name and what people call it.
+        hooks: Those that take it, each with what people call it.
         post: Runs a callback on the supervisor's thread; may be called from any.
         notice: Takes one line for people, on that thread.
         clock: Says when something happened.
+        faults: Keeps what hooks raise; None: for this feed alone.
 
     Threading: any, unless said otherwise; only `close` blocks.
     """
 
     def __init__(
         self,
-        hooks: Sequence[tuple[str, str, AgentHook]],
+        hooks: Sequence[tuple[PluginLabel, AgentHook]],
         *,
         post: Callable[[Callable[[], None]], None],
         notice: Callable[[str], None],
         clock: Clock = SYSTEM_CLOCK,
+        faults: PluginFaults | None = None,
     ) -> None:
         self._post = post
         self._notice = notice
         self._clock = clock
         self._lines: deque[str] = deque()
         self._closed = False
-        self._takers = {id(hook): _Taker(name, label, hook, self._say) for name, label, hook in hooks}
+        kept = PluginFaults() if faults is None else faults
+        self._takers = {id(hook): _Taker(label, hook, self._say, kept) for label, hook in hooks}
 
     @property
     def wanted(self) -> bool:
@@ -90,12 +94,13 @@ class HookFeed:
 class _Taker:
     """One hook with its queue and its thread, which the first event starts."""
 
-    def __init__(self, name: str, label: str, hook: AgentHook, say: Callable[[str], None]) -> None:
-        self.name = name
+    def __init__(self, label: PluginLabel, hook: AgentHook, say: Callable[[str], None], faults: PluginFaults) -> None:
+        self.name = label.name
         self.off = False
         self._label = label
         self._hook = hook
         self._say = say
+        self._faults = faults
         self._queue: SimpleQueue[RunEvent] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -134,9 +139,9 @@ class _Taker:
         except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: all that it raises is told
             self._faults_in_a_row += 1
             self.off = self._faults_in_a_row >= STRIKES
-            if self.off or self._faults_in_a_row == 1:
-                fault = f"{type(err).__name__}: {' '.join(str(err).split())}".removesuffix(": ")
+            fault = self._faults.raised(self._label, "on_run_event", err)
+            if self.off or not fault.again:
                 fate = "; it gets no more of the feed" if self.off else ""
-                self._say(f"{self._label}: on_run_event raised {fault}{fate}")
+                self._say(self._label.line(f"on_run_event raised {fault.text}{fate}"))
         else:
             self._faults_in_a_row = 0

@@ -6,6 +6,7 @@ from elastic_core.hooks.handler import notices_of, powers_of
 from elastic_core.hooks.launches import CheckedChanges
 from elastic_core.hooks.runner import NamedHook
 from elastic_core.moments import WorkersStarting
+from elastic_core.plugin_faults import PluginFaults
 from elastic_core.types import AddEnvironment, LaunchChange, Launches, Power, Record, Refuse, merged_changes
 
 
@@ -22,6 +23,7 @@ def preview(hooks: Sequence[NamedHook], moment: WorkersStarting) -> Preview:
     nproc = moment.round.local_world_size
     changes, bound_by = [LaunchChange()] * nproc, [""] * nproc
     lines: list[str] = []
+    faults = PluginFaults()
     for named in hooks:
         lines += notices_of(named.hook)
         if Power.LAUNCHES not in powers_of(type(named.hook)):
@@ -29,7 +31,8 @@ def preview(hooks: Sequence[NamedHook], moment: WorkersStarting) -> Preview:
         try:
             answer = named.hook.on_workers_starting(moment)
         except Exception as err:  # noqa: BLE001  # plugin code: shown, as the run would show it
-            lines.append(f"hook {named.name!r}: on_workers_starting raised {type(err).__name__}: {err}")
+            fault = faults.raised(named.label, "on_workers_starting", err)
+            lines.append(f"{named.label}: on_workers_starting raised {fault.text}")
             continue
         if isinstance(answer, Refuse):
             lines.append(f"hook {named.name!r} would refuse: {answer.reason}")

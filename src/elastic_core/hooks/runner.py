@@ -27,6 +27,7 @@ from elastic_core.moments import (
     WorkersStarting,
     WorkersStopping,
 )
+from elastic_core.plugin_faults import Fault, PluginFaults, PluginLabel
 from elastic_core.reports import RunEvent, RunningWorker
 from elastic_core.types import AddEnvironment, LaunchChange, Launches, Power, Record, Refuse, merged_changes
 
@@ -58,11 +59,17 @@ OnStart = Callable[[tuple[LaunchChange, ...], Refuse | None, str], None]
 
 
 class NamedHook(Record, frozen=True, kw_only=True):
-    """An observer, the name that users know it by, and the distribution that brought it."""
+    """An observer, the name that users know it by, and the distribution that brought it; what helps if it is broken."""
 
     name: str
     distribution: str
     hook: AgentHook
+    hint: str = ""
+
+    @property
+    def label(self) -> PluginLabel:
+        """The hook in lines for people."""
+        return PluginLabel("hook", self.name, self.distribution, type(self.hook).__module__, self.hint)
 
 
 class HookStats(Record, frozen=True, kw_only=True):
@@ -74,11 +81,15 @@ class HookStats(Record, frozen=True, kw_only=True):
 
 
 def hook_feed(
-    hooks: Sequence[NamedHook], *, post: Callable[[Callable[[], None]], None], notice: Callable[[str], None]
+    hooks: Sequence[NamedHook],
+    *,
+    post: Callable[[Callable[[], None]], None],
+    notice: Callable[[str], None],
+    faults: PluginFaults | None = None,
 ) -> HookFeed:
-    """Return the feed for those hooks that take it; `post` and `notice` as `HookFeed` has them."""
-    takers = [_Member(named) for named in hooks if Power.FEED in powers_of(type(named.hook))]
-    return HookFeed([(m.named.name, m.label, m.named.hook) for m in takers], post=post, notice=notice)
+    """Return the feed for those hooks that take it; the rest as `HookFeed` has it."""
+    takers = [named for named in hooks if Power.FEED in powers_of(type(named.hook))]
+    return HookFeed([(named.label, named.hook) for named in takers], post=post, notice=notice, faults=faults)
 
 
 class _Member:
@@ -86,14 +97,11 @@ class _Member:
 
     def __init__(self, named: NamedHook) -> None:
         self.named = named
+        self.label = named.label
         self.powers = powers_of(type(named.hook))
         self.calls = 0
         self.errors = 0
         self.abandoned = False
-
-    @property
-    def label(self) -> str:
-        return f"hook {self.named.name!r} ({self.named.distribution})"
 
     def takes(self, method: str) -> bool:
         """Return whether the hook overrides a method: nobody is woken to do nothing."""
@@ -159,6 +167,7 @@ class HookRunner:
         clock: Clock = SYSTEM_CLOCK,
         actions: RunActions | None = None,
         feed: HookFeed | None = None,
+        faults: PluginFaults | None = None,
     ) -> None:
         """Bind the observers; no thread is started.
 
@@ -171,6 +180,7 @@ class HookRunner:
             clock: Measures the calls.
             actions: Does what hooks with the run's handle ask for; None: none gets one.
             feed: Of the same hooks; ended by `close_feed`. None: there is none.
+            faults: Keeps what hooks raise, and counts what they do wrong; None: for this runner alone.
         """
         self._members = [_Member(named) for named in hooks]
         self._post = post
@@ -195,6 +205,7 @@ class HookRunner:
         """Replaced on the reactor's thread, read on any."""
         self._actions = actions
         self._feed = HookFeed((), post=post, notice=log) if feed is None else feed
+        self._faults = PluginFaults() if faults is None else faults
         if actions is not None:
             for member in self._members:
                 if Power.RUN in member.powers:
@@ -394,11 +405,11 @@ class HookRunner:
     def _serve(self, shift: int) -> None:
         while (call := self._take(shift)) is not None:
             task, member = call
-            fault, answer = "", None
+            fault, answer = None, None
             try:
                 answer = task.make(member)
             except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: all that it raises is told
-                fault = f"raised {type(err).__name__}: {' '.join(str(err).split())}"
+                fault = self._faults.raised(member.label, task.method, err)
             self._settle(shift, task, member, answer, fault)
 
     def _take(self, shift: int) -> tuple[_Task, _Member] | None:
@@ -429,23 +440,26 @@ class HookRunner:
                 self._post(partial(task.answer, task))
         self._changed.notify_all()
 
-    def _settle(self, shift: int, task: _Task, member: _Member, answer: object, fault: str) -> None:
+    def _settle(self, shift: int, task: _Task, member: _Member, answer: object, fault: Fault | None) -> None:
         with self._changed:
             if shift != self._shift:
                 return  # abandoned: too late to be heard
             self._calling = None
             before = len(self._lines)
-            if fault:
-                self._complain(member, task, fault)
+            if fault is not None:
+                self._complain(member, task, f"raised {fault.text}", again=fault.again)
             elif task.answer is not None and answer is not None:
                 self._take_answer(member, task, answer)
             told = len(self._lines) > before
         if told:
             self._post(self._flush)
 
-    def _complain(self, member: _Member, task: _Task, fault: str) -> None:
+    def _complain(self, member: _Member, task: _Task, fault: str, *, again: bool | None = None) -> None:
+        """Count what a hook did wrong, and have it told if it was not before."""
         member.errors += 1
-        self._lines.append(f"{member.label}: {task.method} {fault}")
+        text = f"{task.method} {fault}"
+        if not (self._faults.again(member.label, text) if again is None else again):
+            self._lines.append(member.label.line(text))
 
     def _take_answer(self, member: _Member, task: _Task, answer: object) -> None:
         starting = task.moment if isinstance(task.moment, WorkersStarting) else None

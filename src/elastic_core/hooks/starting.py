@@ -9,6 +9,7 @@ from typing import Final
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.hooks.handler import powers_of
 from elastic_core.hooks.runner import NamedHook
+from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.starters import AgentLoop, StartedProcess, WorkerStart, WorkerStarter
 from elastic_core.types import Power
 
@@ -16,12 +17,14 @@ DEADLINE_S: Final = 5.0
 """How long one call may hold the agent up; as hooks have on their own thread."""
 
 
-def hook_starters(hooks: Sequence[NamedHook], loop: AgentLoop) -> list[WorkerStarter]:
+def hook_starters(
+    hooks: Sequence[NamedHook], loop: AgentLoop, faults: PluginFaults | None = None
+) -> list[WorkerStarter]:
     """Return the starters of the hooks that have the power, in their order. Called: before the first round."""
     made: list[WorkerStarter] = []
     for named in hooks:
         if Power.STARTS in powers_of(type(named.hook)):
-            starter = HookStarter(f"hook {named.name!r} ({named.distribution})", loop)
+            starter = HookStarter(named.label, loop, faults=faults)
             if starter.make(named.hook.worker_starter):
                 made.append(starter)
     return made
@@ -36,10 +39,19 @@ class HookStarter(WorkerStarter):
         label: The hook, for people.
         loop: The agent's.
         clock: Measures the calls.
+        faults: Keeps what hooks raise; None: for this one alone.
     """
 
-    def __init__(self, label: str, loop: AgentLoop, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        label: PluginLabel,
+        loop: AgentLoop,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        faults: PluginFaults | None = None,
+    ) -> None:
         self._label = label
+        self._faults = PluginFaults() if faults is None else faults
         self._loop = loop
         self._clock = clock
         self._starter: WorkerStarter | None = None
@@ -108,7 +120,7 @@ class HookStarter(WorkerStarter):
         try:
             yield
         except Exception as err:  # noqa: BLE001  # plugin code on the agent's thread: told, and done without
-            self._turn_off(method, f"raised {type(err).__name__}: {' '.join(str(err).split())}")
+            self._turn_off(method, f"raised {self._faults.raised(self._label, method, err).text}")
         taken_s = self._clock.monotonic_s() - began_s
         if taken_s >= DEADLINE_S:
             self._turn_off(method, f"held the agent up for {taken_s:.1f} s")

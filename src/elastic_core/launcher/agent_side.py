@@ -13,6 +13,7 @@ from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
 from elastic_core.encoding import encode_json
 from elastic_core.errors import ElasticError, is_momentary
 from elastic_core.moments import StepsAsked, StepsSeen
+from elastic_core.plugin_faults import Fault, PluginFaults, PluginLabel
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.rounds import resolve_round
@@ -146,6 +147,8 @@ class RunSide:
         port: The port of rank 0's worker.
         sidecar: Returns the agent's store; None: there is none.
         notice: Shows people one line.
+        backend: What the handler is called.
+        faults: Keeps what it raises.
         publish: Takes what is known of the store, and what nodes ask each other about steps.
         assigned: Takes how long it took to agree on ranks. Threading: any.
     """
@@ -161,6 +164,8 @@ class RunSide:
         port: RoundPort,
         sidecar: Callable[[], _Sidecar | None],
         notice: Callable[[str], None],
+        backend: PluginLabel,
+        faults: PluginFaults,
         publish: Callable[[StoreReachable | StepsAsked | StepsSeen], None] = lambda what: None,
         assigned: Callable[[float], None] = lambda took_s: None,
     ) -> None:
@@ -173,6 +178,8 @@ class RunSide:
         self._settings = settings
         self._port = port
         self._sidecar = sidecar
+        self._backend = backend
+        self._faults = faults
         self._publish = publish
         self._assigned = assigned
         self._next_index = 0
@@ -183,6 +190,11 @@ class RunSide:
         turned_s = self._agent().turned_s
         self.post(lambda: None)
         return turned_s
+
+    def raised(self, operation: str, error: BaseException, fate: str = "") -> Fault:
+        """Keep what the backend raised in a call, and return the line about it, with what follows. Threading: any."""
+        fault = self._faults.raised(self._backend, operation, error)
+        return fault._replace(text=self._backend.call_line(operation, f"raised {fault.text}{fate}"))
 
     def take(self, event: m.RendezvousEvent) -> None:
         """Bring an event to whom it is for."""

@@ -21,7 +21,6 @@ from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
 from elastic_core.failure.reporter import Reporter
 from elastic_core.failure.runner import PolicyRunner
-from elastic_core.hooks.closing import close_hooks
 from elastic_core.hooks.handler import powers_of
 from elastic_core.hooks.runner import HookRunner, NamedHook, hook_feed
 from elastic_core.launcher.agent_side import RoundPort, RunSide
@@ -36,6 +35,7 @@ from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import SpawnWorkers
 from elastic_core.options.settings import RunSettings
+from elastic_core.plugin_faults import PluginFaults, PluginLabel, print_line
 from elastic_core.plugins.discovery import FAILURE_GROUP, RENDEZVOUS_GROUP
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.processes.group import WorkerGroup
@@ -151,7 +151,8 @@ class _Job:
             min_nodes=settings.nodes.min_nodes,
             max_nodes=settings.nodes.max_nodes,
         )
-        self._registry = PluginRegistry(disabled=settings.disabled_plugins)
+        self._faults = PluginFaults()
+        self._registry = PluginRegistry(disabled=settings.disabled_plugins, faults=self._faults)
 
     def run(self, call: "BegunCall | None" = None) -> int:
         settings = self._settings
@@ -175,7 +176,8 @@ class _Job:
             settings, str(run_dir.path), restarts_nodes=takes_restarts(handler), own_process=self._own_process
         )
         hooks, warnings = registry.make_hooks(of_hooks, settings.hook_options)
-        self._cleanup.callback(close_hooks, hooks)
+        if hooks:
+            self._cleanup.callback(self._close_hooks, hooks)
         self._mark("run directory")
         return self._supervise(handler, policy, hooks, (*registry.warnings, *warnings), run_dir).exit_code
 
@@ -185,15 +187,19 @@ class _Job:
         settings = self._settings
         return self._registry.make_rendezvous(settings.nodes.backend, self._rdzv, settings.rdzv_conf)
 
-    def _blame(self) -> tuple[str, str]:
-        """Return who brought the handler, and what helps if it is broken."""
-        if self._injected.rendezvous is not None:
-            return "", ""
-        return self._registry.blame(RENDEZVOUS_GROUP, self._settings.nodes.backend)
+    def _backend(self) -> PluginLabel:
+        name = self._settings.nodes.backend
+        injected = self._injected.rendezvous is not None
+        return PluginLabel("backend", name) if injected else self._registry.label(RENDEZVOUS_GROUP, name)
 
     def _mark(self, what: str) -> None:
         if self._timings is not None:
             self._timings.mark(what)
+
+    def _close_hooks(self, hooks: Sequence[NamedHook]) -> None:
+        from elastic_core.hooks.closing import close_hooks  # most runs have no hooks
+
+        close_hooks(hooks, notice=lambda text: print_line(f"elastic: {text}"), faults=self._faults)
 
     def _discard_unused(self, run_dir: RunDirectory) -> None:
         """Remove what was made for workers of which none was ever to start, unless a report is in it."""
@@ -226,6 +232,9 @@ class _Job:
         for text in (*settings.notices, *warnings, *(self._call.warnings if self._call is not None else ())):
             notice(text)
         self._disk = self._reporter.disk = self._closing(Disk(reactor, notice=notice))
+        lane = self._disk.lane("the errors of plugins")
+        put = reactor.post
+        self._faults.begin(lambda: run_dir.path, put=lambda write: put(lambda: lane.put(write)), line=console.line)
         guardian = Guardian(reactor, incarnation=self._incarnation, notice=notice)
         self._cleanup.push(lambda kind, error, trace: guardian.unleash() if error else guardian.dismiss())
         guardian.start()
@@ -235,7 +244,7 @@ class _Job:
             self._sidecar = self._start_sidecar(handler, reactor, run_dir)
         journal, feed = Journal(), Feed()
         feed.subscribe(journaling(journal))
-        of_hooks = hook_feed(hooks, post=reactor.post, notice=notice)
+        of_hooks = hook_feed(hooks, post=reactor.post, notice=notice, faults=self._faults)
         self._status = self._closing(self._status_keeper(reactor, handler, run_dir))
         agent: Agent
         loop = ReactorLoop(reactor, notice=notice, own_process=self._own_process)
@@ -278,10 +287,12 @@ class _Job:
             port=self._port,
             sidecar=lambda: self._sidecar,
             notice=notice,
+            backend=self._backend(),
+            faults=self._faults,
             publish=feed.publish,
             assigned=lambda took_s: beside(RanksAssigned(took_s=took_s)),
         )
-        rendezvous = self._closing(open_rendezvous(handler, side, blame=self._blame()))
+        rendezvous = self._closing(open_rendezvous(handler, side))
         actions = self._actions = HookActions(
             reactor,
             reporter=self._reporter,
@@ -299,7 +310,13 @@ class _Job:
             feed=of_hooks,
         )
         runner = HookRunner(
-            hooks, post=reactor.post, call_later=reactor.call_later, log=notice, actions=actions, feed=of_hooks
+            hooks,
+            post=reactor.post,
+            call_later=reactor.call_later,
+            log=notice,
+            actions=actions,
+            feed=of_hooks,
+            faults=self._faults,
         )
         self._cleanup.callback(runner.close_feed)
         if self._outcome is not None:
@@ -314,7 +331,8 @@ class _Job:
                 policy,
                 Intensity(self._policy),
                 name=settings.restarts.name,
-                distribution=self._registry.blame(FAILURE_GROUP, settings.restarts.name)[0],
+                label=self._registry.label(FAILURE_GROUP, settings.restarts.name),
+                faults=self._faults,
                 post=reactor.post,
                 call_later=reactor.call_later,
             ),
@@ -344,6 +362,8 @@ class _Job:
             notice(f"left running on purpose (ELASTIC_KEEP=1){until}: {', '.join(kept)}")
         if self._timings is not None:
             self._timings.take(journal.events)
+        for text in self._faults.end():
+            notice(text)
         while self._reporter.writing:  # what the run ended with is printed first
             reactor.turn()
         self._finish(result, journal, run_dir)
@@ -394,7 +414,7 @@ class _Job:
         if hooks:
             from elastic_core.hooks.starting import hook_starters  # few have any
 
-            starters += [self._closing(starter) for starter in hook_starters(hooks, loop)]
+            starters += [self._closing(starter) for starter in hook_starters(hooks, loop, self._faults)]
         return starters
 
     def _closing(self, thing: _C) -> _C:
@@ -542,6 +562,8 @@ class _Job:
                 self._disk.wait(str(journal_path), lambda: journal.write(journal_path), within_s=limit_s)
             except OSError as err:  # a full disk, say: told, and no reason to hide how the run ended
                 self._reporter.notice(f"the run's journal could not be written to {path!r}: {err.strerror}")
+        if self._faults.raised_any:
+            run_dir.keep("a plugin raised")
         if self._logs.in_run_dir:
             run_dir.keep("logs were asked for")
             self._reporter.notice(f"logs are in {str(run_dir.path)!r}")

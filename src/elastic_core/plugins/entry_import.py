@@ -9,7 +9,16 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from elastic_core.errors import PluginError
-from elastic_core.plugins.discovery import HOOKS_GROUP, KINDS, PluginEntry, core_name, find_entries, is_built_in
+from elastic_core.plugin_faults import PluginLabel, text_of
+from elastic_core.plugins.discovery import (
+    HOOKS_GROUP,
+    KINDS,
+    RENDEZVOUS_GROUP,
+    PluginEntry,
+    core_name,
+    find_entries,
+    is_built_in,
+)
 
 IN_CODE: Final = "in code"
 """Stands for the distribution of what was registered in code."""
@@ -38,11 +47,6 @@ def import_entry(entry: PluginEntry, *, within_s: float | None = None) -> object
     return found[0]
 
 
-def described(err: BaseException) -> str:
-    """Return an exception as a user reads it: its class, and its text on one line."""
-    return f"{type(err).__name__}: {one_line(err)}".removesuffix(": ")
-
-
 def _answer(entry: PluginEntry) -> object:
     try:
         return _import(entry)
@@ -54,7 +58,9 @@ def _import(entry: PluginEntry) -> object:
     try:
         return import_value(entry.value)
     except (Exception, SystemExit) as err:
-        raise refusal(entry, f"importing {entry.value} raised {described(err)}", hint=_after(entry, err)) from err
+        raise refusal(
+            entry, f"importing {entry.value} raised {text_of(err, entry.value)}", hint=_after(entry, err)
+        ) from err
 
 
 def _after(entry: PluginEntry, err: BaseException) -> str:
@@ -93,6 +99,16 @@ def doubled(claims: Sequence[PluginEntry]) -> PluginError:
 def one_line(err: BaseException) -> str:
     """Return an exception's text without its line breaks."""
     return " ".join(str(err).split())
+
+
+def label_of(entry: PluginEntry) -> PluginLabel:
+    """Return a plugin as the lines about a run have it."""
+    off = f"-p no:{entry.name}, or " if entry.group == HOOKS_GROUP else ""
+    kind = "backend" if entry.group == RENDEZVOUS_GROUP else KINDS[entry.group]
+    hint = f"{off}report it to the authors of {entry.distribution}"
+    if entry.distribution == IN_CODE:
+        hint = f"{off}look at {entry.value}"
+    return PluginLabel(kind, entry.name, entry.label, entry.value.partition(":")[0], hint)
 
 
 def mend(entry: PluginEntry) -> str:

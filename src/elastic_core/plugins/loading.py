@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 from elastic_core.errors import ElasticError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.handler import AgentHook, fault_of_powers
+from elastic_core.plugin_faults import text_of
 from elastic_core.plugins.api_versions import check_api_version
 from elastic_core.plugins.discovery import (
     FAILURE_GROUP,
@@ -16,7 +17,7 @@ from elastic_core.plugins.discovery import (
     PluginEntry,
     is_built_in,
 )
-from elastic_core.plugins.entry_import import described, import_entry, mend, refusal
+from elastic_core.plugins.entry_import import import_entry, mend, refusal
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import HookSettings, OptionSpec, PolicySettings, Power, RendezvousSettings
@@ -182,7 +183,7 @@ def build(entry: PluginEntry, make: Callable[[], object]) -> object:
     except ElasticError:
         raise
     except (Exception, SystemExit) as err:
-        raise refusal(entry, f"building it raised {described(err)}", hint=mend(entry)) from err
+        raise refusal(entry, f"building it raised {text_of(err, entry.value)}", hint=mend(entry)) from err
 
 
 def _check_kind(entry: PluginEntry, target: object) -> None:

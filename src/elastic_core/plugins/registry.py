@@ -14,6 +14,7 @@ from elastic_core.errors import ElasticError, PluginError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.handler import registered_hooks
 from elastic_core.hooks.runner import NamedHook
+from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.plugins.discovery import (
     EVENTS_GROUP,
     FAILURE_GROUP,
@@ -26,7 +27,7 @@ from elastic_core.plugins.discovery import (
     PluginEntry,
     find_entries,
 )
-from elastic_core.plugins.entry_import import IN_CODE, doubled, import_entry, mend, refusal
+from elastic_core.plugins.entry_import import IN_CODE, doubled, import_entry, label_of, mend, refusal
 from elastic_core.plugins.loading import BASES, LoadedPlugin, base_names, build, is_store_class
 from elastic_core.plugins.options import TORCH_RDZV_KEYS, GivenValue, resolve_options
 from elastic_core.rendezvous import registry as in_code
@@ -62,13 +63,15 @@ class PluginRegistry:
     Threading: one thread; loading imports code and may block.
     """
 
-    def __init__(self, *, disabled: Sequence[str] = ()) -> None:
+    def __init__(self, *, disabled: Sequence[str] = (), faults: PluginFaults | None = None) -> None:
         """Look at nothing yet.
 
         Args:
             disabled: Names of hooks that the user turned off (`-p no:NAME`).
+            faults: Keeps what a plugin that is left out raised; None: for this registry alone.
         """
         self._disabled = frozenset(disabled)
+        self._faults = PluginFaults() if faults is None else faults
         self._found: list[PluginEntry] | None = None
         self._strange: list[PluginEntry] = []
         self._warnings: list[str] = []
@@ -164,6 +167,7 @@ class PluginRegistry:
             try:
                 hooks.append(self._make_hook(entry, settings, own))
             except ElasticError as err:
+                self._keep(entry, err)
                 warnings.append(f"left out: {err}")
         hooks += self.make_chosen_hooks(settings, options)
         hooks += self._hooks_in_code(settings, {type(named.hook) for named in hooks})
@@ -172,6 +176,10 @@ class PluginRegistry:
 
             warnings += [line for named in hooks for line in notices_of(named.hook)]
         return hooks, warnings
+
+    def _keep(self, entry: PluginEntry, err: ElasticError) -> None:
+        if isinstance(err, PluginError) and err.__cause__ is not None:
+            self._faults.raised(label_of(entry), f"loading {entry.value}", err.__cause__)
 
     def _hooks_in_code(self, settings: HookSettings, present: Collection[type]) -> list[NamedHook]:
         found = []
@@ -206,7 +214,7 @@ class PluginRegistry:
         hook = plugin.make_hook(own)
         if entry.group == HOOKS_GROUP:
             _refuse_heavy(entry, before)  # what values of options bring, their user has chosen
-        return NamedHook(name=entry.name, distribution=entry.label, hook=hook)
+        return NamedHook(name=entry.name, distribution=entry.label, hook=hook, hint=label_of(entry).hint)
 
     def _make_in_code(
         self, name: str, maker: in_code.Maker, settings: RendezvousSettings, conf: Mapping[str, str]
@@ -250,12 +258,11 @@ class PluginRegistry:
         self._warnings += plugin.warnings
         return plugin
 
-    def blame(self, group: str, name: str) -> tuple[str, str]:
-        """Return the distribution and version of a plugin that was chosen, and what helps if it is broken."""
+    def label(self, group: str, name: str) -> PluginLabel:
+        """Return a plugin that was chosen as lines have it."""
         if group == RENDEZVOUS_GROUP and name in in_code.registered_names():
-            return "", ""
-        entry = (self._hosted_entry(name) if group == RENDEZVOUS_GROUP else None) or self._entry(group, name)
-        return entry.label, mend(entry)
+            return PluginLabel("backend", name)
+        return label_of((self._hosted_entry(name) if group == RENDEZVOUS_GROUP else None) or self._entry(group, name))
 
     # --- all of them
 
@@ -302,6 +309,7 @@ class PluginRegistry:
             if entry.group != RENDEZVOUS_GROUP:
                 _refuse_heavy(entry, before)
         except PluginError as err:
+            self._keep(entry, err)
             return str(err), ()
         remarks = [*(f"deprecated: {line}" for line in plugin.deprecated), *plugin.misnamed_methods(every=True)]
         return "; ".join(("loaded", *remarks)), plugin.powers

@@ -27,16 +27,14 @@ class HandlerThread(Rendezvous):
     Args:
         handler: Whose calls block.
         agent: The agent.
-        blame: The distribution that brought the handler, and what helps if it is broken (empty: nothing to say).
     """
 
-    def __init__(self, handler: RendezvousHandler, agent: AgentSide, *, blame: tuple[str, str] = ("", "")) -> None:
+    def __init__(self, handler: RendezvousHandler, agent: AgentSide) -> None:
         super().__init__(agent)
         self.control = Capability.CONTROL in handler.capabilities
         self.gathers = Capability.EVIDENCE in handler.capabilities
         self.takes_requests = takes_restarts(handler)
         self._handler = handler
-        self._blame = blame
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._wait: WaitBudget | None = None
@@ -56,25 +54,25 @@ class HandlerThread(Rendezvous):
             case m.LeaveRendezvous(close=close):
                 self._go(close=close)
             case m.PublishDecision(decision=decision, failure=failure):
-                self._call(lambda: handler.publish(decision, failure))
+                self._call("publish", lambda: handler.publish(decision, failure))
             case m.RequestRestart(reason=reason):
-                self._call(lambda: handler.request_restart(reason))
+                self._call("request_restart", lambda: handler.request_restart(reason))
             case m.StopRound(reason=reason, report=report):
-                self._call(lambda: handler.order_stop(reason, report))
+                self._call("order_stop", lambda: handler.order_stop(reason, report))
             case m.ReportStopped(report=report):
-                self._call(lambda: handler.report_stopped(report))
+                self._call("report_stopped", lambda: handler.report_stopped(report))
             case m.AnswerQuestion(decision=decision, failure=failure, evidence=evidence, question=question):
-                self._call(lambda: handler.answer(decision, failure, evidence, question=question))
+                self._call("answer", lambda: handler.answer(decision, failure, evidence, question=question))
             case m.AskSteps():
-                self._call(handler.ask_steps)
+                self._call("ask_steps", handler.ask_steps)
             case m.ReportSteps(steps=steps):
-                self._call(lambda: handler.report_steps(steps))
+                self._call("report_steps", lambda: handler.report_steps(steps))
             case m.ReportFinishing():
-                self._call(handler.report_finishing)
+                self._call("report_finishing", handler.report_finishing)
             case m.ReportDone():
-                self._call(handler.report_done)
+                self._call("report_done", handler.report_done)
             case m.AnnounceDeparture():
-                self._call(handler.announce_departure)
+                self._call("announce_departure", handler.announce_departure)
             case _:
                 assert_never(request)
 
@@ -83,11 +81,13 @@ class HandlerThread(Rendezvous):
         super().close()
         self._queue.put(None)
 
-    def _call(self, call: Callable[[], None]) -> None:
+    def _call(self, operation: str, call: Callable[[], None]) -> None:
         try:
             call()
         except Exception as err:  # noqa: BLE001  # a plugin's code: the supervisor must go on without its word
-            self._agent.notice(f"telling the rendezvous failed: {type(err).__name__}: {err}")
+            fault = self._agent.raised(operation, err)
+            if not fault.again:
+                self._agent.notice(fault.text)
 
     def _join(self) -> None:
         self._cancel()
@@ -152,17 +152,10 @@ class HandlerThread(Rendezvous):
         except ElasticError as err:
             outcome = err
         except Exception as err:  # noqa: BLE001  # a plugin's code: whatever it raises must end in one clear line
-            outcome = m.RendezvousFailed(summary=self._broken(err))
+            outcome = m.RendezvousFailed(summary=self._agent.raised("next_rendezvous", err).text)
         finally:
             self._busy = False
         self._agent.post(lambda: self._joined(join, outcome))
-
-    def _broken(self, err: Exception) -> str:
-        distribution, hint = self._blame
-        owner = f" ({distribution})" if distribution else ""
-        text = f"{type(err).__name__}: {' '.join(str(err).split())}".removesuffix(": ")
-        summary = f"rendezvous {self._handler.get_backend()!r}{owner} raised {text}"
-        return f"{summary}. Try: {hint}" if hint else summary
 
     def _look(self, delay_s: float, wait: WaitBudget) -> None:
         self._handler.wait = wait
@@ -182,7 +175,7 @@ class HandlerThread(Rendezvous):
             raise
         except Exception as err:  # noqa: BLE001  # a plugin's code: workers go on, the trouble is reported once
             if not self._in_trouble:
-                self._notice(f"watching the rendezvous failed, will try again: {type(err).__name__}: {err}")
+                self._notice(self._words("watch", err, "; the workers go on, it is called again"))
             self._in_trouble = True
             wait.sleep(WATCH_RETRY_S)
             return None
@@ -195,9 +188,15 @@ class HandlerThread(Rendezvous):
                 self._handler.set_closed()
             self._handler.shutdown()
         except Exception as err:  # noqa: BLE001  # leaving must not replace the run's result; it is reported, not raised
-            self._notice(f"leaving the rendezvous failed: {type(err).__name__}: {err}")
+            self._notice(self._words("shutdown", err))
         finally:
             self._agent.post(self._leave)
+
+    def _words(self, operation: str, err: Exception, fate: str = "") -> str:
+        """Return a line about what a call raised: the handler's own words, if it has chosen them."""
+        if isinstance(err, ElasticError):
+            return f"{operation} of the rendezvous failed: {err}"
+        return self._agent.raised(operation, err, fate).text
 
     def _notice(self, text: str) -> None:
         self._agent.post(lambda: self._agent.notice(text))

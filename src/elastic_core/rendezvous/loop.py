@@ -17,6 +17,7 @@ from elastic_core.messages import (
     RendezvousRequest,
     RoundFormed,
 )
+from elastic_core.plugin_faults import Fault
 from elastic_core.types import RendezvousInfo, Round
 
 Outcome = Round | ElasticError
@@ -40,6 +41,10 @@ class AgentSide(Protocol):
 
     def notice(self, text: str) -> None:
         """Show people one line that is not the rendezvous' own."""
+        ...
+
+    def raised(self, operation: str, error: BaseException, fate: str = "") -> Fault:
+        """Keep what the backend raised in a call, and return the line about it, with what follows. Threading: any."""
         ...
 
     def turned_s(self) -> float:

@@ -5,13 +5,12 @@ from elastic_core.rendezvous.local import LocalRendezvous, LocalRounds
 from elastic_core.rendezvous.loop import AgentSide, Attachable, Rendezvous
 
 
-def open_rendezvous(handler: RendezvousHandler, agent: AgentSide, *, blame: tuple[str, str] = ("", "")) -> Rendezvous:
+def open_rendezvous(handler: RendezvousHandler, agent: AgentSide) -> Rendezvous:
     """Return what posts a handler's events to the agent.
 
     Args:
         handler: Ours, or somebody else's.
         agent: Takes the events.
-        blame: The distribution that brought the handler, and what helps if it is broken.
     """
     if type(handler) is LocalRendezvous:  # a class that is built on it may do more
         return LocalRounds(handler, agent)
@@ -19,4 +18,4 @@ def open_rendezvous(handler: RendezvousHandler, agent: AgentSide, *, blame: tupl
         return handler.attach(agent)
     from elastic_core.rendezvous.blocking import HandlerThread
 
-    return HandlerThread(handler, agent, blame=blame)
+    return HandlerThread(handler, agent)

@@ -9,6 +9,7 @@ from elastic_core.errors import (
     RendezvousConnectionError,
     RendezvousStateError,
 )
+from elastic_core.plugin_faults import text_of
 from elastic_core.types import RendezvousInfo, RendezvousSettings, RosterMember, Round, RunCounts
 
 ADDRESS_KEY = "MASTER_ADDR"
@@ -236,6 +237,6 @@ def _guarded(settings: RendezvousSettings, call: Callable[[], _T]) -> _T:
         raise
     except Exception as err:
         raise RendezvousConnectionError(
-            f"the store of rendezvous {settings.backend!r} failed: {type(err).__name__}: {' '.join(str(err).split())}",
+            f"the store of rendezvous {settings.backend!r} failed: {text_of(err)}",
             hint="look at the node of rank 0 and the network to it",
         ) from err

@@ -6,6 +6,7 @@ import pytest
 
 from elastic_core import messages as m
 from elastic_core.errors import RendezvousClosedError, RendezvousGracefulExitError, RendezvousTimeoutError
+from elastic_core.plugin_faults import Fault, described
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.blocking import CANCEL_GRACE_S, HandlerThread
 from elastic_core.rendezvous.handler import RendezvousHandler
@@ -75,6 +76,9 @@ def run(reactor):
             self.take, self.notice = self.events.append, self.notices.append
             self.thread = HandlerThread(handler, self)
 
+        def raised(self, operation, error, fate=""):
+            return Fault(f"{operation} of backend 'scripted' raised {described(error)}{fate}", again=False)
+
         def ask(self, *requests):
             for request in requests:
                 self.thread.post(request)
@@ -107,7 +111,7 @@ def test_join_gives_a_round_and_leave_closes(run):
         (RendezvousTimeoutError("2 of 4 nodes came", hint="more nodes"), 4, "2 of 4 nodes came. Try: more nodes"),
         (RendezvousClosedError("the run is over"), 4, "the run is over"),
         (RendezvousGracefulExitError("this spare was not needed"), 0, "this spare was not needed"),
-        (ZeroDivisionError("oops"), 4, "rendezvous 'scripted' raised ZeroDivisionError: oops"),
+        (ZeroDivisionError("oops"), 4, "next_rendezvous of backend 'scripted' raised ZeroDivisionError: oops"),
     ],
 )
 def test_failures_become_events(run, error, code, text):
@@ -164,7 +168,7 @@ def test_watch_that_raises_is_told_once_and_tried_again(run):
     it.ask(m.WatchRound())
     it.until(lambda: len(it.events) == 2)
     assert it.events[1] == m.RoundChanged(change=NodesWaiting(count=5))
-    assert it.notices == ["watching the rendezvous failed, will try again: OSError: gone"]
+    assert it.notices == ["watch of backend 'scripted' raised OSError: gone; the workers go on, it is called again"]
 
 
 def test_leaving_may_take_longer_than_an_earlier_call_that_is_stuck(run, reactor):
@@ -205,7 +209,7 @@ def test_words_for_the_run_reach_the_handler_and_its_errors_are_told(run):
     it.ask(m.PublishDecision(decision=Restart(), failure=FAILURE))
     it.ask(m.ReportFinishing(), m.ReportDone(), m.AnnounceDeparture())
     assert said == [(Restart(), FAILURE), "finishing", "done"]
-    assert it.notices == ["telling the rendezvous failed: OSError: gone"]
+    assert it.notices == ["announce_departure of backend 'scripted' raised OSError: gone"]
 
 
 def test_leaving_before_any_join_still_releases_the_handler(run):

@@ -10,6 +10,7 @@ from elastic_core.clock import WaitBudget
 from elastic_core.errors import ConfigError
 from elastic_core.launcher.agent_side import RoundPort, RunSide
 from elastic_core.moments import StepsAsked, StepsSeen
+from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.rendezvous.blocking import HandlerServices
 from elastic_core.testing import sample_failure
 from elastic_core.types import NodeReport, RendezvousInfo, RendezvousSettings, RunSteps
@@ -57,6 +58,7 @@ def served():
         side = RunSide(
             loop, agent=lambda: Served.noted, guardian=noted, handler=noted, settings=SETTINGS, port=port,
             sidecar=lambda: None, notice=lines.append, publish=noted.publish,
+            backend=PluginLabel("backend", "mine", "acme 1.0", hint="look"), faults=PluginFaults(),
         )  # fmt: skip
 
     yield Served
@@ -146,3 +148,10 @@ def test_the_port_that_the_user_chose_can_be_held_again():
             held.renew(WaitBudget())
     assert held.renew(WaitBudget()) == held.renew(WaitBudget()) == port
     held.close()
+
+
+def test_what_a_call_raises_is_a_line_with_whose_it_is_which_call_it_was_where_and_what_to_do(served):
+    fault = served.side.raised("renew", KeyError("seat"), "; the run goes on")
+    assert fault.text == "renew of backend 'mine' (acme 1.0) raised KeyError: 'seat'; the run goes on. Try: look"
+    assert not fault.again
+    assert served.side.raised("renew", KeyError("seat")).again

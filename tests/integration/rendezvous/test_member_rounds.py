@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from elastic_core import messages as m
+from elastic_core.plugin_faults import Fault, described
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.member.coordinated import CoordinatedRendezvous
 from elastic_core.rendezvous.opening import open_rendezvous
@@ -28,6 +29,7 @@ class Node:
         self.post, self.call_later, self.turned_s = reactor.post, reactor.call_later, reactor.now_s
         self.events, self.notices, self.ports = [], [], [4711]
         self.notice = self.notices.append
+        self.raised = lambda operation, error: Fault(f"{operation} raised {described(error)}", again=False)
         self.rounds = open_rendezvous(CoordinatedRendezvous(cls(self.settings, server=server), self.settings), self)
 
     def ask(self, *requests):
@@ -170,15 +172,13 @@ class Broken(MemoryStore):
         return super().renew(*args, **kwargs)
 
 
-def test_a_driver_that_has_ended_is_one_line_and_leaves_what_was_stopped_to_the_agent(meet, monkeypatch):
+def test_a_driver_that_has_ended_ends_the_round_and_leaves_what_was_stopped_to_the_agent(meet, monkeypatch):
     a = meet.node(cls=Broken)
     joined(meet, a)
     monkeypatch.setattr(Broken, "broken", True)
-    meet.until(lambda: a.notices)
-    (line,) = a.notices
-    assert line.startswith("watching the rendezvous failed, will try again: RendezvousStateError: the rendezvous on ")
-    assert "ZeroDivisionError: a defect" in line
-    a.ask(m.StopRound(reason="exit code 7", report=NodeReport(node_id="a")))
+    meet.until(lambda: isinstance(a.last, m.RoundChanged))
+    assert a.last.change == RoundEnded(reason="renew raised ZeroDivisionError: a defect")
+    a.ask(m.StopRound(reason="exit code 7", report=NodeReport(node_id="a")), m.WatchRound())
     assert isinstance(a.last.change, Undecided)
     assert a.last.change.final
     a.ask(m.JoinRendezvous())

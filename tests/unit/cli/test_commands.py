@@ -116,7 +116,11 @@ def test_completion(install, monkeypatch, capsys, words, expected):
             ":command",
             "importing greetings_command:command raised ModuleNotFoundError: No module named",
         ),
-        ("raise SystemExit(0)", ":command", "importing greetings_command:command raised SystemExit: 0."),
+        (
+            "raise SystemExit(0)",
+            ":command",
+            "importing greetings_command:command raised SystemExit: 0 (greetings_command.py:1).",
+        ),
         (GREET, "", "greetings_command is module; a click.Command is needed"),
         (GREET, ":click.Command", "greetings_command:click.Command is the class Command; a click.Command is needed"),
         (
@@ -151,7 +155,7 @@ def test_what_a_command_raises_names_its_distribution(install, capsys):
     install("greet", RAISES)
     error = error_of(capsys, ["greet", "Ada"], 3)
     assert error == (
-        "command 'greet' (greetings 1.2): it raised ValueError: no voice. "
+        "command 'greet' (greetings 1.2): it raised ValueError: no voice (greetings_command.py:11 in greet). "
         "Try: ELASTIC_DEBUG=1 shows where; report it to the authors of greetings"
     )
 

@@ -1,5 +1,9 @@
 """What hooks have taken is given back at the end, once, by those that may."""
 
+import threading
+
+import pytest
+
 from elastic_core.hooks.closing import close_hooks
 from elastic_core.hooks.handler import AgentHook
 from elastic_core.hooks.runner import NamedHook
@@ -22,14 +26,32 @@ class Older(Newer):
     api_version = 1
 
 
+@pytest.fixture
+def release():
+    event = threading.Event()
+    yield event
+    event.set()
+
+
 def named(hook):
     return NamedHook(name="x", distribution="x 1", hook=hook)
 
 
 def test_each_is_closed_whatever_another_raises():
-    hooks = [Newer(HookSettings(name="x")) for _ in range(2)]
-    close_hooks([named(hook) for hook in hooks])
+    hooks, lines = [Newer(HookSettings(name="x")) for _ in range(2)], []
+    close_hooks([named(hook) for hook in hooks], notice=lines.append)
     assert [hook.calls for hook in hooks] == [["close"], ["close"]]
+    assert all(line.startswith("hook 'x' (x 1): close raised ValueError: closed twice (test_closing") for line in lines)
+
+
+def test_one_that_does_not_return_is_named_and_left(release):
+    class Hangs(Newer):
+        def close(self):
+            release.wait(60)
+
+    lines = []
+    close_hooks([named(Hangs(HookSettings(name="x")))], notice=lines.append, within_s=0.01)
+    assert lines == ["hook 'x' (x 1): close has not returned after 0.01 s; the run ends without it"]
 
 
 def test_a_hook_of_version_1_has_no_such_end():

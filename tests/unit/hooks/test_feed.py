@@ -13,6 +13,7 @@ from elastic_core.api import AgentHook, HookSettings, Phase, Power
 from elastic_core.hooks import feed as feed_module
 from elastic_core.hooks.feed import HookFeed
 from elastic_core.hooks.runner import HookRunner, NamedHook, hook_feed
+from elastic_core.plugin_faults import PluginLabel
 from elastic_plugin_kit import sample_failure, sample_round
 from support import wait_for
 
@@ -53,7 +54,7 @@ class Waits(Taker):
 
 def feed_for(*hooks):
     lines = []
-    takers = [(f"hook{index}", f"hook {index}", hook) for index, hook in enumerate(hooks)]
+    takers = [(PluginLabel("hook", f"hook{index}", f"acme {index}"), hook) for index, hook in enumerate(hooks)]
     return HookFeed(takers, post=lambda call: None, notice=lines.append), lines
 
 
@@ -111,9 +112,11 @@ def test_one_that_raises_three_times_in_a_row_gets_no_more():
     feed.close()
     assert len(hook.events) == 3
     assert len(other.events) == 11
+    line = Raises.on_run_event.__code__.co_firstlineno + 2
+    fault = f"ConnectionError: nobody there (test_feed.py:{line} in on_run_event)"
     assert lines == [
-        "hook 0: on_run_event raised ConnectionError: nobody there",
-        "hook 0: on_run_event raised ConnectionError: nobody there; it gets no more of the feed",
+        f"hook 'hook0' (acme 0): on_run_event raised {fault}",
+        f"hook 'hook0' (acme 0): on_run_event raised {fault}; it gets no more of the feed",
     ]
 
 
@@ -128,8 +131,8 @@ def test_a_slow_one_loses_events_and_holds_up_neither_the_agent_nor_others(monke
         feed.publish("step", {})
         wait_for(lambda index=index: len(other.events) == index + 2)
     feed.close()
-    assert lines[0] == "hook 0: on_run_event has not returned; the run ends without it"
-    assert "hook 0: 4 events of the feed were left out: it was too slow" in lines
+    assert lines[0] == "hook 'hook0' (acme 0): on_run_event has not returned; the run ends without it"
+    assert "hook 'hook0' (acme 0): 4 events of the feed were left out: it was too slow" in lines
     slow.go_on.set()
     wait_for(lambda: slow.names[-1] == "feed_closed")
     assert slow.names == ["first", *["step"] * 5, "feed_closed"]

@@ -9,6 +9,7 @@ import pytest
 from elastic_core.api import AgentHook, HookSettings, Power, StartedProcess, WorkerStart, WorkerStarter
 from elastic_core.hooks.runner import NamedHook
 from elastic_core.hooks.starting import DEADLINE_S, HookStarter, fault_of_process, hook_starters
+from elastic_core.plugin_faults import PluginLabel
 
 WORKER = WorkerStart(local_rank=0, global_rank=0, argv=("x",), environment={})
 
@@ -51,7 +52,7 @@ class Forks(WorkerStarter):
 
 def starter_of(made, clock=None):
     loop = Loop()
-    starter = HookStarter("hook 'acme'", loop, **({} if clock is None else {"clock": clock}))
+    starter = HookStarter(PluginLabel("hook", "acme"), loop, **({} if clock is None else {"clock": clock}))
     assert starter.make(lambda _: made)
     return starter, loop.lines
 
@@ -153,5 +154,6 @@ def test_one_that_fails_in_whichever_call_is_off(method, how):
     answer = getattr(starter, method)(*args)
     assert answer == (frozenset() if method == "pids" else None)
     fault = "raised OSError: no such image" if how == "raises" else "held the agent up for 5.0 s"
-    assert lines[0] == f"hook 'acme': {method} {fault}; workers are started without it from now on"
+    place = f" (test_starting.py:{call.__code__.co_firstlineno + 2} in call)" if how == "raises" else ""
+    assert lines[0] == f"hook 'acme': {method} {fault}{place}; workers are started without it from now on"
     assert starter.start(WORKER) is None

@@ -7,6 +7,7 @@ from typing import ClassVar
 from elastic_core import messages
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import WaitCancelledError
+from elastic_core.plugin_faults import PluginLabel, text_of
 from elastic_core.rendezvous.handler import NoServices, RendezvousHandler
 from elastic_core.rendezvous.loop import AgentSide, Attachable
 from elastic_core.rendezvous.member import protocol as m
@@ -50,7 +51,11 @@ class CoordinatedRendezvous(RendezvousHandler, Attachable):
         self._driver: Driver | None = None
         self._lock = threading.Condition()
         self._places: deque[m.Formed | m.JoinFailed] = deque()
-        self._changes = Changes(settings.run_id, store.where)
+        label = PluginLabel("backend", settings.backend, module=type(store).__module__)
+        self._changes = Changes(
+            settings.run_id,
+            lambda operation, error: label.call_line(operation, f"raised {text_of(error, label.module)}"),
+        )
 
     @property
     def store(self) -> CoordinationStore:

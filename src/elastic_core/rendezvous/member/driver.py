@@ -2,8 +2,8 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import assert_never
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar, assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -12,6 +12,7 @@ from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
 from elastic_core.errors import (
     BackendRefusedError,
     BackendUnavailableError,
+    ElasticError,
     OutcomeUnknownError,
     WaitCancelledError,
     WaitExpiredError,
@@ -35,7 +36,17 @@ from elastic_core.rendezvous.member.outage import store_failure
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, State, Want
 from elastic_core.rendezvous.net.peers import PeerEndpoint, PeerNames, ask_peers
-from elastic_core.rendezvous.store import CONTROL_KEY, CoordinationStore, Document, Revisions, Seat
+from elastic_core.rendezvous.store import (
+    CONTROL_KEY,
+    CoordinationStore,
+    Document,
+    Members,
+    Renewal,
+    Revisions,
+    Seat,
+    Swapped,
+    Watched,
+)
 from elastic_core.types import FailureClass
 
 CONNECT_TRY_S = 5.0
@@ -45,6 +56,7 @@ HOST_LEAVE_S = 2.2
 _STUCK_PAUSE_S = 0.2
 
 _NOTHING = Revisions()
+_T = TypeVar("_T")
 Emitted = m.Announcement | Fenced | SeatHeld | DecisionAsked
 DriverRequest = (
     m.JoinAsked
@@ -60,6 +72,29 @@ DriverRequest = (
     | RequestRestart
     | AnswerQuestion
 )
+
+
+OPERATIONS: Final[Mapping[type, str]] = {
+    m.Connect: "connect",
+    m.Enlist: "enlist",
+    m.Update: "update",
+    m.Renew: "renew",
+    m.Withdraw: "withdraw",
+    m.ReadMembers: "members",
+    m.Load: "load",
+    m.SurveyRun: "survey",
+    m.Swap: "swap",
+    m.Watch: "watch",
+}
+"""The store's methods, by what is asked of it."""
+
+
+class StoreFault(Exception):
+    """What a store raised beside the errors that it may; its cause."""
+
+    def __init__(self, operation: str) -> None:
+        super().__init__(operation)
+        self.operation = operation
 
 
 class Driver:
@@ -227,7 +262,7 @@ class Driver:
                 if held is not None:
                     held.close()
             except Exception as err:  # noqa: BLE001  # as in `_run`: whoever waits for the end must hear of it
-                failure = failure or err
+                failure = failure or (_fault("close", err) if held is self._store else err)
         return failure
 
     def _take(self) -> tuple[m.Event, ...]:
@@ -334,6 +369,10 @@ class Driver:
                 wait.cancel()
         try:
             return self._call(operation, wait)
+        except ElasticError:
+            raise
+        except BaseException as err:
+            raise _fault(OPERATIONS[type(operation)], err) from err
         finally:
             with self._lock:
                 self._wait = None
@@ -344,14 +383,15 @@ class Driver:
         sent_s = self._clock.monotonic_s()
         match operation:
             case m.Connect():
-                return self._connected(store.connect(wait=wait))
+                return self._connected(_given(store.connect(wait=wait), str))
             case m.Enlist(record=record):
                 seat = store.enlist(record, incarnation=me.incarnation, ttl_s=me.ttl_s, wait=wait)
-                return m.Enlisted(seat=seat, record=record, sent_s=sent_s)
+                return m.Enlisted(seat=_given(seat, Seat), record=record, sent_s=sent_s)
             case m.Update(seat=seat, record=record):
                 return m.Updated(record=record, kept=store.update(seat, record, wait=wait))
             case m.Renew(seat=seat):
-                return m.Renewed(renewal=store.renew(seat, ttl_s=me.ttl_s, wait=wait), sent_s=sent_s)
+                renewal = store.renew(seat, ttl_s=me.ttl_s, wait=wait)
+                return m.Renewed(renewal=None if renewal is None else _given(renewal, Renewal), sent_s=sent_s)
             case m.Withdraw(seat=seat):
                 store.withdraw(seat, wait=wait)
                 return m.Withdrawn()
@@ -362,21 +402,22 @@ class Driver:
                         incarnation=member.incarnation,
                         record=decode(member.record, MemberRecord),
                     )
-                    for member in store.members(wait=wait).members
+                    for member in _given(store.members(wait=wait), Members).members
                 )
                 return m.MembersRead(members=members, alternative=self._node.route(members))
             case m.Load(key=key):
-                document = store.load(key, wait=wait)
+                found = store.load(key, wait=wait)
+                document = None if found is None else _given(found, Document)
                 value = _value(key, document)
                 return m.Loaded(key=key, document=document, value=value, age_s=self._age_s(value, wait))
             case m.SurveyRun():
                 return m.Surveyed(epochs=self._epochs(wait))
             case m.Swap(key=key, document=new, expect=expect, keep_s=keep_s):
-                swapped = store.swap(key, encode(new), expect=expect, keep_s=keep_s, wait=wait)
+                swapped = _given(store.swap(key, encode(new), expect=expect, keep_s=keep_s, wait=wait), Swapped)
                 return m.SwapAnswered(key=key, swapped=swapped, value=_value(key, swapped.current))
             case m.Watch(since=since, topics=topics, until_s=until_s):
                 watched = store.watch(since or _NOTHING, topics, timeout_s=max(0.0, until_s - sent_s), wait=wait)
-                return m.WatchEnded(watched=watched)
+                return m.WatchEnded(watched=_given(watched, Watched))
             case m.AskPeers() | m.Ask() | m.Pause() | m.Gone():
                 raise AssertionError("not the store's")
             case _:
@@ -401,6 +442,19 @@ class Driver:
     def _secret(self) -> str:
         kept = self._state.kept
         return "" if kept is None else kept.secret
+
+
+def _fault(operation: str, err: BaseException) -> StoreFault:
+    fault = StoreFault(operation)
+    fault.__cause__ = err
+    return fault
+
+
+def _given(value: object, kind: type[_T]) -> _T:
+    """Return what a store has given, if it is of the kind that it has to be."""
+    if not isinstance(value, kind):
+        raise TypeError(f"it gave {type(value).__name__}; a {kind.__name__} is needed")
+    return value
 
 
 def _value(key: str, document: Document | None) -> ControlDocument | RoundDocument | None:

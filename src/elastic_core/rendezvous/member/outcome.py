@@ -1,6 +1,7 @@
 """A member's announcements as its agent gets them: its place, why there is none, and the changes of its round."""
 
 from collections import deque
+from collections.abc import Callable
 
 from elastic_core.errors import (
     ElasticError,
@@ -11,7 +12,9 @@ from elastic_core.errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
+from elastic_core.plugin_faults import text_of
 from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member.driver import StoreFault
 from elastic_core.types import RendezvousInfo, RosterMember, RoundChange, StopOrdered, Undecided
 
 
@@ -20,12 +23,12 @@ class Changes:
 
     Args:
         run_id: The run.
-        where: The store, for people.
+        words: Returns the line about a call of the store's that raised what it may not.
     """
 
-    def __init__(self, run_id: str, where: str) -> None:
+    def __init__(self, run_id: str, words: Callable[[str, BaseException], str]) -> None:
         self._run_id = run_id
-        self._where = where
+        self._words = words
         self._queue: deque[RoundChange] = deque()
         self._ended = False
         self._failure: Exception | None = None
@@ -48,6 +51,10 @@ class Changes:
     def end(self, failure: Exception | None) -> None:
         """Take the driver's end."""
         self._ended, self._failure = True, failure
+        if isinstance(failure, StoreFault) and failure.__cause__ is not None:
+            text = self._words(failure.operation, failure.__cause__)
+            self._failure = RendezvousStateError(text)
+            self._failure.__cause__ = failure.__cause__
 
     @property
     def ended(self) -> bool:
@@ -87,8 +94,7 @@ class Changes:
         if isinstance(self._failure, ElasticError):
             return self._failure
         if self._failure is not None:
-            text = f"{type(self._failure).__name__}: {' '.join(str(self._failure).split())}"
-            return RendezvousStateError(f"the rendezvous on {self._where} broke: {text}")
+            return RendezvousStateError(f"this node's part in run {self._run_id!r} broke: {text_of(self._failure)}")
         return RendezvousClosedError(f"this node has left run {self._run_id!r}")
 
 

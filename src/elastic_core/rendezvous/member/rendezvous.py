@@ -9,7 +9,7 @@ from elastic_core.rendezvous.member.node import Node
 from elastic_core.rendezvous.member.outcome import Changes, error_of, place_of
 from elastic_core.rendezvous.member.protocol import Formed, JoinAsked, JoinFailed
 from elastic_core.rendezvous.store import CoordinationStore
-from elastic_core.types import RendezvousSettings
+from elastic_core.types import RendezvousSettings, RoundChange, RoundEnded
 
 
 class MemberRounds(Rendezvous):
@@ -27,8 +27,8 @@ class MemberRounds(Rendezvous):
     ) -> None:
         super().__init__(agent)
         self._store = store
-        self._changes = Changes(settings.run_id, store.where)
-        self._watching = self._leaving = self._in_trouble = False
+        self._changes = Changes(settings.run_id, lambda operation, error: agent.raised(operation, error).text)
+        self._watching = self._leaving = self._broken = False
         self.driver = Driver(
             store,
             Node(store, settings, clock=clock),
@@ -101,13 +101,14 @@ class MemberRounds(Rendezvous):
         """Pass the next change on, if the agent waits for one."""
         if not self._watching or self._left:
             return
+        change: RoundChange | None
         try:
             change = self._changes.next()
         except ElasticError as err:
-            if not self._in_trouble:
-                self._agent.notice(f"watching the rendezvous failed, will try again: {type(err).__name__}: {err}")
-            self._in_trouble = True
-            return
+            if self._broken:
+                return
+            self._broken = True
+            change = RoundEnded(reason=str(err))  # nobody keeps the lease any more
         if change is not None:
             self._watching = False
             self._agent.take(m.RoundChanged(change=change))

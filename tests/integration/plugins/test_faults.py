@@ -1,0 +1,155 @@
+"""What broken plugins do to real runs: a line with whose they are, where and what to do; the rest is in a file."""
+
+import stat
+
+import pytest
+
+from support import wait_for
+
+HOOKS = """
+from elastic_core.api import AgentHook
+
+class Posts(AgentHook):
+    api_version = 2
+
+    def post(self, event):
+        raise ConnectionError("nobody there")
+
+    on_agent_started = on_round_joined = on_workers_started = on_worker_exited = on_agent_stopped = post
+
+class Odd(AgentHook):
+    api_version = 2
+
+    def close(self):
+        raise ValueError("closed twice")
+"""
+
+STORES = """
+from elastic_core.testing import MemoryServer, MemoryStore
+
+SERVER = MemoryServer()
+
+class Store(MemoryStore):
+    def __init__(self, settings):
+        super().__init__(settings, server=SERVER)
+
+class Enlists(Store):
+    api_version = 2
+
+    def enlist(self, record, **rest):
+        return 7
+
+class Renews(Store):
+    api_version = 2
+    calls = 0
+
+    def renew(self, seat, **rest):
+        self.calls += 1
+        if self.calls < 2:
+            return super().renew(seat, **rest)
+        return self._seat_of({})
+
+    def _seat_of(self, seats):
+        return seats["seat"]
+
+class Connects(Store):
+    api_version = 2
+
+    def connect(self, *, wait):
+        raise SystemExit(9)
+"""
+
+
+def line_of(source, text):
+    return next(number for number, line in enumerate(source.splitlines(), 1) if text in line)
+
+
+@pytest.fixture
+def install(tmp_path):
+    """Make a distribution that brings these entry points, as pip would have; return the environment that has it."""
+
+    def make(source, **groups):
+        folder = tmp_path / "site"
+        info = folder / "acme-1.0.dist-info"
+        info.mkdir(parents=True)
+        (folder / "acme.py").write_text(source)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+        text = "".join(f"[elastic_core.{group}]\n" + "\n".join(names) + "\n" for group, names in groups.items())
+        (info / "entry_points.txt").write_text(text)
+        return {"PYTHONPATH": str(folder)}
+
+    return make
+
+
+def log_of(agent):
+    (path,) = agent.runtime.glob("elastic-*/*/plugin-errors.log")
+    return path
+
+
+def test_a_hook_that_raises_at_each_moment_is_one_line_and_one_count(elastic, script, install):
+    agent = elastic(script("pass"), env=install(HOOKS, hooks=["posts = acme:Posts"]))
+    assert agent.wait() == 0
+    fault = f"ConnectionError: nobody there (acme.py:{line_of(HOOKS, 'nobody there')} in post)"
+    hook = "elastic: hook 'posts' (acme 1.0): "
+    advice = "Try: -p no:posts, or report it to the authors of acme"
+    lines = agent.err.splitlines()
+    assert f"{hook}on_agent_started raised {fault}. {advice}" in lines
+    assert f"{hook}{fault}; 4 more until the end" in lines
+    assert sum("posts" in line for line in lines) == 2
+    path = log_of(agent)
+    assert f"elastic: tracebacks of plugins are in {str(path)!r}" in lines
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_text().count('raise ConnectionError("nobody there")') == 1
+
+
+def test_with_elastic_debug_tracebacks_are_on_stderr_as_well(elastic, script, install):
+    env = install(HOOKS, hooks=["posts = acme:Posts"]) | {"ELASTIC_DEBUG": "1"}
+    agent = elastic(script("pass"), env=env)
+    assert agent.wait() == 0
+    assert agent.err.count('    raise ConnectionError("nobody there")') == 1
+
+
+def test_the_end_of_a_hook_is_told_of_too(elastic, script, install):
+    agent = elastic(script("pass"), env=install(HOOKS, hooks=["odd = acme:Odd"]))
+    assert agent.wait() == 0
+    place = f"acme.py:{line_of(HOOKS, 'closed twice')} in close"
+    assert agent.err == f"elastic: hook 'odd' (acme 1.0): close raised ValueError: closed twice ({place})\n"
+
+
+def test_a_hook_that_can_not_be_imported_leaves_its_traceback_too(elastic, script, install):
+    source = f"{HOOKS}\nimport no_such_client\n"
+    agent = elastic(script("pass"), env=install(source, hooks=["gone = acme:Odd"]))
+    assert agent.wait() == 0
+    place = f"acme.py:{line_of(source, 'no_such_client')}"
+    assert f"raised ModuleNotFoundError: No module named 'no_such_client' ({place}). Try: " in agent.err
+    assert "import no_such_client" in log_of(agent).read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "operation", "fault"),
+    [
+        ("Enlists", "enlist", "TypeError: it gave int; a Seat is needed"),
+        ("Connects", "connect", f"SystemExit: 9 (acme.py:{line_of(STORES, 'SystemExit')} in connect)"),
+    ],
+)
+def test_a_store_that_breaks_its_contract_is_named_with_the_call(elastic, script, install, name, operation, fault):
+    env = install(STORES, rendezvous=[f"seats = acme:{name}"])
+    agent = elastic("--rdzv-backend", "seats", "--nnodes", "1:2", script("pass"), env=env)
+    assert agent.wait() == 4
+    line = f"elastic: error: {operation} of backend 'seats' (acme 1.0) raised {fault}. Try: "
+    assert f"{line}report it to the authors of acme" in agent.err
+
+
+def test_a_renewal_that_raises_ends_the_round_by_name_with_its_place(elastic, script, install):
+    env = install(STORES, rendezvous=["seats = acme:Renews"])
+    conf = "lease_ttl=1,last_call_timeout=0.1"
+    path = script("import time\ntime.sleep(600)\n")
+    agent = elastic("--rdzv-backend", "seats", "--rdzv-conf", conf, "--nnodes", "1:2", path, env=env)
+    assert agent.wait() == 4
+    place = f"acme.py:{line_of(STORES, 'return seats[')} in _seat_of"
+    fault = f"renew of backend 'seats' (acme 1.0) raised KeyError: 'seat' ({place})"
+    assert f"round 0 is over: {fault}" in agent.err
+    assert f"rendezvous: {fault}.\n  Try: report it to the authors of acme\n" in agent.err
+    assert "was stopped" not in agent.err
+    assert "in _seat_of" in log_of(agent).read_text()
+    assert wait_for(lambda: not agent.survivors())
