@@ -93,9 +93,9 @@ def load_command(entry: PluginEntry) -> tuple["click.Command", tuple[str, ...]]:
     import click
 
     from elastic_core.plugins.api_versions import check_api_version  # not for a list of commands
-    from elastic_core.plugins.entry_import import import_entry
+    from elastic_core.plugins.entry_import import Limit, import_entry
 
-    command = import_entry(entry, within_s=IMPORT_LIMIT_S)
+    command = import_entry(entry, limit=Limit(IMPORT_LIMIT_S))
     if not isinstance(command, click.Command):
         found = f"the class {command.__qualname__}" if isinstance(command, type) else type(command).__name__
         raise refusal(entry, f"{entry.value} is {found}; a click.Command is needed", hint=mend(entry))

@@ -5,11 +5,12 @@ Each error names the plugin and its distribution.
 
 import importlib
 import threading
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
+from elastic_core._version import __version__
 from elastic_core.errors import PluginError
-from elastic_core.plugin_faults import PluginLabel, text_of
+from elastic_core.plugin_faults import PluginLabel, print_line, text_of
 from elastic_core.plugins.discovery import (
     HOOKS_GROUP,
     KINDS,
@@ -24,34 +25,77 @@ IN_CODE: Final = "in code"
 """Stands for the distribution of what was registered in code."""
 
 
-def import_entry(entry: PluginEntry, *, within_s: float | None = None) -> object:
+_OURS: Final = "elastic-"
+LINE_AFTER_S: Final = 5.0
+"""When people are told what a run waits for."""
+
+
+class Limit(NamedTuple):
+    """How long a plugin's import, and its constructor, may take.
+
+    `flag` is the option that says so, for a line while it lasts; empty: there is no line, nobody waits so long.
+    """
+
+    within_s: float
+    flag: str = ""
+
+
+HOOK_LIMIT: Final = Limit(5.0)
+"""What runs without: as long as any call of a hook's may take."""
+CHOSEN_LIMIT: Final = Limit(60.0, "--connect-timeout")
+"""What a run needs, where nothing else was chosen."""
+
+
+def limit_of(entry: PluginEntry, limit: Limit) -> Limit | None:
+    """Return the limit of a stranger's plugin; None: it is one of ours, of this very version, and needs no thread."""
+    ours = is_built_in(entry) or (entry.version == __version__ and entry.distribution.startswith(_OURS))
+    return None if ours else limit
+
+
+def import_entry(entry: PluginEntry, *, limit: Limit | None = None) -> object:
     """Import what an entry point names, and return it.
 
     Args:
         entry: What was found.
-        within_s: How long it may take; one that takes longer is left to a thread of its own, which nobody waits for.
+        limit: How long it may take; None: as long as it likes.
 
     Raises:
         PluginError: importing it raised, or took longer.
     """
-    if within_s is None:
-        return _import(entry)
-    found: list[object] = []
-    thread = threading.Thread(target=lambda: found.append(_answer(entry)), daemon=True, name=f"import {entry.name}")
+    return limited(entry, f"importing {entry.value}", lambda: _import(entry), limit)
+
+
+def limited(entry: PluginEntry, what: str, call: Callable[[], object], limit: Limit | None) -> object:
+    """Run code of a plugin; what takes longer than the limit is left to a thread of its own, which nobody waits for.
+
+    Raises:
+        PluginError: it took longer; or what it raised.
+    """
+    if limit is None:
+        return call()
+    answers: list[tuple[object, BaseException | None]] = []
+
+    def work() -> None:
+        try:
+            answers.append((call(), None))
+        except BaseException as err:  # noqa: BLE001  # raised again where it is waited for
+            answers.append((None, err))
+
+    thread = threading.Thread(target=work, daemon=True, name=f"{what.partition('ing')[0]} {entry.name}")
     thread.start()
-    thread.join(within_s)
-    if not found:
-        raise refusal(entry, f"importing {entry.value} takes longer than {within_s:g} s", hint=mend(entry))
-    if isinstance(found[0], PluginError):
-        raise found[0]
-    return found[0]
-
-
-def _answer(entry: PluginEntry) -> object:
-    try:
-        return _import(entry)
-    except PluginError as err:
-        return err
+    first_s = min(limit.within_s, LINE_AFTER_S) if limit.flag else limit.within_s
+    thread.join(first_s)
+    if not answers and first_s < limit.within_s:
+        fate = f"it is given up after {limit.within_s:g} s ({limit.flag})"
+        print_line(f"elastic: {label_of(entry)}: {what} has not returned after {first_s:g} s; {fate}")
+        thread.join(limit.within_s - first_s)
+    if not answers:
+        flag = f" ({limit.flag})" if limit.flag else ""
+        raise refusal(entry, f"{what} takes longer than {limit.within_s:g} s{flag}", hint=mend(entry))
+    answer, error = answers[0]
+    if error is not None:
+        raise error
+    return answer
 
 
 def _import(entry: PluginEntry) -> object:

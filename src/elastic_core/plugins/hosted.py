@@ -55,7 +55,7 @@ def host(entry: PluginEntry, settings: RendezvousSettings, conf: Mapping[str, st
     """
     hosted = torch_part("hosted", needed_by=f"rendezvous backend {entry.name!r} ({entry.label}), written for torch,")
     _import_torch(entry)
-    create = build(entry, lambda: import_value(entry.value)())  # as torch does
+    create = build(entry, None, lambda: import_value(entry.value)())  # as torch does
     if not callable(create):
         what = f"{entry.value} gave {type(create).__name__}; a function that makes a handler is needed"
         raise refusal(entry, what, hint=mend(entry))

@@ -17,7 +17,7 @@ from elastic_core.plugins.discovery import (
     PluginEntry,
     is_built_in,
 )
-from elastic_core.plugins.entry_import import import_entry, mend, refusal
+from elastic_core.plugins.entry_import import Limit, import_entry, limit_of, limited, mend, refusal
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import HookSettings, OptionSpec, PolicySettings, Power, RendezvousSettings
@@ -37,15 +37,20 @@ BASES: Final[dict[str, tuple[type, ...]]] = {
 class LoadedPlugin:
     """A plugin that was imported and found sound: a class, or a module of hookimpls."""
 
-    def __init__(self, entry: PluginEntry) -> None:
+    def __init__(self, entry: PluginEntry, limit: Limit) -> None:
         """Import the plugin and check it.
 
+        Args:
+            entry: What was found.
+            limit: How long its import may take, and then its constructor.
+
         Raises:
-            PluginError: it can't be imported, is of no accepted kind, or was written for another version of the
-                interfaces.
+            PluginError: it can't be imported, or not in time; it is of no accepted kind, or was written for another
+                version of the interfaces.
         """
         self.entry = entry
-        self._target: object = import_entry(entry)
+        self._limit = limit_of(entry, limit)
+        self._target: object = import_entry(entry, limit=self._limit)
         _check_kind(entry, self._target)
         self.deprecated = check_api_version(entry, self._target)
         """A line for the user of a plugin that was written for a version of the interfaces that is deprecated."""
@@ -131,17 +136,17 @@ class LoadedPlugin:
             PluginError: it raised, or gave something else.
             ElasticError: the plugin's own word on the settings.
         """
-        made = build(self.entry, lambda: self._maker.make_rendezvous(settings))
+        made = build(self.entry, self._limit, lambda: self._maker.make_rendezvous(settings))
         return made if isinstance(made, (RendezvousHandler, CoordinationStore)) else self._refuse_product(made)
 
     def make_policy(self, settings: PolicySettings) -> FailureHandler:
         """Build the policy; raises as `make_rendezvous` does."""
-        made = build(self.entry, lambda: self._maker.make_policy(settings))
+        made = build(self.entry, self._limit, lambda: self._maker.make_policy(settings))
         return made if isinstance(made, FailureHandler) else self._refuse_product(made)
 
     def make_hook(self, settings: HookSettings) -> AgentHook:
         """Build the observer; a module of hookimpls becomes one that forwards to it. Raises as `make_rendezvous`."""
-        made = build(self.entry, lambda: self._maker.make_hook(settings))
+        made = build(self.entry, self._limit, lambda: self._maker.make_hook(settings))
         return made if isinstance(made, AgentHook) else self._refuse_product(made)
 
     def _refuse_product(self, made: object) -> NoReturn:
@@ -176,10 +181,10 @@ def _wired(entry: PluginEntry, module: object) -> "HookimplModule":
     return HookimplModule(entry, cast("ModuleType", module))
 
 
-def build(entry: PluginEntry, make: Callable[[], object]) -> object:
+def build(entry: PluginEntry, limit: Limit | None, make: Callable[[], object]) -> object:
     """Call a plugin's constructor; its own ElasticErrors pass, all else becomes one line with its distribution."""
     try:
-        return make()
+        return limited(entry, "building it", make, limit)
     except ElasticError:
         raise
     except (Exception, SystemExit) as err:

@@ -5,6 +5,7 @@ Listing reads metadata only; a plugin's code is imported when it is chosen by na
 
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -27,7 +28,16 @@ from elastic_core.plugins.discovery import (
     PluginEntry,
     find_entries,
 )
-from elastic_core.plugins.entry_import import IN_CODE, doubled, import_entry, label_of, mend, refusal
+from elastic_core.plugins.entry_import import (
+    CHOSEN_LIMIT,
+    HOOK_LIMIT,
+    IN_CODE,
+    doubled,
+    import_entry,
+    label_of,
+    mend,
+    refusal,
+)
 from elastic_core.plugins.loading import BASES, LoadedPlugin, base_names, build, is_store_class
 from elastic_core.plugins.options import TORCH_RDZV_KEYS, GivenValue, resolve_options
 from elastic_core.rendezvous import registry as in_code
@@ -72,6 +82,7 @@ class PluginRegistry:
         """
         self._disabled = frozenset(disabled)
         self._faults = PluginFaults() if faults is None else faults
+        self._limit = CHOSEN_LIMIT
         self._found: list[PluginEntry] | None = None
         self._strange: list[PluginEntry] = []
         self._warnings: list[str] = []
@@ -95,6 +106,8 @@ class PluginRegistry:
             PluginError: there is none, two distributions claim the name, or it is broken.
             ConfigError: an option is unknown or malformed, or the backend refuses the settings.
         """
+        with suppress(ValueError):  # told below
+            self._limit = self._limit._replace(within_s=float(conf.get("connect_timeout", self._limit.within_s)))
         maker = in_code.registered(name)
         if maker is not None:
             return self._make_in_code(name, maker, settings, conf)
@@ -129,6 +142,8 @@ class PluginRegistry:
 
     def make_policy(self, name: str, settings: PolicySettings, conf: Mapping[str, str]) -> FailureHandler:
         """Build the restart policy that the user named, with its options (`--policy-conf`).
+
+        It has as long as the backend, which is to be made first.
 
         Raises:
             PluginError: there is none, two distributions claim the name, or it is broken.
@@ -228,7 +243,7 @@ class PluginRegistry:
         )
 
         def make(full: RendezvousSettings) -> RendezvousHandler | CoordinationStore:
-            made = build(entry, lambda: maker(full) if _takes_settings(maker) else maker())  # type: ignore[call-arg]  # _takes_settings knows which
+            made = build(entry, None, lambda: maker(full) if _takes_settings(maker) else maker())  # type: ignore[call-arg]  # _takes_settings knows which
             return _fit_in_code(entry, made, full)
 
         declared: Sequence[OptionSpec] | None = getattr(maker, "options", None)
@@ -254,7 +269,7 @@ class PluginRegistry:
         return resolved.values
 
     def _loaded(self, entry: PluginEntry) -> LoadedPlugin:
-        plugin = LoadedPlugin(entry)
+        plugin = LoadedPlugin(entry, HOOK_LIMIT if entry.group in (HOOKS_GROUP, OPTIONS_GROUP) else self._limit)
         self._warnings += plugin.warnings
         return plugin
 
@@ -305,7 +320,7 @@ class PluginRegistry:
                 from elastic_core.plugins.run_options import hook_entry
 
                 entry = hook_entry(entry)
-            plugin = LoadedPlugin(entry)
+            plugin = LoadedPlugin(entry, HOOK_LIMIT)
             if entry.group != RENDEZVOUS_GROUP:
                 _refuse_heavy(entry, before)
         except PluginError as err:
@@ -414,7 +429,7 @@ def _heavy() -> frozenset[str]:
 def _handler_status(entry: PluginEntry, *, load: bool) -> str:
     """Return how a handler of metrics or events fares, which is for a hook to build."""
     try:
-        usable = not load or callable(import_entry(entry))
+        usable = not load or callable(import_entry(entry, limit=HOOK_LIMIT))
     except PluginError as err:
         return str(err)
     if not usable:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from elastic_core.errors import ElasticError, PluginError
 from elastic_core.plugins.discovery import OPTIONS_GROUP, PluginEntry, find_entries
-from elastic_core.plugins.entry_import import import_entry, mend, refusal
+from elastic_core.plugins.entry_import import HOOK_LIMIT, import_entry, limit_of, mend, refusal
 from elastic_core.plugins.missing import known_options, option_not_installed
 from elastic_core.plugins.options import GivenValue
 from elastic_core.types import Record, RunOption
@@ -96,7 +96,7 @@ def _installed(path: tuple[str, ...]) -> HookOptions:
 
 
 def _declared(entry: PluginEntry) -> RunOption:
-    declared = import_entry(entry)
+    declared = import_entry(entry, limit=limit_of(entry, HOOK_LIMIT))
     fault = _fault(declared, entry.name)
     if fault or not isinstance(declared, RunOption):
         raise refusal(entry, f"{entry.value} {fault}", hint=mend(entry))

@@ -1,6 +1,10 @@
 """What broken plugins do to real runs: a line with whose they are, where and what to do; the rest is in a file."""
 
+import os
 import stat
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -153,3 +157,68 @@ def test_a_renewal_that_raises_ends_the_round_by_name_with_its_place(elastic, sc
     assert "was stopped" not in agent.err
     assert "in _seat_of" in log_of(agent).read_text()
     assert wait_for(lambda: not agent.survivors())
+
+
+HANGS = """
+import threading
+from elastic_core.api import AgentHook, FailureHandler, Stop
+
+class Waits(AgentHook):
+    api_version = 2
+
+    def __init__(self, settings):
+        super().__init__(settings)
+        threading.Event().wait()
+
+class Policy(FailureHandler):
+    api_version = 2
+
+    def __init__(self, settings):
+        threading.Event().wait()
+
+    def decide(self, failure, history):
+        return Stop(reason="never asked")
+"""
+
+
+def test_a_hook_that_hangs_in_its_constructor_is_left_out_and_the_run_goes_on(elastic, script, install):
+    agent = elastic(script("pass"), env=install(HANGS, hooks=["waits = acme:Waits"]))
+    assert agent.wait() == 0
+    line = "elastic: left out: hook 'waits' (acme 1.0): building it takes longer than 5 s. Try: "
+    assert agent.err.startswith(line)
+    assert "-p no:waits" in agent.err
+
+
+def test_a_hook_that_hangs_at_import_is_left_out_and_shown_so(elastic, script, install):
+    env = install("import threading\nthreading.Event().wait()\n", hooks=["waits = acme:Waits"])
+    agent = elastic(script("pass"), env=env)
+    fault = "hook 'waits' (acme 1.0): importing acme:Waits takes longer than 5 s"
+    shown = subprocess.run(
+        [sys.executable, "-m", "elastic_core", "plugins"],
+        env=os.environ | env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    (row,) = [line for line in shown.stdout.splitlines() if line.startswith("waits ")]
+    assert fault in row
+    assert agent.wait() == 0
+    assert f"elastic: left out: {fault}" in agent.err
+
+
+def test_a_policy_that_hangs_is_named_while_it_lasts_and_given_up_in_time(elastic, script, install):
+    env = install(HANGS, failure=["waits = acme:Policy"])
+    nodes = ("--nnodes", "1:2", "--rdzv-backend", "seats", "--rdzv-conf", "connect_timeout=6")
+    (site := Path(env["PYTHONPATH"]) / "acme.py").write_text(f"{STORES}\n{HANGS}")
+    points = site.with_name("acme-1.0.dist-info") / "entry_points.txt"
+    points.write_text(points.read_text() + "[elastic_core.rendezvous]\nseats = acme:Renews\n")
+    agent = elastic(*nodes, "--policy", "waits", script("pass"), env=env)
+    assert agent.wait() == 3
+    told, error = agent.err.splitlines()
+    assert told == (
+        "elastic: policy 'waits' (acme 1.0): building it has not returned after 5 s; "
+        "it is given up after 6 s (--connect-timeout)"
+    )
+    fault = "policy 'waits' (acme 1.0): building it takes longer than 6 s (--connect-timeout)"
+    assert error.startswith(f"elastic: error: {fault}. Try: ")
