@@ -23,6 +23,7 @@ from elastic_core.options.table import OPTIONS, OptionRow, Section
 from elastic_core.options.worker_options import WorkerSettings
 from elastic_core.plugins.discovery import KINDS
 from elastic_core.plugins.loading import BASES
+from elastic_core.plugins.options import wanted
 from elastic_core.processes.spec import WorkerPaths
 from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS
 from elastic_core.types import FailureClass, OptionSpec, RendezvousSettings, Round
@@ -283,17 +284,17 @@ def static_options() -> str:
 
 def _specs(specs: Iterable[OptionSpec]) -> str:
     rows = (
-        (f"`{spec.name}`", spec.unit or _KINDS[spec.type], "" if spec.default is None else _default(spec), spec.help)
-        for spec in specs
+        (f"`{spec.name}`", _value_of(spec), "" if spec.default is None else _default(spec), spec.help) for spec in specs
     )
     return table(("key", "value", "default", "meaning"), rows)
 
 
+def _value_of(spec: OptionSpec) -> str:
+    return wanted(spec) + (f" ({spec.unit})" if spec.unit and spec.type != "duration" else "")
+
+
 def _default(spec: OptionSpec) -> str:
     return f"`{spec.default:g}`" if isinstance(spec.default, float) else f"`{str(spec.default).lower()}`"
-
-
-_KINDS: Final[Mapping[str, str]] = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
 
 
 def policy_keys(keys: Iterable[schema.Key]) -> str:

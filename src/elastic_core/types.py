@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from elastic_core.option_values import OptionValues
+
 API_VERSION = 2
 """The version of the plugin interfaces; each plugin class states the one that it was written for."""
 
@@ -179,10 +181,10 @@ RoundChange = (
 
 
 class OptionSpec(Record, frozen=True, kw_only=True):
-    """One option that a plugin declares; unknown ones are errors that suggest the nearest name.
+    """One option that a plugin declares, read by `settings.option(name, kind)`; unknown ones are errors.
 
-    `type` is one of `str`, `int`, `float`, `bool`; `unit` is for people (`seconds`); `default` None means required
-    unless `required` is False.
+    `type` is one of `str`, `int`, `float`, `bool`, `duration` (`30s`, `5m`, seconds: a float); `least` and `most` bound
+    numbers and durations; `unit` is for people. Without `default`, and not `required`, there may be no value.
     """
 
     name: str
@@ -191,6 +193,12 @@ class OptionSpec(Record, frozen=True, kw_only=True):
     required: bool = False
     unit: str = ""
     help: str = ""
+    choices: tuple[str, ...] = ()
+    """The values that there are, as they are typed; empty: any."""
+    least: float | None = None
+    most: float | None = None
+    many: bool = False
+    """A list, read by `settings.option_list`: between colons, or, of a flag, one by one. `default` has colons."""
 
 
 class RunOption(OptionSpec, frozen=True, kw_only=True):
@@ -207,12 +215,6 @@ class RunOption(OptionSpec, frozen=True, kw_only=True):
     """Under which the help has it; empty: the distribution's name."""
     metavar: str = ""
     """What stands for the value in the help; empty: the unit, or the type."""
-    choices: tuple[str, ...] = ()
-    """The values that there are; empty: any."""
-    minimum: float | None = None
-    """The least value of a number; None: any."""
-    many: bool = False
-    """It may be given more than once: its values are in `HookSettings.lists`."""
     default_note: str = ""
     """For the help, where there is no default: what holds without it."""
     fault: Callable[[str], str] | None = None
@@ -225,7 +227,7 @@ class RunOption(OptionSpec, frozen=True, kw_only=True):
     """It limits how long workers may take for something: 0, without a limit, where `--debug-rank` has one debugged."""
 
 
-class RendezvousSettings(Record, frozen=True, kw_only=True):
+class RendezvousSettings(Record, OptionValues, frozen=True, kw_only=True):
     """What a rendezvous plugin is built with. `options` holds its declared options, converted, defaults filled in."""
 
     run_id: str
@@ -261,11 +263,12 @@ class RendezvousSettings(Record, frozen=True, kw_only=True):
     on_store_loss: str = "keep"
     """`keep` or `fail`: what workers do when the store stays away for longer than the grace."""
     options: Mapping[str, str | int | float | bool | None] = {}
+    lists: Mapping[str, tuple[str | int | float | bool, ...]] = {}
     agent_port: int = 0
     """The UDP port at which this agent answers the others (`--agent-port`); 0: a free one."""
 
 
-class PolicySettings(Record, frozen=True, kw_only=True):
+class PolicySettings(Record, OptionValues, frozen=True, kw_only=True):
     """What a FailureHandler is built with."""
 
     name: str
@@ -278,17 +281,17 @@ class PolicySettings(Record, frozen=True, kw_only=True):
     min_nodes: int = 1
     max_nodes: int = 1
     options: Mapping[str, str | int | float | bool | None] = {}
+    lists: Mapping[str, tuple[str | int | float | bool, ...]] = {}
 
 
-class HookSettings(Record, frozen=True, kw_only=True):
+class HookSettings(Record, OptionValues, frozen=True, kw_only=True):
     """What an AgentHook is built with; `entry_point` is as typed, `endpoint` without its secrets."""
 
     name: str
     run_id: str = ""
     run_dir: str = ""
     options: Mapping[str, str | int | float | bool | None] = {}
-    lists: Mapping[str, tuple[str, ...]] = {}
-    """The values of options that may be given more than once (`RunOption.many`), by name; one not given is missing."""
+    lists: Mapping[str, tuple[str | int | float | bool, ...]] = {}
     node_id: str = ""
     role: str = ""
     backend: str = ""
@@ -584,14 +587,11 @@ class Launches(Record, frozen=True, kw_only=True):
 
 def merged_changes(changes: Sequence[LaunchChange]) -> LaunchChange:
     """Return what several hooks change about one worker: of two values the later, of two commands both, in order."""
-    environment: dict[str, str] = {}
-    processors: frozenset[int] | None = None
-    command: tuple[str, ...] = ()
-    for change in changes:
-        environment |= change.environment
-        processors = processors if change.processors is None else change.processors
-        command += change.command
-    return LaunchChange(environment=environment, processors=processors, command=command)
+    return LaunchChange(
+        environment={name: value for change in changes for name, value in change.environment.items()},
+        processors=next((each.processors for each in reversed(changes) if each.processors is not None), None),
+        command=tuple(word for change in changes for word in change.command),
+    )
 
 
 class Refuse(Record, frozen=True, kw_only=True):

@@ -36,8 +36,8 @@ class TestIntensityWithEverything(FailureHandlerConformance):
 class TestExamplePolicy(FailureHandlerConformance):
     @pytest.fixture
     def make_policy(self):
-        options = {"exceptions": "KeyError", "pause": 1.0}
-        return lambda max_restarts: NeverRetry(PolicySettings(name="never", max_restarts=max_restarts, options=options))
+        given = {"options": {"pause": 1.0}, "lists": {"exceptions": ("KeyError",)}}
+        return lambda max_restarts: NeverRetry(PolicySettings(name="never", max_restarts=max_restarts, **given))
 
 
 class TestExampleHook(AgentHookConformance):

@@ -76,6 +76,10 @@ class MyPolicy(FailureHandler):
     def decide(self, failure: Failure, history: Sequence[Failure]) -> Decision:
         """Decide by how often it has happened."""
         assert_type(failure.global_rank, int | None)
+        assert_type(self.settings.option("pause", float), float)
+        assert_type(self.settings.option("on", bool), bool)
+        assert_type(self.settings.option("prefix", str, None), str | None)
+        assert_type(self.settings.option_list("retry", int), tuple[int, ...])
         if failure.exit_code == 3:
             return Ignore(rule="three")
         if len(history) > 5:

@@ -8,13 +8,12 @@ from elastic_core.errors import ConfigError
 from elastic_core.options.choices import Choices, Draft, Given
 from elastic_core.options.option import VARIABLE_PREFIX, OptionRow
 from elastic_core.options.table import chosen_elsewhere, torch_variables
-from elastic_core.options.values import finite, integer, one_of, seconds
+from elastic_core.options.values import nearest
 from elastic_core.plugins.missing import known_options, option_not_installed, refuse_variable
-from elastic_core.plugins.options import GivenValue
+from elastic_core.plugins.options import GivenValue, parse, wanted
 from elastic_core.plugins.run_options import HookOption, installed_options
 from elastic_core.types import RunOption
 
-_LEAST: Final = -(1 << 63)
 _UNINTERRUPTIBLE: Final = "uninterruptible_timeout"
 _UNINTERRUPTIBLE_VARIABLE: Final = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 """Torch's, which stands for that option; a negative number is no limit there."""
@@ -141,29 +140,19 @@ def _take_variable(draft: Draft, values: dict[str, GivenValue], variable: str) -
 
 def _value(choices: Choices, found: HookOption) -> GivenValue:
     option = found.option
-    dest, least = option.name, option.minimum
     if option.many:
-        return tuple(_text_of(choices, option, text) for text in choices.texts(dest))
-    if option.choices:
-        return one_of(choices, dest, option.choices)
-    match option.type:
-        case "bool":
-            return choices.flag(dest)
-        case "int":
-            return integer(choices, dest, at_least=_LEAST if least is None else int(least))
-        case "float" if option.unit == "seconds" and least == 0:
-            return seconds(choices, dest)
-        case "float":
-            return finite(choices, dest, at_least=least)
-        case _:
-            return _text_of(choices, option, choices.text(dest) or "")
+        return tuple(_one(choices, option, text) for text in choices.texts(option.name))
+    if option.type == "bool":
+        return choices.flag(option.name)
+    return _one(choices, option, choices.text(option.name) or "")
 
 
-def _text_of(choices: Choices, option: RunOption, text: str) -> str:
+def _one(choices: Choices, option: RunOption, text: str) -> str | int | float | bool:
     needed = "" if option.fault is None else option.fault(text)
-    if needed:
-        choices.reject(option.name, needed, hint=option.hint)
-    return text
+    value = parse(text, option)
+    if needed or value is None:
+        choices.reject(option.name, needed or wanted(option), hint=option.hint or nearest(text, option.choices))
+    return value
 
 
 def _text(default: str | float | bool) -> str:

@@ -51,22 +51,6 @@ def seconds(choices: Choices, dest: str, *, above_zero: bool = False) -> float:
     return value
 
 
-def finite(choices: Choices, dest: str, *, at_least: float | None) -> float:
-    """Return the value as a finite number, within its bound if it has one.
-
-    Raises:
-        ConfigError: it is not such a number.
-    """
-    needed = "a number" if at_least is None else f"a number, {at_least:g} or more"
-    try:
-        value = float(choices.text(dest) or "")
-    except ValueError as error:
-        choices.reject(dest, needed, cause=error)
-    if not abs(value) < float("inf") or (at_least is not None and value < at_least):
-        choices.reject(dest, needed)
-    return value
-
-
 def size_bytes(choices: Choices, dest: str, *, at_least: int) -> int:
     """Return the value, a number with K, M, G or nothing behind it, as bytes (K is 1024).
 

@@ -3,13 +3,15 @@
 Read off the class alone; a sound one costs no import.
 """
 
+import math
 from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Final
 
-from elastic_core.plugins.options import OPTION_TYPES
+from elastic_core.plugins.options import OPTION_TYPES, fits, parse, wanted
 from elastic_core.types import OptionSpec
 
+_TYPES: Final = {"str": (str,), "int": (int,), "bool": (bool,), "float": (float, int), "duration": (float, int)}
 _TAKES_ARGS: Final = 0x04
 _TAKES_KWARGS: Final = 0x08
 _NOT_PLAIN: Final = {0x20: "a generator", 0x80: "a coroutine", 0x200: "an asynchronous generator"}
@@ -43,19 +45,19 @@ def fault_of_option(spec: OptionSpec) -> str:
         return "that can't be typed; a word of letters, digits and underscores is needed"
     if spec.type not in OPTION_TYPES:
         return f"with type {spec.type!r}; one of {', '.join(OPTION_TYPES)} is needed"
-    if spec.default is None:
+    if not isinstance(spec.choices, (tuple, list)) or not all(isinstance(choice, str) for choice in spec.choices):
+        return f"with choices {spec.choices!r}; a tuple of texts is needed"
+    if spec.default is None or _may_be_default(spec.default, spec):
         return ""
-    if spec.type not in _types_of(spec.default):
-        return f"with default {spec.default!r}; one of type {spec.type} is needed"
-    choices = getattr(spec, "choices", ())
-    if choices and spec.default not in choices:
-        return f"with default {spec.default!r}; one of {', '.join(map(str, choices))} is needed"
-    return ""
+    return f"with default {spec.default!r}; {wanted(spec)} is needed"
 
 
-def _types_of(value: object) -> tuple[str, ...]:
-    """Return the declared types of which a default may be: a whole number is a number, true and false are none."""
-    return ("int", "float") if type(value) is int else (type(value).__name__,)
+def _may_be_default(value: object, spec: OptionSpec) -> bool:
+    if spec.many:
+        return isinstance(value, str) and all(parse(part.strip(), spec) is not None for part in value.split(":"))
+    if type(value) not in _TYPES[spec.type] or (isinstance(value, float) and not math.isfinite(value)):
+        return False
+    return str(value) in spec.choices if spec.choices else isinstance(value, str | float | int) and fits(value, spec)
 
 
 def fault_of_methods(cls: type, base: type) -> str:

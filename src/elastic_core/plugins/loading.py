@@ -8,7 +8,6 @@ from elastic_core.errors import ElasticError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.handler import AgentHook, fault_of_powers
 from elastic_core.plugin_faults import text_of
-from elastic_core.plugins.api_versions import check_api_version
 from elastic_core.plugins.discovery import (
     FAILURE_GROUP,
     HOOKS_GROUP,
@@ -52,24 +51,28 @@ class LoadedPlugin:
         self._limit = limit_of(entry, limit)
         self._target: object = import_entry(entry, limit=self._limit)
         _check_kind(entry, self._target)
-        self.deprecated = check_api_version(entry, self._target)
+        self.deprecated: tuple[str, ...] = ()
         """A line for the user of a plugin that was written for a version of the interfaces that is deprecated."""
-        self.misnamed = () if is_built_in(entry) else self._check_declarations()
+        self.misnamed: tuple[str, ...] = ()
         """A line for each method that nothing calls though its name looks so."""
+        if not is_built_in(entry):
+            self._check_declarations()
         self._maker = _ClassMaker(self._target) if isinstance(self._target, type) else _wired(entry, self._target)
         if entry.group in (HOOKS_GROUP, OPTIONS_GROUP):
             self._check_powers()
 
-    def _check_declarations(self) -> tuple[str, ...]:
+    def _check_declarations(self) -> None:
+        from elastic_core.plugins.api_versions import check_api_version
         from elastic_core.plugins.declaration_faults import fault_of_methods, fault_of_options
 
+        self.deprecated = check_api_version(self.entry, self._target)
         target, base = self._target, self._base
         fault = fault_of_options(self.options)
         if not fault and base is not None and isinstance(target, type):
             fault = fault_of_methods(target, base)
         if fault:
             raise refusal(self.entry, f"{self._name} {fault}", hint=mend(self.entry))
-        return self.misnamed_methods()
+        self.misnamed = self.misnamed_methods()
 
     def misnamed_methods(self, *, every: bool = False) -> tuple[str, ...]:
         """A line for each method that nothing calls though its name looks so; `every`: as in `elastic plugins`."""

@@ -1,15 +1,17 @@
 """Turns `KEY=VALUE` text into the options that a plugin has declared."""
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from elastic_core.errors import ConfigError
 from elastic_core.types import OptionSpec, Record
 
 OptionValue = str | int | float | bool | None
-GivenValue = OptionValue | tuple[str, ...]
-"""Of an option of `elastic run`: several texts where it may be given more than once."""
+OptionList = tuple[str | int | float | bool, ...]
+GivenValue = OptionValue | OptionList
+"""Of an option of `elastic run`: several values where it may be given more than once."""
 
 TORCH_RDZV_KEYS: Final = frozenset(
     {
@@ -37,8 +39,17 @@ TORCH_RDZV_KEYS: Final = frozenset(
 )
 """What torch's backends read from `--rdzv-conf`: a line that worked there must not fail here."""
 
-OPTION_TYPES: Final = ("str", "int", "float", "bool")
-"""What `OptionSpec.type` may be."""
+OPTION_TYPES: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "text",
+    "duration": "seconds, or a time as 30s, 5m or 1h",
+}
+"""What `OptionSpec.type` may be, and what it stands for."""
+
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(ms|s|m|h|d)?")
+_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 _TRUE: Final = frozenset({"1", "true", "t", "yes", "y", "on"})
 _FALSE: Final = frozenset({"0", "false", "f", "no", "n", "off"})
@@ -46,9 +57,10 @@ _QUOTES: Final = " \t'\""
 
 
 class ResolvedOptions(Record, frozen=True, kw_only=True):
-    """The declared options with their values, defaults filled in, and what the user should hear."""
+    """The declared options with their values, defaults filled in; lists apart; and what the user should know."""
 
     values: Mapping[str, OptionValue]
+    lists: Mapping[str, OptionList] = {}
     warnings: tuple[str, ...] = ()
 
 
@@ -72,51 +84,86 @@ def resolve_options(
         tolerated: Keys that warn instead of failing where they are not declared.
 
     Raises:
-        ConfigError: an unknown key, an empty value, one of the wrong type, or a required option that is missing.
+        ConfigError: an unknown key, an empty value, one that the declaration excludes, or a required option that is
+            missing.
     """
     declared = {spec.name: spec for spec in specs}
-    values: dict[str, OptionValue] = {spec.name: spec.default for spec in specs}
+    given: dict[str, str] = {}
     warnings: list[str] = []
-    given: set[str] = set()
     for raw_key, raw_value in conf.items():
         key, text = raw_key.strip(_QUOTES), raw_value.strip(_QUOTES)
         if key in declared:
-            values[key] = convert(text, declared[key], flag=flag)
-            given.add(key)
+            given[key] = text
         elif key in tolerated:
             warnings.append(f"{flag} {key}={text!r} has no effect with {owner}")
         else:
             raise _unknown(key, declared, flag=flag, owner=owner)
-    missing = [spec for spec in specs if spec.required and spec.name not in given]
-    if missing:
-        raise ConfigError(
-            f"{owner} needs the option {missing[0].name!r} in {flag}",
-            hint=f"{flag} {missing[0].name}={_needed(missing[0])}",
-        )
-    return ResolvedOptions(values=values, warnings=tuple(warnings))
+    values: dict[str, OptionValue] = {}
+    lists: dict[str, OptionList] = {}
+    for spec in specs:
+        if spec.required and spec.name not in given:
+            hint = f"{flag} {spec.name}={_needed(spec)}"
+            raise ConfigError(f"{owner} needs the option {spec.name!r} in {flag}", hint=hint)
+        if spec.many:
+            lists[spec.name] = _items(spec, given.get(spec.name), flag=flag)
+        else:
+            values[spec.name] = convert(given[spec.name], spec, flag=flag) if spec.name in given else default_of(spec)
+    return ResolvedOptions(values=values, lists=lists, warnings=tuple(warnings))
+
+
+def default_of(spec: OptionSpec) -> OptionValue:
+    """Return the default of one option that is no list, of its type."""
+    return float(spec.default) if spec.type in ("float", "duration") and type(spec.default) is int else spec.default
+
+
+def _items(spec: OptionSpec, text: str | None, *, flag: str) -> OptionList:
+    """Return the values of a list, which stand between colons."""
+    shown = text if text is not None else "" if spec.default is None else str(spec.default)
+    if not shown and text is None:
+        return ()
+    return tuple(item for part in shown.split(":") if (item := convert(part.strip(), spec, flag=flag)) is not None)
 
 
 def convert(text: str, spec: OptionSpec, *, flag: str) -> OptionValue:
-    """Return the value of one option.
+    """Return the value of one option, or of one part of a list.
 
     Raises:
-        ConfigError: it is empty, or not of the declared type.
+        ConfigError: it is empty, or the declaration excludes it.
     """
     if not text:
         raise ConfigError(f"{flag} {spec.name} has no value", hint=f"{flag} {spec.name}={_needed(spec)}")
-    value = _parse(text, spec.type)
+    value = parse(text, spec)
     if value is None:
-        raise ConfigError(
-            f"{flag} {spec.name}={text!r} is not {_KINDS[spec.type]}", hint=f"{flag} {spec.name}={_needed(spec)}"
-        )
+        near = _nearest(text, spec.choices)
+        hint = f"{flag} {spec.name}={near or _needed(spec)}"
+        raise ConfigError(f"{flag} {spec.name}={text!r} is not {wanted(spec)}", hint=hint)
     return value
 
 
-_KINDS: Final = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
+def wanted(spec: OptionSpec) -> str:
+    """Return what the values of an option are, for messages: `a whole number, 1 or more`."""
+    if spec.choices:
+        return f"one of {', '.join(spec.choices)}"
+    least, most = ("" if bound is None else f"{bound:g}" for bound in (spec.least, spec.most))
+    bounds = f" from {least} to {most}" if least and most else f", {least} or more" if least else ""
+    return f"{OPTION_TYPES[spec.type]}{bounds}" + (f", at most {most}" if most and not least else "")
 
 
-def _parse(text: str, kind: str) -> OptionValue:
-    """Return None for text that is not of the kind."""
+def parse(text: str, spec: OptionSpec) -> OptionValue:
+    """Return the value of a text; None: the declaration excludes it."""
+    value = _typed(text, spec.type) if not spec.choices or text in spec.choices else None
+    return value if value is None or fits(value, spec) else None
+
+
+def fits(value: str | float, spec: OptionSpec) -> bool:
+    """Return whether a value of the declared type is within its bounds."""
+    if isinstance(value, str | bool):
+        return True
+    return (spec.least is None or value >= spec.least) and (spec.most is None or value <= spec.most)
+
+
+def _typed(text: str, kind: str) -> OptionValue:
+    """Return None for text that is not of the type."""
     lowered = text.lower()
     try:
         match kind:
@@ -127,6 +174,9 @@ def _parse(text: str, kind: str) -> OptionValue:
                 return number if math.isfinite(number) else None
             case "bool":
                 return lowered in _TRUE if lowered in _TRUE | _FALSE else None
+            case "duration":
+                match = _DURATION.fullmatch(lowered)
+                return float(match[1]) * _UNITS_S[match[2] or "s"] if match else None
             case _:
                 return text
     except ValueError:
@@ -134,19 +184,25 @@ def _parse(text: str, kind: str) -> OptionValue:
 
 
 def _needed(spec: OptionSpec) -> str:
-    """Say in the place of a value what one looks like: `<a number, in seconds>`."""
-    unit = f", in {spec.unit}" if spec.unit else ""
+    """Return in the place of a value what one looks like: `<a number, in seconds>`."""
+    unit = f", in {spec.unit}" if spec.unit and spec.type != "duration" else ""
     default = f", default {spec.default}" if spec.default is not None else ""
-    return f"<{_KINDS[spec.type]}{unit}{default}>"
+    many = ":…" if spec.many else ""
+    return f"<{wanted(spec)}{unit}{default}>{many}"
+
+
+def _nearest(text: str, names: Iterable[str]) -> str:
+    """Return the name that was probably meant; empty: none."""
+    import difflib  # only a user's mistake needs it
+
+    return next(iter(difflib.get_close_matches(text, list(names), n=1)), "")
 
 
 def _unknown(key: str, declared: Mapping[str, OptionSpec], *, flag: str, owner: str) -> ConfigError:
-    import difflib  # only a user's mistake needs it
-
     if not declared:
         return ConfigError(f"{owner} takes no {flag} options, but {key!r} was given", hint=f"leave {key!r} out")
     names = sorted(declared)
-    nearest = difflib.get_close_matches(key, names, n=1)
+    nearest = _nearest(key, names)
     known = ", ".join(names)
-    hint = f"{flag} {nearest[0]}=…" if nearest else f"one of {known}"
+    hint = f"{flag} {nearest}=…" if nearest else f"one of {known}"
     return ConfigError(f"{owner} has no option {key!r} in {flag}; it has {known}", hint=hint)

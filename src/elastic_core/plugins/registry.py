@@ -118,18 +118,17 @@ class PluginRegistry:
             return host(hosted, settings, conf)
         plugin = self._loaded(self._entry(RENDEZVOUS_GROUP, name))
         if plugin.is_store:
-            return self._make_coordinated(name, plugin.make_rendezvous, plugin.options, settings, conf)
+            return self._make_coordinated(plugin.make_rendezvous, plugin.options, settings, conf)
         shared = {} if plugin.is_class else _shared_keys(conf, plugin.options)
         own = {key: text for key, text in conf.items() if key not in shared}
-        full = replace(settings, options=self._rendezvous_options(name, plugin.options, own))
+        full = self._with_options(settings, plugin.options, own)
         made = plugin.make_rendezvous(full)
         if isinstance(made, RendezvousHandler) and shared:
-            self._rendezvous_options(name, plugin.options, shared)  # no store after all: unknown, or torch's
+            self._with_options(settings, plugin.options, shared)  # no store after all: unknown, or torch's
         return _handler(made, full, shared)
 
     def _make_coordinated(
         self,
-        name: str,
         make: Callable[[RendezvousSettings], RendezvousHandler | CoordinationStore],
         declared: Sequence[OptionSpec],
         settings: RendezvousSettings,
@@ -137,7 +136,7 @@ class PluginRegistry:
     ) -> RendezvousHandler:
         from elastic_core.plugins.coordination import store_options
 
-        full = replace(settings, options=self._rendezvous_options(name, store_options(declared), conf))
+        full = self._with_options(settings, store_options(declared), conf)
         return _handler(make(full), full, {})
 
     def make_policy(self, name: str, settings: PolicySettings, conf: Mapping[str, str]) -> FailureHandler:
@@ -154,7 +153,7 @@ class PluginRegistry:
         plugin = self._loaded(entry)
         _refuse_heavy(entry, before)
         resolved = resolve_options(conf, plugin.options, flag="--policy-conf", owner=f"policy {name!r}")
-        policy = plugin.make_policy(replace(settings, options=resolved.values))
+        policy = plugin.make_policy(replace(settings, options=resolved.values, lists=resolved.lists))
         _refuse_heavy(entry, before)
         return policy
 
@@ -225,7 +224,8 @@ class PluginRegistry:
         resolved = resolve_options({}, plugin.options, flag="options", owner=f"{KINDS[entry.group]} {entry.name!r}")
         lists = {name: value for name, value in given.items() if isinstance(value, tuple)}
         single = {name: value for name, value in given.items() if not isinstance(value, tuple)}
-        own = replace(settings, name=entry.name, options={**resolved.values, **single}, lists=lists)
+        options, lists = {**resolved.values, **single}, {**resolved.lists, **lists}
+        own = replace(settings, name=entry.name, options=options, lists=lists)
         hook = plugin.make_hook(own)
         if entry.group == HOOKS_GROUP:
             _refuse_heavy(entry, before)  # what values of options bring, their user has chosen
@@ -248,10 +248,10 @@ class PluginRegistry:
 
         declared: Sequence[OptionSpec] | None = getattr(maker, "options", None)
         if is_store_class(maker):
-            return self._make_coordinated(name, make, declared or (), settings, conf)
+            return self._make_coordinated(make, declared or (), settings, conf)
         # A function declares nothing, so that what the user typed reaches it as it is.
-        options = dict(conf) if declared is None else self._rendezvous_options(name, declared, conf)
-        full = replace(settings, options=options)
+        typed = replace(settings, options=dict(conf))
+        full = typed if declared is None else self._with_options(settings, declared, conf)
         made = make(full)
         if isinstance(made, RendezvousHandler):
             return made
@@ -259,14 +259,13 @@ class PluginRegistry:
         own = {key: value for key, value in full.options.items() if key not in shared}
         return _handler(made, replace(full, options=own), shared)
 
-    def _rendezvous_options(
-        self, name: str, specs: Sequence[OptionSpec], conf: Mapping[str, str]
-    ) -> Mapping[str, str | int | float | bool | None]:
-        resolved = resolve_options(
-            conf, specs, flag="--rdzv-conf", owner=f"rendezvous backend {name!r}", tolerated=TORCH_RDZV_KEYS
-        )
+    def _with_options(
+        self, settings: RendezvousSettings, specs: Sequence[OptionSpec], conf: Mapping[str, str]
+    ) -> RendezvousSettings:
+        owner = f"rendezvous backend {settings.backend!r}"
+        resolved = resolve_options(conf, specs, flag="--rdzv-conf", owner=owner, tolerated=TORCH_RDZV_KEYS)
         self._warnings += resolved.warnings
-        return resolved.values
+        return replace(settings, options=resolved.values, lists=resolved.lists)
 
     def _loaded(self, entry: PluginEntry) -> LoadedPlugin:
         plugin = LoadedPlugin(entry, HOOK_LIMIT if entry.group in (HOOKS_GROUP, OPTIONS_GROUP) else self._limit)

@@ -13,28 +13,28 @@ DEFAULT_CONNECT_TIMEOUT_S: Final = 60.0
 COORDINATED_OPTIONS: Final = (
     OptionSpec(
         name="lease_ttl",
-        type="float",
+        type="duration",
         default=DEFAULT_LEASE_TTL_S,
         unit="seconds",
         help="how long a node counts as alive after its last word; the same on every node",
     ),
     OptionSpec(
         name="last_call_timeout",
-        type="float",
+        type="duration",
         unit="seconds",
         help="how long to wait for more nodes once the fewest are there; default 30 before a run's first round, 2 "
         "after; the same on every node",
     ),
     OptionSpec(
         name="join_timeout",
-        type="float",
+        type="duration",
         default=DEFAULT_JOIN_TIMEOUT_S,
         unit="seconds",
         help="how long to wait for the fewest nodes",
     ),
     OptionSpec(
         name="connect_timeout",
-        type="float",
+        type="duration",
         default=DEFAULT_CONNECT_TIMEOUT_S,
         unit="seconds",
         help="how long to try to reach the store at first",

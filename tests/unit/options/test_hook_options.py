@@ -21,9 +21,9 @@ DECLARED = """
     HOOK = "acme_hook:Profile"
     PROFILE = RunOption(name="acme_profile", hook=HOOK, heading="Acme profiler", help="Profile the workers.",
                         choices=("cpu", "gpu"))
-    PERIOD = RunOption(name="acme_period", type="float", default=1.5, unit="seconds", minimum=0, hook=HOOK,
+    PERIOD = RunOption(name="acme_period", type="duration", default=1.5, unit="seconds", hook=HOOK,
                        help="How often.", time_limit=True)
-    COUNT = RunOption(name="acme_count", type="int", minimum=2, hook=HOOK, help="How many.")
+    COUNT = RunOption(name="acme_count", type="int", least=2, hook=HOOK, help="How many.")
     LOUD = RunOption(name="acme_loud", type="bool", hook=HOOK, help="Say more.")
 """
 HOOK = """
@@ -118,9 +118,9 @@ def test_nothing_is_imported_where_none_is_given(acme, script):
         (["--acme-profile", "tpu"], "--acme-profile 'tpu': needed one of cpu, gpu"),
         (
             ["--acme-period", "soon"],
-            "--acme-period 'soon': needed seconds, 0 or more. Try: --acme-period 1.5",
+            "--acme-period 'soon': needed seconds, or a time as 30s, 5m or 1h. Try: --acme-period 1.5",
         ),
-        (["--acme-count", "1"], "--acme-count '1': needed a whole number from 2 up"),
+        (["--acme-count", "1"], "--acme-count '1': needed a whole number, 2 or more"),
         (["--acme-loud=1"], "--acme-loud takes no value"),
         (["--acme-p", "cpu"], "option --acme-p is ambiguous: --acme-period, --acme-profile"),
     ],
@@ -349,6 +349,7 @@ def test_one_may_be_given_several_times_and_say_what_is_wrong_with_a_text(instal
     assert settle(script, environ={"PET_ACME_TAG": "red"}).settings.hook_options == {"acme_tag": ("red",)}
     hooks, _ = PluginRegistry().make_hooks(HookSettings(name="", run_id="r"), options)
     settings = hooks[-1].hook.settings
-    assert (settings.lists, settings.options) == ({"acme_tag": ("red", "blue")}, {"acme_tag": None})
+    assert (settings.lists, settings.options) == ({"acme_tag": ("red", "blue")}, {})
+    assert settings.option_list("acme_tag", str) == ("red", "blue")
     with pytest.raises(ConfigError, match=r"needed small letters. Try: --acme-tag red"):
         settle(script, "--acme-tag", "Red")

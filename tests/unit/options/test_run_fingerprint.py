@@ -69,9 +69,9 @@ def test_of_a_rule_file_the_content_counts_and_not_where_it_lies(script, tmp_pat
 
 def test_a_default_that_was_typed_is_no_difference(script):
     entrypoint = make_entrypoint(script, [], environ={})
-    assert of(entrypoint) == of(entrypoint, rdzv_conf={"lease_ttl": "5.0", "join_timeout": "9"})
+    assert of(entrypoint) == of(entrypoint, rdzv_conf={"lease_ttl": "5s", "join_timeout": "9"})
     assert of(entrypoint) != of(entrypoint, rdzv_conf={"last_call_timeout": "5"})
-    with pytest.raises(ConfigError, match="lease_ttl='soon' is not a number"):
+    with pytest.raises(ConfigError, match="lease_ttl='soon' is not seconds, or a time"):
         of(entrypoint, rdzv_conf={"lease_ttl": "soon"})
 
 

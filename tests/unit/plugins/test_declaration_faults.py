@@ -23,6 +23,9 @@ GOOD = OptionSpec(name="pause", type="float", default=2)
         (GOOD,),
         [GOOD],
         (OptionSpec(name="n", type="int", default=0), OptionSpec(name="on", type="bool", default=False)),
+        (OptionSpec(name="n", type="duration", default=5),),
+        (OptionSpec(name="l", many=True, type="int", default="1:2"),),
+        (OptionSpec(name="level", type="int", choices=("1", "2"), default=2),),
         (RunOption(name="profile", hook="a:B", choices=("cpu", "memory"), default="cpu"),),
     ],
 )
@@ -44,16 +47,26 @@ def test_sound_options_have_no_fault(declared):
         ((GOOD, GOOD), "has two options named 'pause'; one is needed"),
         (
             (OptionSpec(name="n", type="int", default="abc"),),
-            "has an option 'n' with default 'abc'; one of type int is needed",
+            "has an option 'n' with default 'abc'; a whole number is needed",
         ),
         (
             (OptionSpec(name="n", type="int", default=True),),
-            "has an option 'n' with default True; one of type int is needed",
+            "has an option 'n' with default True; a whole number is needed",
         ),
         (
             (RunOption(name="profile", hook="a:B", choices=("cpu", "memory"), default="disk"),),
             "has an option 'profile' with default 'disk'; one of cpu, memory is needed",
         ),
+        (
+            (OptionSpec(name="n", type="int", least=1, default=0),),
+            "has an option 'n' with default 0; a whole number, 1 or more is needed",
+        ),
+        ((OptionSpec(name="n", type="duration", default="5s"),), "has an option 'n' with default '5s'; seconds, or a "),
+        (
+            (OptionSpec(name="n", type="int", many=True, default="1:x"),),
+            "has an option 'n' with default '1:x'; ",
+        ),
+        ((OptionSpec(name="n", choices="ab"),), "has an option 'n' with choices 'ab'; a tuple of texts is needed"),
         ((OptionSpec(name="a,b"),), "has an option 'a,b' that can't be typed"),
         ((OptionSpec(name=""),), "has an option '' that can't be typed"),
     ],

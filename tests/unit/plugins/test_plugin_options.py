@@ -4,7 +4,7 @@ import pytest
 
 from elastic_core.errors import ConfigError
 from elastic_core.plugins.options import TORCH_RDZV_KEYS, resolve_options
-from elastic_core.types import OptionSpec
+from elastic_core.types import OptionSpec, PolicySettings
 
 SPECS = (
     OptionSpec(name="lease_ttl", type="float", default=5.0, unit="seconds"),
@@ -89,3 +89,113 @@ def test_key_of_torch_that_is_declared_is_an_option():
     resolved = resolve({"join_timeout": "30"}, (spec,), tolerated=TORCH_RDZV_KEYS)
     assert resolved.values == {"join_timeout": 30.0}
     assert not resolved.warnings
+
+
+# --- durations, bounds, choices, lists
+
+TYPED = (
+    OptionSpec(name="pause", type="duration", default=5),
+    OptionSpec(name="ratio", type="float", least=0, most=1, default=1),
+    OptionSpec(name="ranks", type="int", least=1, many=True),
+    OptionSpec(name="codes", type="int", most=255, many=True, default="75:137"),
+    OptionSpec(name="mode", choices=("gentle", "quick"), default="quick"),
+    OptionSpec(name="level", type="int", choices=("1", "2"), default=2),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30", 30.0), ("30s", 30.0), ("1.5h", 5400.0), ("5M", 300.0), ("250ms", 0.25), ("1d", 86400.0), (".5 s", 0.5)],
+)
+def test_a_duration_is_seconds(text, seconds):
+    assert resolve({"pause": text}, TYPED).values["pause"] == seconds
+
+
+@pytest.mark.parametrize("text", ["-1", "1w", "s", "5 minutes", "inf", "nan", "1h30m", "٣s"])
+def test_what_is_no_duration_is_refused(text):
+    with pytest.raises(ConfigError, match=f"pause='{text}' is not seconds, or a time as 30s, 5m or 1h"):
+        resolve({"pause": text}, TYPED)
+
+
+def test_defaults_are_of_the_declared_type():
+    resolved = resolve({}, TYPED)
+    assert resolved.values == {"pause": 5.0, "ratio": 1.0, "mode": "quick", "level": 2}
+    assert [type(resolved.values[name]) for name in ("pause", "ratio", "level")] == [float, float, int]
+    assert resolved.lists == {"ranks": (), "codes": (75, 137)}
+
+
+def test_lists_stand_between_colons_and_bounds_are_allowed_themselves():
+    conf = {"ranks": "1: 3", "codes": "255", "ratio": "0", "mode": "gentle", "level": "1"}
+    resolved = resolve(conf, TYPED)
+    assert resolved.lists == {"ranks": (1, 3), "codes": (255,)}
+    assert resolved.values == {"pause": 5.0, "ratio": 0.0, "mode": "gentle", "level": 1}
+
+
+@pytest.mark.parametrize(
+    ("conf", "message"),
+    [
+        (
+            {"ratio": "1.5"},
+            "ratio='1.5' is not a number from 0 to 1. Try: --rdzv-conf ratio=<a number from 0 to 1, ",
+        ),
+        (
+            {"ranks": "2:0"},
+            "ranks='0' is not a whole number, 1 or more. Try: --rdzv-conf ranks=<a whole number, ",
+        ),
+        ({"ranks": "2:"}, "ranks has no value. Try: --rdzv-conf ranks=<a whole number, 1 or more>:…"),
+        ({"codes": "256"}, "codes='256' is not a whole number, at most 255"),
+        ({"mode": "quik"}, "mode='quik' is not one of gentle, quick. Try: --rdzv-conf mode=quick"),
+        ({"level": "3"}, "level='3' is not one of 1, 2. Try: --rdzv-conf level=<one of 1, 2, default 2>"),
+    ],
+)
+def test_what_a_declaration_excludes_is_named(conf, message):
+    with pytest.raises(ConfigError) as caught:
+        resolve(conf, TYPED)
+    assert str(caught.value).startswith(f"--rdzv-conf {message}")
+
+
+# --- read by the plugin
+
+
+def settings(**options):
+    return PolicySettings(name="p", options=options, lists={"codes": (75, 137)})
+
+
+def test_options_are_read_as_they_were_declared():
+    given = settings(pause=2, n=3, on=False, prefix=None, path="")
+    assert (given.option("pause", float), type(given.option("pause", float))) == (2.0, float)
+    assert given.option("n", int) == 3
+    assert given.option("on", bool) is False
+    assert given.option("path", str) == ""
+    assert given.option("prefix", str, "p") == "p"
+    assert given.option("prefix", str, None) is None
+    assert given.option("n", int, 5) == 3
+    assert given.option_list("codes", int) == (75, 137)
+    assert given.option_list("codes", float) == (75.0, 137.0)
+
+
+@pytest.mark.parametrize(
+    ("read", "error", "text"),
+    [
+        (
+            lambda s: s.option("pasue", float),
+            LookupError,
+            "no option 'pasue' is declared in `options`; declared: pause",
+        ),
+        (lambda s: s.option("pasue", float, 1.0), LookupError, "no option 'pasue' is declared"),
+        (lambda s: s.option("prefix", str), LookupError, r"option 'prefix' was not given and has no default: option"),
+        (lambda s: s.option("pause", str), TypeError, "option 'pause' is 2.0, of type float, not str"),
+        (lambda s: s.option("pause", int), TypeError, "not int"),
+        (lambda s: s.option("on", int), TypeError, "option 'on' is True, of type bool, not int"),
+        (lambda s: s.option("on", float), TypeError, "not float"),
+        (
+            lambda s: s.option_list("pause", float),
+            LookupError,
+            "no list 'pause' is declared in `options`; declared: codes",
+        ),
+        (lambda s: s.option_list("codes", str), TypeError, "option 'codes' is 75, of type int, not str"),
+    ],
+)
+def test_what_cant_be_read_so_is_said(read, error, text):
+    with pytest.raises(error, match=text):
+        read(settings(pause=2.0, on=True, prefix=None))

@@ -290,7 +290,7 @@ def test_a_missing_dependency_is_named_by_the_hint(install):
     [
         ("options = ('x',)", "Backend has 'x' in options; an OptionSpec is needed"),
         ("options = OptionSpec(name='x')", "Backend has options of type OptionSpec; a tuple of OptionSpec is needed"),
-        ("options = (OptionSpec(name='x', type='int', default='y'),)", "one of type int is needed"),
+        ("options = (OptionSpec(name='x', type='int', default='y'),)", "with default 'y'; a whole number is needed"),
         ("def watch(self): ...", "Backend has watch(self); watch(self, timeout_s) is needed"),
     ],
 )
@@ -702,7 +702,7 @@ def in_code_store(driven, no_registrations):
 @pytest.mark.parametrize("name", ["store", "module", "in code", "function"])
 @pytest.mark.usefixtures("in_code_store")
 def test_a_store_gets_the_cores_rendezvous_with_the_options_of_every_store(name):
-    conf = {"lease_ttl": "2.5", "prefix": "q", "join_timeout": "'7'"}
+    conf = {"lease_ttl": "2500ms", "prefix": "q", "join_timeout": "'7'"}
     handler = make_backend(name, conf)
     assert isinstance(handler, Driven)
     assert isinstance(handler.store, CoordinationStore)
@@ -716,10 +716,11 @@ def test_a_store_gets_the_cores_rendezvous_with_the_options_of_every_store(name)
 @pytest.mark.parametrize(
     ("conf", "needles"),
     [
-        ({"lease_ttl": "soon"}, ["--rdzv-conf lease_ttl='soon' is not a number"]),
+        ({"lease_ttl": "soon"}, ["--rdzv-conf lease_ttl='soon' is not seconds, or a time as 30s"]),
         ({"lease_ttl": "1.5"}, ["lease_ttl=1.5: ", "needed at least 2 s", "Try: --rdzv-conf lease_ttl=5"]),
         ({"join_timeout": "0"}, ["join_timeout=0: needed seconds, more than 0", "Try: --rdzv-conf join_timeout=600"]),
-        ({"last_call_timeout": "-1"}, ["last_call_timeout=-1: ", "Try: leave last_call_timeout out"]),
+        ({"last_call_timeout": "0"}, ["last_call_timeout=0: ", "Try: leave last_call_timeout out"]),
+        ({"last_call_timeout": "-1"}, ["last_call_timeout='-1' is not seconds, or a time as 30s, 5m or 1h"]),
     ],
 )
 @pytest.mark.usefixtures("in_code_store")

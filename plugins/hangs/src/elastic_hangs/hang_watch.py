@@ -66,8 +66,8 @@ class HangWatch(AgentHook):
         """Watch nothing yet."""
         super().__init__(settings)
         self._limits = hangs.Limits(
-            hang_s=float(settings.options["hang_timeout"] or 0.0),
-            startup_s=float(settings.options["startup_timeout"] or 0.0),
+            hang_s=settings.option("hang_timeout", float),
+            startup_s=settings.option("startup_timeout", float),
         )
         self._pids: dict[int, int] = {}
         self._round: Round | None = None

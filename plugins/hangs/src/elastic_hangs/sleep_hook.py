@@ -55,7 +55,7 @@ class SleepWatch(AgentHook):
     def __init__(self, settings: HookSettings) -> None:
         """Watch nothing yet."""
         super().__init__(settings)
-        self._limit_s = float(settings.options["uninterruptible_timeout"] or 0.0)
+        self._limit_s = settings.option("uninterruptible_timeout", float)
         self._sleeps: dict[int, Sleep] = {}
         self._timer: RunTimer | None = None
 

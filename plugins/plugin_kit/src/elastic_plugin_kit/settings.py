@@ -16,9 +16,11 @@ def rendezvous_settings(
 
     Args:
         run_id: The run's id.
-        declared: A backend's `options`: those that are not in `given["options"]` get their defaults.
+        declared: A backend's `options`: those that are not in `given["options"]` get their defaults, lists in
+            `given["lists"]` none.
         given: Any field of `RendezvousSettings`.
     """
     base: dict[str, Any] = {"backend": "test", "endpoint": "", "min_nodes": 1, "max_nodes": 1, "local_world_size": 1}
-    options = {spec.name: spec.default for spec in declared} | dict(given.pop("options", {}))
-    return RendezvousSettings(**(base | given), run_id=run_id, options=options)
+    options = {spec.name: spec.default for spec in declared if not spec.many} | dict(given.pop("options", {}))
+    lists = {spec.name: () for spec in declared if spec.many} | dict(given.pop("lists", {}))
+    return RendezvousSettings(**(base | given), run_id=run_id, options=options, lists=lists)

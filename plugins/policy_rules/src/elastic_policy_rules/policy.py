@@ -25,7 +25,7 @@ class Rules(FailureHandler):
     def __init__(self, settings: PolicySettings) -> None:
         """Read and check the whole file."""
         super().__init__(settings)
-        self._engine = Engine(read_file(str(settings.options["file"])), settings)
+        self._engine = Engine(read_file(settings.option("file", str)), settings)
 
     def decide(self, failure: Failure, history: Sequence[Failure]) -> Decision:
         """Return what the first rule that matches says."""

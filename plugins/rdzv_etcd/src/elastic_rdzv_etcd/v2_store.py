@@ -72,7 +72,7 @@ class EtcdV2Store(CoordinationStore):
     api_version: ClassVar[int] = API_VERSION
     options: ClassVar[Sequence[OptionSpec]] = (
         *OPTIONS,
-        OptionSpec(name="read_timeout", type="float", default=_LIMIT_S, unit="seconds", help="limit of one request"),
+        OptionSpec(name="read_timeout", type="duration", default=_LIMIT_S, unit="seconds", help="limit of one request"),
         OptionSpec(name="etcd_prefix", help=f"directory of all runs; default {DEFAULT_PREFIX}"),
     )
     min_ttl_s: ClassVar[float] = 2.0
@@ -90,7 +90,8 @@ class EtcdV2Store(CoordinationStore):
             )
         self._reach = Reach(settings, v2=True)
         self.hosted_by_member = self._reach.embedded is not None
-        self._limit_s = float(settings.options.get("read_timeout") or _LIMIT_S)
+        limit_s = settings.options.get("read_timeout")
+        self._limit_s = _LIMIT_S if limit_s is None else float(limit_s)
         if self._limit_s <= 0:
             raise ConfigError(
                 f"--rdzv-conf read_timeout={self._limit_s:g} is no time to wait", hint="--rdzv-conf read_timeout=5"

@@ -78,7 +78,7 @@ class EmbeddedStore(CoordinationStore):
         OptionSpec(name="store_type", type="str", default="tcp", help="kind of store; only tcp, as torch's default"),
         OptionSpec(
             name="read_timeout",
-            type="float",
+            type="duration",
             default=60.0,
             unit="seconds",
             help="how long the host may take to answer a node that connects; never more than 5",

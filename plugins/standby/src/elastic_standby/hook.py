@@ -21,14 +21,14 @@ class Standby(AgentHook):
             ConfigError: what is to be imported is no module.
         """
         super().__init__(settings)
-        self.imports = modules(str(settings.options["standby_imports"] or ""))
-        wanted = bool(settings.options["standby"])
+        self.imports = modules(settings.option("standby_imports", str, ""))
+        wanted = settings.option("standby", bool, False)
         reason = why_without(settings) if wanted else ""
         self.wanted = wanted and not reason
         if reason:
             self.notices = (f"--standby has no effect: {reason}",)
         elif not wanted:
-            text = settings.options["standby_imports"]
+            text = settings.option("standby_imports", str)
             self.notices = (f"--standby-imports {text!r} has no effect without --standby",)
 
     def worker_starter(self, loop: AgentLoop) -> WorkerStarter | None:

@@ -21,21 +21,24 @@ class ExitCodes(FailureHandler):
     Where no worker is to blame (a node was lost, a health check refused), only the budget counts.
     """
 
-    api_version: ClassVar[int] = 1
+    api_version: ClassVar[int] = 2
     options: ClassVar[Sequence[OptionSpec]] = (
-        OptionSpec(name="retry", required=True, help="exit codes worth another try, separated by colons"),
-        OptionSpec(name="cool_down", type="float", default=30.0, unit="seconds", help="least time between two starts"),
+        OptionSpec(
+            name="retry", type="int", many=True, least=1, most=255, required=True, help="codes to try again after"
+        ),
+        OptionSpec(name="cool_down", type="duration", default=30.0, help="least time between two starts"),
     )
 
     def __init__(self, settings: PolicySettings) -> None:
-        """Read the options: names and types are checked already, what they mean is for us to judge."""
+        """Read the options: names, types and bounds are checked already, what else they mean is for us to judge."""
         super().__init__(settings)
-        self._retry = _codes(str(settings.options["retry"]))
-        self._cool_down_s = float(settings.options["cool_down"] or 0)
-        if self._cool_down_s < 0:
+        self._retry = frozenset(settings.option_list("retry", int))
+        self._cool_down_s = settings.option("cool_down", float)
+        reserved = self._retry & {2, 3, 4}
+        if reserved:
             raise ConfigError(
-                f"policy 'exit-codes': cool_down is {self._cool_down_s:g} s; 0 s or more is needed",
-                hint="--policy-conf cool_down=30",
+                f"policy 'exit-codes': retry has {min(reserved)}, with which elastic itself ends",
+                hint="--policy-conf retry=75:137, where 75 is the script's own and 137 is 128 + SIGKILL",
             )
 
     def decide(self, failure: Failure, history: Sequence[Failure]) -> Decision:
@@ -49,13 +52,3 @@ class ExitCodes(FailureHandler):
         if restarts >= self.settings.max_restarts:
             return Stop(reason=f"{restarts} restarts were not enough", rule="max-restarts")
         return Restart(delay_s=round(max(0.0, self._cool_down_s - failure.uptime_s), 1), rule="retry")
-
-
-def _codes(text: str) -> frozenset[int]:
-    words = text.split(":")
-    if not all(word.isascii() and word.isdecimal() and 1 <= int(word) <= 255 for word in words):
-        raise ConfigError(
-            f"policy 'exit-codes': retry={text!r} is no list of exit codes from 1 to 255",
-            hint="--policy-conf retry=75:137, where 75 is the script's own and 137 is 128 + SIGKILL",
-        )
-    return frozenset(map(int, words))

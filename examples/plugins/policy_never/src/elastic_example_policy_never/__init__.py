@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from elastic_core.api import (
-    ConfigError,
     Decision,
     Failure,
     FailureHandler,
@@ -18,22 +17,17 @@ from elastic_core.api import (
 class NeverRetry(FailureHandler):
     """Stops at once on the named exceptions; else restarts at most `--max-restarts` times, after a fixed pause."""
 
-    api_version: ClassVar[int] = 1
+    api_version: ClassVar[int] = 2
     options: ClassVar[Sequence[OptionSpec]] = (
-        OptionSpec(name="exceptions", required=True, help="exception types that end the run, separated by colons"),
-        OptionSpec(name="pause", type="float", default=0.0, unit="seconds", help="wait before each restart"),
+        OptionSpec(name="exceptions", many=True, required=True, help="exception types that end the run"),
+        OptionSpec(name="pause", type="duration", default=0.0, help="wait before each restart"),
     )
 
     def __init__(self, settings: PolicySettings) -> None:
         """Read the options, which are checked and converted already."""
         super().__init__(settings)
-        self._never = frozenset(name for name in str(settings.options["exceptions"]).split(":") if name)
-        self._pause_s = float(settings.options["pause"] or 0)
-        if not self._never or self._pause_s < 0:
-            raise ConfigError(
-                "policy 'never' needs at least one exception type and a pause of 0 s or more",
-                hint="--policy-conf exceptions=ValueError:KeyError,pause=5",
-            )
+        self._never = frozenset(settings.option_list("exceptions", str))
+        self._pause_s = settings.option("pause", float)
 
     def decide(self, failure: Failure, history: Sequence[Failure]) -> Decision:
         """Answer from the failure and the run's earlier ones alone: no clock, no I/O."""

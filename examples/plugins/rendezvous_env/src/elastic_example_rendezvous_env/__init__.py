@@ -13,7 +13,7 @@ from elastic_core.api import ConfigError, OptionSpec, RendezvousHandler, Rendezv
 class EnvironmentRendezvous(RendezvousHandler):
     """Forms the round that the environment describes; the same one after each failure of this node."""
 
-    api_version: ClassVar[int] = 1
+    api_version: ClassVar[int] = 2
     options: ClassVar[Sequence[OptionSpec]] = (
         OptionSpec(name="rank_var", default="NODE_RANK", help="variable with this node's rank"),
         OptionSpec(name="nodes_var", default="NNODES", help="variable with the number of nodes"),
@@ -47,7 +47,7 @@ class EnvironmentRendezvous(RendezvousHandler):
         self.wait.sleep(timeout_s)
 
     def _text(self, option: str) -> str:
-        variable = str(self.settings.options[option])
+        variable = self.settings.option(option, str)
         value = os.environ.get(variable, "")
         if not value:
             raise ConfigError(
@@ -59,7 +59,7 @@ class EnvironmentRendezvous(RendezvousHandler):
     def _number(self, option: str, *, least: int, most: int) -> int:
         text = self._text(option)
         if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
-            variable = self.settings.options[option]
+            variable = self.settings.option(option, str)
             raise ConfigError(
                 f"rendezvous backend 'env': {variable}={text!r} is not a whole number from {least} to {most}",
                 hint="the same --nnodes on every node" if option == "nodes_var" else f"another {variable}",

@@ -57,8 +57,8 @@ class Content(msgspec.Struct):
 class FileStore(api.CoordinationStore):
     """Keeps a run's content in one file, which whoever holds the lock beside it replaces as a whole."""
 
-    api_version = 1
-    options = (api.OptionSpec(name="poll", type="float", default=0.1, unit="seconds", help="between two looks"),)
+    api_version = 2
+    options = (api.OptionSpec(name="poll", type="duration", least=0.01, default=0.1, help="between two looks"),)
 
     def __init__(self, settings: api.RendezvousSettings) -> None:
         """Check what was asked for; touch nothing."""
@@ -66,7 +66,7 @@ class FileStore(api.CoordinationStore):
         if not settings.endpoint.startswith("/"):
             what = f"backend 'file' needs the absolute path of a directory, not {settings.endpoint!r}"
             raise api.ConfigError(what, hint="--rdzv-endpoint /shared/rendezvous")
-        self._poll_s = max(0.01, float(settings.options["poll"] or 0))
+        self._poll_s = settings.option("poll", float)
         self._file = Path(settings.endpoint, hashlib.sha256(os.fsencode(settings.run_id)).hexdigest(), "content.json")
 
     @property

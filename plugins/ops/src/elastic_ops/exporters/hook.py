@@ -58,7 +58,7 @@ class Exporters(AgentHook):
         self._exposition: Callable[[], tuple[str, str]] | None = None
         self._meter = StoreMeter()
         self._cleanup = ExitStack()
-        named = [choosing.choose(METRICS_GROUP, text) for text in settings.lists.get("metrics_handler", ())]
+        named = [choosing.choose(METRICS_GROUP, text) for text in map(str, settings.lists.get("metrics_handler", ()))]
         events = choosing.choose(EVENTS_GROUP, str(settings.options.get("event_log_handler") or "null"), _in_code())
         chosen = [] if settings.dry_run else [self._built(choice) for choice in named]
         port = str(settings.options.get("metrics_port") or "").strip()

@@ -11,7 +11,13 @@ from elastic_core.api import API_VERSION, SYSTEM_CLOCK, OptionSpec, WaitBudget
 
 T = TypeVar("T")
 
-_TYPES: Final[dict[str, type | tuple[type, ...]]] = {"str": str, "int": int, "float": (int, float), "bool": bool}
+_TYPES: Final[dict[str, type | tuple[type, ...]]] = {
+    "str": str,
+    "int": int,
+    "float": (int, float),
+    "bool": bool,
+    "duration": (int, float),
+}
 _OPTION_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -50,8 +56,9 @@ def check_options(owner: str, options: Sequence[OptionSpec]) -> None:
         assert spec.help, f"{what} has no help text"
         if spec.default is not None:
             assert not spec.required, f"{what} is required and has a default"
-            fits = isinstance(spec.default, _TYPES[spec.type]) and isinstance(spec.default, bool) == (
-                spec.type == "bool"
+            kind = str if spec.many else _TYPES[spec.type]  # a list's is as users type it
+            fits = isinstance(spec.default, kind) and isinstance(spec.default, bool) == (
+                spec.type == "bool" and not spec.many
             )
             assert fits, f"{what} has the default {spec.default!r}, which is no {spec.type}"
             assert not isinstance(spec.default, float) or not math.isnan(spec.default), f"{what} has NaN as default"
