@@ -40,7 +40,15 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "API_VERSION",
         "AgentServices",
     ),
-    "What plugins are built with": ("RendezvousSettings", "PolicySettings", "HookSettings", "OptionSpec", "RunOption"),
+    "What plugins are built with": (
+        "RendezvousSettings",
+        "PolicySettings",
+        "HookSettings",
+        "OptionSpec",
+        "RunOption",
+        "resolve_options",
+        "ResolvedOptions",
+    ),
     "Waiting": ("WaitBudget", "Interrupt", "Clock", "SystemClock", "SYSTEM_CLOCK"),
     "Stores": (
         "Topic",

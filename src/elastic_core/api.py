@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from elastic_core.plugins.entry_import import import_entry
     from elastic_core.plugins.entry_import import refusal as plugin_refusal
     from elastic_core.plugins.hookspecs import hookimpl
+    from elastic_core.plugins.options import ResolvedOptions, resolve_options
     from elastic_core.plugins.torch_side import torch_handler
     from elastic_core.processes.affinity import bound_to
     from elastic_core.processes.errors import get_error_handler, record
@@ -243,6 +244,7 @@ __all__ = [
     "RendezvousStateError",
     "RendezvousTimeoutError",
     "Renewal",
+    "ResolvedOptions",
     "Restart",
     "Resumed",
     "Revisions",
@@ -327,6 +329,7 @@ __all__ = [
     "register_hook",
     "render_incident",
     "resolve",
+    "resolve_options",
     "route_source",
     "run_at",
     "run_option",
@@ -372,6 +375,7 @@ _ROOMS: Final = {
     "elastic_core.plugins.discovery": "find_entries PluginEntry",
     "elastic_core.plugins.entry_import": "import_entry refusal=plugin_refusal",
     "elastic_core.plugins.hookspecs": "hookimpl",
+    "elastic_core.plugins.options": "resolve_options ResolvedOptions",
     "elastic_core.plugins.torch_side": "torch_handler",
     "elastic_core.processes.affinity": "bound_to",
     "elastic_core.processes.errors": "get_error_handler record",

@@ -347,4 +347,4 @@ def test_without_the_kit_the_rest_of_the_command_is_there(capsys):
     assert main(["plugins", "--help"]) == 0
     assert "Commands" not in capsys.readouterr().out
     assert main(["plugins", "nwe"]) == 2
-    assert "elastic plugins has no command 'nwe'; it has new" in capsys.readouterr().err
+    assert "elastic plugins has no command 'nwe'; it has check, new" in capsys.readouterr().err

@@ -46,6 +46,7 @@ _KNOWN: Final = {
         "status": "elastic-ops",
         "incidents": "elastic-ops",
         "ctl": "elastic-ops",
+        "plugins check": "elastic-plugin-kit",
         "plugins new": "elastic-plugin-kit",
         "policy": "elastic-policy-rules",
     },

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import ClassVar, Final, TypeVar
 from urllib.parse import quote
 
@@ -12,7 +13,6 @@ import msgspec
 
 from elastic_core.api import (
     API_VERSION,
-    SYSTEM_CLOCK,
     BackendUnavailableError,
     Clock,
     CoordinationStore,
@@ -24,6 +24,7 @@ from elastic_core.api import (
     Seat,
     Survey,
     Swapped,
+    SystemClock,
     Topic,
     WaitBudget,
     Watched,
@@ -37,6 +38,14 @@ LOOK_S: Final = 0.02
 """A file wakes nobody: so often who watches looks again, and who waits for the lock tries again."""
 
 
+class _HostClock(SystemClock):
+    """The clock that all processes of a host share, which stands for the clock of a server."""
+
+    def monotonic_s(self) -> float:
+        """Return it as the kernel has it, also where a test lets this process have another."""
+        return monotonic()
+
+
 class FileStore(CoordinationStore):
     """The content of a run as one file, which each request reads, changes and replaces under a lock.
 
@@ -44,17 +53,17 @@ class FileStore(CoordinationStore):
 
     Args:
         settings: `endpoint` and `run_id` count.
-        clock: The one that judges leases; it must be the same for all clients.
+        clock: The one that judges leases, the same for all clients; None: the host's.
     """
 
     api_version: ClassVar[int] = API_VERSION
     min_ttl_s: ClassVar[float] = 0.5
 
-    def __init__(self, settings: RendezvousSettings, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, settings: RendezvousSettings, *, clock: Clock | None = None) -> None:
         super().__init__(settings)
         self._folder = Path(settings.endpoint)
         self._file = self._folder / quote(settings.run_id, safe="")
-        self._clock = clock
+        self._clock = clock or _HostClock()
 
     @property
     def where(self) -> str:

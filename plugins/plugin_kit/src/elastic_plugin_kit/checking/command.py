@@ -1,0 +1,141 @@
+"""Ask an installed plugin for every promise of its interface, on a live server where it has one."""
+
+import json
+import os
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from elastic_core.api import ConfigError, echo, echo_json, run_option
+
+if TYPE_CHECKING:
+    from elastic_plugin_kit.checking.session import Check
+
+api_version = 2
+
+_HELP: Final = """\
+Run the conformance kit against a plugin: NAME is one that is installed, or module:Class.
+
+A rendezvous backend is asked at its live server, in runs that nobody else has; what only the plugin's own tests could
+do (pause or empty the server) is skipped, with the reason. Exit code 0: it keeps all that could be asked; 1: it does
+not.
+"""
+_EPILOG: Final = """\b
+Examples:
+  elastic plugins check redis --rdzv-endpoint localhost:6379
+  elastic plugins check my-policy --policy-conf pause=2
+  elastic plugins check my_package.hook:MyHook
+"""
+
+
+def _check(
+    name: str,
+    kind: str | None,
+    rdzv_endpoint: str | None,
+    rdzv_conf: str | None,
+    policy_conf: tuple[str, ...],
+    most_nodes: int,
+    no_budget: bool,
+    only: str,
+    as_json: bool,
+) -> int:
+    from elastic_plugin_kit.checking.subject import Subject, find
+
+    conf = _pairs([*(rdzv_conf or "").split(","), *(part for text in policy_conf for part in text.split(","))])
+    subject = Subject(find(name, kind), endpoint=rdzv_endpoint or "", conf=conf)
+    subject.reach()
+    try:
+        from elastic_plugin_kit.checking.session import run_checks
+    except ModuleNotFoundError as err:
+        if err.name != "pytest":
+            raise
+        raise ConfigError("the kit runs by pytest, which is not installed", hint="pip install 'pytest>=8'") from None
+    table = _Table(subject.label, shown=not as_json)
+    try:
+        checks = run_checks(
+            subject,
+            only=only,
+            most_nodes=most_nodes,
+            keeps_budget=not no_budget,
+            on_begin=table.begin,
+            on_check=table.add,
+        )
+    finally:
+        table.close()
+    counts = {outcome: sum(check.outcome == outcome for check in checks) for outcome in ("passed", "failed", "skipped")}
+    kept = counts["passed"] > 0 and not counts["failed"]
+    if as_json:
+        entry = subject.entry
+        about = {"plugin": entry.name, "kind": subject.kind, "distribution": entry.distribution}
+        rows = [asdict(check) for check in checks]
+        echo_json(json.dumps({**about, "version": entry.version, "kept": kept, **counts, "checks": rows}, indent=2))
+    else:
+        told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count) or "nothing was checked"
+        verdict = "keeps every promise that could be asked" if kept else "does not keep its promises"
+        echo(f"{subject.label} {verdict}: {told}")
+    return 0 if kept else 1
+
+
+def _pairs(parts: list[str]) -> dict[str, str]:
+    pairs = {}
+    for part in filter(None, (part.strip() for part in parts)):
+        key, sign, text = part.partition("=")
+        if not sign:
+            raise ConfigError(f"{part!r} is no KEY=VALUE", hint=f"{part}=VALUE")
+        pairs[key] = text
+    return pairs
+
+
+class _Table:
+    """Prints a line for each check as it ends, past what pytest captures."""
+
+    def __init__(self, label: str, *, shown: bool) -> None:
+        self._label = label
+        self._out = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace") if shown else None
+        self._width = 0
+
+    def begin(self, count: int, width: int) -> None:
+        """Say what is to come."""
+        self._width = width
+        self._write(f"{self._label}: {count} checks")
+
+    def add(self, check: "Check") -> None:
+        """Print one."""
+        detail = check.detail if check.outcome != "failed" or check.detail else check.promise
+        self._write(f"{check.outcome:7}  {check.name:{self._width}}  {detail}".rstrip())
+
+    def _write(self, line: str) -> None:
+        if self._out is not None:
+            self._out.write("".join(sign if sign.isprintable() else "?" for sign in line) + "\n")
+            self._out.flush()
+
+    def close(self) -> None:
+        """Let the descriptor go."""
+        if self._out is not None:
+            self._out.close()
+
+
+command = click.Command(
+    "check",
+    callback=_check,
+    params=[
+        click.Argument(["name"]),
+        click.Option(["--kind"], metavar="KIND", help="rendezvous, failure, hook or command, where NAME is several."),
+        run_option("rdzv_endpoint", help_text="Where the backend's live server is."),
+        run_option("rdzv_conf", help_text="Options of the backend, KEY=VALUE,…"),
+        run_option("policy_conf", help_text="Options of the policy, KEY=VALUE,…"),
+        click.Option(
+            ["--most-nodes"],
+            type=click.IntRange(min=1),
+            default=1,
+            metavar="N",
+            help="How many nodes a handler can bring together here; 1 skips the checks of several. A store needs none.",
+        ),
+        click.Option(["--no-budget"], is_flag=True, help="The policy does not count by --max-restarts, by intention."),
+        click.Option(["--only"], metavar="TEXT", default="", help="Run the checks whose names have this in them."),
+        click.Option(["--json", "as_json"], is_flag=True, help="Write one JSON object, for programs."),
+    ],
+    help=_HELP,
+    epilog=_EPILOG,
+)

@@ -1,0 +1,141 @@
+"""A session of pytest for one plugin, of which nobody sees pytest: what was asked, and what came of it."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import pytest
+
+from elastic_plugin_kit.checking import suites
+from elastic_plugin_kit.checking.subject import Subject
+
+_OURS: Final = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+"""Variables by which somebody's own tests are steered."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One promise of an interface, and whether the plugin keeps it. `outcome`: `passed`, `failed` or `skipped`."""
+
+    name: str
+    promise: str
+    outcome: str
+    detail: str = ""
+    took_s: float = 0.0
+
+
+class _Reporter:
+    """Takes what pytest reports, and hands the plugin to the tests."""
+
+    def __init__(
+        self, subject: Subject, only: str, on_begin: Callable[[int, int], None], on_check: Callable[[Check], None]
+    ) -> None:
+        self._only = only
+        self._subject = subject
+        self._on_begin = on_begin
+        self._on_check = on_check
+        self._promises: dict[str, str] = {}
+        self._worst: dict[str, Check] = {}
+        self.checks: list[Check] = []
+
+    @pytest.fixture
+    def subject(self) -> Subject:
+        """The plugin that is checked."""
+        return self._subject
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Choose the tests, and know what each is about before the first is run."""
+        items[:] = [item for item in items if self._only in _name(item.nodeid)]
+        for item in items:
+            doc = getattr(getattr(item, "function", None), "__doc__", None) or ""
+            self._promises[item.nodeid] = doc.strip().partition("\n")[0]
+        self._on_begin(len(items), max((len(_name(item.nodeid)) for item in items), default=0))
+
+    def pytest_runtest_logreport(self, report: Any) -> None:  # noqa: ANN401  # TestReport, which pytest does not export
+        """Keep the worst of a test's three parts."""
+        known = self._worst.get(report.nodeid)
+        found = Check(
+            name=_name(report.nodeid),
+            promise=self._promises.get(report.nodeid, ""),
+            outcome=report.outcome,
+            detail=_detail(report),
+            took_s=round((known.took_s if known else 0.0) + report.duration, 3),
+        )
+        if known is not None and (known.outcome == "failed" or report.outcome == "passed"):
+            found = Check(
+                name=known.name, promise=known.promise, outcome=known.outcome, detail=known.detail, took_s=found.took_s
+            )
+        self._worst[report.nodeid] = found
+        if report.when == "teardown":
+            self.checks.append(found)
+            self._on_check(found)
+
+
+def _name(nodeid: str) -> str:
+    return nodeid.rpartition("::")[2].removeprefix("test_").replace("_", " ").replace("[", " [")
+
+
+def _detail(report: Any) -> str:  # noqa: ANN401  # as above
+    """Return the one line that says why."""
+    if report.outcome == "passed":
+        return ""
+    if report.outcome == "skipped":
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        return str(reason).removeprefix("Skipped: ").replace("most_nodes is", "--most-nodes is")
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = str(crash.message if crash is not None else report.longrepr)
+    line = next((line for line in text.splitlines() if line.strip()), "")
+    return line.removeprefix("AssertionError: ").removeprefix("Failed: ")
+
+
+def run_checks(
+    subject: Subject,
+    *,
+    only: str,
+    most_nodes: int,
+    keeps_budget: bool,
+    on_begin: Callable[[int, int], None],
+    on_check: Callable[[Check], None],
+) -> list[Check]:
+    """Run the kit of the plugin's interface.
+
+    Args:
+        subject: The plugin.
+        only: A part of the names of the checks that are run; empty: all.
+        most_nodes: How many nodes a handler can bring together; a store needs no word of it.
+        keeps_budget: Whether a policy ends a run as `--max-restarts` asks.
+        on_begin: Called with the number of checks and the length of the longest name.
+        on_check: Called with each check as it ends.
+    """
+    suites.TestHandler.most_nodes = most_nodes
+    suites.TestPolicy.keeps_budget = keeps_budget
+    suites.TestCommand.entry_point = subject.entry.value
+    reporter = _Reporter(subject, only, on_begin, on_check)
+    kept = {name: os.environ.pop(name) for name in _OURS if name in os.environ}
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    try:
+        with TemporaryDirectory(prefix="check-") as folder:
+            settings = Path(folder, "pytest.ini")
+            settings.write_text("[pytest]\n")
+            chosen = f"{suites.__file__}::{subject.suite}"
+            words = [
+                "-c",
+                str(settings),
+                "--rootdir",
+                folder,
+                "--basetemp",
+                str(Path(folder, "tmp")),
+                "-p",
+                "no:terminal",
+            ]
+            pytest.main(
+                [*words, "--noconftest", "-p", "no:cacheprovider", "--import-mode", "importlib", chosen],
+                plugins=[reporter],
+            )
+    finally:
+        del os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"]
+        os.environ.update(kept)
+    return reporter.checks

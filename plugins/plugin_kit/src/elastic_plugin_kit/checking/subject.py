@@ -1,0 +1,190 @@
+"""The plugin that is checked: how it is found, and how a kit has one of it made."""
+
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+import click
+
+from elastic_core.api import (
+    AgentHook,
+    BackendUnavailableError,
+    ConfigError,
+    CoordinationStore,
+    FailureHandler,
+    HookSettings,
+    PluginEntry,
+    PluginError,
+    PolicySettings,
+    RendezvousConnectionError,
+    RendezvousHandler,
+    WaitBudget,
+    WaitExpiredError,
+    find_entries,
+    import_entry,
+    plugin_refusal,
+    resolve_options,
+)
+from elastic_plugin_kit.settings import rendezvous_settings
+
+IMPORT_S: Final = 30.0
+CONNECT_S: Final = 10.0
+GROUPS: Final = {
+    "rendezvous": "elastic_core.rendezvous",
+    "failure": "elastic_core.failure",
+    "hook": "elastic_core.hooks",
+    "command": "elastic_core.commands",
+}
+"""The kinds that have a kit, as `elastic plugins new` calls them."""
+_NOUNS: Final = {"rendezvous": "backend", "failure": "policy", "hook": "hook", "command": "command"}
+_KINDS: Final = {group: kind for kind, group in GROUPS.items()}
+
+
+class Subject:
+    """One plugin, its options given."""
+
+    def __init__(self, entry: PluginEntry, *, endpoint: str, conf: Mapping[str, str]) -> None:
+        """Import it.
+
+        Raises:
+            PluginError: it can't be imported, or is nothing that a kit is for.
+            ConfigError: an option of it can't be.
+        """
+        self.entry = entry
+        self.kind = _KINDS[entry.group]
+        self._endpoint = endpoint
+        target = _imported(entry)
+        self.suite = _suite_of(target)
+        if not self.suite or (self.kind == "command") != (self.suite == "TestCommand"):
+            found = f"the class {target.__qualname__}" if isinstance(target, type) else f"a {type(target).__name__}"
+            raise plugin_refusal(entry, f"{entry.value} is {found}; the kits are for classes, and for commands")
+        self._cls = cast("Any", target)  # each maker knows which interface it is
+        self._options: Mapping[str, Any] = {}
+        if self.kind != "command":
+            flag = {"rendezvous": "--rdzv-conf", "failure": "--policy-conf"}.get(self.kind, "options")
+            owner = f"{_NOUNS[self.kind]} {entry.name!r}"
+            self._options = resolve_options(conf, self._cls.options, flag=flag, owner=owner).values
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        return f"{_NOUNS[self.kind]} {self.entry.name!r}" + (f" ({self.entry.label})" if self.entry.label else "")
+
+    def store(self, run_id: str) -> CoordinationStore:
+        """Return a new client of a run."""
+        return cast("CoordinationStore", self._rendezvous(run_id=run_id))
+
+    def handler(self, **given: Any) -> RendezvousHandler:  # noqa: ANN401  # fields of RendezvousSettings
+        """Return a new handler of one node."""
+        return cast("RendezvousHandler", self._rendezvous(**given))
+
+    def _rendezvous(self, **given: Any) -> object:  # noqa: ANN401  # fields of RendezvousSettings
+        settings = rendezvous_settings(
+            backend=self.entry.name, endpoint=self._endpoint, options=dict(self._options), **given
+        )
+        return self._cls(settings)
+
+    def policy(self, max_restarts: int) -> FailureHandler:
+        """Return a new policy."""
+        settings = PolicySettings(name=self.entry.name, max_restarts=max_restarts, options=self._options)
+        return cast("FailureHandler", self._cls(settings))
+
+    def hook(self, run_dir: str) -> AgentHook:
+        """Return a new hook."""
+        settings = HookSettings(name=self.entry.name, run_id="check", run_dir=run_dir, options=self._options)
+        return cast("AgentHook", self._cls(settings))
+
+    def reach(self) -> None:
+        """See that a store's server is there.
+
+        Raises:
+            ElasticError: it is not, or will not serve us; the endpoint or an option can't be.
+        """
+        if self.suite == "TestStore":
+            store = self.store("check")
+            try:
+                store.connect(wait=WaitBudget.lasting(CONNECT_S))
+            except (BackendUnavailableError, WaitExpiredError) as err:
+                what = f"no server to check {self.label} at: {err}"
+                raise RendezvousConnectionError(what, hint="--rdzv-endpoint, where its live server is") from err
+            finally:
+                store.close()
+
+
+def _imported(entry: PluginEntry) -> object:
+    """Return what an entry point names, within a time.
+
+    Raises:
+        PluginError: importing it raised, or takes too long; its thread is left to itself then.
+    """
+    found: list[object] = []
+
+    def work() -> None:
+        try:
+            found.append(import_entry(entry))
+        except PluginError as err:
+            found.append(err)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(IMPORT_S)
+    if not found:
+        raise plugin_refusal(entry, f"importing {entry.value} takes longer than {IMPORT_S:g} s")
+    if isinstance(found[0], PluginError):
+        raise found[0]
+    return found[0]
+
+
+def _suite_of(target: object) -> str:
+    if isinstance(target, click.Command):
+        return "TestCommand"
+    if not isinstance(target, type):
+        return ""
+    suites = {
+        CoordinationStore: "TestStore",
+        RendezvousHandler: "TestHandler",
+        FailureHandler: "TestPolicy",
+        AgentHook: "TestHook",
+    }
+    return next((suite for base, suite in suites.items() if issubclass(target, base)), "")
+
+
+def find(name: str, kind: str | None) -> PluginEntry:
+    """Return the entry point of the plugin that is meant; `module:Class` needs none.
+
+    Raises:
+        ConfigError: there is none, or there are several.
+    """
+    if kind is not None and kind not in GROUPS:
+        raise ConfigError(f"--kind {kind!r} is none of {', '.join(GROUPS)}", hint=f"--kind {next(iter(GROUPS))}")
+    if ":" in name:
+        return _not_installed(name, kind)
+    entries = [entry for entry in find_entries() if entry.group in _KINDS]
+    named = [entry for entry in entries if entry.name == name and (kind is None or entry.group == GROUPS[kind])]
+    if len({entry.group for entry in named}) > 1:
+        kinds = " and ".join(f"a {_KINDS[entry.group]}" for entry in named)
+        hint = " or ".join(f"--kind {_KINDS[entry.group]}" for entry in named)
+        raise ConfigError(f"{name!r} is {kinds}: which is meant?", hint=hint)
+    if not named:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, sorted({entry.name for entry in entries}), n=1)
+        of_kind = f" of kind {kind!r}" if kind is not None else ""
+        hint = f"elastic plugins check {near[0]}" if near else "elastic plugins, which lists what is installed"
+        raise ConfigError(f"no plugin{of_kind} {name!r} is installed", hint=hint)
+    return named[0]
+
+
+def _not_installed(value: str, kind: str | None) -> PluginEntry:
+    """Return an entry point for a class that has none, from this folder or wherever Python looks."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    made = PluginEntry(group=GROUPS[kind or "failure"], name=value, value=value, distribution="", version="")
+    if kind is not None:
+        return made
+    suite = _suite_of(_imported(made))
+    kinds = {"TestStore": "rendezvous", "TestHandler": "rendezvous", "TestHook": "hook", "TestCommand": "command"}
+    return made._replace(group=GROUPS[kinds.get(suite, "failure")])

@@ -1,0 +1,146 @@
+"""`elastic plugins check`: verdict, table and exit code, as people and programs get them."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from elastic_core.cli.main import main
+from elastic_core.plugins.discovery import COMMANDS_GROUP, find_entries
+
+PLUGINS = """
+import threading
+from elastic_core.api import AgentHook, CoordinationStore, FailureHandler, OptionSpec, Restart, Stop
+
+
+class Negative(FailureHandler):
+    api_version = 2
+    options = (OptionSpec(name="pause", type="float", default=-1.0, help="the pause"),)
+
+    def decide(self, failure, history):
+        if len(history) >= self.settings.max_restarts:
+            return Stop(reason="enough")
+        return Restart(delay_s=self.settings.options["pause"])
+
+
+class Leaky(AgentHook):
+    api_version = 2
+
+    def on_round_joined(self, event):
+        threading.Thread(target=threading.Event().wait, daemon=True, name="leak").start()
+
+
+class NoPlugin:
+    pass
+"""
+
+
+@pytest.fixture
+def check(tmp_path):
+    """Type `elastic plugins check …` in a folder with some plugins; return exit code, output and errors."""
+    (tmp_path / "mine.py").write_text(PLUGINS)
+    environment = {name: text for name, text in os.environ.items() if not name.startswith(("PET_", "ELASTIC_"))}
+
+    def typed(*words, **more):
+        line = [sys.executable, "-m", "elastic_core", "plugins", "check", *words]
+        done = subprocess.run(
+            line, cwd=tmp_path, env=environment | more, capture_output=True, text=True, timeout=120, check=False
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    return typed
+
+
+def test_a_policy_that_keeps_its_promises(check):
+    code, out, err = check("intensity", PYTEST_ADDOPTS="--nonsense")  # of somebody's own tests
+    assert (code, err) == (0, "")
+    first, *rows, verdict = out.splitlines()
+    assert first.startswith("policy 'intensity' (elastic-core ")
+    assert first.endswith(f": {len(rows)} checks")
+    assert {row.split()[0] for row in rows} == {"passed"}
+    assert verdict.endswith(f"keeps every promise that could be asked: {len(rows)} passed")
+
+
+def test_a_broken_one_is_named_check_by_check_with_exit_code_1(check):
+    code, out, _ = check("mine:Negative")
+    assert code == 1
+    failed = [line for line in out.splitlines() if line.startswith("failed")]
+    assert len(failed) == 1
+    assert failed[0].split(None, 1)[1].startswith("decisions can be followed")
+    assert "delay_s is -1.0" in failed[0]
+    assert out.splitlines()[-1].startswith("policy 'mine:Negative' does not keep its promises: ")
+
+
+def test_options_are_given_as_to_a_run_and_converted(check):
+    assert check("mine:Negative", "--policy-conf", "pause=1")[0] == 0
+    code, _, err = check("mine:Negative", "--policy-conf", "paus=1")
+    assert code == 2
+    assert "policy 'mine:Negative' has no option 'paus' in --policy-conf" in err
+
+
+def test_programs_get_json(check):
+    code, out, _ = check("mine:Leaky", "--json")
+    told = json.loads(out)
+    assert (code, told["plugin"], told["kind"], told["kept"], told["failed"]) == (1, "mine:Leaky", "hook", False, 1)
+    (leak,) = [one for one in told["checks"] if one["outcome"] == "failed"]
+    assert leak["name"] == "it leaves nothing"
+    assert "the hook left the threads ['leak', " in leak["detail"]
+    assert leak["promise"].startswith("Threads, sockets and files")
+
+
+def test_a_store_is_asked_at_its_server_and_what_needs_the_authors_fixtures_is_skipped(check, tmp_path):
+    store = "elastic_plugin_kit.file_store:FileStore"
+    code, out, err = check(store, "--rdzv-endpoint", str(tmp_path / "runs"), "--only", "paused")
+    assert code == 1, out + err  # nothing was asked
+    rows = [line.split(None, 1) for line in out.splitlines()[1:-1]]
+    assert rows
+    assert {kind for kind, _ in rows} == {"skipped"}
+    assert all(text.endswith("needs the fixture `pause_server` of the plugin's own tests") for _, text in rows)
+
+
+def test_a_store_keeps_what_can_be_asked_of_any(check, tmp_path):
+    store = "elastic_plugin_kit.file_store:FileStore"
+    code, out, err = check(store, "--rdzv-endpoint", str(tmp_path / "runs"), "--only", "seat")
+    assert code == 0, out + err
+    assert "passed   a seat number is never used again\n" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "what", "hint"),
+    [
+        (["intensty"], 2, "no plugin 'intensty' is installed", "Try: elastic plugins check intensity"),
+        (
+            ["intensity", "--kind", "hook"],
+            2,
+            "no plugin of kind 'hook' 'intensity' is installed",
+            "Try: elastic plugins",
+        ),
+        (["intensity", "--kind", "policy"], 2, "'policy' is none of rendezvous, failure", "Try: --kind"),
+        (["mine:NoPlugin"], 3, "is the class NoPlugin; the kits are for classes", ""),
+        (["mine:Missing"], 3, "has no attribute 'Missing'", ""),
+        (["redis", "--rdzv-endpoint", "127.0.0.1:9"], 4, "no server to check backend 'redis'", "Try: --rdzv-endpoint"),
+        (["intensity", "--policy-conf", "pause"], 2, "'pause' is no KEY=VALUE", "Try: pause=VALUE"),
+    ],
+)
+def test_what_is_wrong_is_one_line(check, words, code, what, hint):
+    ended, out, err = check(*words)
+    assert (ended, out, err.count("\n")) == (code, "", 1), err
+    assert what in err
+    assert hint in err
+
+
+def test_without_pytest_a_line_says_so(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "elastic_plugin_kit.checking.session", None)
+    monkeypatch.delitem(sys.modules, "elastic_plugin_kit.checking.session")
+    monkeypatch.setitem(sys.modules, "pytest", None)
+    assert main(["plugins", "check", "intensity"]) == 2
+    assert "the kit runs by pytest, which is not installed. Try: pip install 'pytest>=8'" in capsys.readouterr().err
+
+
+def test_without_the_kit_a_line_says_what_to_install(monkeypatch, capsys):
+    commands = [entry for entry in find_entries(COMMANDS_GROUP) if entry.distribution != "elastic-plugin-kit"]
+    monkeypatch.setattr("elastic_core.plugins.commands.find_entries", lambda _: commands)
+    assert main(["plugins", "check", "intensity"]) == 3
+    assert "`elastic plugins check` comes with elastic-plugin-kit. Try: " in capsys.readouterr().err
