@@ -91,6 +91,12 @@ class RendezvousTimeoutError(RendezvousError):
     """Not enough nodes came in time."""
 
 
+class NodesRefusedError(RendezvousError):
+    """Not enough nodes came in time, as hooks of others kept them out (a health gate); exit code 1."""
+
+    exit_code: ClassVar[int] = 1
+
+
 class RendezvousConnectionError(RendezvousError):
     """The rendezvous backend can't be reached."""
 

@@ -3,6 +3,7 @@
 from elastic_core.moments import Moment
 from elastic_core.moments import StepsAsked as StepsAsked
 from elastic_core.moments import StepsSeen as StepsSeen
+from elastic_core.reports import Absence
 from elastic_core.types import (
     Decision,
     Failure,
@@ -24,12 +25,16 @@ class StartRequested(Record, frozen=True, kw_only=True):
     """The agent was told to run; `control`: its rendezvous takes one decision for the whole run.
 
     `gathers`: it does so on the evidence of all nodes, when all workers are gone. `stop_signals`: those that the agent
-    takes for an order to stop.
+    takes for an order to stop. `stands_aside`: this node can wait beside the rounds of the others; if not, it waits at
+    most `join_timeout_s` for a hook that refuses. `spread`, below 1, makes its pauses another node's no more.
     """
 
     control: bool = False
     gathers: bool = False
     stop_signals: tuple[int, ...] = ()
+    stands_aside: bool = False
+    join_timeout_s: float = 600.0
+    spread: float = 0.0
 
 
 class JoinAllowed(Record, frozen=True, kw_only=True):
@@ -37,7 +42,7 @@ class JoinAllowed(Record, frozen=True, kw_only=True):
 
 
 class JoinRefused(Record, frozen=True, kw_only=True):
-    """A hook refused to let this node join."""
+    """A hook refused to let this node join; `hook` has its distribution, too."""
 
     hook: str
     reason: str
@@ -50,10 +55,14 @@ class RoundFormed(Record, frozen=True, kw_only=True):
 
 
 class RendezvousFailed(Record, frozen=True, kw_only=True):
-    """The rendezvous gave up; `exit_code` is the error's (0: this node is not needed)."""
+    """The rendezvous gave up; `exit_code` is the error's (0: this node is not needed).
+
+    `refused`: nodes are missing because their hooks refuse.
+    """
 
     summary: str
     exit_code: int = 4
+    refused: bool = False
 
 
 class RoundChanged(Record, frozen=True, kw_only=True):
@@ -172,13 +181,27 @@ AgentEvent = (
 
 
 class AskToJoin(Record, frozen=True, kw_only=True):
-    """Ask the hooks whether this node may join; answers with JoinAllowed or JoinRefused."""
+    """Ask the hooks whether this node may join; answers with JoinAllowed or JoinRefused.
+
+    `refused`: the round whose start they have refused; about that they are asked first.
+    """
 
     round_index: int
+    refused: Round | None = None
+    restart_count: int = 0
 
 
 class JoinRendezvous(Record, frozen=True, kw_only=True):
     """Begin the next round; answers with RoundFormed or RendezvousFailed."""
+
+
+class StandAside(Record, frozen=True, kw_only=True):
+    """Wait beside the rounds of the others, without a place; answers with RendezvousFailed when there is no more use.
+
+    A round that this node has is over for it, and none of its workers was started.
+    """
+
+    absence: Absence
 
 
 class WatchRound(Record, frozen=True, kw_only=True):
@@ -367,6 +390,7 @@ class Finish(Record, frozen=True, kw_only=True):
 AgentCommand = (
     AskToJoin
     | JoinRendezvous
+    | StandAside
     | WatchRound
     | CancelRendezvous
     | AskToStart
@@ -434,6 +458,7 @@ class ReportSteps(Record, frozen=True, kw_only=True):
 
 RendezvousRequest = (
     JoinRendezvous
+    | StandAside
     | WatchRound
     | CancelRendezvous
     | PublishDecision

@@ -31,6 +31,8 @@ class WorkersStarting(Record, frozen=True, kw_only=True):
     restart_count: int
     dry_run: bool = False
     """The answer is only shown (`--dry-run`), by a process that starts nothing."""
+    asked_again: bool = False
+    """A hook has refused this start, and its round goes on without this node: nothing is started on the answer."""
 
 
 class WorkersStarted(Record, frozen=True, kw_only=True):

@@ -78,6 +78,28 @@ class WorkerFault(Record, frozen=True, kw_only=True):
     signal: int = 0
 
 
+class Absence(Record, frozen=True, kw_only=True):
+    """Why a node is left out of rounds though it is there.
+
+    `by`: a hook of its own with its distribution, or the run's policy. `for_s` counts from when it was said: until the
+    hook is asked again, or the policy's time is over; None: until the policy's next decision.
+    """
+
+    by: str
+    reason: str
+    for_s: float | None = None
+    refused: bool = True
+    """A hook refuses; else a policy has left the node out."""
+
+    @property
+    def text(self) -> str:
+        """The absence as part of a sentence about the node."""
+        if self.refused:
+            return f"{self.by} refused: {self.reason}"
+        time = "until its next decision" if self.for_s is None else f"for {self.for_s:g} s"
+        return f"left out {time} by {self.by}: {self.reason}"
+
+
 class FailureReport(Record, frozen=True, kw_only=True):
     """A failure that a hook has found while workers run, with its evidence.
 

@@ -56,6 +56,7 @@ class Faults:
             s.FINISH: self._finish,
             s.DOOR: self._door,
             s.BLACKOUT: self._blackout,
+            s.REFUSAL: self._refusal,
         }
         strikes[kind]()
 
@@ -208,6 +209,19 @@ class Faults:
                 self._net.after(self._rng.uniform(0.1, 8), partial(self._world.arrive, first.name))
 
         self._net.after(self._rng.uniform(0.1, 2.5), crash)
+
+    def _refusal(self) -> None:
+        """Let a hook refuse from now on; most of the time a failure brings the moment at which it is asked."""
+        victim = self._someone()
+        if victim is None:
+            return
+        length_s = self._rng.uniform(0.2, 3 * self._scenario.ttl_s)
+        self._note(f"a hook of {victim.incarnation} refuses for {length_s:.2f} s")
+        victim.refuse(length_s)
+        if self._rng.random() < 0.7:
+            self._fail(victim, collateral=False)
+        if self._rng.random() < 0.2:
+            self._net.after(self._rng.uniform(0, length_s), partial(victim.crash, guarded=self._rng.random() < 0.5))
 
     def _finish(self) -> None:
         victim = self._someone()

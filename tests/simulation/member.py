@@ -12,6 +12,7 @@ from elastic_core.rendezvous.member.documents import (
     Verdict,
 )
 from elastic_core.rendezvous.member.state import Want
+from elastic_core.reports import Absence
 from elastic_core.types import (
     Decided,
     Failure,
@@ -50,7 +51,9 @@ class SimulatedMember(SimulatedClient):
         self._gone = False
         self._next: Next | None = None
         self._departing = False
-        self._intend(m.JoinAsked(master_port=29500))
+        self._refuses_until_s = float("-inf")
+        self._aside = self._over = False
+        self._join()
         self._go(())
 
     # --- the agent
@@ -69,8 +72,47 @@ class SimulatedMember(SimulatedClient):
             case m.PrintLine() | m.StepsAsked() | m.StepsSeen():
                 pass
 
+    def _join(self) -> None:
+        """Join, unless a hook refuses: then wait, and ask it again."""
+        if self.ending:
+            return
+        self._aside = self._refuses()
+        if not self._aside:
+            self._intend(m.JoinAsked(master_port=29500))
+            return
+        self.world.checks.said(self.net.now_s, self.incarnation, "stays out")
+        self._intend(m.StandAside(absence=Absence(by="hook 'gate' (acme 1.0)", reason="hot", for_s=2.0)))
+        self._soon(self.rng.uniform(0.3, 3.0), self._join)
+
+    def _refuses(self) -> bool:
+        return self.local_s < self._refuses_until_s
+
+    def refuse(self, length_s: float) -> None:
+        """Let a hook refuse for a while."""
+        self._refuses_until_s = self.local_s + length_s
+
+    def _refuse_start(self, document: RoundDocument) -> None:
+        """Have the hook answer, some time, unless the round is over before."""
+        self._round, self._heard_s, self._next = document, None, None
+        self._failed, self._gone, self._over = None, False, False
+        self._round_turn += 1
+        turn = self._round_turn
+
+        def answer() -> None:
+            if turn == self._round_turn and not self._over:
+                self._join()
+
+        self._soon(self.rng.uniform(0, 0.5), answer)
+        if self._departing:
+            self.depart()
+
     def _start(self, document: RoundDocument, rank: int) -> None:
         checks = self.world.checks
+        if self._aside:
+            checks.fail("who is out has no place", self.incarnation)
+        if self._refuses():
+            self._refuse_start(document)
+            return
         checks.said(self.net.now_s, self.incarnation, f"starts workers of {document.token} {document.nonce}")
         if self._verdict:
             checks.fail("nobody trains after the verdict", self.incarnation)
@@ -86,6 +128,7 @@ class SimulatedMember(SimulatedClient):
             self.finish(self.rng.uniform(0, 5))
 
     def _changed(self, change: object) -> None:
+        self._over = True
         within_s = LONGEST_GRACE_S
         if isinstance(change, RoundEnded) and change.stop_within_s is not None:
             within_s = min(within_s, change.stop_within_s)
@@ -119,7 +162,7 @@ class SimulatedMember(SimulatedClient):
             self._end("departed")
             self._intend(m.LeaveRendezvous(close=False))
         else:
-            self._soon(delay_s, lambda: self._intend(m.JoinAsked(master_port=29500)))
+            self._soon(delay_s, self._join)
 
     # --- one decision for the run
 

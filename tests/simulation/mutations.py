@@ -333,3 +333,13 @@ def an_order_is_heard_by_the_leader_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         announce, "_ordered", lambda state, order, now_s: ordered(state, order if not state.ahead else None, now_s)
     )
+
+
+@mutation("who is out has no place", **faults(s.REFUSAL, s.FAILURE, count=6))
+def a_refusal_is_taken_for_a_join(patch: pytest.MonkeyPatch) -> None:
+    take = observe._request
+
+    def careless(state, event, now_s):
+        return take(state, m.JoinAsked(master_port=1) if isinstance(event, m.StandAside) else event, now_s)
+
+    patch.setattr(observe, "_request", careless)

@@ -32,6 +32,8 @@ FINISH = "finish"
 """The workers of one node end well long before the others."""
 DOOR = "door"
 """The store is away for longer than a lease, newcomers wait for it, and some of them reach it before the members."""
+REFUSAL = "refusal"
+"""A hook of one node refuses for a while: at once if workers are about to start there, else before the next round."""
 BLACKOUT = "blackout"
 """All nodes lose power, and others come in their place."""
 
@@ -40,7 +42,7 @@ STORE_FAULTS = frozenset({STORE_PAUSE, STORE_DOWN, STORE_EMPTIED, STORE_BACK})
 STORE_AWAY = frozenset({STORE_PAUSE, STORE_DOWN, DOOR, ARRIVAL, FAILURE, FAILURES})
 """With these alone every member reaches the store again when a newcomer does."""
 ALL_FAULTS = STORE_FAULTS | {MESSAGES, PARTITION, SIGSTOP, CRASH, POWER, ARRIVAL, DEPARTURE, FAILURE, FINISH}
-ALL_FAULTS |= {FAILURES, LEADER, DOOR, BLACKOUT}
+ALL_FAULTS |= {FAILURES, LEADER, DOOR, BLACKOUT, REFUSAL}
 
 
 class Scenario(Record, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from simulation.scenario import (
     ALL_FAULTS,
+    ARRIVAL,
     BLACKOUT,
     CRASH,
     DOOR,
@@ -15,6 +16,7 @@ from simulation.scenario import (
     FAILURES,
     LEADER,
     MESSAGES,
+    REFUSAL,
     STORE_DOWN,
     STORE_PAUSE,
     Scenario,
@@ -88,6 +90,16 @@ def test_a_run_without_a_live_node_is_begun_anew_with_all_its_restarts():
 
 def several(seed, faults, **more):
     return Scenario(nodes=2 + seed % 4, min_nodes=2, max_nodes=6, faults=frozenset(faults), count=4, **more)
+
+
+def test_nodes_that_refuse_cost_the_others_no_restart_and_come_back():
+    """Refused at either moment, opened again, dead meanwhile, in a run that may need them."""
+    for seed in range(60):
+        scenario = several(seed, {REFUSAL, ARRIVAL})
+        report = simulate(seed, scenario)
+        assert set(report.outcomes) <= {"done", "closed", "crashed"}
+    for seed in range(40):
+        simulate(seed, several(seed, {REFUSAL, FAILURES, LEADER, MESSAGES, STORE_DOWN}))
 
 
 def test_of_failures_on_several_nodes_the_first_is_blamed():

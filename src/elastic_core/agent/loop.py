@@ -3,6 +3,7 @@
 All that can be decided is decided in `machine`; all here is wiring. Other threads only post to the reactor.
 """
 
+import random
 import signal
 import threading
 from collections import deque
@@ -15,7 +16,7 @@ from elastic_core import messages as m
 from elastic_core import moments
 from elastic_core.agent.feed import Feed, StepTaken
 from elastic_core.agent.machine.phases import Phases
-from elastic_core.agent.machine.states import AgentState, Created, Deciding, Ended, Ending, Preparing, Running
+from elastic_core.agent.machine.states import AgentState, Created, Deciding, Ended, Ending, Gating, Preparing, Running
 from elastic_core.agent.machine.steps import PEERS_SETTLE_S
 from elastic_core.agent.machine.table import advance
 from elastic_core.agent.parts import AgentOptions, AgentResult, Plan, Reporter, Workers
@@ -124,8 +125,17 @@ class Agent:
                 run_id=options.run_id, node_id=options.node_id, run_dir=options.run_dir, pid=options.pid
             )
         )
-        control, gathers = self._rendezvous.control, self._rendezvous.gathers
-        self.dispatch(m.StartRequested(control=control, gathers=gathers, stop_signals=options.stops.ending))
+        rendezvous = self._rendezvous
+        self.dispatch(
+            m.StartRequested(
+                control=rendezvous.control,
+                gathers=rendezvous.gathers,
+                stop_signals=options.stops.ending,
+                stands_aside=rendezvous.stands_aside,
+                join_timeout_s=options.join_timeout_s,
+                spread=random.random(),
+            )
+        )
         while not isinstance(self._state, Ended):
             self._reactor.turn()
             self._turned_s = self._clock.monotonic_s()
@@ -213,11 +223,9 @@ class Agent:
 
     def _perform(self, command: m.AgentCommand) -> None:
         match command:
-            case m.AskToJoin(round_index=index):
+            case m.AskToJoin():
                 self._exits = []  # the last round's are in its incident
-                joining = moments.Joining(round_index=index)
-                self._feed.publish(joining)
-                self._hooks.ask_join(joining, self._on_join_answer)
+                self._ask_to_join(command)
             case m.JoinRendezvous():
                 self._rendezvous.post(command)
             case m.AskToStart(round=round_, restart_count=count):
@@ -265,7 +273,8 @@ class Agent:
             case m.DecideAlone():
                 self._decide_alone(command)
             case (
-                m.WatchRound()
+                m.StandAside()
+                | m.WatchRound()
                 | m.CancelRendezvous()
                 | m.RequestRestart()
                 | m.ReportFinishing()
@@ -286,6 +295,24 @@ class Agent:
                 self._reactor.stop()
             case _:
                 assert_never(command)
+
+    def _ask_to_join(self, command: m.AskToJoin) -> None:
+        def join() -> None:
+            joining = moments.Joining(round_index=command.round_index)
+            self._feed.publish(joining)
+            self._hooks.ask_join(joining, self._on_join_answer)
+
+        def answer(changes: tuple[LaunchChange, ...], refusal: Refuse | None, hook: str) -> None:
+            if refusal is not None:
+                self._on_join_answer(refusal, hook)
+            elif isinstance(self._state, Gating):  # else this agent is on its way out
+                join()
+
+        if command.refused is None:
+            join()
+            return
+        again = moments.WorkersStarting(round=command.refused, restart_count=command.restart_count, asked_again=True)
+        self._hooks.ask_start(again, answer)
 
     def _on_join_answer(self, refusal: Refuse | None, hook: str) -> None:
         if refusal is None:

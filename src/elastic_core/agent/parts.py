@@ -141,6 +141,8 @@ class AgentOptions(Record, frozen=True, kw_only=True):
     run_dir: str
     pid: int
     stops: StopSettings = StopSettings(signals_to_handle=(), exit_timeout_s=0.0)
+    join_timeout_s: float = 600.0
+    """How long a hook may refuse where no other node can go on without this one."""
     keep_interrupt: bool = False
     """SIGINT belongs to a worker that has the terminal (`--debug-rank`): the agent lets it pass."""
 

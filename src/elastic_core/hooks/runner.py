@@ -296,8 +296,13 @@ class HookRunner:
 
     def _enqueue(self, moment: Moment, answer: Callable[[_Task], None] | None) -> None:
         self._note_workers(moment)
+        again = isinstance(moment, WorkersStarting) and moment.asked_again
         with self._changed:
-            members = [member for member in self._members if member.takes(METHODS[type(moment)])]
+            members = [
+                member
+                for member in self._members
+                if member.takes(METHODS[type(moment)]) and (not again or Power.REFUSAL in member.powers)
+            ]
         self._put(_Task(moment, members, answer))
 
     def _put(self, task: _Task) -> None:
@@ -465,7 +470,7 @@ class HookRunner:
         starting = task.moment if isinstance(task.moment, WorkersStarting) else None
         if isinstance(answer, Refuse) and isinstance(answer.reason, str):
             if self._may(member, task, Power.REFUSAL, answer):
-                task.refusal, task.refused_by = answer, member.named.name
+                task.refusal, task.refused_by = answer, str(member.label)
         elif starting is not None and _is_change(answer):
             if self._may(member, task, Power.LAUNCHES, answer):
                 from elastic_core.hooks.launches import CheckedChanges  # most hooks change nothing

@@ -383,6 +383,7 @@ class _Job:
             run_dir=str(run_dir.path),
             pid=os.getpid(),
             stops=settings.stops,
+            join_timeout_s=settings.join_timeout_s,
             keep_interrupt=settings.workers.debug_rank is not None,
         )
 

@@ -183,8 +183,10 @@ NODES: Final[tuple[OptionRow, ...]] = (
         Section.NODES,
         "join-timeout",
         "SECONDS",
-        "How long to wait for the fewest nodes; as join_timeout=SECONDS in --rdzv-conf.",
+        "How long to wait for the fewest nodes, or on one node for a hook that refuses; as join_timeout=SECONDS in "
+        "--rdzv-conf.",
         default_note="600",
+        field="join_timeout_s",
     ),
     row(
         Section.NODES,
@@ -402,6 +404,7 @@ def _without_effect(draft: Draft, backend: str, dests: tuple[str, ...]) -> None:
 # --- runs whose nodes meet in a store ---
 
 
+_JOIN_TIMEOUT_S: Final = 600.0
 _CONF_KEYS: Final = ("join_timeout", "connect_timeout")
 """Options that are short for keys of `--rdzv-conf`."""
 _COORDINATED_ONLY: Final = (
@@ -412,7 +415,7 @@ _COORDINATED_ONLY: Final = (
     "max_membership_changes",
     "store_outage_grace",
     "on_store_loss",
-    *_CONF_KEYS,
+    "connect_timeout",
 )
 
 
@@ -427,6 +430,8 @@ def settle_coordination(draft: Draft) -> None:
     draft.take("rdzv_attempt", integer(choices, "rdzv_attempt") if choices.chosen("rdzv_attempt") else 0)
     for key in filter(choices.chosen, _CONF_KEYS):
         seconds(choices, key, above_zero=True)  # refused here, by the name that the user knows
+    chosen = choices.chosen("join_timeout")
+    draft.take("join_timeout", seconds(choices, "join_timeout") if chosen else _JOIN_TIMEOUT_S)
 
 
 def settle_store(draft: Draft, conf: dict[str, str]) -> None:

@@ -41,6 +41,8 @@ class RunSettings(Record, frozen=True, kw_only=True):
     """The options of the rendezvous backend, as typed."""
     restarts: PolicySettings = PolicySettings(name="intensity")
     """As chosen: what `nodes` has is not filled in."""
+    join_timeout_s: float = 600.0
+    """How long a node waits without a round, where no store of the rendezvous has its own word for it."""
     policy_conf: Mapping[str, str] = {}
     """The options of the failure handler, as typed."""
     workers: WorkerSettings = WorkerSettings()

@@ -51,6 +51,8 @@ class HandlerThread(Rendezvous):
                 self._watch(delay_s)
             case m.CancelRendezvous():
                 self._cancel()
+            case m.StandAside():
+                pass  # its node keeps its place, and the others wait
             case m.LeaveRendezvous(close=close):
                 self._go(close=close)
             case m.PublishDecision(decision=decision, failure=failure):

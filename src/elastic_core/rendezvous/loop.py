@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from elastic_core.clock import WaitBudget
-from elastic_core.errors import ElasticError, RendezvousError
+from elastic_core.errors import ElasticError, NodesRefusedError, RendezvousError
 from elastic_core.messages import (
     RendezvousEvent,
     RendezvousFailed,
@@ -88,6 +88,8 @@ class Rendezvous:
     """Whether that decision is taken on the evidence of all nodes, when all workers are gone."""
     takes_requests: bool = False
     """Whether it takes a user's request to all nodes."""
+    stands_aside: bool = False
+    """Whether this node can wait in it without a place, while the others form rounds."""
 
     def __init__(self, agent: AgentSide) -> None:
         self._agent = agent
@@ -123,7 +125,8 @@ class Rendezvous:
         if isinstance(outcome, ElasticError):
             self.error = outcome
             code = outcome.exit_code if isinstance(outcome, RendezvousError) else max(outcome.exit_code, 1)
-            outcome = RendezvousFailed(summary=str(outcome), exit_code=code)
+            refused = isinstance(outcome, NodesRefusedError)
+            outcome = RendezvousFailed(summary=str(outcome), exit_code=code, refused=refused)
         self._agent.take(RoundFormed(round=outcome) if isinstance(outcome, Round) else outcome)
 
     def _leave(self) -> None:

@@ -9,7 +9,7 @@ from elastic_core.hooks.handler import AgentHook
 from elastic_core.hooks.runner import HookRunner, HookStats, NamedHook
 from elastic_core.moments import AgentStarted, AgentStopped, FailureSeen, Joining, RoundJoined, WorkersStarting
 from elastic_core.reactor import Reactor
-from elastic_core.types import AddEnvironment, Failure, FailureClass, HookSettings, LaunchChange, Refuse, Round
+from elastic_core.types import AddEnvironment, Failure, FailureClass, HookSettings, LaunchChange, Power, Refuse, Round
 from patience import Deadline, kept
 
 DEADLINE_S = 0.5
@@ -195,7 +195,7 @@ def test_question_is_answered_although_a_hook_hangs_in_it(bench, release):
     runner = bench.start(deadline_s=DEADLINE_S, slow=stuck_hook(release), gate=Gate)
     runner.ask_join(Joining(round_index=0), bench.hear)
     bench.until(lambda: bench.answers)
-    assert bench.answers == [(Refuse(reason="row remapping pending"), "gate")]
+    assert bench.answers == [(Refuse(reason="row remapping pending"), "hook 'gate' (fake-gate 1)")]
     assert bench.answer_threads == {threading.current_thread()}
     runner.ask_join(Joining(round_index=1), bench.hear)
     bench.until(lambda: len(bench.answers) == 2)
@@ -215,7 +215,7 @@ def test_first_refusal_ends_the_asking(bench):
     runner = bench.start(first=First, second=Second)
     runner.ask_join(Joining(round_index=0), bench.hear)
     bench.until(lambda: bench.answers)
-    assert bench.answers == [(Refuse(reason="first"), "first")]
+    assert bench.answers == [(Refuse(reason="first"), "hook 'first' (fake-first 1)")]
     assert not bench.hooks["second"].seen
 
 
@@ -246,7 +246,25 @@ def test_start_may_be_refused(bench):
     runner = bench.start(gate=Gate)
     runner.ask_start(STARTING, bench.hear)
     bench.until(lambda: bench.answers)
-    assert bench.answers == [((), Refuse(reason="ECC errors"), "gate")]
+    assert bench.answers == [((), Refuse(reason="ECC errors"), "hook 'gate' (fake-gate 1)")]
+
+
+def test_about_a_start_that_was_refused_only_those_are_asked_again_who_may_refuse(bench):
+    class Gate(Recorder):
+        api_version = 2
+        powers = frozenset({Power.REFUSAL})
+
+        def on_workers_starting(self, event):
+            self.note(event)
+
+    class Sets(Gate):
+        powers = frozenset({Power.LAUNCHES})
+
+    runner = bench.start(sets=Sets, gate=Gate)
+    runner.ask_start(WorkersStarting(round=ROUND, restart_count=0, asked_again=True), bench.hear)
+    bench.until(lambda: bench.answers)
+    assert bench.answers == [((), None, "")]
+    assert [len(bench.hooks[name].seen) for name in ("gate", "sets")] == [1, 0]
 
 
 @pytest.mark.parametrize(

@@ -175,9 +175,10 @@ def test_hook_adds_variables_and_its_errors_are_named_but_not_felt(elastic, scri
 
 def test_hook_that_refuses_ends_the_run_with_its_reason(elastic, script, tmp_path):
     env = install(tmp_path / "site", hooks=["gate = test_plugins:Gate"])
-    agent = elastic(script("pass"), env=env)
+    agent = elastic("--join-timeout", "0.5", script("pass"), env=env)
     assert agent.wait(30) == 1
     assert "GPU 3 is too hot" in agent.err
+    assert agent.incident()["decision"]["reason"] == "asked 2 times in 0.5 s (--join-timeout)"
     assert agent.incident()["failure_class"] == "health check"
     assert agent.incident()["source"] == "launcher"
 

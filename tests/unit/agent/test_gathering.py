@@ -91,13 +91,6 @@ def test_what_the_run_decides_is_done(when, change, state):
         assert step.state.ledger.membership_changes == 1
 
 
-def test_a_refused_start_stops_the_others_too():
-    refused = drive(*TO_PREPARING, m.StartRefused(hook="gate", reason="hot"))
-    step = drive(m.DecisionMade(failure=OURS, decision=Restart()), state=refused.state)
-    assert names(step) == ["OrderStop", "ReportEvidence", "WatchRound"]
-    assert isinstance(step.state, Awaiting)
-
-
 @pytest.mark.parametrize("answer", [m.StartAllowed(), m.StartRefused(hook="gate", reason="hot")])
 def test_a_round_that_is_stopped_before_it_began_starts_no_worker(answer):
     heard = drive(*TO_PREPARING, told(ORDERED))

@@ -24,6 +24,7 @@ from elastic_core.agent.machine.states import (
     Joining,
     Leaving,
     Preparing,
+    Refused,
     Running,
     Settling,
     Starting,
@@ -388,15 +389,6 @@ def test_other_round_changes(change, state, commands):
     assert names(step) == commands
 
 
-def test_refused_join_is_a_failure_of_class_health_check():
-    step = drive(m.StartRequested(), m.JoinRefused(hook="gate", reason="GPU 3 is hot"))
-    failure = step.commands[0].failure
-    assert failure.failure_class is FailureClass.HEALTH_CHECK
-    assert failure.summary == "hook 'gate' refused: GPU 3 is hot"
-    step = drive(m.DecisionMade(failure=failure, decision=Stop(reason="no budget")), state=step.state)
-    assert names(step) == ["RecordIncident", "SetTimer", "LeaveRendezvous"]
-
-
 def test_failed_rendezvous_ends_with_its_exit_code_and_an_unneeded_node_with_zero():
     joining = drive(m.StartRequested(), m.JoinAllowed()).state
     assert drive(m.RendezvousFailed(summary="nobody came"), state=joining).state.outcome.exit_code == 4
@@ -457,7 +449,7 @@ def test_a_journal_keeps_each_failure_of_the_rounds_histories_once():
 class Histories(RuleBasedStateMachine):
     """Plays a loop that answers commands honestly, in random order, with failures, signals and membership changes."""
 
-    control = gathers = False
+    control = gathers = stands_aside = False
     changes = (NodesWaiting(count=1), MemberLost(node_id="x"), Suspended(reason="s"), Resumed())
 
     def __init__(self):
@@ -472,7 +464,16 @@ class Histories(RuleBasedStateMachine):
         self.stops = 0
         self.stop_ladder = False
         self.spawned_after_stop = False
-        self.give(m.StartRequested(control=self.control, gathers=self.gathers, stop_signals=STOP_SIGNALS))
+        self.aside = False
+        self.give(
+            m.StartRequested(
+                control=self.control,
+                gathers=self.gathers,
+                stop_signals=STOP_SIGNALS,
+                stands_aside=self.stands_aside,
+                join_timeout_s=30.0,
+            )
+        )
 
     def give(self, event):
         before = self.state
@@ -494,9 +495,13 @@ class Histories(RuleBasedStateMachine):
         match command:
             case m.AskToJoin():
                 self.owed.append(m.JoinAllowed())
+            case m.StandAside():
+                assert self.stands_aside
+                assert not self.alive, "it has workers"
+                self.watching, self.aside = False, True
             case m.JoinRendezvous():
                 assert not self.alive, "two rounds at once"
-                self.watching = False
+                self.watching = self.aside = False
                 self.owed.append(m.RoundFormed(round=make_round(self.rounds)))
                 self.rounds += 1
             case m.AskToStart():
@@ -569,10 +574,16 @@ class Histories(RuleBasedStateMachine):
         self.stop_ladder = False
         self.give(m.WorkersStopped())
 
-    @precondition(lambda self: isinstance(self.state, (Settling, Waiting)))
+    @precondition(lambda self: isinstance(self.state, (Settling, Waiting, Refused)))
     @rule()
     def timer(self):
-        self.give(m.TimerFired(name="settle" if isinstance(self.state, Settling) else "backoff"))
+        self.now_s += 5.0
+        self.give(m.TimerFired(name={Settling: "settle", Waiting: "backoff", Refused: "gate"}[type(self.state)]))
+
+    @precondition(lambda self: self.aside and isinstance(self.state, (Refused, Gating)))
+    @rule()
+    def there_is_no_more_use_in_waiting(self):
+        self.give(m.RendezvousFailed(summary="too few nodes", exit_code=1, refused=True))
 
     @rule(
         signum=st.sampled_from([2, 15]), later_s=st.sampled_from([0.1, 0.6]), grace_s=st.sampled_from([None, None, 1.0])
@@ -610,6 +621,8 @@ class Histories(RuleBasedStateMachine):
     def something_is_always_on_its_way(self):
         if isinstance(self.state, (Gating, Joining, Preparing, Starting, Deciding, Leaving)):
             assert self.owed, self.state
+        if isinstance(self.state, Refused):
+            assert self.aside == self.stands_aside
         if isinstance(self.state, Stopping):
             assert self.stop_ladder
 
@@ -648,9 +661,9 @@ class RunHistories(Histories):
 
 
 class GatheringHistories(RunHistories):
-    """The same where nodes are stopped first, and it is decided then."""
+    """The same where nodes are stopped first, and it is decided then; a node can wait beside a round."""
 
-    gathers = True
+    gathers = stands_aside = True
     changes = (
         *RunHistories.changes,
         StopOrdered(reason="exit code 7", by="b"),

@@ -133,18 +133,6 @@ def test_a_failure_that_is_ignored_is_no_news_to_the_run():
     assert names(step) == ["WatchRound"]
 
 
-def test_a_refused_start_is_published_and_a_refused_join_is_not():
-    refused = drive(*TO_PREPARING, m.StartRefused(hook="gate", reason="hot"))
-    failure = refused.commands[0].failure
-    step = drive(m.DecisionMade(failure=failure, decision=Restart()), state=refused.state)
-    assert names(step) == ["PublishDecision", "RecordIncident", "AskToJoin"]
-    step = drive(
-        m.StartRequested(control=True), m.JoinRefused(hook="gate", reason="hot"),
-        m.DecisionMade(failure=failure, decision=Restart()),
-    )  # fmt: skip
-    assert names(step) == ["RecordIncident", "AskToJoin"]
-
-
 def test_a_rendezvous_without_control_is_told_nothing():
     events = (m.StartRequested(), *deciding_to(Restart())[1:])
     assert names(drive(*events)) == ["StopWorkers"]
@@ -296,8 +284,11 @@ def test_other_changes_leave_the_failure_first_and_the_watch_on(before, change):
     [(LOST, Gating), (RESTART, Gating), (Decided(decision=Restart(delay_s=1.0)), Waiting), (FAILED, Leaving)],
 )
 def test_what_the_run_decides_wins_over_a_start_that_was_refused_here(change, state):
-    deciding = drive(*TO_PREPARING, m.StartRefused(hook="gate", reason="hot")).state
-    assert isinstance(drive(told(change), state=deciding).state, state)
+    """Where this node can't wait beside the round, it has its place in it."""
+    refused = drive(*TO_PREPARING, m.StartRefused(hook="gate", reason="hot")).state
+    step = drive(told(change), state=refused)
+    assert isinstance(step.state, state)
+    assert step.commands[0] == m.CancelTimer(name="gate")
 
 
 # --- while workers are stopped

@@ -388,8 +388,8 @@ def test_a_timeout_given_twice_must_be_the_same(run):
     ],
 )
 def test_without_a_store_its_options_have_no_effect(run, options, backend):
-    settings = run(**options, join_timeout="5", environ={"PET_SPARES": "1"}).settings
-    assert f"PET_SPARES, --join-timeout without effect with {backend!r}: there is no store in which nodes meet" in (
+    settings = run(**options, connect_timeout="5", environ={"PET_SPARES": "1"}).settings
+    assert f"PET_SPARES, --connect-timeout without effect with {backend!r}: there is no store in which nodes meet" in (
         settings.notices
     )
     assert settings.rdzv_conf == {}

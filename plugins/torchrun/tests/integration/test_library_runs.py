@@ -496,7 +496,7 @@ def test_a_run_that_a_hook_refuses_is_an_error(monkeypatch):
     hook = NamedHook(name="refuses", distribution="in code", hook=Refuses(HookSettings(name="refuses")))
     monkeypatch.setattr(PluginRegistry, "make_hooks", lambda self, settings, options: ([hook], []))
     with pytest.raises(ElasticError, match="not today") as caught:
-        launch(["true"], nproc_per_node=1)
+        launch(["true"], nproc_per_node=1, join_timeout=0.1)
     assert caught.value.exit_code != 0
 
 

@@ -20,6 +20,7 @@ from elastic_core.agent.machine.states import (
     Ledger,
     Outcome,
     Preparing,
+    Refused,
     Rejoin,
     RoundOver,
     Running,
@@ -31,6 +32,7 @@ from elastic_core.agent.machine.states import (
 )
 from elastic_core.agent.machine.steps import (
     BACKOFF,
+    GATE,
     PARKED_WATCH_S,
     SETTLE,
     Incident,
@@ -204,6 +206,17 @@ def _watch_after(ledger: Ledger, change: RoundChange) -> tuple[m.AgentCommand, .
     if isinstance(change, RendezvousClosed):
         return (m.WatchRound(delay_s=PARKED_WATCH_S),) if ledger.control else ()
     return watch_on(ledger)
+
+
+def refused(state: Refused, event: m.RoundChanged, now_s: float) -> Step:
+    """Follow what the run has decided, where this node still has its place in the round."""
+    ledger, change = state.ledger, event.change
+    if ledger.gates.aside or not ledger.control or state.round is None:
+        return Step(state=state, reason="this node waits beside it")
+    if isinstance(change, RoundOver):
+        step = without_start(ledger, state.round, change)
+        return replace(step, commands=(m.CancelTimer(name=GATE), *step.commands))
+    return Step(state=state, commands=_watch_after(ledger, change), reason="nothing to do about it yet")
 
 
 # --- while a failure is looked at

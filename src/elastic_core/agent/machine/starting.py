@@ -1,4 +1,4 @@
-"""Transitions from the first event to running workers: joining, preparing, starting."""
+"""Transitions from the first event to running workers: joining, preparing, starting, waiting while a hook refuses."""
 
 from msgspec.structs import replace
 
@@ -11,12 +11,15 @@ from elastic_core.agent.machine.states import (
     Ending,
     Gating,
     Joining,
+    Ledger,
     Outcome,
     Preparing,
+    Refused,
     Running,
     Starting,
 )
 from elastic_core.agent.machine.steps import (
+    GATE,
     Step,
     drain,
     end,
@@ -26,13 +29,21 @@ from elastic_core.agent.machine.steps import (
     watch_on,
     without_workers,
 )
-from elastic_core.types import FailureClass, Stop
+from elastic_core.reports import Absence
+from elastic_core.types import Failure, FailureClass, Round, Stop
+
+FIRST_PAUSE_S = 2.0
+LONGEST_PAUSE_S = 60.0
+"""From a hook's refusal until it is asked again: twice as long each time, less up to a third, another on each node."""
 
 
 def begin(state: Created, event: m.StartRequested, now_s: float) -> Step:
     """Ask the hooks, then join."""
     gathers = event.control and event.gathers  # evidence of all nodes is of no use where each decides for itself
-    ledger = replace(state.ledger, control=event.control, gathers=gathers, stop_signals=event.stop_signals)
+    gates = replace(
+        state.ledger.gates, aside=event.stands_aside, join_timeout_s=event.join_timeout_s, spread=event.spread
+    )
+    ledger = replace(state.ledger, control=event.control, gathers=gathers, stop_signals=event.stop_signals, gates=gates)
     return gate(ledger, "the agent was started")
 
 
@@ -43,14 +54,17 @@ def never_began(state: Created, event: m.StopRequested, now_s: float) -> Step:
 
 def join(state: Gating, event: m.JoinAllowed, now_s: float) -> Step:
     """Enter the rendezvous."""
-    return Step(state=Joining(ledger=state.ledger), commands=(m.JoinRendezvous(),), reason="joining")
+    gates = state.ledger.gates
+    commands: tuple[m.AgentCommand, ...] = (m.JoinRendezvous(),)
+    if gates.count:
+        text = f"no hook refuses any more, after {now_s - gates.since_s:.0f} s: this node joins"
+        commands = (m.PrintLine(text=text), *commands)
+    return Step(state=Joining(ledger=state.ledger), commands=commands, reason="joining")
 
 
 def join_refused(state: Gating, event: m.JoinRefused, now_s: float) -> Step:
-    """Let the policy decide what a refused join means."""
-    failure = without_workers(f"hook {event.hook!r} refused: {event.reason}", FailureClass.HEALTH_CHECK)
-    ask = m.AskPolicy(failure=failure, history=state.ledger.history)
-    return Step(state=Deciding(ledger=state.ledger, running=None), commands=(ask,), reason=failure.summary)
+    """Stay out of the next round until the hook is asked again."""
+    return _stay_out(state.ledger, state.refused, event, now_s)
 
 
 def stop_before_round(state: Gating | Joining, event: m.StopRequested, now_s: float) -> Step:
@@ -78,15 +92,21 @@ def formed(state: Joining, event: m.RoundFormed, now_s: float) -> Step:
     return Step(state=Preparing(ledger=ledger, round=event.round), commands=commands, reason="a round was formed")
 
 
-def no_round(state: Joining, event: m.RendezvousFailed, now_s: float) -> Step:
+def no_round(state: Gating | Refused | Joining, event: m.RendezvousFailed, now_s: float) -> Step:
     """End: without a round there is nothing to run; an unneeded node ends well."""
+    first = (m.CancelTimer(name=GATE),) if isinstance(state, Refused) else ()
     if event.exit_code == 0:
         outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason=event.summary)
-        return leave(state.ledger, outcome, (m.PrintLine(text=event.summary),))
-    failure = replace(without_workers(event.summary, FailureClass.RENDEZVOUS), exit_code=event.exit_code)
-    record = m.RecordIncident(failure=failure, decision=Stop(reason="there is no round to run", rule="rendezvous"))
-    outcome = Outcome(ending=Ending.FAILED, exit_code=event.exit_code, reason=event.summary)
-    return leave(state.ledger, outcome, (record,))
+        return leave(state.ledger, outcome, (*first, m.PrintLine(text=event.summary)))
+    kind = FailureClass.HEALTH_CHECK if event.refused else FailureClass.RENDEZVOUS
+    failure = replace(without_workers(event.summary, kind), exit_code=event.exit_code)
+    return _without_round(state.ledger, failure, "there is no round to run", first)
+
+
+def _without_round(ledger: Ledger, failure: Failure, reason: str, first: tuple[m.AgentCommand, ...] = ()) -> Step:
+    record = m.RecordIncident(failure=failure, decision=Stop(reason=reason, rule="rendezvous"))
+    outcome = Outcome(ending=Ending.FAILED, exit_code=failure.exit_code, reason=failure.summary)
+    return leave(ledger, outcome, (*first, record))
 
 
 def start(state: Preparing, event: m.StartAllowed, now_s: float) -> Step:
@@ -104,14 +124,62 @@ def start(state: Preparing, event: m.StartAllowed, now_s: float) -> Step:
 
 
 def start_refused(state: Preparing, event: m.StartRefused, now_s: float) -> Step:
-    """Let the policy decide what a refused start means, unless the round is over already."""
+    """Leave the round and stay out until the hook is asked again, unless the round is over already."""
     if state.over is not None:
         return round_changed.without_start(state.ledger, state.round, state.over)
-    summary = f"hook {event.hook!r} refused: {event.reason}"
-    failure = without_workers(summary, FailureClass.HEALTH_CHECK, state.round.index)
-    ask = m.AskPolicy(failure=failure, history=state.ledger.history)
-    deciding = Deciding(ledger=state.ledger, running=None, round=state.round)
-    return Step(state=deciding, commands=(ask,), reason=failure.summary)
+    return _stay_out(state.ledger, state.round, event, now_s)
+
+
+# --- while a hook refuses
+
+
+def _stay_out(ledger: Ledger, refused: Round | None, event: m.JoinRefused | m.StartRefused, now_s: float) -> Step:
+    """Wait, beside the rounds of the others where that can be; else no longer than for nodes that are missing."""
+    gates = ledger.gates
+    gates = replace(gates, count=gates.count + 1, since_s=gates.since_s if gates.count else now_s)
+    pause_s = min(FIRST_PAUSE_S * 2.0 ** min(gates.count - 1, 30), LONGEST_PAUSE_S) * (1 - gates.spread / 3)
+    left_s = gates.since_s + gates.join_timeout_s - now_s
+    if not gates.aside:
+        if left_s <= 0:
+            return _give_up(replace(ledger, gates=gates), refused, event)
+        pause_s = min(pause_s, left_s)
+    absence = Absence(by=event.hook, reason=event.reason, for_s=round(pause_s, 1))
+    first: tuple[m.AgentCommand, ...] = (m.StandAside(absence=absence),) if gates.aside else ()
+    if absence.text != gates.shown:  # each refusal is one of many: people are told when another reason is given
+        text = f"this node stays out: {absence.text}; it is asked again in {pause_s:.1f} s, then less and less often"
+        first = (*first, m.PrintLine(text=text))
+        gates = replace(gates, shown=absence.text)
+    state = Refused(ledger=replace(ledger, gates=gates), absence=absence, round=refused)
+    return Step(state=state, commands=(*first, m.SetTimer(name=GATE, delay_s=pause_s)), reason=absence.text)
+
+
+def _give_up(ledger: Ledger, refused: Round | None, event: m.JoinRefused | m.StartRefused) -> Step:
+    """End: nobody can go on without this node."""
+    asked = f"asked {ledger.gates.count} times in {ledger.gates.join_timeout_s:g} s (--join-timeout)"
+    index = -1 if refused is None else refused.index
+    failure = without_workers(f"{event.hook} refused: {event.reason}", FailureClass.HEALTH_CHECK, index)
+    return _without_round(ledger, failure, asked)
+
+
+def ask_again(state: Refused, event: m.TimerFired, now_s: float) -> Step:
+    """Ask the hooks again: about the same start, where its round goes on, else before joining the next."""
+    ledger, round_ = state.ledger, state.round
+    if event.name != GATE:
+        return Step(state=state, reason="a timer of an earlier state")
+    if round_ is None or ledger.gates.aside:
+        return gate(ledger, "the hooks are asked again", refused=round_)
+    changes = ledger.membership_changes
+    ask = m.AskToStart(round=round_, restart_count=ledger.restart_count, membership_changes=changes)
+    return Step(state=Preparing(ledger=ledger, round=round_), commands=(ask,), reason="the hooks are asked again")
+
+
+def stop_refused(state: Refused, event: m.StopRequested, now_s: float) -> Step:
+    """Leave instead of waiting."""
+    first = (m.CancelTimer(name=GATE), m.CancelRendezvous())
+    return leave(state.ledger, stopped_by(event.signum), first, asked_s=now_s)
+
+
+# --- the workers' start
 
 
 def stop_before_start(state: Preparing, event: m.StopRequested, now_s: float) -> Step:
@@ -122,7 +190,8 @@ def stop_before_start(state: Preparing, event: m.StopRequested, now_s: float) ->
 def spawned(state: Starting, event: m.WorkersSpawned, now_s: float) -> Step:
     """Workers run, or are stopped because the round is over already."""
     everyone = frozenset(range(state.round.local_world_size))
-    running = Running(ledger=state.ledger, round=state.round, started_s=now_s, alive=everyone)
+    ledger = replace(state.ledger, gates=replace(state.ledger.gates, count=0, shown=""))
+    running = Running(ledger=ledger, round=state.round, started_s=now_s, alive=everyone)
     if state.over is not None:
         return round_changed.follow(running, state.over)
     return Step(state=running, commands=(m.WatchRound(),), reason="workers run")

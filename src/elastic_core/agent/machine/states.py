@@ -2,10 +2,26 @@
 
 import enum
 
+from elastic_core.reports import Absence
 from elastic_core.types import Decided, Decision, Failure, Record, Round, RoundEnded, StopOrdered, WorkerExit
 
 RoundOver = RoundEnded | Decided | StopOrdered
 """What ends a round for all its nodes."""
+
+
+class Gates(Record, frozen=True, kw_only=True):
+    """What a refusal of a hook's leads to on this node, and those since its workers last ran."""
+
+    aside: bool = False
+    """The rendezvous lets this node wait beside the rounds of the others."""
+    join_timeout_s: float = 600.0
+    """How long a node waits that can't."""
+    spread: float = 0.0
+    count: int = 0
+    since_s: float = 0.0
+    """When the first came, if there was one."""
+    shown: str = ""
+    """The last that people were told."""
 
 
 class Ledger(Record, frozen=True, kw_only=True):
@@ -25,6 +41,7 @@ class Ledger(Record, frozen=True, kw_only=True):
     """It does so on the evidence of all nodes: a failure here stops them all, and we wait for what is decided."""
     stop_signals: tuple[int, ...] = ()
     """What tells the agent to stop: a worker that dies of one may have got it together with the agent."""
+    gates: Gates = Gates()
 
 
 class Ending(enum.StrEnum):
@@ -69,9 +86,18 @@ class Created(Record, frozen=True, kw_only=True):
 
 
 class Gating(Record, frozen=True, kw_only=True):
-    """Hooks are being asked whether this node may join."""
+    """Hooks are being asked whether this node may join. `refused`: they have refused to start workers of that round."""
 
     ledger: Ledger
+    refused: Round | None = None
+
+
+class Refused(Record, frozen=True, kw_only=True):
+    """A hook refuses: no worker exists, and this node waits until it is asked again. `round` as in Gating."""
+
+    ledger: Ledger
+    absence: Absence
+    round: Round | None = None
 
 
 class Joining(Record, frozen=True, kw_only=True):
@@ -172,6 +198,7 @@ class Ended(Record, frozen=True, kw_only=True):
 AgentState = (
     Created
     | Gating
+    | Refused
     | Joining
     | Preparing
     | Starting

@@ -43,7 +43,7 @@ PARKED_WATCH_S = 1.0
 REPORT_S = 1.0
 """Workers that take longer to stop do not hold up what this node has seen so far."""
 
-SETTLE, BACKOFF, LEAVE, REPORT = "settle", "backoff", "leave", "report"
+SETTLE, BACKOFF, LEAVE, REPORT, GATE = "settle", "backoff", "leave", "report", "gate"
 SIGTERM = 15
 
 Incident = tuple[Failure, Decision, str]
@@ -58,10 +58,10 @@ class Step(Record, frozen=True, kw_only=True):
     reason: str = ""
 
 
-def gate(ledger: Ledger, reason: str, first: Iterable[m.AgentCommand] = ()) -> Step:
+def gate(ledger: Ledger, reason: str, first: Iterable[m.AgentCommand] = (), refused: Round | None = None) -> Step:
     """Ask the hooks whether this node may join the next round."""
-    ask = m.AskToJoin(round_index=ledger.rounds)
-    return Step(state=Gating(ledger=ledger), commands=(*first, ask), reason=reason)
+    ask = m.AskToJoin(round_index=ledger.rounds, refused=refused, restart_count=ledger.restart_count)
+    return Step(state=Gating(ledger=ledger, refused=refused), commands=(*first, ask), reason=reason)
 
 
 def leave(ledger: Ledger, outcome: Outcome, first: Iterable[m.AgentCommand] = (), asked_s: float | None = None) -> Step:

@@ -20,6 +20,7 @@ from elastic_core.agent.machine.states import (
     Joining,
     Leaving,
     Preparing,
+    Refused,
     Running,
     Settling,
     Starting,
@@ -87,10 +88,21 @@ TABLE: dict[type, dict[type, Rule]] = {
         {
             m.SignalForwarded: _to(running.forward, Gating),
             m.JoinAllowed: _to(starting.join, Joining),
-            m.JoinRefused: _to(starting.join_refused, Deciding),
+            m.JoinRefused: _to(starting.join_refused, Refused, Leaving),
+            m.RendezvousFailed: _to(starting.no_round, Leaving),
             m.StopRequested: _to(starting.stop_before_round, Leaving),
         },
         {(m.RoundChanged, m.TimerFired): _LATE, (m.RestartRequested,): _STARTS},
+    ),
+    Refused: _row(
+        {
+            m.SignalForwarded: _to(running.forward, Refused),
+            m.TimerFired: _to(starting.ask_again, Refused, Gating, Preparing),
+            m.RendezvousFailed: _to(starting.no_round, Leaving),
+            m.RoundChanged: _to(round_changed.refused, Refused, Awaiting, Gating, Waiting, Leaving),
+            m.StopRequested: _to(starting.stop_refused, Leaving),
+        },
+        {(m.RestartRequested,): _STARTS},
     ),
     Joining: _row(
         {
@@ -105,7 +117,7 @@ TABLE: dict[type, dict[type, Rule]] = {
         {
             m.SignalForwarded: _to(running.forward, Preparing),
             m.StartAllowed: _to(starting.start, Starting, Awaiting, Gating, Waiting),
-            m.StartRefused: _to(starting.start_refused, Deciding, Awaiting, Gating, Waiting),
+            m.StartRefused: _to(starting.start_refused, Refused, Awaiting, Gating, Waiting, Leaving),
             m.RoundChanged: _to(round_changed.preparing, Preparing, Leaving),
             m.StopRequested: _to(starting.stop_before_start, Leaving),
         },

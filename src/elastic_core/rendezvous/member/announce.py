@@ -35,7 +35,7 @@ from elastic_core.rendezvous.member.outage import (
 from elastic_core.rendezvous.member.protocol import Announcement
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, Progress, State, Want
 from elastic_core.rendezvous.member.steps import announce_steps
-from elastic_core.rendezvous.member.texts import missing, nodes, timed_out, waiting
+from elastic_core.rendezvous.member.texts import lacks_refused, missing, nodes, timed_out, waiting
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
 from elastic_core.types import Decided, FailureClass, NodeReport, Restart, RoundEnded, Stop, StopOrdered
 
@@ -58,7 +58,7 @@ def record_of(state: State) -> MemberRecord:
     """Return what this member says of itself."""
     me = state.me
     mine = state.mine
-    what: str = "ready"
+    what: str = "ready" if state.absence is None else "out"
     if state.want in (Want.RUN, Want.STOP):
         what = state.progress.value if state.want is Want.RUN else _stopping(state)
         # Where the store goes with this node, the verdict comes first: the others would begin a round without it.
@@ -82,6 +82,7 @@ def record_of(state: State) -> MemberRecord:
         boot=me.boot,
         report=_report_in_time(state) if state.want is Want.STOP else None,
         steps=state.steps if state.want is Want.RUN else None,
+        absence=state.absence,
     )
 
 
@@ -222,7 +223,7 @@ def _round(state: State, now_s: float) -> Announced:
         return (replace(state, spare=False, waiting_s=now_s), NOTHING) if state.spare else (state, NOTHING)
     rank = round_.rank_of(state.me.incarnation)
     last = state.mine.token if state.mine is not None else 0
-    if rank is None or round_.token <= last:
+    if rank is None or round_.token <= last or state.absence is not None:
         return _spare(state, round_, now_s)
     if state.seat is None or now_s - state.confirmed_s > state.me.ttl_s / 2:
         return replace(state, renew_s=now_s), NOTHING  # not without a lease that lasts
@@ -274,7 +275,7 @@ def _spare(state: State, round_: RoundDocument, now_s: float) -> Announced:
     if me.spares is not None and MEMBERS not in state.fresh:
         return state, NOTHING  # who else waits decides whether this node is needed
     here = round_.rank_of(me.incarnation) is not None  # the others will notice that this node has left it
-    if state.spare_shown or here or len(round_.roster) < me.max_nodes:
+    if state.spare_shown or here or state.absence is not None or len(round_.roster) < me.max_nodes:
         return state, NOTHING
     text = f"run {me.run_id!r} is full ({nodes(len(round_.roster))}): waiting as a spare"
     return replace(state, spare_shown=True, line_s=NEVER_S), (m.PrintLine(text=text),)
@@ -329,7 +330,8 @@ def _wait(state: State, now_s: float) -> Announced:
     knows = trouble is not None or knows_members(state, now_s) or not state.epoch
     if not state.spare and now_s >= state.waiting_s + me.join_timeout_s and knows:
         what, hint = timed_out(state, now_s), missing(state, now_s)
-        return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="timeout", what=what, hint=hint),)
+        kind = "refusal" if lacks_refused(state) else "timeout"
+        return replace(state, want=Want.NOTHING), (m.JoinFailed(kind=kind, what=what, hint=hint),)
     if now_s >= state.line_s and knows:
         announcements = () if trouble is not None else (m.PrintLine(text=waiting(state, now_s)),)
         return replace(state, line_s=now_s + LINE_EVERY_S), announcements

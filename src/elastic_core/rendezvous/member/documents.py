@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from elastic_core.encoding import decode_json
 from elastic_core.errors import RendezvousStateError
 from elastic_core.history import RECENT_LIMIT, OldFailures, remembered
+from elastic_core.reports import Absence
 from elastic_core.types import Failure, NodeReport, NodeSteps, Record, Restart, RunSteps, Stop
 
 FORMAT = 3
@@ -21,12 +22,13 @@ FORMAT = 3
 
 DEFAULT_ROLE = "default"
 
-MemberState = Literal["ready", "running", "finishing", "done", "stopped", "leaving"]
+MemberState = Literal["ready", "out", "running", "finishing", "done", "stopped", "leaving"]
 """What a member says of itself.
 
-`ready`: no worker of it exists, it waits for a round. `running`: workers of a round exist or may exist. `finishing`:
-so, and the first has ended well. `done`: all have ended well, it waits for the verdict. `stopped`: none is left after
-the run was stopped, it waits for what is decided. `leaving`: it was told to stop.
+`ready`: no worker of it exists, it waits for a round. `out`: so, but it wants no place in one. `running`: workers of a
+round exist or may exist. `finishing`: so, and the first has ended well. `done`: all have ended well, it waits for the
+verdict. `stopped`: none is left after the run was stopped, it waits for what is decided. `leaving`: it was told to
+stop.
 """
 EVIDENCE_BYTES = 16_384
 """The longest evidence of one node."""
@@ -67,6 +69,8 @@ class MemberRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """What it has seen of that round, once it was stopped."""
     steps: NodeSteps | None = None
     """How far its workers are, once that was asked."""
+    absence: Absence | None = None
+    """Why it is left out."""
 
 
 class RosterEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -128,8 +132,8 @@ class Ending(Record, frozen=True, kw_only=True, omit_defaults=True):
     """How a round ended, for all its nodes: they stop their workers and join the next one.
 
     `kind`: `restart` after a failure, `regroup` because nodes came or went, `asked` because a user wants it. `lost` and
-    `exclude` are node ids; `unclean` those among the lost that went without a word, `exclude_s` how long the first
-    excluded are.
+    `exclude` are node ids; `unclean` those among the lost that went without a word, `out` those whose hooks refused to
+    start their workers, `exclude_s` how long the first excluded are.
     """
 
     token: int
@@ -143,6 +147,7 @@ class Ending(Record, frozen=True, kw_only=True, omit_defaults=True):
     exclude_s: tuple[float, ...] = ()
     lost: tuple[str, ...] = ()
     unclean: tuple[str, ...] = ()
+    out: tuple[str, ...] = ()
     arrived: int = 0
     failure: Failure | None = None
     evidence: str = ""

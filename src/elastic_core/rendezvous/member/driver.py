@@ -60,6 +60,7 @@ _T = TypeVar("_T")
 Emitted = m.Announcement | Fenced | SeatHeld | DecisionAsked
 DriverRequest = (
     m.JoinAsked
+    | m.StandAside
     | m.StopRound
     | m.ReportStopped
     | m.AskSteps

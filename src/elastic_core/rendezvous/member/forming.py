@@ -28,7 +28,7 @@ def excluded(view: View) -> frozenset[str]:
         1
         for member in view.members
         if member.record.epoch == view.control.epoch
-        and member.record.state != "leaving"
+        and member.record.state not in ("leaving", "out")
         and member.record.node not in names
     )
     return needed(names, others, view.min_nodes)
@@ -43,7 +43,7 @@ def form(view: View, notes: Notes) -> Judgement:
         unaware = blocker.record.state == "ready"
         what = "has not seen yet that its round is over" if unaware else "has workers still"
         return Judgement(notes=notes, why=f"{blocker.record.node} {what}")
-    ready = [member for member in view.members if member.record.epoch == view.control.epoch]
+    ready = [m for m in view.members if m.record.epoch == view.control.epoch and m.record.state == "ready"]
     notes, free, look_s = unpark(view, notes, ready, current)
     exclude = excluded(view)
     kept = [member for member in free if member.record.node not in exclude]
@@ -69,7 +69,7 @@ def _too_few(view: View, ready: Sequence[Candidate], free: Sequence[Candidate], 
 def _has_workers(member: Candidate, view: View, current: RoundDocument | None, roster: frozenset[str]) -> bool:
     """Return whether a member has workers, or may be about to start some: it has not seen yet that its round ended."""
     record = member.record
-    if record.state != "ready":
+    if record.state not in ("ready", "out"):
         return True
     unaware = current is not None and record.seen < current.token and member.incarnation in roster
     return unaware and record.epoch == view.control.epoch
@@ -114,11 +114,13 @@ def unpark(
 
 
 def _lost(view: View) -> tuple[str, ...]:
-    return view.control.ending.unclean if view.control.ending is not None else ()
+    """Return who has cost the others the last round without a failure: the next time it waits for a while."""
+    ending = view.control.ending
+    return () if ending is None else (*ending.unclean, *ending.out)
 
 
 def _strikes(view: View, current: RoundDocument | None) -> dict[str, int]:
-    """Return how often each node has left without a word, the ending of the current round included."""
+    """Return how often each node has left without a word, or as it was started; that of the current round included."""
     if current is None:
         return {}
     strikes = dict(current.strikes)

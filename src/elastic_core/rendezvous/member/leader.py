@@ -142,7 +142,7 @@ def _note(notes: Notes, current: RoundDocument, live: Mapping[str, MemberRecord]
     roster = current.incarnations
     mine = {inc: record for inc, record in live.items() if inc in roster and _of(record, current)}
     done = frozenset(inc for inc, record in mine.items() if record.state == "done")
-    clean = frozenset(inc for inc, record in mine.items() if record.state == "leaving")
+    clean = frozenset(inc for inc, record in mine.items() if record.state in ("leaving", "out"))
     return replace(notes, done=notes.done | done, clean=notes.clean | clean)
 
 
@@ -154,7 +154,7 @@ def _gone(entry: RosterEntry, live: Mapping[str, MemberRecord], current: RoundDo
     record = live.get(entry.incarnation)
     if record is None or record.state == "leaving":
         return True
-    return record.state == "ready" and record.seen >= current.token  # it has left the round by itself
+    return record.state in ("ready", "out") and record.seen >= current.token  # it has left the round by itself
 
 
 def _all_done(view: View, current: RoundDocument) -> GiveVerdict:
@@ -246,7 +246,10 @@ def _change(
 ) -> EndRound | GiveVerdict:
     names = tuple(entry.node for entry in lost)
     unclean = tuple(entry.node for entry in lost if entry.incarnation not in notes.clean)
-    reason = _reason_of(lost, unclean, arrived)
+    refused = _refused(view, lost)
+    reason = _reason_of(lost, unclean, refused, arrived)
+    # Where the others are too few without it, they wait for it: it may come back as soon as it can.
+    goes_on = len(current.roster) - len(lost) >= view.min_nodes
     if view.max_changes is not None and current.changes >= view.max_changes:
         return GiveVerdict(verdict=_too_many_changes(view, current, names, unclean, reason))
     exclude, exclude_s = carried(view.control.ending, current, notes.ending_s, view.now_s)
@@ -260,6 +263,7 @@ def _change(
         by=view.node,
         lost=names,
         unclean=unclean,
+        out=tuple(refused) if goes_on else (),
         arrived=arrived,
     )
     return EndRound(ending=ending)
@@ -311,9 +315,16 @@ def _what_follows(view: View, current: RoundDocument, lost: Sequence[RosterEntry
     return f"{here} {verb}" + (f", and {waiting} more that waited" if waiting else "")
 
 
-def _reason_of(lost: Sequence[RosterEntry], unclean: Sequence[str], arrived: int) -> str:
-    left = [entry.node for entry in lost if entry.node not in unclean]
-    parts = []
+def _refused(view: View, lost: Sequence[RosterEntry]) -> dict[str, str]:
+    """Return those of the lost whose hooks have refused to start their workers, each with the reason."""
+    records = {member.incarnation: member.record for member in view.members}
+    absences = ((entry.node, getattr(records.get(entry.incarnation), "absence", None)) for entry in lost)
+    return {node: absence.text for node, absence in absences if absence is not None}
+
+
+def _reason_of(lost: Sequence[RosterEntry], unclean: Sequence[str], refused: Mapping[str, str], arrived: int) -> str:
+    left = [entry.node for entry in lost if entry.node not in unclean and entry.node not in refused]
+    parts = [f"{node} stays out: {reason}" for node, reason in refused.items()]
     for names, what in ((unclean, "lost"), (left, "left")):
         if names:
             shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -52,22 +52,11 @@ def observe(state: State, event: m.Event, now_s: float) -> State:
 def _request(state: State, event: m.Request, now_s: float) -> State:
     match event:
         case m.JoinAsked(master_port=port):
-            return replace(
-                state,
-                want=Want.JOIN,
-                progress=Progress.RUNNING,
-                master_port=port,
-                began_s=now_s,
-                waiting_s=now_s,
-                line_s=now_s + LINE_EVERY_S,
-                spare=False,
-                spare_shown=False,
-                most=0,
-                verdict_announced=False,
-                order=None,
-                report=None,
-                alone=False,
-            )
+            return replace(_joining(state, now_s), master_port=port, absence=None)
+        case m.StandAside(absence=absence) if state.absence is not None:
+            return replace(state, absence=absence)
+        case m.StandAside(absence=absence):
+            return replace(_joining(state, now_s), absence=absence, line_s=NEVER_S)
         case m.ReportFinishing():
             running = state.want is Want.RUN and state.progress is Progress.RUNNING
             return replace(state, progress=Progress.FINISHING) if running else state
@@ -96,6 +85,25 @@ def _request(state: State, event: m.Request, now_s: float) -> State:
             return replace(state, parting=True) if _is_missed(state) else replace(state, want=Want.LEAVE)
         case _:
             assert_never(event)
+
+
+def _joining(state: State, now_s: float) -> State:
+    return replace(
+        state,
+        want=Want.JOIN,
+        progress=Progress.RUNNING,
+        began_s=now_s,
+        waiting_s=now_s,
+        line_s=now_s + LINE_EVERY_S,
+        spare=False,
+        spare_shown=False,
+        most=0,
+        refusals={},
+        verdict_announced=False,
+        order=None,
+        report=None,
+        alone=False,
+    )
 
 
 def _is_missed(state: State) -> bool:
@@ -227,7 +235,7 @@ def _answer(state: State, event: m.Answer, now_s: float) -> State:
         case m.Withdrawn():
             return replace(state, seat=None, recorded=b"")
         case m.MembersRead(members=members, alternative=alternative):
-            state = _counted(state, len(members))
+            state = replace(_counted(state, len(members)), refusals=_refusals(state, members))
             if alternative:
                 state = replace(state, alternative=alternative)
                 members = tuple(_rerouted(member, state) for member in members)
@@ -277,6 +285,14 @@ def _rerouted(member: Candidate, state: State) -> Candidate:
 
 def _counted(state: State, live: int) -> State:
     return replace(state, live=live, most=max(state.most, live))
+
+
+def _refusals(state: State, members: tuple[Candidate, ...]) -> dict[str, str]:
+    """Return who is out, or was when it was last seen: it may give up a moment before this node does."""
+    records = {member.record.node: member.record for member in members if member.record.epoch == state.epoch}
+    gone = {node: reason for node, reason in state.refusals.items() if node not in records}
+    absences = ((node, record.absence) for node, record in records.items() if record.state == "out")
+    return gone | {node: absence.text for node, absence in absences if absence is not None}
 
 
 def _confirmed(state: State, sent_s: float) -> State:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from elastic_core.errors import (
     ElasticError,
+    NodesRefusedError,
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
@@ -125,6 +126,8 @@ def error_of(failed: m.JoinFailed) -> RendezvousError:
     match failed.kind:
         case "timeout":
             return RendezvousTimeoutError(failed.what, hint=failed.hint)
+        case "refusal":
+            return NodesRefusedError(failed.what, hint=failed.hint)
         case "connection":
             return RendezvousConnectionError(failed.what, hint=failed.hint)
         case "not needed":

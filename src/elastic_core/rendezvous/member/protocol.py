@@ -12,6 +12,7 @@ from elastic_core.messages import ReportFinishing as ReportFinishing
 from elastic_core.messages import ReportSteps as ReportSteps
 from elastic_core.messages import ReportStopped as ReportStopped
 from elastic_core.messages import RoundChanged as RoundChanged
+from elastic_core.messages import StandAside as StandAside
 from elastic_core.messages import StepsAsked as StepsAsked
 from elastic_core.messages import StepsSeen as StepsSeen
 from elastic_core.messages import StopRound as StopRound
@@ -160,6 +161,7 @@ class Failed(Record, frozen=True, kw_only=True):
 
 Request = (
     JoinAsked
+    | StandAside
     | DecisionPosted
     | AnswerGiven
     | StopRound
@@ -304,7 +306,8 @@ class Formed(Record, frozen=True, kw_only=True):
 class JoinFailed(Record, frozen=True, kw_only=True):
     """There will be no round for this node.
 
-    `kind`: `timeout`, `connection`, `refused`, `closed` (the run is over), `not needed`.
+    `kind`: `timeout`, `refusal` (nodes are missing as their hooks refuse), `connection`, `refused`, `closed` (the run
+    is over), `not needed`.
     """
 
     kind: str

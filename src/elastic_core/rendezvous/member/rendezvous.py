@@ -15,7 +15,7 @@ from elastic_core.types import RendezvousSettings, RoundChange, RoundEnded
 class MemberRounds(Rendezvous):
     """A member, from its first join to its leaving; its driver's thread is the only one."""
 
-    control = gathers = takes_requests = True
+    control = gathers = takes_requests = stands_aside = True
 
     def __init__(
         self,
@@ -43,6 +43,8 @@ class MemberRounds(Rendezvous):
         match request:
             case m.JoinRendezvous():
                 self._join()
+            case m.StandAside():
+                self._stand_aside(request)
             case m.WatchRound():  # at once, whatever its delay: only those who ask again and again need one
                 self._watching = True
                 self._change()
@@ -79,6 +81,16 @@ class MemberRounds(Rendezvous):
                     self.driver.start()
 
         self._agent.reserve_port(ask)
+
+    def _stand_aside(self, request: m.StandAside) -> None:
+        self._cancel()
+        self._changes.begin()
+        join = self._begin()
+        self.driver.request(request)
+        if self._changes.ended:
+            self._joined(join, self._changes.error())
+        elif not self.driver.started:
+            self.driver.start()
 
     def _take(self, event: Emitted) -> None:
         """Take what the driver has emitted."""

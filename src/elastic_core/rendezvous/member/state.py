@@ -1,6 +1,7 @@
 """The state of `machine`: what a member of a run knows. Times `_s` are seconds of this host's monotonic clock."""
 
 import enum
+from collections.abc import Mapping
 
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
@@ -12,6 +13,7 @@ from elastic_core.rendezvous.member.documents import (
 from elastic_core.rendezvous.member.duty import Notes
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.store import Revisions, Seat
+from elastic_core.reports import Absence
 from elastic_core.types import NodeReport, NodeSteps, Record, RendezvousSettings
 
 NEVER_S = float("inf")
@@ -217,6 +219,10 @@ class State(Record, frozen=True, kw_only=True):
     spare: bool = False
     line_s: float = NEVER_S
     spare_shown: bool = False
+    refusals: Mapping[str, str] = {}
+    """The nodes that were out when they were last seen since this one began to wait, each with the reason."""
+    absence: Absence | None = None
+    """Why this node, which waits, wants no place; None: it wants one."""
 
     @property
     def lease_s(self) -> float:

@@ -4,11 +4,38 @@ from elastic_core.rendezvous.member.duty import LAST_CALL
 from elastic_core.rendezvous.member.state import State
 
 _SHOWN = 8
+_REASONS = 3
 _CALL_OPTION = "--rdzv-conf last_call_timeout"
 
 
 def _here(state: State) -> list[str]:
-    return [member.record.node for member in state.members if member.record.epoch == state.epoch]
+    """Return the nodes that want a place, as far as they are known."""
+    return [m.record.node for m in state.members if m.record.epoch == state.epoch and m.record.state != "out"]
+
+
+def _count(state: State) -> int:
+    out = [m for m in state.members if m.record.epoch == state.epoch and m.record.state == "out"]
+    return max(state.live - len(out), len(_here(state)))
+
+
+def _refused(state: State) -> dict[str, str]:
+    """Return the nodes whose hooks refuse, each with the reason; also those that have given up for that."""
+    own = {} if state.absence is None else {state.me.node: state.absence.text}
+    return {**state.refusals, **own}
+
+
+def _reasons(state: State) -> str:
+    """Return why nodes are out, to be put behind a line; empty: none is."""
+    shown = [f"{node} is out: {reason}" for node, reason in _refused(state).items()]
+    more = [f"and {len(shown) - _REASONS} more are out"] if len(shown) > _REASONS else []
+    return "".join(f"; {text}" for text in (*shown[:_REASONS], *more))
+
+
+def lacks_refused(state: State) -> bool:
+    """Return whether there would be a round if no hook refused, as far as this node can say."""
+    here, out = _count(state), _refused(state)
+    enough = here < state.me.min_nodes <= here + len(out)
+    return state.trouble is None and (enough or state.absence is not None)
 
 
 def _names(names: list[str]) -> str:
@@ -22,8 +49,7 @@ def nodes(count: int) -> str:
 
 
 def _came(state: State) -> str:
-    here = _here(state)
-    count = max(state.live, len(here))
+    here, count = _here(state), _count(state)
     named = f" ({_names(here)})" if here else ""
     if count >= state.me.min_nodes:
         return f"{nodes(count)} joined{named}, at least {state.me.min_nodes} needed"
@@ -32,7 +58,7 @@ def _came(state: State) -> str:
 
 def _absent(state: State) -> list[str]:
     """Return the nodes of the last round that are not here."""
-    here = set(_here(state))
+    here = {*_here(state), *_refused(state)}
     return [] if state.kept_round is None else [e.node for e in state.kept_round.roster if e.node not in here]
 
 
@@ -80,14 +106,14 @@ def waiting(state: State, now_s: float) -> str:
     if state.spare and state.kept_round is not None:
         size = nodes(len(state.kept_round.roster))
         return f"run {state.me.run_id!r} goes on with {size}: waiting for its next round, or its end"
-    short = max(0, state.me.min_nodes - max(state.live, len(_here(state))))
+    short = max(0, state.me.min_nodes - _count(state))
     absent = _absent(state)
     lacks = f"; {short} missing" if short else ""
     if absent and short:
         lacks += f" (the last round had {_names(absent)})"
     if not short:
         return f"run {state.me.run_id!r}: {_came(state)}: {_obstacle(state, now_s)}"
-    return f"run {state.me.run_id!r}: waiting for nodes: {_came(state)}{lacks}"
+    return f"run {state.me.run_id!r}: waiting for nodes: {_came(state)}{lacks}{_reasons(state)}"
 
 
 def timed_out(state: State, now_s: float) -> str:
@@ -95,19 +121,23 @@ def timed_out(state: State, now_s: float) -> str:
     timeout_s = state.me.join_timeout_s
     if state.trouble is not None:
         return f"run {state.me.run_id!r}: no round within {timeout_s:g} s: {state.trouble.text}"
-    here = max(state.live, len(_here(state)))
+    here = _count(state)
     short = state.me.min_nodes - here
+    if short <= 0 and state.absence is not None:
+        return f"run {state.me.run_id!r}: no round within {timeout_s:g} s{_reasons(state)}"
     if short <= 0:
         return f"run {state.me.run_id!r}: no round within {timeout_s:g} s: {_came(state)}: {_obstacle(state, now_s)}"
     lacks = f", {short} missing"
-    if state.most > here:  # those who came first have given up first
+    if state.most > here + len(_refused(state)):  # those who came first have given up first
         lacks += f"; at one time there were {state.most}"
-    return f"run {state.me.run_id!r}: {_came(state)} within {timeout_s:g} s{lacks}"
+    return f"run {state.me.run_id!r}: {_came(state)} within {timeout_s:g} s{lacks}{_reasons(state)}"
 
 
 def missing(state: State, now_s: float) -> str:
     """Return what could help it."""
-    if max(state.live, len(_here(state))) < state.me.min_nodes:
+    if lacks_refused(state):
+        return f"mend {', '.join(list(_refused(state))[:_REASONS])}, start more nodes, or raise --join-timeout"
+    if _count(state) < state.me.min_nodes:
         absent = _absent(state)
         look = f"look at {_names(absent)}, " if absent else ""
         return f"{look}start more nodes, or raise --join-timeout"
