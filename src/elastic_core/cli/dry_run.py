@@ -22,6 +22,7 @@ _UNSHOWN = frozenset(
         "entrypoint",
         "notices",
         "hook_options",
+        "hooks",
         "nodes.incarnation",
         "nodes.fingerprint",
         "nodes.options",
@@ -67,6 +68,7 @@ def _configuration(resolution: Resolution) -> str:
         if path not in _UNSHOWN
     ]
     rows += [(name, _shown(value), resolution.origins[name]) for name, value in settings.hook_options.items()]
+    rows += [(f"hook {name}", _shown(conf), resolution.origins["hooks"]) for name, conf in settings.hooks.items()]
     name_width = max(len(name) for name, _, _ in rows)
     value_width = min(44, max(len(value) for _, value, _ in rows))
     lines = [f"  {name:<{name_width}}  {value:<{value_width}}  {origin}".rstrip() for name, value, origin in rows]
@@ -98,12 +100,13 @@ def _shown(value: object) -> str:
 
 def _asked_hooks(settings: RunSettings) -> Preview:
     """Return what the hooks that options choose would change; those that are merely installed are left alone."""
-    if not settings.hook_options:
+    if not (settings.hook_options or settings.hooks):
         nothing = ("",) * settings.nodes.local_world_size
         return Preview(changes=(), bound_by=nothing, lines=())
     from elastic_core.plugins.registry import PluginRegistry
 
-    hooks = PluginRegistry().make_chosen_hooks(hook_settings(settings, _RUN_DIR, dry_run=True), settings.hook_options)
+    registry = PluginRegistry(disabled=settings.disabled_plugins, hooks=settings.hooks)
+    hooks = registry.make_chosen_hooks(hook_settings(settings, _RUN_DIR, dry_run=True), settings.hook_options)
     return preview(hooks, WorkersStarting(round=_sample_round(settings), restart_count=0, dry_run=True))
 
 

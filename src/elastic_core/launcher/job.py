@@ -152,7 +152,7 @@ class _Job:
             max_nodes=settings.nodes.max_nodes,
         )
         self._faults = PluginFaults()
-        self._registry = PluginRegistry(disabled=settings.disabled_plugins, faults=self._faults)
+        self._registry = PluginRegistry(disabled=settings.disabled_plugins, hooks=settings.hooks, faults=self._faults)
 
     def run(self, call: "BegunCall | None" = None) -> int:
         settings = self._settings

@@ -5,7 +5,7 @@ from typing import Final
 
 from elastic_core.options.choices import Draft
 from elastic_core.options.option import OptionRow, Section, row
-from elastic_core.options.values import disabled_plugins, integer, seconds
+from elastic_core.options.values import hooks_off_and_named, integer, seconds
 
 DEBUGGING: Final[tuple[OptionRow, ...]] = (
     row(
@@ -41,7 +41,8 @@ DEBUGGING: Final[tuple[OptionRow, ...]] = (
         Section.DEBUGGING,
         "plugin",
         "no:NAME",
-        "Leave out the installed agent hook NAME (repeatable).",
+        "Leave out the installed agent hook NAME. Also NAME:K=V, an option of a hook, and module:Class, one that need "
+        "not be installed (repeatable).",
         short="p",
         many=True,
         env=False,
@@ -96,4 +97,6 @@ def take_debugging(draft: Draft, nproc: int) -> None:
     rank = choices.text("debug_rank")
     draft.take("debug_rank", None if rank is None else integer(choices, "debug_rank", at_least=0, at_most=nproc - 1))
     draft.take("no_worker_hooks", not choices.flag("no_worker_hooks"))
-    draft.take("plugin", disabled_plugins(choices))
+    off, named = hooks_off_and_named(choices)
+    draft.take("plugin", off)
+    draft.set("hooks", named, choices.origin("plugin"))

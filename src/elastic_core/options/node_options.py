@@ -51,8 +51,8 @@ NODES: Final[tuple[OptionRow, ...]] = (
         Section.NODES,
         "rdzv-backend",
         "NAME",
-        "How the nodes find each other; 'elastic plugins' lists what is installed. One node alone needs none: with the "
-        "default and no endpoint it uses 'local'.",
+        "How the nodes find each other; 'elastic plugins' lists what is installed, module:Class need not be. One node "
+        "alone needs none: with the default and no endpoint it uses 'local'.",
         default="static",
         torch=True,
         field="nodes.backend",

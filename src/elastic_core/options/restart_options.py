@@ -99,8 +99,8 @@ RESTARTS: Final[tuple[OptionRow, ...]] = (
         Section.RESTARTS,
         "policy",
         "NAME|FILE",
-        "Failure handler that decides between restart and stop ('elastic plugins' lists what is installed), or a rule "
-        "file, such as rules.yaml, for elastic-policy-rules.",
+        "Failure handler that decides between restart and stop ('elastic plugins' lists what is installed, "
+        "module:Class need not be), or a rule file, such as rules.yaml, for elastic-policy-rules.",
         default="intensity",
         field="restarts.name",
         read=lambda choices, _: policy_choice(choices)[0],

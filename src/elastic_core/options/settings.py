@@ -49,7 +49,9 @@ class RunSettings(Record, frozen=True, kw_only=True):
     stops: StopSettings = StopSettings()
     output: OutputSettings = OutputSettings()
     disabled_plugins: tuple[str, ...] = ()
-    hook_options: Mapping[str, str | int | float | bool | tuple[str, ...] | None] = {}
+    hooks: Mapping[str, Mapping[str, str]] = {}
+    """Options of hooks by name, as typed (`-p`); one that is named by its place is on by it."""
+    hook_options: Mapping[str, str | int | float | bool | tuple[str | int | float | bool, ...] | None] = {}
     """Options that hooks bring, by name: those that were given; each chooses its hook."""
     notices: tuple[str, ...] = ()
     """Lines that the user must see before the workers start (what has no effect)."""

@@ -188,19 +188,28 @@ def signal_names(choices: Choices) -> tuple[tuple[str, ...], list[str]]:
     return tuple(names), lines
 
 
-def disabled_plugins(choices: Choices) -> tuple[str, ...]:
-    """Return the names of `-p no:NAME`.
+def hooks_off_and_named(choices: Choices) -> tuple[tuple[str, ...], dict[str, dict[str, str]]]:
+    """Return the names of `-p no:NAME`, and for each other name the options that were typed for it.
 
     Raises:
         ConfigError: a value is of another form.
     """
-    names = []
+    off: list[str] = []
+    named: dict[str, dict[str, str]] = {}
     for text in choices.texts("plugin"):
-        prefix, _, name = text.partition(":")
-        if prefix != "no" or not name.strip():
-            raise ConfigError(f"-p {text!r}: needed no:NAME, to leave the hook NAME out", hint=f"-p no:{name or text}")
-        names.append(name.strip())
-    return tuple(names)
+        prefix, colon, rest = text.partition(":")
+        name = text.partition("=")[0].rpartition(":")[0].strip()
+        if prefix == "no" and rest.strip():
+            off.append(rest.strip())
+        elif "=" in text and name:
+            pairs = text.partition("=")[0].rpartition(":")[2] + text[text.index("=") :]
+            named.setdefault(name, {}).update(key_values(choices, "plugin", [pairs]))
+        elif colon and prefix and rest and "=" not in text:
+            named.setdefault(text.strip(), {})
+        else:
+            needed = "no:NAME, to leave the hook NAME out, NAME:KEY=VALUE for its options, or module:Class for another"
+            raise ConfigError(f"-p {text!r}: needed {needed}", hint=f"-p no:{rest or text}")
+    return tuple(off), named
 
 
 def nearest(text: str, names: Iterable[str]) -> str:

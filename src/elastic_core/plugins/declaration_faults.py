@@ -18,6 +18,14 @@ _NOT_PLAIN: Final = {0x20: "a generator", 0x80: "a coroutine", 0x200: "an asynch
 """By flag of a code object: what a call gives in place of an answer."""
 _UNTYPABLE: Final = frozenset(" ,='\"\t\n")
 """What the name of an option can't have, to be written as KEY=VALUE,KEY=VALUE."""
+_SINCE_2: Final = frozenset(
+    (
+        *("close", "on_moment", "on_run_event", "on_steps_asked", "on_steps_seen", "worker_starter", "explain"),
+        *("answer", "ask_steps", "order_stop", "report_steps", "report_stopped", "request_restart"),
+        *("keep_age_s", "survey"),
+    )
+)
+"""Methods that version 1 of the interfaces has not: what a class of that version calls so is its own."""
 _NEAR: Final = 0.8
 """How alike two names are of which one is a slip, as `difflib` counts."""
 
@@ -67,9 +75,10 @@ def fault_of_methods(cls: type, base: type) -> str:
         cls: The plugin's class.
         base: The interface, which it derives from.
     """
+    later = _SINCE_2 if getattr(cls, "api_version", None) == 1 else frozenset()
     for name, own in _own(cls, base):
         wanted = _found(base, name)
-        if not isinstance(wanted, FunctionType):
+        if not isinstance(wanted, FunctionType) or name in later:
             continue  # a property, or nothing of the interface's
         if own is None or isinstance(own, (str, int, float, tuple, list, dict, set)):
             return f"has {own!r} as {name}; a method is needed"

@@ -23,6 +23,9 @@ from elastic_core.plugins.discovery import (
 
 IN_CODE: Final = "in code"
 """Stands for the distribution of what was registered in code."""
+NOT_INSTALLED: Final = "not installed"
+"""Stands for the distribution of what was named by its place, `module:Class`."""
+_NOBODYS: Final = frozenset((IN_CODE, NOT_INSTALLED))
 
 
 _OURS: Final = "elastic-"
@@ -111,8 +114,10 @@ def _after(entry: PluginEntry, err: BaseException) -> str:
     """Return what helps after an import that has raised."""
     missing = (err.name or "" if isinstance(err, ModuleNotFoundError) else "").partition(".")[0]
     if not missing or missing == entry.value.partition(":")[0].strip().partition(".")[0]:
-        return mend(entry)
-    return f"install what brings the module {missing!r}, which {entry.distribution} needs"
+        lost = missing and entry.distribution == NOT_INSTALLED
+        return f"the directory that has {missing}, or put it on PYTHONPATH" if lost else mend(entry)
+    owner = entry.value if entry.distribution in _NOBODYS else entry.distribution
+    return f"install what brings the module {missing!r}, which {owner} needs"
 
 
 def import_value(value: str) -> Any:  # noqa: ANN401  # a module, or whatever it has
@@ -126,10 +131,14 @@ def import_value(value: str) -> Any:  # noqa: ANN401  # a module, or whatever it
 
 def refusal(entry: PluginEntry, what: str, *, hint: str = "") -> PluginError:
     """Return an error that names the plugin and its distribution; without a hint, what helps any that is broken."""
-    off = f", or turn it off: -p no:{entry.name}" if entry.group == HOOKS_GROUP else ""
+    off = f", or turn it off: -p no:{entry.name}" if _is_on_by_itself(entry) else ""
     return PluginError(
         f"{KINDS[entry.group]} {entry.name!r} ({entry.label}): {what}", hint=f"{hint or mend(entry)}{off}"
     )
+
+
+def _is_on_by_itself(entry: PluginEntry) -> bool:
+    return entry.group == HOOKS_GROUP and entry.distribution != NOT_INSTALLED
 
 
 def doubled(claims: Sequence[PluginEntry]) -> PluginError:
@@ -147,17 +156,17 @@ def one_line(err: BaseException) -> str:
 
 def label_of(entry: PluginEntry) -> PluginLabel:
     """Return a plugin as the lines about a run have it."""
-    off = f"-p no:{entry.name}, or " if entry.group == HOOKS_GROUP else ""
+    off = f"-p no:{entry.name}, or " if _is_on_by_itself(entry) else ""
     kind = "backend" if entry.group == RENDEZVOUS_GROUP else KINDS[entry.group]
     hint = f"{off}report it to the authors of {entry.distribution}"
-    if entry.distribution == IN_CODE:
+    if entry.distribution in _NOBODYS:
         hint = f"{off}look at {entry.value}"
     return PluginLabel(kind, entry.name, entry.label, entry.value.partition(":")[0], hint)
 
 
 def mend(entry: PluginEntry) -> str:
     """Return what a user can do about a plugin that is broken."""
-    if entry.distribution == IN_CODE:
+    if entry.distribution in _NOBODYS:
         return f"look at {entry.value}"
     from elastic_core.plugins.install_hint import upgrade_hint
 

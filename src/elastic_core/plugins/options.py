@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from elastic_core.errors import ConfigError
-from elastic_core.types import OptionSpec, Record
+from elastic_core.types import OptionSpec, Record, RunOption
 
 OptionValue = str | int | float | bool | None
 OptionList = tuple[str | int | float | bool, ...]
@@ -79,7 +79,7 @@ def resolve_options(
     Args:
         conf: What the user wrote.
         specs: What the plugin declares.
-        flag: Where the user wrote it (`--rdzv-conf`), for messages.
+        flag: Where the user wrote it, for messages: `--rdzv-conf`, or with a colon what the key follows at once.
         owner: Who declares (`backend 'redis'`), for messages.
         tolerated: Keys that warn instead of failing where they are not declared.
 
@@ -95,20 +95,25 @@ def resolve_options(
         if key in declared:
             given[key] = text
         elif key in tolerated:
-            warnings.append(f"{flag} {key}={text!r} has no effect with {owner}")
+            warnings.append(f"{typed_as(flag, key)}={text!r} has no effect with {owner}")
         else:
             raise _unknown(key, declared, flag=flag, owner=owner)
     values: dict[str, OptionValue] = {}
     lists: dict[str, OptionList] = {}
     for spec in specs:
         if spec.required and spec.name not in given:
-            hint = f"{flag} {spec.name}={_needed(spec)}"
-            raise ConfigError(f"{owner} needs the option {spec.name!r} in {flag}", hint=hint)
+            hint = f"{typed_as(flag, spec.name)}={_needed(spec)}"
+            raise ConfigError(f"{owner} needs the option {spec.name!r} in {flag.rstrip(':')}", hint=hint)
         if spec.many:
             lists[spec.name] = _items(spec, given.get(spec.name), flag=flag)
         else:
             values[spec.name] = convert(given[spec.name], spec, flag=flag) if spec.name in given else default_of(spec)
     return ResolvedOptions(values=values, lists=lists, warnings=tuple(warnings))
+
+
+def typed_as(flag: str, name: str) -> str:
+    """Return an option as its user types it: `--rdzv-conf lease_ttl`, `-p diary:path`."""
+    return f"{flag}{name}" if flag.endswith(":") else f"{flag} {name}"
 
 
 def default_of(spec: OptionSpec) -> OptionValue:
@@ -130,13 +135,15 @@ def convert(text: str, spec: OptionSpec, *, flag: str) -> OptionValue:
     Raises:
         ConfigError: it is empty, or the declaration excludes it.
     """
+    typed = typed_as(flag, spec.name)
     if not text:
-        raise ConfigError(f"{flag} {spec.name} has no value", hint=f"{flag} {spec.name}={_needed(spec)}")
+        raise ConfigError(f"{typed} has no value", hint=f"{typed}={_needed(spec)}")
     value = parse(text, spec)
     if value is None:
         near = _nearest(text, spec.choices)
-        hint = f"{flag} {spec.name}={near or _needed(spec)}"
-        raise ConfigError(f"{flag} {spec.name}={text!r} is not {wanted(spec)}", hint=hint)
+        raise ConfigError(f"{typed}={text!r} is not {wanted(spec)}", hint=f"{typed}={near or _needed(spec)}")
+    if isinstance(spec, RunOption) and spec.fault is not None and (needed := spec.fault(text)):
+        raise ConfigError(f"{typed}={text!r}: needed {needed}", hint=spec.hint)
     return value
 
 
@@ -199,10 +206,11 @@ def _nearest(text: str, names: Iterable[str]) -> str:
 
 
 def _unknown(key: str, declared: Mapping[str, OptionSpec], *, flag: str, owner: str) -> ConfigError:
+    place = flag.rstrip(":")
     if not declared:
-        return ConfigError(f"{owner} takes no {flag} options, but {key!r} was given", hint=f"leave {key!r} out")
+        return ConfigError(f"{owner} takes no {place} options, but {key!r} was given", hint=f"leave {key!r} out")
     names = sorted(declared)
     nearest = _nearest(key, names)
     known = ", ".join(names)
-    hint = f"{flag} {nearest}=…" if nearest else f"one of {known}"
-    return ConfigError(f"{owner} has no option {key!r} in {flag}; it has {known}", hint=hint)
+    hint = f"{typed_as(flag, nearest)}=…" if nearest else f"one of {known}"
+    return ConfigError(f"{owner} has no option {key!r} in {place}; it has {known}", hint=hint)

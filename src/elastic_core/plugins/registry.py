@@ -73,14 +73,22 @@ class PluginRegistry:
     Threading: one thread; loading imports code and may block.
     """
 
-    def __init__(self, *, disabled: Sequence[str] = (), faults: PluginFaults | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        disabled: Sequence[str] = (),
+        hooks: Mapping[str, Mapping[str, str]] = {},
+        faults: PluginFaults | None = None,
+    ) -> None:
         """Look at nothing yet.
 
         Args:
             disabled: Names of hooks that the user turned off (`-p no:NAME`).
+            hooks: Options of hooks by name, as typed (`-p NAME:KEY=VALUE`); those named by place are on by it.
             faults: Keeps what a plugin that is left out raised; None: for this registry alone.
         """
         self._disabled = frozenset(disabled)
+        self._named = dict(hooks)
         self._faults = PluginFaults() if faults is None else faults
         self._limit = CHOSEN_LIMIT
         self._found: list[PluginEntry] | None = None
@@ -181,9 +189,11 @@ class PluginRegistry:
             try:
                 hooks.append(self._make_hook(entry, settings, own))
             except ElasticError as err:
+                if self._typed_for(entry) is not None:
+                    raise
                 self._keep(entry, err)
                 warnings.append(f"left out: {err}")
-        hooks += self.make_chosen_hooks(settings, options)
+        hooks += self._make_chosen(settings, options)
         hooks += self._hooks_in_code(settings, {type(named.hook) for named in hooks})
         if hooks:
             from elastic_core.hooks.handler import notices_of  # few have any
@@ -204,13 +214,39 @@ class PluginRegistry:
         return found
 
     def make_chosen_hooks(self, settings: HookSettings, options: Mapping[str, GivenValue]) -> list[NamedHook]:
-        """Build the hooks that options choose, and that are not on anyhow; raises as `make_hooks` does."""
+        """Build the hooks that options choose or that were named; raises as `make_hooks` does.
+
+        Not among them: those that are on anyhow, unless options were typed for them.
+        """
+        named = [entry for entry in self._hook_entries() if self._typed_for(entry) is not None]
+        return [self._make_hook(entry, settings, {}) for entry in named] + self._make_chosen(settings, options)
+
+    def _make_chosen(self, settings: HookSettings, options: Mapping[str, GivenValue]) -> list[NamedHook]:
         always = {entry.value for entry in self._entries() if entry.group == HOOKS_GROUP}
-        return [
-            self._make_hook(choice.entry, settings, choice.values)
-            for choice in _chosen_hooks(options)
-            if choice.entry.value not in always
-        ]
+        chosen = [(choice.entry, choice.values) for choice in _chosen_hooks(options)]
+        chosen += [(entry, {}) for entry in self._placed_hooks()]
+        return [self._make_hook(entry, settings, own) for entry, own in chosen if entry.value not in always]
+
+    def _placed_hooks(self) -> list[PluginEntry]:
+        """Return the hooks that were named by their place.
+
+        Raises:
+            PluginError: a name is no place, and nothing that is installed has it.
+        """
+        installed = [entry for entry in self._entries() if entry.group == HOOKS_GROUP]
+        found = []
+        for name in self._named.keys() - {entry.name for entry in installed}:
+            entry = _entry_at(HOOKS_GROUP, name)
+            if entry is None:
+                from elastic_core.plugins.missing import not_installed
+
+                raise not_installed(HOOKS_GROUP, name, installed)
+            found.append(entry)
+        return sorted(found)
+
+    def _typed_for(self, entry: PluginEntry) -> Mapping[str, str] | None:
+        """Return the options that were typed for a hook, by its name or its place; None: it was not named."""
+        return self._named.get(entry.name, self._named.get(entry.value))
 
     def _make_hook(self, entry: PluginEntry, settings: HookSettings, given: Mapping[str, GivenValue]) -> NamedHook:
         self._refuse_doubles(entry.group, entry.name)
@@ -221,7 +257,9 @@ class PluginRegistry:
         if undeclared:
             what = f"{entry.value} has no option {min(undeclared)!r} in `options`"
             raise refusal(entry, what, hint=mend(entry))
-        resolved = resolve_options({}, plugin.options, flag="options", owner=f"{KINDS[entry.group]} {entry.name!r}")
+        typed = (entry.group == HOOKS_GROUP and self._typed_for(entry)) or {}
+        owner = f"{KINDS[entry.group]} {entry.name!r}"
+        resolved = resolve_options(typed, plugin.options, flag=f"-p {entry.name}:", owner=owner)
         lists = {name: value for name, value in given.items() if isinstance(value, tuple)}
         single = {name: value for name, value in given.items() if not isinstance(value, tuple)}
         options, lists = {**resolved.values, **single}, {**resolved.lists, **lists}
@@ -348,6 +386,8 @@ class PluginRegistry:
         return [f"left out: {fault}" for _, fault in misplaced(self._strange)]
 
     def _entry(self, group: str, name: str) -> PluginEntry:
+        if (place := _entry_at(group, name)) is not None:
+            return place
         self._refuse_doubles(group, name)
         of_group = [entry for entry in self._entries() if entry.group == group]
         for entry in of_group:
@@ -395,6 +435,15 @@ class PluginRegistry:
             meant = f"; did you mean {nearest!r}?" if nearest else ""
             lines.append(f"-p no:{name} has no effect: no hook of that name is installed{meant}")
         return lines
+
+
+def _entry_at(group: str, name: str) -> PluginEntry | None:
+    """Return what is named by its place, `module:Class`."""
+    if ":" not in name:
+        return None
+    from elastic_core.plugins.uninstalled import entry_at
+
+    return entry_at(group, name)
 
 
 def _info(entry: PluginEntry, status: str, powers: tuple[str, ...] = ()) -> PluginInfo:

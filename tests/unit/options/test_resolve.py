@@ -518,8 +518,29 @@ def test_own_options_reach_the_settings(run, tmp_path):
     assert (settings.workers.worker_hooks, settings.workers.debug_rank) == (False, 0)
     assert not (tmp_path / "new").exists()  # resolving makes nothing
     assert refused(run, plugin=("chatty",)) == (
-        "-p 'chatty': needed no:NAME, to leave the hook NAME out. Try: -p no:chatty"
+        "-p 'chatty': needed no:NAME, to leave the hook NAME out, NAME:KEY=VALUE for its options, or module:Class for "
+        "another. Try: -p no:chatty"
     )
+
+
+def test_hooks_are_named_with_their_options(run):
+    words = ("no:chatty", "diary:path=a:b=c,every=3s", "mine.gate:Gate", "diary:path=/x", "mine:Log:url=http://h:1/")
+    settings = run(plugin=words).settings
+    assert settings.disabled_plugins == ("chatty",)
+    assert settings.hooks == {
+        "diary": {"path": "/x", "every": "3s"},
+        "mine.gate:Gate": {},
+        "mine:Log": {"url": "http://h:1/"},
+    }
+
+
+@pytest.mark.parametrize("text", ["chatty", "no:", ":x=1", "x=1", "a:", ":a"])
+def test_other_words_about_hooks_are_refused(run, text):
+    assert refused(run, plugin=(text,)).startswith(f"-p {text!r}: needed no:NAME")
+
+
+def test_an_option_of_a_hook_needs_key_and_value(run):
+    assert "'path=' has no value" in refused(run, plugin=("diary:path=",))
 
 
 def test_a_prefix_is_the_options_then_its_variables_then_that_of_torchs_agent(run):

@@ -4,7 +4,7 @@ import pytest
 
 from elastic_core.errors import ConfigError
 from elastic_core.plugins.options import TORCH_RDZV_KEYS, resolve_options
-from elastic_core.types import OptionSpec, PolicySettings
+from elastic_core.types import OptionSpec, PolicySettings, RunOption
 
 SPECS = (
     OptionSpec(name="lease_ttl", type="float", default=5.0, unit="seconds"),
@@ -152,6 +152,13 @@ def test_what_a_declaration_excludes_is_named(conf, message):
     with pytest.raises(ConfigError) as caught:
         resolve(conf, TYPED)
     assert str(caught.value).startswith(f"--rdzv-conf {message}")
+
+
+def test_a_flag_that_is_given_otherwise_is_judged_as_the_flag_is():
+    spec = RunOption(name="tag", hook="a:B", fault=lambda text: "" if text.islower() else "small letters", hint="red")
+    assert resolve({"tag": "red"}, (spec,)).values == {"tag": "red"}
+    with pytest.raises(ConfigError, match=r"--rdzv-conf tag='Red': needed small letters\. Try: red"):
+        resolve({"tag": "Red"}, (spec,))
 
 
 # --- read by the plugin
