@@ -42,14 +42,19 @@ if TYPE_CHECKING:
     from elastic_core.hooks.handler import AgentHook, register_hook
     from elastic_core.hooks.launches import fault_of_variable
     from elastic_core.moments import (
+        AddEnvironment,
         AgentStarted,
         AgentStopped,
         DecisionTaken,
         Draining,
         FailureSeen,
         Joining,
+        LaunchChange,
+        Launches,
         MembershipChanged,
         Moment,
+        Power,
+        Refuse,
         RoundJoined,
         StepsAsked,
         StepsSeen,
@@ -101,10 +106,14 @@ if TYPE_CHECKING:
     from elastic_core.reports import (
         Answer,
         FailureReport,
+        NodeReport,
+        NodeSteps,
         OpenSection,
         Phase,
+        RankStep,
         RunEvent,
         RunningWorker,
+        RunSteps,
         WorkerBeats,
         WorkerFault,
         WorkerStack,
@@ -117,7 +126,6 @@ if TYPE_CHECKING:
     from elastic_core.status import AgentStatus, WorkerStatus
     from elastic_core.types import (
         API_VERSION,
-        AddEnvironment,
         Capability,
         Decided,
         Decision,
@@ -127,19 +135,12 @@ if TYPE_CHECKING:
         FailureClass,
         HookSettings,
         Ignore,
-        LaunchChange,
-        Launches,
         MemberLost,
-        NodeReport,
-        NodeSteps,
         NodesWaiting,
         OptionSpec,
         Origin,
         PolicySettings,
-        Power,
-        RankStep,
         Record,
-        Refuse,
         RendezvousClosed,
         RendezvousInfo,
         RendezvousSettings,
@@ -151,7 +152,6 @@ if TYPE_CHECKING:
         RoundEnded,
         RunCounts,
         RunOption,
-        RunSteps,
         Stop,
         StopOrdered,
         Suspended,
@@ -367,6 +367,7 @@ _ROOMS: Final = {
     "elastic_core.hooks.launches": "fault_of_variable",
     "elastic_core.cli.store_reader": "chosen_store StoreChoice StoreReader StoreReading",
     "elastic_core.moments": (
+        "Power AddEnvironment LaunchChange Launches Refuse "
         "AgentStarted AgentStopped DecisionTaken Draining FailureSeen Joining MembershipChanged Moment RoundJoined "
         "StepsAsked StepsSeen "
         "WorkerEnded WorkersStarted WorkersStarting WorkersStopping"
@@ -393,6 +394,7 @@ _ROOMS: Final = {
         "Seat Survey Swapped Topic Watched"
     ),
     "elastic_core.reports": (
+        "NodeReport RankStep NodeSteps RunSteps "
         "Answer FailureReport OpenSection Phase RunEvent RunningWorker WorkerBeats WorkerFault WorkerStack"
     ),
     "elastic_core.rundir.found_incidents": "find_incidents FoundIncident",
@@ -400,10 +402,10 @@ _ROOMS: Final = {
     "elastic_core.starters": "AgentLoop RunTimer StartedProcess WorkerStart WorkerStarter",
     "elastic_core.status": "AgentStatus WorkerStatus",
     "elastic_core.types": (
-        "AddEnvironment API_VERSION Capability Decided Decision ErrorRecord FailedWorker Failure FailureClass "
-        "HookSettings Ignore LaunchChange Launches MemberLost NodeReport NodeSteps NodesWaiting OptionSpec Origin "
-        "PolicySettings Power RankStep Record Refuse RendezvousClosed RendezvousInfo RendezvousSettings Restart "
-        "Resumed RosterMember Round RoundChange RoundEnded RunCounts RunOption RunSteps Stop StopOrdered Suspended "
+        "API_VERSION Capability Decided Decision ErrorRecord FailedWorker Failure FailureClass "
+        "HookSettings Ignore MemberLost NodesWaiting OptionSpec Origin "
+        "PolicySettings Record RendezvousClosed RendezvousInfo RendezvousSettings Restart "
+        "Resumed RosterMember Round RoundChange RoundEnded RunCounts RunOption Stop StopOrdered Suspended "
         "Undecided WorkerExit"
     ),
     "elastic_core.worker.startup": "arm=arm_worker",

@@ -1,22 +1,10 @@
 """Closed unions: events and commands of the agent machine, what agent and rendezvous exchange, moments of hooks."""
 
-from elastic_core.moments import Moment
+from elastic_core.moments import LaunchChange, Moment
 from elastic_core.moments import StepsAsked as StepsAsked
 from elastic_core.moments import StepsSeen as StepsSeen
-from elastic_core.reports import Absence
-from elastic_core.types import (
-    Decision,
-    Failure,
-    LaunchChange,
-    NodeReport,
-    NodeSteps,
-    Record,
-    Restart,
-    Round,
-    RoundChange,
-    Stop,
-    WorkerExit,
-)
+from elastic_core.reports import Absence, NodeReport, NodeSteps
+from elastic_core.types import Decision, Failure, Record, Restart, Round, RoundChange, Stop, WorkerExit
 
 # --- events of the agent machine ---
 

@@ -1,34 +1,46 @@
-"""Moments in the life of an agent, as hooks observe them."""
+"""Moments in the life of an agent, as hooks observe them, and what hooks may answer."""
 
-from elastic_core.types import Decision, FailedWorker, Failure, Record, Round, RoundChange, RunSteps, WorkerExit
+import enum
+from collections.abc import Mapping, Sequence
+
+from elastic_core.reports import RunSteps
+from elastic_core.types import Decision, FailedWorker, Failure, Record, Round, RoundChange, WorkerExit
 
 
 class AgentStarted(Record, frozen=True, kw_only=True):
     """The agent has begun. Called: once, before anything else."""
 
     run_id: str
+    """The run's id."""
     node_id: str
+    """This node's id."""
     run_dir: str
+    """The run directory."""
     pid: int
+    """The agent's process."""
 
 
 class Joining(Record, frozen=True, kw_only=True):
     """This node asks for a place in the next round; a hook may answer `Refuse`."""
 
     round_index: int
+    """The index of the round that this node asks for, if nobody else has begun one."""
 
 
 class RoundJoined(Record, frozen=True, kw_only=True):
     """A round was formed with this node in it."""
 
     round: Round
+    """The round, with this node's place in it."""
 
 
 class WorkersStarting(Record, frozen=True, kw_only=True):
     """Workers are about to be started; a hook may answer `Launches`, `AddEnvironment` or `Refuse`."""
 
     round: Round
+    """The round that they will be in."""
     restart_count: int
+    """Restarts after failures so far, of the whole run."""
     dry_run: bool = False
     """The answer is only shown (`--dry-run`), by a process that starts nothing."""
     asked_again: bool = False
@@ -39,14 +51,18 @@ class WorkersStarted(Record, frozen=True, kw_only=True):
     """All workers of this node exist. `pids` by local rank."""
 
     round: Round
+    """The round that they are in."""
     pids: tuple[int, ...]
+    """Their processes, by local rank."""
 
 
 class WorkerEnded(Record, frozen=True, kw_only=True):
     """A worker of this node ended."""
 
     round_index: int
+    """The round of the worker."""
     exit: WorkerExit
+    """How its process ended."""
 
 
 class FailureSeen(Record, frozen=True, kw_only=True):
@@ -56,7 +72,9 @@ class FailureSeen(Record, frozen=True, kw_only=True):
     """
 
     failure: Failure
+    """The first cause."""
     workers: tuple[FailedWorker, ...] = ()
+    """This node's workers that had failed by then, in no order; empty: none is to blame."""
 
 
 class DecisionTaken(Record, frozen=True, kw_only=True):
@@ -66,9 +84,13 @@ class DecisionTaken(Record, frozen=True, kw_only=True):
     """
 
     failure: Failure
+    """About which failure."""
     decision: Decision
+    """What follows."""
     policy: str
+    """Who decided."""
     fallback_reason: str = ""
+    """Why the chosen policy did not, and `intensity` did; empty: it decided itself."""
 
 
 class Draining(Record, frozen=True, kw_only=True):
@@ -78,22 +100,29 @@ class Draining(Record, frozen=True, kw_only=True):
     """
 
     signum: int
+    """The signal's number."""
     deadline_s: float
+    """Seconds that workers have from now."""
 
 
 class WorkersStopping(Record, frozen=True, kw_only=True):
     """The stop ladder begins."""
 
     round_index: int
+    """The round whose workers are stopped."""
     reason: str
+    """A line for people."""
     grace_s: float
+    """Seconds until they are killed."""
 
 
 class MembershipChanged(Record, frozen=True, kw_only=True):
     """The round ends because nodes came or went."""
 
     round_index: int
+    """The round that ends."""
     change: RoundChange
+    """What changed."""
 
 
 class StepsAsked(Record, frozen=True, kw_only=True):
@@ -103,19 +132,23 @@ class StepsAsked(Record, frozen=True, kw_only=True):
     """
 
     serial: int
+    """The question's number: the answer has it, too."""
 
 
 class StepsSeen(Record, frozen=True, kw_only=True):
     """What all nodes have answered; those that did not in time are left out."""
 
     seen: RunSteps
+    """The answers of all nodes, put together."""
 
 
 class AgentStopped(Record, frozen=True, kw_only=True):
     """The agent is done. Called: once, last."""
 
     exit_code: int
+    """The agent's exit code."""
     reason: str
+    """A line for people."""
 
 
 Moment = (
@@ -134,3 +167,64 @@ Moment = (
     | StepsSeen
     | AgentStopped
 )
+
+
+# --- what hooks may do
+
+
+class Power(enum.StrEnum):
+    """What a hook may do beside observing; a class states its own in `powers`."""
+
+    LAUNCHES = "launches"
+    """Change what is started: answer `on_workers_starting` with `Launches` or `AddEnvironment`."""
+    RUN = "run"
+    """Use the run's handle, `self.run`: report failures, ask for a restart or a drain, know the workers, set timers."""
+    BEATS = "beats"
+    """Have heartbeats taken, and sections: what workers say of themselves is known, by `self.run.beats()`."""
+    FEED = "feed"
+    """Take all that happens in the run, with its time: `on_run_event`, on a thread of its own."""
+    REFUSAL = "refusal"
+    """Keep this node out: answer `on_joining` or `on_workers_starting` with `Refuse`."""
+    STARTS = "starts"
+    """Start workers' processes: `worker_starter` gives a `WorkerStarter`."""
+
+
+class AddEnvironment(Record, frozen=True, kw_only=True):
+    """Answer to `on_workers_starting`: variables to add to every worker of this node."""
+
+    variables: Mapping[str, str]
+    """Name to value; names that say what a worker is are refused."""
+
+
+class LaunchChange(Record, frozen=True, kw_only=True):
+    """What a hook changes about the start of one worker."""
+
+    environment: Mapping[str, str] = {}
+    """Variables to add; those that say what the worker is are the agent's."""
+    processors: frozenset[int] | None = None
+    """Those that it may run on, from its first instruction on; None: as inherited."""
+    command: tuple[str, ...] = ()
+    """A program with its arguments to put in front of the worker's command, as `numactl` or a profiler is."""
+
+
+class Launches(Record, frozen=True, kw_only=True):
+    """Answer to `on_workers_starting`: what to change about the start of this node's workers, by local rank."""
+
+    workers: Mapping[int, LaunchChange]
+    """By local rank; one that is missing is started unchanged."""
+
+
+def merged_changes(changes: Sequence[LaunchChange]) -> LaunchChange:
+    """Return what several hooks change about one worker: of two values the later, of two commands both, in order."""
+    return LaunchChange(
+        environment={name: value for change in changes for name, value in change.environment.items()},
+        processors=next((each.processors for each in reversed(changes) if each.processors is not None), None),
+        command=tuple(word for change in changes for word in change.command),
+    )
+
+
+class Refuse(Record, frozen=True, kw_only=True):
+    """Answer to `on_joining` or `on_workers_starting`: this node must not start workers now (a health gate)."""
+
+    reason: str
+    """A line for people: why this node is not fit."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from elastic_core.types import ErrorRecord, FailureClass, Record
+from elastic_core.types import ErrorRecord, Failure, FailureClass, Record
 
 FieldValue = str | int | float | bool | None
 
@@ -14,28 +14,41 @@ class RunEvent(Record, frozen=True, kw_only=True):
     """
 
     name: str
+    """What happened."""
     at_s: float
+    """When, seconds of this host's monotonic clock."""
     at_ns: int
+    """When, nanoseconds since the Unix epoch."""
     values: Mapping[str, object] = {}
+    """What else is known of it, by name."""
     source: str = ""
+    """The hook that has added it; empty: the agent."""
 
 
 class Phase(Record, frozen=True, kw_only=True):
     """A phase of the agent that is over. `well`: what it was for was reached."""
 
     name: str
+    """What the agent did."""
     took_s: float
+    """For how many seconds."""
     well: bool
+    """Whether what it was for was reached."""
 
 
 class RunningWorker(Record, frozen=True, kw_only=True):
     """One worker of this node that runs; paths are empty where there is no such file."""
 
     local_rank: int
+    """Its number on this node."""
     global_rank: int
+    """Its number in the round."""
     pid: int
+    """Its process."""
     stdout: str = ""
+    """The file with its output; empty: there is none."""
     stderr: str = ""
+    """The file with its errors; empty: there is none."""
     error_file: str = ""
     """Where it writes what it fails of."""
 
@@ -44,9 +57,13 @@ class OpenSection(Record, frozen=True, kw_only=True):
     """A section that a worker is in. `serial` is its own among all of that process."""
 
     serial: int
+    """Its number among all sections of that process."""
     name: str
+    """As the worker calls it."""
     since_s: float
+    """When it was entered, seconds of the monotonic clock."""
     limit_s: float
+    """How many seconds it may take."""
 
 
 class WorkerBeats(Record, frozen=True, kw_only=True):
@@ -56,9 +73,13 @@ class WorkerBeats(Record, frozen=True, kw_only=True):
     """
 
     owner: int = 0
+    """The process that beats; 0: none has said that it will."""
     beat_s: float | None = None
+    """Its last beat, seconds of the monotonic clock; None: none yet."""
     step: int | None = None
+    """The last step that it has said; None: none."""
     sections: tuple[OpenSection, ...] = ()
+    """Those that it is in, outermost first."""
     stack_bytes: int = 0
     """So many bytes it has written because it was asked for its stacks, which is no sign of life."""
     fault: str = ""
@@ -73,9 +94,13 @@ class WorkerFault(Record, frozen=True, kw_only=True):
     """
 
     local_rank: int
+    """Which worker."""
     quiet_s: float = 0.0
+    """Seconds since it was last seen well."""
     error: ErrorRecord | None = None
+    """Where it stands; None: not known."""
     signal: int = 0
+    """What it is sent if the report is taken; 0: nothing."""
 
 
 class Absence(Record, frozen=True, kw_only=True):
@@ -108,17 +133,24 @@ class FailureReport(Record, frozen=True, kw_only=True):
     """
 
     summary: str
+    """One line for people."""
     failure_class: FailureClass = FailureClass.HEALTH_CHECK
+    """What kind of failure it is."""
     workers: tuple[WorkerFault, ...] = ()
+    """Those to blame, the first cause in front; empty: this node is."""
     retryable: bool = True
+    """Whether another try on this node may help."""
     fields: Mapping[str, object] = {}
+    """What the incident has of it besides."""
 
 
 class WorkerStack(Record, frozen=True, kw_only=True):
     """The Python stacks of one worker as text, all threads; empty: it did not answer. `source`: who has written it."""
 
     text: str = ""
+    """The stacks of all its threads; empty: it did not answer."""
     source: str = ""
+    """Who has written them."""
     frames: tuple[tuple[str, int, str, str], ...] = ()
     """The main thread's, outermost first: file, line, function, and the source's line, which is empty here."""
     user_frame: int = -1
@@ -137,4 +169,97 @@ class Answer(Record, frozen=True, kw_only=True):
     """What somebody who asks the agent gets."""
 
     content: str
+    """The body."""
     content_type: str = "text/plain"
+    """Its type, for HTTP."""
+
+
+# --- what nodes and workers say of a round
+
+
+class NodeReport(Record, frozen=True, kw_only=True):
+    """What one node has seen of a round that was stopped, for one decision about the whole run.
+
+    `failure` is the first of its workers' that happened by itself, None where there was none; it happened `age_s`
+    before this node ordered the stop, or heard of it (below 0: after). `collateral`: it says no more than that a peer
+    was lost. Not `timed`: its worker has not said when it failed, so that is when it ended. `evidence` is text for
+    whoever decides; the rendezvous only carries it. Not `final`: workers live.
+    """
+
+    node_id: str
+    """Which node."""
+    failure: Failure | None = None
+    """The first of its workers' that happened by itself; None: there was none."""
+    age_s: float = 0.0
+    """Seconds from that failure to this node's order to stop; below 0: it came after."""
+    collateral: bool = False
+    """It says no more than that a peer was lost."""
+    timed: bool = True
+    """Its worker has said when it failed; else that is when it ended."""
+    failed_count: int = 0
+    """How many of its workers failed by themselves."""
+    stopped_count: int = 0
+    """How many the agent stopped."""
+    finished_count: int = 0
+    """How many ended well."""
+    progress: int | None = None
+    """The furthest step that a worker of this node has said; None: none has."""
+    evidence: str = ""
+    """Text for whoever decides, which the rendezvous only carries; empty: none."""
+    final: bool = False
+    """No worker of it lives."""
+
+
+class RankStep(Record, frozen=True, kw_only=True):
+    """How far one worker is."""
+
+    global_rank: int
+    """Which worker."""
+    step: int
+    """The last step that it has said."""
+    node_id: str = ""
+    """Its node; empty: this one."""
+
+
+class NodeSteps(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """How far the workers of one node are, for nodes that wonder whether theirs hang; None: nothing is known.
+
+    `behind` are ranks that have not reached `max_step`, at most 8. `protected_s`: for how long a section is open.
+    `quiet_s`: for how long nobody has read or written. `serial`: which question it answers.
+    """
+
+    serial: int
+    """Which question it answers."""
+    node_id: str
+    """Which node."""
+    ranks: tuple[int, ...] = ()
+    """All global ranks that say steps, at most 8."""
+    max_step: int | None = None
+    """The furthest step of its workers; None: none says steps."""
+    min_step: int | None = None
+    """The least; None: none says steps."""
+    behind: tuple[RankStep, ...] = ()
+    """Workers that have not reached `max_step`, at most 8."""
+    protected_s: float = 0.0
+    """For how many seconds yet a section is open; 0: none is."""
+    quiet_s: float | None = None
+    """Seconds since any of them read or wrote; None: not known."""
+
+
+class RunSteps(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """The same of all nodes that have answered: `node_count` of them. `behind` are at most 16."""
+
+    serial: int
+    """Which question it answers."""
+    node_count: int = 0
+    """How many nodes have answered."""
+    max_step: int | None = None
+    """The furthest step of any; None: none says steps."""
+    min_step: int | None = None
+    """The least; None: none says steps."""
+    behind: tuple[RankStep, ...] = ()
+    """Workers that have not reached `max_step`, at most 16."""
+    protected_s: float = 0.0
+    """For how many seconds yet a section is open anywhere; 0: none is."""
+    quiet_s: float | None = None
+    """Seconds since any worker read or wrote; None: not known."""

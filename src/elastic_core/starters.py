@@ -51,8 +51,11 @@ class WorkerStart(Record, frozen=True, kw_only=True):
     """
 
     local_rank: int
+    """Its number on this node."""
     global_rank: int
+    """Its number in the round."""
     argv: tuple[str, ...]
+    """The command."""
     environment: Mapping[str, str]
     """All of it: nothing else may be in the worker's."""
     round_variables: frozenset[str] = frozenset()
@@ -74,6 +77,7 @@ class StartedProcess(Record, frozen=True, kw_only=True, eq=False):
     """
 
     pid: int
+    """Its number."""
     reap: Callable[[], int | None] | None = None
     """For a process that is no child of this one: gives its exit code, -N for death by signal N, None while it runs.
     Until it has, the number may not become another's. None: it is a child, and the agent reaps it, nobody else."""

@@ -26,9 +26,13 @@ class WorkerStatus(Record, frozen=True, kw_only=True):
     """One worker of this node. `state`: `alive`, `done` (it ended well by itself), or `ended`."""
 
     local_rank: int
+    """Its number on this node."""
     global_rank: int
+    """Its number in the round."""
     pid: int
+    """Its process."""
     state: str
+    """`alive`, `done` (it ended well by itself) or `ended`."""
 
 
 class RoundStatus(Record, frozen=True, kw_only=True):
@@ -62,28 +66,46 @@ class AgentStatus(Record, frozen=True, kw_only=True):
     """
 
     schema_version: int = SCHEMA_VERSION
+    """The version of this document."""
     run_id: str
+    """The run's id."""
     node_id: str
+    """This node's id."""
     agent: AgentIdentity
+    """Which process it is."""
     backend: str
+    """The rendezvous backend."""
     where: str = ""
     """The store as people know it, without secrets; empty where there is none."""
     state: str
+    """A word of the agent's state machine, in lower case."""
     since_ns: int = 0
+    """When it came into that state, nanoseconds since the Unix epoch."""
     reason: str = ""
+    """Why, for people."""
     round: RoundStatus | None = None
+    """This node's place in its last round; None: there was none yet."""
     workers: tuple[WorkerStatus, ...] = ()
+    """Its workers, by local rank; empty: none were started."""
     restart_count: int = 0
+    """Restarts after failures, of the whole run."""
     max_restarts: int | None = None
+    """How many there may be; None: any number."""
     membership_changes: int = 0
+    """Rounds that ended because nodes came or went."""
     max_membership_changes: int | None = None
+    """How many may; None: any number."""
     control: str = ""
     """The path of the agent's socket; empty: it listens to nobody."""
     last_incident: str = ""
     """The path of its file; empty: there was none."""
     trouble: str = ""
+    """What keeps the rendezvous; empty: nothing."""
     trouble_since_ns: int = 0
+    """Since when; 0: nothing does."""
     hooks: Mapping[str, Mapping[str, object]] = {}
     """What hooks say of themselves, by their names."""
     end: EndStatus | None = None
+    """How the agent ended; None: it runs."""
     written_ns: int = 0
+    """When this was written, nanoseconds since the Unix epoch."""

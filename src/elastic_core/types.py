@@ -6,7 +6,7 @@ nanoseconds since the Unix epoch.
 """
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -38,9 +38,13 @@ class RosterMember(Record, frozen=True, kw_only=True):
     """One node of a round, as the others know it."""
 
     node_id: str
+    """The node's id (`--node-id`)."""
     local_world_size: int
+    """How many workers it has."""
     role: str = "default"
+    """`--role` of that node."""
     address: str = ""
+    """Where the others reach it; empty: the backend does not say."""
 
 
 class RendezvousInfo(Record, frozen=True, kw_only=True):
@@ -53,13 +57,21 @@ class RendezvousInfo(Record, frozen=True, kw_only=True):
     """
 
     store: object = None
+    """An object with torch's `set` and `get`, for agreeing on the meeting place; None: there is none."""
     rank: int
+    """This node's rank, from 0."""
     world_size: int
+    """How many nodes the round has."""
     round_token: int = 0
+    """The round's fencing token: later rounds have higher ones."""
     nonce: str = ""
+    """A random text of this round; empty: the backend has none."""
     members: tuple[RosterMember, ...] = ()
+    """All nodes in rank order; empty: each has as many workers as this one."""
     master_addr: str | None = None
+    """Where rank 0's worker listens; None: the agents agree."""
     master_port: int | None = None
+    """Its port; None: the agents agree."""
     index: int | None = None
     """Which round of the run it is, from 0; None: the handler does not count, each agent counts its own."""
     restart_count: int | None = None
@@ -76,8 +88,11 @@ class RunCounts(Record, frozen=True, kw_only=True):
     """What a rendezvous that decides for the whole run knows of the rounds before."""
 
     restart_count: int
+    """Restarts after failures, of the whole run."""
     membership_changes: int
+    """Rounds that ended because nodes came or went."""
     history: "tuple[Failure, ...]" = ()
+    """The run's failures with their decisions, oldest first."""
     at_s: float | None = None
     """The run's age when the round had formed, the same for all nodes; None: each counts from its own start."""
 
@@ -86,18 +101,31 @@ class Round(Record, frozen=True, kw_only=True):
     """One agreed membership, resolved to what this node's workers need."""
 
     index: int
+    """Which round of the run it is, from 0: each restart and each change of membership begins another."""
     token: int
+    """Its fencing token: later rounds have higher ones."""
     nonce: str
+    """A random text of this round; empty: the backend has none."""
     node_rank: int
+    """This node's rank, from 0."""
     node_count: int
+    """How many nodes the round has."""
     local_world_size: int
+    """How many workers this node has."""
     base_rank: int
+    """The global rank of this node's first worker."""
     world_size: int
+    """How many workers the round has on all nodes together."""
     role: str
+    """`--role` of this node."""
     role_base_rank: int
+    """The rank of this node's first worker among the workers of its role."""
     role_world_size: int
+    """How many workers have this role."""
     master_addr: str
+    """Where the worker with rank 0 listens."""
     master_port: int
+    """Its port."""
     node_id: str = ""
     """This node's id, as the other nodes know it; empty: the rendezvous does not say."""
     counts: RunCounts | None = None
@@ -112,12 +140,14 @@ class NodesWaiting(Record, frozen=True, kw_only=True, tag="nodes_waiting"):
     """Nodes wait to join; a new round would take them in."""
 
     count: int
+    """How many."""
 
 
 class MemberLost(Record, frozen=True, kw_only=True, tag="member_lost"):
     """A node of the round is gone."""
 
     node_id: str
+    """Which node."""
 
 
 class RoundEnded(Record, frozen=True, kw_only=True, tag="round_ended"):
@@ -128,16 +158,22 @@ class RoundEnded(Record, frozen=True, kw_only=True, tag="round_ended"):
     """
 
     reason: str
+    """A line for people."""
     lost: tuple[str, ...] = ()
+    """The nodes that went."""
     arrived: int = 0
+    """How many nodes came."""
     stop_within_s: float | None = None
+    """Seconds that workers have at most; None: as the user set it."""
 
 
 class Decided(Record, frozen=True, kw_only=True, tag="decided"):
     """It was decided for the whole run; `failure` is what about, None where nothing failed."""
 
     decision: "Restart | Stop"
+    """What was decided."""
     failure: "Failure | None" = None
+    """About which failure; None: nothing failed."""
     evidence: str = ""
     """What is known of it from all nodes, as the agent that decided wrote it down; empty: no more than `failure`."""
 
@@ -146,6 +182,7 @@ class StopOrdered(Record, frozen=True, kw_only=True, tag="stop_ordered"):
     """A node has failed: every node stops its workers, then tells what it has seen, and waits for what is decided."""
 
     reason: str
+    """A line for people."""
     by: str = ""
     """The node."""
 
@@ -157,7 +194,9 @@ class Undecided(Record, frozen=True, kw_only=True, tag="undecided"):
     """
 
     reason: str
+    """A line for people."""
     final: bool = False
+    """There will be no further round."""
 
 
 class RendezvousClosed(Record, frozen=True, kw_only=True, tag="closed"):
@@ -168,6 +207,7 @@ class Suspended(Record, frozen=True, kw_only=True, tag="suspended"):
     """The backend can't tell; workers go on for a bounded time."""
 
     reason: str
+    """A line for people."""
 
 
 class Resumed(Record, frozen=True, kw_only=True, tag="resumed"):
@@ -188,15 +228,23 @@ class OptionSpec(Record, frozen=True, kw_only=True):
     """
 
     name: str
+    """Lower case, digits and underscores."""
     type: str = "str"
+    """Of what type its value is."""
     default: str | int | float | bool | None = None
+    """The value where none is given; None: there is none."""
     required: bool = False
+    """Whether a run without it is refused."""
     unit: str = ""
+    """For people: `seconds`."""
     help: str = ""
+    """A line for people."""
     choices: tuple[str, ...] = ()
     """The values that there are, as they are typed; empty: any."""
     least: float | None = None
+    """The least value; None: any."""
     most: float | None = None
+    """The greatest value; None: any."""
     many: bool = False
     """A list, read by `settings.option_list`: between colons, or, of a flag, one by one. `default` has colons."""
 
@@ -220,6 +268,7 @@ class RunOption(OptionSpec, frozen=True, kw_only=True):
     fault: Callable[[str], str] | None = None
     """Says of a text what is needed in its place, empty if it will do; None: any will. `hint`: what to try instead."""
     hint: str = ""
+    """What to try where `fault` finds one."""
     variable: str = ""
     """One of torch's, `TORCHELASTIC_…`, that gives the value too: an entry point of its name, in capitals, beside the
     flag's or in its place."""
@@ -231,18 +280,31 @@ class RendezvousSettings(Record, OptionValues, frozen=True, kw_only=True):
     """What a rendezvous plugin is built with. `options` holds its declared options, converted, defaults filled in."""
 
     run_id: str
+    """The run's id (`--rdzv-id`)."""
     backend: str = "local"
+    """As typed (`--rdzv-backend`)."""
     endpoint: str = ""
+    """As typed (`--rdzv-endpoint`); empty: not given."""
     min_nodes: int = 1
+    """The least number of nodes (`--nnodes`)."""
     max_nodes: int = 1
+    """The greatest number of nodes."""
     local_world_size: int = 1
+    """How many workers this node has."""
     role: str = "default"
+    """`--role`."""
     node_id: str = ""
+    """This node's id; empty: the host's name is taken."""
     node_rank: int | None = None
+    """`--node-rank`; None: not given."""
     master_addr: str | None = None
+    """`--master-addr`; None: not given."""
     master_port: int | None = None
+    """`--master-port`; None: not given."""
     local_addr: str | None = None
+    """The address by which others reach this node (`--local-addr`); None: found out."""
     monitor_interval_s: float = 0.1
+    """Seconds from one look at a backend that must be polled to the next."""
     incarnation: str = ""
     """Random, made anew by each agent process; marks everything that it starts (`ELASTIC_INCARNATION`)."""
     attempt: int = 0
@@ -260,10 +322,13 @@ class RendezvousSettings(Record, OptionValues, frozen=True, kw_only=True):
     max_membership_changes: int | None = None
     """How many rounds may end because nodes came or went; None: any number."""
     store_outage_grace_s: float = 120.0
+    """Seconds for which a store may be away before `on_store_loss` counts."""
     on_store_loss: str = "keep"
     """`keep` or `fail`: what workers do when the store stays away for longer than the grace."""
     options: Mapping[str, str | int | float | bool | None] = {}
+    """The backend's declared options, by name, of the declared types."""
     lists: Mapping[str, tuple[str | int | float | bool, ...]] = {}
+    """Those of several values, by name."""
     agent_port: int = 0
     """The UDP port at which this agent answers the others (`--agent-port`); 0: a free one."""
 
@@ -272,32 +337,55 @@ class PolicySettings(Record, OptionValues, frozen=True, kw_only=True):
     """What a FailureHandler is built with."""
 
     name: str
+    """As typed (`--policy`)."""
     max_restarts: int = 0
+    """`--max-restarts`: how many restarts the run has."""
     restart_window_s: float | None = None
+    """Only restarts of the last so many seconds count; None: all."""
     restart_backoff_s: float = 0.5
+    """The first pause between quick restarts, in seconds; 0: none."""
     fatal_exit_codes: tuple[int, ...] = ()
+    """Exit codes that are not worth another try."""
     same_failure_limit: int | None = None
+    """How often in a row the same failure may come; None: any number."""
     run_id: str = ""
+    """The run's id; empty: not known yet."""
     min_nodes: int = 1
+    """The least number of nodes."""
     max_nodes: int = 1
+    """The greatest number of nodes."""
     options: Mapping[str, str | int | float | bool | None] = {}
+    """The policy's declared options, by name, of the declared types."""
     lists: Mapping[str, tuple[str | int | float | bool, ...]] = {}
+    """Those of several values, by name."""
 
 
 class HookSettings(Record, OptionValues, frozen=True, kw_only=True):
     """What an AgentHook is built with; `entry_point` is as typed, `endpoint` without its secrets."""
 
     name: str
+    """The hook's name, as its entry point has it."""
     run_id: str = ""
+    """The run's id."""
     run_dir: str = ""
+    """The run directory: files of the hook's own go there."""
     options: Mapping[str, str | int | float | bool | None] = {}
+    """The hook's declared options, by name, of the declared types; one that was not given and has no default is
+    None."""
     lists: Mapping[str, tuple[str | int | float | bool, ...]] = {}
+    """The values of options that may be given several times, by name."""
     node_id: str = ""
+    """This node's id."""
     role: str = ""
+    """`--role`."""
     backend: str = ""
+    """The rendezvous backend."""
     endpoint: str = ""
+    """Its endpoint, without secrets."""
     entry_point: str = ""
+    """What the workers run, as typed."""
     max_restarts: int = 0
+    """`--max-restarts`."""
     own_process: bool = True
     """Whether this process exists for the run alone; else a program runs it by a library call."""
     local_world_size: int = 1
@@ -322,22 +410,26 @@ class HookSettings(Record, OptionValues, frozen=True, kw_only=True):
 
 
 class WorkerExit(Record, frozen=True, kw_only=True):
-    """How one worker process ended.
-
-    `code` is the exit code, or -N for death by signal N. `stop_signal` is the first signal that we had sent to it
-    before it ended (None: it ended by itself) and `stop_sent_ns` when. `at_s`/`at_ns`: when the kernel told us.
-    `runtime_s`: since its start.
-    """
+    """How one worker process ended."""
 
     local_rank: int
+    """Its number on this node, from 0."""
     global_rank: int
+    """Its number in the round."""
     pid: int
+    """Its process."""
     code: int
+    """Its exit code; -N: killed by signal N."""
     at_s: float
+    """When it was noticed, seconds of this host's monotonic clock."""
     at_ns: int
+    """When it was noticed, nanoseconds since the Unix epoch."""
     runtime_s: float
+    """Seconds since its start."""
     stop_signal: int | None = None
+    """The first signal that the agent had sent it; None: it ended by itself."""
     stop_sent_ns: int | None = None
+    """When that was sent; None: none was."""
     oom_kills: int = 0
     """Kills by the memory controller of this node's cgroup that were counted during the round, up to this exit."""
     unreapable: bool = False
@@ -345,18 +437,20 @@ class WorkerExit(Record, frozen=True, kw_only=True):
 
 
 class ErrorRecord(Record, frozen=True, kw_only=True):
-    """What a worker left about its own failure.
-
-    `source` is where it was read: `hook` (ours), `record` (torch's @record or a file in its format), `faulthandler`,
-    `stderr`. `frames` are (file, line, function, text) outermost first, without launcher frames.
-    """
+    """What a worker left about its own failure."""
 
     source: str
+    """Who wrote it: `hook`, `record`, `faulthandler` or `stderr`."""
     type: str
+    """The exception's class, with its module unless it is a builtin or the script's own."""
     message: str
+    """Its text; may have several lines."""
     timestamp_ns: int
+    """When it was raised, nanoseconds since the Unix epoch."""
     frames: tuple[tuple[str, int, str, str], ...] = ()
+    """File, line, function and text of each frame, outermost first, without the launcher's."""
     callstack: str = ""
+    """The traceback as text; empty: not kept."""
     top_level_import: bool = False
     """A SyntaxError of the script, or an ImportError before any function of it ran."""
 
@@ -394,38 +488,49 @@ class FailedWorker(Record, frozen=True, kw_only=True):
     """One worker's part in an incident."""
 
     exit: WorkerExit
+    """How its process ended."""
     origin: Origin
+    """Whether it is a cause or a consequence."""
     failure_class: FailureClass
+    """What kind of failure it is."""
     summary: str
     """One line: `ValueError: boom`, `killed by SIGKILL (9)`, `exit code 7`."""
     at_ns: int
     """When it failed: the error file's time, else when the kernel told us."""
     error: ErrorRecord | None = None
+    """What it left about it; None: nothing."""
     log_paths: tuple[str, ...] = ()
+    """The files with its output; empty: they are not kept."""
     log_tail: str = ""
     """The end of its stderr, where that is kept."""
 
 
 class Failure(Record, frozen=True, kw_only=True):
-    """What a FailureHandler decides about: the first cause, and how far the run had come.
-
-    `at_s` and `uptime_s` are seconds: since the run began (with its first round, where nodes meet in a store: the same
-    clock on all of them), and since the failed round's workers were started.
-    `decision` is None for the failure at hand and set in the history.
-    """
+    """What a FailureHandler decides about: the first cause, and how far the run had come."""
 
     failure_class: FailureClass
+    """What kind of failure it is."""
     summary: str
+    """One line for people: `ValueError: boom`, `killed by SIGKILL (9)`, `exit code 7`."""
     node_id: str
+    """The node to blame: where the first failure was."""
     round_index: int
+    """In which round, from 0."""
     at_s: float
+    """Seconds since the run began: where nodes meet in a store, with its first round, the same on all of them."""
     uptime_s: float
+    """Seconds since the round's workers were started."""
     exit_code: int = 1
     """The failed worker's own code, 128+N for death by signal N, 1 where there is no better."""
     global_rank: int | None = None
+    """The first failed worker's rank in the round; None: no worker is to blame."""
     local_rank: int | None = None
+    """Its number on its node; None: no worker is to blame."""
     exception_type: str = ""
+    """The class of its exception: `ValueError` where it is a builtin or the script's own, else with its module,
+    `torch.OutOfMemoryError`; empty: it left none."""
     message: str = ""
+    """The exception's text, all lines; empty: it left none."""
     retryable: bool = True
     """False: trying again can't help (a missing script, a SyntaxError, an import that fails in the first attempt)."""
     signal: int | None = None
@@ -441,71 +546,11 @@ class Failure(Record, frozen=True, kw_only=True):
     membership_changes: int | None = None
     """How many rounds of the run had ended because nodes came or went; None: not known."""
     decision: "Restart | Stop | Ignore | None" = None
+    """What was decided; None: this is the failure at hand, which is to be decided."""
     spent: int = 0
     """In the history: how many restarts this failure and all before it have cost. It may no longer have each."""
     rule_counts: tuple[tuple[str, int], ...] = ()
     """Of the history's last failure: how often each rule has let the run go on, by its name in the decision."""
-
-
-class NodeReport(Record, frozen=True, kw_only=True):
-    """What one node has seen of a round that was stopped, for one decision about the whole run.
-
-    `failure` is the first of its workers' that happened by itself, None where there was none; it happened `age_s`
-    before this node ordered the stop, or heard of it (below 0: after). `collateral`: it says no more than that a peer
-    was lost. Not `timed`: its worker has not said when it failed, so that is when it ended. `evidence` is text for
-    whoever decides; the rendezvous only carries it. Not `final`: workers live.
-    """
-
-    node_id: str
-    failure: Failure | None = None
-    age_s: float = 0.0
-    collateral: bool = False
-    timed: bool = True
-    failed_count: int = 0
-    stopped_count: int = 0
-    finished_count: int = 0
-    progress: int | None = None
-    """The furthest step that a worker of this node has said; None: none has."""
-    evidence: str = ""
-    final: bool = False
-
-
-class RankStep(Record, frozen=True, kw_only=True):
-    """How far one worker is."""
-
-    global_rank: int
-    step: int
-    node_id: str = ""
-
-
-class NodeSteps(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """How far the workers of one node are, for nodes that wonder whether theirs hang; None: nothing is known.
-
-    `behind` are ranks that have not reached `max_step`, at most 8. `protected_s`: for how long a section is open.
-    `quiet_s`: for how long nobody has read or written. `serial`: which question it answers.
-    """
-
-    serial: int
-    node_id: str
-    ranks: tuple[int, ...] = ()
-    """All global ranks that say steps, at most 8."""
-    max_step: int | None = None
-    min_step: int | None = None
-    behind: tuple[RankStep, ...] = ()
-    protected_s: float = 0.0
-    quiet_s: float | None = None
-
-
-class RunSteps(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The same of all nodes that have answered: `node_count` of them. `behind` are at most 16."""
-
-    serial: int
-    node_count: int = 0
-    max_step: int | None = None
-    min_step: int | None = None
-    behind: tuple[RankStep, ...] = ()
-    protected_s: float = 0.0
-    quiet_s: float | None = None
 
 
 class Restart(Record, frozen=True, kw_only=True, tag="restart"):
@@ -518,83 +563,34 @@ class Restart(Record, frozen=True, kw_only=True, tag="restart"):
     """
 
     delay_s: float = 0.0
+    """Seconds to wait first."""
     exclude_nodes: tuple[str, ...] = ()
+    """Ids of the nodes that stay out."""
     exclude_s: tuple[float, ...] = ()
+    """Seconds for which each of them does, in the same order; those behind its end stay out until the next decision."""
     rule: str = ""
+    """Which rule decided, for people and for `rule_counts`."""
     reason: str = ""
+    """For the line about it: why one doubts that it helps, say; empty: nothing to add."""
 
 
 class Stop(Record, frozen=True, kw_only=True, tag="stop"):
     """End the run; `outcome` is `failed` or `done`."""
 
     reason: str
+    """A line for people: why the run ends."""
     outcome: str = "failed"
+    """`failed`, or `done` for a run that is over for good."""
     rule: str = ""
+    """Which rule decided."""
 
 
 class Ignore(Record, frozen=True, kw_only=True, tag="ignore"):
     """Leave that worker down; the others run on."""
 
     rule: str = ""
+    """Which rule decided."""
 
 
 Decision = Restart | Stop | Ignore
 """What a FailureHandler may return."""
-
-
-# --- hooks ---
-
-
-class Power(enum.StrEnum):
-    """What a hook may do beside observing; a class states its own in `powers`."""
-
-    LAUNCHES = "launches"
-    """Change what is started: answer `on_workers_starting` with `Launches` or `AddEnvironment`."""
-    RUN = "run"
-    """Use the run's handle, `self.run`: report failures, ask for a restart or a drain, know the workers, set timers."""
-    BEATS = "beats"
-    """Have heartbeats taken, and sections: what workers say of themselves is known, by `self.run.beats()`."""
-    FEED = "feed"
-    """Take all that happens in the run, with its time: `on_run_event`, on a thread of its own."""
-    REFUSAL = "refusal"
-    """Keep this node out: answer `on_joining` or `on_workers_starting` with `Refuse`."""
-    STARTS = "starts"
-    """Start workers' processes: `worker_starter` gives a `WorkerStarter`."""
-
-
-class AddEnvironment(Record, frozen=True, kw_only=True):
-    """Answer to `on_workers_starting`: variables to add to every worker of this node."""
-
-    variables: Mapping[str, str]
-
-
-class LaunchChange(Record, frozen=True, kw_only=True):
-    """What a hook changes about the start of one worker."""
-
-    environment: Mapping[str, str] = {}
-    """Variables to add; those that say what the worker is are the agent's."""
-    processors: frozenset[int] | None = None
-    """Those that it may run on, from its first instruction on; None: as inherited."""
-    command: tuple[str, ...] = ()
-    """A program with its arguments to put in front of the worker's command, as `numactl` or a profiler is."""
-
-
-class Launches(Record, frozen=True, kw_only=True):
-    """Answer to `on_workers_starting`: what to change about the start of this node's workers, by local rank."""
-
-    workers: Mapping[int, LaunchChange]
-
-
-def merged_changes(changes: Sequence[LaunchChange]) -> LaunchChange:
-    """Return what several hooks change about one worker: of two values the later, of two commands both, in order."""
-    return LaunchChange(
-        environment={name: value for change in changes for name, value in change.environment.items()},
-        processors=next((each.processors for each in reversed(changes) if each.processors is not None), None),
-        command=tuple(word for change in changes for word in change.command),
-    )
-
-
-class Refuse(Record, frozen=True, kw_only=True):
-    """Answer to `on_joining` or `on_workers_starting`: this node must not start workers now (a health gate)."""
-
-    reason: str

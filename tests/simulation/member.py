@@ -12,18 +12,8 @@ from elastic_core.rendezvous.member.documents import (
     Verdict,
 )
 from elastic_core.rendezvous.member.state import Want
-from elastic_core.reports import Absence
-from elastic_core.types import (
-    Decided,
-    Failure,
-    FailureClass,
-    NodeReport,
-    Restart,
-    RoundEnded,
-    Stop,
-    StopOrdered,
-    Undecided,
-)
+from elastic_core.reports import Absence, NodeReport
+from elastic_core.types import Decided, Failure, FailureClass, Restart, RoundEnded, Stop, StopOrdered, Undecided
 from simulation.client import SimulatedClient
 
 if TYPE_CHECKING:

@@ -13,7 +13,9 @@ class NvidiaGpus(Record, frozen=True, kw_only=True):
     """What the driver says: how many GPUs, and their UUIDs where it told them; `count` None: it can't tell."""
 
     count: int | None
+    """How many there are."""
     uuids: tuple[str, ...] = ()
+    """Their UUIDs, by number."""
     pci: tuple[str, ...] = ()
     """Their PCI addresses, as directories of sysfs are named: `0000:dc:00.0`."""
 

@@ -25,16 +25,15 @@ from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ElasticError, WorkerError, is_momentary
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.runner import HookRunner
+from elastic_core.moments import LaunchChange, Refuse
 from elastic_core.reactor import Reactor, Timer
 from elastic_core.rendezvous.loop import Rendezvous
+from elastic_core.reports import NodeReport
 from elastic_core.types import (
     Decision,
     Failure,
     Ignore,
-    LaunchChange,
-    NodeReport,
     Origin,
-    Refuse,
     Restart,
     Round,
     RoundEnded,

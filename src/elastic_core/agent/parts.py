@@ -7,17 +7,8 @@ from typing import Final, Protocol
 from elastic_core import messages as m
 from elastic_core.agent.machine.states import Ending
 from elastic_core.processes.spec import WorkerLaunch
-from elastic_core.types import (
-    Decision,
-    FailedWorker,
-    Failure,
-    NodeReport,
-    Record,
-    Restart,
-    Round,
-    Stop,
-    WorkerExit,
-)
+from elastic_core.reports import NodeReport
+from elastic_core.types import Decision, FailedWorker, Failure, Record, Restart, Round, Stop, WorkerExit
 
 Plan = Callable[[m.SpawnWorkers], list[WorkerLaunch]]
 """Gives the workers to start for a round."""

@@ -22,17 +22,24 @@ class StoreChoice(Record, frozen=True, kw_only=True):
     """Which run in which store. `conf` may hold secrets."""
 
     backend: str
+    """The backend's name."""
     endpoint: str
+    """Where it is."""
     run_id: str
+    """Which run."""
     conf: Mapping[str, str]
+    """Its options as texts; may hold secrets."""
     limit_s: float = READ_LIMIT_S
+    """Seconds to wait for the server."""
 
 
 class StoreReading(Record, frozen=True, kw_only=True):
     """What was read from a store in one go, and how long that took."""
 
     survey: Survey
+    """What was read."""
     latency_s: float
+    """Seconds that it took."""
 
 
 def chosen_store(given: Mapping[str, str], environ: Mapping[str, str]) -> StoreChoice | None:

@@ -19,7 +19,8 @@ from elastic_core.failure.incident import (
     build_launcher_incident,
     describe_worker,
 )
-from elastic_core.types import FailedWorker, Failure, FailureClass, NodeReport, Origin, Record
+from elastic_core.reports import NodeReport
+from elastic_core.types import FailedWorker, Failure, FailureClass, Origin, Record
 
 CALLSTACK_CHARS = 8_192
 MESSAGE_CHARS = 2_048

@@ -85,12 +85,19 @@ class IncidentDecision(Record, frozen=True, kw_only=True):
     """What the policy answered: `kind` is `restart`, `stop` or `ignore`."""
 
     kind: str
+    """`restart`, `stop` or `ignore`."""
     rule: str = ""
+    """Which rule decided."""
     reason: str = ""
+    """A line for people."""
     outcome: str = ""
+    """Of a stop: `failed` or `done`."""
     delay_s: float = 0.0
+    """Of a restart: seconds before it."""
     exclude_nodes: tuple[str, ...] = ()
+    """Of a restart: nodes that stay out."""
     exclude_s: tuple[float, ...] = ()
+    """For how many seconds each does."""
 
 
 class IncidentPhases(Record, frozen=True, kw_only=True):
@@ -159,24 +166,41 @@ class Incident(Record, frozen=True, kw_only=True):
     """
 
     schema_version: int = SCHEMA_VERSION
+    """The version of this document."""
     run_id: str
+    """The run's id."""
     node_id: str
+    """The node that wrote it."""
     host: str
+    """Its host's name."""
     round_index: int
+    """The round that failed, from 0."""
     round_token: int = 0
+    """Its fencing token."""
     restart_count: int = 0
+    """Restarts of the run before it."""
     at_ns: int
+    """When the first worker failed, nanoseconds since the Unix epoch."""
     at: str
+    """The same as text, UTC."""
     source: str
+    """Where it was seen: `worker`, or what else found it."""
     failure_class: FailureClass
+    """What kind of failure it is."""
     summary: str
+    """One line for people."""
     exit_code: int
+    """The run's exit code, if it ends with this."""
     retryable: bool = True
+    """Whether another try may help."""
     first: IncidentWorker | None = None
+    """The first failed worker; None: no worker is to blame."""
     elsewhere_rank: int | None = None
     """The global rank of the worker that failed first, where another node has it: `host` is that node then."""
     secondary: tuple[IncidentWorker, ...] = ()
+    """Workers that failed because of it, or after it."""
     stopped: tuple[IncidentWorker, ...] = ()
+    """Ranks that the agent stopped."""
     finished_count: int = 0
     """Workers of this node (of all nodes) that had ended with 0 by themselves."""
     node_count: int | None = None
@@ -184,15 +208,19 @@ class Incident(Record, frozen=True, kw_only=True):
     told_count: int = 0
     """How many nodes have said what they saw; 0: it is one node's view. What follows is empty then."""
     nodes: tuple[IncidentNode, ...] = ()
+    """What each node has seen; empty: there is one."""
     failed_count: int = 0
     """Workers of all nodes that failed by themselves after the first; `secondary` has some of them."""
     stopped_count: int = 0
+    """How many workers were stopped on all nodes."""
     stopped_ranks: tuple[tuple[int, int], ...] = ()
     """Workers of all nodes that the launcher ended, as first and last ranks of rows; `stopped` has some of them."""
     decision: IncidentDecision | None = None
+    """What was decided; None: not yet."""
     progress: int | None = None
     """The furthest step that any worker had said; None: not known."""
     phases: IncidentPhases = IncidentPhases()
+    """How long the stations took."""
     hang: IncidentHang | None = None
     """Set where workers of this node were taken for hung."""
     hooks: Mapping[str, Mapping[str, object]] = {}

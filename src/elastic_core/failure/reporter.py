@@ -15,17 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec.structs import replace
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
-from elastic_core.types import (
-    FailedWorker,
-    Failure,
-    FailureClass,
-    Ignore,
-    NodeReport,
-    Origin,
-    Record,
-    Restart,
-    Stop,
-)
+from elastic_core.reports import NodeReport
+from elastic_core.types import FailedWorker, Failure, FailureClass, Ignore, Origin, Record, Restart, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from elastic_core.reports import Answer, FailureReport, FieldValue, RunningWorker, WorkerBeats, WorkerStack
+from elastic_core.reports import Answer, FailureReport, FieldValue, NodeSteps, RunningWorker, WorkerBeats, WorkerStack
 from elastic_core.starters import RunTimer
-from elastic_core.types import NodeSteps
 
 if TYPE_CHECKING:
     from elastic_core.status import AgentStatus

@@ -5,13 +5,17 @@ from typing import ClassVar, Final
 
 from elastic_core.hooks.handle import RunHandle
 from elastic_core.moments import (
+    AddEnvironment,
     AgentStarted,
     AgentStopped,
     DecisionTaken,
     Draining,
     FailureSeen,
     Joining,
+    Launches,
     MembershipChanged,
+    Power,
+    Refuse,
     RoundJoined,
     StepsAsked,
     StepsSeen,
@@ -22,7 +26,7 @@ from elastic_core.moments import (
 )
 from elastic_core.reports import RunEvent
 from elastic_core.starters import AgentLoop, WorkerStarter
-from elastic_core.types import AddEnvironment, HookSettings, Launches, OptionSpec, Power, Refuse
+from elastic_core.types import HookSettings, OptionSpec
 
 DECLARED_FROM: Final = 2
 """The version of the interfaces from which on a hook has the powers that it states, and no others."""

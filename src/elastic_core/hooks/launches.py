@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final, cast
 
-from elastic_core.types import AddEnvironment, LaunchChange, Launches
+from elastic_core.moments import AddEnvironment, LaunchChange, Launches
 
 RESERVED: Final = frozenset(
     {

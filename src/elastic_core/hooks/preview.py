@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from elastic_core.hooks.handler import notices_of, powers_of
 from elastic_core.hooks.launches import CheckedChanges
 from elastic_core.hooks.runner import NamedHook
-from elastic_core.moments import WorkersStarting
+from elastic_core.moments import AddEnvironment, LaunchChange, Launches, Power, Refuse, WorkersStarting, merged_changes
 from elastic_core.plugin_faults import PluginFaults
-from elastic_core.types import AddEnvironment, LaunchChange, Launches, Power, Record, Refuse, merged_changes
+from elastic_core.types import Record
 
 
 class Preview(Record, frozen=True, kw_only=True):

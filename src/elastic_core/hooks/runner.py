@@ -11,14 +11,19 @@ from elastic_core.hooks.feed import HookFeed
 from elastic_core.hooks.handle import HookHandle, RunActions
 from elastic_core.hooks.handler import AgentHook, powers_of
 from elastic_core.moments import (
+    AddEnvironment,
     AgentStarted,
     AgentStopped,
     DecisionTaken,
     Draining,
     FailureSeen,
     Joining,
+    LaunchChange,
+    Launches,
     MembershipChanged,
     Moment,
+    Power,
+    Refuse,
     RoundJoined,
     StepsAsked,
     StepsSeen,
@@ -26,10 +31,11 @@ from elastic_core.moments import (
     WorkersStarted,
     WorkersStarting,
     WorkersStopping,
+    merged_changes,
 )
 from elastic_core.plugin_faults import Fault, PluginFaults, PluginLabel
 from elastic_core.reports import RunEvent, RunningWorker
-from elastic_core.types import AddEnvironment, LaunchChange, Launches, Power, Record, Refuse, merged_changes
+from elastic_core.types import Record
 
 METHODS: Final[Mapping[type, str]] = {
     AgentStarted: "on_agent_started",

@@ -9,9 +9,9 @@ from typing import Final
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.hooks.handler import powers_of
 from elastic_core.hooks.runner import NamedHook
+from elastic_core.moments import Power
 from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.starters import AgentLoop, StartedProcess, WorkerStart, WorkerStarter
-from elastic_core.types import Power
 
 DEADLINE_S: Final = 5.0
 """How long one call may hold the agent up; as hooks have on their own thread."""

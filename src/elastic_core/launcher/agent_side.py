@@ -17,7 +17,8 @@ from elastic_core.plugin_faults import Fault, PluginFaults, PluginLabel
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.rounds import resolve_round
-from elastic_core.types import Failure, NodeReport, RendezvousInfo, RendezvousSettings, Round
+from elastic_core.reports import NodeReport
+from elastic_core.types import Failure, RendezvousInfo, RendezvousSettings, Round
 
 LOOPBACK: Final = "127.0.0.1"
 RESERVE_LIMIT_S: Final = 30.0

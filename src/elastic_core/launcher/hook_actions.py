@@ -16,8 +16,8 @@ from elastic_core.moments import Moment, StepsSeen
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.loop import Rendezvous
-from elastic_core.reports import FailureReport, FieldValue, RunningWorker, WorkerBeats, WorkerStack
-from elastic_core.types import Failure, NodeSteps, Round, RunSteps
+from elastic_core.reports import FailureReport, FieldValue, NodeSteps, RunningWorker, RunSteps, WorkerBeats, WorkerStack
+from elastic_core.types import Failure, Round
 
 if TYPE_CHECKING:
     from elastic_core.agent.watch.beat_file import BeatFiles

@@ -34,6 +34,7 @@ from elastic_core.launcher.offers import done_on_loop
 from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import SpawnWorkers
+from elastic_core.moments import Power
 from elastic_core.options.settings import RunSettings
 from elastic_core.plugin_faults import PluginFaults, PluginLabel, print_line
 from elastic_core.plugins.discovery import FAILURE_GROUP, RENDEZVOUS_GROUP
@@ -49,7 +50,7 @@ from elastic_core.rendezvous.opening import open_rendezvous
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.incident_files import IncidentFiles
 from elastic_core.starters import ReactorLoop, WorkerStarter
-from elastic_core.types import Capability, Power, Round
+from elastic_core.types import Capability, Round
 
 if TYPE_CHECKING:
     from elastic_core.agent.sidecar import StoreSidecar

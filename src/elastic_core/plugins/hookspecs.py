@@ -11,13 +11,16 @@ import pluggy
 
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.moments import (
+    AddEnvironment,
     AgentStarted,
     AgentStopped,
     DecisionTaken,
     Draining,
     FailureSeen,
     Joining,
+    Launches,
     MembershipChanged,
+    Refuse,
     RoundJoined,
     StepsAsked,
     StepsSeen,
@@ -29,7 +32,7 @@ from elastic_core.moments import (
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.reports import RunEvent
-from elastic_core.types import AddEnvironment, Launches, PolicySettings, Refuse, RendezvousSettings
+from elastic_core.types import PolicySettings, RendezvousSettings
 
 PROJECT_NAME: Final = "elastic_core"
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 from elastic_core.errors import ElasticError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.handler import AgentHook, fault_of_powers
+from elastic_core.moments import Power
 from elastic_core.plugin_faults import text_of
 from elastic_core.plugins.discovery import (
     FAILURE_GROUP,
@@ -19,7 +20,7 @@ from elastic_core.plugins.discovery import (
 from elastic_core.plugins.entry_import import Limit, import_entry, limit_of, limited, mend, refusal
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
-from elastic_core.types import HookSettings, OptionSpec, PolicySettings, Power, RendezvousSettings
+from elastic_core.types import HookSettings, OptionSpec, PolicySettings, RendezvousSettings
 
 if TYPE_CHECKING:
     from elastic_core.plugins.hookimpl_module import HookimplModule

@@ -60,8 +60,11 @@ class ResolvedOptions(Record, frozen=True, kw_only=True):
     """The declared options with their values, defaults filled in; lists apart; and what the user should know."""
 
     values: Mapping[str, OptionValue]
+    """By name, of the declared types; defaults filled in."""
     lists: Mapping[str, OptionList] = {}
+    """Those of several values, by name."""
     warnings: tuple[str, ...] = ()
+    """Lines for the user."""
 
 
 def resolve_options(

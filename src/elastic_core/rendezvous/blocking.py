@@ -10,7 +10,8 @@ from elastic_core.clock import WaitBudget
 from elastic_core.errors import ElasticError, WaitCancelledError
 from elastic_core.rendezvous.handler import RendezvousHandler, takes_restarts
 from elastic_core.rendezvous.loop import AgentSide, Outcome, Rendezvous
-from elastic_core.types import Capability, Failure, NodeReport, RoundChange, RunSteps
+from elastic_core.reports import NodeReport, RunSteps
+from elastic_core.types import Capability, Failure, RoundChange
 
 CANCEL_GRACE_S = 0.1
 """A cancelled call that blocks for longer is left behind: some handlers block where nobody can wake them."""

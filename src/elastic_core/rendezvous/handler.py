@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 from elastic_core.clock import WaitBudget
+from elastic_core.reports import NodeReport, NodeSteps, RunSteps
 from elastic_core.types import (
     Capability,
     Failure,
-    NodeReport,
-    NodeSteps,
     NodesWaiting,
     OptionSpec,
     RendezvousClosed,
@@ -17,7 +16,6 @@ from elastic_core.types import (
     RendezvousSettings,
     Restart,
     RoundChange,
-    RunSteps,
     Stop,
 )
 

@@ -40,23 +40,31 @@ class Seat(Record, frozen=True, kw_only=True):
     """
 
     number: int
+    """Its place in the order of arrival; never given twice."""
     incarnation: str
+    """Whose it is."""
     ahead: int
+    """How many live members had a lower one; 0: it leads."""
 
 
 class Member(Record, frozen=True, kw_only=True):
     """One live member, as the store knows it."""
 
     seat: int
+    """Its number: earlier ones are lower."""
     incarnation: str
+    """Which process of the node it is."""
     record: bytes
+    """What it says of itself; the store does not look into it."""
 
 
 class Members(Record, frozen=True, kw_only=True):
     """All live members in order of their seats, and the revision of `Topic.MEMBERS` at which they were so."""
 
     revision: int
+    """How far the topic `members` was."""
     members: tuple[Member, ...]
+    """The live ones, in the order of their seats."""
 
 
 class Survey(Record, frozen=True, kw_only=True):
@@ -67,9 +75,13 @@ class Survey(Record, frozen=True, kw_only=True):
     """
 
     members: tuple[Member, ...]
+    """Who has a seat, in order, expired ones among them."""
     silent: frozenset[str] = frozenset()
+    """Incarnations whose leases have ended."""
     unproven: frozenset[str] = frozenset()
+    """Incarnations of which the store can't tell whether their leases have ended."""
     documents: Mapping[str, bytes] = {}
+    """Contents by key; a missing one is not there."""
 
 
 class Renewal(Record, frozen=True, kw_only=True):
@@ -81,32 +93,44 @@ class Renewal(Record, frozen=True, kw_only=True):
     """
 
     ahead: int
+    """How many live members have a lower seat; 0: this one leads."""
     live: int
+    """How many live members there are."""
     next_expiry_s: float | None
+    """Seconds to the next end of another member's lease; None: there is no other."""
 
 
 class Document(Record, frozen=True, kw_only=True):
     """A document as it stands. `version` means nothing but to `swap`, and is never used twice for two contents."""
 
     value: bytes
+    """Its content, as it was swapped in."""
     version: str
+    """Of this content alone: no other content ever has it."""
 
 
 class Swapped(Record, frozen=True, kw_only=True):
     """The outcome of a swap: applied, `current` being the new document; or refused, `current` being what stands."""
 
     applied: bool
+    """Whether the new content stands."""
     current: Document | None
+    """What stands now; None: nothing does."""
 
 
 class Revisions(Record, frozen=True, kw_only=True):
     """How far each topic has come. `birth` is random and made when a run's content is made: another one is another."""
 
     birth: str = ""
+    """A random text of this content; empty: there is no content."""
     members: int = 0
+    """How often members came, went or changed."""
     departures: int = 0
+    """How often one went."""
     round: int = 0
+    """How often that document changed."""
     control: int = 0
+    """How often that document changed."""
 
     def of(self, topic: Topic) -> int:
         """Return one topic's revision."""
@@ -123,8 +147,11 @@ class Watched(Record, frozen=True, kw_only=True):
     """
 
     revisions: Revisions
+    """How far each topic is now."""
     changed: frozenset[Topic]
+    """The topics that have moved."""
     reset: bool = False
+    """Whether the store was emptied, or went back in time."""
 
 
 def compare(since: Revisions, now: Revisions, topics: Collection[Topic]) -> Watched:

@@ -15,7 +15,9 @@ class FoundIncident(Record, frozen=True, kw_only=True):
     """An incident and its file."""
 
     incident: Incident
+    """What happened."""
     path: str
+    """Its file."""
 
 
 def find_incidents(run_dir: Path) -> list[FoundIncident]:

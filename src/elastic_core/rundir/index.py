@@ -21,8 +21,11 @@ class FoundRun(Record, frozen=True, kw_only=True):
     """
 
     path: str
+    """The run directory."""
     status: AgentStatus | None = None
+    """What the agent has left; None: nothing yet."""
     running: bool | None = None
+    """Whether the agent lives; None: it can't be told from here."""
 
 
 def find_runs() -> list[FoundRun]:

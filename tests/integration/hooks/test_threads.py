@@ -7,9 +7,20 @@ import pytest
 
 from elastic_core.hooks.handler import AgentHook
 from elastic_core.hooks.runner import HookRunner, HookStats, NamedHook
-from elastic_core.moments import AgentStarted, AgentStopped, FailureSeen, Joining, RoundJoined, WorkersStarting
+from elastic_core.moments import (
+    AddEnvironment,
+    AgentStarted,
+    AgentStopped,
+    FailureSeen,
+    Joining,
+    LaunchChange,
+    Power,
+    Refuse,
+    RoundJoined,
+    WorkersStarting,
+)
 from elastic_core.reactor import Reactor
-from elastic_core.types import AddEnvironment, Failure, FailureClass, HookSettings, LaunchChange, Power, Refuse, Round
+from elastic_core.types import Failure, FailureClass, HookSettings, Round
 from patience import Deadline, kept
 
 DEADLINE_S = 0.5

@@ -12,8 +12,9 @@ from elastic_core.launcher.agent_side import RoundPort, RunSide
 from elastic_core.moments import StepsAsked, StepsSeen
 from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.rendezvous.blocking import HandlerServices
+from elastic_core.reports import NodeReport, RunSteps
 from elastic_core.testing import sample_failure
-from elastic_core.types import NodeReport, RendezvousInfo, RendezvousSettings, RunSteps
+from elastic_core.types import RendezvousInfo, RendezvousSettings
 
 SETTINGS = RendezvousSettings(
     backend="redis", run_id="r", endpoint="h:1", min_nodes=1, max_nodes=1, local_world_size=1, options={"db": 3}

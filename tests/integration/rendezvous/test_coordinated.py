@@ -19,7 +19,8 @@ from elastic_core.errors import (
 )
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.coordinated import CoordinatedRendezvous
-from elastic_core.types import Decided, NodeReport, Restart, RoundEnded, Stop, StopOrdered, Undecided
+from elastic_core.reports import NodeReport
+from elastic_core.types import Decided, Restart, RoundEnded, Stop, StopOrdered, Undecided
 from elastic_plugin_kit import MemoryServer, MemoryStore, rendezvous_settings, sample_failure
 from support import wait_for
 

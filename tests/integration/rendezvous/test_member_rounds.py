@@ -11,8 +11,9 @@ from elastic_core.plugin_faults import Fault, described
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.member.coordinated import CoordinatedRendezvous
 from elastic_core.rendezvous.opening import open_rendezvous
+from elastic_core.reports import NodeReport
 from elastic_core.testing import MemoryServer, MemoryStore, rendezvous_settings, sample_failure
-from elastic_core.types import Decided, NodeReport, Restart, Round, RoundEnded, Stop, StopOrdered, Undecided
+from elastic_core.types import Decided, Restart, Round, RoundEnded, Stop, StopOrdered, Undecided
 from patience import kept
 from support import wait_for
 

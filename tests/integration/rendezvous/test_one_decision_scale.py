@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from elastic_core.clock import WaitBudget
 from elastic_core.rendezvous.handler import NoServices
-from elastic_core.types import Decided, NodeReport, Restart, StopOrdered
+from elastic_core.reports import NodeReport
+from elastic_core.types import Decided, Restart, StopOrdered
 from elastic_plugin_kit import sample_failure
 from elastic_rdzv_etcd.store import EtcdStore
 from elastic_rdzv_redis.store import RedisStore

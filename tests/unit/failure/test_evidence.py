@@ -11,7 +11,8 @@ from elastic_core.failure.evidence import RUN_BYTES, first_cause, node_evidence,
 from elastic_core.failure.incident import build_incident, describe_decision, to_failure
 from elastic_core.failure.report import MAX_LINES, render, render_attempt
 from elastic_core.rendezvous.member.documents import EVIDENCE_BYTES, RUN_EVIDENCE_BYTES
-from elastic_core.types import ErrorRecord, Failure, FailureClass, NodeReport, Origin, Restart, Stop, WorkerExit
+from elastic_core.reports import NodeReport
+from elastic_core.types import ErrorRecord, Failure, FailureClass, Origin, Restart, Stop, WorkerExit
 
 RESET = "ConnectionResetError"
 

@@ -12,14 +12,14 @@ from elastic_core.errors import ConfigError, PluginError
 from elastic_core.failure.intensity import Intensity
 from elastic_core.hooks import handler
 from elastic_core.hooks.handler import AgentHook
-from elastic_core.moments import Joining
+from elastic_core.moments import Joining, Refuse
 from elastic_core.plugins import discovery, registry
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.rendezvous import registry as in_code
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.local import LocalRendezvous
 from elastic_core.rendezvous.store import CoordinationStore
-from elastic_core.types import HookSettings, OptionSpec, PolicySettings, Refuse, RendezvousSettings
+from elastic_core.types import HookSettings, OptionSpec, PolicySettings, RendezvousSettings
 
 BACKEND = """
     from elastic_core.api import *

@@ -24,6 +24,7 @@ def load(name):
 
 tables = load("reference_tables")
 names = load("public_names")
+parts = load("page_parts")
 diagram = load("state_diagram")
 
 
@@ -90,6 +91,19 @@ def test_all_that_embeds_an_agent_is_in_the_reference_once():
 def test_the_whole_api_is_in_the_reference_once():
     listed = [name for section in names.API_SECTIONS.values() for name in section]
     assert sorted(listed) == sorted(api.__all__)
+
+
+RECORDS = [
+    cls
+    for cls in (getattr(api, name) for name in sorted(api.__all__))
+    if isinstance(cls, type) and issubclass(cls, api.Record) and cls is not api.Record
+]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda cls: cls.__name__)
+def test_every_field_of_a_public_record_says_what_it_is(record):
+    without = [name for name, text in parts.said_of_attributes(record).items() if not text]
+    assert not without, f"a line below {record.__name__}.{without}: its meaning, its unit, when it is None"
 
 
 def difference_rows():

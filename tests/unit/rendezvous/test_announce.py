@@ -19,7 +19,7 @@ from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.observe import observe
 from elastic_core.rendezvous.member.state import NEVER_S, Me, Progress, State, Want, question_about
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Revisions, Seat
-from elastic_core.types import NodeReport
+from elastic_core.reports import NodeReport
 
 ME = Me(node="n1", incarnation="n1#1", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=2, max_nodes=4)
 FAILED = m.Failed(text="refused")

@@ -26,7 +26,8 @@ from elastic_core.rendezvous.member.documents import (
     decode,
     encode,
 )
-from elastic_core.types import NodeReport, Restart
+from elastic_core.reports import NodeReport
+from elastic_core.types import Restart
 from elastic_plugin_kit import sample_failure
 
 ROUND = RoundDocument(

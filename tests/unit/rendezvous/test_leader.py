@@ -14,7 +14,8 @@ from elastic_core.rendezvous.member.documents import (
 from elastic_core.rendezvous.member.duty import AskDecision, EndRound, GiveVerdict, NoteDone, Notes, View
 from elastic_core.rendezvous.member.leader import GATHER_S, LOSS_MARGIN_S, judge
 from elastic_core.rendezvous.member.roster import Candidate
-from elastic_core.types import Failure, FailureClass, NodeReport
+from elastic_core.reports import NodeReport
+from elastic_core.types import Failure, FailureClass
 
 ROUND = RoundDocument(
     epoch="e",

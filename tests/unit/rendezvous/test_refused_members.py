@@ -22,8 +22,7 @@ from elastic_core.rendezvous.member.observe import observe
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import Me, State, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Revisions, Seat
-from elastic_core.reports import Absence
-from elastic_core.types import NodeReport
+from elastic_core.reports import Absence, NodeReport
 
 HOT = Absence(by="hook 'gate' (acme 1.0)", reason="hot", for_s=2.0)
 WHY = "hook 'gate' (acme 1.0) refused: hot"

@@ -9,7 +9,8 @@ from elastic_core.rendezvous.member.announce import announce
 from elastic_core.rendezvous.member.documents import ControlDocument, RosterEntry, RoundDocument
 from elastic_core.rendezvous.member.state import Me, State, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Seat
-from elastic_core.types import Failure, FailureClass, NodeReport, Round, RunCounts, WorkerExit
+from elastic_core.reports import NodeReport
+from elastic_core.types import Failure, FailureClass, Round, RunCounts, WorkerExit
 from elastic_plugin_kit import ManualClock
 
 ROUND = RoundDocument(

@@ -19,7 +19,7 @@ from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import Me, State, Want
 from elastic_core.rendezvous.member.steps import GATHER_STEPS_S, announce_steps, merged, question
 from elastic_core.rendezvous.store import CONTROL_KEY
-from elastic_core.types import NodeSteps, RankStep, RunSteps
+from elastic_core.reports import NodeSteps, RankStep, RunSteps
 
 ROUND = RoundDocument(
     epoch="e", token=1, nonce="x", index=0, master_addr="h", master_port=1,

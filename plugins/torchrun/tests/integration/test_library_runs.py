@@ -18,11 +18,12 @@ from elastic_core.errors import ConfigError, ElasticError, RendezvousConnectionE
 from elastic_core.hooks.handler import AgentHook
 from elastic_core.hooks.runner import NamedHook
 from elastic_core.launcher import LaunchConfig, elastic_launch, launch, launch_agent
+from elastic_core.moments import Refuse
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.processes.errors import ChildFailedError
 from elastic_core.rendezvous import registry
 from elastic_core.rendezvous.local import LocalRendezvous
-from elastic_core.types import HookSettings, Refuse, RendezvousSettings
+from elastic_core.types import HookSettings, RendezvousSettings
 from elastic_hangs import sleep_hook
 from elastic_torchrun.agent import health_check_server
 from patience import patience

@@ -37,7 +37,8 @@ from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, Progress, 
 from elastic_core.rendezvous.member.steps import announce_steps
 from elastic_core.rendezvous.member.texts import lacks_refused, missing, nodes, timed_out, waiting
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
-from elastic_core.types import Decided, FailureClass, NodeReport, Restart, RoundEnded, Stop, StopOrdered
+from elastic_core.reports import NodeReport
+from elastic_core.types import Decided, FailureClass, Restart, RoundEnded, Stop, StopOrdered
 
 PART_S = 0.5
 """How long a node that was told to stop waits, without workers, for the others to have noticed."""

@@ -17,12 +17,11 @@ from elastic_core.rendezvous.member.outcome import Changes, error_of, place_of
 from elastic_core.rendezvous.member.rendezvous import MemberRounds
 from elastic_core.rendezvous.member.state import NEVER_S
 from elastic_core.rendezvous.store import CoordinationStore
+from elastic_core.reports import NodeReport, NodeSteps
 from elastic_core.types import (
     API_VERSION,
     Capability,
     Failure,
-    NodeReport,
-    NodeSteps,
     RendezvousInfo,
     RendezvousSettings,
     Restart,

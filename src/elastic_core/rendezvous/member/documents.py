@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from elastic_core.encoding import decode_json
 from elastic_core.errors import RendezvousStateError
 from elastic_core.history import RECENT_LIMIT, OldFailures, remembered
-from elastic_core.reports import Absence
-from elastic_core.types import Failure, NodeReport, NodeSteps, Record, Restart, RunSteps, Stop
+from elastic_core.reports import Absence, NodeReport, NodeSteps, RunSteps
+from elastic_core.types import Failure, Record, Restart, Stop
 
 FORMAT = 3
 """The version of everything in this module; a node that finds another one refuses to join."""

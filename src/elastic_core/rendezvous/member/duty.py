@@ -10,7 +10,8 @@ from elastic_core.rendezvous.member.documents import (
     Verdict,
 )
 from elastic_core.rendezvous.member.roster import Candidate
-from elastic_core.types import NodeReport, Record, RunSteps
+from elastic_core.reports import NodeReport, RunSteps
+from elastic_core.types import Record
 
 LAST_CALL: Final = "last call"
 """The `why` of a judgement that only waits for more nodes than enough."""

@@ -42,7 +42,8 @@ from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, State, que
 from elastic_core.rendezvous.member.steps import GATHER_STEPS_S, answers, merged, standing
 from elastic_core.rendezvous.member.texts import nodes
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
-from elastic_core.types import Failure, FailureClass, NodeReport
+from elastic_core.reports import NodeReport
+from elastic_core.types import Failure, FailureClass
 
 KEEP_S = 25 * 3600.0
 """How long a run's content stays after its last call; other than after its end, so that stores can tell how old that

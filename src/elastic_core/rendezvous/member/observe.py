@@ -20,7 +20,7 @@ from elastic_core.rendezvous.member.state import (
     question_about,
 )
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic, Watched
-from elastic_core.types import NodeReport
+from elastic_core.reports import NodeReport
 
 LINE_EVERY_S = 10.0
 """How often a waiting member says who has come."""

@@ -20,7 +20,8 @@ from elastic_core.rendezvous.member.documents import ControlDocument, Ending, Ro
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import State
 from elastic_core.rendezvous.store import Document, Renewal, Revisions, Seat, Swapped, Topic, Watched
-from elastic_core.types import Failure, NodeReport, Record
+from elastic_core.reports import NodeReport
+from elastic_core.types import Failure, Record
 
 # --- events
 

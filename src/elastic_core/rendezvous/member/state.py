@@ -13,8 +13,8 @@ from elastic_core.rendezvous.member.documents import (
 from elastic_core.rendezvous.member.duty import Notes
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.store import Revisions, Seat
-from elastic_core.reports import Absence
-from elastic_core.types import NodeReport, NodeSteps, Record, RendezvousSettings
+from elastic_core.reports import Absence, NodeReport, NodeSteps
+from elastic_core.types import Record, RendezvousSettings
 
 NEVER_S = float("inf")
 LONG_AGO_S = float("-inf")

@@ -13,7 +13,7 @@ from elastic_core.rendezvous.member.documents import ControlDocument, MemberReco
 from elastic_core.rendezvous.member.outage import NOTHING, Announced
 from elastic_core.rendezvous.member.state import State, Want
 from elastic_core.rendezvous.store import CONTROL_KEY
-from elastic_core.types import NodeSteps, RankStep, RunSteps
+from elastic_core.reports import NodeSteps, RankStep, RunSteps
 
 GATHER_STEPS_S = 1.0
 """How long nodes are waited for: one that does not answer is stopped, or in trouble of its own."""

@@ -19,28 +19,46 @@ class StoredDecision(msgspec.Struct):
     """What was decided about a failure; `type` is its kind."""
 
     type: str = ""
+    """`restart`, `stop` or `ignore`."""
     delay_s: float = 0.0
+    """Of a restart: seconds before it."""
     rule: str = ""
+    """Which rule decided."""
     reason: str = ""
+    """A line for people."""
     outcome: str = ""
+    """Of a stop: `failed` or `done`."""
     exclude_nodes: tuple[str, ...] = ()
+    """Nodes that stay out."""
 
 
 class StoredFailure(msgspec.Struct):
     """A failure in the run's history."""
 
     failure_class: str
+    """What kind of failure it was."""
     summary: str
+    """One line for people."""
     node_id: str = ""
+    """The node to blame."""
     round_index: int = -1
+    """In which round."""
     at_s: float = 0.0
+    """Seconds since the run began."""
     uptime_s: float = 0.0
+    """Seconds since the round's workers were started."""
     exit_code: int = 1
+    """The failed worker's."""
     global_rank: int | None = None
+    """Its rank; None: no worker was to blame."""
     exception_type: str = ""
+    """The class of its exception; empty: none."""
     message: str = ""
+    """Its text."""
     decision: StoredDecision | None = None
+    """What was decided; None: not yet."""
     spent: int = 0
+    """How many restarts the run had cost by then."""
 
 
 class StoredEnding(msgspec.Struct):
@@ -87,37 +105,59 @@ class StoredRound(msgspec.Struct):
     """The round, with its nodes in rank order."""
 
     v: int = 0
+    """The version of this content."""
     epoch: str = ""
+    """Of which run in the store."""
     token: int = 0
+    """Its fencing token."""
     nonce: str = ""
+    """Its random text."""
     index: int = 0
+    """Which round of the run it is."""
     restarts: int = 0
+    """Restarts before it."""
     changes: int = 0
+    """Membership changes before it."""
     master_addr: str = ""
+    """Where rank 0 listens."""
     master_port: int = 0
+    """Its port."""
     roster: tuple[RosterEntry, ...] = ()
+    """Its nodes, in rank order."""
 
 
 class StoredMember(msgspec.Struct):
     """What a node says of itself."""
 
     v: int = 0
+    """The version of this content."""
     epoch: str = ""
+    """Of which run in the store."""
     node: str = ""
+    """The node's id."""
     state: str = ""
+    """`ready`, `running`, `finishing`, `done` or `leaving`."""
     token: int = 0
+    """The token of the round that it is in."""
     nonce: str = ""
+    """The nonce of that round."""
     address: str = ""
+    """Where others reach it."""
     nproc: int = 1
+    """How many workers it has."""
     role: str = ""
+    """`--role`."""
 
 
 class StoredRun(Record, frozen=True, kw_only=True):
     """What a store has of a run; None: not there, or (a round) of an earlier run. `members` have their incarnation."""
 
     control: StoredControl | None = None
+    """The run's own document; None: there is none."""
     round: StoredRound | None = None
+    """Its last round; None: there was none."""
     members: tuple[tuple[str, StoredMember], ...] = ()
+    """Its live nodes, in the order of arrival."""
     silent: frozenset[str] = frozenset()
     """The incarnations of those that have not renewed their seats."""
 

@@ -33,7 +33,9 @@ class Endpoint(Record, frozen=True, kw_only=True):
     """A host, without brackets, and a port."""
 
     host: str
+    """A name or an address."""
     port: int
+    """Its port."""
 
     def __str__(self) -> str:
         """Return `host:port`, an IPv6 address in brackets."""
@@ -44,7 +46,9 @@ class Address(Record, frozen=True, kw_only=True):
     """One address of a host: the family of its socket, and what that connects or binds to."""
 
     family: int
+    """A number of `socket`: `AF_INET` or `AF_INET6`."""
     sockaddr: SocketAddress
+    """What `socket.connect` takes."""
 
     @property
     def ip(self) -> str:

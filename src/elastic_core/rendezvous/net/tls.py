@@ -23,7 +23,9 @@ class Login(Record, frozen=True, kw_only=True):
     """A user and a password that no text shows; empty: none."""
 
     username: str = ""
+    """The user; empty: none."""
     password: str = ""
+    """Its password; empty: none."""
 
     def __repr__(self) -> str:
         """Tell whether there is a password, not which."""
@@ -41,9 +43,13 @@ class Tls(Record, frozen=True, kw_only=True):
     """
 
     ca_cert: str = ""
+    """The file with certificates to trust; empty: the system's."""
     cert: str = ""
+    """The file with this side's certificate; empty: none."""
     key: str = ""
+    """The file with its key; empty: in `cert`."""
     insecure: bool = False
+    """Whether any certificate will do."""
 
 
 def tls_context(tls: Tls) -> "ssl.SSLContext":
