@@ -73,6 +73,11 @@ class AgentHook:
     options: ClassVar[Sequence[OptionSpec]] = ()
     powers: ClassVar[frozenset[Power]] = frozenset()
     """What it does beside observing; an answer without its power is an error of the hook's."""
+    fail_closed: ClassVar[bool] = False
+    """A health gate (`Power.REFUSAL`) that breaks refuses: raises, answers what is no answer, or overruns its deadline.
+
+    Else workers start as if it had nothing against it. One that has overrun refuses until that call returns.
+    """
 
     settings: HookSettings
     notices: Sequence[str] = ()
@@ -157,22 +162,42 @@ class AgentHook:
         """
 
 
+class ShutGate(AgentHook):
+    """A hook in the place of one with `fail_closed` that could not be built: it refuses."""
+
+    api_version: ClassVar[int] = 2
+    powers: ClassVar[frozenset[Power]] = frozenset({Power.REFUSAL})
+    fail_closed: ClassVar[bool] = True
+
+    def __init__(self, settings: HookSettings, reason: str) -> None:
+        """Keep why it could not be built."""
+        super().__init__(settings)
+        self._reason = reason
+
+    def on_joining(self, event: Joining) -> Refuse:
+        """Refuse."""
+        return Refuse(reason=self._reason)
+
+
 def powers_of(cls: type[AgentHook]) -> frozenset[Power]:
     """Return the powers of a hook's class."""
     version = getattr(cls, "api_version", 1)
     return frozenset(cls.powers) if type(version) is int and version >= DECLARED_FROM else _OF_ALL
 
 
-def fault_of_powers(version: object, declared: object, moments: frozenset[str]) -> str:
+def fault_of_powers(version: object, declared: object, moments: frozenset[str], *, closed: bool = False) -> str:
     """Return what is wrong with the powers that a plugin states; empty: nothing.
 
     Args:
         version: Its `api_version`.
         declared: Its `powers`.
         moments: The methods of `AgentHook` that it overrides.
+        closed: Its `fail_closed`.
     """
     if not isinstance(declared, (set, frozenset)) or not all(isinstance(power, Power) for power in declared):
         return f"states powers {declared!r}; a set of elastic_core.api.Power is needed"
+    if closed and Power.REFUSAL not in declared:
+        return "states fail_closed without the power 'refusal'"
     if declared and (type(version) is not int or version < DECLARED_FROM):
         return f"states powers with api_version {version!r}; {DECLARED_FROM} is needed"
     for power in sorted(declared):

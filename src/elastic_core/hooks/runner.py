@@ -108,10 +108,17 @@ class _Member:
         self.calls = 0
         self.errors = 0
         self.abandoned = False
+        self.fail_closed = Power.REFUSAL in self.powers and getattr(type(named.hook), "fail_closed", False) is True
+        self.stuck = ""
+        """The method that has not returned, of a gate that fails closed: it refuses until then."""
+
+    def overrides(self, method: str) -> bool:
+        """Return whether the hook does something at a moment."""
+        return getattr(type(self.named.hook), method, None) is not getattr(AgentHook, method)
 
     def takes(self, method: str) -> bool:
         """Return whether the hook overrides a method: nobody is woken to do nothing."""
-        return not self.abandoned and getattr(type(self.named.hook), method, None) is not getattr(AgentHook, method)
+        return not self.abandoned and self.overrides(method)
 
 
 class _Task:
@@ -143,6 +150,11 @@ class _Task:
     def takes(self, member: _Member) -> bool:
         """Return whether a hook is to be called."""
         return not member.abandoned if self.moment is None else member.takes(self.method)
+
+    def fail(self, member: _Member, fault: str) -> None:
+        """Have a gate that fails closed refuse."""
+        if member.fail_closed and self.answer is not None and self.refusal is None:
+            self.refusal, self.refused_by = Refuse(reason=fault), str(member.label)
 
     def make(self, member: _Member) -> object:
         """Call a hook. Threading: the hooks'."""
@@ -309,11 +321,15 @@ class HookRunner:
                 for member in self._members
                 if member.takes(METHODS[type(moment)]) and (not again or Power.REFUSAL in member.powers)
             ]
-        self._put(_Task(moment, members, answer))
+            stuck = [member for member in self._members if member.stuck and member.overrides(METHODS[type(moment)])]
+        task = _Task(moment, members, answer)
+        for member in stuck:
+            task.fail(member, f"its {member.stuck} has not returned yet")
+        self._put(task)
 
     def _put(self, task: _Task) -> None:
         with self._changed:
-            queued = bool(task.waiting) and not self._closing
+            queued = bool(task.waiting) and task.refusal is None and not self._closing
             if queued and task.answer is None and len(self._tasks) >= MOST_WAITING:
                 self._left_out += 1
                 return
@@ -369,8 +385,11 @@ class HookRunner:
             self._calling = None
             self._staffed = False
             self._shift += 1
-            method = self._tasks[0].method
-            fate = "the run ends without it" if cut else "it is off for the rest of the run"
+            task = self._tasks[0]
+            method, fate = task.method, "the run ends without it" if cut else "it is off for the rest of the run"
+            if member.fail_closed and not cut:
+                fate, member.stuck = "it refuses until it has", method
+                task.fail(member, f"{method} has not returned after {taken_s:.1f} s")
             self._lines.append(f"{member.label}: {method} has not returned after {taken_s:.1f} s; {fate}")
         if not cut:
             self._feed.leave_out(member.named.hook)
@@ -443,7 +462,9 @@ class HookRunner:
         while self._tasks:
             task = self._tasks[0]
             while task.waiting and not task.takes(task.waiting[0]):
-                task.waiting.popleft()
+                member = task.waiting.popleft()
+                if member.stuck:
+                    task.fail(member, f"its {member.stuck} has not returned yet")
             if task.waiting and task.refusal is None:
                 return
             self._tasks.popleft()
@@ -453,12 +474,15 @@ class HookRunner:
 
     def _settle(self, shift: int, task: _Task, member: _Member, answer: object, fault: Fault | None) -> None:
         with self._changed:
+            if member.stuck and shift != self._shift:
+                member.stuck, member.abandoned = "", False
             if shift != self._shift:
                 return  # abandoned: too late to be heard
             self._calling = None
             before = len(self._lines)
             if fault is not None:
                 self._complain(member, task, f"raised {fault.text}", again=fault.again)
+                task.fail(member, f"{task.method} raised {fault.text}")
             elif task.answer is not None and answer is not None:
                 self._take_answer(member, task, answer)
             told = len(self._lines) > before
@@ -489,6 +513,7 @@ class HookRunner:
         else:
             needed = "Refuse or None" if starting is None else "Launches, AddEnvironment, Refuse or None"
             self._complain(member, task, f"answered {type(answer).__name__}; {needed} is needed")
+            task.fail(member, f"{task.method} answered {type(answer).__name__}")
 
     def _may(self, member: _Member, task: _Task, power: Power, answer: object) -> bool:
         if power in member.powers:

@@ -68,6 +68,7 @@ class HookimplModule:
         """Return an observer that overrides just the moments that the module implements: the others cost nothing."""
         members: dict[str, object] = {name: _forward(getattr(self._manager.hook, name)) for name in self.moments}
         members |= {"api_version": self._module.api_version, "powers": getattr(self._module, "powers", frozenset())}
+        members |= {"fail_closed": getattr(self._module, "fail_closed", False)}
         forwarding: type[AgentHook] = type("ForwardingHook", (AgentHook,), members)
         return forwarding(settings)
 

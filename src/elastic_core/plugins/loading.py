@@ -116,10 +116,17 @@ class LoadedPlugin:
         stated: frozenset[Power] = getattr(self._target, "powers", frozenset())
         return tuple(sorted(power.value for power in stated))
 
+    @property
+    def fail_closed(self) -> bool:
+        """Whether it is a health gate that refuses where it breaks."""
+        return getattr(self._target, "fail_closed", False) is True
+
     def _check_powers(self) -> None:
         target = self._target
         stated: object = getattr(target, "powers", frozenset())
-        fault = fault_of_powers(getattr(target, "api_version", None), stated, self._maker.moments)
+        fault = fault_of_powers(
+            getattr(target, "api_version", None), stated, self._maker.moments, closed=self.fail_closed
+        )
         if fault:
             raise refusal(self.entry, f"{self._name} {fault}", hint=mend(self.entry))
 

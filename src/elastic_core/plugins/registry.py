@@ -192,7 +192,9 @@ class PluginRegistry:
                 if self._typed_for(entry) is not None:
                     raise
                 self._keep(entry, err)
-                warnings.append(f"left out: {err}")
+                gate = self._shut_gate(entry, settings, err)
+                hooks += [] if gate is None else [gate]
+                warnings.append(f"left out: {err}" if gate is None else f"{err}; it is a gate that fails closed")
         hooks += self._make_chosen(settings, options)
         hooks += self._hooks_in_code(settings, {type(named.hook) for named in hooks})
         if hooks:
@@ -200,6 +202,19 @@ class PluginRegistry:
 
             warnings += [line for named in hooks for line in notices_of(named.hook)]
         return hooks, warnings
+
+    def _shut_gate(self, entry: PluginEntry, settings: HookSettings, err: ElasticError) -> NamedHook | None:
+        """Return what refuses in the place of a hook that could not be built and says that it fails closed."""
+        try:
+            closed = self._loaded(entry).fail_closed
+        except ElasticError:  # what can't be imported can't say so
+            return None
+        if not closed:
+            return None
+        from elastic_core.hooks.handler import ShutGate
+
+        gate = ShutGate(replace(settings, name=entry.name), reason=f"it could not be built: {err.what}")
+        return NamedHook(name=entry.name, distribution=entry.label, hook=gate)
 
     def _keep(self, entry: PluginEntry, err: ElasticError) -> None:
         if isinstance(err, PluginError) and err.__cause__ is not None:

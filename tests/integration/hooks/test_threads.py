@@ -364,3 +364,71 @@ def test_idle_runner_does_not_wake_the_reactor(bench):
     runner._call_later = lambda *args: timers.append(args)
     bench.until(lambda: not runner._watched)
     assert not timers
+
+
+# --- gates that break
+
+
+def closed(answer):
+    """Return a gate that fails closed; `answer` is called for its answer."""
+
+    class Closed(AgentHook):
+        api_version = 2
+        powers = frozenset({Power.REFUSAL})
+        fail_closed = True
+
+        def on_joining(self, event):
+            return answer()
+
+    return Closed
+
+
+def no_driver():
+    raise RuntimeError("no driver")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [(no_driver, "on_joining raised RuntimeError: no driver"), (lambda: "no", "on_joining answered str")],
+)
+def test_a_gate_that_breaks_refuses_where_it_says_so(bench, answer, reason):
+    class Open(closed(answer)):
+        fail_closed = False
+
+    for cls, refused in ((closed(answer), True), (Open, False)):
+        runner = bench.start(gate=cls)
+        runner.ask_join(Joining(round_index=0), bench.hear)
+        bench.until(lambda: bench.answers)
+        ((refusal, who),) = bench.answers
+        assert (refusal is not None) == refused
+        if refusal is not None:
+            assert refusal.reason.startswith(reason)
+            assert who == "hook 'gate' (fake-gate 1)"
+        runner.close()
+        bench.answers.clear()
+
+
+def test_a_gate_that_hangs_refuses_until_its_call_returns(bench, release):
+    calls = []
+
+    def answer():
+        calls.append(threading.current_thread())
+        if len(calls) == 1:
+            release.wait(PATIENCE_S)
+
+    runner = bench.start(deadline_s=DEADLINE_S, gate=closed(answer), other=Recorder)
+
+    def ask(count):
+        runner.ask_join(Joining(round_index=0), bench.hear)
+        bench.until(lambda: len(bench.answers) == count)
+        return bench.answers[-1][0]
+
+    assert "on_joining has not returned after" in ask(1).reason
+    assert ask(2) == Refuse(reason="its on_joining has not returned yet")
+    assert len(calls) == 1  # one call at a time, and no thread more for each question
+    (line,) = bench.lines
+    assert line.endswith("; it refuses until it has")
+    release.set()
+    bench.until(lambda: not runner.stats()["gate"].abandoned)
+    assert ask(3) is None
+    assert len(calls) == 2

@@ -524,6 +524,38 @@ def test_broken_hook_is_left_out_with_a_line_and_the_others_stay(install):
     assert "-p no:bad" in line
 
 
+GATE = """
+    from elastic_core.api import *
+    class Hook(AgentHook):
+        api_version = 2
+        powers = frozenset({POWERS})
+        fail_closed = True
+        def __init__(self, settings):
+            raise RuntimeError("no driver")
+        def on_joining(self, event):
+            return None
+"""
+
+
+def test_gate_that_fails_closed_and_can_not_be_built_refuses(install):
+    install("fake-gate", "elastic_core.hooks", "gate", "mod_gate:Hook", GATE.replace("POWERS", "Power.REFUSAL"))
+    hooks, warnings = make_hooks()
+    [line] = warnings
+    assert "RuntimeError: no driver" in line
+    assert line.endswith("; it is a gate that fails closed")
+    refusal = hooks["gate"].hook.on_joining(Joining(round_index=0))
+    assert refusal.reason.startswith("it could not be built: ")
+    assert "RuntimeError: no driver" in refusal.reason
+    assert hooks["gate"].distribution == "fake-gate 1.2"
+
+
+def test_gate_that_fails_closed_needs_the_power_to_refuse(install):
+    install("fake-gate", "elastic_core.hooks", "gate", "mod_gate:Hook", GATE.replace("POWERS", ""))
+    hooks, warnings = make_hooks()
+    assert not hooks
+    assert "states fail_closed without the power 'refusal'" in warnings[0]
+
+
 @pytest.mark.parametrize("when", ["at import", "when built"])
 def test_hook_that_drags_in_numpy_is_left_out(install, monkeypatch, tmp_path, when):
     monkeypatch.delitem(sys.modules, "numpy", raising=False)

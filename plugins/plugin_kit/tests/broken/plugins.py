@@ -282,6 +282,11 @@ class RefusesWithoutThePower(Listener):
         return Refuse(reason="too hot")
 
 
+@broken(HOOKS, "the_powers_are_stated_well")
+class FailsClosedWithoutThePower(Listener):
+    fail_closed = True
+
+
 @broken(HOOKS, "answers_are_what_the_moment_allows")
 class PutsAWordBefore(Listener):
     powers = frozenset({Power.LAUNCHES})

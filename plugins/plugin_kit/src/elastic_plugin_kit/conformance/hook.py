@@ -76,6 +76,8 @@ class AgentHookConformance(Kit):
         assert isinstance(cls.powers, (set, frozenset)), f"`powers` of {cls.__name__} is no set: {cls.powers!r}"
         assert all(isinstance(power, Power) for power in cls.powers), f"`powers` has more than Power: {cls.powers!r}"
         assert not cls.powers or cls.api_version >= 2, f"{cls.__name__} states powers with api_version 1; 2 is needed"
+        closed = getattr(cls, "fail_closed", False)
+        assert not closed or Power.REFUSAL in cls.powers, f"{cls.__name__} states fail_closed without Power.REFUSAL"
         starts = cls.worker_starter is not AgentHook.worker_starter
         assert starts == (Power.STARTS in cls.powers), (
             f"{cls.__name__} has `worker_starter` or states the power {Power.STARTS.value!r}; both are needed"
