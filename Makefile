@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-elastic install test chaos simulate lint format docs wheels changelog bench clean
+.PHONY: help demo demo-elastic install test chaos simulate lint format docs docs-tables wheels changelog bench clean
 
 # The one place that says which torch is installed here; the packages themselves accept a range.
 TORCH ?= torch==2.13.0
@@ -70,6 +70,9 @@ lint: $(VENV)/.for-development ## style, format, types, direction of imports
 format: $(VENV)/.for-development ## let ruff sort imports and format
 	@$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+docs-tables: $(VENV)/.for-development ## renew the tables in the pages that are made from the code
+	@$(BIN)/python docs/_ext/made_tables.py
 
 docs: $(VENV)/.for-development ## build the documentation into build/docs; warnings fail
 	@$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet --doctree-dir build/doctrees docs build/docs

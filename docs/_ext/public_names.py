@@ -5,10 +5,10 @@ A name that a module has and this does not list is missed by a test.
 
 import enum
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from page_parts import first_line, table
+from page_parts import attributes, first_line, prose, signature, table
 
 from elastic_core import api, embedding
 from elastic_core.api import RunEvent
@@ -17,13 +17,13 @@ from elastic_core.hooks.runner import METHODS
 DATA: Final[Mapping[str, str]] = {
     "hookimpl": "Marks a function of a plugin module as the implementation of the specification that has its name.",
     "API_VERSION": "The version of the plugin interfaces; each plugin states the one that it was written for.",
-    "SYSTEM_CLOCK": "The {py:class}`SystemClock` of this process.",
-    "RoundChange": "What {py:meth}`RendezvousHandler.watch` may return: any of the changes below.",
-    "Decision": "What a {py:class}`FailureHandler` may return: {py:class}`Restart`, {py:class}`Stop` or "
-    "{py:class}`Ignore`.",
+    "SYSTEM_CLOCK": "The [`SystemClock`](#systemclock) of this process.",
+    "RoundChange": "What [`RendezvousHandler.watch`](#rendezvoushandler) may return: any of the changes below.",
+    "Decision": "What a [`FailureHandler`](#failurehandler) may return: [`Restart`](#restart), [`Stop`](#stop) or "
+    "[`Ignore`](#ignore).",
     "Moment": "Any of the records that hooks are told.",
     "Offer": "What answers a request to the agent: a function of the request's parameters, by name, that returns an "
-    "{py:class}`Answer`.",
+    "[`Answer`](#answer).",
     "ROUND_KEY": "Key of a store's document with the round: its roster, and how it ended.",
     "CONTROL_KEY": "Key of a store's document with the run: what nodes compare when they join, and the verdict.",
 }
@@ -180,28 +180,52 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def api_reference() -> str:
-    """Directives for every public name."""
+    """A section for every public name."""
     parts = []
     for title, names in API_SECTIONS.items():
-        parts += [f"## {title}", *(_api_entry(name) for name in names)]
+        parts += [f"## {title}", *(f"### `{name}`\n\n{_entry(name)}" for name in names)]
     return "\n\n".join(parts)
 
 
-def _api_entry(name: str) -> str:
+def _entry(name: str) -> str:
     thing = getattr(api, name)
-    if isinstance(thing, type):
-        hidden = ":exclude-members: __new__" if issubclass(thing, enum.Enum) else ":exclude-members: __init__"
-        derived = any(base.__name__ in api.__all__ for base in thing.__bases__)
-        bases = [":show-inheritance:"] if derived or issubclass(thing, enum.Enum) else []
-        return _autodoc("autoclass", name, ":members:", ":undoc-members:", hidden, *bases)
-    if inspect.isfunction(thing):
-        return _autodoc("autofunction", name)
-    return f"```{{py:data}} {name}\n{DATA[name]}\n```"
+    if not isinstance(thing, type):
+        return f"`{signature(thing, name)}`\n\n{prose(thing)}" if inspect.isfunction(thing) else DATA[name]
+    parts = [*_bases(thing), prose(thing)]
+    if issubclass(thing, enum.Enum):
+        rows = ((f"`{one}`", f"`{thing[one].value}`", said.text) for one, said in attributes(thing).items())
+        return "\n\n".join((*parts, table(("member", "value", "what it is"), rows)))
+    own = {one: said for one, said in attributes(thing).items() if not one.startswith("_")}
+    if own:
+        rows = (
+            (f"`{one}`", f"`{said.annotation}`" if said.annotation else "", _default(said.default), said.text)
+            for one, said in own.items()
+        )
+        parts.append(table(("field", "type", "default", "what it is"), rows))
+    return "\n\n".join((*parts, *_methods(thing)))
 
 
-def _autodoc(directive: str, name: str, *options: str) -> str:
-    lines = [f".. {directive}:: elastic_core.api.{name}", *(f"   {option}" for option in options)]
-    return "\n".join(["```{eval-rst}", *lines, "```"])
+def _bases(cls: type) -> list[str]:
+    """Return the public classes that this one is, too."""
+    names = [base.__name__ for base in cls.__bases__ if base.__name__ in api.__all__ and base is not api.Record]
+    return [f"Is a {', '.join(f'[`{name}`](#{name.lower()})' for name in names)}."] if names else []
+
+
+def _default(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _methods(cls: type) -> Iterator[str]:
+    for name, member in vars(cls).items():
+        if name.startswith("_") and name != "__init__":
+            continue
+        function = member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
+        if isinstance(member, property):
+            yield f"**`{name}`**\n\n{prose(member)}"
+        elif inspect.isfunction(function) and inspect.getdoc(function):
+            shown = cls.__name__ if name == "__init__" else name
+            if function.__qualname__.startswith(f"{cls.__name__}."):
+                yield f"**`{signature(function, shown)}`**\n\n{prose(function)}"
 
 
 EMBEDDING_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -140,26 +140,16 @@ def options() -> str:
     every = [*OPTIONS, *all_rows()]
     for section in dict.fromkeys((*map(str, Section), *(str(row.section) for row in every))):
         rows = [row for row in every if row.section == section]
-        parts += [f"## {section}", *(_option(row) for row in rows)]
+        parts += [f"## {section}", table(("option", "meaning", "default", "variable", ""), map(_option, rows))]
     return "\n\n".join(parts)
 
 
-def _option(row: OptionRow) -> str:
+def _option(row: OptionRow) -> tuple[str, ...]:
     names = ([f"-{row.short}"] if row.short else []) + [f"--{row.name}"]
-    signature = ", ".join(f"{name} {row.metavar}" if row.metavar else name for name in names)
-    return f"````{{option}} {signature}\n{row.help}\n\n{_facts(row)}\n````"
-
-
-def _facts(row: OptionRow) -> str:
-    facts = []
-    if row.metavar is not None:
-        default = row.default_note or (f"`{row.default}`" if row.default else "none")
-        facts.append(f"default: {default}")
-    if row.many:
-        facts.append("may be given several times")
-    facts.append(f"variable: `{row.env}`" if row.env else "no variable")
-    facts.append("as in torchrun" if row.torch else "not in torchrun")
-    return "*" + "; ".join(facts) + "*"
+    typed = ", ".join(f"`{name} {row.metavar}`" if row.metavar else f"`{name}`" for name in names)
+    default = "" if row.metavar is None else row.default_note or (f"`{row.default}`" if row.default else "none")
+    many = " May be given several times." if row.many else ""
+    return typed, row.help + many, default, f"`{row.env}`" if row.env else "", "" if row.torch else "ours"
 
 
 def worker_variables() -> str:

@@ -1,0 +1,42 @@
+"""The tables on the pages that are made from the code: `make docs-tables` writes them, a test compares them.
+
+On a page `<!-- table: NAME -->` begins one, and `<!-- end of table -->` ends it.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from migration_tables import GENERATORS as OF_TORCH
+from reference_tables import GENERATORS
+
+DOCS: Final = Path(__file__).resolve().parents[1]
+ALL: Final[Mapping[str, Callable[[], str]]] = {**GENERATORS, **OF_TORCH}
+MADE: Final = re.compile(r"^<!-- table: (?P<name>\S+) -->\n(?P<text>.*?)^<!-- end of table -->$", re.M | re.S)
+
+
+def pages() -> Iterator[Path]:
+    """Give the pages that may have such tables."""
+    yield from sorted(DOCS.glob("*/*.md"))
+
+
+def renewed(text: str) -> str:
+    """Return a page's text with its tables as the code has them now."""
+    return MADE.sub(
+        lambda match: f"<!-- table: {match['name']} -->\n\n{ALL[match['name']]()}\n\n<!-- end of table -->", text
+    )
+
+
+def main() -> None:
+    """Write them."""
+    for page in pages():
+        text = page.read_text()
+        if (new := renewed(text)) != text:
+            page.write_text(new)
+            sys.stdout.write(f"{page.relative_to(DOCS.parent)}\n")
+
+
+if __name__ == "__main__":
+    main()
