@@ -314,9 +314,12 @@ def moments() -> str:
     events = {method: event for event, method in METHODS.items()}
     rows = []
     for name in (name for name in vars(AgentHook) if name.startswith("on_")):
-        event = events[name]
-        fields = ", ".join(f"`{field}`" for field in event.__struct_fields__)
-        rows.append((f"`{name}`", f"{public(event)}: {fields}", inspect.getdoc(getattr(AgentHook, name)) or ""))
+        if name in events:
+            event = events[name]
+            gets = f"{public(event)}: " + ", ".join(f"`{field}`" for field in event.__struct_fields__)
+        else:
+            gets = "any of these, but for the feed's"
+        rows.append((f"`{name}`", gets, inspect.getdoc(getattr(AgentHook, name)) or ""))
     return table(("method", "gets", "when, and what for"), rows)
 
 

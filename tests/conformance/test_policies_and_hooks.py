@@ -52,4 +52,4 @@ def test_the_kit_knows_how_long_a_history_is():
 
 def test_the_kit_knows_the_same_moments_as_the_agent():
     assert hook_kit.METHODS == runner.METHODS
-    assert {name for name in dir(AgentHook) if name.startswith("on_")} == set(hook_kit.METHODS.values())
+    assert {name for name in dir(AgentHook) if name.startswith("on_")} == {*hook_kit.METHODS.values(), "on_moment"}

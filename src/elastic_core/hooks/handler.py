@@ -14,6 +14,7 @@ from elastic_core.moments import (
     Joining,
     Launches,
     MembershipChanged,
+    Moment,
     Power,
     Refuse,
     RoundJoined,
@@ -149,6 +150,13 @@ class AgentHook:
         """Take one thing that happened. Called: with `Power.FEED`, for each, in order, on a thread of this hook's own.
 
         The last is `feed_closed`. A hook that is slow loses events, with a line; the agent never waits.
+        """
+
+    def on_moment(self, event: Moment) -> None:
+        """Take a moment for which the class has no method of its own, also one that a later version adds.
+
+        Called: as the moment's own method would be, but nobody waits for it, and it may not answer; the feed is no
+        moment. From `api_version` 2 on.
         """
 
     def on_agent_stopped(self, event: AgentStopped) -> None:

@@ -9,7 +9,7 @@ from typing import Final, TypeGuard
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.hooks.feed import HookFeed
 from elastic_core.hooks.handle import HookHandle, RunActions
-from elastic_core.hooks.handler import AgentHook, powers_of
+from elastic_core.hooks.handler import DECLARED_FROM, AgentHook, powers_of
 from elastic_core.moments import (
     AddEnvironment,
     AgentStarted,
@@ -55,6 +55,8 @@ METHODS: Final[Mapping[type, str]] = {
     AgentStopped: "on_agent_stopped",
 }
 """Which method of `AgentHook` takes what: moments on the thread of all hooks, the feed on others."""
+
+_CATCH_ALL: Final = "on_moment"
 
 MOST_WAITING: Final = 1_000
 """What a hook that takes its time for each moment leaves undone must not fill the memory."""
@@ -111,6 +113,8 @@ class _Member:
         self.fail_closed = Power.REFUSAL in self.powers and getattr(type(named.hook), "fail_closed", False) is True
         self.stuck = ""
         """The method that has not returned, of a gate that fails closed: it refuses until then."""
+        version = getattr(type(named.hook), "api_version", 1)
+        self._catches = type(version) is int and version >= DECLARED_FROM and self.overrides(_CATCH_ALL)
 
     def overrides(self, method: str) -> bool:
         """Return whether the hook does something at a moment."""
@@ -119,6 +123,10 @@ class _Member:
     def takes(self, method: str) -> bool:
         """Return whether the hook overrides a method: nobody is woken to do nothing."""
         return not self.abandoned and self.overrides(method)
+
+    def catches(self, method: str) -> bool:
+        """Return whether the hook takes by its catch-all what it has no method for."""
+        return self._catches and not self.abandoned and not self.overrides(method)
 
 
 class _Task:
@@ -129,6 +137,7 @@ class _Task:
         members: Those to call.
         answer: Takes the task when all have answered; None: nobody waits for it.
         call: The hook's own.
+        method: Which method takes the moment; empty: its own.
     """
 
     def __init__(
@@ -137,9 +146,10 @@ class _Task:
         members: Sequence[_Member],
         answer: "Callable[[_Task], None] | None" = None,
         call: Callable[[], None] = lambda: None,
+        method: str = "",
     ) -> None:
         self.moment = moment
-        self.method = "a call that it had set" if moment is None else METHODS[type(moment)]
+        self.method = method or ("a call that it had set" if moment is None else METHODS[type(moment)])
         self.waiting = deque(members)
         self.answer = answer
         self._call = call
@@ -322,10 +332,13 @@ class HookRunner:
                 if member.takes(METHODS[type(moment)]) and (not again or Power.REFUSAL in member.powers)
             ]
             stuck = [member for member in self._members if member.stuck and member.overrides(METHODS[type(moment)])]
+            watchers = [] if again else [each for each in self._members if each.catches(METHODS[type(moment)])]
         task = _Task(moment, members, answer)
         for member in stuck:
             task.fail(member, f"its {member.stuck} has not returned yet")
         self._put(task)
+        if watchers:
+            self._put(_Task(moment, watchers, method=_CATCH_ALL))
 
     def _put(self, task: _Task) -> None:
         with self._changed:

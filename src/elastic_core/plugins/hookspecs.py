@@ -20,6 +20,7 @@ from elastic_core.moments import (
     Joining,
     Launches,
     MembershipChanged,
+    Moment,
     Refuse,
     RoundJoined,
     StepsAsked,
@@ -122,6 +123,11 @@ def on_steps_seen(event: StepsSeen) -> None:
 @hookspec
 def on_run_event(event: RunEvent) -> None:
     """React to anything that happens. Called: for each, in order, of a module whose `powers` have `Power.FEED`."""
+
+
+@hookspec
+def on_moment(event: Moment) -> None:
+    """Take a moment that the module has no function for. Called: as that would be; nobody waits for it."""
 
 
 @hookspec

@@ -11,6 +11,7 @@ from elastic_core.moments import (
     AddEnvironment,
     AgentStarted,
     AgentStopped,
+    Draining,
     FailureSeen,
     Joining,
     LaunchChange,
@@ -432,3 +433,67 @@ def test_a_gate_that_hangs_refuses_until_its_call_returns(bench, release):
     bench.until(lambda: not runner.stats()["gate"].abandoned)
     assert ask(3) is None
     assert len(calls) == 2
+
+
+# --- the catch-all
+
+JOINING = Joining(round_index=0)
+FAILED = FailureSeen(
+    failure=Failure(
+        failure_class=FailureClass.EXIT, summary="exit code 7", node_id="n", round_index=0, at_s=1, uptime_s=1
+    )
+)
+
+
+class All(Recorder):
+    api_version = 2
+    on_agent_started = AgentHook.on_agent_started
+    on_round_joined = AgentHook.on_round_joined
+    on_failure = AgentHook.on_failure
+    on_agent_stopped = AgentHook.on_agent_stopped
+    powers = frozenset({Power.REFUSAL})
+
+    def on_moment(self, event):
+        self.note(event)
+        return Refuse(reason="not for a catch-all to say")
+
+
+def test_a_catch_all_takes_what_the_class_has_no_method_for(bench):
+    class Both(All):
+        def on_round_joined(self, event):
+            self.seen.append("own")
+
+    runner = bench.start(both=Both)
+    for moment in (STARTED, JOINED, FAILED):
+        runner.tell(moment)
+    runner.ask_join(JOINING, bench.hear)
+    runner.ask_start(STARTING, bench.hear)
+    assert bench.answers == [(None, ""), ((), None, "")], "nobody waits for a catch-all"
+    runner.tell(STOPPED)
+    bench.until(lambda: len(bench.hooks["both"].seen) == 6)
+    assert bench.hooks["both"].seen == [STARTED, "own", FAILED, JOINING, STARTING, STOPPED]
+
+
+def test_a_catch_all_that_raises_is_named_so(bench):
+    class Raises(AgentHook):
+        api_version = 2
+
+        def on_moment(self, event):
+            raise KeyError("seat")
+
+    runner = bench.start(broken=Raises)
+    runner.tell(JOINED)
+    bench.until(lambda: bench.lines)
+    assert bench.lines[0].startswith("hook 'broken' (fake-broken 1): on_moment raised KeyError: 'seat'")
+
+
+def test_version_1_has_no_catch_all(bench):
+    class Old(All):
+        api_version = 1
+        on_round_joined = on_agent_stopped = Recorder.note
+
+    runner = bench.start(old=Old)
+    for moment in (JOINED, Draining(signum=15, deadline_s=1.0), STOPPED):
+        runner.tell(moment)
+    bench.until(lambda: len(bench.hooks["old"].seen) == 2)
+    assert bench.hooks["old"].seen == [JOINED, STOPPED]

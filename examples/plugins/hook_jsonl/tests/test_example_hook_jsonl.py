@@ -25,8 +25,8 @@ ROUND = Round(
 def test_moments_become_lines_in_the_run_directory(tmp_path):
     hook = MomentLog(HookSettings(name="jsonl"))
     hook.on_agent_started(AgentStarted(run_id="r", node_id="n", run_dir=str(tmp_path), pid=7))
-    hook.on_workers_started(WorkersStarted(round=ROUND, pids=(8, 9)))
-    hook.on_agent_stopped(AgentStopped(exit_code=0, reason="done"))
+    hook.on_moment(WorkersStarted(round=ROUND, pids=(8, 9)))
+    hook.on_moment(AgentStopped(exit_code=0, reason="done"))
     lines = [json.loads(line) for line in (tmp_path / FILE_NAME).read_text().splitlines()]
     assert [line["moment"] for line in lines] == ["AgentStarted", "WorkersStarted", "AgentStopped"]
     assert lines[1]["pids"] == [8, 9]
@@ -36,5 +36,5 @@ def test_moments_become_lines_in_the_run_directory(tmp_path):
 
 def test_nothing_is_written_before_the_agent_has_started(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    MomentLog(HookSettings(name="jsonl")).on_agent_stopped(AgentStopped(exit_code=1, reason="never began"))
+    MomentLog(HookSettings(name="jsonl")).on_moment(AgentStopped(exit_code=1, reason="never began"))
     assert not list(tmp_path.iterdir())

@@ -5,22 +5,7 @@ from typing import ClassVar
 
 import msgspec
 
-from elastic_core.api import (
-    SYSTEM_CLOCK,
-    AgentHook,
-    AgentStarted,
-    AgentStopped,
-    DecisionTaken,
-    Draining,
-    FailureSeen,
-    HookSettings,
-    MembershipChanged,
-    Moment,
-    RoundJoined,
-    WorkerEnded,
-    WorkersStarted,
-    WorkersStopping,
-)
+from elastic_core.api import SYSTEM_CLOCK, AgentHook, AgentStarted, HookSettings, Moment
 
 FILE_NAME = "moments.jsonl"
 
@@ -28,7 +13,7 @@ FILE_NAME = "moments.jsonl"
 class MomentLog(AgentHook):
     """Writes `{"moment": …, "at_ns": …, <the moment's fields>}` a line; the file is whole after each line."""
 
-    api_version: ClassVar[int] = 1
+    api_version: ClassVar[int] = 2
 
     def __init__(self, settings: HookSettings) -> None:
         """Open nothing yet: the run directory is there when the agent has started."""
@@ -40,40 +25,8 @@ class MomentLog(AgentHook):
         self._path = Path(event.run_dir) / FILE_NAME
         self._write(event)
 
-    def on_round_joined(self, event: RoundJoined) -> None:
-        """Note the round."""
-        self._write(event)
-
-    def on_workers_started(self, event: WorkersStarted) -> None:
-        """Note the workers."""
-        self._write(event)
-
-    def on_worker_exited(self, event: WorkerEnded) -> None:
-        """Note a worker's end."""
-        self._write(event)
-
-    def on_failure(self, event: FailureSeen) -> None:
-        """Note the first cause."""
-        self._write(event)
-
-    def on_decision(self, event: DecisionTaken) -> None:
-        """Note what the policy said."""
-        self._write(event)
-
-    def on_drain(self, event: Draining) -> None:
-        """Note a stop signal."""
-        self._write(event)
-
-    def on_workers_stopping(self, event: WorkersStopping) -> None:
-        """Note the stop ladder."""
-        self._write(event)
-
-    def on_membership_changed(self, event: MembershipChanged) -> None:
-        """Note nodes that come and go."""
-        self._write(event)
-
-    def on_agent_stopped(self, event: AgentStopped) -> None:
-        """Note the end."""
+    def on_moment(self, event: Moment) -> None:
+        """Note every other moment, also those that later versions add."""
         self._write(event)
 
     def _write(self, event: Moment) -> None:

@@ -35,8 +35,11 @@ ABANDONED_S: Final = 5.0
 QUICK_S: Final = 2.0
 """What a call that is well may take on a busy machine."""
 
+_CATCH_ALL: Final = "on_moment"
 METHODS: Final[dict[type, str]] = {
-    get_type_hints(method)["event"]: name for name, method in vars(AgentHook).items() if name.startswith("on_")
+    get_type_hints(method)["event"]: name
+    for name, method in vars(AgentHook).items()
+    if name.startswith("on_") and name != _CATCH_ALL
 }
 """Which method of the interface takes which moment: as it is annotated there."""
 ANSWERS: Final[dict[type, tuple[type, ...]]] = {Joining: (Refuse,), WorkersStarting: (AddEnvironment, Launches, Refuse)}
@@ -89,9 +92,9 @@ class AgentHookConformance(Kit):
 
     def test_it_is_told_of_something(self, hook: AgentHook) -> None:
         """At least one moment's method is overridden, by its right name."""
-        told = {name for name in METHODS.values() if getattr(type(hook), name) is not getattr(AgentHook, name)}
+        told = {name for name in (*METHODS.values(), _CATCH_ALL) if _overrides(hook, name)}
         assert told or Power.STARTS in type(hook).powers, "the hook overrides no moment"
-        strange = {name for name in dir(type(hook)) if name.startswith("on_")} - set(METHODS.values())
+        strange = {name for name in dir(type(hook)) if name.startswith("on_")} - {*METHODS.values(), _CATCH_ALL}
         assert not strange, f"nobody calls {sorted(strange)}; the moments are {sorted(METHODS.values())}"
 
     def test_every_moment_is_taken(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
@@ -116,10 +119,10 @@ class AgentHookConformance(Kit):
     def test_answers_are_what_the_moment_allows(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
         """Only two moments may be answered, each in its way and with its power; a refusal says why."""
         for moment in moments:
-            answer, name = _tell(hook, moment), METHODS[type(moment)]
+            answer, name = _tell(hook, moment), _taken_by(hook, moment)
             if answer is None:
                 continue
-            allowed = ANSWERS.get(type(moment), ())
+            allowed = () if name == _CATCH_ALL else ANSWERS.get(type(moment), ())
             assert isinstance(answer, allowed), (
                 f"{name} answered {answer!r}; {[cls.__name__ for cls in allowed] or 'nothing'} or None is allowed"
             )
@@ -158,7 +161,7 @@ class AgentHookConformance(Kit):
     def test_fields_of_later_versions_do_no_harm(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
         """Records gain fields; the moment is taken all the same."""
         for moment in moments:
-            _tell(hook, _later(moment), METHODS[type(moment)])
+            _tell(hook, _later(moment), _taken_by(hook, moment))
 
     def test_the_feed_is_taken(self, make_hook: MakeHook, tmp_path: Path) -> None:
         """Events of the feed come on a thread of their own, before and after moments; none raises, or takes long."""
@@ -187,8 +190,18 @@ class AgentHookConformance(Kit):
 def _tell(hook: AgentHook, moment: Moment, method: str = "") -> object:
     if Power.RUN in type(hook).powers and not hasattr(hook, "run"):
         hook.run = FakeRun()
-    name = method or METHODS[type(moment)]
+    name = method or _taken_by(hook, moment)
     return in_time(hook, name, partial(getattr(hook, name), moment), within_s=ABANDONED_S)
+
+
+def _taken_by(hook: AgentHook, moment: Moment) -> str:
+    """Return the method that takes a moment: its own, or the one that takes whatever has none."""
+    own = METHODS[type(moment)]
+    return _CATCH_ALL if _overrides(hook, _CATCH_ALL) and not _overrides(hook, own) else own
+
+
+def _overrides(hook: AgentHook, name: str) -> bool:
+    return getattr(type(hook), name) is not getattr(AgentHook, name)
 
 
 def _later(moment: Moment) -> Moment:
