@@ -33,7 +33,7 @@ from elastic_core.moments import (
     WorkersStopping,
     merged_changes,
 )
-from elastic_core.plugin_faults import Fault, PluginFaults, PluginLabel
+from elastic_core.plugin_faults import CallMeter, Fault, PluginFaults, PluginLabel, held
 from elastic_core.reports import RunEvent, RunningWorker
 from elastic_core.types import Record
 
@@ -221,6 +221,7 @@ class HookRunner:
         self._tasks: deque[_Task] = deque()
         self._calling: _Member | None = None
         self._called_s = 0.0
+        self._calls = CallMeter(clock)
         self._shift = 0
         """Counts threads: only the newest may touch the state; one left behind finds that it is not the newest."""
         self._staffed = False
@@ -229,6 +230,7 @@ class HookRunner:
         self._lines: deque[str] = deque()
         self._watched = False
         """A timer is pending; reactor's thread only."""
+        self._due_s, self._held_s, self._held_text = 0.0, 0.0, ""
         self._workers: tuple[RunningWorker, ...] = ()
         """Replaced on the reactor's thread, read on any."""
         self._actions = actions
@@ -295,6 +297,13 @@ class HookRunner:
 
         self._enqueue(moment, answer)
 
+    def overdue(self) -> str:
+        """Return in words what has held the interpreter while the loop stood still: a hook's call; empty: none has."""
+        now_s = self._clock.monotonic_s()
+        if not self._watched:
+            return self._held_text if now_s - self._held_s < self._deadline_s else ""
+        return held(self._calls.busy_since(self._due_s - self._deadline_s), now_s - self._due_s)
+
     def stats(self) -> dict[str, HookStats]:
         """Return how each observer has fared, by name."""
         with self._changed:
@@ -350,8 +359,8 @@ class HookRunner:
                 self._tasks.append(task)
                 self._changed.notify_all()
         if queued:
+            self._watch()  # before there is a thread, which may hold the interpreter from its first instruction
             self._staff()
-            self._watch()
         elif task.answer is not None:
             task.answer(task)
 
@@ -372,20 +381,26 @@ class HookRunner:
 
     def _watch(self) -> None:
         if not self._watched:
-            self._watched = True
-            self._call_later(self._deadline_s, self._look)
+            self._look_later(self._deadline_s)
+
+    def _look_later(self, delay_s: float) -> None:
+        self._watched, self._due_s = True, self._clock.monotonic_s() + delay_s
+        self._call_later(delay_s, self._look)
 
     def _look(self) -> None:
         """Abandon a call that has overrun; look again while there is anything to look after."""
+        abandoned = self._abandon_if_due()
+        if text := self.overdue():
+            self._held_text, self._held_s = text, self._clock.monotonic_s()
+            self._log(text)
         self._watched = False
-        if self._abandon_if_due():
+        if abandoned:
             self._staff()
         with self._changed:
             calling, busy = self._calling, bool(self._tasks)
             left_s = self._called_s + self._deadline_s - self._clock.monotonic_s()
         if calling is not None or busy:
-            self._watched = True
-            self._call_later(max(left_s, 0.0) if calling is not None else self._deadline_s, self._look)
+            self._look_later(max(left_s, 0.0) if calling is not None else self._deadline_s)
 
     def _abandon_if_due(self, *, cut: bool = False) -> bool:
         """Give up on the hook that is being called if it has overrun, or if `cut`."""
@@ -446,11 +461,16 @@ class HookRunner:
     # --- on the hook thread
 
     def _serve(self, shift: int) -> None:
+        calls = CallMeter(self._clock)  # of this thread: one that is left behind has its own
+        with self._changed:
+            if shift == self._shift:
+                self._calls = calls
         while (call := self._take(shift)) is not None:
             task, member = call
             fault, answer = None, None
             try:
-                answer = task.make(member)
+                with calls.call(f"{task.method} of {member.label}", self._called_s + self._deadline_s):
+                    answer = task.make(member)
             except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: all that it raises is told
                 fault = self._faults.raised(member.label, task.method, err)
             self._settle(shift, task, member, answer, fault)

@@ -179,7 +179,7 @@ class RunSide:
         self._settings = settings
         self._port = port
         self._sidecar = sidecar
-        self._backend = backend
+        self.backend = backend
         self._faults = faults
         self._publish = publish
         self._assigned = assigned
@@ -194,8 +194,8 @@ class RunSide:
 
     def raised(self, operation: str, error: BaseException, fate: str = "") -> Fault:
         """Keep what the backend raised in a call, and return the line about it, with what follows. Threading: any."""
-        fault = self._faults.raised(self._backend, operation, error)
-        return fault._replace(text=self._backend.call_line(operation, f"raised {fault.text}{fate}"))
+        fault = self._faults.raised(self.backend, operation, error)
+        return fault._replace(text=self.backend.call_line(operation, f"raised {fault.text}{fate}"))
 
     def take(self, event: m.RendezvousEvent) -> None:
         """Bring an event to whom it is for."""

@@ -17,7 +17,7 @@ from elastic_core.messages import (
     RendezvousRequest,
     RoundFormed,
 )
-from elastic_core.plugin_faults import Fault
+from elastic_core.plugin_faults import Fault, PluginLabel
 from elastic_core.types import RendezvousInfo, Round
 
 Outcome = Round | ElasticError
@@ -45,6 +45,11 @@ class AgentSide(Protocol):
 
     def raised(self, operation: str, error: BaseException, fate: str = "") -> Fault:
         """Keep what the backend raised in a call, and return the line about it, with what follows. Threading: any."""
+        ...
+
+    @property
+    def backend(self) -> PluginLabel:
+        """What the backend is called."""
         ...
 
     def turned_s(self) -> float:
@@ -101,6 +106,10 @@ class Rendezvous:
     def post(self, request: RendezvousRequest) -> None:
         """Take a request; what comes of it are events."""
         raise NotImplementedError
+
+    def overdue(self) -> str:
+        """Return in words what keeps this node's lease from being renewed: a call that hangs; empty: nothing known."""
+        return ""
 
     def close(self) -> None:
         """Take no part any more; idempotent. Called: when no event will be taken."""

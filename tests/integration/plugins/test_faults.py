@@ -1,6 +1,7 @@
 """What broken plugins do to real runs: a line with whose they are, where and what to do; the rest is in a file."""
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -29,6 +30,10 @@ class Odd(AgentHook):
 """
 
 STORES = """
+import os
+import re
+import threading
+import time
 from elastic_core.testing import MemoryServer, MemoryStore
 
 SERVER = MemoryServer()
@@ -55,6 +60,50 @@ class Renews(Store):
 
     def _seat_of(self, seats):
         return seats["seat"]
+
+class Hangs(Store):
+    api_version = 2
+    calls = 0
+
+    def renew(self, seat, **rest):
+        self.calls += 1
+        if self.calls > 1:
+            threading.Event().wait()
+        return super().renew(seat, **rest)
+
+class Unreachable(Store):
+    api_version = 2
+
+    def connect(self, *, wait):
+        threading.Event().wait()
+
+def search(power):
+    began = time.thread_time()
+    re.match("(a+)+$", "a" * power + "b")
+    return time.thread_time() - began
+
+def power_of(cpu_s):
+    power = 12
+    while search(power) < cpu_s / 64:
+        power += 1
+    return power + 6
+
+class Computes(Store):
+    # Holds the interpreter once, in a regular expression that backtracks.
+    api_version = 2
+    calls = 0
+
+    def __init__(self, settings):
+        super().__init__(settings)
+        self.power = power_of(cpu_s=2)
+
+    def renew(self, seat, **rest):
+        self.calls += 1
+        if self.calls == 2:
+            search(self.power)
+            with open(os.environ["HELD_UNTIL"], "w") as file:
+                file.write(repr(time.monotonic()))
+        return super().renew(seat, **rest)
 
 class Connects(Store):
     api_version = 2
@@ -157,6 +206,49 @@ def test_a_renewal_that_raises_ends_the_round_by_name_with_its_place(elastic, sc
     assert "was stopped" not in agent.err
     assert "in _seat_of" in log_of(agent).read_text()
     assert wait_for(lambda: not agent.survivors())
+
+
+def test_a_renewal_that_hangs_is_named_where_the_lease_is_lost_and_given_up_in_time(elastic, script, install):
+    env = install(STORES, rendezvous=["seats = acme:Hangs"])
+    conf = "lease_ttl=2,last_call_timeout=0.1,connect_timeout=3"
+    path = script("import time\ntime.sleep(600)\n")
+    agent = elastic("--rdzv-backend", "seats", "--rdzv-conf", conf, "--nnodes", "1:2", path, env=env)
+    assert agent.wait() == 4
+    hung = r"renew of backend 'seats' \(acme 1\.0\) has not returned, \d+\.\d s past its wait"
+    assert re.search(f"round 0 is over: {hung}, and this node's lease can't be kept without it", agent.err)
+    told = " ".join(agent.err.split())  # the block is wrapped
+    assert re.search(rf"{hung}: given up after 3 s \(--connect-timeout\)", told)
+    assert "report it to the authors of acme" in told
+    assert "was stopped" not in agent.err
+    assert wait_for(lambda: not agent.survivors())
+
+
+def test_a_connect_that_hangs_ends_after_the_connect_timeout(elastic, script, install):
+    env = install(STORES, rendezvous=["seats = acme:Unreachable"])
+    conf = "connect_timeout=2"
+    agent = elastic("--rdzv-backend", "seats", "--rdzv-conf", conf, "--nnodes", "1:2", script("pass"), env=env)
+    assert agent.wait() == 4
+    hung = r"connect of backend 'seats' \(acme 1\.0\) has not returned, \d+\.\d s past its wait"
+    assert re.search(rf"{hung}: given up after 2 s \(--connect-timeout\)", " ".join(agent.err.split()))
+
+
+def test_a_call_that_holds_the_interpreter_is_named_and_the_guard_keeps_the_fence(elastic, script, install, tmp_path):
+    env = install(STORES, rendezvous=["seats = acme:Computes"]) | {"HELD_UNTIL": str(tmp_path / "held")}
+    conf = "lease_ttl=1,last_call_timeout=0.1"
+    beats = tmp_path / "beats"
+    path = script(
+        "import os, sys, time\n"
+        f"if os.path.exists({str(beats)!r}): sys.exit()\n"
+        f"with open({str(beats)!r}, 'w') as file:\n"
+        "    while True:\n        print(time.monotonic(), file=file, flush=True)\n        time.sleep(0.05)\n"
+    )
+    agent = elastic("--rdzv-backend", "seats", "--rdzv-conf", conf, "--nnodes", "1:2", path, env=env)
+    assert agent.wait() == 0, agent.err
+    held = "renew of backend 'seats' (acme 1.0) held the interpreter: this agent stood still for "
+    assert held in agent.err
+    assert "was stopped" not in agent.err
+    last_s = max(float(line) for line in beats.read_text().split("\n")[:-1])
+    assert last_s < float((tmp_path / "held").read_text())
 
 
 HANGS = """

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from elastic_core import messages as m
-from elastic_core.plugin_faults import Fault, described
+from elastic_core.plugin_faults import Fault, PluginLabel, described
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.member.coordinated import CoordinatedRendezvous
 from elastic_core.rendezvous.opening import open_rendezvous
@@ -30,6 +30,7 @@ class Node:
         self.post, self.call_later, self.turned_s = reactor.post, reactor.call_later, reactor.now_s
         self.events, self.notices, self.ports = [], [], [4711]
         self.notice = self.notices.append
+        self.backend = PluginLabel("backend", "memory")
         self.raised = lambda operation, error: Fault(f"{operation} raised {described(error)}", again=False)
         self.rounds = open_rendezvous(CoordinatedRendezvous(cls(self.settings, server=server), self.settings), self)
 

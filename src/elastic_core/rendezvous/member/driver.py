@@ -18,6 +18,7 @@ from elastic_core.errors import (
     WaitExpiredError,
 )
 from elastic_core.messages import AnswerQuestion, DecisionAsked, Fenced, PublishDecision, RequestRestart, SeatHeld
+from elastic_core.plugin_faults import CallMeter
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
@@ -32,7 +33,7 @@ from elastic_core.rendezvous.member.documents import (
 )
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.node import Node
-from elastic_core.rendezvous.member.outage import store_failure
+from elastic_core.rendezvous.member.outage import needs_lease, store_failure
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, State, Want
 from elastic_core.rendezvous.net.peers import PeerEndpoint, PeerNames, ask_peers
@@ -130,6 +131,8 @@ class Driver:
         self._clock = clock
         self._mail: deque[m.Event] = deque()
         self._lock = threading.Condition()
+        self.calls = CallMeter(clock)
+        """The store's."""
         self._wait: WaitBudget | None = None
         self._interruptible = False
         self._peers: PeerEndpoint | None = None
@@ -190,6 +193,7 @@ class Driver:
             self._lock.notify_all()
             wait = self._wait if self._interruptible else None
         if wait is not None:
+            self.calls.hasten(self._clock.monotonic_s())
             wait.cancel()
 
     @property
@@ -207,6 +211,28 @@ class Driver:
         """Return whether this node takes part in a round that goes on, as far as is known here."""
         state = self._state
         return state.want is Want.RUN or state.awaiting
+
+    @property
+    def ttl_s(self) -> float:
+        """Return how long the lease lasts."""
+        return self._state.me.ttl_s
+
+    @property
+    def connect_timeout_s(self) -> float:
+        """Return how long the store is looked for."""
+        return self._state.me.connect_timeout_s
+
+    @property
+    def first_contact_s(self) -> float | None:
+        """Return since when the store is looked for; None: it was reached."""
+        state = self._state
+        return None if state.ever_connected else state.began_s
+
+    @property
+    def stops_s(self) -> tuple[float, float]:
+        """Return when a node whose lease nobody renews begins to stop its workers, and when the last must be dead."""
+        state = self._state
+        return (state.lease_s + state.me.cut_s, state.fence_s) if needs_lease(state) else (NEVER_S, NEVER_S)
 
     @property
     def has_post(self) -> bool:
@@ -368,8 +394,10 @@ class Driver:
             self._interruptible = isinstance(operation, (m.Watch, m.Connect))
             if self._interruptible and self._mail:
                 wait.cancel()
+        due_s = self._clock.monotonic_s() + wait.remaining_s()
         try:
-            return self._call(operation, wait)
+            with self.calls.call(OPERATIONS[type(operation)], due_s):
+                return self._call(operation, wait)
         except ElasticError:
             raise
         except BaseException as err:

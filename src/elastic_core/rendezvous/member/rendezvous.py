@@ -2,14 +2,15 @@
 
 from elastic_core import messages as m
 from elastic_core.clock import SYSTEM_CLOCK, Clock
-from elastic_core.errors import ElasticError
+from elastic_core.errors import ElasticError, RendezvousConnectionError
 from elastic_core.rendezvous.loop import AgentSide, Rendezvous
+from elastic_core.rendezvous.member.call_watch import CallWatch
 from elastic_core.rendezvous.member.driver import HOST_LEAVE_S, LEAVE_S, Driver, Emitted
 from elastic_core.rendezvous.member.node import Node
 from elastic_core.rendezvous.member.outcome import Changes, error_of, place_of
 from elastic_core.rendezvous.member.protocol import Formed, JoinAsked, JoinFailed
 from elastic_core.rendezvous.store import CoordinationStore
-from elastic_core.types import RendezvousSettings, RoundChange, RoundEnded
+from elastic_core.types import RendezvousSettings, RoundChange, RoundEnded, Undecided
 
 
 class MemberRounds(Rendezvous):
@@ -29,6 +30,8 @@ class MemberRounds(Rendezvous):
         self._store = store
         self._changes = Changes(settings.run_id, lambda operation, error: agent.raised(operation, error).text)
         self._watching = self._leaving = self._broken = False
+        self._clock = clock
+        self._calls: CallWatch | None = None
         self.driver = Driver(
             store,
             Node(store, settings, clock=clock),
@@ -79,6 +82,7 @@ class MemberRounds(Rendezvous):
                     self._joined(join, self._changes.error())
                 elif not self.driver.started:
                     self.driver.start()
+                    self._calls = CallWatch(self.driver, self._agent, self, clock=self._clock)
 
         self._agent.reserve_port(ask)
 
@@ -125,6 +129,36 @@ class MemberRounds(Rendezvous):
             self._watching = False
             self._agent.take(m.RoundChanged(change=change))
 
+    # --- a store that does not return
+
+    def overdue(self) -> str:
+        """Return in words what keeps the lease from being renewed."""
+        return "" if self._calls is None else self._calls.overdue()
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is asked of the store."""
+        return self._left or self._changes.ended
+
+    @property
+    def joining(self) -> bool:
+        """Whether the agent waits for a round."""
+        return self._joining
+
+    @property
+    def awaits(self) -> bool:
+        """Whether the agent waits for what the run decides."""
+        return self._changes.awaits and not self._joining
+
+    def lose(self, change: RoundEnded | Undecided) -> None:
+        """End the round: nobody keeps the lease."""
+        self._changes.add(change)
+        self._change()
+
+    def give_up(self, error: RendezvousConnectionError) -> None:
+        """End the join."""
+        self._joined(self._joins, error)
+
     # --- the end
 
     def _go(self, request: m.LeaveRendezvous) -> None:
@@ -139,7 +173,13 @@ class MemberRounds(Rendezvous):
         self.driver.request(request)
         limit_s = HOST_LEAVE_S if self._store.hosting or self.driver.has_post else LEAVE_S
         self._agent.call_later(limit_s, self.driver.urge)
-        self._agent.call_later(limit_s + LEAVE_S, self._leave)
+        self._agent.call_later(limit_s + LEAVE_S, self._leave_behind)
+
+    def _leave_behind(self) -> None:
+        """Go without the driver, which has not ended."""
+        if not self._left and (text := self.overdue()):
+            self._agent.notice(f"{text}: left behind")
+        self._leave()
 
     def _ended(self, failure: Exception | None) -> None:
         """Take the driver's end."""
