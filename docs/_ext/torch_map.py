@@ -144,12 +144,14 @@ VARIABLES: Final[Mapping[str, str]] = {
 SINCE: Final[Mapping[str, str]] = {
     "--log-line-prefix-template": "2.15",
     "--print-completion": "2.15",
+    "worker server: c10d_health_check": "2.15",
+    "worker server: fr_dump_file": "2.15",
     "torch.distributed.elastic.multiprocessing.errors.ErrorHandler.maybe_enrich_signal_failure_message": "2.15",
     "torch.distributed.elastic.multiprocessing.errors.ErrorHandler.record_success": "2.15",
     "torch.distributed.elastic.multiprocessing.errors.ErrorHandler.set_entrypoint_fn_name": "2.15",
     "torch.distributed.elastic.rendezvous.dynamic_rendezvous.RendezvousSettings.cas_backoff_max_seconds": "2.15",
 }
-"""What torch 2.13 has not: options of torchrun, methods of classes; each with the version that brought it."""
+"""What torch 2.13 has not: options of torchrun, handlers, methods of classes; each with the version that brought it."""
 
 
 def has(name: str) -> bool:

@@ -17,8 +17,9 @@ TIMED_SOURCES = ("hook", "record")
 MAX_SUMMARY_CHARS = 300
 
 _COLLATERAL_TYPES = frozenset({"ConnectionResetError", "BrokenPipeError", "ConnectionAbortedError"})
-# What torch 2.13, gloo and NCCL say where a peer is gone or does not answer. A hang's own detection (the watchdog) is
-# among them: the rank that notices is not the one that hangs.
+# What torch 2.13 to 2.15, gloo and NCCL say where a peer is gone or does not answer (2.15 has another implementation of
+# NCCL's backend, with words of its own). A hang's own detection (the watchdog) is among them: the rank that notices is
+# not the one that hangs.
 _COLLATERAL = re.compile(
     "|".join(
         (
@@ -35,6 +36,8 @@ _COLLATERAL = re.compile(
             r"nccl communicator was aborted",
             r"connection closed by remote peer",
             r"watchdog caught collective operation timeout",
+            r"nccl operation timed out",
+            r"nccl (?:hit )?async error(?!.*unhandled cuda error)",
             r"some nccl operations have failed or timed out",
             r"the client socket has (?:failed to connect|timed out)",
             r"(?:recv|send)(?:value|bytes|vector|string)?(?:withtimeout)? failed on ",

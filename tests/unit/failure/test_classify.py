@@ -126,6 +126,10 @@ def test_a_missing_script_is_a_usage_error():
         ),
         ("torch.distributed.DistBackendError", "NCCL communicator was aborted on rank 3."),
         ("c10::DistBackendError", "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)"),
+        ("RuntimeError", "Watchdog caught collective operation timeout: NCCL operation timed out"),
+        ("RuntimeError", "NCCL communicator was aborted after a previous error"),
+        ("RuntimeError", "nccl hit async error on rank 2: remote process exited or there was a network error"),
+        ("c10d::nccl2::NCCLException", "NCCL Async Error: internal error - please report this issue to NCCL"),
         ("torch.distributed.DistNetworkError", "Failed to recv, got 0 bytes. Connection was likely closed. Did the"),
         ("torch.distributed.DistNetworkError", "The client socket has timed out after 60000ms while trying to"),
         ("torch.distributed.DistStoreError", "wait timeout after 300000ms, keys: /default_pg/0//cuda//0"),
@@ -149,6 +153,7 @@ def test_what_only_tells_of_a_lost_peer_is_collateral(kind, message):
             ),
         ),
         ("torch.distributed.DistBackendError", "NCCL error in: x.cpp:1331, unhandled cuda error"),
+        ("c10d::nccl2::NCCLException", "NCCL Async Error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)"),
         ("", "sendBytes failed on SocketImpl(fd=67): Broken pipe"),
     ],
 )
