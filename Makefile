@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-elastic install test chaos simulate lint format docs docs-tables wheels changelog bench clean
+.PHONY: help demo demo-elastic install test test-torch chaos simulate lint format docs docs-tables wheels changelog bench clean
 
 # The one place that says which torch is installed here; the packages themselves accept a range.
 TORCH ?= torch==2.13.0
@@ -52,6 +52,9 @@ test: $(VENV)/.for-development ## run all tests (PYTEST_ARGS='-k word' for some,
 		verdict "FAILED, pytest's exit code is $$status"
 		exit $$status
 	fi
+
+test-torch: ## run what concerns torch beside another torch, in an environment of its own (TORCH=torch==2.15.0: gigabytes)
+	@$(MAKE) --no-print-directory VENV='build/$(subst ==,-,$(TORCH))' PYTEST_ARGS='-m torch $(PYTEST_ARGS)' test
 
 chaos: $(VENV)/.for-development ## run the scenarios with real nodes and servers at full length, and 100 random faults (CHAOS_SEED=42 repeats)
 	@CHAOS_FULL=1 $(BIN)/python -m pytest -n $(CHAOS_JOBS) --dist loadgroup tests/chaos $(PYTEST_ARGS)
