@@ -5,7 +5,8 @@ from typing import Final
 
 from page_parts import table
 from reference_tables import READ_VARIABLES, VARIABLES_OF_HOOKS, WORKER_VARIABLES
-from torch_map import COMMANDS, MODULES, PAGES, VARIABLES, Module, compat
+from torch_calls import DIFFERENT
+from torch_map import COMMANDS, MODULES, PAGES, SINCE, VARIABLES, Module, compat
 
 from elastic_core.options.hook_options import all_rows
 from elastic_core.options.table import OPTIONS, OptionRow
@@ -60,11 +61,26 @@ def _module(name: str, module: Module) -> str:
     return f"### `{name}`\n\nAs a whole: `{compat(name)}`.\n\n" + table(("name", "here"), sorted(rows))
 
 
+def versions() -> str:
+    """Return what newer versions of torch brought."""
+    return table(("torch's", "from torch"), ((f"`{name}`", since) for name, since in SINCE.items()))
+
+
+def calls() -> str:
+    """Return the calls that end with another kind of exception."""
+    return table(
+        ("call", "torch", "here", "why"),
+        ((f"`{call}`", f"`{each.torch}`", each.here, each.why) for call, each in DIFFERENT.items()),
+    )
+
+
 GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "migration-commands": commands,
     "migration-pages": pages,
     "migration-options": options,
     "migration-variables": variables,
     "migration-names": names,
+    "migration-versions": versions,
+    "migration-calls": calls,
 }
 """By the name that a page asks for."""

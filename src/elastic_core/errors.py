@@ -25,7 +25,7 @@ class ElasticError(Exception):
 
     def __init__(self, what: str, *, hint: str = "") -> None:
         """Keep the parts; the text is built by `__str__`."""
-        super().__init__(what, hint)
+        Exception.__init__(self, what, hint)  # a builtin class beside ours must not read the parts as its own
         self.what = what
         self.hint = hint
 
@@ -39,7 +39,8 @@ class ElasticError(Exception):
 
 
 def _rebuild(cls: type[ElasticError], what: str, hint: str) -> ElasticError:
-    error = cls.__new__(cls)
+    make = OSError.__new__ if issubclass(cls, OSError) else cls.__new__  # what is laid out as the system's errors are
+    error = make(cls)
     ElasticError.__init__(error, what, hint=hint)
     return error
 
@@ -55,14 +56,18 @@ def is_momentary(error: BaseException | None) -> bool:
     return False
 
 
-class ConfigError(ElasticError):
-    """What the user asked for can't be done as written; exit code 2."""
+class ConfigError(ElasticError, ValueError):
+    """What the user asked for can't be done as written; exit code 2. A `ValueError`, as torch raises there."""
 
     exit_code: ClassVar[int] = 2
 
 
-class PluginError(ElasticError):
-    """A plugin is missing, broken or refuses; exit code 3. The message names its distribution."""
+class ProgramMissingError(ConfigError, FileNotFoundError):
+    """A program that workers should run is not there; also what the system raises where it is started."""
+
+
+class PluginError(ElasticError, ValueError):
+    """A plugin is missing, broken or refuses; exit code 3. The message names its distribution. See `ConfigError`."""
 
     exit_code: ClassVar[int] = 3
 

@@ -6,7 +6,14 @@ import pickle
 import pytest
 
 from elastic_core import errors
-from elastic_core.errors import ConfigError, ElasticError, PluginError, RendezvousError, RendezvousGracefulExitError
+from elastic_core.errors import (
+    ConfigError,
+    ElasticError,
+    PluginError,
+    ProgramMissingError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+)
 
 CLASSES = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, ElasticError)]
 
@@ -29,3 +36,11 @@ def test_without_a_hint_there_is_no_try():
 )
 def test_exit_codes(cls, code):
     assert cls.exit_code == code
+
+
+def test_what_torch_raises_catches_ours():
+    missing = ProgramMissingError("program 'x' not found", hint="its path")
+    for error in (ConfigError("a", hint="b"), PluginError("a", hint="b"), missing):
+        assert isinstance(error, ValueError)
+    assert isinstance(missing, FileNotFoundError)
+    assert (missing.errno, missing.args, missing.exit_code) == (None, ("program 'x' not found", "its path"), 2)

@@ -575,4 +575,4 @@ def _width() -> int:
 
 
 def _encoding() -> str:
-    return sys.stderr.encoding if sys.stderr is not None else "utf-8"
+    return getattr(sys.stderr, "encoding", None) or "utf-8"  # None: text in memory, as of a notebook

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from elastic_core.errors import ConfigError
+from elastic_core.errors import ConfigError, ProgramMissingError
 from elastic_core.options.choices import Draft
 from elastic_core.options.settings import Entrypoint
 from elastic_core.options.values import nearest, one_of
@@ -136,7 +136,7 @@ def _check_program(program: str, environ: Mapping[str, str]) -> None:
             return
         here = Path(program)
         hint = f"./{program}" if here.is_file() else "its path, or a program on PATH"
-        raise ConfigError(f"program {program!r} not found on PATH", hint=hint)
+        raise ProgramMissingError(f"program {program!r} not found on PATH", hint=hint)
     path = Path(program)
     _check_here(program, absolute=path.is_absolute())
     try:
@@ -147,7 +147,7 @@ def _check_program(program: str, environ: Mapping[str, str]) -> None:
         near = nearest(path.name, _file_names(path.parent))
         folder = program.rpartition(os.sep)[0]  # with its `./`, without which PATH would be searched
         hint = f"{folder}{os.sep}{near}" if near else "its path, or a program on PATH"
-        raise ConfigError(_not_found("program", path), hint=hint)
+        raise ProgramMissingError(_not_found("program", path), hint=hint)
     if path.is_dir():
         raise ConfigError(f"program {program!r} is a directory", hint="the path of an executable file")
     if not os.access(path, os.X_OK):
@@ -198,6 +198,8 @@ def _check_module(name: str) -> None:
             return
         if _find_below("__main__", spec.submodule_search_locations) is None:
             raise ConfigError(f"module {name!r} is a package without __main__", hint=f"-m {name}.MODULE")
+    except ConfigError:
+        raise
     except (ImportError, SyntaxError, ValueError):
         return  # a finder of someone else's that fails here: the interpreter itself will say it better
 

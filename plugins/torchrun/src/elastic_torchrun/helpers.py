@@ -53,9 +53,9 @@ class macros:  # torch's name
     local_rank: Final = "${local_rank}"
 
     @staticmethod
-    def substitute(args: Iterable[Any], local_rank: str) -> list[Any]:
+    def substitute(args: Iterable[Any], local_rank: str | int) -> list[Any]:
         """Return the arguments of the worker with this local rank; what is no text stays as it is."""
-        return [arg.replace(macros.local_rank, local_rank) if isinstance(arg, str) else arg for arg in args]
+        return [arg.replace(macros.local_rank, str(local_rank)) if isinstance(arg, str) else arg for arg in args]
 
 
 def get_log_level() -> str:

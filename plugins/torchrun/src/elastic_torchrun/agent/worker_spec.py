@@ -57,7 +57,7 @@ class WorkerSpec:
     def __post_init__(self) -> None:
         _need(self.local_world_size > 0, f"local_world_size is {self.local_world_size}; 1 or more is needed")
         _need(self.monitor_interval > 0, f"monitor_interval is {self.monitor_interval} s; more than 0 is needed")
-        if self.fn is not None:
+        if self.fn:  # 0 and the like are none, as to torch
             text = "WorkerSpec.fn is deprecated: give the function as entrypoint"
             warnings.warn(text, category=DeprecationWarning, stacklevel=3)
             self.entrypoint = self.fn

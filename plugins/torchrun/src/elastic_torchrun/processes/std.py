@@ -42,7 +42,10 @@ class Std(enum.IntFlag, metaclass=_StdType):
 
         Raises:
             ValueError: it is neither.
+            TypeError: it is no text.
         """
+        if not isinstance(vm, str):
+            raise TypeError(f"a stream is text such as '3' or '0:1,1:2', and {vm!r} is {type(vm).__name__}")
         text = vm.strip()
         if text in _MEANINGS:
             return _MEANINGS[text]

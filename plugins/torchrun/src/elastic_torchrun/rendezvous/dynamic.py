@@ -145,8 +145,11 @@ class DynamicRendezvousHandler(CoordinatedRendezvous):
                 0: short ones, which grow.
 
         Raises:
-            ValueError: the longest pause is negative or has no end.
+            ValueError: there is no run id, the numbers of nodes can't be, or the longest pause is negative or has no
+                end.
         """
+        checked = RendezvousParameters(backend.name, "", run_id, min_nodes, max_nodes, local_addr)
+        _check_run_id(checked)
         options: dict[str, float] = {"lease_ttl": float(keep_alive_interval * keep_alive_max_attempt)}
         if backoff_s := _backoff(cas_backoff_max_seconds):
             options[BACKOFF_OPTION] = backoff_s
@@ -252,8 +255,9 @@ def create_handler(store: object, backend: Any, params: RendezvousParameters) ->
         params: What was asked for.
 
     Raises:
-        ValueError: an option is no number above zero.
+        ValueError: an option is no number above zero, or there is no run id.
     """
+    _check_run_id(params)
     settings = api.RendezvousSettings(
         backend=params.backend,
         run_id=params.run_id,
@@ -277,6 +281,11 @@ def _options(params: RendezvousParameters) -> dict[str, float]:
     if (backoff := params.get(BACKOFF_OPTION)) is not None:
         options[BACKOFF_OPTION] = _backoff(backoff)
     return options
+
+
+def _check_run_id(params: RendezvousParameters) -> None:
+    if not params.run_id:
+        raise ValueError("the run id is empty")
 
 
 def _backoff(value: Any) -> float:  # noqa: ANN401  # what was typed, or is a number

@@ -73,7 +73,7 @@ def create_c10d_store(
 
     Raises:
         ValueError: no port was given, and there are others to find it.
-        TimeoutError: not all members came.
+        torch.distributed.DistStoreError: not all members came.
     """
     if server_port == -1 and world_size > 1:
         raise ValueError(f"server_port=-1 with world_size={world_size}: needed the port that the others know")
@@ -104,5 +104,6 @@ def _wait_for_all(store: Any, world_size: int, timeout_s: float) -> None:  # noq
         raise _missing(world_size, timeout_s) from error
 
 
-def _missing(world_size: int, timeout_s: float) -> TimeoutError:
-    return TimeoutError(f"not all {world_size} members of the store came within {timeout_s:g} s")
+def _missing(world_size: int, timeout_s: float) -> Exception:
+    torchs: type[Exception] = importlib.import_module("torch.distributed").DistStoreError
+    return torchs(f"not all {world_size} members of the store came within {timeout_s:g} s")
