@@ -48,6 +48,7 @@ _KNOWN: Final = {
         "ctl": "elastic-ops",
         "plugins check": "elastic-plugin-kit",
         "plugins new": "elastic-plugin-kit",
+        "plugins show": "elastic-plugin-kit",
         "policy": "elastic-policy-rules",
     },
 }

@@ -55,17 +55,18 @@ class Subject:
         self.entry = entry
         self.kind = _KINDS[entry.group]
         self._endpoint = endpoint
-        target = _imported(entry)
+        target = imported(entry)
         self.suite = _suite_of(target)
         if not self.suite or (self.kind == "command") != (self.suite == "TestCommand"):
             found = f"the class {target.__qualname__}" if isinstance(target, type) else f"a {type(target).__name__}"
             raise plugin_refusal(entry, f"{entry.value} is {found}; the kits are for classes, and for commands")
         self._cls = cast("Any", target)  # each maker knows which interface it is
-        self._options: Mapping[str, Any] = {}
+        self._given: Mapping[str, Any] = {}
         if self.kind != "command":
             flag = {"rendezvous": "--rdzv-conf", "failure": "--policy-conf"}.get(self.kind, "options")
             owner = f"{_NOUNS[self.kind]} {entry.name!r}"
-            self._options = resolve_options(conf, self._cls.options, flag=flag, owner=owner).values
+            resolved = resolve_options(conf, self._cls.options, flag=flag, owner=owner)
+            self._given = {"options": resolved.values, "lists": resolved.lists}
 
     @property
     def label(self) -> str:
@@ -81,19 +82,17 @@ class Subject:
         return cast("RendezvousHandler", self._rendezvous(**given))
 
     def _rendezvous(self, **given: Any) -> object:  # noqa: ANN401  # fields of RendezvousSettings
-        settings = rendezvous_settings(
-            backend=self.entry.name, endpoint=self._endpoint, options=dict(self._options), **given
-        )
+        settings = rendezvous_settings(backend=self.entry.name, endpoint=self._endpoint, **self._given, **given)
         return self._cls(settings)
 
     def policy(self, max_restarts: int) -> FailureHandler:
         """Return a new policy."""
-        settings = PolicySettings(name=self.entry.name, max_restarts=max_restarts, options=self._options)
+        settings = PolicySettings(name=self.entry.name, max_restarts=max_restarts, **self._given)
         return cast("FailureHandler", self._cls(settings))
 
     def hook(self, run_dir: str) -> AgentHook:
         """Return a new hook."""
-        settings = HookSettings(name=self.entry.name, run_id="check", run_dir=run_dir, options=self._options)
+        settings = HookSettings(name=self.entry.name, run_id="check", run_dir=run_dir, **self._given)
         return cast("AgentHook", self._cls(settings))
 
     def reach(self) -> None:
@@ -113,7 +112,7 @@ class Subject:
                 store.close()
 
 
-def _imported(entry: PluginEntry) -> object:
+def imported(entry: PluginEntry) -> object:
     """Return what an entry point names, within a time.
 
     Raises:
@@ -185,6 +184,6 @@ def _not_installed(value: str, kind: str | None) -> PluginEntry:
     made = PluginEntry(group=GROUPS[kind or "failure"], name=value, value=value, distribution="", version="")
     if kind is not None:
         return made
-    suite = _suite_of(_imported(made))
+    suite = _suite_of(imported(made))
     kinds = {"TestStore": "rendezvous", "TestHandler": "rendezvous", "TestHook": "hook", "TestCommand": "command"}
     return made._replace(group=GROUPS[kinds.get(suite, "failure")])
