@@ -334,6 +334,7 @@ class _Job:
                 name=settings.restarts.name,
                 label=self._registry.label(FAILURE_GROUP, settings.restarts.name),
                 faults=self._faults,
+                notice=notice,
                 post=reactor.post,
                 call_later=reactor.call_later,
             ),

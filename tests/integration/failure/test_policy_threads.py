@@ -107,7 +107,7 @@ def test_nonsense_falls_back(reactor):
 def test_overrun_falls_back_and_is_not_asked_again_while_it_hangs(reactor, release):
     policy = Mine(lambda *args: release.wait(PATIENCE_S) and Ignore())
     runner = runner_of(reactor, policy, timeout_s=0.5)
-    assert ask(reactor, runner) == (FALLBACK, "policy 'mine' took longer than 0.5 s")
+    assert ask(reactor, runner) == (FALLBACK, "decide of policy 'mine' has not returned after 0.5 s")
     assert ask(reactor, runner) == (FALLBACK, "policy 'mine' still hangs in an earlier decision")
     assert len(policy.threads) == 1
 

@@ -124,7 +124,7 @@ def test_wait_for_others_ends_with_ctrl_c(agent):
 def test_handler_that_is_broken_ends_in_one_line(elastic, script, installed, name, code, told):
     agent = elastic("--rdzv-backend", name, "--rdzv-conf", "place=here", script("pass"), env=installed)
     assert agent.wait() == code
-    line = agent.err.splitlines()[-1]
+    (line,) = [line for line in agent.err.splitlines() if line.startswith("elastic: error: ")]
     assert line.startswith(f"elastic: error: {told}")
 
 
