@@ -1,6 +1,63 @@
 """Everything that a plugin author imports. Versioned by `API_VERSION`; re-exports only.
 
-Each name is fetched from its room when it is first used: a plugin pays for no more than it imports.
+Each name is fetched from its room when it is used: a plugin pays for no more than it imports, and `help` of this module
+is this page. `help(elastic_core.api.AgentHook)` shows one of them; docs/reference/api.md has all, with every field.
+
+Interfaces
+    RendezvousHandler, CoordinationStore, FailureHandler, Intensity, AgentHook, hookimpl, API_VERSION,
+    AgentServices
+What plugins are built with
+    RendezvousSettings, PolicySettings, HookSettings, OptionSpec, RunOption, resolve_options, ResolvedOptions
+Waiting
+    WaitBudget, Interrupt, Clock, SystemClock, SYSTEM_CLOCK
+Stores
+    Topic, Seat, Member, Members, Survey, Renewal, Document, Swapped, Revisions, Watched, compare, own_content,
+    ROUND_KEY, CONTROL_KEY
+Reaching hosts
+    Endpoint, Address, parse_endpoint, resolve, dial, is_ip, is_loopback, route_source
+TLS and credentials
+    Tls, Login, start_tls, tls_context, tls_failure, waker
+GPUs
+    nvidia_gpus, NvidiaGpus, visible_entries
+Stock torchrun
+    torch_handler
+In workers
+    record, get_error_handler
+Hosting a server
+    HostedProcess, KeptFolder, hosted_environment
+Answering probes
+    PageServer, Page
+Rounds
+    RendezvousInfo, RosterMember, Round, RunCounts, Capability, RoundChange, NodesWaiting, MemberLost,
+    StopOrdered, Undecided, RoundEnded, Decided, RendezvousClosed, Suspended, Resumed
+Failures and decisions
+    Failure, NodeReport, NodeSteps, RankStep, RunSteps, FailureClass, FailedWorker, WorkerExit, ErrorRecord,
+    Origin, Decision, Restart, Stop, Ignore
+Commands of `elastic`
+    echo, echo_json, run_option, chosen_policy, checked_decision, describe_decision, chosen_store, StoreChoice,
+    StoreReader, StoreReading, stored_run, StoredRun, StoredRound, StoredMember, StoredFailure, StoredDecision,
+    find_runs, runs_named, run_at, run_places, FoundRun, AgentStatus, WorkerStatus, find_incidents,
+    FoundIncident, Incident, IncidentDecision, render_incident, rank_ranges, to_failure
+Records and their JSON
+    Record, encode_json, decode_json, clean
+What hooks may do
+    Power, Launches, LaunchChange, AddEnvironment, Refuse, fault_of_variable
+Starting workers
+    WorkerStarter, WorkerStart, StartedProcess, AgentLoop, arm_worker, bound_to
+The run's handle
+    RunHandle, RunTimer, RunningWorker, WorkerBeats, OpenSection, FailureReport, WorkerFault, WorkerStack,
+    Offer, Answer
+The feed
+    RunEvent, Phase
+Hooks of libraries, and plugins of plugins
+    register_hook, find_entries, PluginEntry, import_entry, plugin_refusal
+Moments
+    Moment, AgentStarted, Joining, RoundJoined, WorkersStarting, WorkersStarted, WorkerEnded, FailureSeen,
+    DecisionTaken, Draining, WorkersStopping, MembershipChanged, StepsAsked, StepsSeen, AgentStopped
+Errors
+    BackendError, BackendRefusedError, BackendUnavailableError, ConfigError, ElasticError, OutcomeUnknownError,
+    PluginError, RendezvousClosedError, RendezvousConnectionError, RendezvousError, RendezvousGracefulExitError,
+    RendezvousStateError, RendezvousTimeoutError, WaitCancelledError, WaitExpiredError, WorkerError
 """
 
 import importlib
@@ -417,8 +474,8 @@ _PLACES: Final = {
 
 
 def __getattr__(name: str) -> object:
+    """Return a public name. It is not kept here: `help` of this module would show all that was ever used."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     room, original = _PLACES[name]
-    found = globals()[name] = getattr(importlib.import_module(room), original)
-    return found
+    return getattr(importlib.import_module(room), original)

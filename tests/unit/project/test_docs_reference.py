@@ -2,11 +2,15 @@
 
 import ast
 import importlib.util
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import elastic_plugin_kit
 from elastic_core import api, embedding
 from elastic_core.options.table import OPTIONS
 
@@ -101,6 +105,25 @@ def test_all_that_embeds_an_agent_is_in_the_reference_once():
 def test_the_whole_api_is_in_the_reference_once():
     listed = [name for section in names.API_SECTIONS.values() for name in section]
     assert sorted(listed) == sorted(api.__all__)
+
+
+def test_help_of_the_api_is_a_page_with_every_name():
+    code = "import elastic_core.api as api; [getattr(api, name) for name in api.__all__]; help(api)"
+    shown = subprocess.check_output([sys.executable, "-c", code], text=True, env=os.environ | {"PAGER": "cat"})
+    assert len(shown.splitlines()) < 200
+    for title, listed in names.API_SECTIONS.items():
+        section = api.__doc__.partition(f"\n{title}\n")[2]
+        assert re.match(r"(    .*\n)+", section), f"src/elastic_core/api.py: the docstring has no {title!r}"
+        found = re.match(r"(?:    .*(?:\n|$))+", section)[0]
+        assert re.findall(r"\w+", found) == list(listed), f"src/elastic_core/api.py: the docstring's {title!r}"
+
+
+def test_help_of_the_kit_shows_the_kits():
+    code = "import elastic_core.testing as kit; help(kit)"
+    shown = subprocess.check_output([sys.executable, "-c", code], text=True, env=os.environ | {"PAGER": "cat"})
+    assert len(shown.splitlines()) < 120
+    missing = [name for name in elastic_plugin_kit.__all__ if name not in shown]
+    assert not missing, f"the docstring of elastic_plugin_kit does not name {missing}"
 
 
 RECORDS = [
