@@ -41,7 +41,7 @@ def test_one_node_with_a_script_of_the_tests_own():
 
 
 def test_nodes_come_are_killed_and_end_as_the_test_says(agents, tmp_path):
-    run = agents(2, nnodes="1:3", environment={"COLOUR": "red"})
+    run = agents(2, nnodes="2:3", environment={"COLOUR": "red"})
     run.wait_for_workers(2)
     assert sorted(run["a"].ranks[-1] + run["b"].ranks[-1]) == [0, 1]
     (worker,) = run["a"].workers
@@ -53,6 +53,7 @@ def test_nodes_come_are_killed_and_end_as_the_test_says(agents, tmp_path):
     assert run["a"].exit_code == -signal.SIGKILL
     run.wait_for_workers(2)
     assert run["late"].status.membership_changes == 2
+    assert "script argument" not in run["late"].stderr  # all nodes were started alike
     run.finish()
     assert run.wait() == [-signal.SIGKILL, 0, 0]
     assert run.folder.parent == tmp_path

@@ -76,9 +76,9 @@ class Agents:
         name = node_id or ascii_lowercase[len(self._agents) % 26]
         own = self.folder / f"agent{len(self._agents)}-{name}"
         own.mkdir(mode=0o700)
-        script = [str(self._script)] if self._script is not None else [worker_script.__file__, str(own)]
+        script = str(self._script if self._script is not None else worker_script.__file__)
         line = [*self._line, "--rdzv-id", self.run_id, "--node-id", name, "--run-dir", str(own / "run"), *options]
-        command = [sys.executable, "-m", "elastic_core", "run", *line, *script, *self._arguments]
+        command = [sys.executable, "-m", "elastic_core", "run", *line, script, *self._arguments]
         agent = Agent(command, node_id=name, folder=own, environment=self._variables(own))
         self._agents.append(agent)
         return agent
@@ -87,7 +87,7 @@ class Agents:
         inherited = {name: text for name, text in os.environ.items() if not name.startswith(_FOREIGN)}
         paths = [str(self._metadata), *(path for path in sys.path if path)]  # what this test can import
         places = {"XDG_RUNTIME_DIR": str(own), "TMPDIR": str(own), "PYTHONPATH": os.pathsep.join(paths)}
-        return inherited | places | self._environment | {_MARK: self.run_id}
+        return inherited | places | self._environment | {_MARK: self.run_id, worker_script.FOLDER: str(own)}
 
     # --- conditions
 

@@ -1,4 +1,4 @@
-"""The script of workers that a test ends: it writes down its variables, and waits. Run as `worker.py FOLDER`."""
+"""The script of workers that a test ends: it writes down its variables, and waits."""
 
 import json
 import os
@@ -6,6 +6,8 @@ import sys
 import threading
 from pathlib import Path
 
+FOLDER = "PLUGIN_KIT_FOLDER"
+"""The variable that says where; no argument, in which the nodes of a run would differ."""
 FINISH = "finish"
 """The file by which all workers are told to end; `exit-PID` is for one. Its text is the exit code."""
 
@@ -25,4 +27,4 @@ def main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(os.environ[FOLDER])))
