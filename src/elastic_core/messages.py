@@ -45,12 +45,15 @@ class RoundFormed(Record, frozen=True, kw_only=True):
 class RendezvousFailed(Record, frozen=True, kw_only=True):
     """The rendezvous gave up; `exit_code` is the error's (0: this node is not needed).
 
-    `refused`: nodes are missing because their hooks refuse.
+    `refused`: nodes are missing because their hooks refuse. `failure` is what the run has failed of, of which this node
+    was without a place in its last round, and `evidence` what is known of it.
     """
 
     summary: str
     exit_code: int = 4
     refused: bool = False
+    failure: Failure | None = None
+    evidence: str = ""
 
 
 class RoundChanged(Record, frozen=True, kw_only=True):
@@ -292,11 +295,15 @@ class RequestRestart(Record, frozen=True, kw_only=True):
 
 
 class ReportDecision(Record, frozen=True, kw_only=True):
-    """Print what was decided elsewhere for the whole run; `evidence` as in RecordIncident."""
+    """Print what was decided elsewhere for the whole run; `evidence` as in RecordIncident.
+
+    `restart_count` has this restart in it.
+    """
 
     failure: Failure
     decision: Restart | Stop
     evidence: str = ""
+    restart_count: int
 
 
 class OrderStop(Record, frozen=True, kw_only=True):
@@ -432,6 +439,7 @@ class AnswerQuestion(Record, frozen=True, kw_only=True):
     decision: Restart | Stop
     evidence: str
     question: str
+    policy: str = ""
 
 
 class AskSteps(Record, frozen=True, kw_only=True):
@@ -471,6 +479,12 @@ class DecisionAsked(Record, frozen=True, kw_only=True):
     question: str
 
 
+class LeftOut(Record, frozen=True, kw_only=True):
+    """This node waits without a place as a policy has left it out; None: no longer."""
+
+    absence: Absence | None
+
+
 class Fenced(Record, frozen=True, kw_only=True):
     """By then this node's workers must be dead, whatever becomes of the agent; a later one replaces it."""
 
@@ -496,6 +510,7 @@ RendezvousEvent = (
     | DecisionAsked
     | StepsAsked
     | StepsSeen
+    | LeftOut
     | Fenced
     | SeatHeld
 )

@@ -50,6 +50,21 @@ class RoundStatus(Record, frozen=True, kw_only=True):
     master_port: int = 0
 
 
+class AbsenceStatus(Record, frozen=True, kw_only=True):
+    """Why this node is left out of rounds."""
+
+    by: str
+    """A hook of this node with its distribution, or the run's policy."""
+    reason: str
+    """Why."""
+    refused: bool
+    """The hook refuses; else the policy has left the node out."""
+    since_ns: int
+    """Since when."""
+    until_ns: int = 0
+    """When the hook is asked again, or the policy's time is over; 0: with the policy's next decision."""
+
+
 class EndStatus(Record, frozen=True, kw_only=True):
     """How the agent ended. `outcome`: `succeeded`, `failed` or `stopped`."""
 
@@ -95,6 +110,8 @@ class AgentStatus(Record, frozen=True, kw_only=True):
     """Rounds that ended because nodes came or went."""
     max_membership_changes: int | None = None
     """How many may; None: any number."""
+    absence: AbsenceStatus | None = None
+    """Why this node is left out of rounds; None: it is not."""
     control: str = ""
     """The path of the agent's socket; empty: it listens to nobody."""
     last_incident: str = ""

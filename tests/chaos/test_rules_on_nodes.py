@@ -1,11 +1,14 @@
 """A rule file on several nodes: its counters are the run's; nodes that it leaves out stay so, as long as it says."""
 
 import json
+import subprocess
+import sys
 import time
 
 import pytest
 
 from chaos.multi_node import WORKER
+from support import wait_for
 
 RULES = """
 rules:
@@ -104,3 +107,37 @@ def test_progress_is_that_of_the_node_that_had_come_furthest(redis_run):
         assert max(line["restarts"] for line in node.says()) == 2  # 5, then 15, then 15 again
     incident = json.loads(next(nodes[1].agent.runtime.glob("elastic-*/*/incident.json")).read_text())
     assert (incident["progress"], incident["node_id"]) == (15, "a")
+
+
+def test_a_node_that_is_left_out_says_so_and_ends_with_what_the_run_has_failed_of(redis_run):
+    path = redis_run.shared / "rules.yaml"
+    path.write_text(
+        RULES.replace("exclude_for: 1h", "exclude_for: 10m").replace(
+            "{name: rest, action: restart, max: 5, backoff: off}", "{name: rest, action: fail}"
+        )
+    )
+    nodes = [redis_run.node(name, "2:3", "--policy", str(path)) for name in "abc"]
+    (bad,) = [node for node in nodes if node.said(world=3)["rank"] == 2]
+    others = [node for node in nodes if node is not bad]
+    redis_run.exit_rank(2, bad.said(world=3)["gen"], 43)
+    again = [node.said(world=2, restarts=1) for node in others]
+    bad.told("this node is left out for 600 s by policy 'rules': exit code 43")
+    (status,) = bad.agent.runtime.glob("elastic-*/*/status.json")
+    absence = wait_for(lambda: json.loads(status.read_text())["absence"])
+    assert (absence["by"], absence["reason"], absence["refused"]) == ("policy 'rules'", "exit code 43", False)
+    assert absence["until_ns"] - absence["since_ns"] == 600 * 10**9
+    told = subprocess.run(
+        [sys.executable, "-m", "elastic_core", "status", *_store(redis_run)], capture_output=True, text=True, check=True
+    )
+    assert f"{bad.name} is left out for 600 s in all by policy 'rules': exit code 43" in told.stdout
+    assert "waiting for a place" not in told.stdout
+    redis_run.exit_rank(0, again[0]["gen"], 9)
+    for node in nodes:
+        node.ends(9)
+    incident = bad.agent.incident()
+    assert (incident["exit_code"], incident["first"]["global_rank"]) == (9, 0)
+    assert "no round yet" not in bad.agent.err
+
+
+def _store(run):
+    return ("--rdzv-id", run.id, "--rdzv-backend", run.backend, "--rdzv-endpoint", run.endpoint)

@@ -59,7 +59,7 @@ class SimulatedMember(SimulatedClient):
                 self.world.checks.said(self.net.now_s, self.incarnation, f"told {kind}: {what}")
                 self._end(kind)
                 self._intend(m.LeaveRendezvous(close=False))
-            case m.PrintLine() | m.StepsAsked() | m.StepsSeen():
+            case m.PrintLine() | m.LeftOut() | m.StepsAsked() | m.StepsSeen():
                 pass
 
     def _join(self) -> None:

@@ -1,11 +1,13 @@
 """What `elastic status` writes, as text: columns, ages, what nobody knows, and nothing that steers a terminal."""
 
 import pytest
+from msgspec.structs import replace
 
 from elastic_core.api import WorkerStatus
 from elastic_core.failure.incident import iso_time
 from elastic_ops.status.page import age, duration, incident_line, page_of_run, page_of_runs, plain
 from elastic_ops.status.view import (
+    AbsenceView,
     AgentView,
     IncidentView,
     NodeView,
@@ -58,6 +60,25 @@ RUN = RunView(
 
 def text(run):
     return plain(page_of_run(run, now_ns=NOW_NS))
+
+
+def absent(**fields):
+    node = NodeView(node_id="n2", state="out", worker_count=8, absence=AbsenceView(**fields))
+    return text(replace(RUN, nodes=(*NODES[:2], node), waiting=()))
+
+
+def test_nodes_that_are_left_out_are_told_by_whom_why_and_until_when():
+    gate = {"by": "hook 'gate' (acme 1.0)", "reason": "ECC errors", "refused": True}
+    line = "n2 is out: hook 'gate' (acme 1.0) refused: ECC errors"
+    assert f"{line}\n" in absent(**gate)
+    assert f"{line}; asked again within 60 s\n" in absent(**gate, for_s=60.0)
+    assert f"{line}; asked again in 18 s\n" in absent(**gate, until=iso_time(NOW_NS + 18 * 10**9))
+    policy = {"by": "policy 'hw'", "reason": "exit code 77", "refused": False}
+    assert "n2 is left out for 20 s in all by policy 'hw': exit code 77\n" in absent(**policy, for_s=20.0)
+    until = iso_time(NOW_NS + 18 * 10**9)
+    assert "n2 is left out for 18 s by policy 'hw': exit code 77\n" in absent(**policy, until=until)
+    assert "n2 is left out until the policy's next decision by policy 'hw'" in absent(**policy)
+    assert "waiting for a place" not in absent(**policy)
 
 
 def test_a_run_from_its_store():

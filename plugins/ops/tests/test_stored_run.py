@@ -24,6 +24,7 @@ from elastic_core.rendezvous.member.documents import (
     Verdict,
     encode,
 )
+from elastic_core.reports import Absence
 from elastic_ops.stored_run import RunInStore
 
 CHOICE = StoreChoice(backend="redis", endpoint="r:6379", run_id="bert-7", conf={})
@@ -74,6 +75,25 @@ def test_a_running_run():
     assert seen.waiting == ("c",)
     assert (seen.round.index, seen.round.world_size, seen.round.node_count) == (1, 6, 2)
     assert (seen.store.reachable, seen.store.latency_s) == (True, 0.002)
+
+
+def test_nodes_that_are_left_out_do_not_wait_for_a_place():
+    gate = Absence(by="hook 'gate' (acme 1.0)", reason="hot", for_s=60.0)
+    policy = Absence(by="policy 'hw'", reason="exit code 77", for_s=20.0, refused=False)
+    seen = view(
+        member("ia"),
+        member("ib"),
+        member("ic", state="out", absence=gate),
+        member("id", state="ready", absence=policy),
+        control=control(),
+        round=round_(),
+    )
+    assert seen.waiting == ()
+    assert [(node.node_id, node.state) for node in seen.nodes[2:]] == [("c", "out"), ("d", "out")]
+    assert [(node.absence.by, node.absence.for_s, node.absence.refused) for node in seen.nodes[2:]] == [
+        ("hook 'gate' (acme 1.0)", 60.0, True),
+        ("policy 'hw'", 20.0, False),
+    ]
 
 
 def test_nothing_secret_is_shown():

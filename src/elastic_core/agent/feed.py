@@ -6,7 +6,7 @@ from msgspec.structs import asdict
 
 from elastic_core.agent.machine.journal import Journal
 from elastic_core.agent.machine.steps import Step
-from elastic_core.messages import AgentEvent
+from elastic_core.messages import AgentEvent, LeftOut
 from elastic_core.moments import Moment
 from elastic_core.reports import FieldValue, Phase
 from elastic_core.types import Record
@@ -53,7 +53,7 @@ class FieldsPublished(Record, frozen=True, kw_only=True):
     fields: Mapping[str, FieldValue]
 
 
-Observation = StepTaken | Moment | RanksAssigned | StoreReachable | StoreCall | FieldsPublished
+Observation = StepTaken | Moment | RanksAssigned | StoreReachable | LeftOut | StoreCall | FieldsPublished
 Observer = Callable[[Observation], None]
 
 

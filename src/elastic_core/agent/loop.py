@@ -262,7 +262,7 @@ class Agent:
             case m.PublishDecision(failure=failure):
                 self._rendezvous.post(replace(command, failure=self._placed(failure)))
             case m.ReportDecision(failure=failure, decision=decision, evidence=evidence):
-                self._reporter.followed(failure, decision, evidence)
+                self._reporter.followed(failure, decision, evidence, restarts=command.restart_count)
                 if evidence:
                     self._run_decision.publish_decision(failure, decision)
             case m.OrderStop(failure=failure):

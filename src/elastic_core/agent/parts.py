@@ -75,7 +75,7 @@ class Reporter(Protocol):
         """Print what happens next."""
         ...
 
-    def followed(self, failure: Failure, decision: Restart | Stop, evidence: str) -> None:
+    def followed(self, failure: Failure, decision: Restart | Stop, evidence: str, *, restarts: int) -> None:
         """Print what was decided for the whole run."""
         ...
 

@@ -173,7 +173,13 @@ class RunDecision:
             if isinstance(decision, Ignore):  # the node where it failed had not: all workers are gone
                 decision = Stop(reason="there is no worker to go on with", rule=decision.rule)
             self._rendezvous.post(
-                m.AnswerQuestion(failure=failure, decision=decision, evidence=evidence, question=question)
+                m.AnswerQuestion(
+                    failure=failure,
+                    decision=decision,
+                    evidence=evidence,
+                    question=question,
+                    policy=self._policy.name,
+                )
             )
 
         self._policy.decide(failure, history, answer)

@@ -108,7 +108,7 @@ class Reporter:
         self._line = line
         self._clock = clock
         self._paths: dict[int, WorkerPaths] = {}
-        self._restarts = self._restarts_before = 0
+        self._restarts = 0
         self._examined: Incident | None = None
         self._decided_s = 0.0
         self._before_restart: Incident | None = None
@@ -125,7 +125,7 @@ class Reporter:
     def begin_round(self, paths: dict[int, WorkerPaths], restart_count: int) -> None:
         """Take the files that the round's workers will leave, and how often the run was restarted before."""
         self._paths = paths
-        self._restarts = self._restarts_before = restart_count
+        self._restarts = restart_count
         self._reported = None
         self._judged = {}
 
@@ -327,10 +327,10 @@ class Reporter:
         self._restarts += 1
         self._print_restart(incident, decision)
 
-    def followed(self, failure: Failure, decision: Restart | Stop, evidence: str = "") -> None:
-        """Print what was decided for the whole run, in place of what was decided here."""
+    def followed(self, failure: Failure, decision: Restart | Stop, evidence: str = "", *, restarts: int) -> None:
+        """Print what was decided for the whole run, in place of what was decided here; it makes so many restarts."""
         self._decided_s = self._clock.monotonic_s()
-        self._restarts = self._restarts_before + isinstance(decision, Restart)
+        self._restarts = restarts
         if isinstance(decision, Restart):
             known = _read_run(evidence)
             if known is not None:

@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from elastic_core.agent.feed import Observation, StepTaken, StoreReachable
-from elastic_core.agent.machine.states import AgentState, Created, Deciding, Ended, Running, Settling
+from elastic_core.agent.machine.states import AgentState, Created, Deciding, Ended, Joining, Refused, Running, Settling
 from elastic_core.agent.parts import AgentResult, Workers
 from elastic_core.clock import SYSTEM_CLOCK, Clock
-from elastic_core.messages import RoundChanged
+from elastic_core.messages import LeftOut, RoundChanged
 from elastic_core.options.settings import RunSettings
+from elastic_core.reports import Absence
 from elastic_core.types import Resumed, Round, RoundChange, Suspended
 
 if TYPE_CHECKING:
     from elastic_core.rundir.status_file import StatusWriter
-    from elastic_core.status import AgentIdentity, AgentStatus, EndStatus, RoundStatus, WorkerStatus
+    from elastic_core.status import AbsenceStatus, AgentIdentity, AgentStatus, EndStatus, RoundStatus, WorkerStatus
 
 GATHER_S: Final = 0.05
 """Changes come in bursts (a round forms, workers start): one file tells of all of them."""
@@ -69,6 +70,7 @@ class StatusKeeper:
         self.workers: Workers | None = None
         """Set once they can be asked."""
         self._control = ""
+        self._absence: AbsenceStatus | None = None
         self._hook_fields: dict[str, dict[str, object]] = {}
 
     def move(self, run_dir: Path) -> None:
@@ -89,6 +91,9 @@ class StatusKeeper:
             self._note(what.step.state, what.step.reason)
             if isinstance(what.event, RoundChanged) and isinstance(what.step.state, Running):
                 self._note_store(what.event.change)
+        elif isinstance(what, LeftOut):
+            self._take_absence(what.absence)
+            self._mark()
         elif isinstance(what, StoreReachable):
             self._set_trouble("" if what.reachable else what.text)
             self._mark()
@@ -103,6 +108,10 @@ class StatusKeeper:
         if type(state) is not type(self._state):
             self._since_ns = self._clock.wall_ns()
         self._state, self._reason = state, reason
+        if isinstance(state, Refused):
+            self._take_absence(state.absence)
+        elif isinstance(state, (Joining, Running, Ended)) and self._refused:
+            self._take_absence(None)
         self._round = getattr(state, "round", None) or self._round
         running = state if isinstance(state, Running) else None
         if isinstance(state, (Settling, Deciding)):
@@ -110,6 +119,26 @@ class StatusKeeper:
         if running is not None:
             self._round, self._done = running.round, running.done
         self._mark()
+
+    @property
+    def _refused(self) -> bool:
+        return self._absence is not None and self._absence.refused
+
+    def _take_absence(self, absence: Absence | None) -> None:
+        from elastic_core.status import AbsenceStatus
+
+        now_ns, before = self._clock.wall_ns(), self._absence
+        if absence is None:
+            self._absence = None
+            return
+        same = before is not None and (before.by, before.reason) == (absence.by, absence.reason)
+        self._absence = AbsenceStatus(
+            by=absence.by,
+            reason=absence.reason,
+            refused=absence.refused,
+            since_ns=before.since_ns if before is not None and same else now_ns,
+            until_ns=0 if absence.for_s is None else now_ns + round(absence.for_s * 1e9),
+        )
 
     def publish(self, fields: dict[str, dict[str, object]]) -> None:
         """Take what hooks say of themselves, by their names."""
@@ -195,6 +224,7 @@ class StatusKeeper:
             max_restarts=settings.restarts.max_restarts if settings.restarts.name == "intensity" else None,
             membership_changes=ledger.membership_changes,
             max_membership_changes=settings.nodes.max_membership_changes,
+            absence=self._absence,
             control=self._control,
             last_incident=self._last_incident(),
             trouble=self._trouble,

@@ -89,7 +89,7 @@ class Reporter:
     def decided(self, failure, decision, fallback_reason):
         self.told.append(("decided", failure.global_rank))
 
-    def followed(self, failure, decision, evidence):
+    def followed(self, failure, decision, evidence, *, restarts):
         self.told.append(("followed", failure.global_rank))
 
     def notice(self, text):

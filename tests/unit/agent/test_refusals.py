@@ -5,7 +5,7 @@ import pytest
 from elastic_core import messages as m
 from elastic_core.agent.machine.states import Created, Gating, Joining, Leaving, Preparing, Refused, Running
 from elastic_core.agent.machine.table import advance
-from elastic_core.types import Decided, FailureClass, Restart, Round, RoundEnded, Stop
+from elastic_core.types import Decided, Failure, FailureClass, Restart, Round, RoundEnded, Stop
 
 ROUND = Round(
     index=3, token=4, nonce="n", node_rank=0, node_count=2, local_world_size=1, base_rank=0, world_size=2,
@@ -142,3 +142,17 @@ def test_a_stop_signal_ends_the_waiting():
     step = drive(STORE, m.JoinRefused(**HOT), m.StopRequested(signum=15))
     assert names(step) == ["CancelTimer", "CancelRendezvous", "SetTimer", "LeaveRendezvous"]
     assert step.state.outcome.exit_code == 143
+
+
+def test_a_node_without_a_place_ends_with_what_the_run_has_failed_of():
+    failure = Failure(
+        failure_class=FailureClass.EXIT, summary="exit code 7", node_id="a", round_index=4, at_s=9.0, uptime_s=8.0,
+        exit_code=7, decision=Stop(reason="no budget", rule="max-restarts"),
+    )  # fmt: skip
+    over = m.RendezvousFailed(summary="run 'r' has failed", exit_code=7, failure=failure, evidence="{}")
+    joining = drive(STORE, m.JoinAllowed()).state
+    for state in (joining, drive(STORE, m.JoinRefused(**HOT)).state):
+        step = drive(over, state=state)
+        (record,) = [command for command in step.commands if isinstance(command, m.RecordIncident)]
+        assert (record.failure, record.decision, record.evidence) == (failure, failure.decision, "{}")
+        assert step.state.outcome.exit_code == 7

@@ -54,13 +54,19 @@ def reporter(tmp_path, lines):
 
 
 def test_a_restart_is_counted_for_the_run_and_names_the_node(reporter, lines):
-    reporter.followed(make_failure(2), Restart())
+    reporter.followed(make_failure(2), Restart(), restarts=2)
     assert lines == ["elastic: rank 2 failed: ValueError: boom (on b/10.0.0.2); restart 2 of 3 now"]
+
+
+def test_restarts_that_began_no_workers_here_are_counted_like_all(reporter, lines):
+    for count in (1, 2, 3):
+        reporter.followed(make_failure(2), Restart(), restarts=count)
+    assert [line.rpartition("; ")[2] for line in lines] == [f"restart {count} of 3 now" for count in (1, 2, 3)]
 
 
 def test_a_restart_that_overrules_ours_is_the_same_restart(reporter, lines):
     reporter.decided(make_failure(1, node_id="a"), Restart(), "")
-    reporter.followed(make_failure(2), Restart())
+    reporter.followed(make_failure(2), Restart(), restarts=2)
     assert [line.rpartition("; ")[2] for line in lines] == ["restart 2 of 3 now"] * 2
 
 

@@ -1,15 +1,27 @@
 """The agent's status: written after bursts of change, told whole, and never by the clock."""
 
 import pytest
+from msgspec.structs import replace
 
 from elastic_core.agent.feed import StepTaken, StoreReachable
-from elastic_core.agent.machine.states import Created, Ending, Joining, Ledger, Running, Settling, Stopping
+from elastic_core.agent.machine.states import (
+    Created,
+    Ending,
+    Gating,
+    Joining,
+    Ledger,
+    Refused,
+    Running,
+    Settling,
+    Stopping,
+)
 from elastic_core.agent.machine.states import Rejoin as Again
 from elastic_core.agent.machine.steps import Step
 from elastic_core.agent.parts import AgentResult
 from elastic_core.launcher.status_keeper import StatusKeeper
-from elastic_core.messages import RoundChanged
+from elastic_core.messages import LeftOut, RoundChanged
 from elastic_core.options.settings import Entrypoint, RunSettings
+from elastic_core.reports import Absence
 from elastic_core.rundir import status_file
 from elastic_core.rundir.status_file import is_running, own_identity, read_status, write_status
 from elastic_core.status import AgentIdentity
@@ -154,6 +166,41 @@ def test_a_suspended_rendezvous_is_trouble_too(rig):
     rig.take(rig.running(), event=RoundChanged(change=Resumed()))
     rig.fire()
     assert rig.written[-1].trouble == ""
+
+
+HOT = Absence(by="hook 'gate' (acme 1.0)", reason="hot", for_s=2.0)
+LEFT_OUT = Absence(by="policy 'hw'", reason="exit code 77", for_s=20.0, refused=False)
+
+
+def test_who_keeps_the_node_out_and_until_when_is_told_as_long_as_it_is(rig):
+    rig.keeper.warm()
+    ledger = Ledger()
+    rig.take(Refused(ledger=ledger, absence=HOT), "hot")
+    rig.fire()
+    absence = rig.written[-1].absence
+    assert (absence.by, absence.reason, absence.refused) == (HOT.by, "hot", True)
+    assert absence.until_ns - absence.since_ns == 2_000_000_000
+    rig.take(Gating(ledger=ledger), "the hooks are asked again")
+    rig.take(Refused(ledger=ledger, absence=replace(HOT, for_s=4.0)), "hot")
+    rig.fire()
+    again = rig.written[-1].absence
+    assert (again.since_ns, again.until_ns > absence.until_ns) == (absence.since_ns, True)
+    rig.take(Joining(ledger=ledger), "joining")
+    rig.fire()
+    assert rig.written[-1].absence is None
+
+
+def test_a_policys_exclusion_is_told_until_the_rendezvous_says_that_it_is_over(rig):
+    rig.keeper.warm()
+    rig.take(Joining(ledger=LEDGER), "joining")
+    rig.keeper.observe(LeftOut(absence=LEFT_OUT))
+    rig.take(Joining(ledger=LEDGER), "joining")
+    rig.fire()
+    absence = rig.written[-1].absence
+    assert (absence.by, absence.refused) == ("policy 'hw'", False)
+    rig.keeper.observe(LeftOut(absence=None))
+    rig.fire()
+    assert rig.written[-1].absence is None
 
 
 def test_a_plugin_that_can_not_say_where_its_store_is_does_no_harm(rig):

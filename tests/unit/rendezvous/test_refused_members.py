@@ -23,6 +23,7 @@ from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import Me, State, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Revisions, Seat
 from elastic_core.reports import Absence, NodeReport
+from elastic_core.types import Failure, FailureClass
 
 HOT = Absence(by="hook 'gate' (acme 1.0)", reason="hot", for_s=2.0)
 WHY = "hook 'gate' (acme 1.0) refused: hot"
@@ -174,3 +175,45 @@ def test_a_run_that_needs_it_fails_for_want_of_it_on_all_nodes_when_the_time_to_
     assert failed.kind == "refusal"
     assert failed.what == f"run 'r': 1 of at least 2 nodes joined (a) within 600 s, 1 missing; c is out: {WHY}"
     assert failed.hint == "mend c, start more nodes, or raise --join-timeout"
+
+
+# --- nodes that a policy has left out
+
+FAILED = Failure(
+    failure_class=FailureClass.EXIT, summary="exit code 77", node_id="c", round_index=1, at_s=9.0, uptime_s=8.0
+)
+WITHOUT_C = Ending(
+    token=2, nonce="x2", kind="restart", reason="exit code 77", by="c", exclude=("c",), exclude_s=(20.0,),
+    policy="hw", failure=FAILED,
+)  # fmt: skip
+
+
+def told(done):
+    """Return what is said of the node's being left out."""
+    return [one for one in done.announcements if isinstance(one, (m.LeftOut, m.PrintLine))]
+
+
+def test_a_node_that_is_left_out_says_by_whom_why_and_how_long_until_it_is_no_longer():
+    joins = replace(RUNS, want=Want.JOIN, waiting_s=100.0, control=replace(CONTROL, ending=WITHOUT_C))
+    done = step(joins, (), now_s=100.0)
+    line, left_out = told(done)
+    assert line.text == "this node is left out for 20 s by policy 'hw': exit code 77"
+    assert (left_out.absence.by, left_out.absence.for_s) == ("policy 'hw'", 20.0)
+    record = record_of(done.state)
+    assert (record.state, record.absence) == ("ready", left_out.absence)
+    assert told(step(done.state, (), now_s=110.0)) == []
+    # The round that runs without it ends for another reason: what is left of its time is carried on.
+    later = replace(WITHOUT_C, token=3, nonce="x3", kind="regroup", exclude_s=(9.0,), failure=None)
+    carried = replace(done.state, control=replace(CONTROL, ending=later), round=round_of("ab", token=3))
+    (again,) = told(step(carried, (), now_s=111.0))
+    assert (again.absence.reason, again.absence.for_s) == ("exit code 77", 9.0)
+    over = step(step(carried, (), now_s=111.0).state, (), now_s=120.0)
+    assert told(over) == [m.LeftOut(absence=None)]
+    assert record_of(over.state).absence is None
+
+
+def test_a_node_without_a_place_hears_what_the_run_has_failed_of():
+    verdict = Verdict(outcome="failed", exit_code=7, reason="no budget", by="a", token=3, failure=FAILED, evidence="{}")
+    over = replace(out(), control=replace(CONTROL, verdict=verdict))
+    (failed,) = [one for one in step(over, (), now_s=101.0).announcements if isinstance(one, m.JoinFailed)]
+    assert (failed.failure, failed.evidence, failed.exit_code) == (FAILED, "{}", 7)

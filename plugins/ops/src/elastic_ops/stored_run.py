@@ -12,6 +12,8 @@ from elastic_core.api import (
     stored_run,
 )
 from elastic_ops.status.view import (
+    OUT,
+    AbsenceView,
     IncidentView,
     NodeView,
     RoundView,
@@ -76,7 +78,7 @@ class RunInStore:
             restart_count=0 if round_ is None else round_.restarts,
             membership_changes=0 if round_ is None else round_.changes,
             nodes=nodes,
-            waiting=tuple(node.node_id for node in nodes if node.first_rank is None),
+            waiting=tuple(node.node_id for node in nodes if node.first_rank is None and node.absence is None),
             incident_count=self._failure_count,
             last_incident=short_failure(self.history[-1]) if self.history else None,
             store=StoreView(where=self._where, reachable=True, latency_s=round(self._latency_s, 6)),
@@ -131,9 +133,10 @@ class RunInStore:
             NodeView(
                 node_id=record.node,
                 address=record.address,
-                state=self._said(incarnation, record),
+                state=OUT if record.absence is not None else self._said(incarnation, record),
                 worker_count=record.nproc,
                 role=record.role,
+                absence=_absence(record),
             )
             for incarnation, record in seats.items()
         ]
@@ -155,6 +158,13 @@ class RunInStore:
         ):
             return "starting"
         return record.state
+
+
+def _absence(record: StoredMember) -> AbsenceView | None:
+    absence = record.absence
+    if absence is None:
+        return None
+    return AbsenceView(by=absence.by, reason=absence.reason, refused=absence.refused, for_s=absence.for_s)
 
 
 def _round_view(document: StoredRound) -> RoundView:

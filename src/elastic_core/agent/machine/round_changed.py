@@ -136,8 +136,11 @@ def _restarted(ledger: Ledger, decided: Decided) -> tuple[Ledger, Incident | Non
     if failure is None:
         asked = (m.PrintLine(text=f"all workers are started again: {decision.rule}"),) if decision.rule else ()
         return ledger, None, asked
-    report = m.ReportDecision(failure=failure, decision=decision, evidence=decided.evidence)
-    return noted(ledger, failure, decision, restarts=1), (failure, decision, decided.evidence), (report,)
+    ledger = noted(ledger, failure, decision, restarts=1)
+    report = m.ReportDecision(
+        failure=failure, decision=decision, evidence=decided.evidence, restart_count=ledger.restart_count
+    )
+    return ledger, (failure, decision, decided.evidence), (report,)
 
 
 def _ended(

@@ -98,6 +98,8 @@ def no_round(state: Gating | Refused | Joining, event: m.RendezvousFailed, now_s
     if event.exit_code == 0:
         outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason=event.summary)
         return leave(state.ledger, outcome, (*first, m.PrintLine(text=event.summary)))
+    if event.failure is not None:
+        return _failed_elsewhere(state.ledger, event, event.failure, first)
     kind = FailureClass.HEALTH_CHECK if event.refused else FailureClass.RENDEZVOUS
     failure = replace(without_workers(event.summary, kind), exit_code=event.exit_code)
     return _without_round(state.ledger, failure, "there is no round to run", first)
@@ -106,6 +108,17 @@ def no_round(state: Gating | Refused | Joining, event: m.RendezvousFailed, now_s
 def _without_round(ledger: Ledger, failure: Failure, reason: str, first: tuple[m.AgentCommand, ...] = ()) -> Step:
     record = m.RecordIncident(failure=failure, decision=Stop(reason=reason, rule="rendezvous"))
     outcome = Outcome(ending=Ending.FAILED, exit_code=failure.exit_code, reason=failure.summary)
+    return leave(ledger, outcome, (*first, record))
+
+
+def _failed_elsewhere(
+    ledger: Ledger, event: m.RendezvousFailed, failure: Failure, first: tuple[m.AgentCommand, ...]
+) -> Step:
+    """End as the nodes do that have a place: with what the run has failed of."""
+    decided = failure.decision
+    decision = decided if isinstance(decided, Stop) else Stop(reason="the run has failed", rule="rendezvous")
+    record = m.RecordIncident(failure=failure, decision=decision, evidence=event.evidence)
+    outcome = Outcome(ending=Ending.FAILED, exit_code=event.exit_code, reason=event.summary)
     return leave(ledger, outcome, (*first, record))
 
 

@@ -19,6 +19,7 @@ from elastic_core.rendezvous.member.documents import (
     Verdict,
 )
 from elastic_core.rendezvous.member.duty import ended
+from elastic_core.rendezvous.member.forming import out_until
 from elastic_core.rendezvous.member.observe import LINE_EVERY_S, MEMBERS
 from elastic_core.rendezvous.member.outage import (
     NOTHING,
@@ -37,7 +38,7 @@ from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, Progress, 
 from elastic_core.rendezvous.member.steps import announce_steps
 from elastic_core.rendezvous.member.texts import lacks_refused, missing, nodes, timed_out, waiting
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
-from elastic_core.reports import NodeReport
+from elastic_core.reports import Absence, NodeReport
 from elastic_core.types import Decided, FailureClass, Restart, RoundEnded, Stop, StopOrdered
 
 PART_S = 0.5
@@ -83,7 +84,7 @@ def record_of(state: State) -> MemberRecord:
         boot=me.boot,
         report=_report_in_time(state) if state.want is Want.STOP else None,
         steps=state.steps if state.want is Want.RUN else None,
-        absence=state.absence,
+        absence=state.absence or state.left_out,
     )
 
 
@@ -188,7 +189,10 @@ def _verdict(state: State, verdict: Verdict, now_s: float) -> Announced:
     if state.verdict_announced:
         return state, NOTHING
     if state.want is Want.JOIN:
-        return closed(state, verdict, now_s)
+        state, (failed,) = closed(state, verdict, now_s)
+        if isinstance(failed, m.JoinFailed) and verdict.outcome == "failed":
+            failed = replace(failed, failure=verdict.failure, evidence=verdict.evidence)
+        return state, (failed,)
     if state.want not in (Want.RUN, Want.STOP):
         return state, NOTHING
     decision = Stop(reason=verdict.reason, outcome=verdict.outcome, rule=verdict.rule)
@@ -198,6 +202,36 @@ def _verdict(state: State, verdict: Verdict, now_s: float) -> Announced:
         failure = replace(failure, node_id=verdict.by, exit_code=verdict.exit_code)
     state = replace(state, want=Want.STOP, verdict_announced=True)
     return state, (m.RoundChanged(change=Decided(decision=decision, failure=failure, evidence=verdict.evidence)),)
+
+
+def _exclusion(state: State, now_s: float) -> Announced:
+    """Note that the last decision leaves this node out, or no longer does; its time counts from when that was seen."""
+    control, name = state.control, state.me.node
+    if CONTROL_KEY not in state.fresh or control is None or control.epoch != state.epoch:
+        return state, NOTHING
+    ending, before = control.ending, state.left_out
+    if ending is None or state.want is not Want.JOIN:
+        return _left_out(state, None) if state.want is Want.RUN else (state, NOTHING)
+    if state.ending != (ending.token, ending.nonce):
+        state = replace(state, ending=(ending.token, ending.nonce), ending_s=now_s)
+    until_s = out_until(ending, own_round(state), state.ending_s).get(name)
+    if until_s is None or until_s <= now_s:
+        return _left_out(state, None)
+    for_s = None if until_s == NEVER_S else round(until_s - state.ending_s, 3)
+    if before is not None and for_s is not None:
+        return _left_out(state, replace(before, for_s=for_s))
+    by = f"policy {ending.policy!r}" if ending.policy else "the policy"
+    reason = ending.failure.summary if ending.failure is not None else "an earlier failure"
+    return _left_out(state, before or Absence(by=by, reason=reason, for_s=for_s, refused=False))
+
+
+def _left_out(state: State, absence: Absence | None) -> Announced:
+    if absence == state.left_out:
+        return state, NOTHING
+    lines: tuple[Announcement, ...] = ()
+    if absence is not None and state.left_out is None:
+        lines = (m.PrintLine(text=f"this node is {absence.text}"),)
+    return replace(state, left_out=absence), (*lines, m.LeftOut(absence=absence))
 
 
 # --- the round
@@ -343,6 +377,7 @@ _RULES: tuple[Callable[[State, float], Announced], ...] = (
     keep_lease,
     meet,
     _control,
+    _exclusion,
     announce_steps,
     _round,
     _wait,  # before `announce_outage`: whoever gives up says why

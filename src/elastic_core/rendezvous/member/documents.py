@@ -146,6 +146,8 @@ class Ending(Record, frozen=True, kw_only=True, omit_defaults=True):
     exclude: tuple[str, ...] = ()
     exclude_s: tuple[float, ...] = ()
     lost: tuple[str, ...] = ()
+    policy: str = ""
+    """Which policy has left nodes out."""
     unclean: tuple[str, ...] = ()
     out: tuple[str, ...] = ()
     arrived: int = 0
@@ -287,7 +289,7 @@ def _check_version(raw: bytes, what: str) -> None:
         )
 
 
-def document_of(decision: Restart | Stop, failure: Failure, evidence: str = "") -> Ending | Verdict:
+def document_of(decision: Restart | Stop, failure: Failure, evidence: str = "", policy: str = "") -> Ending | Verdict:
     """Return what is published of a decision; the machine fills in which round it is about."""
     noted = replace(failure, decision=decision)
     fitting = evidence if len(evidence.encode()) <= RUN_EVIDENCE_BYTES else ""
@@ -302,6 +304,7 @@ def document_of(decision: Restart | Stop, failure: Failure, evidence: str = "") 
             rule=decision.rule,
             exclude=decision.exclude_nodes,
             exclude_s=decision.exclude_s,
+            policy=policy if decision.exclude_nodes else "",
             failure=noted,
             evidence=fitting,
         )

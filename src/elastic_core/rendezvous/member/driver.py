@@ -161,7 +161,8 @@ class Driver:
             case RequestRestart(reason=reason):
                 self.post(m.DecisionPosted(post=Ending(token=0, nonce="", kind="asked", reason=reason, by=self.node)))
             case AnswerQuestion(decision=decision, failure=failure, evidence=evidence, question=question):
-                self.post(m.AnswerGiven(post=document_of(decision, failure, evidence), question=question))
+                post = document_of(decision, failure, evidence, request.policy)
+                self.post(m.AnswerGiven(post=post, question=question))
             case m.StopRound(report=report) | m.ReportStopped(report=report):
                 self.post(replace(request, report=bounded(report)))
             case m.AnnounceDeparture():

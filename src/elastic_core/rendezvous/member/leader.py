@@ -260,6 +260,7 @@ def _change(
         kind="regroup",
         exclude=exclude,
         exclude_s=exclude_s,
+        policy=view.control.ending.policy if exclude and view.control.ending is not None else "",
         reason=f"{reason}; {_what_follows(view, current, lost, arrived)}",
         by=view.node,
         lost=names,

@@ -6,6 +6,7 @@ Times `_s` are seconds of this host's monotonic clock.
 from elastic_core.messages import AnnounceDeparture as AnnounceDeparture
 from elastic_core.messages import AskSteps as AskSteps
 from elastic_core.messages import LeaveRendezvous as LeaveRendezvous
+from elastic_core.messages import LeftOut as LeftOut
 from elastic_core.messages import PrintLine as PrintLine
 from elastic_core.messages import ReportDone as ReportDone
 from elastic_core.messages import ReportFinishing as ReportFinishing
@@ -308,16 +309,18 @@ class JoinFailed(Record, frozen=True, kw_only=True):
     """There will be no round for this node.
 
     `kind`: `timeout`, `refusal` (nodes are missing as their hooks refuse), `connection`, `refused`, `closed` (the run
-    is over), `not needed`.
+    is over), `not needed`. `failure` is the run's, of which this node was, and `evidence` what is known of it.
     """
 
     kind: str
     what: str
     hint: str = ""
     exit_code: int = 4
+    failure: Failure | None = None
+    evidence: str = ""
 
 
-Announcement = Formed | JoinFailed | RoundChanged | PrintLine | StepsAsked | StepsSeen
+Announcement = Formed | JoinFailed | RoundChanged | LeftOut | PrintLine | StepsAsked | StepsSeen
 
 
 class Step(Record, frozen=True, kw_only=True):

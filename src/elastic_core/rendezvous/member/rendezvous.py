@@ -106,7 +106,7 @@ class MemberRounds(Rendezvous):
                     self._agent.form(place_of(event), lambda outcome: self._joined(join, outcome))
             case JoinFailed():
                 if self._joining:
-                    self._joined(self._joins, error_of(event))
+                    self._joined(self._joins, error_of(event), event.failure, event.evidence)
             case m.RoundChanged(change=change):
                 self._changes.add(change)
                 self._change()

@@ -223,6 +223,11 @@ class State(Record, frozen=True, kw_only=True):
     """The nodes that were out when they were last seen since this one began to wait, each with the reason."""
     absence: Absence | None = None
     """Why this node, which waits, wants no place; None: it wants one."""
+    left_out: Absence | None = None
+    """Why it has none though it wants one, if a policy said so."""
+    ending: tuple[int, str] = (-1, "")
+    ending_s: float = 0.0
+    """When this node, waiting, first saw that the round before had ended with `ending`."""
 
     @property
     def lease_s(self) -> float:

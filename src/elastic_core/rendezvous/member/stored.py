@@ -126,6 +126,19 @@ class StoredRound(msgspec.Struct):
     """Its nodes, in rank order."""
 
 
+class StoredAbsence(msgspec.Struct):
+    """Why a node is left out."""
+
+    by: str = ""
+    """A hook of its own with its distribution, or the policy."""
+    reason: str = ""
+    """Why."""
+    for_s: float | None = None
+    """For how long from when it said so; None: until the policy's next decision."""
+    refused: bool = True
+    """A hook of its own refuses; else the policy left it out."""
+
+
 class StoredMember(msgspec.Struct):
     """What a node says of itself."""
 
@@ -136,7 +149,7 @@ class StoredMember(msgspec.Struct):
     node: str = ""
     """The node's id."""
     state: str = ""
-    """`ready`, `running`, `finishing`, `done` or `leaving`."""
+    """`ready`, `out`, `running`, `finishing`, `done` or `leaving`."""
     token: int = 0
     """The token of the round that it is in."""
     nonce: str = ""
@@ -147,6 +160,8 @@ class StoredMember(msgspec.Struct):
     """How many workers it has."""
     role: str = ""
     """`--role`."""
+    absence: StoredAbsence | None = None
+    """Why it is left out; None: it is not."""
 
 
 class StoredRun(Record, frozen=True, kw_only=True):

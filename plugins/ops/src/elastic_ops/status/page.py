@@ -6,7 +6,7 @@ from typing import Final
 from msgspec.structs import force_setattr
 
 from elastic_core.api import Record, clean
-from elastic_ops.status.view import IncidentView, NodeView, RunView, StoreView
+from elastic_ops.status.view import AbsenceView, IncidentView, NodeView, RunView, StoreView
 
 NODE_HEADS: Final = ("NODE", "ADDRESS", "STATE", "RANKS", "WORKERS", "SINCE")
 WORKER_HEADS: Final = ("LOCAL RANK", "RANK", "PID", "STATE")
@@ -82,12 +82,13 @@ def duration(seconds: float) -> str:
 
 def age(iso: str, now_ns: int) -> str:
     """Return how long ago it was, `-` where nobody knows."""
-    if not iso:
-        return _NOTHING
+    return duration(_age_s(iso, now_ns)) if iso else _NOTHING
+
+
+def _age_s(iso: str, now_ns: int) -> float:
     import datetime
 
-    then = datetime.datetime.fromisoformat(iso.replace("Z", "+00:00")).timestamp()
-    return duration(now_ns / 1e9 - then)
+    return now_ns / 1e9 - datetime.datetime.fromisoformat(iso.replace("Z", "+00:00")).timestamp()
 
 
 def incident_line(incident: IncidentView) -> str:
@@ -142,6 +143,11 @@ def _below(run: RunView, now_ns: int) -> list[str]:
         named = ", ".join(run.waiting[:MOST_NAMED])
         more = f" and {len(run.waiting) - MOST_NAMED} more" if len(run.waiting) > MOST_NAMED else ""
         lines.append(f"waiting for a place: {named}{more}")
+    lines += [
+        f"{node.node_id} {_absence(node.absence, now_ns)}"
+        for node in run.nodes[:MOST_NAMED]
+        if node.absence is not None
+    ]
     if run.last_incident is not None:
         when = f", {age(run.last_incident.at, now_ns)} ago" if run.last_incident.at else ""
         lines.append(f"last incident (of {run.incident_count}{when}): {incident_line(run.last_incident)}")
@@ -154,6 +160,19 @@ def _below(run: RunView, now_ns: int) -> list[str]:
     if run.run_dir:
         lines.append(f"run directory: {run.run_dir}")
     return lines
+
+
+def _absence(absence: AbsenceView, now_ns: int) -> str:
+    """Return who keeps a node out, why, and until when: `is left out for 18 s by policy 'hw': exit code 77`."""
+    left = f"{duration(-_age_s(absence.until, now_ns))}" if absence.until else ""
+    if absence.refused:
+        again = left and f"in {left}"
+        if not again and absence.for_s is not None:
+            again = f"within {absence.for_s:g} s"
+        return f"is out: {absence.by} refused: {absence.reason}" + (f"; asked again {again}" if again else "")
+    for_s = "" if absence.for_s is None else f"{absence.for_s:g} s in all"
+    until = f"for {left or for_s}" if left or for_s else "until the policy's next decision"
+    return f"is left out {until} by {absence.by}: {absence.reason}"
 
 
 def _node_row(node: NodeView, now_ns: int) -> tuple[str, ...]:

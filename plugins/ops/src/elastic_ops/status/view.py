@@ -10,6 +10,8 @@ from elastic_core.api import AgentStatus, FoundIncident, FoundRun, Record, Worke
 
 SCHEMA_VERSION: Final = 1
 
+OUT: Final = "out"
+"""The state of a node that is left out, by its own hook or by the policy."""
 _STATES: Final = {
     "created": "starting",
     "gating": "starting",
@@ -18,8 +20,24 @@ _STATES: Final = {
     "settling": "failing",
     "deciding": "failing",
     "waiting": "restarting",
+    "refused": OUT,
 }
 """The agent's states in words for people; the others are words already."""
+
+
+class AbsenceView(Record, frozen=True, kw_only=True):
+    """Why a node is left out: by a hook of its own that refuses (`refused`), or by the run's policy.
+
+    `since` and `until` are ISO 8601 in UTC: the hook is asked again, or the policy's time is over; empty where nobody
+    knows. `for_s`: how long from when the node said so, as the store has it.
+    """
+
+    by: str
+    reason: str
+    refused: bool
+    since: str = ""
+    until: str = ""
+    for_s: float | None = None
 
 
 class NodeView(Record, frozen=True, kw_only=True):
@@ -36,6 +54,7 @@ class NodeView(Record, frozen=True, kw_only=True):
     worker_count: int = 0
     role: str = ""
     since: str = ""
+    absence: AbsenceView | None = None
 
 
 class RoundView(Record, frozen=True, kw_only=True):
@@ -93,7 +112,7 @@ class AgentView(Record, frozen=True, kw_only=True):
 class RunView(Record, frozen=True, kw_only=True):
     """One run. `source`: `directory` or `store`; `run_dir` is empty with the latter.
 
-    `waiting`: ids of nodes that have no place in the round.
+    `waiting`: ids of nodes that have no place in the round and are not left out.
     """
 
     run_id: str
@@ -171,7 +190,7 @@ def _state(found: FoundRun, status: AgentStatus) -> str:
         return "done" if status.end.outcome == "succeeded" else status.end.outcome
     if found.running is False:
         return "agent dead"
-    return _STATES.get(status.state, status.state)
+    return OUT if status.absence is not None else _STATES.get(status.state, status.state)
 
 
 def _round(status: AgentStatus) -> RoundView | None:
@@ -192,6 +211,20 @@ def _node(found: FoundRun, status: AgentStatus) -> NodeView:
         worker_count=0 if place is None else place.local_world_size,
         role="" if place is None else place.role,
         since=iso_time(status.since_ns),
+        absence=_absence(status),
+    )
+
+
+def _absence(status: AgentStatus) -> AbsenceView | None:
+    absence = status.absence
+    if absence is None or status.end is not None:
+        return None
+    return AbsenceView(
+        by=absence.by,
+        reason=absence.reason,
+        refused=absence.refused,
+        since=iso_time(absence.since_ns),
+        until=iso_time(absence.until_ns),
     )
 
 
