@@ -30,10 +30,11 @@ class JoinAllowed(Record, frozen=True, kw_only=True):
 
 
 class JoinRefused(Record, frozen=True, kw_only=True):
-    """A hook refused to let this node join; `hook` has its distribution, too."""
+    """A hook refused to let this node join; `hook` has its distribution, too, `again_s` is its wish (None: none)."""
 
     hook: str
     reason: str
+    again_s: float | None = None
 
 
 class RoundFormed(Record, frozen=True, kw_only=True):
@@ -69,10 +70,11 @@ class StartAllowed(Record, frozen=True, kw_only=True):
 
 
 class StartRefused(Record, frozen=True, kw_only=True):
-    """A hook refused to let workers start."""
+    """A hook refused to let workers start; the rest as in JoinRefused."""
 
     hook: str
     reason: str
+    again_s: float | None = None
 
 
 class WorkersSpawned(Record, frozen=True, kw_only=True):

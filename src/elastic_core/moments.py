@@ -228,3 +228,5 @@ class Refuse(Record, frozen=True, kw_only=True):
 
     reason: str
     """A line for people: why this node is not fit."""
+    again_s: float | None = None
+    """In how many seconds to ask again, from 1 to 3600; None: in 2, 4, 8 … at most 60, less up to a third."""

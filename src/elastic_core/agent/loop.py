@@ -318,11 +318,11 @@ class Agent:
         if refusal is None:
             self.dispatch(m.JoinAllowed())
         else:
-            self.dispatch(m.JoinRefused(hook=hook, reason=refusal.reason))
+            self.dispatch(m.JoinRefused(hook=hook, reason=refusal.reason, again_s=refusal.again_s))
 
     def _on_start_answer(self, changes: tuple[LaunchChange, ...], refusal: Refuse | None, hook: str) -> None:
         if refusal is not None:
-            self.dispatch(m.StartRefused(hook=hook, reason=refusal.reason))
+            self.dispatch(m.StartRefused(hook=hook, reason=refusal.reason, again_s=refusal.again_s))
             return
         round_ = self._round
         assert round_ is not None

@@ -533,6 +533,9 @@ class HookRunner:
         starting = task.moment if isinstance(task.moment, WorkersStarting) else None
         if isinstance(answer, Refuse) and isinstance(answer.reason, str):
             if self._may(member, task, Power.REFUSAL, answer):
+                if not _is_time(answer.again_s):
+                    self._complain(member, task, f"wants to be asked again in {answer.again_s!r} s; a number is needed")
+                    answer = Refuse(reason=answer.reason)
                 task.refusal, task.refused_by = answer, str(member.label)
         elif starting is not None and _is_change(answer):
             if self._may(member, task, Power.LAUNCHES, answer):
@@ -553,6 +556,10 @@ class HookRunner:
             return True
         self._complain(member, task, f"answered {type(answer).__name__} without the power {power.value!r}")
         return False
+
+
+def _is_time(seconds: object) -> bool:
+    return seconds is None or (isinstance(seconds, int | float) and 0 <= seconds < float("inf"))
 
 
 def _is_change(answer: object) -> TypeGuard[AddEnvironment | Launches]:

@@ -281,6 +281,19 @@ def test_start_may_be_refused(bench):
     assert bench.answers == [((), Refuse(reason="ECC errors"), "hook 'gate' (fake-gate 1)")]
 
 
+@pytest.mark.parametrize("wanted", ["soon", -1.0, float("nan")])
+def test_a_time_that_is_none_is_told_and_the_refusal_stands(bench, wanted):
+    class Gate(AgentHook):
+        def on_joining(self, event):
+            return Refuse(reason="hot", again_s=wanted)
+
+    runner = bench.start(gate=Gate)
+    runner.ask_join(Joining(round_index=0), bench.hear)
+    bench.until(lambda: bench.answers and bench.lines)
+    assert bench.answers == [(Refuse(reason="hot"), "hook 'gate' (fake-gate 1)")]
+    assert f"wants to be asked again in {wanted!r} s; a number is needed" in bench.lines[0]
+
+
 def test_about_a_start_that_was_refused_only_those_are_asked_again_who_may_refuse(bench):
     class Gate(Recorder):
         api_version = 2

@@ -87,6 +87,13 @@ def test_a_hook_is_asked_again_less_and_less_often_and_each_node_at_other_times(
     assert found == pytest.approx([1.6, 3.2, 6.4, 12.8, 25.6, 48.0])
 
 
+@pytest.mark.parametrize(("wanted_s", "pause_s"), [(300.0, 300.0), (0.0, 1.0), (1e9, 3600.0)])
+def test_a_hook_may_say_when_it_wants_to_be_asked_again(wanted_s, pause_s):
+    for kind, before in ((m.JoinRefused, ()), (m.StartRefused, TO_START)):
+        found, _ = pauses(STORE, *before, refusal=kind(**HOT, again_s=wanted_s), times=1)
+        assert found == [pause_s]
+
+
 def test_a_start_that_is_refused_round_after_round_is_asked_about_less_and_less_often_until_workers_run():
     step, found = drive(STORE), []
     for turn in range(3):

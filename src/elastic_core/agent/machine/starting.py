@@ -9,6 +9,7 @@ from elastic_core.agent.machine.states import (
     Created,
     Deciding,
     Ending,
+    Gates,
     Gating,
     Joining,
     Ledger,
@@ -35,6 +36,9 @@ from elastic_core.types import Failure, FailureClass, Round, Stop
 FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 60.0
 """From a hook's refusal until it is asked again: twice as long each time, less up to a third, another on each node."""
+SHORTEST_WISH_S = 1.0
+LONGEST_WISH_S = 3600.0
+"""The bounds of what a hook may want instead."""
 
 
 def begin(state: Created, event: m.StartRequested, now_s: float) -> Step:
@@ -150,7 +154,7 @@ def _stay_out(ledger: Ledger, refused: Round | None, event: m.JoinRefused | m.St
     """Wait, beside the rounds of the others where that can be; else no longer than for nodes that are missing."""
     gates = ledger.gates
     gates = replace(gates, count=gates.count + 1, since_s=gates.since_s if gates.count else now_s)
-    pause_s = min(FIRST_PAUSE_S * 2.0 ** min(gates.count - 1, 30), LONGEST_PAUSE_S) * (1 - gates.spread / 3)
+    pause_s = _pause_s(gates, event.again_s)
     left_s = gates.since_s + gates.join_timeout_s - now_s
     if not gates.aside:
         if left_s <= 0:
@@ -159,11 +163,19 @@ def _stay_out(ledger: Ledger, refused: Round | None, event: m.JoinRefused | m.St
     absence = Absence(by=event.hook, reason=event.reason, for_s=round(pause_s, 1))
     first: tuple[m.AgentCommand, ...] = (m.StandAside(absence=absence),) if gates.aside else ()
     if absence.text != gates.shown:  # each refusal is one of many: people are told when another reason is given
-        text = f"this node stays out: {absence.text}; it is asked again in {pause_s:.1f} s, then less and less often"
+        often = "and so on" if event.again_s is not None else "then less and less often"
+        text = f"this node stays out: {absence.text}; it is asked again in {pause_s:.1f} s, {often}"
         first = (*first, m.PrintLine(text=text))
         gates = replace(gates, shown=absence.text)
     state = Refused(ledger=replace(ledger, gates=gates), absence=absence, round=refused)
     return Step(state=state, commands=(*first, m.SetTimer(name=GATE, delay_s=pause_s)), reason=absence.text)
+
+
+def _pause_s(gates: Gates, wanted_s: float | None) -> float:
+    """Return how long to wait before the hook is asked again: as long as it wants, or longer each time."""
+    if wanted_s is not None:
+        return min(max(wanted_s, SHORTEST_WISH_S), LONGEST_WISH_S)
+    return min(FIRST_PAUSE_S * 2.0 ** min(gates.count - 1, 30), LONGEST_PAUSE_S) * (1 - gates.spread / 3)
 
 
 def _give_up(ledger: Ledger, refused: Round | None, event: m.JoinRefused | m.StartRefused) -> Step:
