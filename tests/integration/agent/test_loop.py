@@ -42,6 +42,9 @@ class Rendezvous:
     def post(self, request):
         self.requests.append(request)
 
+    def overdue(self):
+        return ""
+
 
 class Policy:
     """Answers when the test wants."""
@@ -54,6 +57,9 @@ class Policy:
     def decide(self, failure, history, on_decision):
         self.answers.append((failure, on_decision))
 
+    def overdue(self):
+        return ""
+
 
 class Hooks:
     """Allows everything."""
@@ -63,6 +69,9 @@ class Hooks:
 
     def ask_start(self, moment, answer):
         answer({}, None, "")
+
+    def overdue(self):
+        return ""
 
 
 class Workers:
