@@ -32,6 +32,13 @@ class Leaky(AgentHook):
         threading.Thread(target=threading.Event().wait, daemon=True, name="leak").start()
 
 
+class Moody(Negative):
+    api_version = 2
+
+    def decide(self, failure, history):
+        return Restart(delay_s=len(history) + isinstance(history, tuple))
+
+
 class NoPlugin:
     pass
 """
@@ -71,6 +78,13 @@ def test_a_broken_one_is_named_check_by_check_with_exit_code_1(check):
     assert failed[0].split(None, 1)[1].startswith("decisions can be followed")
     assert "delay_s is -1.0" in failed[0]
     assert out.splitlines()[-1].startswith("policy 'mine:Negative' does not keep its promises: ")
+
+
+def test_a_comparison_without_words_is_told_with_its_promise(check):
+    code, out, _ = check("mine:Moody", "--only", "any sequence")
+    assert code == 1
+    (failed,) = [line for line in out.splitlines() if line.startswith("failed")]
+    assert "A list or a tuple; it is left as it is. assert Restart(" in failed
 
 
 def test_options_are_given_as_to_a_run_and_converted(check):

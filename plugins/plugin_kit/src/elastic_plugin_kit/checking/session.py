@@ -1,7 +1,7 @@
 """A session of pytest for one plugin, of which nobody sees pytest: what was asked, and what came of it."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,11 +9,12 @@ from typing import Any, Final
 
 import pytest
 
-from elastic_plugin_kit.checking import suites
 from elastic_plugin_kit.checking.subject import Subject
 
 _OURS: Final = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD")
 """Variables by which somebody's own tests are steered."""
+_SUITES: Final = Path(__file__).with_name("suites.py")
+"""Imported by pytest, and the kits by it: so that a failed comparison shows both sides."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +32,15 @@ class _Reporter:
     """Takes what pytest reports, and hands the plugin to the tests."""
 
     def __init__(
-        self, subject: Subject, only: str, on_begin: Callable[[int, int], None], on_check: Callable[[Check], None]
+        self,
+        subject: Subject,
+        only: str,
+        declared: Mapping[str, object],
+        on_begin: Callable[[int, int], None],
+        on_check: Callable[[Check], None],
     ) -> None:
         self._only = only
+        self._declared = declared
         self._subject = subject
         self._on_begin = on_begin
         self._on_check = on_check
@@ -50,6 +57,9 @@ class _Reporter:
         """Choose the tests, and know what each is about before the first is run."""
         items[:] = [item for item in items if self._only in _name(item.nodeid)]
         for item in items:
+            for name, value in self._declared.items():  # what an author's own class would have, where the kit asks it
+                if hasattr(getattr(item, "cls", None), name):
+                    setattr(item.cls, name, value)  # type: ignore[attr-defined]  # a function of a class
             doc = getattr(getattr(item, "function", None), "__doc__", None) or ""
             self._promises[item.nodeid] = doc.strip().partition("\n")[0]
         self._on_begin(len(items), max((len(_name(item.nodeid)) for item in items), default=0))
@@ -61,7 +71,7 @@ class _Reporter:
             name=_name(report.nodeid),
             promise=self._promises.get(report.nodeid, ""),
             outcome=report.outcome,
-            detail=_detail(report),
+            detail=_detail(report, self._promises.get(report.nodeid, "")),
             took_s=round((known.took_s if known else 0.0) + report.duration, 3),
         )
         if known is not None and (known.outcome == "failed" or report.outcome == "passed"):
@@ -78,8 +88,8 @@ def _name(nodeid: str) -> str:
     return nodeid.rpartition("::")[2].removeprefix("test_").replace("_", " ").replace("[", " [")
 
 
-def _detail(report: Any) -> str:  # noqa: ANN401  # as above
-    """Return the one line that says why."""
+def _detail(report: Any, promise: str) -> str:  # noqa: ANN401  # as above
+    """Return the one line that says why; a comparison without words is told with the promise."""
     if report.outcome == "passed":
         return ""
     if report.outcome == "skipped":
@@ -88,7 +98,8 @@ def _detail(report: Any) -> str:  # noqa: ANN401  # as above
     crash = getattr(report.longrepr, "reprcrash", None)
     text = str(crash.message if crash is not None else report.longrepr)
     line = next((line for line in text.splitlines() if line.strip()), "")
-    return line.removeprefix("AssertionError: ").removeprefix("Failed: ")
+    line = line.removeprefix("AssertionError: ").removeprefix("Failed: ")
+    return f"{promise} {line}".strip() if line.startswith(("assert ", "AssertionError")) else line
 
 
 def run_checks(
@@ -110,17 +121,15 @@ def run_checks(
         on_begin: Called with the number of checks and the length of the longest name.
         on_check: Called with each check as it ends.
     """
-    suites.TestHandler.most_nodes = most_nodes
-    suites.TestPolicy.keeps_budget = keeps_budget
-    suites.TestCommand.entry_point = subject.entry.value
-    reporter = _Reporter(subject, only, on_begin, on_check)
+    declared = {"most_nodes": most_nodes, "keeps_budget": keeps_budget, "entry_point": subject.entry.value}
+    reporter = _Reporter(subject, only, declared, on_begin, on_check)
     kept = {name: os.environ.pop(name) for name in _OURS if name in os.environ}
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     try:
         with TemporaryDirectory(prefix="check-") as folder:
             settings = Path(folder, "pytest.ini")
             settings.write_text("[pytest]\n")
-            chosen = f"{suites.__file__}::{subject.suite}"
+            chosen = f"{_SUITES}::{subject.suite}"
             words = [
                 "-c",
                 str(settings),
