@@ -5,7 +5,6 @@ Listing reads metadata only; a plugin's code is imported when it is chosen by na
 
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -39,7 +38,7 @@ from elastic_core.plugins.entry_import import (
     refusal,
 )
 from elastic_core.plugins.loading import BASES, LoadedPlugin, base_names, build, is_store_class
-from elastic_core.plugins.options import TORCH_RDZV_KEYS, GivenValue, resolve_options
+from elastic_core.plugins.options import TORCH_RDZV_KEYS, GivenValue, parse, resolve_options
 from elastic_core.rendezvous import registry as in_code
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
@@ -50,6 +49,9 @@ if TYPE_CHECKING:
 
 HEAVY_MODULES: Final = ("torch", "numpy")
 """What no observer and no policy may bring into the supervisor: seconds of start-up, hundreds of megabytes."""
+
+
+_CONNECT_TIMEOUT: Final = OptionSpec(name="connect_timeout", type="duration")
 
 
 class PluginInfo(Record, frozen=True, kw_only=True):
@@ -114,8 +116,9 @@ class PluginRegistry:
             PluginError: there is none, two distributions claim the name, or it is broken.
             ConfigError: an option is unknown or malformed, or the backend refuses the settings.
         """
-        with suppress(ValueError):  # told below
-            self._limit = self._limit._replace(within_s=float(conf.get("connect_timeout", self._limit.within_s)))
+        limit_s = parse(conf.get("connect_timeout", ""), _CONNECT_TIMEOUT)  # what is none is refused below
+        if isinstance(limit_s, float):
+            self._limit = self._limit._replace(within_s=limit_s)
         maker = in_code.registered(name)
         if maker is not None:
             return self._make_in_code(name, maker, settings, conf)

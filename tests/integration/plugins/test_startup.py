@@ -20,7 +20,17 @@ def test_built_ins_load_without_importlib_metadata_or_anything_heavy():
     output = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True).stdout
     loaded = set(output.split())
     assert "elastic_core.rendezvous.local" in loaded
-    for module in ("torch", "numpy", "asyncio", "importlib.metadata", "email", "difflib", "subprocess", "redis"):
+    for module in (
+        "torch",
+        "numpy",
+        "asyncio",
+        "importlib.metadata",
+        "email",
+        "difflib",
+        "random",
+        "subprocess",
+        "redis",
+    ):
         assert module not in loaded
-    for module in ("elastic_core.rendezvous.member.coordinated", "elastic_rdzv_redis", "elastic_rdzv_static"):
+    for module in ("elastic_core.rendezvous.member.coordinated", "elastic_rdzv_redis", "elastic_rdzv_static", "redis"):
         assert module not in loaded

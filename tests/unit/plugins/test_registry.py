@@ -809,6 +809,14 @@ def test_our_stores_load():
         assert (loaded[name].distribution, loaded[name].status) == (f"elastic-rdzv-{distribution}", "loaded")
 
 
+@pytest.mark.parametrize(("typed", "limit_s"), [("1500ms", 1.5), ("7", 7.0), ("2m", 120.0)])
+@pytest.mark.usefixtures("driven")
+def test_the_time_to_connect_is_the_time_to_be_built_however_it_is_typed(typed, limit_s):
+    registry = PluginRegistry()
+    registry.make_rendezvous("store", rdzv_settings("store"), {"connect_timeout": typed})
+    assert registry._limit.within_s == limit_s
+
+
 # --- listed
 
 
