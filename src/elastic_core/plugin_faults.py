@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock, thread_cpu_s
+from elastic_core.encoding import clean
 
 FILE: Final = "plugin-errors.log"
 """In the run directory; for its owner only."""
@@ -311,7 +312,8 @@ def _traceback(error: BaseException) -> str:
 
 
 def _append(path: Path, content: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open(path, flags, 0o600)
     try:
         full = os.fstat(fd).st_size + len(content) > MOST_BYTES
         if full:
@@ -332,4 +334,4 @@ def _time(at_ns: int) -> str:
 
 def print_line(*lines: str) -> None:
     """Write lines to stderr, where there is no loop that does."""
-    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    sys.stderr.write("".join(f"{clean(line)}\n" for line in lines))

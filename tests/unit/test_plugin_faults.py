@@ -7,7 +7,7 @@ import time
 import pytest
 
 from elastic_core import plugin_faults
-from elastic_core.plugin_faults import FILE, CallMeter, PluginFaults, PluginLabel, described, held, place_of
+from elastic_core.plugin_faults import FILE, CallMeter, PluginFaults, PluginLabel, described, held, place_of, print_line
 
 ACME = PluginLabel("hook", "seats", "acme 1.0", module="acme.seats", hint="-p no:seats")
 
@@ -135,6 +135,17 @@ def test_a_link_in_the_way_is_not_followed_and_told(faults, lines, tmp_path):
     assert lines == [
         f"elastic: a plugin's traceback could not be written to {str(tmp_path / FILE)!r}: {os.strerror(40)}"
     ]
+
+
+def test_a_pipe_in_the_way_holds_nobody_up(faults, lines, tmp_path):
+    os.mkfifo(tmp_path / FILE)
+    faults.raised(ACME, "on_failure", raised_by(SEAT))
+    assert "could not be written" in lines[0]
+
+
+def test_a_line_without_a_loop_steers_no_terminal(capsys):
+    print_line("elastic: \x1b[2Jgone")
+    assert capsys.readouterr().err == "elastic: ?[2Jgone\n"
 
 
 def test_with_elastic_debug_it_is_on_stderr_too(faults, lines, monkeypatch):

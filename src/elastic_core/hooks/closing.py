@@ -6,7 +6,7 @@ from typing import Final
 
 from elastic_core.hooks.handler import DECLARED_FROM, AgentHook
 from elastic_core.hooks.runner import NamedHook
-from elastic_core.plugin_faults import PluginFaults
+from elastic_core.plugin_faults import PluginFaults, print_line
 
 DEADLINE_S: Final = 5.0
 
@@ -14,7 +14,7 @@ DEADLINE_S: Final = 5.0
 def close_hooks(
     hooks: Sequence[NamedHook],
     *,
-    notice: Callable[[str], None] = lambda text: None,
+    notice: Callable[[str], None] = lambda text: print_line(f"elastic: {text}"),
     faults: PluginFaults | None = None,
     within_s: float = DEADLINE_S,
 ) -> None:
@@ -22,7 +22,8 @@ def close_hooks(
 
     Args:
         hooks: Those of the run.
-        notice: Takes a line about one that raises, or does not return. Threading: the caller's.
+        notice: Takes a line about one that raises, or does not return; there is no loop any more that would print it.
+            Threading: the caller's.
         faults: Keeps what they raise; None: nobody reads it.
         within_s: The deadline of each.
     """

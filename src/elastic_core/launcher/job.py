@@ -36,7 +36,7 @@ from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import SpawnWorkers
 from elastic_core.moments import Power
 from elastic_core.options.settings import RunSettings
-from elastic_core.plugin_faults import PluginFaults, PluginLabel, print_line
+from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.plugins.discovery import FAILURE_GROUP, RENDEZVOUS_GROUP
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.processes.group import WorkerGroup
@@ -178,7 +178,9 @@ class _Job:
         )
         hooks, warnings = registry.make_hooks(of_hooks, settings.hook_options)
         if hooks:
-            self._cleanup.callback(self._close_hooks, hooks)
+            from elastic_core.hooks.closing import close_hooks  # many runs have none
+
+            self._cleanup.callback(close_hooks, hooks, faults=self._faults)
         self._mark("run directory")
         return self._supervise(handler, policy, hooks, (*registry.warnings, *warnings), run_dir).exit_code
 
@@ -196,11 +198,6 @@ class _Job:
     def _mark(self, what: str) -> None:
         if self._timings is not None:
             self._timings.mark(what)
-
-    def _close_hooks(self, hooks: Sequence[NamedHook]) -> None:
-        from elastic_core.hooks.closing import close_hooks  # most runs have no hooks
-
-        close_hooks(hooks, notice=lambda text: print_line(f"elastic: {text}"), faults=self._faults)
 
     def _discard_unused(self, run_dir: RunDirectory) -> None:
         """Remove what was made for workers of which none was ever to start, unless a report is in it."""
