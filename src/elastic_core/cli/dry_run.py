@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from elastic_core.cli.secrets import masked_arguments, masked_text, masked_value
+from elastic_core.errors import PluginError
 from elastic_core.hooks.preview import Preview, preview
 from elastic_core.launcher.logs import worker_paths
 from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
 from elastic_core.moments import WorkersStarting
 from elastic_core.options.settings import Resolution, RunSettings
+from elastic_core.plugins.discovery import FAILURE_GROUP, RENDEZVOUS_GROUP
 from elastic_core.processes.output.layout import rank_paths
 from elastic_core.processes.spec import StreamPlan, WorkerLaunch, WorkerPaths
 from elastic_core.types import Round
@@ -52,7 +54,7 @@ def describe(resolution: Resolution, environ: Mapping[str, str]) -> str:
     attempt = _sample_attempt(settings, hooks)
     workers = worker_plan(settings, attempt, _sample_paths(settings), inherited=environ)
     blocks = [_configuration(resolution)]
-    notices = (*settings.notices, *hooks.lines)
+    notices = (*settings.notices, *_checked_options(settings), *hooks.lines)
     if notices:
         blocks.append("\n".join(("Notices", *(f"  {line}" for line in notices))))
     blocks += [_worker(worker, settings, environ, hooks.bound_by[worker.local_rank]) for worker in workers]
@@ -96,6 +98,27 @@ def _shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return masked_text(str(value))
+
+
+def _checked_options(settings: RunSettings) -> list[str]:
+    """Return a line for each plugin whose options can't be checked here; the others' are what a run would take.
+
+    Raises:
+        ConfigError: one of them is not.
+    """
+    lines = []
+    for group, name, conf in (
+        (RENDEZVOUS_GROUP, settings.nodes.backend, settings.rdzv_conf),
+        (FAILURE_GROUP, settings.restarts.name, settings.policy_conf),
+    ):
+        if conf:
+            from elastic_core.plugins.registry import PluginRegistry
+
+            try:
+                PluginRegistry().check_options(group, name, conf)
+            except PluginError as err:  # it may be installed where the run is
+                lines.append(str(err))
+    return lines
 
 
 def _asked_hooks(settings: RunSettings) -> Preview:

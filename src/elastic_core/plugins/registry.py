@@ -168,6 +168,26 @@ class PluginRegistry:
         _refuse_heavy(entry, before)
         return policy
 
+    def check_options(self, group: str, name: str, conf: Mapping[str, str]) -> None:
+        """Refuse options that a backend's or policy's class excludes, without building one: for `--dry-run`.
+
+        Raises:
+            PluginError: there is no such plugin, or it is broken.
+            ConfigError: an option is unknown or malformed.
+        """
+        if group == RENDEZVOUS_GROUP and (in_code.registered(name) is not None or self._hosted_entry(name) is not None):
+            return  # their options are their own business
+        plugin = self._loaded(self._entry(group, name))
+        specs = plugin.options
+        if group == FAILURE_GROUP:
+            resolve_options(conf, specs, flag="--policy-conf", owner=f"policy {name!r}")
+        elif plugin.is_class:
+            if plugin.is_store:
+                from elastic_core.plugins.coordination import store_options
+
+                specs = store_options(specs)
+            self._with_options(RendezvousSettings(run_id="", backend=name), specs, conf)
+
     def make_hooks(
         self, settings: HookSettings, options: Mapping[str, GivenValue] = {}
     ) -> tuple[list[NamedHook], list[str]]:

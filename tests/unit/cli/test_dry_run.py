@@ -6,6 +6,7 @@ import pytest
 
 from elastic_core.cli.dry_run import describe
 from elastic_core.cli.secrets import masked_arguments, masked_text, masked_value, names_secret
+from elastic_core.errors import ConfigError
 from elastic_core.options.devices import Node
 from elastic_core.options.resolve import resolve
 
@@ -103,16 +104,32 @@ def test_secrets_are_not_shown(dry):
         "--wandb-token=hunter2",
         "url=redis://me:hunter3@host/0",
         nnodes="2",
-        rdzv_backend="redis",
+        rdzv_backend="theirs",
         rdzv_id="x",
         rdzv_endpoint="redis://me:hunter4@host:6379",
         rdzv_conf="password=hunter5,lease_ttl=5",
+        policy="theirs",
         policy_conf=("auth_token=hunter6",),
         environ={"MY_SECRET": "hunter7"},
     )
     assert "hunter" not in text
     assert "lease_ttl=5" in text
     assert "redis://me:***@host:6379" in text
+
+
+def test_options_of_plugins_are_checked_as_in_a_run(dry):
+    several = {"nnodes": "2", "rdzv_id": "x", "rdzv_backend": "redis", "rdzv_endpoint": "host"}
+    assert line_of(dry(rdzv_conf="lease_ttl=5s", **several), "rdzv_conf").split()[1] == "lease_ttl=5s"
+    with pytest.raises(ConfigError, match="--rdzv-conf lease_ttl='soon' is not seconds"):
+        dry(rdzv_conf="lease_ttl=soon", **several)
+    with pytest.raises(ConfigError, match="policy 'intensity' takes no --policy-conf options, but 'pause' was given"):
+        dry(policy_conf=("pause=1",))
+
+
+def test_a_plugin_that_is_not_installed_here_is_told_beside_the_rest(dry):
+    text = dry(policy="theirs", policy_conf=("pause=1",))
+    assert "policy 'theirs' is not installed" in text.partition("Notices")[2]
+    assert line_of(text, "policy_conf").split()[1] == "pause=1"
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "--api-key", "password", "db.passwd"])
