@@ -97,6 +97,8 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "handler that was written for torch; default 300",
     "TORCH_ELASTIC_WORKER_IDENTICAL": "`1`: subclasses of `SimpleElasticAgent` take all nodes to be alike",
     "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "prefix of tee'd lines, where `--log-line-prefix-template` is not given",
+    "HIP_VISIBLE_DEVICES": "the devices of `--virtual-local-rank` on ROCm, one for each worker, which finds it in "
+    "`CUDA_VISIBLE_DEVICES` as well",
     "CUDA_VISIBLE_DEVICES": "limits what `--nproc-per-node gpu` counts and what the numbers of `--devices` mean; for "
     "other accelerators `HIP_VISIBLE_DEVICES`, `ROCR_VISIBLE_DEVICES`, `ZE_AFFINITY_MASK`",
     "XDG_RUNTIME_DIR": "where run directories of runs with a terminal are made, if it is this user's own; else "
