@@ -63,7 +63,7 @@ class Agent:
 
     @property
     def status(self) -> AgentStatus | None:
-        """Its status.json, as `elastic status` reads it; None: there is none yet."""
+        """Its status.json, as `elastic status` reads it, a moment behind the agent; None: there is none yet."""
         with suppress(OSError):
             return run_at(self.run_dir).status
         return None

@@ -2,46 +2,15 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, get_args
 
 import msgspec
 
-from elastic_core.api import (
-    AgentHook,
-    AgentStarted,
-    AgentStopped,
-    DecisionTaken,
-    Draining,
-    FailureSeen,
-    Joining,
-    MembershipChanged,
-    Moment,
-    RoundJoined,
-    WorkerEnded,
-    WorkersStarted,
-    WorkersStarting,
-    WorkersStopping,
-)
+from elastic_core.api import AgentHook, AgentStopped, Moment
 
 FILE: Final = "kit-moments.jsonl"
 """In the run directory."""
-_KINDS: Final[dict[str, type[Moment]]] = {
-    kind.__name__: kind
-    for kind in (
-        AgentStarted,
-        AgentStopped,
-        DecisionTaken,
-        Draining,
-        FailureSeen,
-        Joining,
-        MembershipChanged,
-        RoundJoined,
-        WorkerEnded,
-        WorkersStarted,
-        WorkersStarting,
-        WorkersStopping,
-    )
-}
+_KINDS: Final[dict[str, type[Moment]]] = {kind.__name__: kind for kind in get_args(Moment)}
 
 
 class Recorder(AgentHook):
@@ -49,52 +18,12 @@ class Recorder(AgentHook):
 
     api_version: ClassVar[int] = 2
 
-    def on_agent_started(self, event: AgentStarted) -> None:
-        """Write it down."""
-        self._keep(event)
-
-    def on_joining(self, event: Joining) -> None:
-        """Write it down."""
-        self._keep(event)
-
-    def on_round_joined(self, event: RoundJoined) -> None:
-        """Write it down."""
-        self._keep(event)
-
-    def on_workers_starting(self, event: WorkersStarting) -> None:
-        """Write it down."""
-        self._keep(event)
-
-    def on_workers_started(self, event: WorkersStarted) -> None:
-        """Write it down."""
-        self._keep(event)
-
-    def on_worker_exited(self, event: WorkerEnded) -> None:
-        """Write it down."""
-        self._keep(event)
-
-    def on_failure(self, event: FailureSeen) -> None:
-        """Write it down."""
-        self._keep(event)
-
-    def on_decision(self, event: DecisionTaken) -> None:
-        """Write it down."""
-        self._keep(event)
-
-    def on_drain(self, event: Draining) -> None:
-        """Write it down."""
-        self._keep(event)
-
-    def on_workers_stopping(self, event: WorkersStopping) -> None:
-        """Write it down."""
-        self._keep(event)
-
-    def on_membership_changed(self, event: MembershipChanged) -> None:
+    def on_moment(self, event: Moment) -> None:
         """Write it down."""
         self._keep(event)
 
     def on_agent_stopped(self, event: AgentStopped) -> None:
-        """Write it down."""
+        """Write it down: the agent waits for this one."""
         self._keep(event)
 
     def _keep(self, event: Moment) -> None:
