@@ -28,7 +28,8 @@ Server = RedisServer | EtcdServer | EtcdCluster
 
 T = TypeVar("T")
 CLONE_NEWNET = 0x40000000
-LEASE_S = 2.0
+LEASE_S = 3.0
+"""So long that a node is not taken for lost on a busy machine, where an agent may get no turn for a second or two."""
 SLACK_S = 3.0
 """What the scenarios add to the lease, for the survivors' new workers to be there."""
 

@@ -11,7 +11,7 @@ from patience import kept
 from proc_kit import is_alive
 from support import wait_for
 
-CLUSTER_LEASE_S = 3.0
+CLUSTER_LEASE_S = 4.0
 AWAY = "store unreachable"
 BACK = "store back"
 
