@@ -554,7 +554,8 @@ class HookRunner:
     def _may(self, member: _Member, task: _Task, power: Power, answer: object) -> bool:
         if power in member.powers:
             return True
-        self._complain(member, task, f"answered {type(answer).__name__} without the power {power.value!r}")
+        needed = f"powers = frozenset({{Power.{power.name}}})"
+        self._complain(member, task, f"answered {type(answer).__name__}, which takes {needed} in its class")
         return False
 
 

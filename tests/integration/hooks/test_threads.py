@@ -334,6 +334,21 @@ def test_other_answers_are_told_and_mean_no_objection(bench, answer, needed):
     assert runner.stats()["odd"].errors == 1
 
 
+def test_an_answer_that_takes_a_power_names_it(bench):
+    class Watches(AgentHook):
+        api_version = 2
+        powers = frozenset()
+
+        def on_joining(self, event):
+            return Refuse(reason="no")
+
+    runner = bench.start(watches=Watches)
+    runner.ask_join(Joining(round_index=0), bench.hear)
+    bench.until(lambda: bench.answers and bench.lines)
+    assert bench.answers == [(None, "")]
+    assert "answered Refuse, which takes powers = frozenset({Power.REFUSAL}) in its class" in bench.lines[0]
+
+
 def test_environment_that_is_no_mapping_is_told(bench):
     class Odd(AgentHook):
         def on_workers_starting(self, event):
