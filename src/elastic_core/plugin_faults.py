@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock, thread_cpu_s
-from elastic_core.encoding import clean
 
 FILE: Final = "plugin-errors.log"
 """In the run directory; for its owner only."""
@@ -334,4 +333,6 @@ def _time(at_ns: int) -> str:
 
 def print_line(*lines: str) -> None:
     """Write lines to stderr, where there is no loop that does."""
+    from elastic_core.encoding import clean  # `elastic --help` has no time for it
+
     sys.stderr.write("".join(f"{clean(line)}\n" for line in lines))
