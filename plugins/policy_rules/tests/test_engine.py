@@ -400,6 +400,21 @@ def test_nodes_are_let_back_in_where_else_too_few_would_be_left():
     assert excluded(policy, killed(1), killed(2, "b", 3), failure(**lost)) == [("a",), ("b", "a"), ("b",)]
 
 
+def test_a_node_that_was_let_back_in_is_one_of_those_that_are_there():
+    policy = engine("blame: {exclude_for: 1h}\nrules: [{action: restart, max: 9, exclude: node, match: {signal: KILL}},"
+                    " {action: restart, max: 9}]", min_nodes=2, max_nodes=3)  # fmt: skip
+    lost = LOST | {"node_id": "b", "at_s": 2, "node_count": 2}
+    later = failure(at_s=3, node_id="c", node_count=2)  # a and c
+    assert excluded(policy, killed(1, nodes=3), failure(**lost), later) == [("a",), (), ()]
+
+
+def test_a_node_that_was_lost_is_the_last_to_be_let_back_in():
+    policy = engine("blame: {exclude_for: 1h}\nrules: [{action: restart, max: 9, exclude: node}]", max_nodes=3)
+    lost = [failure(**(LOST | {"node_id": name, "at_s": at_s, "node_count": nodes}))
+            for name, at_s, nodes in (("a", 1, 3), ("c", 3, 1))]  # fmt: skip
+    assert excluded(policy, lost[0], killed(2, "b", 2), lost[1]) == [("a",), ("b", "a"), ("a",)]
+
+
 @pytest.mark.parametrize(("nodes", "expected"), [(1, ()), (2, ()), (3, ("a",)), (None, ())])
 def test_never_below_the_fewest_nodes_that_the_run_needs(nodes, expected):
     policy = engine("rules: [{action: restart, max: 9, exclude: node}]", min_nodes=2, max_nodes=8)

@@ -1,6 +1,6 @@
 """Which nodes the next round is without: derived from the history, never below the fewest that the run needs. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,7 +36,10 @@ class Exclusions:
         if failure.node_count is None:
             return Exclusion()  # how many would be left is not known
         node = failure.node_id
-        left_out = {name: end_s for name, end_s in self._ends(history).items() if end_s > failure.at_s and name != node}
+        out = _left_out_last(history) - {node}  # who was let in again is counted among those that are there
+        left_out = {name: end_s for name, end_s in self._ends(history).items() if end_s > failure.at_s and name in out}
+        latest = {past.node_id: past.failure_class for past in history}
+        gone = {name for name, seen in latest.items() if seen in _GONE}
         there = failure.node_count - (failure.failure_class in _GONE)
         why = self._reason(failure, history, rule)
         if why:
@@ -45,8 +48,8 @@ class Exclusions:
                 there = rest
             else:
                 why = f"{node!r} stays, although {why}: {rest} of at least {self._min_nodes} nodes would be left"
-                return self._without(self._kept(left_out, there), failure.at_s, why)
-        kept = self._kept(left_out, there)
+                return self._without(self._kept(left_out, gone, there), failure.at_s, why)
+        kept = self._kept(left_out, gone, there)
         if not why:
             still = f"still without {', '.join(map(repr, kept))}" if kept else ""
             return self._without(kept, failure.at_s, still)
@@ -58,9 +61,9 @@ class Exclusions:
         longest_s = self.length_s(_MANY)
         return Exclusion(tuple(kept), tuple(min(end_s - at_s, longest_s) for end_s in kept.values()), why)
 
-    def _kept(self, left_out: Mapping[str, float], there: int) -> Mapping[str, float]:
-        """Let as many nodes back in as the run needs, those first whose time ends first."""
-        by_end = sorted(left_out, key=lambda name: (left_out[name], name))
+    def _kept(self, left_out: Mapping[str, float], gone: Collection[str], there: int) -> Mapping[str, float]:
+        """Let as many nodes back in as the run needs, those first whose time ends first; last who may be gone."""
+        by_end = sorted(left_out, key=lambda name: (name in gone, left_out[name], name))
         return {name: left_out[name] for name in sorted(by_end[max(0, self._min_nodes - there) :])}
 
     def _reason(self, failure: Failure, history: Sequence[Failure], rule: Rule | None) -> str:
@@ -109,6 +112,13 @@ class Exclusions:
         return min(
             terms.exclude_for_s * terms.factor ** min(times_before, _MANY), max(terms.cap_s, terms.exclude_for_s)
         )
+
+
+def _left_out_last(history: Sequence[Failure]) -> frozenset[str]:
+    """Return the nodes that the last restart was without."""
+    restarts = (past.decision for past in reversed(history) if isinstance(past.decision, Restart))
+    last = next(restarts, None)
+    return frozenset(() if last is None else last.exclude_nodes)
 
 
 def _excluded_itself(past: Failure) -> bool:
