@@ -1,7 +1,8 @@
 """Text of any origin, for JSON and for people: file names and arguments need not be Unicode, nor be harmless."""
 
 import re
-from typing import TypeVar
+import threading
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -9,6 +10,9 @@ from elastic_core.types import Record
 
 _T = TypeVar("_T")
 
+_making = threading.Lock()
+_decoders: dict[object, msgspec.json.Decoder[Any]] = {}
+"""By what they make; as many as there are kinds of documents."""
 _SPACE = re.compile(r"[^\S ]+")
 
 
@@ -40,8 +44,12 @@ def decode_json(raw: bytes | str, kind: type[_T]) -> _T:
         msgspec.DecodeError: it is no JSON, or of another kind.
         UnicodeDecodeError: it is no UTF-8.
     """
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        with _making:  # two threads that look into one class for the first time crash msgspec (two nodes in a program)
+            decoder = _decoders.setdefault(kind, msgspec.json.Decoder(kind))
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return decoder.decode(raw)  # type: ignore[no-any-return]  # of the kind that it was made for
     except RecursionError as err:
         raise msgspec.DecodeError("nested too deep") from err
 

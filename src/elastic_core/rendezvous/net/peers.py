@@ -17,6 +17,7 @@ from typing import Final, Protocol
 import msgspec
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.encoding import decode_json
 from elastic_core.errors import ConfigError
 from elastic_core.rendezvous.net.endpoint import is_ip
 from elastic_core.types import Record
@@ -100,7 +101,7 @@ class PeerEndpoint:
     def _answer(self, raw: bytes) -> bytes | None:
         secret = self._secret()
         try:
-            question = msgspec.json.decode(raw, type=_Question)
+            question = decode_json(raw, _Question)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         if not secret or not hmac.compare_digest(question.secret.encode(), secret.encode()):
@@ -292,7 +293,7 @@ class _Inquiry:
                 sock = key.fileobj
                 assert isinstance(sock, socket.socket)
                 try:
-                    answer = msgspec.json.decode(sock.recv(_LARGEST_BYTES), type=_Answer)
+                    answer = decode_json(sock.recv(_LARGEST_BYTES), _Answer)
                 except (OSError, msgspec.DecodeError, UnicodeDecodeError):
                     continue  # refused, or not an answer of ours: the same as none
                 if answer.serial == self._serial:
