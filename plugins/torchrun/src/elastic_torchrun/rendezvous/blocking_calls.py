@@ -3,13 +3,11 @@
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from elastic_core.api import BackendUnavailableError, OutcomeUnknownError, WaitBudget, WaitExpiredError
 
 T = TypeVar("T")
-CLOSE_S: Final = 0.5
-"""How long the end of a call that is under way is waited for."""
 
 
 class _Call(Generic[T]):
@@ -34,7 +32,6 @@ class Asker:
         self._queue: SimpleQueue[_Call[object] | None] = SimpleQueue()
         self._changed = threading.Condition()
         self._started = False
-        self._thread: threading.Thread | None = None
         self._stuck: _Call[object] | None = None
         self._heeded: WaitBudget | None = None
 
@@ -70,15 +67,9 @@ class Asker:
         return call.result  # type: ignore[return-value]  # set, since nothing was raised; may be None by right
 
     def close(self) -> None:
-        """Let the thread end after what it does, and wait a moment for that; idempotent.
-
-        A thread that is still inside a store of torch's when the interpreter ends may crash it.
-        """
+        """Let the thread end after what it does; idempotent."""
         self._started = False
         self._queue.put(None)
-        thread, self._thread = self._thread, None
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(CLOSE_S)
 
     def _heed(self, wait: WaitBudget) -> None:
         if self._heeded is not wait:  # one budget serves many calls
@@ -105,8 +96,7 @@ class Asker:
         if not self._started:
             self._started = True
             self._queue = SimpleQueue()
-            self._thread = threading.Thread(target=self._work, args=(self._queue,), name=self._name, daemon=True)
-            self._thread.start()
+            threading.Thread(target=self._work, args=(self._queue,), name=self._name, daemon=True).start()
         self._queue.put(call)  # type: ignore[arg-type]  # its result is the caller's business
 
     def _work(self, queue: "SimpleQueue[_Call[object] | None]") -> None:
