@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from chaos.multi_node import StaticRun
-from patience import slowness
 
 BOOM = """
 import atexit, json, os, pathlib, signal, time
@@ -27,7 +26,7 @@ def train():
     wait_for("boom")
     while (pid := (here / "boom").read_text()) and os.path.exists(f"/proc/{pid}"):
         time.sleep(0.001)
-    time.sleep(0.06)
+    time.sleep(0.01)  # well within the tenth of a second that the agent waits for who else fails
     raise ConnectionResetError("connection reset by peer")
 (here / f"ready{rank}").touch()
 for other in range(4):
@@ -76,8 +75,7 @@ def test_first_cause_of_four_ranks_is_named_on_both_nodes(run, repetition):
         assert (incident["round_index"], incident["exit_code"]) == (0, 1)
         # Those of the other node were about to fail when the order to stop came: they failed, or were stopped.
         assert sorted(one["global_rank"] for one in (*secondary, *stopped)) == [0, 1, 3], json.dumps(incident, indent=1)
-        # Rank 3 fails within the tenth of a second that its agent waits, where it gets a turn in it.
-        assert 3 in [one["global_rank"] for one in secondary] or slowness(now=True) > 1
+        assert 3 in [one["global_rank"] for one in secondary]
         for one in (first, *secondary):
             assert one["at_ns"] > 10**18
         assert [path for path in first["log_paths"] if "ValueError: boom" in Path(path).read_text()], first
