@@ -9,11 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from elastic_core.processes.environment import ROUND_VARIABLES
 from elastic_core.processes.group import WorkerGroup
-from elastic_core.processes.output.console import Console
 from elastic_core.processes.output.disk import STALL_S, Disk
-from elastic_core.processes.spec import StreamPlan, WorkerLaunch
+from elastic_core.processes.output.sink import Console
+from elastic_core.processes.spec import ROUND_VARIABLES, StreamPlan, WorkerLaunch
 from elastic_core.reactor import Reactor
 from elastic_core.starters import ReactorLoop, WorkerStart
 from patience import Deadline

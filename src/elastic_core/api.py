@@ -127,8 +127,8 @@ if TYPE_CHECKING:
     from elastic_core.plugins.hookspecs import hookimpl
     from elastic_core.plugins.options import ResolvedOptions, resolve_options
     from elastic_core.plugins.torch_side import torch_handler
-    from elastic_core.processes.affinity import bound_to
     from elastic_core.processes.errors import get_error_handler, record
+    from elastic_core.processes.process import bound_to
     from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler
     from elastic_core.rendezvous.member.stored import (
         StoredDecision,
@@ -435,7 +435,7 @@ _ROOMS: Final = {
     "elastic_core.plugins.hookspecs": "hookimpl",
     "elastic_core.plugins.options": "resolve_options ResolvedOptions",
     "elastic_core.plugins.torch_side": "torch_handler",
-    "elastic_core.processes.affinity": "bound_to",
+    "elastic_core.processes.process": "bound_to",
     "elastic_core.processes.errors": "get_error_handler record",
     "elastic_core.rendezvous.handler": "AgentServices RendezvousHandler",
     "elastic_core.rendezvous.net.address": "is_loopback route_source",

@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from elastic_core.plugins.registry import PluginRegistry
     from elastic_core.processes.errors import ChildFailedError, ProcessFailure, record
     from elastic_core.processes.group import WorkerGroup
-    from elastic_core.processes.output.console import Console
-    from elastic_core.processes.output.layout import LogLayout, RankPaths, stream_plans
-    from elastic_core.processes.output.std import Std
+    from elastic_core.processes.output.layout import LogLayout, RankPaths, Std, stream_plans
+    from elastic_core.processes.output.sink import Console
     from elastic_core.processes.spec import StreamPlan, WorkerLaunch
     from elastic_core.reactor import Reactor
     from elastic_core.rendezvous.coordinated_options import DEFAULT_LEASE_TTL_S
@@ -125,9 +124,8 @@ _ROOMS: Final = {
     "elastic_core.plugins.registry": "PluginRegistry",
     "elastic_core.processes.errors": "ChildFailedError ProcessFailure record",
     "elastic_core.processes.group": "WorkerGroup",
-    "elastic_core.processes.output.console": "Console",
-    "elastic_core.processes.output.layout": "LogLayout RankPaths stream_plans",
-    "elastic_core.processes.output.std": "Std",
+    "elastic_core.processes.output.sink": "Console",
+    "elastic_core.processes.output.layout": "LogLayout RankPaths Std stream_plans",
     "elastic_core.processes.spec": "StreamPlan WorkerLaunch",
     "elastic_core.reactor": "Reactor",
     "elastic_core.rendezvous.coordinated_options": "DEFAULT_LEASE_TTL_S",

@@ -11,7 +11,7 @@ from elastic_core.errors import ConfigError
 from elastic_core.options.devices import Node
 from elastic_core.options.resolve import resolve
 from elastic_core.options.settings import Entrypoint
-from elastic_core.processes.affinity import bound_to
+from elastic_core.processes.process import bound_to
 from elastic_numa import AffinityMode, NumaOptions, binding, gpus, hook
 from elastic_numa.binding import bound_cpus
 from elastic_numa.topology import Topology, read_ranges, write_ranges

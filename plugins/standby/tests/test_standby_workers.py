@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.processes.environment import ROUND_VARIABLES
-from elastic_core.processes.spec import WorkerLaunch
+from elastic_core.processes.spec import ROUND_VARIABLES, WorkerLaunch
 from elastic_core.reactor import Reactor
 from elastic_core.starters import ReactorLoop
 from elastic_standby.pool import MAX_DEATHS, StandbyPool

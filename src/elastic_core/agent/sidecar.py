@@ -13,7 +13,7 @@ from pathlib import Path
 
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import BackendUnavailableError
-from elastic_core.processes.environment import without_agents_own
+from elastic_core.processes.spec import without_agents_own
 from elastic_core.reactor import Reactor
 
 OPEN_LIMIT_S = 300.0

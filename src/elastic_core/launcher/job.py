@@ -40,8 +40,8 @@ from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.plugins.discovery import FAILURE_GROUP, RENDEZVOUS_GROUP
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.processes.group import WorkerGroup
-from elastic_core.processes.output.console import Console
 from elastic_core.processes.output.disk import END_S, Disk
+from elastic_core.processes.output.sink import Console
 from elastic_core.processes.spec import WorkerLaunch, WorkerPaths
 from elastic_core.processes.sweep import become_subreaper, has_strangers
 from elastic_core.reactor import Reactor

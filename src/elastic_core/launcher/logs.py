@@ -10,8 +10,7 @@ from typing import Any, Final, Protocol
 from msgspec.structs import replace
 
 from elastic_core.options.settings import RunSettings
-from elastic_core.processes.output.layout import LogLayout, RankPaths, line_prefix, stream_plans
-from elastic_core.processes.output.std import parse_ranks, parse_std
+from elastic_core.processes.output.layout import LogLayout, RankPaths, line_prefix, parse_ranks, parse_std, stream_plans
 from elastic_core.processes.spec import StreamPlan, WorkerLaunch, WorkerPaths
 from elastic_core.rundir.directory import remove_tree
 from elastic_core.rundir.incident_files import INCIDENT_FILE

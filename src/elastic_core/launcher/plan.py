@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from elastic_core.errors import ConfigError
 from elastic_core.moments import LaunchChange
 from elastic_core.options.settings import Entrypoint, RunSettings
-from elastic_core.processes.environment import Place, place_variables, without_agents_own
-from elastic_core.processes.spec import WorkerLaunch, WorkerPaths
+from elastic_core.processes.spec import Place, WorkerLaunch, WorkerPaths, place_variables, without_agents_own
 from elastic_core.types import HookSettings, Record, Round
 
 MACRO = "${local_rank}"

@@ -8,7 +8,7 @@ from typing import Final
 from elastic_core.options.choices import Choices, Draft
 from elastic_core.options.option import OptionRow, Section, row
 from elastic_core.options.values import comma_list, integer, size_bytes
-from elastic_core.processes.output.std import Std, parse_ranks, parse_std
+from elastic_core.processes.output.layout import Std, parse_ranks, parse_std
 from elastic_core.types import Record
 
 _PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"

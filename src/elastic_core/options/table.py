@@ -15,7 +15,7 @@ from elastic_core.options.output_options import LOGS
 from elastic_core.options.restart_options import RESTARTS
 from elastic_core.options.stop_options import EXIT, SIGNALS
 from elastic_core.options.worker_options import WORKERS
-from elastic_core.processes.environment import PLACE_VARIABLES
+from elastic_core.processes.spec import PLACE_VARIABLES
 
 __all__ = ["BY_DEST", "OPTIONS", "OptionRow", "Section", "chosen_elsewhere", "torch_variables"]
 

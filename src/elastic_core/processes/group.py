@@ -13,12 +13,12 @@ from elastic_core.errors import IllegalEventError
 from elastic_core.processes import ladder
 from elastic_core.processes.errors.record_pipe import RecordPipes
 from elastic_core.processes.oom import OomCounter
-from elastic_core.processes.output.console import Console
 from elastic_core.processes.output.disk import Disk, Lane
+from elastic_core.processes.output.sink import Console
 from elastic_core.processes.process import WorkerProcess, remnants_exist, spawn
+from elastic_core.processes.signals import UserSignals
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.processes.sweep import Survivor, Sweeper, kill_pids
-from elastic_core.processes.user_signals import UserSignals
 from elastic_core.reactor import Reactor, Timer
 from elastic_core.starters import WorkerStarter
 from elastic_core.types import WorkerExit
@@ -317,7 +317,7 @@ class WorkerGroup:
             starter.round_stopping()
 
     def forward(self, signum: int) -> None:
-        """Have each worker process get a signal, not its group: it is meant for the ranks (`user_signals`)."""
+        """Have each worker process get a signal, not its group: it is meant for the ranks (`signals`)."""
         self._user_signals.forward(signum)
 
     def _ready_for_signals(self) -> dict[int, int]:

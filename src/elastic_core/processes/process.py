@@ -4,20 +4,18 @@ import errno
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import NamedTuple
 
 from elastic_core.errors import WorkerError
-from elastic_core.processes.affinity import bound_to
-from elastic_core.processes.environment import ROUND_VARIABLES
 from elastic_core.processes.output.disk import Disk, Lane
 from elastic_core.processes.output.lines import LineFilter
 from elastic_core.processes.output.log_file import LogFile, QueuedLog
 from elastic_core.processes.output.sink import Sink
 from elastic_core.processes.output.tee import Tee, open_pipe
-from elastic_core.processes.spec import StreamPlan, WorkerLaunch
+from elastic_core.processes.spec import ROUND_VARIABLES, StreamPlan, WorkerLaunch
 from elastic_core.reactor import Reactor
 from elastic_core.starters import StartedProcess, WorkerStart, WorkerStarter
 
@@ -305,3 +303,17 @@ def _spawn_error(launch: WorkerLaunch, error: OSError | ValueError) -> WorkerErr
         where = f"worker with local rank {launch.local_rank}: can't open log file {error.filename!r}"
         return WorkerError(f"{where}: {reason}", hint="another --log-dir, with room and write permission")
     return WorkerError(f"{where}: {reason}", hint=_HINTS.get(number, ""))
+
+
+@contextmanager
+def bound_to(cpus: frozenset[int] | None) -> Iterator[None]:
+    """Bind this thread meanwhile: what it starts inherits that, from its first instruction on. None: no change."""
+    if cpus is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

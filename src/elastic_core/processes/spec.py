@@ -1,6 +1,9 @@
-"""What it takes to start one worker."""
+"""What it takes to start one worker: its command, its files, and its variables, each declared once."""
 
-from elastic_core.types import Record
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from elastic_core.types import Record, Round
 
 
 class StreamPlan(Record, frozen=True, kw_only=True):
@@ -59,3 +62,76 @@ class WorkerPaths(Record, frozen=True, kw_only=True):
     """What it beats into; empty: it is not asked to."""
     stdout: StreamPlan = StreamPlan()
     stderr: StreamPlan = StreamPlan()
+
+
+class Place(Record, frozen=True, kw_only=True):
+    """A worker's place in its run: all that its variables are made of."""
+
+    run_id: str
+    node_id: str
+    incarnation: str
+    max_restarts: int
+    round: Round
+    local_rank: int
+    restart_count: int
+    membership_changes: int
+    use_agent_store: bool
+    virtual_local_rank: bool
+    """It sees one device only, as if it were the first worker."""
+    files: WorkerPaths
+    hooks: bool
+    """Its interpreter records what ends it."""
+
+
+Make = Callable[[Place], str]
+
+_LASTING: Final[Mapping[str, Make]] = {
+    "LOCAL_RANK": lambda p: "0" if p.virtual_local_rank else str(p.local_rank),
+    "ROLE_NAME": lambda p: p.round.role,
+    "LOCAL_WORLD_SIZE": lambda p: str(p.round.local_world_size),
+    "TORCHELASTIC_MAX_RESTARTS": lambda p: str(p.max_restarts),
+    "TORCHELASTIC_RUN_ID": lambda p: p.run_id,
+    "ELASTIC_NODE_ID": lambda p: p.node_id,
+    "ELASTIC_INCARNATION": lambda p: p.incarnation,
+}
+_OF_ROUND: Final[Mapping[str, Make]] = {
+    "RANK": lambda p: str(p.round.global_rank(p.local_rank)),
+    "GROUP_RANK": lambda p: str(p.round.node_rank),
+    "ROLE_RANK": lambda p: str(p.round.role_base_rank + p.local_rank),
+    "WORLD_SIZE": lambda p: str(p.round.world_size),
+    "GROUP_WORLD_SIZE": lambda p: str(p.round.node_count),
+    "ROLE_WORLD_SIZE": lambda p: str(p.round.role_world_size),
+    "MASTER_ADDR": lambda p: p.round.master_addr,
+    "MASTER_PORT": lambda p: str(p.round.master_port),
+    "TORCHELASTIC_RESTART_COUNT": lambda p: str(p.restart_count),
+    "TORCHELASTIC_USE_AGENT_STORE": lambda p: str(p.use_agent_store),
+    "TORCHELASTIC_ERROR_FILE": lambda p: p.files.error_file,
+    "ELASTIC_ROUND": lambda p: str(p.round.index),
+    "ELASTIC_MEMBERSHIP_CHANGES": lambda p: str(p.membership_changes),
+}
+_OF_ROUND_IF_ANY: Final[Mapping[str, Make]] = {
+    "ELASTIC_WORKER_HOOKS": lambda p: "1" if p.hooks else "",
+    "ELASTIC_FAULT_FILE": lambda p: p.files.fault_file if p.hooks else "",
+    "ELASTIC_BEAT_FILE": lambda p: p.files.beat_file,
+}
+"""Left out where they are empty; an agent's own are never its workers'."""
+
+ROUND_VARIABLES: Final = frozenset(_OF_ROUND) | frozenset(_OF_ROUND_IF_ANY)
+"""What differs between the rounds of one worker; no library reads it at its import. A spare starts without them."""
+PLACE_VARIABLES: Final = ROUND_VARIABLES | frozenset(_LASTING)
+AGENTS_OWN: Final = frozenset(_OF_ROUND_IF_ANY) | {"ELASTIC_KEEP"}
+"""What no process inherits from an agent: ELASTIC_KEEP is for what a worker starts, ours would make all of it stay."""
+
+
+def without_agents_own(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment as what an agent starts may inherit it."""
+    return {name: value for name, value in environment.items() if name not in AGENTS_OWN}
+
+
+def place_variables(place: Place) -> dict[str, str]:
+    """Return what tells a worker its place: torch 2.13's variables, and ours."""
+    variables = {name: make(place) for name, make in (*_LASTING.items(), *_OF_ROUND.items())}
+    for name, make in _OF_ROUND_IF_ANY.items():
+        if value := make(place):
+            variables[name] = value
+    return variables

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.processes.output import sink as sink_module
-from elastic_core.processes.output.console import Console
-from elastic_core.processes.output.sink import HIGH_WATER_BYTES, Sink
+from elastic_core.processes.output.sink import HIGH_WATER_BYTES, Console, Sink
 from elastic_core.processes.spec import StreamPlan
 from elastic_core.reactor import Reactor
 from group_kit import GroupKit, open_fds

@@ -5,7 +5,7 @@ import pytest
 from elastic_core.hooks.handler import AgentHook, powers_of
 from elastic_core.hooks.launches import RESERVED, RESERVED_PREFIXES, CheckedChanges, fault_of_variable
 from elastic_core.moments import AddEnvironment, LaunchChange, Launches, Power, merged_changes
-from elastic_core.processes.environment import PLACE_VARIABLES
+from elastic_core.processes.spec import PLACE_VARIABLES
 
 
 def checked(workers, nproc=2):

@@ -3,8 +3,7 @@
 from elastic_core.launcher.plan import Attempt, worker_environment
 from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.options.worker_options import WorkerSettings
-from elastic_core.processes.environment import ROUND_VARIABLES
-from elastic_core.processes.spec import WorkerPaths
+from elastic_core.processes.spec import ROUND_VARIABLES, WorkerPaths
 from elastic_core.types import RendezvousSettings, Round
 
 ROUND = Round(

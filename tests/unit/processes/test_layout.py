@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.errors import ConfigError
-from elastic_core.processes.output.layout import LogLayout, line_prefix, quote_id, stream_plans
-from elastic_core.processes.output.std import Std, parse_std
+from elastic_core.processes.output.layout import LogLayout, Std, line_prefix, parse_std, quote_id, stream_plans
 from elastic_core.processes.spec import StreamPlan
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from elastic_core.errors import ConfigError
-from elastic_core.processes.output.std import Std, parse_ranks, parse_std
+from elastic_core.processes.output.layout import Std, parse_ranks, parse_std
 
 
 @pytest.mark.parametrize(("value", "std"), [("0", Std.NONE), ("1", Std.OUT), ("2", Std.ERR), (" 3 ", Std.ALL)])

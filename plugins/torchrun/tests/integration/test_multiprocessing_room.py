@@ -23,7 +23,7 @@ from elastic_core.compat.elastic.multiprocessing import (
     start_processes,
 )
 from elastic_core.errors import ConfigError, WorkerError
-from elastic_core.processes.output.console import Console
+from elastic_core.processes.output.sink import Console
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_torchrun.processes.redirects import get_std_cm, redirect, redirect_stderr, redirect_stdout
 from elastic_torchrun.processes.subprocess_handler import SubprocessHandler, get_subprocess_handler

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from elastic_core.errors import is_momentary
-from elastic_core.processes import signal_state
+from elastic_core.processes import signals
 from elastic_core.reactor import Reactor, Timer
 
 _START_LIMIT = 5
@@ -61,7 +61,7 @@ class Guardian:
 
         Who signals all processes of the agent's tree, or of its cgroup, signals the guard as well.
         """
-        if self._pid is None or not signal_state.is_pending(self._pid, signum):
+        if self._pid is None or not signals.is_pending(self._pid, signum):
             return False
         self._send(f"forget {signum}\n")
         return True

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from elastic_core.processes import beat_layout as layout
-from elastic_core.processes import signal_state
+from elastic_core.processes import signals
 from elastic_core.processes.procfs import read_stat
 from elastic_core.reports import OpenSection, WorkerBeats
 
@@ -115,7 +115,7 @@ class BeatFile:
         stat = read_stat(pid)
         if stat is None or (pid != worker_pid and stat.session != worker_pid) or stat.state in "TtZX":
             return False
-        if not signal_state.catches(pid, signum):
+        if not signals.catches(pid, signum):
             return False
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signum)

@@ -5,7 +5,7 @@ import signal
 from contextlib import suppress
 
 from elastic_core.agent.watch.beat_file import MAX_STACKS_BYTES
-from elastic_core.processes import signal_state
+from elastic_core.processes import signals
 from elastic_core.processes.beat_layout import STACKS_BELOW_RTMAX
 from elastic_core.processes.procfs import read_stat
 
@@ -43,7 +43,7 @@ class FaultFile:
         signum = signal.SIGRTMAX - STACKS_BELOW_RTMAX
         stat = read_stat(worker_pid)
         armed = os.path.exists(self._path)  # noqa: PTH110
-        if not armed or stat is None or stat.state in "TtZX" or not signal_state.catches(worker_pid, signum):
+        if not armed or stat is None or stat.state in "TtZX" or not signals.catches(worker_pid, signum):
             return False
         with suppress(ProcessLookupError, PermissionError):
             os.kill(worker_pid, signum)

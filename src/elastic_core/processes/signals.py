@@ -1,13 +1,14 @@
-"""Signals that are the workers' to have (SIGUSR1, SIGUSR2): each worker gets one when it is ready for it, and once.
+"""What other processes do about signals, and those that are the workers' to have: one gets each when ready for it.
 
-They end a process that neither catches nor awaits them, as every worker until it has come to that line of its script.
+SIGUSR1 and SIGUSR2 end a process that neither catches nor awaits them, as every worker until it has come to
+that line of its script.
 """
 
 import signal
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from elastic_core.processes import signal_state
+from elastic_core.processes.procfs import read_file, thread_ids
 from elastic_core.reactor import Reactor, Timer
 
 SENDER_S = 0.2
@@ -92,7 +93,7 @@ class UserSignals:
         self._set_timer()
 
     def _given(self, pid: int, signum: int) -> bool:
-        if not signal_state.takes(pid, signum):
+        if not takes(pid, signum):
             return False
         self._send(pid, signum)
         return True
@@ -114,3 +115,34 @@ class UserSignals:
         for signum, pids in list(self._kept.items()):
             self._keep(signum, {pid for pid in pids if pid in running and not self._given(pid, signum)})
         self._set_timer()
+
+
+def catches(pid: int, signum: int) -> bool:
+    """Return whether a process has a handler for a signal."""
+    return _is_in(f"/proc/{pid}/status", b"SigCgt:", signum)
+
+
+def takes(pid: int, signum: int) -> bool:
+    """Return whether a process has a handler for a signal, or keeps it from all its threads: to wait for it in one."""
+    if catches(pid, signum):
+        return True
+    # The kernel takes a signal out of the mask of a thread for as long as that waits for it.
+    blocked = {tid: _is_in(f"/proc/{pid}/task/{tid}/status", b"SigBlk:", signum) for tid in thread_ids(pid)}
+    return any(blocked.values()) and all(held or "sigtimedwait" in _wait_of(pid, tid) for tid, held in blocked.items())
+
+
+def is_pending(pid: int, signum: int) -> bool:
+    """Return whether a signal that was sent to a process as a whole still waits for it."""
+    return _is_in(f"/proc/{pid}/status", b"ShdPnd:", signum)
+
+
+def _is_in(path: str, name: bytes, signum: int) -> bool:
+    for line in (read_file(path) or b"").splitlines():
+        if line.startswith(name):
+            return bool(int(line.split()[1], 16) >> (signum - 1) & 1)
+    return False
+
+
+def _wait_of(pid: int, tid: int) -> str:
+    name = (read_file(f"/proc/{pid}/task/{tid}/wchan") or b"").decode("ascii", "replace").strip()
+    return "" if name == "0" else name
