@@ -24,9 +24,9 @@ from benchmarks.sockets import Sockets
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import BackendError
 from elastic_core.rendezvous.member import protocol as m
-from elastic_core.rendezvous.member.driver import Driver, Emitted
 from elastic_core.rendezvous.member.machine import step
-from elastic_core.rendezvous.member.node import Node
+from elastic_core.rendezvous.shell.driver import Driver, Emitted
+from elastic_core.rendezvous.shell.node import Node
 from elastic_core.rendezvous.store import Revisions
 from elastic_core.types import RendezvousSettings
 

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.handler import NoServices
     from elastic_core.rendezvous.identity import ALLOWABLE, attempt_from_environment
     from elastic_core.rendezvous.local import LocalRendezvous
-    from elastic_core.rendezvous.member.coordinated import CoordinatedRendezvous
     from elastic_core.rendezvous.member.documents import FORMAT as STORE_FORMAT
     from elastic_core.rendezvous.registry import register as register_backend
     from elastic_core.rendezvous.registry import registered as registered_backend
+    from elastic_core.rendezvous.shell.coordinated import CoordinatedRendezvous
     from elastic_core.starters import CallStarter, ReactorLoop
 
 __all__ = [
@@ -132,7 +132,7 @@ _ROOMS: Final = {
     "elastic_core.rendezvous.handler": "NoServices",
     "elastic_core.rendezvous.identity": "ALLOWABLE attempt_from_environment",
     "elastic_core.rendezvous.local": "LocalRendezvous",
-    "elastic_core.rendezvous.member.coordinated": "CoordinatedRendezvous",
+    "elastic_core.rendezvous.shell.coordinated": "CoordinatedRendezvous",
     "elastic_core.rendezvous.member.documents": "FORMAT=STORE_FORMAT",
     "elastic_core.rendezvous.registry": "register=register_backend registered=registered_backend",
     "elastic_core.starters": "CallStarter ReactorLoop",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastic_core.rendezvous.member.coordinated import CoordinatedRendezvous
+from elastic_core.rendezvous.shell.coordinated import CoordinatedRendezvous
 from elastic_plugin_kit import MemoryServer, MemoryStore, RendezvousConformance, rendezvous_settings
 
 

@@ -38,7 +38,7 @@ def coordinate(store: CoordinationStore, settings: RendezvousSettings, shared: M
     resolved = resolve_options(shared, COORDINATED_OPTIONS, flag="--rdzv-conf", owner=owner)
     full = replace(settings, options={**resolved.values, **settings.options})
     check_coordinated(full.options, backend=settings.backend, min_ttl_s=store.min_ttl_s)
-    from elastic_core.rendezvous.member.coordinated import (
+    from elastic_core.rendezvous.shell.coordinated import (
         CoordinatedRendezvous,  # the algorithm: for those who meet others
     )
 
@@ -47,7 +47,7 @@ def coordinate(store: CoordinationStore, settings: RendezvousSettings, shared: M
 
 def store_of_others(handler: RendezvousHandler) -> CoordinationStore | None:
     """Return a store for somebody who only looks: it never begins a server of its own; None: the handler has none."""
-    from elastic_core.rendezvous.member.coordinated import CoordinatedRendezvous
+    from elastic_core.rendezvous.shell.coordinated import CoordinatedRendezvous
 
     if not isinstance(handler, CoordinatedRendezvous):
         return None

@@ -18,7 +18,7 @@ from elastic_core.errors import (
     WaitCancelledError,
 )
 from elastic_core.rendezvous.member import protocol as m
-from elastic_core.rendezvous.member.coordinated import CoordinatedRendezvous
+from elastic_core.rendezvous.shell.coordinated import CoordinatedRendezvous
 from elastic_core.reports import NodeReport
 from elastic_core.types import Decided, Restart, RoundEnded, Stop, StopOrdered, Undecided
 from elastic_plugin_kit import MemoryServer, MemoryStore, rendezvous_settings, sample_failure

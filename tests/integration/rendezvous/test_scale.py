@@ -6,7 +6,7 @@ import urllib.request
 from collections import Counter
 
 from elastic_core.clock import WaitBudget
-from elastic_core.rendezvous.member.coordinated import CoordinatedRendezvous
+from elastic_core.rendezvous.shell.coordinated import CoordinatedRendezvous
 from elastic_core.types import RendezvousSettings
 from elastic_rdzv_etcd.connection import Wire
 from elastic_rdzv_etcd.store import EtcdStore

@@ -705,7 +705,7 @@ class Driven(RendezvousHandler):
 
 @pytest.fixture
 def driven(monkeypatch, install):
-    stand_in = types.ModuleType("elastic_core.rendezvous.member.coordinated")
+    stand_in = types.ModuleType("elastic_core.rendezvous.shell.coordinated")
     stand_in.CoordinatedRendezvous = Driven
     monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
     more = """

@@ -1,1 +1,1 @@
-"""The rendezvous algorithm: one member of a run on a `CoordinationStore`, as rules and the thread that drives them."""
+"""The rendezvous algorithm: one member of a run on a `CoordinationStore`, as a pure machine and its rules."""

@@ -6,7 +6,7 @@ from elastic_core.clock import Clock
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.plugin_faults import CallUnderWay, held
 from elastic_core.rendezvous.loop import AgentSide
-from elastic_core.rendezvous.member.driver import Driver
+from elastic_core.rendezvous.shell.driver import Driver
 from elastic_core.types import RoundEnded, Undecided
 
 SHORTEST_PERIOD_S: Final = 0.1

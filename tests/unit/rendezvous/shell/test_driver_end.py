@@ -1,8 +1,8 @@
 """The end of the thread that talks to a store: whoever waits for it hears of it, whatever a store does then."""
 
 from elastic_core.rendezvous.member import protocol as m
-from elastic_core.rendezvous.member.driver import Driver
 from elastic_core.rendezvous.member.state import Me
+from elastic_core.rendezvous.shell.driver import Driver
 
 
 class Broken:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from elastic_core.rendezvous.member import node
 from elastic_core.rendezvous.member.documents import MemberRecord
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.net.address import host_identity, is_loopback
+from elastic_core.rendezvous.shell import node
 from elastic_plugin_kit import MemoryServer, MemoryStore, rendezvous_settings
 
 

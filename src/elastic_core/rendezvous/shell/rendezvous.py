@@ -4,11 +4,11 @@ from elastic_core import messages as m
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ElasticError, RendezvousConnectionError
 from elastic_core.rendezvous.loop import AgentSide, Rendezvous
-from elastic_core.rendezvous.member.call_watch import CallWatch
-from elastic_core.rendezvous.member.driver import HOST_LEAVE_S, LEAVE_S, Driver, Emitted
-from elastic_core.rendezvous.member.node import Node
-from elastic_core.rendezvous.member.outcome import Changes, error_of, place_of
 from elastic_core.rendezvous.member.protocol import Formed, JoinAsked, JoinFailed
+from elastic_core.rendezvous.shell.call_watch import CallWatch
+from elastic_core.rendezvous.shell.driver import HOST_LEAVE_S, LEAVE_S, Driver, Emitted
+from elastic_core.rendezvous.shell.node import Node
+from elastic_core.rendezvous.shell.outcome import Changes, error_of, place_of
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import RendezvousSettings, RoundChange, RoundEnded, Undecided
 

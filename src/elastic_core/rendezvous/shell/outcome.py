@@ -15,7 +15,7 @@ from elastic_core.errors import (
 )
 from elastic_core.plugin_faults import text_of
 from elastic_core.rendezvous.member import protocol as m
-from elastic_core.rendezvous.member.driver import StoreFault
+from elastic_core.rendezvous.shell.driver import StoreFault
 from elastic_core.types import RendezvousInfo, RosterMember, RoundChange, StopOrdered, Undecided
 
 

@@ -32,11 +32,11 @@ from elastic_core.rendezvous.member.documents import (
     encode,
 )
 from elastic_core.rendezvous.member.machine import step
-from elastic_core.rendezvous.member.node import Node
 from elastic_core.rendezvous.member.outage import needs_lease, store_failure
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, State, Want
 from elastic_core.rendezvous.net.peers import PeerEndpoint, PeerNames, ask_peers
+from elastic_core.rendezvous.shell.node import Node
 from elastic_core.rendezvous.store import (
     CONTROL_KEY,
     CoordinationStore,

@@ -4,7 +4,7 @@ import pytest
 
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.plugin_faults import CallUnderWay, PluginLabel
-from elastic_core.rendezvous.member.call_watch import CallWatch
+from elastic_core.rendezvous.shell.call_watch import CallWatch
 from elastic_core.types import RoundEnded, Undecided
 
 BACKEND = PluginLabel("backend", "seats", "acme 1.0", hint="report it")

@@ -11,11 +11,11 @@ from elastic_core.plugin_faults import PluginLabel, text_of
 from elastic_core.rendezvous.handler import NoServices, RendezvousHandler
 from elastic_core.rendezvous.loop import AgentSide, Attachable
 from elastic_core.rendezvous.member import protocol as m
-from elastic_core.rendezvous.member.driver import HOST_LEAVE_S, LEAVE_S, Driver, DriverRequest, Emitted
-from elastic_core.rendezvous.member.node import Node
-from elastic_core.rendezvous.member.outcome import Changes, error_of, place_of
-from elastic_core.rendezvous.member.rendezvous import MemberRounds
 from elastic_core.rendezvous.member.state import NEVER_S
+from elastic_core.rendezvous.shell.driver import HOST_LEAVE_S, LEAVE_S, Driver, DriverRequest, Emitted
+from elastic_core.rendezvous.shell.node import Node
+from elastic_core.rendezvous.shell.outcome import Changes, error_of, place_of
+from elastic_core.rendezvous.shell.rendezvous import MemberRounds
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.reports import NodeReport, NodeSteps
 from elastic_core.types import (
