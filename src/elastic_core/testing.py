@@ -36,7 +36,7 @@ try:
 except ModuleNotFoundError as err:
     if err.name != _KIT:
         raise
-    from elastic_core.plugins.install_hint import install_hint
+    from elastic_core.plugins.missing import install_hint
 
     needed = f"elastic-plugin-kit: {install_hint('elastic-plugin-kit')}"
     raise ModuleNotFoundError(f"{__name__} comes with {needed}", name=_KIT) from None

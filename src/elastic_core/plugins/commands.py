@@ -92,7 +92,7 @@ def load_command(entry: PluginEntry) -> tuple["click.Command", tuple[str, ...]]:
     """
     import click
 
-    from elastic_core.plugins.api_versions import check_api_version  # not for a list of commands
+    from elastic_core.plugins.declaration_faults import check_api_version  # not for a list of commands
     from elastic_core.plugins.entry_import import Limit, import_entry
 
     command = import_entry(entry, limit=Limit(IMPORT_LIMIT_S))

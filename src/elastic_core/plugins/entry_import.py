@@ -1,9 +1,11 @@
-"""The import of what an entry point names, and the words for what is wrong with one plugin.
+"""The import of what an entry point names, or a user by its place, and the words for what is wrong with one plugin.
 
 Each error names the plugin and its distribution.
 """
 
 import importlib
+import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
@@ -168,6 +170,20 @@ def mend(entry: PluginEntry) -> str:
     """Return what a user can do about a plugin that is broken."""
     if entry.distribution in _NOBODYS:
         return f"look at {entry.value}"
-    from elastic_core.plugins.install_hint import upgrade_hint
+    from elastic_core.plugins.missing import upgrade_hint
 
     return f"{upgrade_hint(entry.distribution, core=core_name(find_entries()))}, or report it to its authors"
+
+
+def entry_at(group: str, place: str) -> PluginEntry | None:
+    """Return the entry of what is at `module:Class`; None: the text is no such place.
+
+    From here on the working directory is where modules are looked for first, as `python -m` has it.
+    """
+    module, colon, name = place.partition(":")
+    if not colon or not all(word.isidentifier() for word in (*module.split("."), *name.split("."))):
+        return None
+    here = os.getcwd()  # noqa: PTH109  # for sys.path, which has texts
+    if not {"", here} & set(sys.path):
+        sys.path.insert(0, here)
+    return PluginEntry(group=group, name=place, value=place, distribution=NOT_INSTALLED, version="")

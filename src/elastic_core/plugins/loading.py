@@ -63,8 +63,7 @@ class LoadedPlugin:
             self._check_powers()
 
     def _check_declarations(self) -> None:
-        from elastic_core.plugins.api_versions import check_api_version
-        from elastic_core.plugins.declaration_faults import fault_of_methods, fault_of_options
+        from elastic_core.plugins.declaration_faults import check_api_version, fault_of_methods, fault_of_options
 
         self.deprecated = check_api_version(self.entry, self._target)
         target, base = self._target, self._base

@@ -1,4 +1,8 @@
-"""What to say to a user who named a plugin that is not installed."""
+"""What to say to a user who named a plugin that is not installed, and how distributions of this project are installed.
+
+That is from its tree, since no public index has them: there their names are anybody's, and `elastic-core` is a
+stranger's. No hint says to install one of them by name.
+"""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
@@ -17,7 +21,42 @@ from elastic_core.plugins.discovery import (
     core_name,
     find_entries,
 )
-from elastic_core.plugins.install_hint import CORE, install_hint
+
+_PREFIX: Final = "elastic-"
+CORE: Final = f"{_PREFIX}core"
+_SETS: Final = {
+    "elastic-ops": "ops",
+    "elastic-plugin-kit": "testing",
+    "elastic-rdzv-etcd": "etcd",
+    "elastic-rdzv-redis": "redis",
+    "elastic-rdzv-redis[embedded]": "torchrun",
+    "elastic-rdzv-static": "torchrun",
+    "elastic-torchrun": "torchrun",
+}
+"""The file in the folder `sets` that brings a distribution with all that it needs; of others, the folder is enough."""
+_FOLDERS: Final = ("hangs", "numa", "policy_rules", "standby")
+
+
+def install_hint(distribution: str, *, core: str = CORE, newer: bool = False) -> str:
+    """Return what installs a distribution of this project, as README has it.
+
+    Args:
+        distribution: As its metadata spells it, an extra in brackets behind it.
+        core: The name under which the core was published.
+        newer: An installed one is too old.
+    """
+    folder = distribution.removeprefix(_PREFIX).replace("-", "_")
+    file = _SETS.get(distribution)
+    what = "." if distribution == core else f"-r sets/{file}.txt" if file else f". ./plugins/{folder}"
+    return f"pip install {what}, in a {'newer ' if newer else ''}checkout of {core}"
+
+
+def upgrade_hint(distribution: str, *, core: str = CORE) -> str:
+    """Return what installs a newer version of a distribution that is installed, ours or another's."""
+    if distribution in (core, *_SETS) or distribution.removeprefix(_PREFIX).replace("-", "_") in _FOLDERS:
+        return install_hint(distribution, core=core, newer=True)
+    return f"pip install --upgrade {distribution}"
+
 
 _KNOWN: Final = {
     RENDEZVOUS_GROUP: {

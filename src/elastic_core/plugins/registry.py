@@ -479,7 +479,7 @@ def _entry_at(group: str, name: str) -> PluginEntry | None:
     """Return what is named by its place, `module:Class`."""
     if ":" not in name:
         return None
-    from elastic_core.plugins.uninstalled import entry_at
+    from elastic_core.plugins.entry_import import entry_at
 
     return entry_at(group, name)
 

@@ -23,7 +23,7 @@ def torch_part(name: str, *, needed_by: str) -> Any:  # noqa: ANN401  # a module
     entries = find_entries()
     value = next((entry.value for entry in entries if (entry.group, entry.name) == (TORCH_SIDE_GROUP, name)), None)
     if value is None:
-        from elastic_core.plugins.install_hint import install_hint
+        from elastic_core.plugins.missing import install_hint
 
         hint = install_hint("elastic-torchrun", core=core_name(entries))
         raise PluginError(f"{needed_by} comes with elastic-torchrun, which is not installed", hint=hint)

@@ -6,8 +6,8 @@ import textwrap
 import pytest
 
 from elastic_core.errors import PluginError
-from elastic_core.plugins import api_versions
-from elastic_core.plugins.api_versions import SERVED, ServedVersions
+from elastic_core.plugins import declaration_faults
+from elastic_core.plugins.declaration_faults import SERVED, ServedVersions
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.types import API_VERSION, HookSettings, PolicySettings, RendezvousSettings
 
@@ -44,7 +44,7 @@ def registry(tmp_path, monkeypatch):
         (info / "entry_points.txt").write_text(ENTRY_POINTS)
         (tmp_path / "old_plugins.py").write_text(textwrap.dedent(SOURCE).format(version=version))
         monkeypatch.syspath_prepend(str(tmp_path))
-        monkeypatch.setattr(api_versions, "SERVED", LATER)
+        monkeypatch.setattr(declaration_faults, "SERVED", LATER)
         return PluginRegistry(disabled=("control",))  # which is installed, and of the current version
 
     yield make

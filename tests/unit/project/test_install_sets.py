@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.plugins import missing
-from elastic_core.plugins.install_hint import install_hint, upgrade_hint
+from elastic_core.plugins.missing import install_hint, upgrade_hint
 
 ROOT = Path(__file__).parents[3]
 PROJECTS = {

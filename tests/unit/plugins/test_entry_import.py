@@ -7,8 +7,8 @@ import pytest
 
 from elastic_core.errors import ConfigError, PluginError
 from elastic_core.plugins.discovery import FAILURE_GROUP, HOOKS_GROUP, RENDEZVOUS_GROUP
+from elastic_core.plugins.entry_import import entry_at
 from elastic_core.plugins.registry import PluginRegistry
-from elastic_core.plugins.uninstalled import entry_at
 from elastic_core.types import HookSettings, PolicySettings, RendezvousSettings
 
 SOURCE = """
