@@ -16,11 +16,10 @@ if TYPE_CHECKING:
     from elastic_core.launcher.injected import NOTHING, Injected
     from elastic_core.launcher.job import run_job
     from elastic_core.launcher.outcome import RunOutcome
-    from elastic_core.options.choices import Choices
     from elastic_core.options.devices import Node, count_for
     from elastic_core.options.entrypoint import LOCAL_RANK_MACRO, make_entrypoint
     from elastic_core.options.hook_options import all_rows, hook_row, is_hook_option
-    from elastic_core.options.option import OptionRow
+    from elastic_core.options.option import Choices, OptionRow
     from elastic_core.options.resolve import resolve
     from elastic_core.options.settings import DEFAULT_SIGNALS, Entrypoint, RunSettings
     from elastic_core.options.table import BY_DEST, OPTIONS
@@ -110,11 +109,10 @@ _ROOMS: Final = {
     "elastic_core.launcher.injected": "NOTHING Injected",
     "elastic_core.launcher.job": "run_job",
     "elastic_core.launcher.outcome": "RunOutcome",
-    "elastic_core.options.choices": "Choices",
     "elastic_core.options.devices": "Node count_for",
     "elastic_core.options.entrypoint": "LOCAL_RANK_MACRO make_entrypoint",
     "elastic_core.options.hook_options": "all_rows hook_row is_hook_option",
-    "elastic_core.options.option": "OptionRow",
+    "elastic_core.options.option": "Choices OptionRow",
     "elastic_core.options.resolve": "resolve",
     "elastic_core.options.settings": "DEFAULT_SIGNALS Entrypoint RunSettings",
     "elastic_core.options.table": "BY_DEST OPTIONS",

@@ -5,7 +5,7 @@ from typing import Final
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
 from elastic_core.errors import BackendUnavailableError, ConfigError, RendezvousConnectionError, WaitExpiredError
-from elastic_core.options.choices import Choices
+from elastic_core.options.option import Choices
 from elastic_core.options.table import BY_DEST
 from elastic_core.options.values import key_values, name_of, seconds
 from elastic_core.plugins.coordination import store_of_others

@@ -5,8 +5,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from elastic_core.errors import ConfigError
-from elastic_core.options.choices import Choices, Draft, Given
-from elastic_core.options.option import VARIABLE_PREFIX, OptionRow
+from elastic_core.options.option import VARIABLE_PREFIX, Choices, Draft, Given, OptionRow
 from elastic_core.options.table import chosen_elsewhere, torch_variables
 from elastic_core.options.values import nearest
 from elastic_core.plugins.missing import known_options, option_not_installed, refuse_variable

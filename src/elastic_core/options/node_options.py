@@ -4,8 +4,7 @@ import uuid
 from typing import Final
 
 from elastic_core.errors import ConfigError
-from elastic_core.options.choices import Choices, Draft
-from elastic_core.options.option import OptionRow, Section, row
+from elastic_core.options.option import Choices, Draft, OptionRow, Section, row
 from elastic_core.options.values import if_chosen, integer, key_values, name_of, one_of, seconds
 
 _DEFAULT_STATIC_PORT = 29500

@@ -1,9 +1,13 @@
-"""One option of `elastic run`: its names, its text for people, and the setting that it gives."""
+"""An option of `elastic run`: its row, what the user chose of it, and the settings while they are worked out of that.
+
+The command line beats the environment, which beats the default.
+"""
 
 import enum
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NoReturn
 
+from elastic_core.errors import ConfigError
 from elastic_core.types import Record
 
 VARIABLE_PREFIX: Final = "PET_"
@@ -91,3 +95,134 @@ def row(
         field=field,
         read=read,
     )
+
+
+_TRUE = frozenset(("1", "true", "yes", "on", "t", "y"))
+_FALSE = frozenset(("0", "false", "no", "off", "f", "n", ""))
+Given = Mapping[str, str | bool | tuple[str, ...]]
+
+
+class Choices:
+    """The value of each option, as text, with its origin.
+
+    Args:
+        given: What the command line gave: option identifier to text; to True for a flag; to a tuple where an option
+            may be repeated. Options that are not there were not given.
+        environ: Where the other values are looked up, by the option's variable; an empty variable counts as unset.
+        rows: The options, by identifier.
+    """
+
+    def __init__(self, given: Given, environ: Mapping[str, str], rows: Mapping[str, OptionRow]) -> None:
+        self._given = given
+        self._environ = environ
+        self.rows = rows
+
+    def _variable(self, row: OptionRow) -> str | None:
+        """Return the text of the option's variable, None where it does not count."""
+        return (self._environ.get(row.env) or None) if row.env is not None and row.dest not in self._given else None
+
+    def chosen(self, dest: str) -> bool:
+        """Return whether the user gave the option, on the command line or in the environment."""
+        return dest in self._given or self._variable(self.rows[dest]) is not None
+
+    def origin(self, dest: str) -> str:
+        """Return where the value is from, for people: `flag --nnodes`, `env PET_NNODES`, `default`."""
+        row = self.rows[dest]
+        if dest in self._given:
+            return f"flag --{row.name}"
+        return f"env {row.env}" if self._variable(row) is not None else "default"
+
+    def text(self, dest: str) -> str | None:
+        """Return the value as text; None where there is neither a value nor a default."""
+        given = self._given.get(dest)
+        if isinstance(given, str):
+            return given
+        variable = self._variable(self.rows[dest])
+        return self.rows[dest].default if variable is None else variable
+
+    def texts(self, dest: str) -> tuple[str, ...]:
+        """Return all values of an option that may be repeated."""
+        given = self._given.get(dest)
+        if isinstance(given, tuple):
+            return given
+        variable = self._variable(self.rows[dest])
+        return () if variable is None else (variable,)
+
+    def flag(self, dest: str) -> bool:
+        """Return whether a flag is on.
+
+        Raises:
+            ConfigError: its variable is neither a yes nor a no.
+        """
+        if dest in self._given:
+            return bool(self._given[dest])
+        text = (self._variable(self.rows[dest]) or "").strip().lower()
+        if text not in _TRUE and text not in _FALSE:
+            self.reject(dest, "yes or no", hint="1 or 0 (also true or false, yes or no)")
+        return text in _TRUE
+
+    def label(self, dest: str) -> str:
+        """Return how the user wrote it, for messages: `--nnodes 'two'`, `PET_NNODES='two'`."""
+        row = self.rows[dest]
+        variable = self._variable(row)
+        if variable is not None:
+            return f"{row.env}={variable!r}"
+        return f"--{row.name}" if row.metavar is None else f"--{row.name} {self.text(dest) or ''!r}"
+
+    def reject(self, dest: str, needed: str, *, hint: str = "", cause: BaseException | None = None) -> NoReturn:
+        """Refuse the option's value: it should have been `needed`; without a hint, the way back is the default."""
+        raise ConfigError(f"{self.label(dest)}: needed {needed}", hint=hint or self._way_back(dest)) from cause
+
+    def _way_back(self, dest: str) -> str:
+        row = self.rows[dest]
+        by_variable = self._variable(row) is not None
+        if row.default is None:
+            return f"unset {row.env}" if by_variable else f"leave --{row.name} out"
+        return f"{row.env}={row.default}, the default" if by_variable else f"--{row.name} {row.default}, the default"
+
+
+class Draft:
+    """A run's settings while they are worked out: fields by path (`nodes.spares`) with their origins, and notices.
+
+    Args:
+        choices: What the user chose.
+        environ: The environment that the run starts in.
+    """
+
+    def __init__(self, choices: Choices, environ: Mapping[str, str]) -> None:
+        self.choices = choices
+        self.environ = environ
+        self.fields: dict[str, object] = {}
+        self.origins: dict[str, str] = {}
+        self.notices: list[str] = []
+
+    def set(self, field: str, value: object, origin: str) -> None:
+        """Settle one field; a later word replaces an earlier one."""
+        self.fields[field] = value
+        self.origins[field] = origin
+
+    def take(self, dest: str, value: object) -> None:
+        """Settle the field of an option."""
+        self.set(self.choices.rows[dest].field, value, self.choices.origin(dest))
+
+    def settle(self, rows: Iterable[OptionRow]) -> None:
+        """Settle the fields of those options that can be read one by one.
+
+        Raises:
+            ConfigError: a value is malformed.
+        """
+        for row in rows:
+            if row.read is not None:
+                self.take(row.dest, row.read(self.choices, row.dest))
+
+    def mark(self, name: str, origin: str) -> None:
+        """Keep where an option of a hook is from, which is no field of its own."""
+        self.origins[name] = origin
+
+    def notice(self, *lines: str) -> None:
+        """Keep lines for the user to see before the workers start."""
+        self.notices += lines
+
+    def name(self, dest: str) -> str:
+        """Return what the user gave the option with: `--nnodes` or `PET_NNODES`."""
+        return self.choices.origin(dest).rpartition(" ")[-1]

@@ -12,8 +12,7 @@ from elastic_core.options.debug_options import COMPATIBILITY, DEBUGGING
 from elastic_core.options.node_options import NODES
 from elastic_core.options.option import VARIABLE_PREFIX, OptionRow, Section
 from elastic_core.options.output_options import LOGS
-from elastic_core.options.restart_options import RESTARTS
-from elastic_core.options.stop_options import EXIT, SIGNALS
+from elastic_core.options.restart_options import EXIT, RESTARTS, SIGNALS
 from elastic_core.options.worker_options import WORKERS
 from elastic_core.processes.spec import PLACE_VARIABLES
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from elastic_core.errors import ConfigError
-from elastic_core.options.choices import Choices
+from elastic_core.options.option import Choices
 
 _V = TypeVar("_V")
 _INT = re.compile(r"[+-]?\d+")
