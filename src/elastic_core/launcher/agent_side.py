@@ -16,6 +16,8 @@ from elastic_core.moments import StepsAsked, StepsSeen
 from elastic_core.plugin_faults import Fault, PluginFaults, PluginLabel
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.rendezvous.local import LocalRendezvous, LocalRounds
+from elastic_core.rendezvous.loop import AgentSide, Attachable, Rendezvous
 from elastic_core.rendezvous.rounds import resolve_round
 from elastic_core.reports import NodeReport
 from elastic_core.types import Failure, RendezvousInfo, RendezvousSettings, Round
@@ -298,3 +300,19 @@ class RunSide:
         # Among several nodes the others must be able to come here; on one, nobody from outside has any business here.
         own = LOOPBACK if settings.max_nodes == 1 else socket.getfqdn()
         return settings.master_addr or settings.local_addr or own
+
+
+def open_rendezvous(handler: RendezvousHandler, agent: AgentSide) -> Rendezvous:
+    """Return what posts a handler's events to the agent.
+
+    Args:
+        handler: Ours, or somebody else's.
+        agent: Takes the events.
+    """
+    if type(handler) is LocalRendezvous:  # a class that is built on it may do more
+        return LocalRounds(handler, agent)
+    if isinstance(handler, Attachable):
+        return handler.attach(agent)
+    from elastic_core.rendezvous.blocking import HandlerThread
+
+    return HandlerThread(handler, agent)

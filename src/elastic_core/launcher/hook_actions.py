@@ -1,12 +1,16 @@
-"""What the agent does for hooks that have the run's handle."""
+"""What the agent does for hooks that have the run's handle, and the feed that it gives them."""
 
+import queue
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final
 
-from elastic_core.agent.feed import FieldsPublished
+from elastic_core.agent.feed import Feed, FieldsPublished, Observation, StoreCall, described
 from elastic_core.agent.loop import Agent
 from elastic_core.agent.parts import Workers
+from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.errors import ElasticError
 from elastic_core.failure.reporter import Reporter
 from elastic_core.hooks.feed import HookFeed
 from elastic_core.hooks.handle import Offer
@@ -15,13 +19,24 @@ from elastic_core.messages import AskSteps, ReportSteps, RestartRequested, StopR
 from elastic_core.moments import Moment, StepsSeen
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.reactor import Reactor
+from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.loop import Rendezvous
-from elastic_core.reports import FailureReport, FieldValue, NodeSteps, RunningWorker, RunSteps, WorkerBeats, WorkerStack
+from elastic_core.rendezvous.store import CoordinationStore
+from elastic_core.reports import (
+    Answer,
+    FailureReport,
+    FieldValue,
+    NodeSteps,
+    RunningWorker,
+    RunSteps,
+    WorkerBeats,
+    WorkerStack,
+)
 from elastic_core.types import Failure, Round
 
 if TYPE_CHECKING:
     from elastic_core.agent.watch.beat_file import BeatFiles
-    from elastic_core.agent.watch.worker_stacks import WorkerStacks
+    from elastic_core.launcher.worker_watch import WorkerStacks
     from elastic_core.status import AgentStatus
 
 
@@ -178,3 +193,74 @@ class HookActions:
         """Take this node's answer to the others."""
         if self._asks_nodes:
             self._rendezvous.post(ReportSteps(steps=steps))
+
+
+_ANSWER_S: Final = 5.0
+"""How long the loop may take to answer a question about itself."""
+
+
+def done_on_loop(reactor: Reactor, action: Callable[[], str], *, done: str) -> Offer:
+    """Return an offer that has the loop do something; `action` returns why not, empty when it is `done`."""
+
+    def answer(params: Mapping[str, str]) -> Answer:
+        refusals: queue.SimpleQueue[str] = queue.SimpleQueue()
+        reactor.post(lambda: refusals.put(action()))
+        try:
+            refusal = refusals.get(timeout=_ANSWER_S)
+        except queue.Empty:
+            refusal = f"the agent's loop has not answered within {_ANSWER_S:g} s"
+        if refusal:
+            raise ElasticError(refusal)
+        return Answer(content=done)
+
+    return answer
+
+
+METERED: Final = ("connect", "enlist", "update", "renew", "withdraw", "members", "load", "swap")
+"""Not `watch`: it waits for others."""
+
+
+def feed_hooks(of_hooks: HookFeed, feed: Feed, handler: RendezvousHandler) -> Callable[[Observation], None]:
+    """Hand on to hooks what there is, if any take it; return what publishes beside the loop, from any thread."""
+
+    def publish(what: Observation) -> None:
+        of_hooks.publish(*described(what))
+
+    if of_hooks.wanted:
+        feed.subscribe(lambda what: of_hooks.publish(*described(what)))
+        if (store := _store(handler)) is not None:
+            measure(store, publish)
+    return publish
+
+
+def store_place(handler: RendezvousHandler) -> str:
+    """Return where the handler's store is, for people; empty: it has none, or that is not known yet."""
+    store = _store(handler)
+    return "" if store is None else store.where
+
+
+def _store(handler: RendezvousHandler) -> CoordinationStore | None:
+    store = getattr(handler, "store", None)
+    return store if isinstance(store, CoordinationStore) else None
+
+
+def measure(store: CoordinationStore, take: Callable[[StoreCall], None], clock: Clock = SYSTEM_CLOCK) -> None:
+    """Measure the calls to a store from now on; `take` gets each, on the thread that has made it."""
+    for name in METERED:
+        setattr(store, name, _measured(name, getattr(store, name), take, clock))
+
+
+def _measured(
+    name: str, call: Callable[..., Any], take: Callable[[StoreCall], None], clock: Clock
+) -> Callable[..., Any]:
+    @wraps(call)
+    def measured(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # as the method takes and gives
+        began_s, failed = clock.monotonic_s(), True
+        try:
+            answer = call(*args, **kwargs)
+            failed = False
+        finally:
+            take(StoreCall(call=name, took_s=clock.monotonic_s() - began_s, failed=failed))
+        return answer
+
+    return measured

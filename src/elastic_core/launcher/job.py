@@ -5,7 +5,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -15,7 +15,6 @@ from elastic_core.agent.loop import Agent
 from elastic_core.agent.machine.journal import Journal
 from elastic_core.agent.machine.states import Ending
 from elastic_core.agent.parts import AgentOptions, AgentResult
-from elastic_core.agent.watch.worker_stacks import WorkerStacks
 from elastic_core.errors import ElasticError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
@@ -23,16 +22,13 @@ from elastic_core.failure.reporter import Reporter
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.handler import powers_of
 from elastic_core.hooks.runner import HookRunner, NamedHook, hook_feed
-from elastic_core.launcher.agent_side import RoundPort, RunSide
+from elastic_core.launcher.agent_side import RoundPort, RunSide, open_rendezvous
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
-from elastic_core.launcher.feeding import feed_hooks, store_place
-from elastic_core.launcher.heartbeats import Heartbeats
-from elastic_core.launcher.hook_actions import HookActions
-from elastic_core.launcher.injected import NOTHING, Injected
+from elastic_core.launcher.hook_actions import HookActions, done_on_loop, feed_hooks, store_place
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
-from elastic_core.launcher.offers import done_on_loop
 from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
 from elastic_core.launcher.status_keeper import StatusKeeper
+from elastic_core.launcher.worker_watch import Heartbeats, WorkerStacks
 from elastic_core.messages import SpawnWorkers
 from elastic_core.moments import Power
 from elastic_core.options.settings import RunSettings
@@ -46,11 +42,10 @@ from elastic_core.processes.spec import WorkerLaunch, WorkerPaths
 from elastic_core.processes.sweep import become_subreaper, has_strangers
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler, takes_restarts
-from elastic_core.rendezvous.opening import open_rendezvous
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.incident_files import IncidentFiles
 from elastic_core.starters import ReactorLoop, WorkerStarter
-from elastic_core.types import Capability, Round
+from elastic_core.types import Capability, Record, RendezvousSettings, Round
 
 if TYPE_CHECKING:
     from elastic_core.agent.sidecar import StoreSidecar
@@ -62,6 +57,18 @@ WARM_AFTER_S = 0.5
 _WITHOUT_STORE = ("local", "static")
 
 _C = TypeVar("_C", bound="_Closes")
+
+
+class Injected(Record, frozen=True, kw_only=True, eq=False):
+    """What a caller of the library injects, each in place of what the settings name; None: what they name."""
+
+    rendezvous: Callable[[RendezvousSettings], RendezvousHandler] | None = None
+    """Gives the handler."""
+    logs_specs: Any = None
+    """An object with torch's `reify`."""
+
+
+NOTHING = Injected()
 
 
 def run_job(

@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from elastic_core.agent.watch.beat_file import BeatFiles
-from elastic_core.agent.watch.worker_stacks import WorkerStacks
 from elastic_core.api import (
     HookSettings,
     RankStep,
@@ -23,6 +22,7 @@ from elastic_core.api import (
     WorkersStarted,
     WorkersStopping,
 )
+from elastic_core.launcher.worker_watch import WorkerStacks
 from elastic_core.reactor import Reactor
 from elastic_hangs.hang_watch import MAX_WARNINGS, NO_MORE, HangWatch
 from elastic_plugin_kit import AgentHookConformance

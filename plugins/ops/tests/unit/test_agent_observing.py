@@ -12,7 +12,7 @@ from elastic_core.agent.machine import states as s
 from elastic_core.agent.machine.phases import Phases
 from elastic_core.agent.machine.steps import Step
 from elastic_core.launcher import LaunchConfig
-from elastic_core.launcher.feeding import measure
+from elastic_core.launcher.hook_actions import measure
 from elastic_core.options.settings import Entrypoint
 from elastic_core.reports import Phase, RunEvent
 from elastic_core.types import (

@@ -1,7 +1,9 @@
-"""Gets the stacks of workers without waiting for any of them: from their own interpreters, else from py-spy."""
+"""The stacks of workers, without a wait for any of them: from their own interpreters, else from py-spy."""
 
 import os
+import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
@@ -10,10 +12,61 @@ from functools import partial
 from typing import IO, Protocol
 
 from elastic_core.agent.watch.beat_file import MAX_STACKS_BYTES
-from elastic_core.agent.watch.stack_parser import faulthandler_frames, innermost_user, py_spy_frames
-from elastic_core.processes.errors.frames import Frame
+from elastic_core.failure.incident import IncidentFrame
+from elastic_core.failure.traceback_text import is_user_frame
+from elastic_core.processes import signals
+from elastic_core.processes.beat_layout import STACKS_BELOW_RTMAX
+from elastic_core.processes.errors.frames import Frame, parse_fault_frames, without_launcher
+from elastic_core.processes.procfs import read_stat
 from elastic_core.reactor import Reactor, Timer
 from elastic_core.reports import WorkerStack
+
+_THREAD = re.compile(r"^(Thread|Current thread) 0x[0-9a-f]+ .*\(most recent call first\):$")
+_SPY_THREAD = re.compile(r"^Thread \S+ \(.*\)(?:: \"(?P<name>.*)\")?$")
+_SPY_FRAME = re.compile(r"^ +(?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)$")
+
+
+def faulthandler_frames(text: str) -> tuple[Frame, ...]:
+    """Return the main thread's frames in the last of the dumps in `text`, outermost first; empty: there is none.
+
+    An interpreter tells its threads from the youngest to the oldest, a hundred of them. Beyond that it is the thread
+    that took the signal: the main one, unless that blocks it.
+    """
+    lines = text.splitlines()
+    heads = [(index, match[1]) for index, line in enumerate(lines) if (match := _THREAD.match(line))]
+    current = [index for index, kind in heads if kind == "Current thread"]
+    if not heads:
+        return ()
+    cut = "..." in lines[heads[-1][0] :]
+    begin = current[-1] if current and cut else heads[-1][0]
+    return without_launcher(parse_fault_frames(lines[begin + 1 :]))
+
+
+def py_spy_frames(text: str) -> tuple[Frame, ...]:
+    """Return the main thread's frames of what `py-spy dump` printed, outermost first; empty: it printed none."""
+    threads: list[tuple[str, list[Frame]]] = []
+    for line in text.splitlines():
+        thread = _SPY_THREAD.match(line)
+        frame = _SPY_FRAME.match(line)
+        if thread:
+            threads.append((thread["name"] or "", []))
+        elif frame and threads:
+            threads[-1][1].append((frame["file"], int(frame["line"]), frame["function"], ""))
+    if not threads:
+        return ()
+    frames = next((frames for name, frames in threads if name == "MainThread"), threads[0][1])
+    return without_launcher(reversed(frames))
+
+
+def innermost_user(frames: tuple[Frame, ...]) -> int:
+    """Return which frame is the innermost line of the user's own code; -1: none."""
+    found = (index for index in range(len(frames) - 1, -1, -1) if _is_user(frames[index]))
+    return next(found, -1)
+
+
+def _is_user(frame: Frame) -> bool:
+    return is_user_frame(IncidentFrame(file=frame[0], line=0, function=""))
+
 
 _LOOK_S = 0.05
 _ANSWER_S = 1.0
@@ -140,3 +193,44 @@ def _start_spy(program: str, pid: int) -> tuple[subprocess.Popen[bytes], IO[byte
     command = [program, "dump", "--nonblocking", "--pid", str(pid)]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL)
     return process, output
+
+
+class FaultFile:
+    """One worker's file for fatal errors; the hook makes it when it is armed."""
+
+    def __init__(self, path: str) -> None:
+        """Open nothing."""
+        self._path = path
+
+    @property
+    def stacks_end(self) -> int:
+        """Where the next stack will begin."""
+        try:
+            return os.stat(self._path).st_size  # noqa: PTH116  # as cheap as it can be, for it is asked often
+        except OSError:
+            return 0
+
+    def stacks(self, begin: int) -> str:
+        """Return what was written from `begin` on, a bounded part of it."""
+        try:
+            with open(self._path, "rb") as file:  # noqa: PTH123
+                file.seek(begin)
+                return file.read(MAX_STACKS_BYTES).decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def ask_for_stacks(self, worker_pid: int) -> bool:
+        """Have the worker's interpreter write its stacks; False: it would not, or can't.
+
+        The signal ends a process that does not catch it: it goes to the worker alone, and only while that has our hook
+        armed, catches the signal, and is not stopped.
+        """
+        signum = signal.SIGRTMAX - STACKS_BELOW_RTMAX
+        stat = read_stat(worker_pid)
+        armed = os.path.exists(self._path)  # noqa: PTH110
+        if not armed or stat is None or stat.state in "TtZX" or not signals.catches(worker_pid, signum):
+            return False
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(worker_pid, signum)
+            return True
+        return False

@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastic_core.agent.watch.stack_parser import faulthandler_frames, innermost_user, py_spy_frames
+from elastic_core.agent.watch.stack_collector import faulthandler_frames, innermost_user, py_spy_frames
 from elastic_core.reports import WorkerStack
 
 DUMP = """\

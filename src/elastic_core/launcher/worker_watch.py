@@ -1,7 +1,12 @@
-"""The stacks of this node's workers, for whoever wants them: hooks, the control plane, timers."""
+"""What this node's workers say of themselves, and their stacks, for whoever wants to know: hooks, or a policy.
+
+What gets at either is imported when it is first asked for: a run that nobody watches loads none of `agent.watch`.
+"""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from elastic_core.agent.parts import Workers
 from elastic_core.processes.spec import WorkerPaths
@@ -9,7 +14,7 @@ from elastic_core.reactor import Reactor
 from elastic_core.reports import WorkerStack
 
 if TYPE_CHECKING:
-    from elastic_core.agent.watch.beat_file import BeatFile
+    from elastic_core.agent.watch.beat_file import BeatFile, BeatFiles
     from elastic_core.agent.watch.stack_collector import StackFile, StackRequest
 
 
@@ -41,7 +46,7 @@ class WorkerStacks:
         self, on_taken: Callable[[Mapping[int, WorkerStack]], None], *, ranks: Collection[int] | None = None
     ) -> None:
         """Have stacks taken, of all workers or of those; `on_taken` gets them later, while the run lasts."""
-        from elastic_core.agent.watch.stack_collector import StackRequest  # for those who ask
+        from elastic_core.agent.watch.stack_collector import StackRequest
 
         def done(found: Mapping[int, WorkerStack]) -> None:
             self._requests.discard(request)
@@ -53,7 +58,7 @@ class WorkerStacks:
 
     def _sources(self) -> "dict[int, tuple[int, int, StackFile | None]]":
         """Return for each live worker its pid, that of the process to look at, and where it writes its stacks."""
-        from elastic_core.agent.watch.fault_file import FaultFile
+        from elastic_core.agent.watch.stack_collector import FaultFile
 
         workers = self._workers()
         pids = workers.pids
@@ -75,3 +80,47 @@ class WorkerStacks:
         for request in self._requests:
             request.cancel()
         self._requests.clear()
+
+
+class Heartbeats:
+    """The memory that each worker beats into; nothing at all where nobody wants to know.
+
+    Args:
+        for_hooks: Whether a hook does.
+        for_policy: Whether the policy does.
+        notice: Takes one line for people.
+    """
+
+    def __init__(self, *, for_hooks: bool, for_policy: bool, notice: Callable[[str], None]) -> None:
+        self._for_hooks = for_hooks
+        self._notice = notice
+        self.files: BeatFiles | None = None
+        if for_hooks or for_policy:
+            from elastic_core.agent.watch import beat_file
+
+            self.files = beat_file.BeatFiles()
+
+    def with_files(self, paths: Mapping[int, WorkerPaths]) -> dict[int, WorkerPaths]:
+        """Return the files of a round's workers with those that they are to beat into."""
+        if self.files is None:
+            return dict(paths)
+        try:
+            files = self.files.open(paths)
+        except OSError as error:
+            files = {}
+            if not self._for_hooks:  # they know, and have their own ways
+                self._notice(f"heartbeats can't be taken ({error}): the policy does not know of steps")
+        return {rank: replace(own, beat_file=files.get(rank, "")) for rank, own in paths.items()}
+
+    def progress(self) -> int | None:
+        """Return the furthest step of this node's workers; None: none has said one, or nobody listens."""
+        return None if self.files is None else self.files.progress()
+
+    def file(self, local_rank: int) -> "BeatFile | None":
+        """Return what a worker beats into, and writes its stacks to; None: nothing."""
+        return None if self.files is None else self.files.get(local_rank)
+
+    def close(self) -> None:
+        """Give everything back."""
+        if self.files is not None:
+            self.files.close()
