@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from elastic_core import messages as m
 from elastic_core import moments
-from elastic_core.agent.feed import Feed, StepTaken
-from elastic_core.agent.machine.phases import Phases
+from elastic_core.agent.feed import Feed, Phases, StepTaken
 from elastic_core.agent.machine.states import AgentState, Created, Deciding, Ended, Ending, Gating, Preparing, Running
 from elastic_core.agent.machine.steps import PEERS_SETTLE_S
 from elastic_core.agent.machine.table import advance

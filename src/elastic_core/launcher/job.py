@@ -418,7 +418,7 @@ class _Job:
     ) -> list[WorkerStarter]:
         """Return those who start workers in place of the group, in the order in which they are asked."""
         starters: list[WorkerStarter] = [] if calls is None else [calls]
-        if hooks:
+        if any(Power.STARTS in powers_of(type(named.hook)) for named in hooks):
             from elastic_core.hooks.starting import hook_starters  # few have any
 
             starters += [self._closing(starter) for starter in hook_starters(hooks, loop, self._faults)]

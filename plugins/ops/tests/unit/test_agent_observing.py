@@ -7,9 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from elastic_core import messages, moments
-from elastic_core.agent.feed import FieldsPublished, RanksAssigned, StepTaken, StoreReachable, described
+from elastic_core.agent.feed import FieldsPublished, Phases, RanksAssigned, StepTaken, StoreReachable, described
 from elastic_core.agent.machine import states as s
-from elastic_core.agent.machine.phases import Phases
 from elastic_core.agent.machine.steps import Step
 from elastic_core.launcher import LaunchConfig
 from elastic_core.launcher.hook_actions import measure
