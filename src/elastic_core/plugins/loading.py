@@ -1,5 +1,6 @@
 """Imports one plugin and checks that it is what its entry point says."""
 
+import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
@@ -32,6 +33,9 @@ BASES: Final[dict[str, tuple[type, ...]]] = {
     OPTIONS_GROUP: (AgentHook,),
 }
 """What a class of each group derives from: one of these."""
+
+HEAVY_MODULES: Final = ("torch", "numpy")
+"""What no observer and no policy may bring into the supervisor: seconds of start-up, hundreds of megabytes."""
 
 
 class LoadedPlugin:
@@ -207,3 +211,22 @@ def _check_kind(entry: PluginEntry, target: object) -> None:
     found = f"the class {target.__qualname__}" if isinstance(target, type) else f"an object of {type(target).__name__}"
     what = f"{entry.value} is {found}; a subclass of {base_names(entry.group)}, or a module with hookimpls, is needed"
     raise refusal(entry, what, hint=mend(entry))
+
+
+def heavy_modules() -> frozenset[str]:
+    """Return which of `HEAVY_MODULES` this process has."""
+    return frozenset(name for name in HEAVY_MODULES if name in sys.modules)
+
+
+def refuse_heavy(entry: PluginEntry, before: frozenset[str]) -> None:
+    """Refuse a plugin that has brought one of them; `before`: those that were there.
+
+    Raises:
+        PluginError: it has.
+    """
+    dragged = sorted(heavy_modules() - before)
+    if dragged:
+        names = " and ".join(dragged)
+        raise refusal(
+            entry, f"it imports {names} into the supervisor", hint=f"import {names} where it is used, in the worker"
+        )

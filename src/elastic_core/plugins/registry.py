@@ -3,7 +3,6 @@
 Listing reads metadata only; a plugin's code is imported when it is chosen by name, and hooks when they are installed.
 """
 
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -16,12 +15,10 @@ from elastic_core.hooks.handler import registered_hooks
 from elastic_core.hooks.runner import NamedHook
 from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.plugins.discovery import (
-    EVENTS_GROUP,
     FAILURE_GROUP,
     GROUPS,
     HOOKS_GROUP,
     KINDS,
-    METRICS_GROUP,
     OPTIONS_GROUP,
     RENDEZVOUS_GROUP,
     PluginEntry,
@@ -32,41 +29,31 @@ from elastic_core.plugins.entry_import import (
     HOOK_LIMIT,
     IN_CODE,
     doubled,
-    import_entry,
     label_of,
     mend,
     refusal,
 )
-from elastic_core.plugins.loading import BASES, LoadedPlugin, base_names, build, is_store_class
+from elastic_core.plugins.loading import (
+    BASES,
+    LoadedPlugin,
+    base_names,
+    build,
+    heavy_modules,
+    is_store_class,
+    refuse_heavy,
+)
 from elastic_core.plugins.options import TORCH_RDZV_KEYS, GivenValue, parse, resolve_options
 from elastic_core.rendezvous import registry as in_code
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
-from elastic_core.types import HookSettings, OptionSpec, PolicySettings, Record, RendezvousSettings
+from elastic_core.types import HookSettings, OptionSpec, PolicySettings, RendezvousSettings
 
 if TYPE_CHECKING:
+    from elastic_core.plugins.listing import PluginInfo
     from elastic_core.plugins.run_options import ChosenHook
-
-HEAVY_MODULES: Final = ("torch", "numpy")
-"""What no observer and no policy may bring into the supervisor: seconds of start-up, hundreds of megabytes."""
 
 
 _CONNECT_TIMEOUT: Final = OptionSpec(name="connect_timeout", type="duration")
-
-
-class PluginInfo(Record, frozen=True, kw_only=True):
-    """One line of `elastic plugins`.
-
-    `status`: `loaded` (and what is deprecated), `installed` (unseen), `disabled`, or why it is not loaded.
-    """
-
-    name: str
-    kind: str
-    distribution: str
-    version: str
-    status: str
-    powers: tuple[str, ...] = ()
-    """What a hook may do beside observing."""
 
 
 class PluginRegistry:
@@ -89,7 +76,7 @@ class PluginRegistry:
             hooks: Options of hooks by name, as typed (`-p NAME:KEY=VALUE`); those named by place are on by it.
             faults: Keeps what a plugin that is left out raised; None: for this registry alone.
         """
-        self._disabled = frozenset(disabled)
+        self.disabled = frozenset(disabled)
         self._named = dict(hooks)
         self._faults = PluginFaults() if faults is None else faults
         self._limit = CHOSEN_LIMIT
@@ -160,12 +147,12 @@ class PluginRegistry:
             ConfigError: an option is unknown or malformed, or the policy refuses the settings.
         """
         entry = self._entry(FAILURE_GROUP, name)
-        before = _heavy()
+        before = heavy_modules()
         plugin = self._loaded(entry)
-        _refuse_heavy(entry, before)
+        refuse_heavy(entry, before)
         resolved = resolve_options(conf, plugin.options, flag="--policy-conf", owner=f"policy {name!r}")
         policy = plugin.make_policy(replace(settings, options=resolved.values, lists=resolved.lists))
-        _refuse_heavy(entry, before)
+        refuse_heavy(entry, before)
         return policy
 
     def check_options(self, group: str, name: str, conf: Mapping[str, str]) -> None:
@@ -214,7 +201,7 @@ class PluginRegistry:
             except ElasticError as err:
                 if self._typed_for(entry) is not None:
                     raise
-                self._keep(entry, err)
+                self.keep(entry, err)
                 gate = self._shut_gate(entry, settings, err)
                 hooks += [] if gate is None else [gate]
                 warnings.append(f"left out: {err}" if gate is None else f"{err}; it is a gate that fails closed")
@@ -239,14 +226,15 @@ class PluginRegistry:
         gate = ShutGate(replace(settings, name=entry.name), reason=f"it could not be built: {err.what}")
         return NamedHook(name=entry.name, distribution=entry.label, hook=gate)
 
-    def _keep(self, entry: PluginEntry, err: ElasticError) -> None:
+    def keep(self, entry: PluginEntry, err: ElasticError) -> None:
+        """Keep what a plugin that is left out has raised."""
         if isinstance(err, PluginError) and err.__cause__ is not None:
             self._faults.raised(label_of(entry), f"loading {entry.value}", err.__cause__)
 
     def _hooks_in_code(self, settings: HookSettings, present: Collection[type]) -> list[NamedHook]:
         found = []
         for name, make in registered_hooks.items():
-            hook = None if name in self._disabled else make(replace(settings, name=name))
+            hook = None if name in self.disabled else make(replace(settings, name=name))
             if hook is not None and type(hook) not in present:
                 found.append(NamedHook(name=name, distribution=IN_CODE, hook=hook))
         return found
@@ -260,7 +248,7 @@ class PluginRegistry:
         return [self._make_hook(entry, settings, {}) for entry in named] + self._make_chosen(settings, options)
 
     def _make_chosen(self, settings: HookSettings, options: Mapping[str, GivenValue]) -> list[NamedHook]:
-        always = {entry.value for entry in self._entries() if entry.group == HOOKS_GROUP}
+        always = {entry.value for entry in self.entries() if entry.group == HOOKS_GROUP}
         chosen = [(choice.entry, choice.values) for choice in _chosen_hooks(options)]
         chosen += [(entry, {}) for entry in self._placed_hooks()]
         return [self._make_hook(entry, settings, own) for entry, own in chosen if entry.value not in always]
@@ -271,7 +259,7 @@ class PluginRegistry:
         Raises:
             PluginError: a name is no place, and nothing that is installed has it.
         """
-        installed = [entry for entry in self._entries() if entry.group == HOOKS_GROUP]
+        installed = [entry for entry in self.entries() if entry.group == HOOKS_GROUP]
         found = []
         for name in self._named.keys() - {entry.name for entry in installed}:
             entry = _entry_at(HOOKS_GROUP, name)
@@ -287,10 +275,10 @@ class PluginRegistry:
         return self._named.get(entry.name, self._named.get(entry.value))
 
     def _make_hook(self, entry: PluginEntry, settings: HookSettings, given: Mapping[str, GivenValue]) -> NamedHook:
-        self._refuse_doubles(entry.group, entry.name)
-        before = _heavy()
+        self.refuse_doubles(entry.group, entry.name)
+        before = heavy_modules()
         plugin = self._loaded(entry)
-        _refuse_heavy(entry, before)
+        refuse_heavy(entry, before)
         undeclared = given.keys() - {spec.name for spec in plugin.options}
         if undeclared:
             what = f"{entry.value} has no option {min(undeclared)!r} in `options`"
@@ -304,7 +292,7 @@ class PluginRegistry:
         own = replace(settings, name=entry.name, options=options, lists=lists)
         hook = plugin.make_hook(own)
         if entry.group == HOOKS_GROUP:
-            _refuse_heavy(entry, before)  # what values of options bring, their user has chosen
+            refuse_heavy(entry, before)  # what values of options bring, their user has chosen
         return NamedHook(name=entry.name, distribution=entry.label, hook=hook, hint=label_of(entry).hint)
 
     def _make_in_code(
@@ -354,59 +342,15 @@ class PluginRegistry:
             return PluginLabel("backend", name)
         return label_of((self._hosted_entry(name) if group == RENDEZVOUS_GROUP else None) or self._entry(group, name))
 
-    # --- all of them
-
-    def list_plugins(self, *, load: bool = True) -> list[PluginInfo]:
-        """Return every plugin, by kind and name.
-
-        Args:
-            load: Import each one and say what is wrong with it; else say only that it is installed.
-        """
-        infos = [
-            PluginInfo(name=name, kind=KINDS[RENDEZVOUS_GROUP], distribution=IN_CODE, version="", status="loaded")
-            for name in in_code.registered_names()
-        ]
-        infos += [_info(entry, *self._status(entry, load=load)) for entry in self._entries()]
-        infos += [_info(entry, "hosted: written for torchrun") for entry in self._hosted()]
-        from elastic_core.plugins.commands import CommandPlugins
-
-        handlers = [entry for entry in find_entries() if entry.group in (METRICS_GROUP, EVENTS_GROUP)]
-        infos += [_info(entry, _handler_status(entry, load=load)) for entry in handlers]
-        infos += [_info(entry, status) for entry, status in CommandPlugins().listed(load=load)]
-        order = list(KINDS.values())
-        infos.sort(key=lambda info: (order.index(info.kind), info.name))
-        from elastic_core.plugins.missing import misplaced
-
-        return infos + [
-            PluginInfo(name=e.name, kind=e.group, distribution=e.distribution, version=e.version, status=str(fault))
-            for e, fault in misplaced(find_entries("elastic"), every=True)
-        ]
-
-    def _status(self, entry: PluginEntry, *, load: bool) -> tuple[str, tuple[str, ...]]:
-        """Return how a plugin fares, and its powers."""
-        if entry.group == HOOKS_GROUP and entry.name in self._disabled:
-            return "disabled", ()
-        if not load:
-            return "installed", ()
-        try:
-            self._refuse_doubles(entry.group, entry.name)
-            before = _heavy()
-            if entry.group == OPTIONS_GROUP:
-                from elastic_core.plugins.run_options import hook_entry
-
-                entry = hook_entry(entry)
-            plugin = LoadedPlugin(entry, HOOK_LIMIT)
-            if entry.group != RENDEZVOUS_GROUP:
-                _refuse_heavy(entry, before)
-        except PluginError as err:
-            self._keep(entry, err)
-            return str(err), ()
-        remarks = [*(f"deprecated: {line}" for line in plugin.deprecated), *plugin.misnamed_methods(every=True)]
-        return "; ".join(("loaded", *remarks)), plugin.powers
-
     # --- entry points
 
-    def _entries(self) -> list[PluginEntry]:
+    def list_plugins(self, *, load: bool = True) -> "list[PluginInfo]":
+        """Return every plugin, by kind and name; `load`: each imported, with what is wrong with it."""
+        from elastic_core.plugins.listing import list_plugins  # only for who looks at them all
+
+        return list_plugins(self, load=load)
+
+    def entries(self) -> list[PluginEntry]:
         """Return the entry points of the three interfaces."""
         if self._found is None:
             entries = find_entries()
@@ -416,7 +360,7 @@ class PluginRegistry:
 
     def _misplaced_lines(self) -> list[str]:
         """Return a line for each entry point whose group is nearly one of ours; others may be a later version's."""
-        self._entries()
+        self.entries()
         if not self._strange:
             return []
         from elastic_core.plugins.missing import misplaced  # only a user's mistake needs it
@@ -426,13 +370,13 @@ class PluginRegistry:
     def _entry(self, group: str, name: str) -> PluginEntry:
         if (place := _entry_at(group, name)) is not None:
             return place
-        self._refuse_doubles(group, name)
-        of_group = [entry for entry in self._entries() if entry.group == group]
+        self.refuse_doubles(group, name)
+        of_group = [entry for entry in self.entries() if entry.group == group]
         for entry in of_group:
             if entry.name == name:
                 return entry
         names = in_code.registered_names() if group == RENDEZVOUS_GROUP else ()
-        others = self._hosted() if group == RENDEZVOUS_GROUP else []
+        others = self.hosted() if group == RENDEZVOUS_GROUP else []
         from elastic_core.plugins.missing import not_installed  # only a user's mistake needs it
 
         raise not_installed(group, name, [*of_group, *others], names)
@@ -443,30 +387,36 @@ class PluginRegistry:
         Raises:
             PluginError: two distributions claim it.
         """
-        if any((entry.group, entry.name) == (RENDEZVOUS_GROUP, name) for entry in self._entries()):
+        if any((entry.group, entry.name) == (RENDEZVOUS_GROUP, name) for entry in self.entries()):
             return None
-        claims = [entry for entry in self._hosted() if entry.name == name]
+        claims = [entry for entry in self.hosted() if entry.name == name]
         _refuse_claims(claims)
         return claims[0] if claims else None
 
-    def _hosted(self) -> list[PluginEntry]:
+    def hosted(self) -> list[PluginEntry]:
+        """Return the handlers that were written for torch and can serve here."""
         from elastic_core.plugins.hosted import find_hosted
 
-        return find_hosted(self._entries())
+        return find_hosted(self.entries())
 
-    def _refuse_doubles(self, group: str, name: str) -> None:
-        claims = [entry for entry in self._entries() if (entry.group, entry.name) == (group, name)]
+    def refuse_doubles(self, group: str, name: str) -> None:
+        """Refuse a name that several distributions have.
+
+        Raises:
+            PluginError: they do.
+        """
+        claims = [entry for entry in self.entries() if (entry.group, entry.name) == (group, name)]
         _refuse_claims(claims)
 
     def _hook_entries(self) -> list[PluginEntry]:
         """Return the hooks that are on, by name, each name once."""
-        hooks = {e.name: e for e in self._entries() if e.group == HOOKS_GROUP and e.name not in self._disabled}
+        hooks = {e.name: e for e in self.entries() if e.group == HOOKS_GROUP and e.name not in self.disabled}
         return [hooks[name] for name in sorted(hooks)]
 
     def _needlessly_disabled(self) -> list[str]:
-        hooks = {entry.name for entry in self._entries() if entry.group == HOOKS_GROUP}
+        hooks = {entry.name for entry in self.entries() if entry.group == HOOKS_GROUP}
         lines = []
-        for name in sorted(self._disabled - hooks):
+        for name in sorted(self.disabled - hooks):
             from elastic_core.plugins.missing import nearest_name
 
             nearest = nearest_name(name, sorted(hooks))
@@ -484,17 +434,6 @@ def _entry_at(group: str, name: str) -> PluginEntry | None:
     return entry_at(group, name)
 
 
-def _info(entry: PluginEntry, status: str, powers: tuple[str, ...] = ()) -> PluginInfo:
-    return PluginInfo(
-        name=entry.name,
-        kind=KINDS[entry.group],
-        distribution=entry.distribution,
-        version=entry.version,
-        status=status,
-        powers=powers,
-    )
-
-
 def _chosen_hooks(options: Mapping[str, GivenValue]) -> "list[ChosenHook]":
     if not options:
         return []
@@ -506,30 +445,6 @@ def _chosen_hooks(options: Mapping[str, GivenValue]) -> "list[ChosenHook]":
 def _refuse_claims(claims: Sequence[PluginEntry]) -> None:
     if len(claims) > 1:
         raise doubled(claims)
-
-
-def _heavy() -> frozenset[str]:
-    return frozenset(name for name in HEAVY_MODULES if name in sys.modules)
-
-
-def _handler_status(entry: PluginEntry, *, load: bool) -> str:
-    """Return how a handler of metrics or events fares, which is for a hook to build."""
-    try:
-        usable = not load or callable(import_entry(entry, limit=HOOK_LIMIT))
-    except PluginError as err:
-        return str(err)
-    if not usable:
-        return str(refusal(entry, f"{entry.value} is no class, nor a function that makes a handler", hint=mend(entry)))
-    return "loaded" if load else "installed"
-
-
-def _refuse_heavy(entry: PluginEntry, before: frozenset[str]) -> None:
-    dragged = sorted(_heavy() - before)
-    if dragged:
-        names = " and ".join(dragged)
-        raise refusal(
-            entry, f"it imports {names} into the supervisor", hint=f"import {names} where it is used, in the worker"
-        )
 
 
 def _shared_keys(conf: Mapping[str, str], declared: Sequence[OptionSpec]) -> Mapping[str, str]:
