@@ -1,4 +1,4 @@
-"""The reporter of a run: it reads what failed workers left, makes incidents of it, and prints the launcher's lines.
+"""The reporter of a run: it makes incidents of what failed workers left, and prints the launcher's lines.
 
 What it takes to speak of failures is imported where it is used: `warm` does so once the workers run.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,31 +15,21 @@ from msgspec.structs import replace
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.reports import NodeReport
-from elastic_core.types import FailedWorker, Failure, FailureClass, Ignore, Origin, Record, Restart, Stop
+from elastic_core.types import FailedWorker, Failure, FailureClass, Ignore, Origin, Restart, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from elastic_core.failure.incident import Incident
     from elastic_core.failure.reported import Reported
+    from elastic_core.failure.worker_evidence import Evidence, WorkerEvidence
     from elastic_core.processes.output.disk import Disk, Lane
     from elastic_core.processes.spec import WorkerPaths
     from elastic_core.reports import FailureReport
     from elastic_core.types import Decision, Round, WorkerExit
 
-STDERR_TAIL_BYTES = 16_384
-LOG_TAIL_BYTES = 4_096
-EVIDENCE_S = 3.0
-"""How long the files of a worker that ended may take to be read."""
 WRITE_S = 2.0
 """How long an incident may take to be written before it is told without its path."""
-
-
-class Evidence(Record, frozen=True, kw_only=True):
-    """What is known about a round's failure at one moment."""
-
-    failed: tuple[FailedWorker, ...]
-    finished_count: int
 
 
 class IncidentFiles(Protocol):
@@ -96,7 +85,7 @@ class Reporter:
         self._lane: Lane | None = None
         self.writing = 0
         """How many incidents are being written; what follows them waits."""
-        self._judged: dict[int, FailedWorker] = {}
+        self._evidence: WorkerEvidence | None = None
         self.last_incident = ""
         """The path of the last incident's file; empty: there is none."""
         self.began = True
@@ -119,15 +108,14 @@ class Reporter:
 
     def warm(self) -> None:
         """Import what a failure will need, while all is well: a restart then waits for neither it nor a sick disk."""
-        from elastic_core.failure import classify, evidence, report  # noqa: F401  # for later
-        from elastic_core.processes.errors import reader  # noqa: F401  # as above
+        from elastic_core.failure import evidence, report, worker_evidence  # noqa: F401  # for later
 
     def begin_round(self, paths: dict[int, WorkerPaths], restart_count: int) -> None:
         """Take the files that the round's workers will leave, and how often the run was restarted before."""
         self._paths = paths
         self._restarts = restart_count
         self._reported = None
-        self._judged = {}
+        self._evidence = None
 
     def move(self, run_dir: Path) -> None:
         """Take another run directory: the one before has gone."""
@@ -143,26 +131,24 @@ class Reporter:
 
     # --- evidence
 
+    def _left(self) -> WorkerEvidence:
+        """Return what the round's workers leave."""
+        if self._evidence is None:
+            from elastic_core.failure.worker_evidence import WorkerEvidence
+
+            self._evidence = WorkerEvidence(self._paths, script=self._script)
+        return self._evidence
+
     def read_ahead(self, exit: WorkerExit, done: Callable[[], None]) -> None:
-        """Read what a worker that ended has left, and call `done`; a disk that does not answer is not waited for."""
-        disk, paths, judged = self.disk, self._paths.get(exit.local_rank), self._judged
-        if disk is None or paths is None or (exit.code == 0 and exit.stop_signal is None):
+        """Have what a worker that ended has left be read, and call `done`."""
+        if self.disk is None or exit.local_rank not in self._paths or (exit.code == 0 and exit.stop_signal is None):
             done()
-            return
-        from elastic_core.failure.classify import judge
-
-        def take(worker: FailedWorker | None, error: Exception | None) -> None:
-            if worker is None:
-                reason = getattr(error, "strerror", None) or error
-                self.notice(f"what local rank {exit.local_rank} left beside {paths.error_file!r} is not read: {reason}")
-            judged[exit.local_rank] = judge(exit, None) if worker is None else worker
-            done()
-
-        disk.run(paths.error_file, lambda: self._judge(exit, paths), take, within_s=EVIDENCE_S)
+        else:
+            self._left().read_ahead(exit, done, disk=self.disk, notice=self.notice)
 
     def examine(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int) -> Failure:
         """Read what the exits left, and return the first cause."""
-        evidence = self._gather(exits)
+        evidence = self._left().gather(exits, self._reported)
         incident = self._incident(round_, evidence, restart_count, None)
         self._examined, self._failed_workers = incident, evidence.failed
         from elastic_core.failure.incident import to_failure
@@ -191,7 +177,7 @@ class Reporter:
 
         everyone = tuple(exits)
         self._node_id = round_.node_id or self._node_id
-        evidence = self._gather(everyone)
+        evidence = self._left().gather(everyone, self._reported)
         failed = [worker for worker in evidence.failed if worker.origin is not Origin.STOPPED]
         seen = NodeReport(
             node_id=round_.node_id or self._node_id,
@@ -221,71 +207,6 @@ class Reporter:
 
         failure, incident = run_incident(reports, run_id=self._run_id, at_ns=self._clock.wall_ns(), restarts=restarts)
         return failure, encode_json(incident).decode()
-
-    def _gather(self, exits: Iterable[WorkerExit]) -> Evidence:
-        failed, finished = [], 0
-        ends = {exit.local_rank: exit for exit in exits}
-        if self._reported is not None:
-            for rank in self._reported.blamed:  # whether or not they have ended since
-                exit = ends.pop(rank, None) or self._reported.exit_of(rank)
-                blamed = self._reported.worker(rank, exit, self._logs_of(rank))
-                failed.append(self._failed_before(exit) or blamed)
-        for exit in ends.values():
-            if exit.code == 0 and exit.stop_signal is None:
-                finished += 1
-                continue
-            worker = self._judged.get(exit.local_rank)
-            if worker is None or worker.exit != exit:
-                worker = self._judged[exit.local_rank] = self._judge(exit, self._paths.get(exit.local_rank))
-            if exit.code != 0 or worker.origin is Origin.STOPPED:
-                failed.append(worker)
-        return Evidence(failed=tuple(failed), finished_count=finished)
-
-    def _failed_before(self, exit: WorkerExit) -> FailedWorker | None:
-        """Return the part of a worker that hangs because it has failed: its interpreter waits for a peer, or a device.
-
-        Its record alone is read; the end of its stderr tells of warnings, too.
-        """
-        paths = self._paths.get(exit.local_rank)
-        if paths is None or not paths.error_file:
-            return None
-        from elastic_core.failure.classify import is_timed, judge
-        from elastic_core.processes.errors.reader import read_error
-
-        ended = exit if exit.code else replace(exit, code=1)
-        error = read_error(Path(paths.error_file), None, None, exit=ended)
-        if not is_timed(error):
-            return None
-        worker = judge(ended, error, log_paths=self._logs_of(exit.local_rank))
-        return None if worker.origin is Origin.STOPPED else worker
-
-    def _judge(self, exit: WorkerExit, paths: WorkerPaths | None) -> FailedWorker:
-        from elastic_core.failure.classify import judge
-        from elastic_core.processes.errors.reader import read_error
-
-        if paths is None:
-            return judge(exit, None)
-        tail = _tail(paths.stderr.file)
-        error = read_error(
-            Path(paths.error_file) if paths.error_file else None,
-            Path(paths.fault_file),
-            tail,
-            exit=exit,
-        )
-        worker = judge(exit, error, log_paths=_logs_in(paths), script_missing=self._script_missing(exit))
-        if tail:
-            worker = replace(worker, log_tail=tail[-LOG_TAIL_BYTES:].decode(errors="replace"))
-        if worker.failure_class is FailureClass.EXIT and worker.origin is not Origin.STOPPED and _on_full_disk(paths):
-            # A worker that can't write its own log can't write down what went wrong either.
-            return replace(worker, summary=f"{worker.summary}; the disk of its log and error files is full")
-        return worker
-
-    def _logs_of(self, local_rank: int) -> tuple[str, ...]:
-        paths = self._paths.get(local_rank)
-        return () if paths is None else _logs_in(paths)
-
-    def _script_missing(self, exit: WorkerExit) -> bool:
-        return exit.code == 2 and self._script is not None and not os.access(self._script, os.R_OK)
 
     def _incident(self, round_: Round, evidence: Evidence, restart_count: int, decision: Decision | None) -> Incident:
         from elastic_core.failure.incident import build_incident
@@ -458,7 +379,7 @@ class Reporter:
         self, round_: Round | None, exits: Iterable[WorkerExit], failure: Failure, decision: Decision
     ) -> Incident:
         restarts = self._restarts - isinstance(decision, Restart)
-        evidence = self._gather(exits)
+        evidence = self._left().gather(exits, self._reported)
         by_themselves = any(worker.origin is not Origin.STOPPED for worker in evidence.failed)
         here = _is_here(failure, round_)
         if not here or round_ is None or not by_themselves:
@@ -523,48 +444,12 @@ def _read_run(evidence: str) -> Incident | None:
     return read_run(evidence) if evidence else None
 
 
-def _logs_in(paths: WorkerPaths) -> tuple[str, ...]:
-    return tuple(path for path in (paths.stderr.file, paths.stdout.file) if path and Path(path).exists())
-
-
 def _is_here(failure: Failure, round_: Round | None) -> bool:
     """Return whether it is the failure of a worker of this node."""
     if failure.local_rank is None or failure.global_rank is None or round_ is None:
         return False
     here = range(round_.base_rank, round_.base_rank + round_.local_world_size)
     return failure.round_index == round_.index and failure.global_rank in here
-
-
-def _on_full_disk(paths: WorkerPaths) -> bool:
-    """Return whether there is no room left where this worker's files are."""
-    for file in (paths.stderr.file, paths.stdout.file, paths.error_file):
-        with suppress(OSError):
-            if file and os.statvfs(Path(file).parent).f_bavail == 0:
-                return True
-    return False
-
-
-def _tail(path: str | None) -> bytes | None:
-    """Return the end of a log file, None where there is none: a missing log is no error here.
-
-    What was rotated away just before the end is looked at, too.
-    """
-    if path is None:
-        return None
-    tail = _end_of(path, STDERR_TAIL_BYTES)
-    if tail is None or len(tail) == STDERR_TAIL_BYTES:
-        return tail
-    return (_end_of(f"{path}.1", STDERR_TAIL_BYTES - len(tail)) or b"") + tail
-
-
-def _end_of(path: str, most_bytes: int) -> bytes | None:
-    try:
-        with Path(path).open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - most_bytes))
-            return file.read(most_bytes)  # whoever writes on meanwhile
-    except OSError:
-        return None
 
 
 def _width() -> int:
