@@ -6,7 +6,7 @@ from msgspec.structs import asdict
 
 from elastic_core.agent.machine import states as s
 from elastic_core.agent.machine.journal import Journal
-from elastic_core.agent.machine.steps import Step
+from elastic_core.agent.machine.states import Step
 from elastic_core.messages import AgentEvent, LeftOut
 from elastic_core.moments import Moment
 from elastic_core.reports import FieldValue, Phase

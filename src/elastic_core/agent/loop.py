@@ -15,8 +15,17 @@ from msgspec.structs import replace
 from elastic_core import messages as m
 from elastic_core import moments
 from elastic_core.agent.feed import Feed, Phases, StepTaken
-from elastic_core.agent.machine.states import AgentState, Created, Deciding, Ended, Ending, Gating, Preparing, Running
-from elastic_core.agent.machine.steps import PEERS_SETTLE_S
+from elastic_core.agent.machine.states import (
+    PEERS_SETTLE_S,
+    AgentState,
+    Created,
+    Deciding,
+    Ended,
+    Ending,
+    Gating,
+    Preparing,
+    Running,
+)
 from elastic_core.agent.machine.table import advance
 from elastic_core.agent.parts import AgentOptions, AgentResult, Plan, Reporter, Workers
 from elastic_core.agent.run_decision import FailureContext, RunDecision

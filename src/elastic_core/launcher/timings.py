@@ -7,7 +7,7 @@ from pathlib import Path
 
 from elastic_core import messages as m
 from elastic_core.agent.machine.journal import Gap, JournalEvent
-from elastic_core.agent.machine.steps import BACKOFF, LEAVE, SETTLE
+from elastic_core.agent.machine.states import BACKOFF, LEAVE, SETTLE
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 
 Part = tuple[str, float]

@@ -8,7 +8,7 @@ from elastic_core import messages as m
 from elastic_core.agent.feed import Feed, journaling
 from elastic_core.agent.loop import FENCED, Agent
 from elastic_core.agent.machine.journal import Journal
-from elastic_core.agent.machine.steps import PEERS_SETTLE_S
+from elastic_core.agent.machine.states import PEERS_SETTLE_S
 from elastic_core.agent.parts import AgentOptions
 from elastic_core.reactor import Reactor
 from elastic_core.types import (

@@ -13,6 +13,8 @@ from elastic_core import messages as m
 from elastic_core.agent.machine import diagram
 from elastic_core.agent.machine.journal import FIRST_EVENTS, LAST_EVENTS, Gap, Journal, read, replay
 from elastic_core.agent.machine.states import (
+    SETTLE_S,
+    STOP_SETTLE_S,
     Await,
     Awaiting,
     Created,
@@ -28,10 +30,10 @@ from elastic_core.agent.machine.states import (
     Running,
     Settling,
     Starting,
+    Step,
     Stopping,
     Waiting,
 )
-from elastic_core.agent.machine.steps import SETTLE_S, STOP_SETTLE_S, Step
 from elastic_core.agent.machine.table import EVENTS, STATES, TABLE, Handled, Ignored, advance
 from elastic_core.errors import IllegalEventError
 from elastic_core.types import (

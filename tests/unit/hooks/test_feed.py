@@ -7,8 +7,7 @@ import pytest
 from elastic_core import messages as m
 from elastic_core import moments
 from elastic_core.agent.feed import StepTaken, StoreCall, StoreReachable, described
-from elastic_core.agent.machine.states import Created
-from elastic_core.agent.machine.steps import Step
+from elastic_core.agent.machine.states import Created, Step
 from elastic_core.api import AgentHook, HookSettings, Phase, Power
 from elastic_core.hooks import feed as feed_module
 from elastic_core.hooks.feed import HookFeed

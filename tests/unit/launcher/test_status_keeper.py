@@ -13,10 +13,10 @@ from elastic_core.agent.machine.states import (
     Refused,
     Running,
     Settling,
+    Step,
     Stopping,
 )
 from elastic_core.agent.machine.states import Rejoin as Again
-from elastic_core.agent.machine.steps import Step
 from elastic_core.agent.parts import AgentResult
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import LeftOut, RoundChanged

@@ -11,8 +11,6 @@ from elastic_core.agent.machine.states import (
     Ledger,
     Outcome,
     Rejoin,
-)
-from elastic_core.agent.machine.steps import (
     Step,
     after_stop,
     drain,

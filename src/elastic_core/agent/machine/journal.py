@@ -8,8 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from elastic_core import messages
-from elastic_core.agent.machine.states import AgentState, Created
-from elastic_core.agent.machine.steps import Step
+from elastic_core.agent.machine.states import AgentState, Created, Step
 from elastic_core.agent.machine.table import EVENTS, advance
 from elastic_core.encoding import encode_json
 from elastic_core.private_file import replace_file

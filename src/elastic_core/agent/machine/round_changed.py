@@ -12,11 +12,16 @@ from msgspec.structs import replace
 from elastic_core import messages as m
 from elastic_core import moments
 from elastic_core.agent.machine.states import (
+    BACKOFF,
+    GATE,
+    PARKED_WATCH_S,
+    SETTLE,
     Await,
     Awaiting,
     Deciding,
     End,
     Ending,
+    Incident,
     Ledger,
     Outcome,
     Preparing,
@@ -26,17 +31,10 @@ from elastic_core.agent.machine.states import (
     Running,
     Settling,
     Starting,
+    Step,
     Stopping,
     Then,
     Waiting,
-)
-from elastic_core.agent.machine.steps import (
-    BACKOFF,
-    GATE,
-    PARKED_WATCH_S,
-    SETTLE,
-    Incident,
-    Step,
     after_stop,
     noted,
     stop,

@@ -6,6 +6,9 @@ from msgspec.structs import replace
 
 from elastic_core import messages as m
 from elastic_core.agent.machine.states import (
+    SETTLE,
+    SETTLE_S,
+    STOP_SETTLE_S,
     AgentState,
     Deciding,
     End,
@@ -15,13 +18,8 @@ from elastic_core.agent.machine.states import (
     Rejoin,
     Running,
     Settling,
-    Stopping,
-)
-from elastic_core.agent.machine.steps import (
-    SETTLE,
-    SETTLE_S,
-    STOP_SETTLE_S,
     Step,
+    Stopping,
     drain,
     stop,
 )

@@ -6,6 +6,7 @@ from elastic_core import messages as m
 from elastic_core import moments
 from elastic_core.agent.machine import round_changed
 from elastic_core.agent.machine.states import (
+    GATE,
     Created,
     Deciding,
     Ending,
@@ -18,9 +19,6 @@ from elastic_core.agent.machine.states import (
     Refused,
     Running,
     Starting,
-)
-from elastic_core.agent.machine.steps import (
-    GATE,
     Step,
     drain,
     end,

@@ -1,9 +1,24 @@
-"""The states of an agent, one frozen record each."""
+"""The states of an agent, one frozen record each; the step from one to the next, and the moves that several share."""
 
 import enum
+from collections.abc import Iterable
 
+from msgspec.structs import replace
+
+from elastic_core import messages as m
+from elastic_core.history import remembered
 from elastic_core.reports import Absence
-from elastic_core.types import Decided, Decision, Failure, Record, Round, RoundEnded, StopOrdered, WorkerExit
+from elastic_core.types import (
+    Decided,
+    Decision,
+    Failure,
+    FailureClass,
+    Record,
+    Round,
+    RoundEnded,
+    StopOrdered,
+    WorkerExit,
+)
 
 RoundOver = RoundEnded | Decided | StopOrdered
 """What ends a round for all its nodes."""
@@ -211,3 +226,161 @@ AgentState = (
     | Leaving
     | Ended
 )
+
+
+SETTLE_S = 0.1
+"""How long peers of a worker that failed by itself may still report what they saw; a signal death settles at once."""
+STOP_SETTLE_S = 0.5
+"""How long a worker's death by a stop signal that we had not sent may turn out to be the stop of this whole node.
+
+Whoever signals all its processes needs milliseconds, on a machine without a processor to spare some tens of them.
+"""
+PEERS_SETTLE_S = 0.5
+"""The same for peers on other nodes, where all that failed here has merely lost one: it may be on its way out."""
+URGE_S = 0.5
+"""A second stop signal counts only this long after the first: one Ctrl-C can arrive twice."""
+LEAVE_S = 3.0
+"""The longest that leaving the rendezvous may hold the agent up."""
+PARKED_WATCH_S = 1.0
+"""While newcomers have to wait, the round is looked at this often."""
+
+REPORT_S = 1.0
+"""Workers that take longer to stop do not hold up what this node has seen so far."""
+
+SETTLE, BACKOFF, LEAVE, REPORT, GATE = "settle", "backoff", "leave", "report", "gate"
+SIGTERM = 15
+
+Incident = tuple[Failure, Decision, str]
+"""What failed, what was decided, and what was known of all nodes then (empty: no more than this node knows)."""
+
+
+class Step(Record, frozen=True, kw_only=True):
+    """What `advance` returns: the next state, the commands in order, and why."""
+
+    state: AgentState
+    commands: tuple[m.AgentCommand, ...] = ()
+    reason: str = ""
+
+
+def gate(ledger: Ledger, reason: str, first: Iterable[m.AgentCommand] = (), refused: Round | None = None) -> Step:
+    """Ask the hooks whether this node may join the next round."""
+    ask = m.AskToJoin(round_index=ledger.rounds, refused=refused, restart_count=ledger.restart_count)
+    return Step(state=Gating(ledger=ledger, refused=refused), commands=(*first, ask), reason=reason)
+
+
+def leave(ledger: Ledger, outcome: Outcome, first: Iterable[m.AgentCommand] = (), asked_s: float | None = None) -> Step:
+    """Leave the rendezvous.
+
+    One that decides for the whole run is not closed by a node that goes: its verdict says when the run is over.
+    """
+    close = outcome.ending is not Ending.STOPPED and not ledger.control
+    commands = (*first, m.SetTimer(name=LEAVE, delay_s=LEAVE_S), m.LeaveRendezvous(close=close))
+    return Step(
+        state=Leaving(ledger=ledger, outcome=outcome, stop_asked_s=asked_s), commands=commands, reason=outcome.reason
+    )
+
+
+def end(ledger: Ledger, outcome: Outcome) -> Step:
+    """End now."""
+    finish = m.Finish(exit_code=outcome.exit_code, reason=outcome.reason)
+    return Step(state=Ended(ledger=ledger, outcome=outcome), commands=(finish,), reason=outcome.reason)
+
+
+def stopped_by(signum: int) -> Outcome:
+    """Return the outcome of an agent that was told to stop."""
+    return Outcome(ending=Ending.STOPPED, exit_code=128 + signum, reason=f"stopped by signal {signum}")
+
+
+def stop(
+    ledger: Ledger,
+    round: Round,
+    then: Then,
+    reason: str,
+    *,
+    first: Iterable[m.AgentCommand] = (),
+    incident: Incident | None = None,
+    grace_s: float | None = None,
+) -> Step:
+    """Stop the workers, and watch on for what the run decides meanwhile."""
+    stopping = Stopping(ledger=ledger, round=round, then=then, incident=incident)
+    halt = m.StopWorkers(signum=SIGTERM, reason=reason, grace_s=grace_s)
+    return Step(state=stopping, commands=(*first, halt, *watch_on(ledger)), reason=reason)
+
+
+def stop_and_wait(ledger: Ledger, round: Round, reason: str, first: Iterable[m.AgentCommand] = ()) -> Step:
+    """Stop the workers because the run was stopped; then wait for what it decides."""
+    timer = m.SetTimer(name=REPORT, delay_s=REPORT_S)
+    return stop(ledger, round, Await(), reason, first=(*first, timer))
+
+
+def wait_for_run(ledger: Ledger, round: Round, reason: str, first: Iterable[m.AgentCommand] = ()) -> Step:
+    """Say what was seen here, and wait for what the run decides: no worker exists."""
+    report = m.ReportEvidence(round=round, final=True)
+    return Step(state=Awaiting(ledger=ledger, round=round), commands=(*first, report, *watch_on(ledger)), reason=reason)
+
+
+def drain(
+    ledger: Ledger,
+    round: Round,
+    signum: int,
+    now_s: float,
+    first: Iterable[m.AgentCommand] = (),
+    *,
+    finished: bool = False,
+    grace_s: float | None = None,
+) -> Step:
+    """Stop the workers with the signal that we got, then leave; `grace_s` bounds their grace period.
+
+    `finished`: none is left, so that the others lose nothing by it and need not know.
+    """
+    outcome = stopped_by(signum)
+    stopping = Stopping(ledger=ledger, round=round, then=End(outcome=outcome), stop_asked_s=now_s)
+    halt = m.StopWorkers(signum=signum, reason=outcome.reason, drain=True, grace_s=grace_s)
+    gone = () if finished else depart(ledger)
+    return Step(state=stopping, commands=(*first, *gone, halt, *watch_on(ledger)), reason=outcome.reason)
+
+
+def watch_on(ledger: Ledger) -> tuple[m.AgentCommand, ...]:
+    """The next look at a run that is decided about elsewhere."""
+    return (m.WatchRound(),) if ledger.control else ()
+
+
+def depart(ledger: Ledger) -> tuple[m.AgentCommand, ...]:
+    """The announcement to the run that this node will go."""
+    return (m.AnnounceDeparture(),) if ledger.control else ()
+
+
+def without_workers(summary: str, kind: FailureClass, round_index: int = -1) -> Failure:
+    """Return a failure that no worker is to blame for."""
+    return Failure(
+        failure_class=kind,
+        summary=summary,
+        node_id="",
+        round_index=round_index,
+        at_s=0.0,
+        uptime_s=0.0,
+        message=summary,
+    )
+
+
+def noted(ledger: Ledger, failure: Failure, decision: Decision, *, restarts: int) -> Ledger:
+    """Put a failure and its decision on the books, without what only one decision needs."""
+    history = remembered(ledger.history, replace(failure, decision=decision))
+    return replace(ledger, restart_count=ledger.restart_count + restarts, history=history)
+
+
+def after_stop(ledger: Ledger, then: Rejoin | End, incident: Incident | None, asked_s: float | None) -> Step:
+    """Record the incident, then do what was to follow: no worker exists any more."""
+    recorded: tuple[m.AgentCommand, ...] = ()
+    if incident is not None:
+        recorded = (m.RecordIncident(failure=incident[0], decision=incident[1], evidence=incident[2]),)
+    match then:
+        case End(outcome=outcome):
+            return leave(ledger, outcome, recorded, asked_s)
+        case Rejoin(delay_s=delay_s) if delay_s > 0:
+            timer = m.SetTimer(name=BACKOFF, delay_s=delay_s)
+            return Step(
+                state=Waiting(ledger=ledger), commands=(*recorded, timer), reason=f"next round in {delay_s:g} s"
+            )
+        case Rejoin():
+            return gate(ledger, "next round", recorded)

@@ -4,21 +4,19 @@ from msgspec.structs import replace
 
 from elastic_core import messages as m
 from elastic_core.agent.machine.states import (
+    BACKOFF,
+    LEAVE,
+    REPORT,
+    URGE_S,
     Await,
     Awaiting,
     End,
     Ending,
     Leaving,
+    Step,
     Stopping,
     Then,
     Waiting,
-)
-from elastic_core.agent.machine.steps import (
-    BACKOFF,
-    LEAVE,
-    REPORT,
-    URGE_S,
-    Step,
     after_stop,
     depart,
     end,

@@ -24,10 +24,10 @@ from elastic_core.agent.machine.states import (
     Running,
     Settling,
     Starting,
+    Step,
     Stopping,
     Waiting,
 )
-from elastic_core.agent.machine.steps import Step
 from elastic_core.errors import IllegalEventError
 from elastic_core.types import Record
 
