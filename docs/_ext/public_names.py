@@ -150,6 +150,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Records and their JSON": ("Record", "encode_json", "decode_json", "clean"),
     "What hooks may do": ("Power", "Launches", "LaunchChange", "AddEnvironment", "Refuse", "fault_of_variable"),
     "Starting workers": ("WorkerStarter", "WorkerStart", "StartedProcess", "AgentLoop", "arm_worker", "bound_to"),
+    "Hosting what workers meet at": ("MasterServer",),
     "The run's handle": (
         "RunHandle",
         "RunTimer",

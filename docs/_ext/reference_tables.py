@@ -14,7 +14,7 @@ from public_names import api_reference, embedding_reference
 
 from elastic_core import errors
 from elastic_core.agent.machine.states import AgentState
-from elastic_core.api import AgentHook
+from elastic_core.api import AgentHook, LaunchChange
 from elastic_core.hooks.runner import METHODS
 from elastic_core.launcher.plan import Attempt, worker_environment
 from elastic_core.options.hook_options import all_rows
@@ -67,6 +67,7 @@ WORKER_VARIABLES: Final[Mapping[str, str]] = {
     "ELASTIC_WORKER_HOOKS": "`1`: the worker's interpreter records its uncaught exception; absent with "
     "`--no-worker-hooks` and `--no-python`",
     "ELASTIC_FAULT_FILE": "where the stack of a fault signal (SIGSEGV and the like) is written",
+    "ELASTIC_STARTUP": "functions that a hook has the worker's interpreter call before its script; absent without one",
     "ELASTIC_BEAT_FILE": "memory for [heartbeats](../howto/hangs.md) and stacks; absent without a hook that reads them "
     "(`--hang-timeout`, `--startup-timeout`) and a `--policy` of your choice",
 }
@@ -179,7 +180,8 @@ def _attempt() -> Attempt:
     numbers = dict.fromkeys(("index", "token", "node_rank", "base_rank", "role_base_rank", "master_port"), 0)
     sizes = dict.fromkeys(("node_count", "local_world_size", "world_size", "role_world_size"), 1)
     round_ = Round(**numbers, **sizes, nonce="", role="default", master_addr="")
-    return Attempt(round=round_, restart_count=0, membership_changes=0, incarnation="", node_id="")
+    change = LaunchChange(startup=("acme.trace:begin",))
+    return Attempt(round=round_, restart_count=0, membership_changes=0, incarnation="", node_id="", changes=(change,))
 
 
 def read_variables() -> str:
@@ -211,7 +213,7 @@ OFFERED: Final = (
         "Open the workers' store beside this agent, as `--agent-store` does. Called by rank 0 when it finds none.",
     ),
 )
-"""What the agent offers itself, beside its control plane's own."""
+"""What elastic-torchrun offers beside the control plane's own."""
 
 
 def agent_handlers() -> str:

@@ -44,6 +44,8 @@ What hooks may do
     Power, Launches, LaunchChange, AddEnvironment, Refuse, fault_of_variable
 Starting workers
     WorkerStarter, WorkerStart, StartedProcess, AgentLoop, arm_worker, bound_to
+Hosting what workers meet at
+    MasterServer
 The run's handle
     RunHandle, RunTimer, RunningWorker, WorkerBeats, OpenSection, FailureReport, WorkerFault, WorkerStack,
     Offer, Answer
@@ -98,6 +100,7 @@ if TYPE_CHECKING:
     from elastic_core.hooks.handle import Offer, RunHandle
     from elastic_core.hooks.handler import AgentHook, register_hook
     from elastic_core.hooks.launches import fault_of_variable
+    from elastic_core.hooks.master_server import MasterServer
     from elastic_core.moments import (
         AddEnvironment,
         AgentStarted,
@@ -266,6 +269,7 @@ __all__ = [
     "LaunchChange",
     "Launches",
     "Login",
+    "MasterServer",
     "Member",
     "MemberLost",
     "Members",
@@ -422,6 +426,7 @@ _ROOMS: Final = {
     "elastic_core.hooks.handle": "Offer RunHandle",
     "elastic_core.hooks.handler": "AgentHook register_hook",
     "elastic_core.hooks.launches": "fault_of_variable",
+    "elastic_core.hooks.master_server": "MasterServer",
     "elastic_core.cli.store_reader": "chosen_store StoreChoice StoreReader StoreReading",
     "elastic_core.moments": (
         "Power AddEnvironment LaunchChange Launches Refuse "

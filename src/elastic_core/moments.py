@@ -187,6 +187,8 @@ class Power(enum.StrEnum):
     """Keep this node out: answer `on_joining` or `on_workers_starting` with `Refuse`."""
     STARTS = "starts"
     """Start workers' processes: `worker_starter` gives a `WorkerStarter`."""
+    HOSTS = "hosts"
+    """Host what workers meet at, in the place of rank 0's worker: `master_server` gives a `MasterServer`."""
 
 
 class AddEnvironment(Record, frozen=True, kw_only=True):
@@ -205,6 +207,9 @@ class LaunchChange(Record, frozen=True, kw_only=True):
     """Those that it may run on, from its first instruction on; None: as inherited."""
     command: tuple[str, ...] = ()
     """A program with its arguments to put in front of the worker's command, as `numactl` or a profiler is."""
+    startup: tuple[str, ...] = ()
+    """Functions (`module:function`) that the worker's interpreter calls, without arguments, before its script. What
+    they raise, and that a module is missing, is noted beside its error file; the script runs all the same."""
 
 
 class Launches(Record, frozen=True, kw_only=True):
@@ -220,6 +225,7 @@ def merged_changes(changes: Sequence[LaunchChange]) -> LaunchChange:
         environment={name: value for change in changes for name, value in change.environment.items()},
         processors=next((each.processors for each in reversed(changes) if each.processors is not None), None),
         command=tuple(word for change in changes for word in change.command),
+        startup=tuple(name for change in changes for name in change.startup),
     )
 
 

@@ -20,6 +20,8 @@ MOST_KEPT: Final = 32
 """How many tracebacks are kept until there is a run directory."""
 MOST_SEEN: Final = 1_000
 """How many faults are told apart; what a plugin raises beyond them counts as one of its own."""
+LOOP_S: Final = 5.0
+"""How long one call may hold the agent's loop up; as hooks have on their own thread."""
 STILL_S: Final = 1.0
 """A loop that stands still for less does so on any busy node."""
 _SHARE: Final = 0.2
@@ -247,6 +249,52 @@ class PluginFaults:
             named, self._named = self._named, True
         if not named:
             self._line(f"elastic: {text}")
+
+
+class LoopFence:
+    """What keeps the agent's loop from what a plugin does on it: one that raises or holds it up is off, with a line.
+
+    Args:
+        plugin: Whose calls.
+        notice: Takes the line.
+        without: What happens without it: the end of the line.
+        faults: Keeps what it raises; None: for this one alone.
+        clock: Measures the calls.
+    """
+
+    def __init__(
+        self,
+        plugin: PluginLabel,
+        notice: Callable[[str], None],
+        without: str,
+        *,
+        faults: PluginFaults | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.off = False
+        self._plugin = plugin
+        self._notice = notice
+        self._without = without
+        self._faults = PluginFaults() if faults is None else faults
+        self._clock = clock
+
+    @contextmanager
+    def call(self, method: str) -> Iterator[None]:
+        """Surround a call."""
+        began_s = self._clock.monotonic_s()
+        try:
+            yield
+        except Exception as err:  # noqa: BLE001  # plugin code on the agent's thread: told, and done without
+            self.turn_off(method, f"raised {self._faults.raised(self._plugin, method, err).text}")
+        taken_s = self._clock.monotonic_s() - began_s
+        if taken_s >= LOOP_S:
+            self.turn_off(method, f"held the agent up for {taken_s:.1f} s")
+
+    def turn_off(self, method: str, fault: str) -> None:
+        """Do without the plugin from now on, for what a method did."""
+        if not self.off:
+            self.off = True
+            self._notice(f"{self._plugin}: {method} {fault}; {self._without}")
 
 
 def text_of(error: BaseException, module: str = "") -> str:

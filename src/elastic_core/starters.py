@@ -22,13 +22,20 @@ class RunTimer(Protocol):
 
 
 class AgentLoop(Protocol):
-    """The agent's loop, for what must run on it. Threading: its own thread alone; nothing that it calls may block."""
+    """The agent's loop, for what must run on it. Nothing that it calls may block.
+
+    Threading: its own thread alone, but for `post`.
+    """
 
     own_process: bool
     """This process is there for the run alone, and ends with it: nobody need wait here for what was killed."""
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> RunTimer:
         """Make a call after so many seconds."""
+        ...
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Make a call soon. Threading: any."""
         ...
 
     def add_reader(self, fd: int, call: Callable[[], None]) -> None:
@@ -174,6 +181,7 @@ class ReactorLoop:
 
     def __init__(self, reactor: "Reactor", *, notice: Callable[[str], None], own_process: bool = False) -> None:
         self.call_later: Callable[[float, Callable[[], None]], RunTimer] = reactor.call_later
+        self.post = reactor.post
         self.add_reader = reactor.add_reader
         self.remove_reader = reactor.remove_reader
         self.notice = notice

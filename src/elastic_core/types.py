@@ -388,6 +388,8 @@ class HookSettings(Record, OptionValues, frozen=True, kw_only=True):
     """`--max-restarts`."""
     own_process: bool = True
     """Whether this process exists for the run alone; else a program runs it by a library call."""
+    incarnation: str = ""
+    """What marks this agent's processes, for `hosted_environment`; empty in a dry run."""
     local_world_size: int = 1
     """How many workers this node has."""
     devices: tuple[str, ...] = ()

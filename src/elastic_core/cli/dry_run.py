@@ -160,7 +160,7 @@ def _sample_attempt(settings: RunSettings, hooks: Preview) -> Attempt:
         membership_changes=0,
         incarnation=_AT_START,
         node_id=settings.nodes.node_id or os.uname().nodename,
-        use_agent_store=settings.workers.agent_store,
+        use_agent_store=hooks.hosting,
         changes=hooks.changes,
     )
 

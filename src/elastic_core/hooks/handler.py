@@ -1,7 +1,7 @@
 """The interface of an observer of the agent, and which powers a class of it has."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from elastic_core.hooks.handle import RunHandle
 from elastic_core.moments import (
@@ -29,6 +29,9 @@ from elastic_core.reports import RunEvent
 from elastic_core.starters import AgentLoop, WorkerStarter
 from elastic_core.types import HookSettings, OptionSpec
 
+if TYPE_CHECKING:
+    from elastic_core.hooks.master_server import MasterServer
+
 DECLARED_FROM: Final = 2
 """The version of the interfaces from which on a hook has the powers that it states, and no others."""
 _OF_ALL: Final = frozenset({Power.LAUNCHES, Power.REFUSAL})
@@ -39,6 +42,7 @@ _METHODS: Final[Mapping[Power, tuple[str, ...]]] = {
     Power.RUN: (),
     Power.BEATS: (),
     Power.STARTS: ("worker_starter",),
+    Power.HOSTS: ("master_server",),
 }
 """Where each power is used: one of these methods; empty: anywhere."""
 
@@ -66,8 +70,8 @@ class AgentHook:
     counted, never felt by the agent; a call that overruns its deadline is abandoned, and the hook is off for the rest
     of the run.
 
-    Threading: one thread for all hooks, one call at a time, never the supervisor's, but for `worker_starter`;
-    `on_run_event` has one for itself.
+    Threading: one thread for all hooks, one call at a time, never the supervisor's, but for `worker_starter` and
+    `master_server`; `on_run_event` has one for itself.
     """
 
     api_version: ClassVar[int]
@@ -79,6 +83,10 @@ class AgentHook:
 
     Else workers start as if it had nothing against it. One that has overrun refuses until that call returns.
     """
+
+    hosting: bool = False
+    """Whether its server (`Power.HOSTS`) is to be where workers meet: looked at before each round, and by `--dry-run`.
+    May be set at any time, on any thread."""
 
     settings: HookSettings
     notices: Sequence[str] = ()
@@ -95,6 +103,13 @@ class AgentHook:
 
         Called: once, of a hook with `Power.STARTS`, before `on_agent_started`; on the agent's thread, as is all that it
         returns, so nothing there may block. A raise, or a call that holds the agent up, turns it off.
+        """
+        return None
+
+    def master_server(self, loop: AgentLoop) -> "MasterServer | None":
+        """Return a server for what workers meet at, in the place of rank 0's worker; None: there is none.
+
+        Called: as `worker_starter`, of a hook with `Power.HOSTS`. The server is asked while the hook is `hosting`.
         """
         return None
 

@@ -43,6 +43,7 @@ class CheckedChanges:
                 environment=self._environment(change.environment),
                 processors=self._processors(rank, change.processors),
                 command=self._command(rank, change.command),
+                startup=self._startup(rank, change.startup),
             )
 
     def _items(self, answer: AddEnvironment | Launches, nproc: int) -> Iterator[tuple[int, LaunchChange]]:
@@ -86,6 +87,19 @@ class CheckedChanges:
             return tuple(map(str, words))
         self.faults.append(f"may not put {command!r} before the worker {rank}: a program and its arguments are needed")
         return ()
+
+    def _startup(self, rank: int, startup: tuple[str, ...]) -> tuple[str, ...]:
+        names = tuple(startup) if isinstance(startup, (tuple, list)) else (None,)
+        if all(map(is_function_name, names)):
+            return tuple(map(str, names))
+        self.faults.append(f"may not have {startup!r} called in the worker {rank}: names 'module:function' are needed")
+        return ()
+
+
+def is_function_name(name: object) -> bool:
+    """Return whether a function is named as in `LaunchChange.startup`: `package.module:function`."""
+    module, colon, function = name.partition(":") if isinstance(name, str) else ("", "", "")
+    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), function))
 
 
 def fault_of_variable(name: object, value: object) -> str:

@@ -16,6 +16,8 @@ class Preview(Record, frozen=True, kw_only=True):
     changes: tuple[LaunchChange, ...]
     bound_by: tuple[str, ...]
     lines: tuple[str, ...]
+    hosting: bool = False
+    """A hook hosts what workers meet at."""
 
 
 def preview(hooks: Sequence[NamedHook], moment: WorkersStarting) -> Preview:
@@ -42,4 +44,5 @@ def preview(hooks: Sequence[NamedHook], moment: WorkersStarting) -> Preview:
             for rank, change in checked.by_rank.items():
                 changes[rank] = merged_changes((changes[rank], change))
                 bound_by[rank] = bound_by[rank] if change.processors is None else named.name
-    return Preview(changes=tuple(changes), bound_by=tuple(bound_by), lines=tuple(lines))
+    hosting = any(Power.HOSTS in powers_of(type(named.hook)) and named.hook.hosting for named in hooks)
+    return Preview(changes=tuple(changes), bound_by=tuple(bound_by), lines=tuple(lines), hosting=hosting)

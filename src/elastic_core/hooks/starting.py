@@ -2,19 +2,15 @@
 
 import os
 import signal
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Final
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.hooks.handler import powers_of
 from elastic_core.hooks.runner import NamedHook
 from elastic_core.moments import Power
-from elastic_core.plugin_faults import PluginFaults, PluginLabel
+from elastic_core.plugin_faults import LoopFence, PluginFaults, PluginLabel
 from elastic_core.starters import AgentLoop, StartedProcess, WorkerStart, WorkerStarter
-
-DEADLINE_S: Final = 5.0
-"""How long one call may hold the agent up; as hooks have on their own thread."""
 
 
 def hook_starters(
@@ -50,16 +46,14 @@ class HookStarter(WorkerStarter):
         clock: Clock = SYSTEM_CLOCK,
         faults: PluginFaults | None = None,
     ) -> None:
-        self._label = label
-        self._faults = PluginFaults() if faults is None else faults
         self._loop = loop
-        self._clock = clock
         self._starter: WorkerStarter | None = None
-        self._off = False
+        without = "workers are started without it from now on"
+        self._fence = LoopFence(label, loop.notice, without, faults=faults, clock=clock)
 
     def make(self, make: Callable[[AgentLoop], WorkerStarter | None]) -> bool:
         """Have the hook make its starter; return whether there is one."""
-        with self._guarded("worker_starter"):
+        with self._fence.call("worker_starter"):
             made: object = make(self._loop)
             if made is not None and not isinstance(made, WorkerStarter):
                 raise TypeError(f"it gave {type(made).__name__}; a WorkerStarter or None is needed")
@@ -69,66 +63,50 @@ class HookStarter(WorkerStarter):
     def start(self, worker: WorkerStart) -> StartedProcess | None:
         """Have it start a worker, unless it is off."""
         started: object = None
-        if self._starter is not None and not self._off:
-            with self._guarded("start"):
+        if self._starter is not None and not self._fence.off:
+            with self._fence.call("start"):
                 started = self._starter.start(worker)
         if started is None:
             return None
         fault = fault_of_process(started, terminal=worker.terminal)
         if isinstance(started, StartedProcess) and not fault:
             return started
-        self._turn_off("start", fault)
+        self._fence.turn_off("start", fault)
         if isinstance(started, StartedProcess):
             _end(started)
         return None
 
     def round_started(self) -> None:
         """Pass it on, unless it is off."""
-        if self._starter is not None and not self._off:
-            with self._guarded("round_started"):
+        if self._starter is not None and not self._fence.off:
+            with self._fence.call("round_started"):
                 self._starter.round_started()
 
     def round_stopping(self) -> None:
         """Pass it on, unless it is off."""
-        if self._starter is not None and not self._off:
-            with self._guarded("round_stopping"):
+        if self._starter is not None and not self._fence.off:
+            with self._fence.call("round_stopping"):
                 self._starter.round_stopping()
 
     def worker_ended(self, pid: int) -> None:
         """Pass it on, even if it is off: the worker is of its making."""
         if self._starter is not None:
-            with self._guarded("worker_ended"):
+            with self._fence.call("worker_ended"):
                 self._starter.worker_ended(pid)
 
     def pids(self) -> Collection[int]:
         """Return those that it has, even if it is off."""
         found: frozenset[int] = frozenset()
         if self._starter is not None:
-            with self._guarded("pids"):
+            with self._fence.call("pids"):
                 found = frozenset(self._starter.pids())
         return found
 
     def close(self) -> None:
         """Pass it on."""
         if self._starter is not None:
-            with self._guarded("close"):
+            with self._fence.call("close"):
                 self._starter.close()
-
-    @contextmanager
-    def _guarded(self, method: str) -> Iterator[None]:
-        began_s = self._clock.monotonic_s()
-        try:
-            yield
-        except Exception as err:  # noqa: BLE001  # plugin code on the agent's thread: told, and done without
-            self._turn_off(method, f"raised {self._faults.raised(self._label, method, err).text}")
-        taken_s = self._clock.monotonic_s() - began_s
-        if taken_s >= DEADLINE_S:
-            self._turn_off(method, f"held the agent up for {taken_s:.1f} s")
-
-    def _turn_off(self, method: str, fault: str) -> None:
-        if not self._off:
-            self._off = True
-            self._loop.notice(f"{self._label}: {method} {fault}; workers are started without it from now on")
 
 
 def fault_of_process(started: object, *, terminal: bool) -> str:

@@ -3,7 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, assert_never
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from elastic_core import messages as m
 from elastic_core.agent.feed import StoreReachable
@@ -21,6 +21,9 @@ from elastic_core.rendezvous.loop import AgentSide, Attachable, Rendezvous
 from elastic_core.rendezvous.rounds import resolve_round
 from elastic_core.reports import NodeReport
 from elastic_core.types import Failure, RendezvousInfo, RendezvousSettings, Round
+
+if TYPE_CHECKING:
+    from elastic_core.hooks.master_server import MasterServers
 
 LOOPBACK: Final = "127.0.0.1"
 RESERVE_LIMIT_S: Final = 30.0
@@ -126,18 +129,6 @@ class _Agent(Protocol):
     def decide_for_run(self, reports: Sequence[NodeReport], history: Sequence[Failure], question: str) -> None: ...
 
 
-class _Sidecar(Protocol):
-    """The agent's store (`--agent-store`): it must be closed before a port is held, and opened for each round."""
-
-    def retire(self, wait: WaitBudget) -> None: ...
-
-    def retire_later(self, done: Callable[[ElasticError | None], None]) -> None: ...
-
-    def host(self, port: int, wait: WaitBudget) -> None: ...
-
-    def host_later(self, port: int, done: Callable[[ElasticError | None], None]) -> None: ...
-
-
 class RunSide:
     """The agent of a run, as its rendezvous has it.
 
@@ -148,7 +139,7 @@ class RunSide:
         handler: The handler, whose settings say how to give its seat back.
         settings: The run's.
         port: The port of rank 0's worker.
-        sidecar: Returns the agent's store; None: there is none.
+        masters: Servers that hooks host at that port; None: no hook does.
         notice: Shows people one line.
         backend: What the handler is called.
         faults: Keeps what it raises.
@@ -165,7 +156,7 @@ class RunSide:
         handler: RendezvousHandler,
         settings: RendezvousSettings,
         port: RoundPort,
-        sidecar: Callable[[], _Sidecar | None],
+        masters: "MasterServers | None",
         notice: Callable[[str], None],
         backend: PluginLabel,
         faults: PluginFaults,
@@ -180,7 +171,7 @@ class RunSide:
         self._handler = handler
         self._settings = settings
         self._port = port
-        self._sidecar = sidecar
+        self._masters = masters
         self.backend = backend
         self._faults = faults
         self._publish = publish
@@ -223,18 +214,17 @@ class RunSide:
 
     def reserve_port(self, done: Callable[[int | ElasticError], None]) -> None:
         """Hold a fresh port, in place of the last one, and call back with it."""
-        sidecar = self._sidecar()
 
-        def retired(error: ElasticError | None) -> None:
+        def shut(error: ElasticError | None) -> None:
             if error is None:
                 self._port.renew_later(self.call_later, done)
             else:
                 done(error)
 
-        if sidecar is None:
-            retired(None)
+        if self._masters is None:
+            shut(None)
         else:
-            sidecar.retire_later(retired)
+            self._masters.shut(shut)  # or a port that the user chose could not be held again
 
     def form(self, info: RendezvousInfo, done: Callable[[Round | ElasticError], None]) -> None:
         """Make the round of a place, hold its port if nobody else does, have its store opened, and call back."""
@@ -248,11 +238,10 @@ class RunSide:
             except ElasticError as err:
                 done(err)
                 return
-            sidecar = self._sidecar()
-            if sidecar is None or round_.node_rank != 0:
+            if self._masters is None or round_.node_rank != 0:
                 done(round_)
             else:
-                sidecar.host_later(round_.master_port, lambda error: done(round_ if error is None else error))
+                self._masters.open(round_.master_port, lambda error: done(round_ if error is None else error))
 
         if info.master_addr and info.master_port:
             make(0)
@@ -263,20 +252,17 @@ class RunSide:
 
     def await_port(self, wait: WaitBudget) -> int:
         """Hold a fresh port, in place of the last one, and return it."""
-        sidecar = self._sidecar()
-        if sidecar is not None:
-            sidecar.retire(wait)  # or a port that the user chose could not be held again
+        if self._masters is not None:
+            self._masters.await_shut(wait)
         return self._port.renew(wait)
 
     def resolve(self, info: RendezvousInfo | tuple[object, int, int], wait: WaitBudget) -> Round:
         """Return the round of what a handler gave; its nodes agree on the master's address."""
-        sidecar = self._sidecar()
-        if sidecar is not None:
-            sidecar.retire(wait)
+        if self._masters is not None:
+            self._masters.await_shut(wait)
         round_ = self._round(info, lambda: (self._own_address(), self._port.renew(wait)), wait)
-        sidecar = self._sidecar()
-        if sidecar is not None and round_.node_rank == 0:
-            sidecar.host(round_.master_port, wait)
+        if self._masters is not None and round_.node_rank == 0:
+            self._masters.await_open(round_.master_port, wait)
         return round_
 
     def _round(

@@ -1,6 +1,5 @@
 """What the agent does for hooks that have the run's handle, and the feed that it gives them."""
 
-import queue
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
@@ -10,7 +9,6 @@ from elastic_core.agent.feed import Feed, FieldsPublished, Observation, StoreCal
 from elastic_core.agent.loop import Agent
 from elastic_core.agent.parts import Workers
 from elastic_core.clock import SYSTEM_CLOCK, Clock
-from elastic_core.errors import ElasticError
 from elastic_core.failure.reporter import Reporter
 from elastic_core.hooks.feed import HookFeed
 from elastic_core.hooks.handle import Offer
@@ -23,7 +21,6 @@ from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.loop import Rendezvous
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.reports import (
-    Answer,
     FailureReport,
     FieldValue,
     NodeSteps,
@@ -193,27 +190,6 @@ class HookActions:
         """Take this node's answer to the others."""
         if self._asks_nodes:
             self._rendezvous.post(ReportSteps(steps=steps))
-
-
-_ANSWER_S: Final = 5.0
-"""How long the loop may take to answer a question about itself."""
-
-
-def done_on_loop(reactor: Reactor, action: Callable[[], str], *, done: str) -> Offer:
-    """Return an offer that has the loop do something; `action` returns why not, empty when it is `done`."""
-
-    def answer(params: Mapping[str, str]) -> Answer:
-        refusals: queue.SimpleQueue[str] = queue.SimpleQueue()
-        reactor.post(lambda: refusals.put(action()))
-        try:
-            refusal = refusals.get(timeout=_ANSWER_S)
-        except queue.Empty:
-            refusal = f"the agent's loop has not answered within {_ANSWER_S:g} s"
-        if refusal:
-            raise ElasticError(refusal)
-        return Answer(content=done)
-
-    return answer
 
 
 METERED: Final = ("connect", "enlist", "update", "renew", "withdraw", "members", "load", "swap")

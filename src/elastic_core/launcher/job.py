@@ -24,7 +24,7 @@ from elastic_core.hooks.handler import powers_of
 from elastic_core.hooks.runner import HookRunner, NamedHook, hook_feed
 from elastic_core.launcher.agent_side import RoundPort, RunSide, open_rendezvous
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
-from elastic_core.launcher.hook_actions import HookActions, done_on_loop, feed_hooks, store_place
+from elastic_core.launcher.hook_actions import HookActions, feed_hooks, store_place
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
 from elastic_core.launcher.status_keeper import StatusKeeper
@@ -48,7 +48,7 @@ from elastic_core.starters import ReactorLoop, WorkerStarter
 from elastic_core.types import Capability, Record, RendezvousSettings, Round
 
 if TYPE_CHECKING:
-    from elastic_core.agent.sidecar import StoreSidecar
+    from elastic_core.hooks.master_server import MasterServers
     from elastic_core.launcher.outcome import RunOutcome
     from elastic_core.launcher.timings import Timings
     from elastic_core.starters import BegunCall, CallStarter
@@ -144,9 +144,8 @@ class _Job:
         self._port = RoundPort(settings.nodes.master_port)
         cleanup.callback(self._port.close)
         self._planned = False
-        self._round: Round | None = None
         self._prepared: dict[int, WorkerPaths] | Exception | None = None
-        self._sidecar: StoreSidecar | None = None
+        self._masters: MasterServers | None = None
         self._rdzv = replace(
             settings.nodes,
             node_id=self._node_id,
@@ -181,7 +180,11 @@ class _Job:
             self._cleanup.callback(self._discard_unused, run_dir)
         self._logs.prepare()
         of_hooks = hook_settings(
-            settings, str(run_dir.path), restarts_nodes=takes_restarts(handler), own_process=self._own_process
+            settings,
+            str(run_dir.path),
+            incarnation=self._incarnation,
+            restarts_nodes=takes_restarts(handler),
+            own_process=self._own_process,
         )
         hooks, warnings = registry.make_hooks(of_hooks, settings.hook_options)
         if hooks:
@@ -245,14 +248,13 @@ class _Job:
         guardian.start()
         self._mark("guard")
         subreaper = self._own_process and become_subreaper()
-        if settings.workers.agent_store:
-            self._sidecar = self._start_sidecar(handler, reactor, run_dir)
         journal, feed = Journal(), Feed()
         feed.subscribe(journaling(journal))
         of_hooks = hook_feed(hooks, post=reactor.post, notice=notice, faults=self._faults)
         self._status = self._closing(self._status_keeper(reactor, handler, run_dir))
         agent: Agent
         loop = ReactorLoop(reactor, notice=notice, own_process=self._own_process)
+        self._masters = self._master_servers(loop, handler, hooks)
         calls = None if self._call is None else self._closing(self._call.on(loop))
         self._beats = self._closing(
             Heartbeats(
@@ -290,7 +292,7 @@ class _Job:
             handler=handler,
             settings=self._rdzv,
             port=self._port,
-            sidecar=lambda: self._sidecar,
+            masters=self._masters,
             notice=notice,
             backend=self._backend(),
             faults=self._faults,
@@ -353,16 +355,11 @@ class _Job:
             progress=self._beats.progress,
             prepare=lambda round_, done: self._prepare(workers, round_, done),
         )
-        actions.offers["store"] = done_on_loop(
-            reactor,
-            lambda: self._open_store(workers, handler, reactor, run_dir),
-            done="a store is opened at MASTER_PORT",
-        )
         reactor.call_later(WARM_AFTER_S, self._settle_in)
         result = agent.run()
         runner.close_feed()
-        if self._sidecar is not None:
-            self._sidecar.close()
+        if self._masters is not None:
+            self._masters.close()
         if kept := workers.left_running():
             until = " until this process ends, as process 1" if os.getpid() == 1 else ""
             notice(f"left running on purpose (ELASTIC_KEEP=1){until}: {', '.join(kept)}")
@@ -428,65 +425,32 @@ class _Job:
         self._cleanup.callback(thing.close)
         return thing
 
-    def _start_sidecar(
-        self, handler: RendezvousHandler, reactor: Reactor, run_dir: RunDirectory
-    ) -> "StoreSidecar | None":
-        """Prepare `--agent-store`; the process is started now only where it is sure to be needed."""
-        from elastic_core.agent.sidecar import StoreSidecar
-
-        if handler.use_agent_store:
-            self._reporter.notice(f"--agent-store without effect: {handler.get_backend()!r} has a store of its own")
+    def _master_servers(
+        self, loop: ReactorLoop, handler: RendezvousHandler, hooks: Sequence[NamedHook]
+    ) -> "MasterServers | None":
+        """Return what hooks host for the workers to meet at, begun where it is sure to be needed; None: nothing."""
+        hosts = [named for named in hooks if Power.HOSTS in powers_of(type(named.hook))]
+        if not hosts:
             return None
-        sidecar = self._closing(
-            StoreSidecar(
-                reactor,
-                incarnation=self._incarnation,
-                log_file=run_dir.path / "agent_store.log",
-                notice=self._reporter.notice,
-            )
-        )
-        if self._settings.nodes.max_nodes == 1 or self._settings.nodes.node_rank == 0:
-            sidecar.start()
-        return sidecar
+        from elastic_core.hooks.master_server import MasterServers  # few have any
 
-    def _open_store(
-        self, workers: WorkerGroup, handler: RendezvousHandler, reactor: Reactor, run_dir: RunDirectory
-    ) -> str:
-        """Open the store that rank 0's worker looks for; return why not, empty when it is on its way."""
-        round_ = self._round
-        if round_ is None or not workers.alive or round_.node_rank != 0:
-            return "no rank 0 runs on this node"
-        if self._sidecar is not None:
-            return ""
-        sidecar = self._sidecar = self._start_sidecar(handler, reactor, run_dir)
-        if sidecar is None:
-            return "the rendezvous has a store of its own"
-        port, notice = round_.master_port, self._reporter.notice
-        notice(
-            f"rank 0 connects to a store at MASTER_PORT {port}, and nobody hosts one: one is opened beside this agent, "
-            "and in later rounds, too; --agent-store does so from the start"
-        )
-
-        def done(reason: str) -> None:
-            if reason:
-                notice(f"the store at MASTER_PORT can't be opened: {reason}; rank 0 waits in vain")
-                sidecar.close()
-                self._sidecar = None
-
-        sidecar.open_store(port, done)
-        return ""
+        servers = self._closing(MasterServers(hosts, loop, faults=self._faults))
+        if handler.use_agent_store:
+            servers.leave(f"{handler.get_backend()!r} has a store of its own")
+        elif self._settings.nodes.max_nodes == 1 or self._settings.nodes.node_rank == 0:
+            servers.prepare()
+        return servers
 
     def _own_children(self, guardian: Guardian, handler: RendezvousHandler) -> frozenset[int]:
         """Return the children of this process that belong to no worker."""
         ours = guardian.pids() | handler.pids() | self._stacks.helpers()
-        return ours if self._sidecar is None else ours | self._sidecar.pids()
+        return ours if self._masters is None else ours | self._masters.pids()
 
     # --- what the agent asks for
 
     def _plan(self, command: SpawnWorkers, handler: RendezvousHandler) -> list[WorkerLaunch]:
         settings = self._settings
         self._planned = True
-        self._round = command.round
         attempt = Attempt(
             round=command.round,
             restart_count=command.restart_count,
@@ -494,7 +458,7 @@ class _Job:
             incarnation=self._incarnation,
             node_id=command.round.node_id or self._node_id,
             changes=command.changes,
-            use_agent_store=self._sidecar is not None or handler.use_agent_store,
+            use_agent_store=handler.use_agent_store or (self._masters is not None and self._masters.hosting),
         )
         if settings.entrypoint.function is not None and any(change.command for change in command.changes):
             self._reporter.notice("a hook's command can't be put before a function: the workers start without it")

@@ -34,6 +34,7 @@ def hook_settings(
     settings: RunSettings,
     run_dir: str,
     *,
+    incarnation: str = "",
     restarts_nodes: bool = False,
     dry_run: bool = False,
     own_process: bool = True,
@@ -50,6 +51,7 @@ def hook_settings(
         entry_point=settings.entrypoint.name,
         max_restarts=settings.restarts.max_restarts,
         own_process=own_process,
+        incarnation=incarnation,
         local_world_size=settings.nodes.local_world_size,
         devices=settings.workers.devices,
         workers_run=_kind(settings.entrypoint),
@@ -129,6 +131,7 @@ def worker_environment(
         virtual_local_rank=settings.workers.virtual_local_rank,
         files=paths,
         hooks=settings.workers.worker_hooks and settings.entrypoint.python,
+        startup=attempt.change(local_rank).startup,
     )
     return without_agents_own(env) | place_variables(place)
 

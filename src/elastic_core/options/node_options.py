@@ -133,15 +133,6 @@ NODES: Final[tuple[OptionRow, ...]] = (
     ),
     row(
         Section.NODES,
-        "agent-store",
-        None,
-        "Host the workers' torch store in a process beside node 0's agent, not in the worker with rank 0; the first "
-        "start then waits until that process has imported torch.",
-        field="workers.agent_store",
-        read=Choices.flag,
-    ),
-    row(
-        Section.NODES,
         "node-id",
         "ID",
         "Name of this node in logs and reports.",

@@ -28,7 +28,6 @@ class WorkerSettings(Record, frozen=True, kw_only=True):
     """What to export as OMP_NUM_THREADS; None: leave as inherited."""
     debug_rank: int | None = None
     worker_hooks: bool = True
-    agent_store: bool = False
     """A process beside the agent of node 0 hosts the workers' torch store, not the worker with rank 0."""
 
 

@@ -33,6 +33,8 @@ BASES: Final[dict[str, tuple[type, ...]]] = {
     OPTIONS_GROUP: (AgentHook,),
 }
 """What a class of each group derives from: one of these."""
+_OBJECTS: Final = ("worker_starter", "master_server")
+"""The methods of a hook that give objects."""
 
 HEAVY_MODULES: Final = ("torch", "numpy")
 """What no observer and no policy may bring into the supervisor: seconds of start-up, hundreds of megabytes."""
@@ -185,7 +187,7 @@ class _ClassMaker:
         self.make_rendezvous: Callable[[RendezvousSettings], object] = cls
         self.make_policy: Callable[[PolicySettings], object] = cls
         self.make_hook: Callable[[HookSettings], object] = cls
-        own = {name for name in dir(cls) if name.startswith("on_") or name == "worker_starter"}
+        own = {name for name in dir(cls) if name.startswith("on_") or name in _OBJECTS}
         self.moments = frozenset(n for n in own if getattr(cls, n) is not getattr(AgentHook, n, None))
 
 

@@ -70,6 +70,7 @@ _KNOWN: Final = {
     FAILURE_GROUP: {"intensity": CORE, "rules": "elastic-policy-rules"},
     HOOKS_GROUP: {},
     OPTIONS_GROUP: {
+        "agent-store": "elastic-torchrun",
         "event-log-handler": "elastic-ops",
         "hang-timeout": "elastic-hangs",
         "metrics-handler": "elastic-ops",

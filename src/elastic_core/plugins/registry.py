@@ -199,7 +199,7 @@ class PluginRegistry:
             try:
                 hooks.append(self._make_hook(entry, settings, own))
             except ElasticError as err:
-                if self._typed_for(entry) is not None:
+                if own or self._typed_for(entry) is not None:
                     raise
                 self.keep(entry, err)
                 gate = self._shut_gate(entry, settings, err)
@@ -242,13 +242,17 @@ class PluginRegistry:
     def make_chosen_hooks(self, settings: HookSettings, options: Mapping[str, GivenValue]) -> list[NamedHook]:
         """Build the hooks that options choose or that were named; raises as `make_hooks` does.
 
-        Not among them: those that are on anyhow, unless options were typed for them.
+        Not among them: those that are on anyhow, unless an option of theirs was given.
         """
-        named = [entry for entry in self._hook_entries() if self._typed_for(entry) is not None]
-        return [self._make_hook(entry, settings, {}) for entry in named] + self._make_chosen(settings, options)
+        on = self._hook_entries()
+        named = [entry for entry in on if self._typed_for(entry) is not None]
+        rest = {entry.value for entry in on if entry not in named}
+        return [self._make_hook(entry, settings, {}) for entry in named] + self._make_chosen(settings, options, rest)
 
-    def _make_chosen(self, settings: HookSettings, options: Mapping[str, GivenValue]) -> list[NamedHook]:
-        always = {entry.value for entry in self.entries() if entry.group == HOOKS_GROUP}
+    def _make_chosen(
+        self, settings: HookSettings, options: Mapping[str, GivenValue], on: Collection[str] = ()
+    ) -> list[NamedHook]:
+        always = {entry.value for entry in self.entries() if entry.group == HOOKS_GROUP}.difference(on)
         chosen = [(choice.entry, choice.values) for choice in _chosen_hooks(options)]
         chosen += [(entry, {}) for entry in self._placed_hooks()]
         return [self._make_hook(entry, settings, own) for entry, own in chosen if entry.value not in always]

@@ -81,6 +81,8 @@ class Place(Record, frozen=True, kw_only=True):
     files: WorkerPaths
     hooks: bool
     """Its interpreter records what ends it."""
+    startup: tuple[str, ...] = ()
+    """What its interpreter calls before its script."""
 
 
 Make = Callable[[Place], str]
@@ -113,6 +115,7 @@ _OF_ROUND_IF_ANY: Final[Mapping[str, Make]] = {
     "ELASTIC_WORKER_HOOKS": lambda p: "1" if p.hooks else "",
     "ELASTIC_FAULT_FILE": lambda p: p.files.fault_file if p.hooks else "",
     "ELASTIC_BEAT_FILE": lambda p: p.files.beat_file,
+    "ELASTIC_STARTUP": lambda p: ",".join(p.startup) if p.hooks else "",
 }
 """Left out where they are empty; an agent's own are never its workers'."""
 

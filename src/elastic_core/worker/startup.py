@@ -25,6 +25,7 @@ HOOKS_VARIABLE = "ELASTIC_WORKER_HOOKS"
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 FAULT_FILE_VARIABLE = "ELASTIC_FAULT_FILE"
 BEAT_FILE_VARIABLE = "ELASTIC_BEAT_FILE"
+STARTUP_VARIABLE = "ELASTIC_STARTUP"
 RECORD_PIPE_SUFFIX = ".pipe"
 """What follows the error file's name where the agent wants to know at once that something is in it."""
 STACKS_BELOW_RTMAX = 5
@@ -114,11 +115,20 @@ def arm() -> None:
         beat_file = os.environ.get(BEAT_FILE_VARIABLE, "")
         if beat_file:
             _offer_stacks(beat_file)
-        if os.environ.get("RANK") in ("0", "1") and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "False":
-            from elastic_core.worker.store_watch import watch  # rank 0 hosts the store, or finds none
-
-            watch()
+        for name in os.environ.get(STARTUP_VARIABLE, "").split(","):
+            if name:
+                _call(name, error_file)
     except Exception as reason:  # noqa: BLE001  # a script must run whether or not its failure can be recorded
+        _note(error_file, reason)
+
+
+def _call(name: str, error_file: str) -> None:
+    """Call what a hook of the agent's has for this worker."""
+    module, _, function = name.partition(":")
+    try:
+        __import__(module)
+        getattr(sys.modules[module], function)()
+    except Exception as reason:  # noqa: BLE001  # as in `arm`
         _note(error_file, reason)
 
 

@@ -58,7 +58,7 @@ def served():
         port = RoundPort(None)
         side = RunSide(
             loop, agent=lambda: Served.noted, guardian=noted, handler=noted, settings=SETTINGS, port=port,
-            sidecar=lambda: None, notice=lines.append, publish=noted.publish,
+            masters=None, notice=lines.append, publish=noted.publish,
             backend=PluginLabel("backend", "mine", "acme 1.0", hint="look"), faults=PluginFaults(),
         )  # fmt: skip
 

@@ -400,6 +400,21 @@ def test_the_armed_hook_imports_next_to_nothing(run):
     assert armed - inert == ours | {"atexit", "faulthandler"}
 
 
+def test_functions_of_hooks_are_called_before_the_script_which_runs_whatever_they_raise(run, tmp_path):
+    (tmp_path / "acme.py").write_text(
+        "import sys\ndef begin():\n    sys.acme = 'here'\ndef broken():\n    raise KeyError('seat')\n"
+    )
+    worker = run(
+        "import sys\nprint(sys.acme)",
+        PYTHONPATH=str(tmp_path),
+        ELASTIC_STARTUP="acme:broken,nowhere.to:be,acme:begin",
+    )
+    assert (worker.exit.code, worker.stdout) == (0, "here\n")
+    notes = Path(f"{worker.error_file}.note").read_text()
+    assert "KeyError: 'seat'" in notes
+    assert "No module named 'nowhere'" in notes
+
+
 def test_an_exception_after_our_signal_belongs_to_the_stop(run):
     worker = run(
         """\

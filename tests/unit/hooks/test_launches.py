@@ -14,7 +14,9 @@ def checked(workers, nproc=2):
 
 
 def test_what_is_allowed_stays():
-    change = LaunchChange(environment={"A": "b"}, processors=frozenset({0, 3}), command=("numactl", "--localalloc"))
+    change = LaunchChange(
+        environment={"A": "b"}, processors=frozenset({0, 3}), command=("numactl", "--localalloc"), startup=("a.b:c",)
+    )
     assert checked({1: change}) == ({1: change}, [])
 
 
@@ -36,6 +38,9 @@ def test_variables_for_all_are_for_each():
         ({0: LaunchChange(command=("", "x"))}, "may not put ('', 'x') before the worker 0"),
         ({0: LaunchChange(command="numactl")}, "may not put 'numactl' before the worker 0"),
         ({0: LaunchChange(command=("a\0",))}, "may not put"),
+        ({0: LaunchChange(startup="acme:begin")}, "may not have 'acme:begin' called in the worker 0: names"),
+        ({0: LaunchChange(startup=("acme.begin",))}, "may not have ('acme.begin',) called in the worker 0"),
+        ({0: LaunchChange(startup=("acme:a,b:c",))}, "may not have"),
     ],
 )
 def test_what_is_not_allowed_is_left_out_with_a_line(workers, fault):
@@ -45,10 +50,15 @@ def test_what_is_not_allowed_is_left_out_with_a_line(workers, fault):
 
 
 def test_changes_of_several_hooks_add_up():
-    first = LaunchChange(environment={"A": "1", "B": "1"}, processors=frozenset({1}), command=("nice",))
-    second = LaunchChange(environment={"A": "2"}, command=("nsys", "profile"))
+    first = LaunchChange(
+        environment={"A": "1", "B": "1"}, processors=frozenset({1}), command=("nice",), startup=("a:b",)
+    )
+    second = LaunchChange(environment={"A": "2"}, command=("nsys", "profile"), startup=("c:d",))
     assert merged_changes((first, second)) == LaunchChange(
-        environment={"A": "2", "B": "1"}, processors=frozenset({1}), command=("nice", "nsys", "profile")
+        environment={"A": "2", "B": "1"},
+        processors=frozenset({1}),
+        command=("nice", "nsys", "profile"),
+        startup=("a:b", "c:d"),
     )
 
 

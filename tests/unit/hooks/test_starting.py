@@ -8,8 +8,8 @@ import pytest
 
 from elastic_core.api import AgentHook, HookSettings, Power, StartedProcess, WorkerStart, WorkerStarter
 from elastic_core.hooks.runner import NamedHook
-from elastic_core.hooks.starting import DEADLINE_S, HookStarter, fault_of_process, hook_starters
-from elastic_core.plugin_faults import PluginLabel
+from elastic_core.hooks.starting import HookStarter, fault_of_process, hook_starters
+from elastic_core.plugin_faults import LOOP_S, PluginLabel
 
 WORKER = WorkerStart(local_rank=0, global_rank=0, argv=("x",), environment={})
 
@@ -146,7 +146,7 @@ def test_one_that_fails_in_whichever_call_is_off(method, how):
     def call(self, *args):
         if how == "raises":
             raise OSError("no such image")
-        clock.now_s += DEADLINE_S
+        clock.now_s += LOOP_S
         return () if method == "pids" else None
 
     starter, lines = starter_of(type("Fails", (WorkerStarter,), {method: call})(), clock)

@@ -1,6 +1,7 @@
 """What rounds change of a worker's environment is known to those who start workers ahead of their time."""
 
 from elastic_core.launcher.plan import Attempt, worker_environment
+from elastic_core.moments import LaunchChange
 from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.options.worker_options import WorkerSettings
 from elastic_core.processes.spec import ROUND_VARIABLES, WorkerPaths
@@ -52,6 +53,7 @@ def environment(**different):
         incarnation="i",
         node_id="n",
         use_agent_store=bool(index),
+        changes=(LaunchChange(startup=(f"acme.trace:begin{index}",)),) * 2,
     )
     paths = WorkerPaths(
         error_file=f"{index}/error.json", fault_file=f"{index}/fault.log", beat_file=f"/proc/1/fd/{index}"

@@ -825,13 +825,14 @@ def test_list_says_loaded_disabled_or_why_not(install):
     install("fake-bad", "elastic_core.failure", "bad", "mod_list_b:Policy", "import no_such_client")
     install("fake-off", "elastic_core.hooks", "off", "mod_list_c:Hook", "raise RuntimeError")
     install("fake-later", "elastic_core.something_new", "later", "mod_list_d:X")
-    infos = {info.name: info for info in PluginRegistry(disabled=["off"]).list_plugins(load=True)}
+    found = PluginRegistry(disabled=["off"]).list_plugins(load=True)
+    infos = {info.name: info for info in found}
     assert infos["local"].status == "loaded"
     assert infos["intensity"].kind == "policy"
     assert infos["fake"].status == "loaded"
     assert infos["off"].status == "disabled"
     assert "raised ModuleNotFoundError" in infos["bad"].status
-    kinds = [info.kind for info in infos.values()]
+    kinds = [info.kind for info in found]
     order = ["rendezvous backend", "policy", "hook", "command", "option", "elastic_core.something_new"]
     assert kinds == sorted(kinds, key=order.index)
 

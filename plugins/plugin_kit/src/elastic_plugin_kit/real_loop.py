@@ -2,6 +2,7 @@
 
 import select
 import time
+from collections import deque
 from collections.abc import Callable
 
 
@@ -27,12 +28,17 @@ class RealLoop:
         self.notices: list[str] = []
         self.timers: list[LoopTimer] = []
         self.readers: dict[int, Callable[[], None]] = {}
+        self._posted: deque[Callable[[], None]] = deque()
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> LoopTimer:
         """Keep a call for its time."""
         timer = LoopTimer(time.monotonic() + delay_s, call)
         self.timers.append(timer)
         return timer
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Keep a call for the next turn; from any thread."""
+        self._posted.append(call)
 
     def add_reader(self, fd: int, call: Callable[[], None]) -> None:
         """Keep a call for a descriptor."""
@@ -48,6 +54,8 @@ class RealLoop:
 
     def turn(self, longest_s: float = 0.05) -> None:
         """Make the calls that are due; wait at most so long for the first."""
+        while self._posted:
+            self._posted.popleft()()
         poll = select.poll()
         for fd in self.readers:
             poll.register(fd, select.POLLIN)

@@ -1,9 +1,17 @@
-"""What torch's variables choose of this distribution."""
+"""What a flag and torch's variables choose of this distribution."""
 
 from typing import Final
 
 from elastic_core.api import RunOption
 
+AGENT_STORE: Final = RunOption(
+    name="agent_store",
+    hook="elastic_torchrun.store.hook:AgentStore",
+    heading="Nodes and rendezvous",
+    type="bool",
+    help="Host the workers' torch store in a process beside node 0's agent, not in the worker with rank 0; the first "
+    "start then waits until that process has imported torch.",
+)
 FILE_TIMER: Final = RunOption(
     name="file_timer",
     variable="TORCHELASTIC_ENABLE_FILE_TIMER",

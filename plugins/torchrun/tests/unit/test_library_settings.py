@@ -160,7 +160,7 @@ class TestOptions:
         )
         assert made.rdzv_conf == {"join_timeout": "7"}
         assert made.output.redirects == "0:1"
-        assert not made.workers.agent_store
+        assert not made.hook_options
 
     def test_a_log_directory_alone_has_output_in_it(self, tmp_path):
         assert settings_of_options({"log_dir": tmp_path}, ENTRY).output.tee == "3"

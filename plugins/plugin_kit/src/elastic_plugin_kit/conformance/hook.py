@@ -81,10 +81,10 @@ class AgentHookConformance(Kit):
         assert not cls.powers or cls.api_version >= 2, f"{cls.__name__} states powers with api_version 1; 2 is needed"
         closed = getattr(cls, "fail_closed", False)
         assert not closed or Power.REFUSAL in cls.powers, f"{cls.__name__} states fail_closed without Power.REFUSAL"
-        starts = cls.worker_starter is not AgentHook.worker_starter
-        assert starts == (Power.STARTS in cls.powers), (
-            f"{cls.__name__} has `worker_starter` or states the power {Power.STARTS.value!r}; both are needed"
-        )
+        for name, power in (("worker_starter", Power.STARTS), ("master_server", Power.HOSTS)):
+            assert _overrides(hook, name) == (power in cls.powers), (
+                f"{cls.__name__} has `{name}` or states the power {power.value!r}; both are needed"
+            )
 
     def test_its_import_is_light(self, hook: AgentHook) -> None:
         """A hook that brings torch or numpy into the agent's process is left out of every run."""
@@ -93,7 +93,7 @@ class AgentHookConformance(Kit):
     def test_it_is_told_of_something(self, hook: AgentHook) -> None:
         """At least one moment's method is overridden, by its right name."""
         told = {name for name in (*METHODS.values(), _CATCH_ALL) if _overrides(hook, name)}
-        assert told or Power.STARTS in type(hook).powers, "the hook overrides no moment"
+        assert told or {Power.STARTS, Power.HOSTS} & type(hook).powers, "the hook overrides no moment"
         strange = {name for name in dir(type(hook)) if name.startswith("on_")} - {*METHODS.values(), _CATCH_ALL}
         assert not strange, f"nobody calls {sorted(strange)}; the moments are {sorted(METHODS.values())}"
 
@@ -221,6 +221,9 @@ def _check_launches(answer: Launches, moment: Moment) -> None:
         words = change.command
         assert isinstance(words, (tuple, list)), f"{words!r} is no command: a tuple of words is needed"
         assert all(isinstance(word, str) and "\0" not in word for word in words), f"{words!r} is no command"
+        names = change.startup
+        assert isinstance(names, (tuple, list)), f"{names!r} is no tuple of functions"
+        assert all(isinstance(name, str) and name.count(":") == 1 for name in names), f"{names!r}: 'module:function'"
         cpus = change.processors
         assert cpus is None or (cpus and all(type(cpu) is int and cpu >= 0 for cpu in cpus)), f"processors {cpus!r}"
 

@@ -1,6 +1,6 @@
 """The process that hosts the workers' store for `--agent-store`, beside the agent of node 0.
 
-`agent.sidecar` starts it, with one end of a socket pair as its standard input: what torch or an extension of it prints
+`store.sidecar` starts it, with one end of a socket pair as its standard input: what torch or an extension of it prints
 can't get between the answers there. Each line that arrives is a command and gets one line as its answer, in order:
 
     open PORT       opened            a fresh, empty store listens on PORT; an earlier one is gone
@@ -15,8 +15,6 @@ import importlib
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-
-from elastic_core.processes import procfs
 
 OPEN, CLOSE = "open", "close"
 OPENED, CLOSED, FAILED = "opened", "closed", "failed"
@@ -101,7 +99,7 @@ def serve(host: StoreHost, lines: Iterable[bytes], write: Callable[[bytes], obje
 
 def main() -> None:
     """Be the sidecar on standard input. Called: as the only thing that a fresh interpreter does."""
-    for fd in procfs.numbers_in("/proc/self/fd"):
+    for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208  # names
         if fd > 2:  # nothing of the agent's is kept open
             _close(fd)
     talk = os.dup(0)

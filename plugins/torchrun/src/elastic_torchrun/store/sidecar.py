@@ -1,23 +1,22 @@
-"""The agent's side of `--agent-store`: one process beside it that hosts the workers' store, a fresh one each round."""
+"""The agent's side of its store: one process beside it that hosts the workers' store, a fresh one each round."""
 
 import os
 import select
 import signal
 import socket
 import sys
-import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from elastic_core.clock import WaitBudget
-from elastic_core.errors import BackendUnavailableError
-from elastic_core.processes.spec import without_agents_own
-from elastic_core.reactor import Reactor
-
-OPEN_LIMIT_S = 300.0
-"""How long the store may take to listen: importing torch from a cold network disk takes minutes."""
+from elastic_core.api import (
+    SYSTEM_CLOCK,
+    AgentLoop,
+    BackendUnavailableError,
+    ElasticError,
+    hosted_environment,
+)
 
 _START_LIMIT = 3
 _START_WINDOW_S = 60.0
@@ -26,7 +25,8 @@ _COLLECT_PAUSE_S = 0.005
 _LAST_WAIT_S = 1.0
 
 OnDone = Callable[[str], None]
-"""Hears once how a command went: empty when well, else the reason on one line."""
+"""Takes once how a command went: empty when well, else the reason on one line."""
+OnAnswer = Callable[[ElasticError | None], None]
 
 
 class StoreSidecar:
@@ -37,29 +37,24 @@ class StoreSidecar:
     the old one fail, for the failure policy to judge. Stopping a healthy group for it would lose work for nothing.
 
     Args:
-        reactor: The agent's loop.
+        loop: The agent's.
         incarnation: What marks this agent's processes for the guard, which ends the sidecar if its agent can't.
-        log_file: Where the process's own output goes; removed at the end when nothing was said.
-        notice: Takes one line for people.
+        log_file: Where the process's own output goes; removed at the end when there is none.
         argv: What to run; tests run less than torch.
-
-    Threading: the reactor's thread, except for `host` and `retire`.
     """
 
     def __init__(
         self,
-        reactor: Reactor,
+        loop: AgentLoop,
         *,
         incarnation: str,
         log_file: Path,
-        notice: Callable[[str], None],
         argv: Sequence[str] | None = None,
     ) -> None:
         """Start nothing yet: `start` does, or the first `open_store`."""
-        self._reactor = reactor
+        self._loop = loop
         self._incarnation = incarnation
         self._log_file = log_file
-        self._notice = notice
         self._argv = list(argv) if argv is not None else _sidecar_argv()
         self._starts: deque[float] = deque(maxlen=_START_LIMIT)
         self._pid: int | None = None
@@ -77,45 +72,20 @@ class StoreSidecar:
     def start(self) -> None:
         """Start the process, so that its import of torch overlaps with other things.
 
-        What goes wrong is told by the first `open_store`, which tries again.
+        What goes wrong is the answer of the first `open_store`, which tries again.
         """
         with suppress(OSError):
             self._spawn()
 
-    # --- for the rendezvous thread
+    # --- for each round
 
-    def host(self, port: int, wait: WaitBudget) -> None:
-        """Return once an empty store listens on `port`; an earlier one is gone.
+    def open(self, port: int, done: OnAnswer) -> None:
+        """Have an empty store listen, as `MasterServer.open`."""
+        self.open_store(port, lambda reason: done(self._error(reason) if reason else None))
 
-        Raises:
-            BackendUnavailableError: it can't.
-            WaitCancelledError: the agent wants no round any more.
-            WaitExpiredError: the budget's deadline has passed.
-
-        Threading: any but the reactor's; blocks.
-        """
-        self._await(lambda on_done: self.open_store(port, on_done), wait)
-
-    def retire(self, wait: WaitBudget) -> None:
-        """Return once no store listens, so that its port can be held again; raises and blocks as `host` does."""
-        self._await(self.close_store, wait)
-
-    def _await(self, command: Callable[[OnDone], None], wait: WaitBudget) -> None:
-        over = threading.Event()
-        reasons: list[str] = []
-
-        def on_done(reason: str) -> None:
-            reasons.append(reason)
-            over.set()
-
-        self._reactor.post(lambda: command(on_done))
-        wait.on_cancel(over.set)
-        over.wait(wait.remaining_s(at_most_s=OPEN_LIMIT_S))
-        if not reasons:
-            wait.check()
-            reasons.append(f"no answer from its process within {OPEN_LIMIT_S:g} s")
-        if reasons[0]:
-            raise self._error(reasons[0])
+    def shut(self, done: OnAnswer) -> None:
+        """Have no store listen, as `MasterServer.shut`."""
+        self.close_store(lambda reason: done(self._error(reason) if reason else None))
 
     def _error(self, reason: str) -> BackendUnavailableError:
         return BackendUnavailableError(f"the agent store can't be opened: {reason}", hint=self._hint())
@@ -123,33 +93,6 @@ class StoreSidecar:
     def _hint(self) -> str:
         wrote = self._log_file.is_file() and self._log_file.stat().st_size > 0
         return f"read {str(self._log_file)!r}, or run without --agent-store" if wrote else "run without --agent-store"
-
-    # --- for the loop
-
-    def host_later(self, port: int, done: Callable[[BackendUnavailableError | None], None]) -> None:
-        """Do as `host` without blocking; `done` is called with what `host` would raise."""
-        self._answer(lambda on_done: self.open_store(port, on_done), done)
-
-    def retire_later(self, done: Callable[[BackendUnavailableError | None], None]) -> None:
-        """Do as `retire` without blocking; `done` is called with what `retire` would raise."""
-        self._answer(self.close_store, done)
-
-    def _answer(
-        self, command: Callable[[OnDone], None], done: Callable[[BackendUnavailableError | None], None]
-    ) -> None:
-        answered = False
-
-        def on_done(reason: str) -> None:
-            nonlocal answered
-            if not answered:
-                answered = True
-                late.cancel()
-                done(self._error(reason) if reason else None)
-
-        late = self._reactor.call_later(
-            OPEN_LIMIT_S, lambda: on_done(f"no answer from its process within {OPEN_LIMIT_S:g} s")
-        )
-        command(on_done)
 
     # --- commands
 
@@ -188,7 +131,7 @@ class StoreSidecar:
         if on_done is not None:
             on_done(reason)
         elif reason:
-            self._notice(f"the agent store can't be opened again: {reason}; workers that need it will fail")
+            self._loop.notice(f"the agent store can't be opened again: {reason}; workers that need it will fail")
 
     # --- answers and ends
 
@@ -215,7 +158,7 @@ class StoreSidecar:
 
     def _hang_up(self) -> None:
         if self._talk is not None:
-            self._reactor.remove_reader(self._talk.fileno())
+            self._loop.remove_reader(self._talk.fileno())
             self._talk.close()
             self._talk = None
 
@@ -230,13 +173,13 @@ class StoreSidecar:
         if self._closed:
             return
         if how is None:
-            self._reactor.call_later(_COLLECT_PAUSE_S, self._collect)
+            self._loop.call_later(_COLLECT_PAUSE_S, self._collect)
         elif self._port is None:
             if self._on_done is not None:  # a store was to be closed: it is
                 self._done("")
         else:
             if self._on_done is None:
-                self._notice(
+                self._loop.notice(
                     f"the process of the agent store {how}; another one opens an empty store on the same port: workers "
                     "that still need the old one will fail"
                 )
@@ -260,7 +203,7 @@ class StoreSidecar:
 
     def _restart(self, after: str = "") -> None:
         """Start a process and say what is wanted; give up on one that keeps dying."""
-        now_s = self._reactor.now_s()
+        now_s = SYSTEM_CLOCK.monotonic_s()
         if after and len(self._starts) == _START_LIMIT and now_s - self._starts[0] < _START_WINDOW_S:
             self._done(f"{after}, the last of {_START_LIMIT} within {_START_WINDOW_S:g} s")
             return
@@ -276,13 +219,7 @@ class StoreSidecar:
 
         Whoever signals the agent's whole group or cgroup means the workers, which may use the store until they end.
         """
-        environment = without_agents_own(os.environ)
-        # It has no business on any device, so that no device's extension of torch needs to be loaded.
-        environment |= {
-            "ELASTIC_INCARNATION": self._incarnation,
-            "ELASTIC_SIDECAR": "1",  # the guard spares it when it ends the workers of an agent that lives
-            "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
-        }
+        environment = _environment(self._incarnation)
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -303,8 +240,8 @@ class StoreSidecar:
                 raise
         ours.setblocking(False)
         self._talk, self._partial, self._unanswered = ours, b"", 0
-        self._starts.append(self._reactor.now_s())
-        self._reactor.add_reader(ours.fileno(), self._on_readable)
+        self._starts.append(SYSTEM_CLOCK.monotonic_s())
+        self._loop.add_reader(ours.fileno(), self._on_readable)
 
     def close(self) -> None:
         """End the process, which has nothing to lose; idempotent. Takes the milliseconds that its memory takes."""
@@ -317,17 +254,23 @@ class StoreSidecar:
                 self._log_file.unlink()
 
     def _wait_until_reaped(self) -> None:
-        end_s = self._reactor.now_s() + _LAST_WAIT_S
+        end_s = SYSTEM_CLOCK.monotonic_s() + _LAST_WAIT_S
         poll = select.poll()
         if self._talk is not None:
             poll.register(self._talk, 0)  # only its hanging up
             poll.poll(_LAST_WAIT_S * 1000)
-        while self._reap() is None and self._reactor.now_s() < end_s:
+        while self._reap() is None and SYSTEM_CLOCK.monotonic_s() < end_s:
             select.poll().poll(1)
+
+
+def _environment(incarnation: str) -> Mapping[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ELASTIC_")}
+    # It has no business on any device, so that no device's extension of torch needs to be loaded.
+    return inherited | hosted_environment(incarnation, inherited) | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 
 def _sidecar_argv() -> list[str]:
     # -P: a torch.py in the working directory is the script's business. The package need not be on the path otherwise.
-    root = str(Path(__file__).absolute()).rpartition("/elastic_core/")[0]
-    code = f"import sys; sys.path.append({root!r}); from elastic_core.worker.store_sidecar import main; main()"
+    root = str(Path(__file__).absolute()).rpartition("/elastic_torchrun/")[0]
+    code = f"import sys; sys.path.append({root!r}); from elastic_torchrun.store.process import main; main()"
     return [sys.executable, "-P", "-c", code, "elastic-store"]

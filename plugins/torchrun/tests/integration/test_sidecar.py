@@ -3,15 +3,12 @@
 import os
 import signal
 import sys
-import threading
-from contextlib import contextmanager
 
 import pytest
 
-from elastic_core.agent.sidecar import StoreSidecar
-from elastic_core.clock import WaitBudget
-from elastic_core.errors import BackendUnavailableError, ElasticError, WaitCancelledError
-from elastic_core.reactor import Reactor
+from elastic_core.api import BackendUnavailableError
+from elastic_plugin_kit.real_loop import RealLoop
+from elastic_torchrun.store.sidecar import StoreSidecar
 from support import processes_with, wait_for
 
 # Speaks the protocol; what it was told is in a file, a process a line.
@@ -37,19 +34,18 @@ for line in os.fdopen(os.dup(0), "r"):
 
 
 class Desk:
-    """A sidecar on a reactor, and what came of it."""
+    """A sidecar on a loop, and what came of it."""
 
     def __init__(self, folder, mode):
-        self.reactor = Reactor()
-        self.notices = []
+        self.loop = RealLoop()
+        self.notices = self.loop.notices
         self.told_path = folder / "told"
         self.log = folder / "agent_store.log"
         self.mark = f"test{os.getpid()}{folder.name}"
         self.sidecar = StoreSidecar(
-            self.reactor,
+            self.loop,
             incarnation=self.mark,
             log_file=self.log,
-            notice=self.notices.append,
             argv=[sys.executable, "-c", PROGRAM, mode, str(self.told_path)],
         )
 
@@ -58,13 +54,13 @@ class Desk:
 
     def turn_until(self, condition, what):
         def turned():
-            self.reactor.turn(0.01)
+            self.loop.turn(0.01)
             return condition()
 
         wait_for(turned, what=what)
 
     def done(self, command, *args):
-        """Carry a command to its end; return the reason, empty for none."""
+        """Carry a command to its end; return what it answers."""
         reasons = []
         command(*args, reasons.append)
         self.turn_until(lambda: reasons, "an answer")
@@ -72,22 +68,6 @@ class Desk:
 
     def processes(self):
         return processes_with(f"ELASTIC_INCARNATION={self.mark}")
-
-    @contextmanager
-    def on_thread(self, call):
-        """Run a blocking call on another thread while the reactor turns; yield its outcome."""
-        outcome = []
-
-        def run():
-            try:
-                outcome.append(call())
-            except ElasticError as error:
-                outcome.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        yield outcome
-        thread.join(10)
 
 
 @pytest.fixture
@@ -101,7 +81,6 @@ def desk(tmp_path):
     yield make
     for each in desks:
         each.sidecar.close()
-        each.reactor.close()
 
 
 def test_one_process_serves_all_rounds(desk):
@@ -153,9 +132,7 @@ def test_a_process_that_keeps_dying_is_given_up_with_its_last_end(desk):
 
 def test_a_program_that_does_not_exist_is_an_answer(desk, tmp_path):
     here = desk()
-    sidecar = StoreSidecar(
-        here.reactor, incarnation="x", log_file=tmp_path / "log", notice=print, argv=[str(tmp_path / "none")]
-    )
+    sidecar = StoreSidecar(here.loop, incarnation="x", log_file=tmp_path / "log", argv=[str(tmp_path / "none")])
     sidecar.start()
     reasons = []
     sidecar.open_store(7001, reasons.append)
@@ -163,32 +140,18 @@ def test_a_program_that_does_not_exist_is_an_answer(desk, tmp_path):
     assert "No such file" in reasons[0]
 
 
-def test_another_thread_blocks_until_the_store_listens(desk):
-    here = desk()
-    with here.on_thread(lambda: here.sidecar.host(7001, WaitBudget())) as outcome:
-        here.turn_until(lambda: outcome, "the store")
-    assert outcome == [None]
-    assert [line for _, line in here.told()] == ["open 7001"]
-
-
 def test_a_refused_store_is_one_line_with_what_to_try(desk):
     here = desk("fails")
-    with here.on_thread(lambda: here.sidecar.host(7001, WaitBudget())) as outcome:
-        here.turn_until(lambda: outcome, "the refusal")
-    (error,) = outcome
+    error = here.done(here.sidecar.open, 7001)
     assert isinstance(error, BackendUnavailableError)
-    assert str(error) == ("the agent store can't be opened: OSError: port taken. Try: run without --agent-store")
+    assert str(error) == "the agent store can't be opened: OSError: port taken. Try: run without --agent-store"
 
 
-def test_a_cancelled_wait_ends_at_once(desk):
-    here = desk("mute")
-    wait = WaitBudget()
-    with here.on_thread(lambda: here.sidecar.host(7001, wait)) as outcome:
-        here.turn_until(lambda: here.told_path.is_file() and here.told(), "the command to arrive")
-        assert outcome == []
-        wait.cancel()
-        wait_for(lambda: outcome, within_s=1, what="the cancelled call to return")
-    assert isinstance(outcome[0], WaitCancelledError)
+def test_the_agent_has_a_store_opened_and_shut(desk):
+    here = desk()
+    assert here.done(here.sidecar.open, 7001) is None
+    assert here.done(here.sidecar.shut) is None
+    assert [line for _, line in here.told()] == ["open 7001", "close"]
 
 
 def test_a_late_answer_is_not_taken_for_the_next_commands(desk):

@@ -10,7 +10,7 @@ waits for rank 0 can't know what that is about to do: rank 1 says after a while 
 import os
 import sys
 
-# Not from typing: see `startup`.
+# Not from typing: importing it would cost a script more than all the rest of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ _AGENT_UP_S = 5.0
 
 
 def watch() -> None:
-    """Begin to look, where rank 0's worker is to host the store. Called: when a worker's process is armed."""
+    """Begin to look, where rank 0's worker is to host the store. Called: before the worker's script."""
     port, rank = os.environ.get("MASTER_PORT", ""), os.environ.get("RANK", "")
     if rank not in RANKS or os.environ.get(AGENT_STORE_VARIABLE) != "False" or not port.isdecimal():
         return
@@ -147,7 +147,7 @@ def _refusal() -> str:
 
 
 def _answer(path: str) -> str:
-    """Return what the agent's control plane says against it; the client of that is a room that this one can't know."""
+    """Return what the agent's control plane says against it; its client would cost a script more than this request."""
     import socket
 
     answer = b""

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import pytest
 
-from elastic_core.worker.store_sidecar import NoStoreError, StoreHost, one_line, serve
+from elastic_torchrun.store.process import NoStoreError, StoreHost, one_line, serve
 
 
 class FakeStore:

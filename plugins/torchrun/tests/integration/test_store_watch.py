@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from elastic_core.worker import store_watch
+from elastic_torchrun.store import watch as store_watch
 from proc_kit import children, command_line
 from support import wait_for
 
