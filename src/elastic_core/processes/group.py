@@ -12,10 +12,9 @@ from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import IllegalEventError
 from elastic_core.processes import ladder
 from elastic_core.processes.errors.record_pipe import RecordPipes
-from elastic_core.processes.oom import OomCounter
 from elastic_core.processes.output.disk import Disk, Lane
 from elastic_core.processes.output.sink import Console
-from elastic_core.processes.process import WorkerProcess, remnants_exist, spawn
+from elastic_core.processes.process import OomCounter, WorkerProcess, remnants_exist, spawn
 from elastic_core.processes.signals import UserSignals
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.processes.sweep import Survivor, Sweeper, kill_pids

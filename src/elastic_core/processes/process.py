@@ -1,4 +1,4 @@
-"""One worker process: its start, the watch on it, and its end."""
+"""One worker process: its start, the watch on it, and its end; and how many the kernel ends for want of memory."""
 
 import errno
 import os
@@ -7,17 +7,20 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from elastic_core.errors import WorkerError
 from elastic_core.processes.output.disk import Disk, Lane
-from elastic_core.processes.output.lines import LineFilter
 from elastic_core.processes.output.log_file import LogFile, QueuedLog
 from elastic_core.processes.output.sink import Sink
-from elastic_core.processes.output.tee import Tee, open_pipe
 from elastic_core.processes.spec import ROUND_VARIABLES, StreamPlan, WorkerLaunch
 from elastic_core.reactor import Reactor
 from elastic_core.starters import StartedProcess, WorkerStart, WorkerStarter
+
+if TYPE_CHECKING:
+    from elastic_core.processes.output.lines import LineFilter
+    from elastic_core.processes.output.tee import Tee
 
 STATUS_LOST = 1
 """The code of a worker whose exit status somebody else in this process has taken."""
@@ -41,7 +44,7 @@ class WorkerProcess:
         self,
         launch: WorkerLaunch,
         process: StartedProcess,
-        tees: list[Tee],
+        tees: "list[Tee]",
         started_s: float,
         starter: WorkerStarter | None = None,
     ) -> None:
@@ -196,18 +199,7 @@ def spawn(
         ours.pop_all()
         for plan, sink, ends in ((launch.stdout, sinks[0], out_ends), (launch.stderr, sinks[1], err_ends)):
             if ends is not None:
-                filtered = _queued(ends.filtered, disk)
-                tees.append(
-                    Tee(
-                        reactor,
-                        read_fd=ends.read_fd,
-                        file=_queued(ends.file, disk),
-                        sink=sink if plan.console else None,
-                        prefix=plan.prefix,
-                        line_filter=_filter(plan, filtered),
-                        filtered=filtered,
-                    )
-                )
+                tees.append(_tee(plan, ends, sink, reactor, disk))
     return WorkerProcess(launch, process, tees, started_s, starter)
 
 
@@ -258,6 +250,9 @@ def _open_stream(
 ) -> tuple[int | None, _Ends | None]:
     """Return what the child gets (None: our own stream), and what a tee is made of, if there is one."""
     if plan.through_agent:
+        # At the first start, before any worker is there that could be lost: most runs have no such stream.
+        from elastic_core.processes.output.tee import open_pipe
+
         read_fd, write_fd = open_pipe()
         childs.callback(os.close, write_fd)
         ours.callback(os.close, read_fd)
@@ -281,12 +276,31 @@ def _open_ends(plan: StreamPlan, read_fd: int, disk: Disk, ours: ExitStack, noti
     return _Ends(read_fd, file, filtered)
 
 
+def _tee(plan: StreamPlan, ends: _Ends, sink: Sink, reactor: Reactor, disk: Disk) -> "Tee":
+    from elastic_core.processes.output.tee import Tee
+
+    filtered = _queued(ends.filtered, disk)
+    return Tee(
+        reactor,
+        read_fd=ends.read_fd,
+        file=_queued(ends.file, disk),
+        sink=sink if plan.console else None,
+        prefix=plan.prefix,
+        line_filter=_filter(plan, filtered),
+        filtered=filtered,
+    )
+
+
 def _queued(file: LogFile | None, disk: Disk) -> QueuedLog | None:
     return None if file is None else QueuedLog(file, disk)
 
 
-def _filter(plan: StreamPlan, file: QueuedLog | None) -> LineFilter | None:
-    return None if file is None else LineFilter(plan.filters, prefix=plan.prefix, file=file)
+def _filter(plan: StreamPlan, file: QueuedLog | None) -> "LineFilter | None":
+    if file is None:
+        return None
+    from elastic_core.processes.output.lines import LineFilter
+
+    return LineFilter(plan.filters, prefix=plan.prefix, file=file)
 
 
 def _spawn_error(launch: WorkerLaunch, error: OSError | ValueError) -> WorkerError:
@@ -317,3 +331,56 @@ def bound_to(cpus: frozenset[int] | None) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+_PROC_CGROUP = Path("/proc/self/cgroup")
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+
+
+class OomCounter:
+    """Counts the kills since it was built; 0 where the kernel doesn't tell."""
+
+    def __init__(self, *, proc_cgroup: Path = _PROC_CGROUP, cgroup_root: Path = _CGROUP_ROOT) -> None:
+        """Remember how many there were before."""
+        self._file = _events_file(proc_cgroup, cgroup_root)
+        self._before = self._total()
+
+    def kills(self) -> int:
+        """Return how many processes of this cgroup, and those below it, were killed for memory since."""
+        return max(0, self._total() - self._before)
+
+    def _total(self) -> int:
+        try:
+            text = self._file.read_text() if self._file is not None else ""
+        except OSError:
+            return 0
+        for line in text.splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill" and count.isdigit():
+                return int(count)
+        return 0
+
+
+def _events_file(proc_cgroup: Path, root: Path) -> Path | None:
+    try:
+        lines = proc_cgroup.read_text().splitlines()
+    except OSError:
+        return None
+    # Version 1 first: where both are mounted, its memory controller is the one that counts.
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            return _first_existing(root / "memory", path, "memory.oom_control")
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            return _first_existing(root, path, "memory.events")
+    return None
+
+
+def _first_existing(mount: Path, path: str, name: str) -> Path | None:
+    # In a container without a cgroup namespace the path is the host's, and the mount shows ours at its root.
+    for candidate in (mount / path.lstrip("/") / name, mount / name):
+        if candidate.exists():
+            return candidate
+    return None

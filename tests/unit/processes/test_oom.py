@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastic_core.processes.oom import OomCounter
+from elastic_core.processes.process import OomCounter
 
 
 @pytest.mark.parametrize(
