@@ -4,7 +4,8 @@ import gc
 import os
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -15,7 +16,6 @@ from elastic_core.agent.loop import Agent
 from elastic_core.agent.machine.journal import Journal
 from elastic_core.agent.machine.states import Ending
 from elastic_core.agent.parts import AgentOptions, AgentResult
-from elastic_core.errors import ElasticError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
 from elastic_core.failure.reporter import Reporter
@@ -27,6 +27,7 @@ from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
 from elastic_core.launcher.hook_actions import HookActions, feed_hooks, store_place
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
+from elastic_core.launcher.run_files import RunFiles
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.launcher.worker_watch import Heartbeats, WorkerStacks
 from elastic_core.messages import SpawnWorkers
@@ -38,14 +39,14 @@ from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.processes.group import WorkerGroup
 from elastic_core.processes.output.disk import END_S, Disk
 from elastic_core.processes.output.sink import Console
-from elastic_core.processes.spec import WorkerLaunch, WorkerPaths
+from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.processes.sweep import become_subreaper, has_strangers
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler, takes_restarts
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.incident_files import IncidentFiles
 from elastic_core.starters import ReactorLoop, WorkerStarter
-from elastic_core.types import Capability, Record, RendezvousSettings, Round
+from elastic_core.types import Capability, Record, RendezvousSettings
 
 if TYPE_CHECKING:
     from elastic_core.hooks.master_server import MasterServers
@@ -143,8 +144,6 @@ class _Job:
         self._node_id = settings.nodes.node_id or socket.gethostname()
         self._port = RoundPort(settings.nodes.master_port)
         cleanup.callback(self._port.close)
-        self._planned = False
-        self._prepared: dict[int, WorkerPaths] | Exception | None = None
         self._masters: MasterServers | None = None
         self._rdzv = replace(
             settings.nodes,
@@ -175,9 +174,8 @@ class _Job:
         with held(settings.stops.ending if self._own_process else ()):
             run_dir = RunDirectory.create(settings.output.run_dir, settings.nodes.run_id)
             self._logs = RunLogs(settings, run_dir=run_dir.path, chosen=chosen)
-            self._run_dir = self._closing(run_dir)
-            self._times_made, self._last_path = run_dir.times_made, run_dir.path
-            self._cleanup.callback(self._discard_unused, run_dir)
+            self._files = RunFiles(self._closing(run_dir), self._logs)
+            self._cleanup.callback(self._files.discard_unused)
         self._logs.prepare()
         of_hooks = hook_settings(
             settings,
@@ -209,12 +207,6 @@ class _Job:
         if self._timings is not None:
             self._timings.mark(what)
 
-    def _discard_unused(self, run_dir: RunDirectory) -> None:
-        """Remove what was made for workers of which none was ever to start, unless a report is in it."""
-        if not self._planned:
-            self._logs.discard_empty()
-            run_dir.finish(success=True)
-
     def _supervise(
         self,
         handler: RendezvousHandler,
@@ -235,12 +227,13 @@ class _Job:
             max_restarts=settings.restarts.max_restarts if settings.restarts.name == "intensity" else None,
             script=settings.entrypoint.script,
         )
-        self._reporter.restore = self._restore_run_dir
+        self._reporter.restore = self._files.restore
         notice = self._reporter.notice
         for text in (*settings.notices, *warnings, *(self._call.warnings if self._call is not None else ())):
             notice(text)
-        self._disk = self._reporter.disk = self._closing(Disk(reactor, notice=notice))
-        lane = self._disk.lane("the errors of plugins")
+        disk = self._reporter.disk = self._closing(Disk(reactor, notice=notice))
+        self._files.begin(disk, notice=notice, moved=self._move)
+        lane = disk.lane("the errors of plugins")
         put = reactor.post
         self._faults.begin(lambda: run_dir.path, put=lambda write: put(lambda: lane.put(write)), line=console.line)
         guardian = Guardian(reactor, incarnation=self._incarnation, notice=notice)
@@ -275,7 +268,7 @@ class _Job:
                 notice=notice,
                 spared=lambda: self._own_children(guardian, handler),
                 starters=self._starters(calls, loop, hooks),
-                disk=self._disk,
+                disk=disk,
                 sent_to_all=guardian.signalled,
                 exit_timeout_s=settings.stops.exit_timeout_s,
                 on_overdue=lambda exit: self._reporter.read_ahead(exit, lambda: agent.on_overdue(exit)),
@@ -353,7 +346,9 @@ class _Job:
             adopted=workers.reap_adopted if subreaper else None,
             fence_passed=guardian.fence_passed,
             progress=self._beats.progress,
-            prepare=lambda round_, done: self._prepare(workers, round_, done),
+            prepare=lambda round_, done: self._files.prepare(
+                round_, done, pipes=workers.prepare if settings.workers.worker_hooks else None
+            ),
         )
         reactor.call_later(WARM_AFTER_S, self._settle_in)
         result = agent.run()
@@ -374,7 +369,7 @@ class _Job:
             self._outcome.error = rendezvous.error
             value = calls.value if calls is not None else lambda _: None
             self._outcome.take(result, value, self._reporter.final_failure)
-        self._disk.close(within_s=min(END_S, settings.stops.shutdown_timeout_s))
+        disk.close(within_s=min(END_S, settings.stops.shutdown_timeout_s))
         console.flush()
         return result
 
@@ -450,7 +445,6 @@ class _Job:
 
     def _plan(self, command: SpawnWorkers, handler: RendezvousHandler) -> list[WorkerLaunch]:
         settings = self._settings
-        self._planned = True
         attempt = Attempt(
             round=command.round,
             restart_count=command.restart_count,
@@ -462,12 +456,7 @@ class _Job:
         )
         if settings.entrypoint.function is not None and any(change.command for change in command.changes):
             self._reporter.notice("a hook's command can't be put before a function: the workers start without it")
-        files, self._prepared = self._prepared, None
-        if isinstance(files, Exception):
-            raise files
-        if files is None:
-            files = self._logs.round_paths(command.round)
-        paths = self._beats.with_files(files)
+        paths = self._beats.with_files(self._files.take(command.round))
         self._stacks.begin_round(paths)
         launches, paths = self._logs.asked(worker_plan(settings, attempt, paths), paths)
         error_files = {rank: own.error_file for rank, own in paths.items()}
@@ -479,73 +468,25 @@ class _Job:
             )
         return launches
 
-    def _prepare(self, workers: WorkerGroup, round_: Round, done: Callable[[], None]) -> None:
-        """Have the directories, log files and pipes of a round's workers made, wherever they are."""
-
-        def work() -> dict[int, WorkerPaths]:
-            if self._run_dir.restore():
-                self._logs.move(self._run_dir.path)
-            paths = self._logs.round_paths(round_)
-            self._disk.open_ahead(self._logs.files_of(paths))
-            if self._settings.workers.worker_hooks:
-                workers.prepare(own.error_file for own in paths.values())
-            return paths
-
-        def take(paths: dict[int, WorkerPaths] | None, error: Exception | None) -> None:
-            self._follow_run_dir()
-            self._prepared = paths if error is None else error
-            done()
-
-        self._prepared = None
-        self._disk.run(str(self._run_dir.path), work, take)
-
-    def _restore_run_dir(self) -> bool:
-        try:
-            self._run_dir.restore()
-        except ElasticError as err:  # whoever needs it says what that means
-            path = str(self._run_dir.path)
-            self._reporter.notice(f"the run directory {path!r} has gone, and can't be made again: {err}")
-        return self._follow_run_dir()
-
-    def _follow_run_dir(self) -> bool:
-        """Go where the run directory has been made again; return whether it has, since last time."""
-        if self._run_dir.times_made == self._times_made:
-            return False
-        before, path = self._last_path, self._run_dir.path
-        self._times_made, self._last_path = self._run_dir.times_made, path
-        self._reporter.notice(
-            f"the run directory {str(before)!r} had gone (a cleaner of temporary files, or a logout); "
-            + ("made anew" if path == before else f"{str(path)!r} is in its place")
-        )
-        self._actions.run_dir = str(path)
-        for part in (self._logs, self._reporter, self._status):
-            part.move(path)
-        return True
+    def _move(self, run_dir: Path) -> None:
+        """Go where the run directory has been made again."""
+        self._actions.run_dir = str(run_dir)
+        self._reporter.move(run_dir)
+        self._status.move(run_dir)
 
     def _finish(self, result: AgentResult, journal: Journal, run_dir: RunDirectory) -> None:
         """Keep what is worth keeping, and name it."""
         limit_s = min(END_S, self._settings.stops.shutdown_timeout_s)
-        path = str(run_dir.path)
         failed = result.ending is Ending.FAILED and self._reporter.began
         if failed:
-            try:
-                journal_path = run_dir.path / "journal.jsonl"
-                self._disk.wait(str(journal_path), lambda: journal.write(journal_path), within_s=limit_s)
-            except OSError as err:  # a full disk, say: told, and no reason to hide how the run ended
-                self._reporter.notice(f"the run's journal could not be written to {path!r}: {err.strerror}")
+            self._files.keep_journal(journal, within_s=limit_s)
         if self._faults.raised_any:
             run_dir.keep("a plugin raised")
         if self._logs.in_run_dir:
             run_dir.keep("logs were asked for")
             self._reporter.notice(f"logs are in {str(run_dir.path)!r}")
         self._status.end(result, kept=failed or bool(run_dir.kept_because))
-
-        def finish() -> None:
-            self._logs.finish()
-            run_dir.finish(success=not failed)
-
-        with suppress(TimeoutError):  # told by the disk
-            self._disk.wait(path, finish, within_s=limit_s)
+        self._files.finish(success=not failed, within_s=limit_s)
 
 
 class _Closes(Protocol):
