@@ -138,12 +138,36 @@ elastic.agent.server: WorkerGroup(WorkerSpec("x", 2, None, 0, entrypoint="e")).s
 elastic.agent.server: WorkerState.is_running(WorkerState.HEALTHY)
 elastic.agent.server: WorkerState("x")
 elastic.agent.server: RunResult(WorkerState.FAILED).is_failed()
+elastic.utils.store: synchronize(STORE, "text", 0, 1, "p6")
+elastic.utils.store: synchronize(STORE, 5, 0, 1, "p7")
+elastic.multiprocessing.tail_log: TailLog("n", {0: TMP.encode()}, sys.stdout).start().stop()
+elastic.multiprocessing.tail_log: TailLog("n", {0: pathlib.Path(TMP)}, sys.stdout).start().stop()
+elastic.multiprocessing: DefaultLogsSpecs(log_dir=pathlib.Path(TMP)).reify({0: {}, 1: {}}).stdouts
+elastic.multiprocessing: start_processes("x", "/bin/true", {0: (b"a", 1)}, {0: {"A": b"b"}}, DefaultLogsSpecs()).wait()
+elastic.multiprocessing: start_processes("x", "/bin/true", {0: ()}, {0: {"A": 1}}, DefaultLogsSpecs())
+elastic.multiprocessing.subprocess_handler: get_subprocess_handler(b"/bin/true", (b"a",), {}, None, None, 0).close()
+elastic.rendezvous: P("c10d", "h:1", "r", 1, 1, a=b"1").get_as_int("a")
+elastic.rendezvous: P("c10d", "h:1", "r", 1, 1, a=b"1").get_as_bool("a")
+elastic.rendezvous: P("c10d", "h:1", "r", 1, 1, a=[]).get_as_int("a")
+elastic.rendezvous: RendezvousStoreInfo.build(0, STORE, "h", 5).master_port
+elastic.rendezvous.utils: parse_rendezvous_endpoint(b"h:1", 5)
+elastic.rendezvous.c10d_rendezvous_backend: C10dRendezvousBackend(STORE, "r").set_state("x")
+elastic.rendezvous.c10d_rendezvous_backend: C10dRendezvousBackend(STORE, "r").set_state(bytearray(b"x"))[0]
+elastic.rendezvous.etcd_server: EtcdServer().get_port()
+elastic.rendezvous.etcd_server: EtcdServer().get_endpoint().rpartition(":")[2]
+elastic.rendezvous.etcd_server: EtcdServer().stop()
+elastic.rendezvous.etcd_server: EtcdServer("/dev/null/x").start(num_retries=1)
+elastic.metrics: put_metric(b"a", 1, b"g")
+elastic.events: Event("n", EventSource.AGENT, metadata={"a": b"x"}).serialize()
 launcher: LaunchConfig(1, 1, 1).run_id
 launcher: LaunchConfig(0, 1, 1)
 launcher: LaunchConfig(2, 1, 1)
 launcher: elastic_launch(LaunchConfig(1, 1, 1, **C10D, start_method="nope"), print)()
 launcher: elastic_launch(LaunchConfig(1, 1, 1, **C10D, max_restarts=0), "/no/such/program")()
 launcher: elastic_launch(LaunchConfig(1, 1, 1, **C10D), None)()
+launcher: elastic_launch(LaunchConfig(1, 1, 1, **C10D, max_restarts=0), "/bin/true")(b"a", 3)
+launcher: elastic_launch(LaunchConfig(1, 2, 1, rdzv_backend="c10d", rdzv_endpoint="127.0.0.1:0", **SOON), "/bin/true")()
+launcher: elastic_launch(LaunchConfig(1, 2, 1, rdzv_backend="redis", rdzv_endpoint="127.0.0.1:x"), "/bin/true")()
 run: parse_min_max_nnodes("1:2")
 run: parse_min_max_nnodes("1:2:3")
 run: parse_min_max_nnodes("x")
@@ -195,6 +219,11 @@ DIFFERENT: Final[Mapping[str, Different]] = {
     ),
     'elastic.multiprocessing: DefaultLogsSpecs(log_dir="/proc/nope/x")': Different(
         "FileNotFoundError", "nothing", "directories are made for the first round: `reify` raises"
+    ),
+    'elastic.rendezvous.etcd_server: EtcdServer("/dev/null/x").start(num_retries=1)': Different(
+        "NotADirectoryError",
+        "EtcdServerSystemError",
+        "an `OSError` and a `RuntimeError`, of whatever reason",
     ),
     "launcher: elastic_launch(LaunchConfig(1, 1, 1, **C10D), None)()": Different(
         "AssertionError", "ConfigError", _ASSERTED

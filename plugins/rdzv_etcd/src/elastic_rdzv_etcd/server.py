@@ -7,12 +7,20 @@ from contextlib import suppress
 from typing import IO, Any, Final, Self
 
 from elastic_core.api import BackendUnavailableError, ConfigError, ElasticError, KeptFolder, WaitBudget
+from elastic_rdzv_etcd.errors import (
+    EtcdServerError,
+    EtcdServerSystemError,
+    EtcdServerTimeoutError,
+    NotAnsweringError,
+)
 from elastic_rdzv_etcd.probe import LOOPBACK
 from elastic_rdzv_etcd.process import PORT_TRIES, EtcdProcess, PortTakenError, free_port, make_folder
 from elastic_rdzv_etcd.program import Program, examine, find_program
 
-_DEVNULL: Final = -3
-"""`subprocess.DEVNULL`."""
+_UNSEEN: Final = (-1, -3)
+"""`subprocess.PIPE`, whose other end nobody would have, and `subprocess.DEVNULL`."""
+_NO_PORT: Final = -1
+"""As in torch, before the first start."""
 
 
 class EtcdServer:
@@ -39,6 +47,7 @@ class EtcdServer:
         self._folder: KeptFolder | None = None
         self._process: EtcdProcess | None = None
         self._program: Program | None = None
+        self._port = _NO_PORT
 
     def start(self, timeout: float = 60, num_retries: int = 3, stderr: int | IO[Any] | None = None) -> None:
         """Return once etcd answers; at once if it already does. One that has died is followed by another, empty one.
@@ -49,8 +58,9 @@ class EtcdServer:
             stderr: Where etcd's words go, as a file or a descriptor; default nowhere, but errors have the last ones.
 
         Raises:
-            ConfigError: there is no etcd to run.
-            BackendUnavailableError: it can't be started.
+            EtcdMissingError: there is no etcd to run; a `FileNotFoundError`.
+            EtcdServerTimeoutError: it does not answer in time; a `TimeoutError`.
+            EtcdServerError: it can't be started; a `RuntimeError`.
         """
         if self._process is not None and self._process.alive:
             return
@@ -61,9 +71,9 @@ class EtcdServer:
         for left in reversed(range(max(1, num_retries))):
             try:
                 self._start(self._program, timeout, output, wait)
-            except BackendUnavailableError:
+            except BackendUnavailableError as error:
                 if not left:
-                    raise
+                    raise _as_torchs(error)(error.what, hint=error.hint) from error
             else:
                 atexit.register(self.stop)
                 return
@@ -77,6 +87,7 @@ class EtcdServer:
                 self._process = EtcdProcess(program, self._folder, name=name, port=port, v2=True)
                 with suppress(PortTakenError):
                     self._process.start(timeout_s=timeout_s, wait=wait, stderr=stderr)
+                    self._port = port
                     return
             raise BackendUnavailableError(f"all of {PORT_TRIES} ports were taken as etcd was to listen there")
         except BaseException:
@@ -122,29 +133,24 @@ class EtcdServer:
         return self._process
 
     def get_host(self) -> str:
-        """Return the address that it listens on; raises as `get_endpoint`."""
-        self._running()
+        """Return the address that it listens on."""
         return LOOPBACK
 
     def get_port(self) -> int:
-        """Return the port that it listens on; raises as `get_endpoint`."""
-        return self._running().port
+        """Return the port that it listens on, or did when it ran last; -1: it was never started."""
+        return self._port
 
     def get_endpoint(self) -> str:
-        """Return `HOST:PORT`.
-
-        Raises:
-            BackendUnavailableError: it has died.
-            ElasticError: it was not started, or was stopped.
-        """
-        return f"{LOOPBACK}:{self._running().port}"
+        """Return `HOST:PORT`, of `get_port`."""
+        return f"{LOOPBACK}:{self._port}"
 
     def get_client(self) -> Any:  # noqa: ANN401  # python-etcd has no types
         """Return a client of its v2 API: python-etcd's, as in torch.
 
         Raises:
             ConfigError: python-etcd is not installed, or this etcd has no v2 API.
-            ElasticError: as `get_endpoint`.
+            BackendUnavailableError: it has died.
+            ElasticError: it was not started, or was stopped.
         """
         process, program = self._running(), self._program
         if program is not None and not program.has_v2:
@@ -162,8 +168,14 @@ class EtcdServer:
         return client(host=LOOPBACK, port=process.port, version_prefix="/v2", read_timeout=10)
 
 
+def _as_torchs(error: BackendUnavailableError) -> type[EtcdServerError]:
+    if isinstance(error, NotAnsweringError):
+        return EtcdServerTimeoutError
+    return EtcdServerSystemError if isinstance(error.__cause__, OSError) else EtcdServerError
+
+
 def _descriptor(stderr: int | IO[Any] | None) -> int | None:
-    if stderr is None or stderr == _DEVNULL:
+    if stderr is None or stderr in _UNSEEN:
         return None
     number = stderr if isinstance(stderr, int) else stderr.fileno()
     if number < 0:

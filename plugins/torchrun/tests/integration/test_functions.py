@@ -187,6 +187,14 @@ def test_exit_codes_and_signals_are_told(group, method):
 
 
 @ALL
+def test_who_is_killed_while_it_returns_leaves_its_words_and_no_result(group, method):
+    kit = group(samples.killed_while_it_returns, method=method)
+    assert run(kit) == {}
+    assert kit.exits[0].code == -signal.SIGKILL
+    assert (kit.said(0, "out"), kit.said(0, "err")) == ("returning, no line's end", "and on stderr")
+
+
+@ALL
 def test_a_result_that_cannot_be_pickled_is_one_line(group, method):
     kit = group(samples.lock, method=method)
     assert run(kit) == {}

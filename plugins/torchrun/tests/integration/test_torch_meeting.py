@@ -1,6 +1,7 @@
 """Torch's rendezvous by name with torch's stores: as a library, in threads and processes of its own."""
 
 import json
+import pickle
 import socket
 import subprocess
 import sys
@@ -221,5 +222,7 @@ def test_a_barrier_names_who_is_missing(stores):
 def test_not_all_members_of_a_store():
     from torch.distributed import DistStoreError
 
-    with pytest.raises(DistStoreError, match="not all 2 members"):
+    with pytest.raises(DistStoreError, match="not all 2 members") as caught:
         create_c10d_store(True, "127.0.0.1", get_free_port(), world_size=2, timeout=1)
+    assert isinstance(caught.value, TimeoutError)  # torch raises one or the other
+    assert type(pickle.loads(pickle.dumps(caught.value))) is DistStoreError

@@ -7,6 +7,7 @@ import datetime
 import importlib
 import io
 import logging
+import pathlib
 import signal
 import socket
 import sys
@@ -64,10 +65,11 @@ def called(side, call, tmp_path, taken):
 
     name, text = call
     names = {"TMP": str(tmp_path), "TAKEN": taken, "STORE": torch.distributed.HashStore(), "BACKEND": Backend()}
-    names |= {"sys": sys, "signal": signal, "datetime": datetime}
+    names |= {"sys": sys, "signal": signal, "datetime": datetime, "pathlib": pathlib}
     rendezvous = importlib.import_module(f"{side}.elastic.rendezvous")
     names |= {"P": rendezvous.RendezvousParameters, "Registry": rendezvous.RendezvousHandlerRegistry}
     names["C10D"] = {"run_id": "r", "rdzv_backend": "c10d", "rdzv_endpoint": "127.0.0.1:0"}
+    names["SOON"] = {"rdzv_configs": {"last_call_timeout": 1}}
     return outcome(importlib.import_module(f"{side}.{name}"), text, names)
 
 

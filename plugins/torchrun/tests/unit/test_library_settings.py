@@ -1,6 +1,7 @@
 """What a library call was given becomes the settings that a command line would have made."""
 
 import os
+import re
 import sys
 from functools import partial
 
@@ -107,8 +108,21 @@ class TestConfig:
             LaunchConfig(1, 1, 1, shutdown_timeout=-1)
         with pytest.raises(ConfigError, match="min_nodes is 3, max_nodes is 2"):
             settings(min_nodes=3, max_nodes=2)
-        with pytest.raises(ConfigError, match="no run id"):
-            settings(max_nodes=2, rdzv_backend="redis")
+
+    def test_several_nodes_may_have_no_run_id(self, caplog):
+        first, second = (settings(max_nodes=2, rdzv_backend="redis").nodes.run_id for _ in range(2))
+        assert first != second
+        assert [first in text or second in text for text in caplog.messages] == [True, True]
+        assert settings(max_nodes=2, rdzv_backend="static", rdzv_endpoint="h:1").nodes.run_id == "none"
+
+    @pytest.mark.parametrize(
+        ("endpoint", "taken"),
+        [("", "localhost"), ("h", "h"), ("h:7", "h:7"), ("h:0", r"h:\d+"), ("[::1]:0", r"\[::1\]:\d+"), ("::0", "::0")],
+    )
+    def test_several_nodes_may_have_no_port(self, endpoint, taken):
+        made = settings(max_nodes=2, rdzv_backend="c10d", rdzv_endpoint=endpoint, run_id="r")
+        assert re.fullmatch(taken, made.nodes.endpoint)
+        assert not made.nodes.endpoint.endswith(":0") or endpoint == "::0"
 
     @pytest.mark.parametrize(
         ("specs", "log_dir", "redirects", "tee"),

@@ -22,9 +22,11 @@ class LaunchConfig:
         max_nodes: The most that take part.
         nproc_per_node: Workers on this node.
         logs_specs: Where workers' output goes; None: to the console.
-        run_id: The run's name, the same on all nodes; empty: a fresh one, for a run on one node.
+        run_id: The run's name, the same on all nodes; empty: a fresh one, which a log line names where other nodes
+            could join.
         role: Name of the workers' role.
-        rdzv_endpoint: Where nodes meet.
+        rdzv_endpoint: Where nodes meet. With `c10d`, a name without a port has 29400, port 0 is a free one of this
+            node's, and empty is this node.
         rdzv_backend: How they do. With `etcd`, the default, and no endpoint, one node meets nobody.
         rdzv_configs: The backend's options.
         rdzv_timeout: Deprecated: `rdzv_configs["timeout"]`; -1: not given.

@@ -1,5 +1,7 @@
 """Makes of what a library call was given the settings of a run, checked as the command line's are."""
 
+import logging
+import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
 
 MACRO: Final = "${local_rank}"
 _DEFAULT_BACKEND: Final = "etcd"
+_C10D: Final = "c10d"
+_STATIC: Final = "static"
+
+_log = logging.getLogger(__name__)
 
 
 def settings_of_config(config: LaunchConfig, entrypoint: Entrypoint) -> RunSettings:
@@ -28,10 +34,11 @@ def settings_of_config(config: LaunchConfig, entrypoint: Entrypoint) -> RunSetti
     if not 0 < config.min_nodes <= config.max_nodes:
         what = f"LaunchConfig: min_nodes is {config.min_nodes}, max_nodes is {config.max_nodes}"
         raise ConfigError(what, hint="0 < min_nodes <= max_nodes")
+    alone = config.max_nodes == 1 and config.rdzv_backend == _DEFAULT_BACKEND and not config.rdzv_endpoint
     options: dict[str, Any] = {
         "nnodes": f"{config.min_nodes}:{config.max_nodes}",
         "nproc_per_node": config.nproc_per_node,
-        "run_id": config.run_id,
+        "run_id": config.run_id if alone else _run_id(config),
         "role": config.role,
         "max_restarts": config.max_restarts,
         "monitor_interval": config.monitor_interval,
@@ -47,15 +54,38 @@ def settings_of_config(config: LaunchConfig, entrypoint: Entrypoint) -> RunSetti
         **_metrics(config.metrics_cfg),
     }
     conf = {key: str(value) for key, value in config.rdzv_configs.items()}
-    alone = config.max_nodes == 1 and config.rdzv_backend == _DEFAULT_BACKEND and not config.rdzv_endpoint
     if not alone:
-        options |= {"rdzv_backend": config.rdzv_backend, "rdzv_endpoint": config.rdzv_endpoint}
+        options |= {"rdzv_backend": config.rdzv_backend, "rdzv_endpoint": _endpoint(config)}
         options["node_rank"] = conf.pop("rank", None)
     settings = _settled(given_from(options), entrypoint)
     if settings.nodes.backend != "local":
         settings = replace(settings, rdzv_conf={**conf, **settings.rdzv_conf})
     output = replace(settings.output, log_line_prefix_template=config.log_line_prefix_template)
     return replace(settings, output=output)
+
+
+def _run_id(config: LaunchConfig) -> str:
+    """Return the run's name: for several nodes without one a fresh one, as torch makes it; a launch of its own."""
+    if config.run_id or config.max_nodes == 1 or config.rdzv_backend == _STATIC:  # the settings have one for these
+        return config.run_id
+    made = str(uuid.uuid4())
+    _log.warning("LaunchConfig has no run_id: this run is %s, and other nodes join it by that name alone", made)
+    return made
+
+
+def _endpoint(config: LaunchConfig) -> str:
+    """Return where nodes meet; with `c10d` it may be left to this node, as with torch."""
+    endpoint = config.rdzv_endpoint.strip()
+    if config.rdzv_backend != _C10D or config.max_nodes == 1:
+        return endpoint
+    host, _, port = endpoint.rpartition(":")
+    if port != "0" or (":" in host and not host.endswith("]")):
+        return endpoint or "localhost"
+    from elastic_torchrun.rendezvous.tcp_store import get_free_port  # few want it
+
+    made = f"{host}:{get_free_port()}"
+    _log.warning("LaunchConfig has rdzv_endpoint %r: this run's is %s, and other nodes join only there", endpoint, made)
+    return made
 
 
 def settings_of_spec(spec: "WorkerSpec", entrypoint: Entrypoint, *, logs_specs: object) -> RunSettings:

@@ -20,7 +20,7 @@ _LOOK_S: Final = 5.0
 
 
 class EtcdStore(_torch.Store):  # type: ignore[misc]  # torch is not known to the type checker
-    """A key-value store of torch's on an etcd client of python-etcd.
+    """A key-value store of torch's on an etcd client of python-etcd; keys and values are text or bytes.
 
     Args:
         etcd_client: python-etcd's `Client`.
@@ -37,11 +37,11 @@ class EtcdStore(_torch.Store):  # type: ignore[misc]  # torch is not known to th
         if timeout is not None:
             self.set_timeout(timeout)
 
-    def set(self, key: str, value: str | bytes) -> None:
+    def set(self, key: str | bytes, value: str | bytes) -> None:
         """Write a key."""
         self.client.set(self._name(key), _packed(value))
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str | bytes) -> bytes:
         """Return a key's value, waiting for it.
 
         Raises:
@@ -49,7 +49,7 @@ class EtcdStore(_torch.Store):  # type: ignore[misc]  # torch is not known to th
         """
         return self._wait_for([key], self.timeout)[key]
 
-    def add(self, key: str, num: int) -> int:
+    def add(self, key: str | bytes, num: int) -> int:
         """Raise a number by `num`, from 0 where there is none, and return what it is now."""
         while True:
             try:
@@ -66,7 +66,7 @@ class EtcdStore(_torch.Store):  # type: ignore[misc]  # torch is not known to th
                 continue
             return raised
 
-    def wait(self, keys: Sequence[str], override_timeout: timedelta | None = None) -> None:
+    def wait(self, keys: Sequence[str | bytes], override_timeout: timedelta | None = None) -> None:
         """Wait until all keys are there.
 
         Raises:
@@ -74,11 +74,11 @@ class EtcdStore(_torch.Store):  # type: ignore[misc]  # torch is not known to th
         """
         self._wait_for(keys, self.timeout if override_timeout is None else override_timeout)
 
-    def check(self, keys: Sequence[str]) -> bool:
+    def check(self, keys: Sequence[str | bytes]) -> bool:
         """Return whether all keys are there now."""
         return len(self._look(keys)[0]) == len(set(keys))
 
-    def delete_key(self, key: str) -> bool:
+    def delete_key(self, key: str | bytes) -> bool:
         """Delete a key; return whether it was there."""
         try:
             self.client.delete(self._name(key))
@@ -89,7 +89,7 @@ class EtcdStore(_torch.Store):  # type: ignore[misc]  # torch is not known to th
     def _name(self, key: str | bytes) -> str:
         return self.prefix + _packed(key)
 
-    def _look(self, keys: Sequence[str]) -> tuple[dict[str, bytes], int]:
+    def _look(self, keys: Sequence[str | bytes]) -> tuple[dict[str | bytes, bytes], int]:
         """Return the values of those keys that are there, and etcd's index then (0: unknown)."""
         try:
             found = self.client.read(self.prefix)
@@ -99,7 +99,7 @@ class EtcdStore(_torch.Store):  # type: ignore[misc]  # torch is not known to th
         here = {key: b64decode(values[self._name(key)]) for key in keys if self._name(key) in values}
         return here, found.etcd_index
 
-    def _wait_for(self, keys: Sequence[str], timeout: timedelta) -> dict[str, bytes]:
+    def _wait_for(self, keys: Sequence[str | bytes], timeout: timedelta) -> dict[str | bytes, bytes]:
         end = WaitBudget.lasting(timeout.total_seconds())
         while True:
             here, index = self._look(keys)

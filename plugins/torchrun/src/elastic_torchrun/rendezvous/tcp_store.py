@@ -10,6 +10,7 @@ import logging
 import socket
 from contextlib import closing
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 from elastic_torchrun.rendezvous.store_helpers import barrier
@@ -73,7 +74,7 @@ def create_c10d_store(
 
     Raises:
         ValueError: no port was given, and there are others to find it.
-        torch.distributed.DistStoreError: not all members came.
+        torch.distributed.DistStoreError: not all members came; a `TimeoutError`, too.
     """
     if server_port == -1 and world_size > 1:
         raise ValueError(f"server_port=-1 with world_size={world_size}: needed the port that the others know")
@@ -105,5 +106,12 @@ def _wait_for_all(store: Any, world_size: int, timeout_s: float) -> None:  # noq
 
 
 def _missing(world_size: int, timeout_s: float) -> Exception:
+    return _late_error()(f"not all {world_size} members of the store came within {timeout_s:g} s")
+
+
+@cache
+def _late_error() -> type[Exception]:
+    """Return a class for members that are late: torch raises one of its own or a `TimeoutError`, as the wait ended."""
     torchs: type[Exception] = importlib.import_module("torch.distributed").DistStoreError
-    return torchs(f"not all {world_size} members of the store came within {timeout_s:g} s")
+    known = {"__module__": __name__, "__reduce__": lambda self: (torchs, self.args)}  # elsewhere it is torch's alone
+    return type("MembersLateError", (torchs, TimeoutError), known)
