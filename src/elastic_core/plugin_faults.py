@@ -24,7 +24,7 @@ LOOP_S: Final = 5.0
 """How long one call may hold the agent's loop up; as hooks have on their own thread."""
 STILL_S: Final = 1.0
 """A loop that stands still for less does so on any busy node."""
-_SHARE: Final = 0.2
+SHARE: Final = 0.2
 """Of the time in which a loop stood still, what a call that held the interpreter had of a processor that is shared."""
 _MOST_TEXT: Final = 500
 _NOT_THEIRS: Final = frozenset({"elastic_core", "pluggy"})
@@ -98,7 +98,7 @@ class CallMeter:
             with self._lock:
                 self._call = None
                 took_s = thread_cpu_s() - cpu_s
-                if took_s >= STILL_S * _SHARE:  # no less can have been felt
+                if took_s >= STILL_S * SHARE:  # no less can have been felt
                     self._busy, self._busy_s, self._busy_cpu_s = operation, self._clock.monotonic_s(), took_s
 
     def hasten(self, due_s: float) -> None:
@@ -135,7 +135,7 @@ def held(call: tuple[str, float], still_s: float) -> str:
         still_s: How long the loop did.
     """
     operation, cpu_s = call
-    if still_s < STILL_S or not operation or cpu_s < still_s * _SHARE:
+    if still_s < STILL_S or not operation or cpu_s < still_s * SHARE:
         return ""
     return (
         f"{operation} held the interpreter: this agent stood still for {still_s:.1f} s, deaf to signals, and only its "

@@ -13,6 +13,9 @@ from elastic_core.plugins.discovery import COMMANDS_GROUP, find_entries
 PLUGINS = """
 import threading
 from elastic_core.api import AgentHook, CoordinationStore, FailureHandler, OptionSpec, Restart, Stop
+from elastic_core.testing import MemoryServer, MemoryStore
+
+SERVER = MemoryServer()
 
 
 class Negative(FailureHandler):
@@ -39,6 +42,23 @@ class Moody(Negative):
         return Restart(delay_s=len(history) + isinstance(history, tuple))
 
 
+class Sleepy(Negative):
+    api_version = 2
+
+    def __init__(self, settings):
+        threading.Event().wait()
+
+
+class Deaf(MemoryStore):
+    api_version = 2
+
+    def __init__(self, settings):
+        super().__init__(settings, server=SERVER)
+
+    def members(self, *, wait):
+        threading.Event().wait()
+
+
 class NoPlugin:
     pass
 """
@@ -50,8 +70,8 @@ def check(tmp_path):
     (tmp_path / "mine.py").write_text(PLUGINS)
     environment = {name: text for name, text in os.environ.items() if not name.startswith(("PET_", "ELASTIC_"))}
 
-    def typed(*words, **more):
-        line = [sys.executable, "-m", "elastic_core", "plugins", "check", *words]
+    def typed(*words, start=("-m", "elastic_core"), **more):
+        line = [sys.executable, *start, "plugins", "check", *words]
         done = subprocess.run(
             line, cwd=tmp_path, env=environment | more, capture_output=True, text=True, timeout=120, check=False
         )
@@ -119,6 +139,34 @@ def test_a_store_keeps_what_can_be_asked_of_any(check, tmp_path):
     code, out, err = check(store, "--rdzv-endpoint", str(tmp_path / "runs"), "--only", "seat")
     assert code == 0, out + err
     assert "passed   a seat number is never used again\n" in out
+
+
+IMPATIENT = """
+import sys
+from elastic_core.cli.main import main
+from elastic_plugin_kit.checking import session, subject
+subject.CALL_S, session.CHECK_S = 1.0, float(sys.argv.pop(1))
+sys.exit(main())
+"""
+
+
+def test_a_plugin_that_hangs_when_it_is_built_is_named_and_waited_for_once(check):
+    code, out, _ = check("mine:Sleepy", start=("-c", IMPATIENT, "60"))
+    assert code == 1
+    failed = [line for line in out.splitlines() if line.startswith("failed")]
+    assert len(failed) > 3  # each without a wait of its own
+    assert all("policy 'mine:Sleepy': building it takes longer than 1 s" in line for line in failed), out
+
+
+def test_a_check_in_which_a_call_hangs_ends_and_after_some_no_more_are_asked(check):
+    code, out, _ = check("mine:Deaf", "--kind", "rendezvous", "--only", "members", start=("-c", IMPATIENT, "2"))
+    assert code == 1
+    *_, last, verdict = out.splitlines()
+    place = next(number for number, line in enumerate(PLUGINS.splitlines(), 1) if "def members" in line) + 1
+    assert last.startswith("failed")
+    assert f"has not ended within 2 s: mine.py:{place} in members" in last
+    assert " 3 failed" in verdict
+    assert verdict.endswith(" not asked: too many have not ended")
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,23 @@ TORCH_SIDE_GROUP: Final = "elastic_core.torch"
 GROUPS: Final = frozenset((*KINDS, TORCH_SIDE_GROUP))
 """All groups that something of ours reads."""
 
+OUR_DISTRIBUTIONS: Final = frozenset(
+    {
+        "elastic-core",
+        "elastic-hangs",
+        "elastic-numa",
+        "elastic-ops",
+        "elastic-plugin-kit",
+        "elastic-policy-rules",
+        "elastic-rdzv-etcd",
+        "elastic-rdzv-redis",
+        "elastic-rdzv-static",
+        "elastic-standby",
+        "elastic-torchrun",
+    }
+)
+"""What this project consists of; anybody may give a plugin of his own a name that looks so."""
+
 _BUILT_IN: Final = __name__.partition(".")[0] + "."
 """How the entry points of the core itself begin, whatever it was published as."""
 
@@ -58,6 +75,13 @@ class PluginEntry(NamedTuple):
 def is_built_in(entry: PluginEntry) -> bool:
     """Return whether the entry point leads into the core."""
     return entry.value.startswith(_BUILT_IN)
+
+
+def is_of_this_project(entry: PluginEntry) -> bool:
+    """Return whether the entry point is one of this project's: by its distribution, and by where it leads."""
+    package = entry.distribution.replace("-", "_")
+    top = entry.value.partition(":")[0].partition(".")[0]
+    return is_built_in(entry) or (entry.distribution in OUR_DISTRIBUTIONS and top == package)
 
 
 def core_name(entries: Iterable[PluginEntry]) -> str:

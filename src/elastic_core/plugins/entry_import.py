@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from elastic_core._version import __version__
+from elastic_core.clock import SYSTEM_CLOCK, thread_cpu_s
 from elastic_core.errors import PluginError
-from elastic_core.plugin_faults import PluginLabel, print_line, text_of
+from elastic_core.plugin_faults import SHARE, STILL_S, PluginLabel, print_line, text_of
 from elastic_core.plugins.discovery import (
     HOOKS_GROUP,
     KINDS,
@@ -21,18 +22,19 @@ from elastic_core.plugins.discovery import (
     core_name,
     find_entries,
     is_built_in,
+    is_of_this_project,
 )
 
 IN_CODE: Final = "in code"
 """Stands for the distribution of what was registered in code."""
 NOT_INSTALLED: Final = "not installed"
 """Stands for the distribution of what was named by its place, `module:Class`."""
-_NOBODYS: Final = frozenset((IN_CODE, NOT_INSTALLED))
+_NOBODYS: Final = frozenset((IN_CODE, NOT_INSTALLED, ""))
 
-
-_OURS: Final = "elastic-"
 LINE_AFTER_S: Final = 5.0
 """When people are told what a run waits for."""
+LOOK_S: Final = 0.5
+"""How often the wait for a plugin looks whether this process ran meanwhile."""
 
 
 class Limit(NamedTuple):
@@ -53,7 +55,7 @@ CHOSEN_LIMIT: Final = Limit(60.0, "--connect-timeout")
 
 def limit_of(entry: PluginEntry, limit: Limit) -> Limit | None:
     """Return the limit of a stranger's plugin; None: it is one of ours, of this very version, and needs no thread."""
-    ours = is_built_in(entry) or (entry.version == __version__ and entry.distribution.startswith(_OURS))
+    ours = is_built_in(entry) or (entry.version == __version__ and is_of_this_project(entry))
     return None if ours else limit
 
 
@@ -78,29 +80,76 @@ def limited(entry: PluginEntry, what: str, call: Callable[[], object], limit: Li
     """
     if limit is None:
         return call()
-    answers: list[tuple[object, BaseException | None]] = []
-
-    def work() -> None:
-        try:
-            answers.append((call(), None))
-        except BaseException as err:  # noqa: BLE001  # raised again where it is waited for
-            answers.append((None, err))
-
-    thread = threading.Thread(target=work, daemon=True, name=f"{what.partition('ing')[0]} {entry.name}")
-    thread.start()
+    work = _Work(call, name=f"{what.partition('ing')[0]} {entry.name}")
     first_s = min(limit.within_s, LINE_AFTER_S) if limit.flag else limit.within_s
-    thread.join(first_s)
-    if not answers and first_s < limit.within_s:
-        fate = f"it is given up after {limit.within_s:g} s ({limit.flag})"
+    work.wait(first_s)
+    flag = f" ({limit.flag})" if limit.flag else ""
+    if not work.over and first_s < limit.within_s:
+        fate = f"it is given up after {limit.within_s:g} s{flag}"
         print_line(f"elastic: {label_of(entry)}: {what} has not returned after {first_s:g} s; {fate}")
-        thread.join(limit.within_s - first_s)
-    if not answers:
-        flag = f" ({limit.flag})" if limit.flag else ""
+        work.wait(limit.within_s - first_s)
+    if work.still_s >= STILL_S and work.cpu_s >= work.still_s * SHARE:
+        line = f"{what} held the interpreter: this agent stood still for {work.still_s:.1f} s, deaf to signals"
+        print_line(f"elastic: {label_of(entry)}: {line}")
+    if not work.over:
         raise refusal(entry, f"{what} takes longer than {limit.within_s:g} s{flag}", hint=mend(entry))
-    answer, error = answers[0]
-    if error is not None:
-        raise error
-    return answer
+    return work.answer()
+
+
+class _Work:
+    """A call on a thread of its own, which may be left to itself."""
+
+    def __init__(self, call: Callable[[], object], *, name: str) -> None:
+        self._call = call
+        self._answer: object = None
+        self._error: BaseException | None = None
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self.cpu_s = 0.0
+        """What it has used of a processor, at the last look."""
+        self.still_s = 0.0
+        """For how long the thread that waits stood still, too, beyond what any does."""
+        self._looked_s = SYSTEM_CLOCK.monotonic_s()  # before the start: it may hold the interpreter from then on
+        self._thread = threading.Thread(target=self._run, daemon=True, name=name)
+        self._thread.start()
+
+    @property
+    def over(self) -> bool:
+        """Whether it has returned, or raised."""
+        return self._over.is_set()
+
+    def _run(self) -> None:
+        try:
+            self._answer = self._call()
+        except BaseException as err:  # noqa: BLE001  # raised again where it is waited for
+            self._error = err
+        with self._lock:  # whoever looks has this thread alive: the clock of one that has ended can't be asked for
+            self.cpu_s = thread_cpu_s()
+            self._over.set()
+
+    def wait(self, within_s: float) -> None:
+        """Wait for its end."""
+        until_s = SYSTEM_CLOCK.monotonic_s() + within_s
+        self._look(0.0)
+        while not self.over and self._looked_s < until_s:
+            slice_s = min(LOOK_S, until_s - self._looked_s)
+            self._over.wait(slice_s)
+            self._look(slice_s)
+
+    def _look(self, waited_s: float) -> None:
+        now_s = SYSTEM_CLOCK.monotonic_s()
+        late_s = now_s - self._looked_s - waited_s
+        self.still_s += late_s if late_s >= STILL_S else 0.0
+        self._looked_s = now_s
+        with self._lock:
+            if not self.over:
+                self.cpu_s = thread_cpu_s(self._thread.ident)
+
+    def answer(self) -> object:
+        """Return what the call did, or raise what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._answer
 
 
 def _import(entry: PluginEntry) -> object:
@@ -134,9 +183,8 @@ def import_value(value: str) -> Any:  # noqa: ANN401  # a module, or whatever it
 def refusal(entry: PluginEntry, what: str, *, hint: str = "") -> PluginError:
     """Return an error that names the plugin and its distribution; without a hint, what helps any that is broken."""
     off = f", or turn it off: -p no:{entry.name}" if _is_on_by_itself(entry) else ""
-    return PluginError(
-        f"{KINDS[entry.group]} {entry.name!r} ({entry.label}): {what}", hint=f"{hint or mend(entry)}{off}"
-    )
+    owner = f" ({entry.label})" if entry.label else ""
+    return PluginError(f"{KINDS[entry.group]} {entry.name!r}{owner}: {what}", hint=f"{hint or mend(entry)}{off}")
 
 
 def _is_on_by_itself(entry: PluginEntry) -> bool:

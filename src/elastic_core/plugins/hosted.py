@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from elastic_core.errors import PluginError
-from elastic_core.plugins.discovery import RENDEZVOUS_GROUP, PluginEntry, find_entries
-from elastic_core.plugins.entry_import import import_value, mend, one_line, refusal
+from elastic_core.plugins.discovery import RENDEZVOUS_GROUP, PluginEntry, find_entries, is_of_this_project
+from elastic_core.plugins.entry_import import Limit, import_value, limited, mend, one_line, refusal
 from elastic_core.plugins.loading import build
 from elastic_core.plugins.torch_side import torch_part
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.types import RendezvousSettings
 
 TORCH_GROUP: Final = "torchrun.handlers"
+TORCH_RENDEZVOUS: Final = "torch.distributed.elastic.rendezvous"
 OUR_NAMES: Final = frozenset({"c10d", "etcd", "etcd-v2", "static", "redis", "etcd-v3"})
 """What torchrun brings itself, which here is ours, and what we bring for torchrun."""
 
@@ -42,20 +43,22 @@ def find_hosted(ours: Sequence[PluginEntry]) -> list[PluginEntry]:
     ]
 
 
-def host(entry: PluginEntry, settings: RendezvousSettings, conf: Mapping[str, str]) -> RendezvousHandler:
+def host(entry: PluginEntry, settings: RendezvousSettings, conf: Mapping[str, str], limit: Limit) -> RendezvousHandler:
     """Return a handler of ours around one of torch's; imports torch.
 
     Args:
         entry: What was found.
         settings: All but the options.
         conf: The options as typed: they are the handler's own business.
+        limit: How long what the entry point names may take.
 
     Raises:
-        PluginError: torch can't be imported, or what the entry point names is not what torchrun takes.
+        PluginError: torch can't be imported, or what the entry point names is not what torchrun takes; or that took
+            longer.
     """
     hosted = torch_part("hosted", needed_by=f"rendezvous backend {entry.name!r} ({entry.label}), written for torch,")
-    _import_torch(entry)
-    create = build(entry, None, lambda: import_value(entry.value)())  # as torch does
+    _import_torch(entry, limit)
+    create = build(entry, limit, lambda: import_value(entry.value)(), f"importing {entry.value}")  # as torch does
     if not callable(create):
         what = f"{entry.value} gave {type(create).__name__}; a function that makes a handler is needed"
         raise refusal(entry, what, hint=mend(entry))
@@ -63,13 +66,18 @@ def host(entry: PluginEntry, settings: RendezvousSettings, conf: Mapping[str, st
     return cast("RendezvousHandler", made)
 
 
-def _import_torch(entry: PluginEntry) -> None:
+def _import_torch(entry: PluginEntry, limit: Limit) -> None:
     # torch loads the handlers of all distributions, and tells of each broken one at length: of those that nobody asked
     # for, too.
     registry = logging.getLogger("torch.distributed.elastic.rendezvous.registry")
     quiet, registry.disabled = registry.disabled, True
+    others = sorted({each.label for each in find_entries(TORCH_GROUP) if not is_of_this_project(each)})
+    what = f"importing the handlers for torch of {', '.join(others)}"
     try:
-        importlib.import_module("torch.distributed.elastic.rendezvous")
+        importlib.import_module("torch")  # which takes as long as its disk does
+        limited(entry, what, lambda: importlib.import_module(TORCH_RENDEZVOUS), limit)
+    except PluginError:
+        raise
     except Exception as error:
         what = f"rendezvous backend {entry.name!r} ({entry.label}) was written for torch, which can't be imported here"
         raise PluginError(f"{what}: {type(error).__name__}: {one_line(error)}", hint="pip install torch") from error

@@ -197,14 +197,14 @@ def _wired(entry: PluginEntry, module: object) -> "HookimplModule":
     return HookimplModule(entry, cast("ModuleType", module))
 
 
-def build(entry: PluginEntry, limit: Limit | None, make: Callable[[], object]) -> object:
+def build(entry: PluginEntry, limit: Limit | None, make: Callable[[], object], what: str = "building it") -> object:
     """Call a plugin's constructor; its own ElasticErrors pass, all else becomes one line with its distribution."""
     try:
-        return limited(entry, "building it", make, limit)
+        return limited(entry, what, make, limit)
     except ElasticError:
         raise
     except (Exception, SystemExit) as err:
-        raise refusal(entry, f"building it raised {text_of(err, entry.value)}", hint=mend(entry)) from err
+        raise refusal(entry, f"{what} raised {text_of(err, entry.value)}", hint=mend(entry)) from err
 
 
 def _check_kind(entry: PluginEntry, target: object) -> None:

@@ -16,6 +16,7 @@ from elastic_core.plugins.discovery import (
     HOOKS_GROUP,
     KINDS,
     OPTIONS_GROUP,
+    OUR_DISTRIBUTIONS,
     RENDEZVOUS_GROUP,
     PluginEntry,
     core_name,
@@ -34,7 +35,6 @@ _SETS: Final = {
     "elastic-torchrun": "torchrun",
 }
 """The file in the folder `sets` that brings a distribution with all that it needs; of others, the folder is enough."""
-_FOLDERS: Final = ("hangs", "numa", "policy_rules", "standby")
 
 
 def install_hint(distribution: str, *, core: str = CORE, newer: bool = False) -> str:
@@ -53,7 +53,7 @@ def install_hint(distribution: str, *, core: str = CORE, newer: bool = False) ->
 
 def upgrade_hint(distribution: str, *, core: str = CORE) -> str:
     """Return what installs a newer version of a distribution that is installed, ours or another's."""
-    if distribution in (core, *_SETS) or distribution.removeprefix(_PREFIX).replace("-", "_") in _FOLDERS:
+    if distribution == core or distribution.partition("[")[0] in OUR_DISTRIBUTIONS:
         return install_hint(distribution, core=core, newer=True)
     return f"pip install --upgrade {distribution}"
 

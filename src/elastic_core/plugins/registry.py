@@ -4,6 +4,7 @@ Listing reads metadata only; a plugin's code is imported when it is chosen by na
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import ElasticError, PluginError
 from elastic_core.failure.handler import FailureHandler
-from elastic_core.hooks.handler import registered_hooks
+from elastic_core.hooks.handler import AgentHook, registered_hooks
 from elastic_core.hooks.runner import NamedHook
 from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.plugins.discovery import (
@@ -113,7 +114,7 @@ class PluginRegistry:
         if hosted is not None:
             from elastic_core.plugins.hosted import host  # only for handlers that were written for torch
 
-            return host(hosted, settings, conf)
+            return host(hosted, settings, conf, self._limit)
         plugin = self._loaded(self._entry(RENDEZVOUS_GROUP, name))
         if plugin.is_store:
             return self._make_coordinated(plugin.make_rendezvous, plugin.options, settings, conf)
@@ -206,7 +207,7 @@ class PluginRegistry:
                 hooks += [] if gate is None else [gate]
                 warnings.append(f"left out: {err}" if gate is None else f"{err}; it is a gate that fails closed")
         hooks += self._make_chosen(settings, options)
-        hooks += self._hooks_in_code(settings, {type(named.hook) for named in hooks})
+        hooks += self._hooks_in_code(settings, {type(named.hook) for named in hooks}, warnings)
         if hooks:
             from elastic_core.hooks.handler import notices_of  # few have any
 
@@ -231,11 +232,19 @@ class PluginRegistry:
         if isinstance(err, PluginError) and err.__cause__ is not None:
             self._faults.raised(label_of(entry), f"loading {entry.value}", err.__cause__)
 
-    def _hooks_in_code(self, settings: HookSettings, present: Collection[type]) -> list[NamedHook]:
+    def _hooks_in_code(self, settings: HookSettings, present: Collection[type], warnings: list[str]) -> list[NamedHook]:
         found = []
         for name, make in registered_hooks.items():
-            hook = None if name in self.disabled else make(replace(settings, name=name))
-            if hook is not None and type(hook) not in present:
+            if name in self.disabled:
+                continue
+            entry = PluginEntry(HOOKS_GROUP, name, in_code.describe(make), IN_CODE, "")
+            try:
+                hook = build(entry, HOOK_LIMIT, partial(make, replace(settings, name=name)))
+            except ElasticError as err:
+                self.keep(entry, err)
+                warnings.append(f"left out: {err}")
+                continue
+            if isinstance(hook, AgentHook) and type(hook) not in present:
                 found.append(NamedHook(name=name, distribution=IN_CODE, hook=hook))
         return found
 
@@ -302,16 +311,10 @@ class PluginRegistry:
     def _make_in_code(
         self, name: str, maker: in_code.Maker, settings: RendezvousSettings, conf: Mapping[str, str]
     ) -> RendezvousHandler:
-        entry = PluginEntry(
-            group=RENDEZVOUS_GROUP,
-            name=name,
-            value=in_code.describe(maker),
-            distribution=IN_CODE,
-            version="",
-        )
+        entry = PluginEntry(RENDEZVOUS_GROUP, name, in_code.describe(maker), IN_CODE, "")
 
         def make(full: RendezvousSettings) -> RendezvousHandler | CoordinationStore:
-            made = build(entry, None, lambda: maker(full) if _takes_settings(maker) else maker())  # type: ignore[call-arg]  # _takes_settings knows which
+            made = build(entry, self._limit, lambda: maker(full) if _takes_settings(maker) else maker())  # type: ignore[call-arg]  # _takes_settings knows which
             return _fit_in_code(entry, made, full)
 
         declared: Sequence[OptionSpec] | None = getattr(maker, "options", None)

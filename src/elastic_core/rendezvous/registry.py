@@ -56,6 +56,6 @@ def unregister(name: str) -> None:
     _makers.pop(name, None)
 
 
-def describe(maker: Maker) -> str:
+def describe(maker: Callable[..., object]) -> str:
     """Return where a class or function comes from: `module.Name`."""
     return f"{getattr(maker, '__module__', '?')}.{getattr(maker, '__qualname__', repr(maker))}"

@@ -314,3 +314,31 @@ def test_a_policy_that_hangs_is_named_while_it_lasts_and_given_up_in_time(elasti
     )
     fault = "policy 'waits' (acme 1.0): building it takes longer than 6 s (--connect-timeout)"
     assert error.startswith(f"elastic: error: {fault}. Try: ")
+
+
+TORCH = """
+from importlib.metadata import entry_points
+
+for point in entry_points(group="torchrun.handlers"):  # as torch's own module does when it is imported
+    try:
+        point.load()()
+    except Exception:
+        pass
+"""
+
+
+def test_a_handler_for_torch_that_hangs_at_import_is_named_and_given_up(elastic, script, install, tmp_path):
+    env = install("import threading\nthreading.Event().wait()\n", rendezvous=[])
+    site = Path(env["PYTHONPATH"])
+    (site / "acme-1.0.dist-info" / "entry_points.txt").write_text("[torchrun.handlers]\nseats = acme:handlers\n")
+    (place := site / "torch/distributed/elastic/rendezvous").mkdir(parents=True)
+    for parent in [site / "torch", *list(place.parents)[:2]]:
+        (parent / "__init__.py").touch()
+    (place / "__init__.py").write_text(TORCH)
+    where = ("--rdzv-backend", "seats", "--rdzv-conf", "connect_timeout=1", "--nnodes", "1:2")
+    agent = elastic(*where, script("pass"), env=env)
+    assert agent.wait() == 3
+    what = "importing the handlers for torch of acme 1.0 takes longer than 1 s (--connect-timeout)"
+    assert agent.err.splitlines()[-1].startswith(
+        f"elastic: error: rendezvous backend 'seats' (acme 1.0): {what}. Try: "
+    )

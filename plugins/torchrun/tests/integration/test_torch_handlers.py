@@ -118,7 +118,11 @@ def test_wait_for_others_ends_with_ctrl_c(agent):
             "next_rendezvous of backend 'broken' (strangers-handlers 2.1) raised ValueError: no such place: ",
         ),
         ("no-function", 3, "rendezvous backend 'no-function' (strangers-handlers 2.1): strangers_handlers:no_function"),
-        ("missing", 3, "rendezvous backend 'missing' (strangers-handlers 2.1): building it raised ModuleNotFoundError"),
+        (
+            "missing",
+            3,
+            "rendezvous backend 'missing' (strangers-handlers 2.1): importing strangers_handlers_of_another_day:named",
+        ),
     ],
 )
 def test_handler_that_is_broken_ends_in_one_line(elastic, script, installed, name, code, told):

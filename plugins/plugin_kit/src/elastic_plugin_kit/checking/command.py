@@ -63,6 +63,7 @@ def _check(
         )
     finally:
         table.close()
+    unasked = table.count - len(checks)
     counts = {outcome: sum(check.outcome == outcome for check in checks) for outcome in ("passed", "failed", "skipped")}
     kept = counts["passed"] > 0 and not counts["failed"]
     if as_json:
@@ -72,6 +73,7 @@ def _check(
         echo_json(json.dumps({**about, "version": entry.version, "kept": kept, **counts, "checks": rows}, indent=2))
     else:
         told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count) or "nothing was checked"
+        told += f", {unasked} not asked: too many have not ended" if unasked else ""
         verdict = "keeps every promise that could be asked" if kept else "does not keep its promises"
         echo(f"{subject.label} {verdict}: {told}")
     return 0 if kept else 1
@@ -94,10 +96,11 @@ class _Table:
         self._label = label
         self._out = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace") if shown else None
         self._width = 0
+        self.count = 0
 
     def begin(self, count: int, width: int) -> None:
         """Say what is to come."""
-        self._width = width
+        self._width, self.count = width, count
         self._write(f"{self._label}: {count} checks")
 
     def add(self, check: "Check") -> None:

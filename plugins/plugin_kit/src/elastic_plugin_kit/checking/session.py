@@ -1,20 +1,30 @@
 """A session of pytest for one plugin, of which nobody sees pytest: what was asked, and what came of it."""
 
 import os
-from collections.abc import Callable, Mapping
+import signal
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import FrameType
 from typing import Any, Final
 
 import pytest
 
-from elastic_plugin_kit.checking.subject import Subject
+from elastic_plugin_kit.checking.subject import CallHangs, Subject
 
 _OURS: Final = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD")
 """Variables by which somebody's own tests are steered."""
 _SUITES: Final = Path(__file__).with_name("suites.py")
 """Imported by pytest, and the kits by it: so that a failed comparison shows both sides."""
+
+
+_HANGS: Final = f"{CallHangs.__module__}.{CallHangs.__qualname__}: "
+CHECK_S: Final = 60.0
+"""How long one check may take: a call that hangs where the kit has no deadline of its own ends it."""
+MOST_HUNG: Final = 3
+"""So many checks that have not ended are enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +54,7 @@ class _Reporter:
         self._subject = subject
         self._on_begin = on_begin
         self._on_check = on_check
+        self._hung = 0
         self._promises: dict[str, str] = {}
         self._worst: dict[str, Check] = {}
         self.checks: list[Check] = []
@@ -63,6 +74,42 @@ class _Reporter:
             doc = getattr(getattr(item, "function", None), "__doc__", None) or ""
             self._promises[item.nodeid] = doc.strip().partition("\n")[0]
         self._on_begin(len(items), max((len(_name(item.nodeid)) for item in items), default=0))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self) -> Generator[None, object, object]:
+        """Bound what a test needs; as for the test itself."""
+        with self._bounded():
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None, object, object]:
+        """Bound a test: a call of the plugin's may never return."""
+        with self._bounded():
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Bound what comes after it, and ask no more of what hangs again and again."""
+        with self._bounded():
+            answer = yield
+        if self._hung >= MOST_HUNG:
+            item.session.shouldstop = f"{self._hung} checks have not ended"
+        return answer
+
+    @contextmanager
+    def _bounded(self) -> Iterator[None]:
+        def end(signum: int, frame: FrameType | None) -> None:
+            self._hung += 1
+            place = place_of(frame, self._subject.entry.value)
+            raise AssertionError(f"has not ended within {CHECK_S:g} s{place}")
+
+        before = signal.signal(signal.SIGALRM, end)
+        signal.setitimer(signal.ITIMER_REAL, CHECK_S, CHECK_S)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
 
     def pytest_runtest_logreport(self, report: Any) -> None:  # noqa: ANN401  # TestReport, which pytest does not export
         """Keep the worst of a test's three parts."""
@@ -84,6 +131,16 @@ class _Reporter:
             self._on_check(found)
 
 
+def place_of(frame: FrameType | None, value: str) -> str:
+    """Return where in the plugin's own code a thread is: `: acme.py:27 in renew`; empty: nowhere in it."""
+    top = value.partition(":")[0].partition(".")[0]
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == top:
+            return f": {Path(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_name}"
+        frame = frame.f_back
+    return ""
+
+
 def _name(nodeid: str) -> str:
     return nodeid.rpartition("::")[2].removeprefix("test_").replace("_", " ").replace("[", " [")
 
@@ -98,7 +155,7 @@ def _detail(report: Any, promise: str) -> str:  # noqa: ANN401  # as above
     crash = getattr(report.longrepr, "reprcrash", None)
     text = str(crash.message if crash is not None else report.longrepr)
     line = next((line for line in text.splitlines() if line.strip()), "")
-    line = line.removeprefix("AssertionError: ").removeprefix("Failed: ")
+    line = line.removeprefix("AssertionError: ").removeprefix("Failed: ").removeprefix(_HANGS)
     return f"{promise} {line}".strip() if line.startswith(("assert ", "AssertionError")) else line
 
 

@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -29,7 +29,10 @@ from elastic_core.api import (
 )
 from elastic_plugin_kit.settings import rendezvous_settings
 
-IMPORT_S: Final = 30.0
+CALL_S: Final = 30.0
+"""How long an import, a constructor or the first look for a server may take."""
+HOOK_CALL_S: Final = 5.0
+"""As long as a hook's may in a run, which goes on without it."""
 CONNECT_S: Final = 10.0
 GROUPS: Final = {
     "rendezvous": "elastic_core.rendezvous",
@@ -40,6 +43,10 @@ GROUPS: Final = {
 """The kinds that have a kit, as `elastic plugins new` calls them."""
 _NOUNS: Final = {"rendezvous": "backend", "failure": "policy", "hook": "hook", "command": "command"}
 _KINDS: Final = {group: kind for kind, group in GROUPS.items()}
+
+
+class CallHangs(PluginError):
+    """A call of the plugin's has not returned in time."""
 
 
 class Subject:
@@ -62,6 +69,7 @@ class Subject:
             raise plugin_refusal(entry, f"{entry.value} is {found}; the kits are for classes, and for commands")
         self._cls = cast("Any", target)  # each maker knows which interface it is
         self._given: Mapping[str, Any] = {}
+        self._hung: CallHangs | None = None
         if self.kind != "command":
             flag = {"rendezvous": "--rdzv-conf", "failure": "--policy-conf"}.get(self.kind, "options")
             owner = f"{_NOUNS[self.kind]} {entry.name!r}"
@@ -83,17 +91,26 @@ class Subject:
 
     def _rendezvous(self, **given: Any) -> object:  # noqa: ANN401  # fields of RendezvousSettings
         settings = rendezvous_settings(backend=self.entry.name, endpoint=self._endpoint, **self._given, **given)
-        return self._cls(settings)
+        return self._built(settings)
+
+    def _built(self, settings: object) -> object:
+        if self._hung is not None:  # the next would hang as well
+            raise self._hung
+        try:
+            return timed(self.entry, "building it", lambda: self._cls(settings))
+        except CallHangs as err:
+            self._hung = err
+            raise
 
     def policy(self, max_restarts: int) -> FailureHandler:
         """Return a new policy."""
         settings = PolicySettings(name=self.entry.name, max_restarts=max_restarts, **self._given)
-        return cast("FailureHandler", self._cls(settings))
+        return cast("FailureHandler", self._built(settings))
 
     def hook(self, run_dir: str) -> AgentHook:
         """Return a new hook."""
         settings = HookSettings(name=self.entry.name, run_id="check", run_dir=run_dir, **self._given)
-        return cast("AgentHook", self._cls(settings))
+        return cast("AgentHook", self._built(settings))
 
     def reach(self) -> None:
         """See that a store's server is there.
@@ -104,7 +121,7 @@ class Subject:
         if self.suite == "TestStore":
             store = self.store("check")
             try:
-                store.connect(wait=WaitBudget.lasting(CONNECT_S))
+                timed(self.entry, "connect", lambda: store.connect(wait=WaitBudget.lasting(CONNECT_S)))
             except (BackendUnavailableError, WaitExpiredError) as err:
                 what = f"no server to check {self.label} at: {err}"
                 raise RendezvousConnectionError(what, hint="--rdzv-endpoint, where its live server is") from err
@@ -113,27 +130,35 @@ class Subject:
 
 
 def imported(entry: PluginEntry) -> object:
-    """Return what an entry point names, within a time.
+    """Return what an entry point names, within a time; raises as `timed` does."""
+    return timed(entry, f"importing {entry.value}", lambda: import_entry(entry))
+
+
+def timed(entry: PluginEntry, what: str, call: Callable[[], object]) -> object:
+    """Return what a call of a plugin gives, within a time.
 
     Raises:
-        PluginError: importing it raised, or takes too long; its thread is left to itself then.
+        CallHangs: it takes too long; its thread is left to itself then.
+        BaseException: what it raised.
     """
-    found: list[object] = []
+    ended: list[tuple[object, BaseException | None]] = []
 
     def work() -> None:
         try:
-            found.append(import_entry(entry))
-        except PluginError as err:
-            found.append(err)
+            ended.append((call(), None))
+        except BaseException as err:  # noqa: BLE001  # raised again where it is waited for
+            ended.append((None, err))
 
-    thread = threading.Thread(target=work, daemon=True)
+    thread = threading.Thread(target=work, daemon=True, name=what)
     thread.start()
-    thread.join(IMPORT_S)
-    if not found:
-        raise plugin_refusal(entry, f"importing {entry.value} takes longer than {IMPORT_S:g} s")
-    if isinstance(found[0], PluginError):
-        raise found[0]
-    return found[0]
+    within_s = HOOK_CALL_S if entry.group == GROUPS["hook"] else CALL_S
+    thread.join(within_s)
+    if not ended:
+        raise CallHangs(str(plugin_refusal(entry, f"{what} takes longer than {within_s:g} s")))
+    answer, error = ended[0]
+    if error is not None:
+        raise error
+    return answer
 
 
 def _suite_of(target: object) -> str:

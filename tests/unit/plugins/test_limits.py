@@ -1,0 +1,78 @@
+"""How long the code of a plugin may take before a run, whose plugins have a limit, and what is said of them."""
+
+import ctypes
+import threading
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from elastic_core._version import __version__
+from elastic_core.errors import PluginError
+from elastic_core.plugins import entry_import, registry
+from elastic_core.plugins.discovery import OUR_DISTRIBUTIONS, PluginEntry
+from elastic_core.plugins.entry_import import HOOK_LIMIT, Limit, limit_of, limited
+from elastic_core.plugins.registry import PluginRegistry
+from elastic_core.rendezvous import registry as in_code
+from elastic_core.types import HookSettings, RendezvousSettings
+
+
+def test_a_hook_of_a_library_that_breaks_or_hangs_is_left_out(monkeypatch):
+    def broken(settings):
+        raise ValueError("no such place")
+
+    monkeypatch.setattr(registry, "registered_hooks", {"broken": broken, "hangs": lambda _: threading.Event().wait()})
+    monkeypatch.setattr(registry, "HOOK_LIMIT", Limit(0.05))
+    _, warnings = PluginRegistry().make_hooks(HookSettings(name="", run_id="r"))
+    first, second = warnings
+    assert first.startswith("left out: hook 'broken' (in code): building it raised ValueError: no such place (")
+    assert first.endswith("or turn it off: -p no:broken")
+    assert second.startswith("left out: hook 'hangs' (in code): building it takes longer than 0.05 s. Try: look at ")
+
+
+def test_a_backend_that_was_registered_in_code_has_as_long_as_the_others(monkeypatch):
+    monkeypatch.setattr(in_code, "_makers", {"seats": lambda settings: threading.Event().wait()})
+    fault = r"backend 'seats' \(in code\): building it takes longer than 0.05 s \(--connect-timeout\). Try: look at "
+    with pytest.raises(PluginError, match=fault):
+        PluginRegistry().make_rendezvous(
+            "seats", RendezvousSettings(run_id="r", backend="seats"), {"connect_timeout": "50ms"}
+        )
+
+
+def entry_of(distribution, value, version=__version__):
+    return PluginEntry("elastic_core.hooks", "control", value, distribution, version)
+
+
+@pytest.mark.parametrize(
+    ("entry", "limited"),
+    [
+        (entry_of("elastic-ops", "elastic_ops.control:Control"), False),
+        (entry_of("elastic-ops", "elastic_ops.control:Control", "0.0.1"), True),
+        (entry_of("elastic-seats", "elastic_seats:Hook"), True),
+        (entry_of("elastic-ops", "acme:Hook"), True),
+        (entry_of("acme", "elastic_ops.control:Control"), True),
+    ],
+)
+def test_only_what_this_project_brings_has_no_limit(entry, limited):
+    assert (limit_of(entry, HOOK_LIMIT) is not None) is limited
+
+
+def test_this_project_is_what_its_tree_has():
+    root = Path(__file__).parents[3]
+    found = [root / "pyproject.toml", *root.glob("plugins/*/pyproject.toml")]
+    names = {tomllib.loads(path.read_text())["project"]["name"] for path in found}
+    assert names == OUR_DISTRIBUTIONS
+
+
+@pytest.mark.parametrize(("cpu_s", "lines"), [(60.0, 1), (0.0, 0)], ids=["computes", "was-stopped"])
+def test_what_held_the_interpreter_is_named_when_it_lets_go(monkeypatch, capsys, cpu_s, lines):
+    monkeypatch.setattr(entry_import, "thread_cpu_s", lambda ident=None: cpu_s)
+    hold = ctypes.PyDLL(None).usleep  # which keeps the interpreter to itself, as a search that backtracks does
+    entry = entry_of("acme", "acme:Hook", "1.0")
+    assert limited(entry, "importing acme:Hook", lambda: hold(1_800_000), Limit(60.0)) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == lines
+    for line in said:
+        what = "importing acme:Hook held the interpreter: this agent stood still for "
+        assert line.startswith(f"elastic: hook 'control' (acme 1.0): {what}")
+        assert line.endswith(" s, deaf to signals")
