@@ -39,9 +39,29 @@ def attempted(command: list[object], **options: object) -> subprocess.CompletedP
     )
 
 
-def build(project: Path, folder: Path) -> None:
-    """Build an sdist, and the wheel from it, as an index would hand it out: what the sdist lacks, the wheel lacks."""
-    checked([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, project])
+def build(projects: list[Path], folder: Path) -> None:
+    """Build an sdist of each, and the wheel from it, as an index would hand it out: what the sdist lacks, it lacks.
+
+    The build backend is called as installers do, but in one process for all: starting it takes longer than it works.
+    """
+    checked([sys.executable, "-c", _BUILDS, folder, *projects])
+
+
+_BUILDS = """
+import os, sys, tarfile, tempfile
+from hatchling import build
+folder, *projects = map(os.path.abspath, sys.argv[1:])
+os.makedirs(folder, exist_ok=True)
+for project in projects:
+    os.chdir(project)
+    sdist = build.build_sdist(folder)
+    with tempfile.TemporaryDirectory() as unpacked:
+        with tarfile.open(os.path.join(folder, sdist)) as archive:
+            archive.extractall(unpacked, filter="data")
+        os.chdir(os.path.join(unpacked, sdist.removesuffix(".tar.gz")))
+        build.build_wheel(folder)
+        os.chdir(folder)
+"""
 
 
 def wheel_of(project: Path, folder: Path) -> Path:

@@ -9,8 +9,7 @@ from wheel_kit import EXAMPLES, OURS, build
 def dist(tmp_path_factory):
     """Return a folder with sdist and wheel of each of our distributions."""
     folder = tmp_path_factory.mktemp("dist")
-    for project in OURS:
-        build(project, folder)
+    build(OURS, folder)
     return folder
 
 
@@ -18,6 +17,5 @@ def dist(tmp_path_factory):
 def example_dist(tmp_path_factory):
     """Return a folder with sdist and wheel of each example plugin."""
     folder = tmp_path_factory.mktemp("examples")
-    for project in EXAMPLES:
-        build(project, folder)
+    build(EXAMPLES, folder)
     return folder

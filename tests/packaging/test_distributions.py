@@ -25,7 +25,7 @@ from wheel_kit import (
     write_script,
 )
 
-pytestmark = pytest.mark.xdist_group("packaging")
+pytestmark = [pytest.mark.xdist_group("packaging"), pytest.mark.timeout(600)]  # pip takes its time beside other work
 
 PTH = "elastic_core_worker_hooks.pth"
 RECOVERS = """
@@ -203,8 +203,7 @@ def test_the_core_can_be_published_under_another_name(tmp_path):
     old = place.read_text()
     assert old.count('\nname = "elastic-core"\n') == 1
     place.write_text(old.replace('\nname = "elastic-core"\n', '\nname = "acme-elastic"\n'))
-    for project in OURS:
-        build(tree / project.relative_to(ROOT), tmp_path / "dist")
+    build([tree / project.relative_to(ROOT) for project in OURS], tmp_path / "dist")
     required = [
         line for line in metadata_of(wheel_of(tree / "plugins/rdzv_static", tmp_path / "dist")) if "Dist" in line
     ]

@@ -13,7 +13,7 @@ import pytest
 from support import wait_for
 from wheel_kit import EXAMPLES, OURS, ROOT, Environment, build, finish, version, write_script
 
-pytestmark = pytest.mark.xdist_group("packaging")
+pytestmark = [pytest.mark.xdist_group("packaging"), pytest.mark.timeout(600)]  # pip takes its time beside other work
 README = (ROOT / "README.md").read_text()
 
 
@@ -34,7 +34,7 @@ def readme_plugin(folder):
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory, dist, example_dist):
     folder = tmp_path_factory.mktemp("wheels")
-    build(readme_plugin(tmp_path_factory.mktemp("readme")), folder)
+    build([readme_plugin(tmp_path_factory.mktemp("readme"))], folder)
     return sorted([*dist.glob("*.whl"), *example_dist.glob("*.whl"), *folder.glob("*.whl")], key=lambda path: path.name)
 
 

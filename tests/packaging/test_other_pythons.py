@@ -14,7 +14,7 @@ import pytest
 from support import lacks
 from wheel_kit import Environment, attempted, version, write_script
 
-pytestmark = pytest.mark.xdist_group("packaging")
+pytestmark = [pytest.mark.xdist_group("packaging"), pytest.mark.timeout(600)]  # pip takes its time beside other work
 
 THIRD_PARTY = ["click>=8.1,<9", "msgspec>=0.19", "pluggy>=1.5,<2"]
 STRICT = {"PYTHONWARNINGS": "error"}
