@@ -81,7 +81,6 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Stock torchrun": ("torch_handler",),
     "In workers": ("record", "get_error_handler"),
     "Hosting a server": ("HostedProcess", "KeptFolder", "hosted_environment"),
-    "Answering probes": ("PageServer", "Page"),
     "Rounds": (
         "RendezvousInfo",
         "RosterMember",

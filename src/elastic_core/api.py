@@ -25,8 +25,6 @@ In workers
     record, get_error_handler
 Hosting a server
     HostedProcess, KeptFolder, hosted_environment
-Answering probes
-    PageServer, Page
 Rounds
     RendezvousInfo, RosterMember, Round, RunCounts, Capability, RoundChange, NodesWaiting, MemberLost,
     StopOrdered, Undecided, RoundEnded, Decided, RendezvousClosed, Suspended, Resumed
@@ -123,7 +121,6 @@ if TYPE_CHECKING:
         WorkersStarting,
         WorkersStopping,
     )
-    from elastic_core.page_server import Page, PageServer
     from elastic_core.plugins.discovery import PluginEntry, find_entries
     from elastic_core.plugins.entry_import import import_entry
     from elastic_core.plugins.entry_import import refusal as plugin_refusal
@@ -284,8 +281,6 @@ __all__ = [
     "OptionSpec",
     "Origin",
     "OutcomeUnknownError",
-    "Page",
-    "PageServer",
     "Phase",
     "PluginEntry",
     "PluginError",
@@ -434,7 +429,6 @@ _ROOMS: Final = {
         "StepsAsked StepsSeen "
         "WorkerEnded WorkersStarted WorkersStarting WorkersStopping"
     ),
-    "elastic_core.page_server": "Page PageServer",
     "elastic_core.plugins.discovery": "find_entries PluginEntry",
     "elastic_core.plugins.entry_import": "import_entry refusal=plugin_refusal",
     "elastic_core.plugins.hookspecs": "hookimpl",

@@ -5,9 +5,10 @@ import threading
 from collections.abc import Iterable
 from typing import Any, Final
 
-from elastic_core.api import ConfigError, Page, PageServer
+from elastic_core.api import ConfigError
 from elastic_ops.metrics.api import MetricData, MetricHandler, split_series
 from elastic_ops.metrics.table import BY_NAME, GROUP, Family, Kind
+from elastic_ops.page_server import Page, PageServer
 
 LOOPBACK: Final = "127.0.0.1"
 MAX_SERIES: Final = 10_000

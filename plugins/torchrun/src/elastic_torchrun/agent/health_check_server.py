@@ -5,7 +5,8 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from elastic_core.api import SYSTEM_CLOCK, Clock, Page, PageServer
+from elastic_core.api import SYSTEM_CLOCK, Clock
+from elastic_ops.page_server import Page, PageServer
 
 HOST_VARIABLE: Final = "ELASTIC_HEALTH_CHECK_HOST"
 LOOPBACK: Final = "127.0.0.1"

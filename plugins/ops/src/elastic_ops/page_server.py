@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.api import SYSTEM_CLOCK, Clock
 
 MOST_CONNECTIONS: Final = 16
 """The rest waits in the kernel's queue."""

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core import page_server
 from elastic_core.clock import SYSTEM_CLOCK
-from elastic_core.page_server import MOST_CONNECTIONS, Page, PageServer
+from elastic_ops import page_server
+from elastic_ops.page_server import MOST_CONNECTIONS, Page, PageServer
 from elastic_torchrun.agent.health_check_server import HealthCheckServer
 from redis_servers import free_port
 from support import wait_for
