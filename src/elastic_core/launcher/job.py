@@ -20,6 +20,7 @@ from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
 from elastic_core.failure.reporter import Reporter
 from elastic_core.failure.runner import PolicyRunner
+from elastic_core.hooks.feed import HookFeed
 from elastic_core.hooks.handler import powers_of
 from elastic_core.hooks.runner import HookRunner, NamedHook, hook_feed
 from elastic_core.launcher.agent_side import RoundPort, RunSide, open_rendezvous
@@ -43,6 +44,7 @@ from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.processes.sweep import become_subreaper, has_strangers
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler, takes_restarts
+from elastic_core.rendezvous.loop import Rendezvous
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.incident_files import IncidentFiles
 from elastic_core.starters import ReactorLoop, WorkerStarter
@@ -215,37 +217,16 @@ class _Job:
         warnings: Sequence[str],
         run_dir: RunDirectory,
     ) -> AgentResult:
-        settings = self._settings
-        reactor = self._closing(Reactor())
+        reactor, settings = self._closing(Reactor()), self._settings
         console = self._closing(Console(reactor))
-        self._reporter = Reporter(
-            settings.nodes.run_id,
-            files=IncidentFiles(run_dir.path),
-            node_id=self._node_id,
-            line=console.line,
-            endpoint=settings.nodes.endpoint,
-            max_restarts=settings.restarts.max_restarts if settings.restarts.name == "intensity" else None,
-            script=settings.entrypoint.script,
-        )
-        self._reporter.restore = self._files.restore
+        disk = self._open_reporter(reactor, console, warnings, run_dir)
         notice = self._reporter.notice
-        for text in (*settings.notices, *warnings, *(self._call.warnings if self._call is not None else ())):
-            notice(text)
-        disk = self._reporter.disk = self._closing(Disk(reactor, notice=notice))
-        self._files.begin(disk, notice=notice, moved=self._move)
-        lane = disk.lane("the errors of plugins")
-        put = reactor.post
-        self._faults.begin(lambda: run_dir.path, put=lambda write: put(lambda: lane.put(write)), line=console.line)
-        guardian = Guardian(reactor, incarnation=self._incarnation, notice=notice)
-        self._cleanup.push(lambda kind, error, trace: guardian.unleash() if error else guardian.dismiss())
-        guardian.start()
-        self._mark("guard")
+        guardian = self._start_guard(reactor)
         subreaper = self._own_process and become_subreaper()
         journal, feed = Journal(), Feed()
         feed.subscribe(journaling(journal))
         of_hooks = hook_feed(hooks, post=reactor.post, notice=notice, faults=self._faults)
         self._status = self._closing(self._status_keeper(reactor, handler, run_dir))
-        agent: Agent
         loop = ReactorLoop(reactor, notice=notice, own_process=self._own_process)
         self._masters = self._master_servers(loop, handler, hooks)
         calls = None if self._call is None else self._closing(self._call.on(loop))
@@ -256,12 +237,12 @@ class _Job:
                 notice=notice,
             )
         )
-        workers = self._closing(
+        workers = self._workers = self._closing(
             WorkerGroup(
                 reactor,
                 console=console,
-                on_exit=lambda exit: agent.on_worker_exit(exit),
-                on_stopped=lambda: agent.on_workers_stopped(),
+                on_exit=lambda exit: self._agent.on_worker_exit(exit),
+                on_stopped=lambda: self._agent.on_workers_stopped(),
                 incarnation=self._incarnation,
                 subreaper=subreaper,
                 strangers=self._strangers,
@@ -271,72 +252,19 @@ class _Job:
                 disk=disk,
                 sent_to_all=guardian.signalled,
                 exit_timeout_s=settings.stops.exit_timeout_s,
-                on_overdue=lambda exit: self._reporter.read_ahead(exit, lambda: agent.on_overdue(exit)),
+                on_overdue=lambda exit: self._reporter.read_ahead(exit, lambda: self._agent.on_overdue(exit)),
                 read_ahead=self._reporter.read_ahead,
             )
         )
         self._status.workers = workers
         self._stacks = self._closing(WorkerStacks(reactor, workers=lambda: workers, beat_file=self._beats.file))
-        beside = feed_hooks(of_hooks, feed, handler)
-        side = RunSide(
-            reactor,
-            agent=lambda: agent,
-            guardian=guardian,
-            handler=handler,
-            settings=self._rdzv,
-            port=self._port,
-            masters=self._masters,
-            notice=notice,
-            backend=self._backend(),
-            faults=self._faults,
-            publish=feed.publish,
-            assigned=lambda took_s: beside(RanksAssigned(took_s=took_s)),
-        )
-        rendezvous = self._closing(open_rendezvous(handler, side))
-        actions = self._actions = HookActions(
-            reactor,
-            reporter=self._reporter,
-            status=self._status,
-            stacks=self._stacks,
-            workers=workers,
-            send=workers.send,
-            agent=lambda: agent,
-            rendezvous=rendezvous,
-            run_dir=str(run_dir.path),
-            beats=self._beats.files,
-            publish=feed.publish,
-            asks_nodes=Capability.EVIDENCE in handler.capabilities,
-            keep=run_dir.keep,
-            feed=of_hooks,
-        )
-        runner = HookRunner(
-            hooks,
-            post=reactor.post,
-            call_later=reactor.call_later,
-            log=notice,
-            actions=actions,
-            feed=of_hooks,
-            faults=self._faults,
-        )
-        self._cleanup.callback(runner.close_feed)
-        if self._outcome is not None:
-            feed.subscribe(self._outcome.observe)
-        for observer in (self._status.observe, runner.observe):
-            feed.subscribe(observer)
-        agent = Agent(
+        rendezvous = self._closing(self._open_rendezvous(reactor, guardian, handler, feed, of_hooks))
+        runner = self._hook_runner(reactor, hooks, handler, rendezvous, run_dir, feed, of_hooks)
+        agent = self._agent = Agent(
             self._agent_options(run_dir),
             reactor=reactor,
             rendezvous=rendezvous,
-            policy=PolicyRunner(
-                policy,
-                Intensity(self._policy),
-                name=settings.restarts.name,
-                label=self._registry.label(FAILURE_GROUP, settings.restarts.name),
-                faults=self._faults,
-                notice=notice,
-                post=reactor.post,
-                call_later=reactor.call_later,
-            ),
+            policy=self._policy_runner(reactor, policy),
             hooks=runner,
             workers=workers,
             reporter=self._reporter,
@@ -353,9 +281,128 @@ class _Job:
         reactor.call_later(WARM_AFTER_S, self._settle_in)
         result = agent.run()
         runner.close_feed()
+        self._end(reactor, result, journal, run_dir)
+        if self._outcome is not None:
+            self._outcome.error = rendezvous.error
+            value = calls.value if calls is not None else lambda _: None
+            self._outcome.take(result, value, self._reporter.final_failure)
+        disk.close(within_s=min(END_S, settings.stops.shutdown_timeout_s))
+        console.flush()
+        return result
+
+    def _open_reporter(
+        self, reactor: Reactor, console: Console, warnings: Sequence[str], run_dir: RunDirectory
+    ) -> Disk:
+        """Have something that speaks to people, and keeps what there is to know; return the disk that it is kept on."""
+        settings = self._settings
+        reporter = self._reporter = Reporter(
+            settings.nodes.run_id,
+            files=IncidentFiles(run_dir.path),
+            node_id=self._node_id,
+            line=console.line,
+            endpoint=settings.nodes.endpoint,
+            max_restarts=settings.restarts.max_restarts if settings.restarts.name == "intensity" else None,
+            script=settings.entrypoint.script,
+        )
+        reporter.restore = self._files.restore
+        for text in (*settings.notices, *warnings, *(self._call.warnings if self._call is not None else ())):
+            reporter.notice(text)
+        disk = reporter.disk = self._closing(Disk(reactor, notice=reporter.notice))
+        self._files.begin(disk, notice=reporter.notice, moved=self._move)
+        lane = disk.lane("the errors of plugins")
+        put = reactor.post
+        self._faults.begin(lambda: run_dir.path, put=lambda write: put(lambda: lane.put(write)), line=console.line)
+        return disk
+
+    def _start_guard(self, reactor: Reactor) -> Guardian:
+        guardian = Guardian(reactor, incarnation=self._incarnation, notice=self._reporter.notice)
+        self._cleanup.push(lambda kind, error, trace: guardian.unleash() if error else guardian.dismiss())
+        guardian.start()
+        self._mark("guard")
+        return guardian
+
+    def _open_rendezvous(
+        self, reactor: Reactor, guardian: Guardian, handler: RendezvousHandler, feed: Feed, of_hooks: HookFeed
+    ) -> Rendezvous:
+        beside = feed_hooks(of_hooks, feed, handler)
+        side = RunSide(
+            reactor,
+            agent=lambda: self._agent,
+            guardian=guardian,
+            handler=handler,
+            settings=self._rdzv,
+            port=self._port,
+            masters=self._masters,
+            notice=self._reporter.notice,
+            backend=self._backend(),
+            faults=self._faults,
+            publish=feed.publish,
+            assigned=lambda took_s: beside(RanksAssigned(took_s=took_s)),
+        )
+        return open_rendezvous(handler, side)
+
+    def _hook_runner(
+        self,
+        reactor: Reactor,
+        hooks: Sequence[NamedHook],
+        handler: RendezvousHandler,
+        rendezvous: Rendezvous,
+        run_dir: RunDirectory,
+        feed: Feed,
+        of_hooks: HookFeed,
+    ) -> HookRunner:
+        """Return what calls the hooks; it and all other observers take the feed."""
+        self._actions = HookActions(
+            reactor,
+            reporter=self._reporter,
+            status=self._status,
+            stacks=self._stacks,
+            workers=self._workers,
+            send=self._workers.send,
+            agent=lambda: self._agent,
+            rendezvous=rendezvous,
+            run_dir=str(run_dir.path),
+            beats=self._beats.files,
+            publish=feed.publish,
+            asks_nodes=Capability.EVIDENCE in handler.capabilities,
+            keep=run_dir.keep,
+            feed=of_hooks,
+        )
+        runner = HookRunner(
+            hooks,
+            post=reactor.post,
+            call_later=reactor.call_later,
+            log=self._reporter.notice,
+            actions=self._actions,
+            feed=of_hooks,
+            faults=self._faults,
+        )
+        self._cleanup.callback(runner.close_feed)
+        if self._outcome is not None:
+            feed.subscribe(self._outcome.observe)
+        for observer in (self._status.observe, runner.observe):
+            feed.subscribe(observer)
+        return runner
+
+    def _policy_runner(self, reactor: Reactor, policy: FailureHandler) -> PolicyRunner:
+        name = self._settings.restarts.name
+        return PolicyRunner(
+            policy,
+            Intensity(self._policy),
+            name=name,
+            label=self._registry.label(FAILURE_GROUP, name),
+            faults=self._faults,
+            notice=self._reporter.notice,
+            post=reactor.post,
+            call_later=reactor.call_later,
+        )
+
+    def _end(self, reactor: Reactor, result: AgentResult, journal: Journal, run_dir: RunDirectory) -> None:
+        """Say what is left to say when the agent has ended, and end the run directory."""
+        notice = self._reporter.notice
         if self._masters is not None:
             self._masters.close()
-        if kept := workers.left_running():
+        if kept := self._workers.left_running():
             until = " until this process ends, as process 1" if os.getpid() == 1 else ""
             notice(f"left running on purpose (ELASTIC_KEEP=1){until}: {', '.join(kept)}")
         if self._timings is not None:
@@ -365,13 +412,6 @@ class _Job:
         while self._reporter.writing:  # what the run ended with is printed first
             reactor.turn()
         self._finish(result, journal, run_dir)
-        if self._outcome is not None:
-            self._outcome.error = rendezvous.error
-            value = calls.value if calls is not None else lambda _: None
-            self._outcome.take(result, value, self._reporter.final_failure)
-        disk.close(within_s=min(END_S, settings.stops.shutdown_timeout_s))
-        console.flush()
-        return result
 
     def _agent_options(self, run_dir: RunDirectory) -> AgentOptions:
         settings = self._settings
