@@ -1,5 +1,6 @@
 """A run with built-ins alone loads nothing that it does not use."""
 
+import re
 import subprocess
 import sys
 
@@ -34,3 +35,18 @@ def test_built_ins_load_without_importlib_metadata_or_anything_heavy():
         assert module not in loaded
     for module in ("elastic_core.rendezvous.shell.coordinated", "elastic_rdzv_redis", "elastic_rdzv_static", "redis"):
         assert module not in loaded
+
+
+HOOKS_OFF = ("-p", "no:control", "-p", "no:agent-store")
+"""Those of the distributions beside the core that are on in every run: each brings what it needs of the core."""
+
+
+def test_a_local_run_loads_about_a_hundred_modules_of_the_core():
+    command = [sys.executable, "-X", "importtime", "-m", "elastic_core", "run", *HOOKS_OFF, "--no-python", "true"]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = set(re.findall(r"^import time:[ \d|]+ (elastic_[\w.]+)$", run.stderr, re.MULTILINE))
+    assert "elastic_core.launcher.job" in loaded
+    assert not {name for name in loaded if not name.startswith("elastic_core")}
+    assert len(loaded) <= 100, "a file is an idea; what a local run never needs is imported where it is needed"
+    for module in ("agent.watch", "failure.incident", "hooks.launches", "plugins.listing", "processes.output.tee"):
+        assert f"elastic_core.{module}" not in loaded

@@ -1,5 +1,6 @@
 """The page that says where is what, against the tree."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -22,3 +23,27 @@ def test_each_room_says_what_it_is():
 def test_each_import_by_string_has_its_reason():
     without = [f"{file}: {target}" for file, target, reason in house.imports_by_string() if not reason]
     assert not without, f"say why on its line, in a comment: {without}"
+
+
+def test_no_module_of_the_core_is_over_600_lines():
+    lengths = {
+        str(path.relative_to(house.CORE)): len(path.read_text().splitlines()) for path in house.CORE.rglob("*.py")
+    }
+    assert {name: length for name, length in lengths.items() if length > 600} == {}
+
+
+def test_no_room_of_the_core_has_more_than_about_fifteen_files():
+    rooms = [path.parent for path in house.CORE.rglob("*/__init__.py")]
+    assert len(rooms) > 10
+    counts = {str(room.relative_to(house.CORE)): len([*room.glob("*.py")]) - 1 for room in rooms}
+    assert {room: count for room, count in counts.items() if count > 15} == {}
+
+
+def test_of_a_hundred_functions_of_the_core_at_most_five_have_more_than_35_lines():
+    functions = [
+        (node.end_lineno or node.lineno) - node.lineno + 1
+        for path in house.CORE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert sorted(functions)[len(functions) * 95 // 100] <= 35
