@@ -48,6 +48,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "RunOption",
         "resolve_options",
         "ResolvedOptions",
+        "duration_s",
     ),
     "Waiting": ("WaitBudget", "Interrupt", "Clock", "SystemClock", "SYSTEM_CLOCK"),
     "Stores": (

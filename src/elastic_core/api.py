@@ -7,7 +7,8 @@ Interfaces
     RendezvousHandler, CoordinationStore, FailureHandler, Intensity, AgentHook, hookimpl, API_VERSION,
     AgentServices
 What plugins are built with
-    RendezvousSettings, PolicySettings, HookSettings, OptionSpec, RunOption, resolve_options, ResolvedOptions
+    RendezvousSettings, PolicySettings, HookSettings, OptionSpec, RunOption, resolve_options, ResolvedOptions,
+    duration_s
 Waiting
     WaitBudget, Interrupt, Clock, SystemClock, SYSTEM_CLOCK
 Stores
@@ -125,7 +126,7 @@ if TYPE_CHECKING:
     from elastic_core.plugins.entry_import import import_entry
     from elastic_core.plugins.entry_import import refusal as plugin_refusal
     from elastic_core.plugins.hookspecs import hookimpl
-    from elastic_core.plugins.options import ResolvedOptions, resolve_options
+    from elastic_core.plugins.options import ResolvedOptions, duration_s, resolve_options
     from elastic_core.plugins.torch_side import torch_handler
     from elastic_core.processes.errors import get_error_handler, record
     from elastic_core.processes.process import bound_to
@@ -363,6 +364,7 @@ __all__ = [
     "decode_json",
     "describe_decision",
     "dial",
+    "duration_s",
     "echo",
     "echo_json",
     "encode_json",
@@ -432,7 +434,7 @@ _ROOMS: Final = {
     "elastic_core.plugins.discovery": "find_entries PluginEntry",
     "elastic_core.plugins.entry_import": "import_entry refusal=plugin_refusal",
     "elastic_core.plugins.hookspecs": "hookimpl",
-    "elastic_core.plugins.options": "resolve_options ResolvedOptions",
+    "elastic_core.plugins.options": "duration_s resolve_options ResolvedOptions",
     "elastic_core.plugins.torch_side": "torch_handler",
     "elastic_core.processes.process": "bound_to",
     "elastic_core.processes.errors": "get_error_handler record",

@@ -19,6 +19,8 @@ Everything after SCRIPT belongs to it; ${local_rank} in its arguments becomes th
 line works: both spellings of an option, its unambiguous beginnings, and the PET_ variables. The command line beats
 a variable, which beats the default; an empty variable counts as unset. PYTHON_EXEC names another interpreter.
 
+SECONDS may have a unit, here, in a variable and in --rdzv-conf: 10, 500ms, 30s, 5m, 1.5h, 1d.
+
 Exit codes: 0; a failed worker's own (128+N if signal N killed it); 2 usage; 3 plugin; 4 rendezvous; 128+N if the run
 was told to stop by signal N.
 """

@@ -6,6 +6,7 @@ from typing import Final
 from elastic_core.errors import ConfigError
 from elastic_core.options.option import Choices, Draft, OptionRow, Section, row
 from elastic_core.options.values import if_chosen, integer, key_values, name_of, one_of, seconds
+from elastic_core.plugins.options import duration_s
 
 _DEFAULT_STATIC_PORT = 29500
 _RENDEZVOUS = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf")
@@ -452,6 +453,8 @@ def _shorthands(draft: Draft, conf: dict[str, str]) -> dict[str, str]:
     full = dict(conf)
     for key in filter(choices.chosen, _CONF_KEYS):
         text = (choices.text(key) or "").strip()
+        if not text.replace(".", "").isdecimal():
+            text = f"{seconds(choices, key):g}"  # handlers for torch know no units
         typed = conf.get(key, text)
         sources = [choices.origin(dest).partition(" ")[0] for dest in (key, "rdzv_conf")]
         if _same(typed, text) or sources == ["flag", "env"]:
@@ -472,7 +475,5 @@ def notice_without_store(draft: Draft, backend: str) -> None:
 
 
 def _same(one: str, other: str) -> bool:
-    try:
-        return float(one) == float(other)
-    except ValueError:
-        return one == other
+    times = duration_s(one), duration_s(other)
+    return times[0] == times[1] if None not in times else one == other

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from elastic_core.errors import ConfigError
 from elastic_core.options.option import Choices
+from elastic_core.plugins.options import duration_s
 
 _V = TypeVar("_V")
 _INT = re.compile(r"[+-]?\d+")
@@ -36,18 +37,15 @@ def integer(choices: Choices, dest: str, *, at_least: int = 0, at_most: int | No
 
 
 def seconds(choices: Choices, dest: str, *, above_zero: bool = False) -> float:
-    """Return the value as finite seconds, zero or more (more than zero with `above_zero`).
+    """Return the value, a number or one with a unit (`500ms`, `2m`), as seconds: zero or more, or above zero.
 
     Raises:
-        ConfigError: it is not such a number.
+        ConfigError: it is no such time.
     """
-    needed = "seconds, more than 0" if above_zero else "seconds, 0 or more"
-    try:
-        value = float(choices.text(dest) or "")
-    except ValueError as error:
-        choices.reject(dest, needed, cause=error)
-    if not 0 <= value < float("inf") or (above_zero and value == 0):
-        choices.reject(dest, needed)
+    value = duration_s(choices.text(dest) or "")
+    if value is None or (above_zero and value == 0):
+        least = "more than 0" if above_zero else "0 or more"
+        choices.reject(dest, f"seconds, {least}, or a time as 30s, 5m or 1h")
     return value
 
 

@@ -48,7 +48,7 @@ OPTION_TYPES: Final = {
 }
 """What `OptionSpec.type` may be, and what it stands for."""
 
-_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(ms|s|m|h|d)?")
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(ms|s|m|h|d)")
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 _TRUE: Final = frozenset({"1", "true", "t", "yes", "y", "on"})
@@ -185,12 +185,25 @@ def _typed(text: str, kind: str) -> OptionValue:
             case "bool":
                 return lowered in _TRUE if lowered in _TRUE | _FALSE else None
             case "duration":
-                match = _DURATION.fullmatch(lowered)
-                return float(match[1]) * _UNITS_S[match[2] or "s"] if match else None
+                return duration_s(text)
             case _:
                 return text
     except ValueError:
         return None
+
+
+def duration_s(text: str) -> float | None:
+    """Return the seconds that a user's text stands for: `10`, `500ms`, `10s`, `2m`, `1.5h`, `1d`; None: for none.
+
+    All times that are typed, options of the core's or of a plugin's, are read by this.
+    """
+    lowered = text.strip().lower()
+    match = _DURATION.fullmatch(lowered)
+    try:
+        value = float(match[1]) * _UNITS_S[match[2]] if match else float(lowered)
+    except ValueError:
+        return None
+    return value if 0 <= value < math.inf else None
 
 
 def _needed(spec: OptionSpec) -> str:

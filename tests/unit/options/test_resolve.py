@@ -154,6 +154,33 @@ def test_bad_values_are_named_the_same_from_flag_and_variable(run, dest, value, 
     assert refused(run, environ={variable: value}).startswith(f"{variable}={value!r}: needed {needed}")
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90.0), ("500ms", 0.5), ("90s", 90.0), ("2m", 120.0), ("1h", 3600.0)]
+)
+def test_times_may_have_a_unit_in_flag_and_variable(run, text, seconds):
+    fields = {
+        "monitor_interval": lambda settings: settings.nodes.monitor_interval_s,
+        "shutdown_timeout": lambda settings: settings.stops.shutdown_timeout_s,
+        "exit_timeout": lambda settings: settings.stops.exit_timeout_s,
+        "restart_window": lambda settings: settings.restarts.restart_window_s,
+        "restart_backoff": lambda settings: settings.restarts.restart_backoff_s,
+        "store_outage_grace": lambda settings: settings.nodes.store_outage_grace_s,
+        "join_timeout": lambda settings: settings.join_timeout_s,
+        "connect_timeout": lambda settings: float(settings.rdzv_conf["connect_timeout"]),
+        "hang_timeout": lambda settings: settings.hook_options["hang_timeout"],
+    }
+    by_flag = run(**ELASTIC, **dict.fromkeys(fields, text)).settings
+    by_variable = run(**ELASTIC, environ={f"PET_{dest.upper()}": text for dest in fields}).settings
+    for dest, field in fields.items():
+        assert (dest, field(by_flag), field(by_variable)) == (dest, seconds, seconds)
+
+
+def test_one_time_said_twice_in_two_units_is_one(run):
+    settings = run(**ELASTIC, join_timeout="2m", rdzv_conf="join_timeout=120s").settings
+    assert settings.rdzv_conf["join_timeout"] == "120"
+    assert "say different things" in refused(run, **ELASTIC, join_timeout="2m", rdzv_conf="join_timeout=2s")
+
+
 @pytest.mark.parametrize("dest", ["redirects", "tee", "local_ranks_filter"])
 def test_bad_stream_options_are_named(run, dest):
     assert refused(run, **{dest: "7:9"}).startswith(f"--{dest.replace('_', '-')} '7:9'")

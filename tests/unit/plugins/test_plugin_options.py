@@ -3,7 +3,7 @@
 import pytest
 
 from elastic_core.errors import ConfigError
-from elastic_core.plugins.options import TORCH_RDZV_KEYS, resolve_options
+from elastic_core.plugins.options import TORCH_RDZV_KEYS, duration_s, resolve_options
 from elastic_core.types import OptionSpec, PolicySettings, RunOption
 
 SPECS = (
@@ -206,3 +206,21 @@ def test_options_are_read_as_they_were_declared():
 def test_what_cant_be_read_so_is_said(read, error, text):
     with pytest.raises(error, match=text):
         read(settings(pause=2.0, on=True, prefix=None))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("10", 10.0),
+        (" 10s", 10.0),
+        ("500ms", 0.5),
+        ("2m", 120.0),
+        ("1.5 h", 5400.0),
+        ("1D", 86400.0),
+        (".5", 0.5),
+        ("1e2", 100.0),
+        *((text, None) for text in ("", "s", "soon", "-1", "-1s", "nan", "inf", "infs", "1e999", "2 weeks", "1h30")),
+    ],
+)
+def test_a_time_may_have_a_unit(text, seconds):
+    assert duration_s(text) == seconds

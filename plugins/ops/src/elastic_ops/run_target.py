@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from elastic_core.api import ConfigError, StoreChoice, chosen_store, find_runs, run_option
+from elastic_core.api import ConfigError, StoreChoice, chosen_store, duration_s, find_runs, run_option
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -17,6 +17,24 @@ _HELP: Final = {
     "rdzv_conf": "Options of the backend, such as password_file=PATH.",
     "connect_timeout": "How long to wait for the backend's server; default 5.",
 }
+
+
+class Duration(click.ParamType):
+    """A time as `elastic run` takes it: seconds, or with a unit."""
+
+    name = "SECONDS"
+
+    def __init__(self, least_s: float = 0.0) -> None:
+        """Take none that is shorter."""
+        self._least_s = least_s
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return seconds."""
+        seconds = duration_s(str(value))
+        if seconds is None or seconds <= 0 or seconds < self._least_s:
+            least = f"{self._least_s:g} or more" if self._least_s else "more than 0"
+            self.fail(f"{value!r} is not seconds, {least}, or a time as 500ms, 30s or 5m", param, ctx)
+        return seconds
 
 
 def store_params() -> list[click.Parameter]:

@@ -1,6 +1,5 @@
 """What the agent's control plane can do. Handlers run on threads of their own; what they need, the run's handle has."""
 
-import math
 import threading
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -15,6 +14,7 @@ from elastic_core.api import (
     RunHandle,
     WaitExpiredError,
     WorkerStack,
+    duration_s,
     encode_json,
 )
 from elastic_ops.control_plane.client import AnswerTooLongError, call
@@ -240,10 +240,7 @@ class AgentHandlers:
 def _deadline_s(text: str) -> float | None:
     if not text:
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise RefusedError(HTTPStatus.BAD_REQUEST, f"deadline={text!r}: needed seconds, 0 or more")
+    value = duration_s(text)
+    if value is None:
+        raise RefusedError(HTTPStatus.BAD_REQUEST, f"deadline={text!r}: needed seconds, 0 or more, or 30s, 5m")
     return value
