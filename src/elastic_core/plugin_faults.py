@@ -228,6 +228,33 @@ class PluginFaults:
             self._keep(partial(self._write, head, error))
         return Fault(text=text, again=again)
 
+    @contextmanager
+    def threads(self, owner: Callable[[BaseException], PluginLabel | None]) -> Iterator[None]:
+        """Take what threads of plugins raise, as what their calls do; all others are left to Python's own hook.
+
+        Args:
+            owner: Returns whose an exception is; None: nobody's. Threading: any.
+        """
+        before = threading.excepthook
+
+        def take(raised: threading.ExceptHookArgs) -> None:
+            error = raised.exc_value
+            plugin = owner(error) if isinstance(error, Exception) else None
+            if error is None or plugin is None:
+                before(raised)
+                return
+            name = "its thread" if raised.thread is None else f"its thread {raised.thread.name!r}"
+            fault = self.raised(plugin, name, error)
+            if not fault.again:
+                self._line(f"elastic: {plugin.line(f'{name} raised {fault.text}')}")
+
+        threading.excepthook = take
+        try:
+            yield
+        finally:
+            if threading.excepthook is take:
+                threading.excepthook = before
+
     def _keep(self, write: Callable[[], None]) -> None:
         with self._lock:
             put = self._put
@@ -311,6 +338,16 @@ def described(error: BaseException) -> str:
         text = "(its text can't be had)"
     text = text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}…"
     return f"{type(error).__name__}: {text}".removesuffix(": ")
+
+
+def modules_of(error: BaseException) -> list[str]:
+    """Return the modules that an exception came through, the innermost first."""
+    found = []
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None:
+        found.append(str(trace.tb_frame.f_globals.get("__name__")))
+        trace = trace.tb_next
+    return found[::-1]
 
 
 def place_of(error: BaseException, module: str = "") -> str:

@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -36,6 +37,7 @@ from elastic_core.moments import Power
 from elastic_core.options.settings import RunSettings
 from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.plugins.discovery import FAILURE_GROUP, RENDEZVOUS_GROUP
+from elastic_core.plugins.entry_import import owner_of
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.processes.group import WorkerGroup
 from elastic_core.processes.output.disk import END_S, Disk
@@ -161,6 +163,9 @@ class _Job:
         )
         self._faults = PluginFaults()
         self._registry = PluginRegistry(disabled=settings.disabled_plugins, hooks=settings.hooks, faults=self._faults)
+        if own_process:  # a program that runs an agent has Python's hook for itself
+            places = (settings.nodes.backend, settings.restarts.name, *settings.hooks)
+            cleanup.enter_context(self._faults.threads(partial(owner_of, places=places)))
 
     def run(self, call: "BegunCall | None" = None) -> int:
         settings = self._settings

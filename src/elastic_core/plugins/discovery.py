@@ -32,6 +32,8 @@ KINDS: Final = {
 }
 """What users call the plugins of each group."""
 
+TORCH_GROUP: Final = "torchrun.handlers"
+"""Where stock torchrun finds handlers."""
 TORCH_SIDE_GROUP: Final = "elastic_core.torch"
 GROUPS: Final = frozenset((*KINDS, TORCH_SIDE_GROUP))
 """All groups that something of ours reads."""

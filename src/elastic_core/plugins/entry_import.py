@@ -7,17 +7,18 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from elastic_core._version import __version__
 from elastic_core.clock import SYSTEM_CLOCK, thread_cpu_s
 from elastic_core.errors import PluginError
-from elastic_core.plugin_faults import SHARE, STILL_S, PluginLabel, print_line, text_of
+from elastic_core.plugin_faults import SHARE, STILL_S, PluginLabel, modules_of, print_line, text_of
 from elastic_core.plugins.discovery import (
     HOOKS_GROUP,
     KINDS,
     RENDEZVOUS_GROUP,
+    TORCH_GROUP,
     PluginEntry,
     core_name,
     find_entries,
@@ -212,6 +213,34 @@ def label_of(entry: PluginEntry) -> PluginLabel:
     if entry.distribution in _NOBODYS:
         hint = f"{off}look at {entry.value}"
     return PluginLabel(kind, entry.name, entry.label, entry.value.partition(":")[0], hint)
+
+
+def owner_of(error: BaseException, places: Iterable[str] = ()) -> PluginLabel | None:
+    """Return the plugin that an exception comes from, by the innermost frame in any plugin's file; None: nobody's.
+
+    Args:
+        error: What was raised.
+        places: What was chosen by its place, `module:Class`.
+    """
+    entries = [*find_entries(), *(entry._replace(group=RENDEZVOUS_GROUP) for entry in find_entries(TORCH_GROUP))]
+    entries += [PluginEntry(HOOKS_GROUP, place, place, NOT_INSTALLED, "") for place in places if ":" in place]
+    for module in modules_of(error):
+        top = module.partition(".")[0]
+        theirs = [
+            entry for entry in entries if entry.group in KINDS and _package(entry) == top and not is_built_in(entry)
+        ]
+        if len(theirs) > 1:  # of one distribution: the one that is nearest, if there is one
+            near = [entry for entry in theirs if entry.value.partition(":")[0] == module]
+            theirs = near if len(near) == 1 else theirs
+        if len(theirs) == 1:
+            return label_of(theirs[0])
+        if theirs:
+            return label_of(theirs[0])._replace(kind="distribution", name=theirs[0].label, distribution="")
+    return None
+
+
+def _package(entry: PluginEntry) -> str:
+    return entry.value.partition(":")[0].partition(".")[0].strip()
 
 
 def mend(entry: PluginEntry) -> str:

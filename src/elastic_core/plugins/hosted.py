@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from elastic_core.errors import PluginError
-from elastic_core.plugins.discovery import RENDEZVOUS_GROUP, PluginEntry, find_entries, is_of_this_project
+from elastic_core.plugins.discovery import RENDEZVOUS_GROUP, TORCH_GROUP, PluginEntry, find_entries, is_of_this_project
 from elastic_core.plugins.entry_import import Limit, import_value, limited, mend, one_line, refusal
 from elastic_core.plugins.loading import build
 from elastic_core.plugins.torch_side import torch_part
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.types import RendezvousSettings
 
-TORCH_GROUP: Final = "torchrun.handlers"
 TORCH_RENDEZVOUS: Final = "torch.distributed.elastic.rendezvous"
 OUR_NAMES: Final = frozenset({"c10d", "etcd", "etcd-v2", "static", "redis", "etcd-v3"})
 """What torchrun brings itself, which here is ours, and what we bring for torchrun."""

@@ -342,3 +342,41 @@ def test_a_handler_for_torch_that_hangs_at_import_is_named_and_given_up(elastic,
     assert agent.err.splitlines()[-1].startswith(
         f"elastic: error: rendezvous backend 'seats' (acme 1.0): {what}. Try: "
     )
+
+
+THREADS = """
+import json
+import threading
+from elastic_core.api import AgentHook
+
+class Starts(AgentHook):
+    api_version = 2
+
+    def on_workers_started(self, event):
+        for _ in range(2):
+            thread = threading.Thread(target=self.work, name="acme-posts")
+            thread.start()
+            thread.join()
+        foreign = threading.Thread(target=json.loads, args=("{",), name="nobodys")
+        foreign.start()
+        foreign.join()
+
+    def work(self):
+        json.loads("{")
+"""
+
+
+def test_what_a_plugins_own_thread_raises_is_its_plugins_and_said_once(elastic, script, install):
+    agent = elastic(script("pass"), env=install(THREADS, hooks=["starts = acme:Starts"]))
+    assert agent.wait() == 0
+    fault = r"its thread 'acme-posts' raised JSONDecodeError: .* \(acme.py:19 in work\)"
+    assert len(re.findall(rf"^elastic: hook 'starts' \(acme 1\.0\): {fault}\. Try: -p no:starts", agent.err, re.M)) == 1
+    assert re.search(
+        r"^elastic: hook 'starts' \(acme 1\.0\): JSONDecodeError: .*; 1 more until the end$", agent.err, re.M
+    )
+    log = log_of(agent).read_text()
+    assert log.count("Traceback") == 1
+    assert "hook 'starts' (acme 1.0): its thread 'acme-posts', thread acme-posts" in log
+    # A thread in which no plugin's code has run is nobody's.
+    assert agent.err.count("Traceback (most recent call last)") == 1
+    assert "Exception in thread nobodys:" in agent.err
