@@ -1,8 +1,13 @@
 """Our fake store passes the kit that real ones must pass."""
 
+from contextlib import suppress
+
 import pytest
 
-from elastic_plugin_kit import CoordinationStoreConformance
+from elastic_core.api import SYSTEM_CLOCK, WaitBudget
+from elastic_plugin_kit import CoordinationStoreConformance, MemoryServer, MemoryStore, rendezvous_settings
+from elastic_plugin_kit.conformance.store_leases import LeasePromises
+from elastic_plugin_kit.conformance.store_run import StoreRun
 from memory_kit import Bench
 
 
@@ -30,3 +35,34 @@ class TestMemoryStore(CoordinationStoreConformance):
 
     def pass_time(self, seconds):
         self._bench.pass_time(seconds)
+
+
+class Moved:
+    """This host's clock, moved: a store's whose time also passes by itself."""
+
+    ahead_s = 0.0
+
+    def monotonic_s(self):
+        return SYSTEM_CLOCK.monotonic_s() + self.ahead_s
+
+    def wall_ns(self):
+        return SYSTEM_CLOCK.wall_ns() + int(self.ahead_s * 1e9)
+
+
+def test_a_machine_that_stands_still_while_the_clock_is_moved_fails_no_store():
+    clock, stalls = Moved(), [0.2]  # enough for a lease to have ended before the kit thinks that it has
+    server = MemoryServer(clock=clock)
+
+    def pass_time(seconds):
+        clock.ahead_s += seconds
+        if stalls:
+            WaitBudget().sleep(stalls.pop())
+
+    def connect(run_id):
+        return MemoryStore(rendezvous_settings(run_id=run_id), server=server)
+
+    run = StoreRun(connect, lease_s=1.0, pass_time=pass_time)
+    with suppress(pytest.skip.Exception):  # a machine that is busy by itself may be too slow three times
+        LeasePromises().test_members_leaves_out_whose_lease_has_ended(run)
+    run.close()
+    assert not stalls

@@ -101,7 +101,8 @@ class StoreRun:
     def __init__(self, connect: Connect, *, lease_s: float, pass_time: Callable[[float], None]) -> None:
         self._connect = connect
         self._pass_time = pass_time
-        self._moved_s = 0.0  # what has passed without this host's clocks
+        self._asked_s = 0.0  # what `pass_time` was asked for
+        self._moves = False  # whether it moves the store's clock, and so returned early; else it waits
         self._stores: list[CoordinationStore] = []
         self.run_id = fresh("kit")
         self.names_runs = bool(inspect.signature(connect).parameters)
@@ -124,9 +125,12 @@ class StoreRun:
         return Client(store, self)
 
     def stopwatch(self) -> Callable[[], float]:
-        """Return what tells how much time has passed since now, at most, on the store's clock: the host's, or moved."""
-        began_s, moved_s = now_s(), self._moved_s
-        return lambda: now_s() - began_s + self._moved_s - moved_s
+        """Return what tells how much time has passed since now on the store's clock, at most.
+
+        That is this host's; and what it was moved by, beside the time which that took.
+        """
+        began_s, asked_s = now_s(), self._asked_s
+        return lambda: now_s() - began_s + (self._asked_s - asked_s if self._moves else 0.0)
 
     def pass_time(self, seconds: float, *, renewing: Sequence[tuple[Client, Seat]] = ()) -> None:
         """Let time pass on the store's clock while those named renew short leases, often enough to be heard."""
@@ -134,7 +138,8 @@ class StoreRun:
         for _ in range(steps):
             began_s = now_s()
             self._pass_time(seconds / steps)
-            self._moved_s += max(0.0, seconds / steps - (now_s() - began_s))
+            self._asked_s += seconds / steps
+            self._moves |= now_s() - began_s < 0.9 * seconds / steps
             for client, seat in renewing:
                 assert client.renew(seat, ttl_s=self.lease_s) is not None, "a member that renews in time was expired"
 
