@@ -1,6 +1,7 @@
 """Which run is meant: the options and the argument that `elastic status` and `elastic incidents` share."""
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -19,22 +20,17 @@ _HELP: Final = {
 }
 
 
-class Duration(click.ParamType):
-    """A time as `elastic run` takes it: seconds, or with a unit."""
+def duration(least_s: float = 0.0) -> Callable[[object], float]:
+    """Return what reads an option that is a time, as `elastic run` takes it: seconds, or with a unit."""
 
-    name = "SECONDS"
+    def seconds(value: object) -> float:
+        read = duration_s(str(value))
+        if read is None or read <= 0 or read < least_s:
+            least = f"{least_s:g} or more" if least_s else "more than 0"
+            raise click.BadParameter(f"{value!r} is not seconds, {least}, or a time as 30s, 5m or 1h")
+        return read
 
-    def __init__(self, least_s: float = 0.0) -> None:
-        """Take none that is shorter."""
-        self._least_s = least_s
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return seconds."""
-        seconds = duration_s(str(value))
-        if seconds is None or seconds <= 0 or seconds < self._least_s:
-            least = f"{self._least_s:g} or more" if self._least_s else "more than 0"
-            self.fail(f"{value!r} is not seconds, {least}, or a time as 500ms, 30s or 5m", param, ctx)
-        return seconds
+    return seconds
 
 
 def store_params() -> list[click.Parameter]:

@@ -17,7 +17,7 @@ from elastic_ops.ctl.target import (
     worker_of,
     workers_of,
 )
-from elastic_ops.run_target import Duration, complete_run
+from elastic_ops.run_target import complete_run, duration
 
 api_version = 1
 
@@ -182,7 +182,7 @@ command = click.Command(
         click.Option(
             ["--timeout"],
             metavar="SECONDS",
-            type=Duration(),
+            type=duration(),
             default=client.DEFAULT_TIMEOUT_S,
             show_default=True,
             help="How long to wait for the answer.",

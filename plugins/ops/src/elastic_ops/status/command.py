@@ -24,7 +24,7 @@ from elastic_core.api import (
     run_places,
     runs_named,
 )
-from elastic_ops.run_target import Duration, complete_run, store_asked, store_params
+from elastic_ops.run_target import complete_run, duration, store_asked, store_params
 from elastic_ops.status.live import live, show, wanted
 from elastic_ops.status.page import Page, page_of_run, page_of_runs, plain
 from elastic_ops.status.view import RunView, StatusDocument, StoreView, iso_time, view_of_directory
@@ -226,7 +226,7 @@ command = click.Command(
         click.Option(
             ["-w", "--watch"],
             metavar="SECONDS",
-            type=Duration(MIN_WATCH_S),
+            type=duration(MIN_WATCH_S),
             help="Look again every so many seconds, until the run is over.",
         ),
         click.Option(["--json", "as_json"], is_flag=True, help="Write JSON for programs; with --watch, many lines."),
