@@ -81,7 +81,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "GPUs": ("nvidia_gpus", "NvidiaGpus", "visible_entries"),
     "Stock torchrun": ("torch_handler",),
     "In workers": ("record", "get_error_handler"),
-    "Hosting a server": ("HostedProcess", "KeptFolder", "hosted_environment"),
+    "Hosting a server": ("HostedProcess", "hosted_environment"),
     "Rounds": (
         "RendezvousInfo",
         "RosterMember",

@@ -25,7 +25,7 @@ Stock torchrun
 In workers
     record, get_error_handler
 Hosting a server
-    HostedProcess, KeptFolder, hosted_environment
+    HostedProcess, hosted_environment
 Rounds
     RendezvousInfo, RosterMember, Round, RunCounts, Capability, RoundChange, NodesWaiting, MemberLost,
     StopOrdered, Undecided, RoundEnded, Decided, RendezvousClosed, Suspended, Resumed
@@ -141,7 +141,7 @@ if TYPE_CHECKING:
     )
     from elastic_core.rendezvous.net.address import is_loopback, route_source
     from elastic_core.rendezvous.net.endpoint import Address, Endpoint, dial, is_ip, parse_endpoint, resolve
-    from elastic_core.rendezvous.net.hosted_server import HostedProcess, KeptFolder, hosted_environment
+    from elastic_core.rendezvous.net.hosted_server import HostedProcess, hosted_environment
     from elastic_core.rendezvous.net.interrupt import Interrupt
     from elastic_core.rendezvous.net.tls import Login, Tls, start_tls, tls_context, tls_failure, waker
     from elastic_core.rendezvous.store import (
@@ -263,7 +263,6 @@ __all__ = [
     "Intensity",
     "Interrupt",
     "Joining",
-    "KeptFolder",
     "LaunchChange",
     "Launches",
     "Login",
@@ -444,7 +443,7 @@ _ROOMS: Final = {
         "stored_run StoredDecision StoredFailure StoredMember StoredRound StoredRun"
     ),
     "elastic_core.rendezvous.net.endpoint": "Address dial Endpoint is_ip parse_endpoint resolve",
-    "elastic_core.rendezvous.net.hosted_server": "hosted_environment HostedProcess KeptFolder",
+    "elastic_core.rendezvous.net.hosted_server": "hosted_environment HostedProcess",
     "elastic_core.rendezvous.net.interrupt": "Interrupt",
     "elastic_core.rendezvous.net.tls": "Login start_tls Tls tls_context tls_failure waker",
     "elastic_core.rendezvous.store": (

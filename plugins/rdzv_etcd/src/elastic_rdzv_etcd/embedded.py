@@ -15,7 +15,6 @@ from elastic_core.api import (
     CoordinationStore,
     ElasticError,
     Endpoint,
-    KeptFolder,
     RendezvousSettings,
     Revisions,
     Topic,
@@ -24,6 +23,7 @@ from elastic_core.api import (
     is_ip,
     parse_endpoint,
 )
+from elastic_rdzv_etcd.kept_folder import KeptFolder
 from elastic_rdzv_etcd.probe import LOOPBACK, member_names
 from elastic_rdzv_etcd.process import PORT_TRIES, EtcdProcess, PortTakenError, empty_data, free_port, make_folder
 from elastic_rdzv_etcd.program import INSTALL_HINT, Program, examine, find_program

@@ -13,12 +13,12 @@ from elastic_core.api import (
     BackendUnavailableError,
     ElasticError,
     HostedProcess,
-    KeptFolder,
     WaitBudget,
     WaitExpiredError,
     hosted_environment,
 )
 from elastic_rdzv_etcd.errors import NotAnsweringError
+from elastic_rdzv_etcd.kept_folder import KeptFolder
 from elastic_rdzv_etcd.probe import LOOPBACK, member_names
 from elastic_rdzv_etcd.program import Program
 

@@ -6,13 +6,14 @@ import os
 from contextlib import suppress
 from typing import IO, Any, Final, Self
 
-from elastic_core.api import BackendUnavailableError, ConfigError, ElasticError, KeptFolder, WaitBudget
+from elastic_core.api import BackendUnavailableError, ConfigError, ElasticError, WaitBudget
 from elastic_rdzv_etcd.errors import (
     EtcdServerError,
     EtcdServerSystemError,
     EtcdServerTimeoutError,
     NotAnsweringError,
 )
+from elastic_rdzv_etcd.kept_folder import KeptFolder
 from elastic_rdzv_etcd.probe import LOOPBACK
 from elastic_rdzv_etcd.process import PORT_TRIES, EtcdProcess, PortTakenError, free_port, make_folder
 from elastic_rdzv_etcd.program import Program, examine, find_program

@@ -1,20 +1,16 @@
-"""Servers that an agent runs beside itself for its rendezvous: one process each, and a folder that goes with the agent.
+"""Servers that an agent runs beside itself for its rendezvous: one process each.
 
-`HostedProcess` is any such process; `KeptFolder` is for those that need a disk. What a backend adds is how its server
-is configured, and how one sees that it is ready.
+What a backend adds is how its server is configured, and how one sees that it is ready.
 """
 
 import os
 import select
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
-from elastic_core.rendezvous.net.folder_keeper import KEPT_FOLDER_VARIABLE
 
 _INHERITED: Final = ("PATH", "LD_LIBRARY_PATH", "TZ")
 _LOOK_S: Final = 0.05
@@ -167,99 +163,11 @@ class HostedProcess:
         self.ignore()
 
 
-class KeptFolder:
-    """A folder for its owner's eyes alone, that goes when this process does, however that ends.
-
-    A process beside this one sees to it: when this one ends without having removed the folder, it kills whoever has the
-    folder's mark in the environment, and removes it. Nobody can do so when both are killed in the same moment.
-
-    Threading: one thread at a time; `pids` any.
-    """
-
-    def __init__(self, prefix: str, *, parent: str | None = None) -> None:
-        """Make nothing yet: `make` does.
-
-        Args:
-            prefix: What the folder's name begins with.
-            parent: Where it is made; default the directory for temporary files.
-        """
-        self.path = Path(parent or _temporary()).absolute() / f"{prefix}{os.urandom(8).hex()}"
-        self._keeper: HostedProcess | None = None
-        self._pipe = -1
-
-    @property
-    def mark(self) -> dict[str, str]:
-        """What belongs into the environment of every process that uses the folder."""
-        return {KEPT_FOLDER_VARIABLE: str(self.path)}
-
-    def pids(self) -> frozenset[int]:
-        """Return the process that keeps the folder: sweeps spare it, and others must not reap it."""
-        return frozenset() if self._keeper is None else self._keeper.pids()
-
-    def make(self) -> None:
-        """Make the folder and have it kept.
-
-        Raises:
-            OSError: it can't be.
-        """
-        # The keeper first: from the folder's first moment on there is somebody to remove it.
-        self._keep()
-        try:
-            self.path.mkdir(mode=0o700)
-        except OSError:
-            self._let_go()
-            raise
-
-    def _keep(self) -> None:
-        if not sys.executable:
-            raise FileNotFoundError("this process does not know its Python interpreter")
-        root = str(Path(__file__).absolute()).rpartition("/elastic_core/")[
-            0
-        ]  # -I and -S keep it from finding our package by itself
-        code = (
-            f"import sys; sys.path.append({root!r}); from elastic_core.rendezvous.net.folder_keeper import main; main()"
-        )
-        argv = [sys.executable, "-I", "-S", "-c", code, str(os.getpid()), str(self.path)]
-        self._keeper = HostedProcess(argv, {})  # no mark: the guard that ends the server must not end it
-        reading, self._pipe = os.pipe()
-        silent = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            self._keeper.start(stdin=reading, output=silent)
-        except OSError:
-            self._let_go()
-            raise
-        finally:
-            os.close(reading)
-            os.close(silent)
-
-    def remove(self) -> None:
-        """Remove the folder; idempotent, never raises. Whoever uses it must have ended."""
-        if self._keeper is not None:
-            import shutil  # for those alone who have a folder, as tempfile
-
-            shutil.rmtree(self.path, ignore_errors=True)
-            self._let_go()
-
-    def _let_go(self) -> None:
-        if self._keeper is not None:
-            self._keeper.stop()
-            self._keeper = None
-        if self._pipe >= 0:
-            os.close(self._pipe)
-            self._pipe = -1
-
-
 def _name(signum: int) -> str:
     try:
         return signal.Signals(signum).name
     except ValueError:  # most of the real-time ones have no name
         return f"signal {signum}"
-
-
-def _temporary() -> str:
-    import tempfile
-
-    return tempfile.gettempdir()
 
 
 def _readable(fd: int, timeout_s: float) -> bool:

@@ -109,3 +109,7 @@ def _attempt(act: Callable[[str], None], path: str) -> None:
 TYPE_CHECKING = False  # importing typing would cost what the process takes in all
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+if __name__ == "__main__":
+    main()

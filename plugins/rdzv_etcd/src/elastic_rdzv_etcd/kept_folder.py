@@ -1,0 +1,94 @@
+"""The folder of an etcd that belongs to a process: it goes when that does, however it ends."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from elastic_core.api import HostedProcess
+from elastic_rdzv_etcd.folder_keeper import KEPT_FOLDER_VARIABLE
+
+_KEEPER: Final = Path(__file__).absolute().with_name("folder_keeper.py")
+"""Run as a file: to import it would have it import its package."""
+
+
+class KeptFolder:
+    """A folder for its owner's eyes alone, that goes when this process does, however that ends.
+
+    A process beside this one sees to it: when this one ends without having removed the folder, it kills whoever has the
+    folder's mark in the environment, and removes it. Nobody can do so when both are killed in the same moment.
+
+    Threading: one thread at a time; `pids` any.
+    """
+
+    def __init__(self, prefix: str, *, parent: str | None = None) -> None:
+        """Make nothing yet: `make` does.
+
+        Args:
+            prefix: What the folder's name begins with.
+            parent: Where it is made; default the directory for temporary files.
+        """
+        self.path = Path(parent or _temporary()).absolute() / f"{prefix}{os.urandom(8).hex()}"
+        self._keeper: HostedProcess | None = None
+        self._pipe = -1
+
+    @property
+    def mark(self) -> dict[str, str]:
+        """What belongs into the environment of every process that uses the folder."""
+        return {KEPT_FOLDER_VARIABLE: str(self.path)}
+
+    def pids(self) -> frozenset[int]:
+        """Return the process that keeps the folder: sweeps spare it, and others must not reap it."""
+        return frozenset() if self._keeper is None else self._keeper.pids()
+
+    def make(self) -> None:
+        """Make the folder and have it kept.
+
+        Raises:
+            OSError: it can't be.
+        """
+        # The keeper first: from the folder's first moment on there is somebody to remove it.
+        self._keep()
+        try:
+            self.path.mkdir(mode=0o700)
+        except OSError:
+            self._let_go()
+            raise
+
+    def _keep(self) -> None:
+        if not sys.executable:
+            raise FileNotFoundError("this process does not know its Python interpreter")
+        argv = [sys.executable, "-I", "-S", str(_KEEPER), str(os.getpid()), str(self.path)]
+        self._keeper = HostedProcess(argv, {})  # no mark: the guard that ends the server must not end it
+        reading, self._pipe = os.pipe()
+        silent = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            self._keeper.start(stdin=reading, output=silent)
+        except OSError:
+            self._let_go()
+            raise
+        finally:
+            os.close(reading)
+            os.close(silent)
+
+    def remove(self) -> None:
+        """Remove the folder; idempotent, never raises. Whoever uses it must have ended."""
+        if self._keeper is not None:
+            import shutil  # for those alone who have a folder, as tempfile
+
+            shutil.rmtree(self.path, ignore_errors=True)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._keeper is not None:
+            self._keeper.stop()
+            self._keeper = None
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+
+
+def _temporary() -> str:
+    import tempfile
+
+    return tempfile.gettempdir()
