@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from elastic_torchrun.proc import read_stat
-from elastic_torchrun.rendezvous.tcp_store import get_socket_with_port as find_free_port
+from elastic_torchrun.rendezvous.tcp_store import find_free_port
 
 __all__ = [
     "JSON",

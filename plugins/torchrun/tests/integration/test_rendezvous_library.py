@@ -284,6 +284,12 @@ def test_a_barrier_with_names_needs_a_rank():
 def test_a_free_port_is_free():
     with socket.socket() as sock:
         sock.bind(("localhost", tcp_store.get_free_port()))
+    with tcp_store.get_socket_with_port() as kept, socket.socket() as other:
+        with pytest.raises(OSError, match="in use"):  # on any address
+            other.bind(("127.0.0.1", kept.getsockname()[1]))
+        assert not kept.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    with tcp_store.find_free_port() as listening:
+        socket.create_connection(("localhost", listening.getsockname()[1])).close()
 
 
 def test_where_no_socket_can_be_had_the_reason_is_told(monkeypatch):
@@ -291,8 +297,11 @@ def test_where_no_socket_can_be_had_the_reason_is_told(monkeypatch):
         raise OSError(24, "too many open files")
 
     monkeypatch.setattr(socket, "socket", refuse)
-    with pytest.raises(OSError, match="too many open files"):
+    with pytest.raises(OSError, match="too many open files") as caught:
         tcp_store.get_free_port()
+    assert isinstance(caught.value, RuntimeError)  # as torch raises
+    with pytest.raises(RuntimeError, match="too many open files"):
+        tcp_store.find_free_port()
 
 
 @pytest.mark.parametrize(("is_server", "world_size"), [(True, 2), (False, 1)])

@@ -123,6 +123,28 @@ def test_two_agents_of_the_library_meet_in_a_tcp_store(tmp_path):
     assert ends == ["SUCCEEDED [0, 1]", "SUCCEEDED [2, 3]"]
 
 
+WAITING = """
+import sys, threading, time
+from elastic_core.compat.elastic.rendezvous import RendezvousParameters
+from elastic_core.compat.elastic.rendezvous.registry import get_rendezvous_handler
+
+handler = get_rendezvous_handler(RendezvousParameters("c10d", "127.0.0.1:0", "run", 2, 2, "127.0.0.1"))
+threading.Thread(target=handler.next_rendezvous, daemon=True).start()
+ours = lambda: [each for each in threading.enumerate() if each.name.startswith("elastic-")]
+while not {"elastic-member", "elastic-peers", "elastic-state"} <= {each.name for each in ours()}:
+    time.sleep(0.01)
+print(*{each.daemon for each in ours()}, flush=True)
+sys.exit(3)
+"""
+
+
+def test_a_program_ends_though_its_handler_waits_and_was_never_shut_down():
+    done = subprocess.run(
+        [sys.executable, "-c", WAITING], stdout=subprocess.PIPE, text=True, timeout=patience(40), check=False
+    )
+    assert (done.returncode, done.stdout) == (3, "True\n")
+
+
 def on_threads(*works):
     with ThreadPoolExecutor(len(works)) as pool:
         return [each.result(30) for each in [pool.submit(work) for work in works]]

@@ -8,6 +8,7 @@ import errno
 import importlib
 import logging
 import socket
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import timedelta
 from functools import cache
@@ -20,32 +21,55 @@ _log = logging.getLogger(__name__)
 _MEMBERS_KEY = "_tcp_store/num_members"
 
 
+class NoSocketError(OSError, RuntimeError):
+    """No socket can be had: the system's reason; a `RuntimeError`, as torch raises."""
+
+
 def get_socket_with_port() -> socket.socket:
-    """Return a socket that listens on a free port of localhost: the port is taken until it is closed.
+    """Return a socket that keeps a port free on all addresses until it is closed; it does not listen.
+
+    As from torch 2.15 on: a port that is free on loopback alone may be taken where a store would listen.
 
     Raises:
-        OSError: no socket can be had; the last reason.
+        NoSocketError: no socket can be had; the last reason.
     """
-    trouble: OSError = OSError(errno.EADDRNOTAVAIL, "localhost has no address")
-    for family, kind, protocol, _, _ in socket.getaddrinfo("localhost", None, type=socket.SOCK_STREAM):
+    return _bound([(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")])  # it accepts nobody
+
+
+def find_free_port() -> socket.socket:
+    """Return a socket that listens on a free port of localhost, as torch's function for its etcd does.
+
+    Raises:
+        NoSocketError: no socket can be had; the last reason.
+    """
+    found = socket.getaddrinfo("localhost", None, type=socket.SOCK_STREAM)
+    sock = _bound([(family, str(address[0])) for family, _, _, _, address in found])
+    sock.listen(0)
+    return sock
+
+
+def _bound(places: Sequence[tuple[int, str]]) -> socket.socket:
+    trouble = OSError(errno.EADDRNOTAVAIL, "this host has no address")
+    for family, host in places:
         try:
-            sock = socket.socket(family, kind, protocol)
+            sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:
             trouble = error
             continue
         try:
-            sock.bind(("localhost", 0))
-            sock.listen(0)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, host != "::")
+            sock.bind((host, 0))
         except OSError as error:
             sock.close()
             trouble = error
             continue
         return sock
-    raise trouble
+    raise NoSocketError(trouble.errno, trouble.strerror or str(trouble)) from trouble
 
 
 def get_free_port() -> int:
-    """Return a port of localhost that is free now; another process may take it at any time."""
+    """Return a port that is free now on all addresses; another process may take it at any time."""
     with closing(get_socket_with_port()) as sock:
         return int(sock.getsockname()[1])
 
