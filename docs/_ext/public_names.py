@@ -170,6 +170,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "PluginEntry",
         "import_entry",
         "plugin_refusal",
+        "plugin_remarks",
     ),
     "Moments": (
         "Moment",

@@ -51,7 +51,8 @@ The run's handle
 The feed
     RunEvent, Phase
 Hooks of libraries, and plugins of plugins
-    register_hook, find_entries, PluginEntry, import_entry, plugin_refusal
+    register_hook, find_entries, PluginEntry, import_entry, plugin_refusal,
+    plugin_remarks
 Moments
     Moment, AgentStarted, Joining, RoundJoined, WorkersStarting, WorkersStarted, WorkerEnded, FailureSeen,
     DecisionTaken, Draining, WorkersStopping, MembershipChanged, StepsAsked, StepsSeen, AgentStopped
@@ -126,6 +127,7 @@ if TYPE_CHECKING:
     from elastic_core.plugins.entry_import import import_entry
     from elastic_core.plugins.entry_import import refusal as plugin_refusal
     from elastic_core.plugins.hookspecs import hookimpl
+    from elastic_core.plugins.loading import plugin_remarks
     from elastic_core.plugins.options import ResolvedOptions, duration_s, resolve_options
     from elastic_core.plugins.torch_side import torch_handler
     from elastic_core.processes.errors import get_error_handler, record
@@ -381,6 +383,7 @@ __all__ = [
     "own_content",
     "parse_endpoint",
     "plugin_refusal",
+    "plugin_remarks",
     "rank_ranges",
     "record",
     "register_hook",
@@ -433,6 +436,7 @@ _ROOMS: Final = {
     "elastic_core.plugins.discovery": "find_entries PluginEntry",
     "elastic_core.plugins.entry_import": "import_entry refusal=plugin_refusal",
     "elastic_core.plugins.hookspecs": "hookimpl",
+    "elastic_core.plugins.loading": "plugin_remarks",
     "elastic_core.plugins.options": "duration_s resolve_options ResolvedOptions",
     "elastic_core.plugins.torch_side": "torch_handler",
     "elastic_core.processes.process": "bound_to",

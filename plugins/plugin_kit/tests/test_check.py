@@ -61,6 +61,35 @@ class Deaf(MemoryStore):
 
 class NoPlugin:
     pass
+
+
+class Signature(FailureHandler):
+    api_version = 2
+
+    def decide(self, failure):
+        return Stop(reason="enough")
+
+
+class Raising(Negative):
+    api_version = 2
+
+    def decide(self, failure, history):
+        return {}["who"]
+
+
+class Diary(AgentHook):
+    api_version = 2
+    options = (OptionSpec(name="path", required=True, help="the file"),)
+
+    def on_round_joined(self, event):
+        assert self.settings.option("path", str)
+
+
+class Misspelt(AgentHook):
+    api_version = 2
+
+    def on_worker_start(self, event):
+        pass
 """
 
 
@@ -114,6 +143,52 @@ def test_options_are_given_as_to_a_run_and_converted(check):
     assert "policy 'mine:Negative' has no option 'paus' in --policy-conf" in err
 
 
+def test_a_hook_has_the_options_that_are_given_behind_its_name(check):
+    code, out, _ = check("mine:Diary", "--hook-conf", "path=/tmp/diary")
+    assert (code, out.splitlines()[0]) == (0, f"hook 'mine:Diary': {len(out.splitlines()) - 2} checks")
+    code, out, err = check("mine:Diary")
+    assert (code, out) == (2, "")
+    assert err.endswith("needs the option 'path' in --hook-conf. Try: --hook-conf path=<text>\n")
+
+
+def test_a_misspelt_moment_is_named_as_in_a_run(check):
+    _, _, err = check("mine:Misspelt", "--only", "api version")
+    assert "nothing calls Misspelt.on_worker_start: AgentHook has no such method. Try: on_workers_start" in err
+
+
+def test_what_a_run_would_refuse_comes_first(check):
+    code, out, _ = check("mine:Signature")
+    first, row = out.splitlines()[:2]
+    assert (code, first) == (1, f"policy 'mine:Signature': {len(out.splitlines()) - 2} checks")
+    assert row.split(None, 1)[0] == "failed"
+    assert row.endswith("Signature has decide(self, failure); decide(self, failure, history) is needed")
+    assert "a run loads it" in row
+
+
+def test_an_exception_of_the_plugins_has_its_place(check):
+    (line,) = (at for at, text in enumerate(PLUGINS.splitlines(), 1) if '["who"]' in text)
+    code, out, _ = check("mine:Raising", "--only", "every failure is decided")
+    assert code == 1
+    assert out.splitlines()[1].endswith(f"KeyError: 'who' (mine.py:{line})")
+
+
+def test_of_some_checks_no_more_is_said_than_was_asked(check):
+    code, out, _ = check("intensity", "--only", "the api version is stated")
+    assert code == 0
+    assert ": 1 check\n" in out
+    assert out.splitlines()[-1].endswith("keeps what was asked: 1 passed")
+
+
+def test_an_import_that_never_ends_is_named_without_a_guess_at_its_kind(monkeypatch, capsys, tmp_path):
+    (tmp_path / "stuck.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr("elastic_plugin_kit.checking.subject.CALL_S", 0.1)
+    assert main(["plugins", "check", "stuck:Hook"]) == 3
+    said = "'stuck:Hook' (not installed): importing stuck:Hook takes longer than 0.1 s. Try: look at stuck:Hook"
+    assert capsys.readouterr().err == f"elastic: error: {said}\n"
+
+
 def test_programs_get_json(check):
     code, out, _ = check("mine:Leaky", "--json")
     told = json.loads(out)
@@ -155,7 +230,9 @@ def test_a_plugin_that_hangs_when_it_is_built_is_named_and_waited_for_once(check
     assert code == 1
     failed = [line for line in out.splitlines() if line.startswith("failed")]
     assert len(failed) > 3  # each without a wait of its own
-    assert all("policy 'mine:Sleepy': building it takes longer than 1 s" in line for line in failed), out
+    assert all("policy 'mine:Sleepy' (not installed): building it takes longer than 1 s" in line for line in failed), (
+        out
+    )
 
 
 def test_a_check_in_which_a_call_hangs_ends_and_after_some_no_more_are_asked(check):

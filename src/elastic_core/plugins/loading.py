@@ -232,3 +232,19 @@ def refuse_heavy(entry: PluginEntry, before: frozenset[str]) -> None:
         raise refusal(
             entry, f"it imports {names} into the supervisor", hint=f"import {names} where it is used, in the worker"
         )
+
+
+def plugin_remarks(entry: PluginEntry, *, within_s: float = 5.0) -> tuple[str, ...]:
+    """Load a plugin as a run does, and return a line for each thing that people are told of it.
+
+    An `api_version` that is deprecated, say, or a method that nothing calls though its name is nearly that of a moment.
+
+    Args:
+        entry: The plugin.
+        within_s: How long its import may take.
+
+    Raises:
+        PluginError: a run would refuse it: its options, its methods' signatures, its `api_version`.
+    """
+    plugin = LoadedPlugin(entry, Limit(within_s))
+    return (*plugin.deprecated, *plugin.misnamed_methods(every=True))

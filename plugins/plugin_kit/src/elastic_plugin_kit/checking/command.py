@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from elastic_core.api import ConfigError, echo, echo_json, run_option
+from elastic_core.api import ConfigError, PluginError, echo, echo_json, run_option
 
 if TYPE_CHECKING:
     from elastic_plugin_kit.checking.session import Check
+    from elastic_plugin_kit.checking.subject import Subject
 
 api_version = 2
 
@@ -25,7 +26,7 @@ _EPILOG: Final = """\b
 Examples:
   elastic plugins check redis --rdzv-endpoint localhost:6379
   elastic plugins check my-policy --policy-conf pause=2
-  elastic plugins check my_package.hook:MyHook
+  elastic plugins check my_package.hook:MyHook --hook-conf path=/tmp/diary
 """
 
 
@@ -35,6 +36,7 @@ def _check(
     rdzv_endpoint: str | None,
     rdzv_conf: str | None,
     policy_conf: tuple[str, ...],
+    hook_conf: tuple[str, ...],
     most_nodes: int,
     no_budget: bool,
     only: str,
@@ -42,7 +44,7 @@ def _check(
 ) -> int:
     from elastic_plugin_kit.checking.subject import Subject, find
 
-    conf = _pairs([*(rdzv_conf or "").split(","), *(part for text in policy_conf for part in text.split(","))])
+    conf = _pairs([part for text in (rdzv_conf or "", *policy_conf, *hook_conf) for part in text.split(",")])
     subject = Subject(find(name, kind), endpoint=rdzv_endpoint or "", conf=conf)
     subject.reach()
     try:
@@ -53,7 +55,8 @@ def _check(
         raise ConfigError("the kit runs by pytest, which is not installed", hint="pip install 'pytest>=8'") from None
     table = _Table(subject.label, shown=not as_json)
     try:
-        checks = run_checks(
+        table.known = _faults_of_loading(subject)
+        checks = table.known + run_checks(
             subject,
             only=only,
             most_nodes=most_nodes,
@@ -74,9 +77,23 @@ def _check(
     else:
         told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count) or "nothing was checked"
         told += f", {unasked} not asked: too many have not ended" if unasked else ""
-        verdict = "keeps every promise that could be asked" if kept else "does not keep its promises"
+        asked = "what was asked" if only else "every promise that could be asked"
+        verdict = f"keeps {asked}" if kept else "does not keep its promises"
         echo(f"{subject.label} {verdict}: {told}")
     return 0 if kept else 1
+
+
+def _faults_of_loading(subject: "Subject") -> "list[Check]":
+    """Return why a run would refuse the plugin, as a check; what a run would say of it goes to stderr, as there."""
+    from elastic_plugin_kit.checking.session import Check
+
+    try:
+        for line in subject.loaded():
+            echo(f"elastic: {line}", err=True)
+    except PluginError as err:
+        detail = err.what.partition("): ")[2] or err.what
+        return [Check(name="a run loads it", promise="Else a run is over here.", outcome="failed", detail=detail)]
+    return []
 
 
 def _pairs(parts: list[str]) -> dict[str, str]:
@@ -97,11 +114,16 @@ class _Table:
         self._out = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace") if shown else None
         self._width = 0
         self.count = 0
+        self.known: list[Check] = []
+        """What is known before the kit runs."""
 
     def begin(self, count: int, width: int) -> None:
         """Say what is to come."""
-        self._width, self.count = width, count
-        self._write(f"{self._label}: {count} checks")
+        self.count = count + len(self.known)
+        self._width = max(width, *(len(check.name) for check in self.known), 0)
+        self._write(f"{self._label}: {self.count} check{'s' if self.count != 1 else ''}")
+        for check in self.known:
+            self.add(check)
 
     def add(self, check: "Check") -> None:
         """Print one."""
@@ -128,6 +150,12 @@ command = click.Command(
         run_option("rdzv_endpoint", help_text="Where the backend's live server is."),
         run_option("rdzv_conf", help_text="Options of the backend, KEY=VALUE,…"),
         run_option("policy_conf", help_text="Options of the policy, KEY=VALUE,…"),
+        click.Option(
+            ["--hook-conf"],
+            metavar="K=V",
+            multiple=True,
+            help="Options of the hook, KEY=VALUE,…, which a run has behind -p NAME:",
+        ),
         click.Option(
             ["--most-nodes"],
             type=click.IntRange(min=1),

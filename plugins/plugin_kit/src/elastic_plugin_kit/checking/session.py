@@ -12,10 +12,14 @@ from typing import Any, Final
 
 import pytest
 
+from elastic_core import api
 from elastic_plugin_kit.checking.subject import CallHangs, Subject
 
 _OURS: Final = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD")
 """Variables by which somebody's own tests are steered."""
+_KIT: Final = str(Path(__file__).parents[1]) + os.sep
+_NOT_THEIRS: Final = (_KIT, str(Path(api.__file__).parent) + os.sep, str(Path(os.__file__).parent) + os.sep)
+"""Where frames lie that are not the plugin's own."""
 _SUITES: Final = Path(__file__).with_name("suites.py")
 """Imported by pytest, and the kits by it: so that a failed comparison shows both sides."""
 
@@ -156,7 +160,22 @@ def _detail(report: Any, promise: str) -> str:  # noqa: ANN401  # as above
     text = str(crash.message if crash is not None else report.longrepr)
     line = next((line for line in text.splitlines() if line.strip()), "")
     line = line.removeprefix("AssertionError: ").removeprefix("Failed: ").removeprefix(_HANGS)
-    return f"{promise} {line}".strip() if line.startswith(("assert ", "AssertionError")) else line
+    line = f"{promise} {line}".strip() if line.startswith(("assert ", "AssertionError")) else line
+    return line + _place(report.longrepr)
+
+
+def _place(longrepr: object) -> str:
+    """Return where in the plugin's own code an exception was raised; empty: the kit itself has found the fault."""
+    entries = getattr(getattr(longrepr, "reprtraceback", None), "reprentries", ())
+    places = [entry.reprfileloc for entry in entries if getattr(entry, "reprfileloc", None) is not None]
+    if not places or _is_kits(places[-1].path):
+        return ""
+    own = next((each for each in reversed(places) if not each.path.startswith(_NOT_THEIRS)), None)
+    return f" ({Path(own.path).name}:{own.lineno})" if own is not None else ""
+
+
+def _is_kits(path: str) -> bool:
+    return str(Path(path).absolute()).startswith(_KIT)
 
 
 def run_checks(

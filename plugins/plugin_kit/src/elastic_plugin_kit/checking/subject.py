@@ -13,6 +13,7 @@ from elastic_core.api import (
     BackendUnavailableError,
     ConfigError,
     CoordinationStore,
+    ElasticError,
     FailureHandler,
     HookSettings,
     PluginEntry,
@@ -25,6 +26,7 @@ from elastic_core.api import (
     find_entries,
     import_entry,
     plugin_refusal,
+    plugin_remarks,
     resolve_options,
 )
 from elastic_plugin_kit.settings import rendezvous_settings
@@ -43,6 +45,10 @@ GROUPS: Final = {
 """The kinds that have a kit, as `elastic plugins new` calls them."""
 _NOUNS: Final = {"rendezvous": "backend", "failure": "policy", "hook": "hook", "command": "command"}
 _KINDS: Final = {group: kind for kind, group in GROUPS.items()}
+_NOT_INSTALLED: Final = "not installed"
+"""Stands for the distribution of what was named by its place, as in the core."""
+_FLAGS: Final = {"rendezvous": "--rdzv-conf", "failure": "--policy-conf", "hook": "--hook-conf"}
+"""Where the options of each kind are given."""
 
 
 class CallHangs(PluginError):
@@ -71,15 +77,23 @@ class Subject:
         self._given: Mapping[str, Any] = {}
         self._hung: CallHangs | None = None
         if self.kind != "command":
-            flag = {"rendezvous": "--rdzv-conf", "failure": "--policy-conf"}.get(self.kind, "options")
             owner = f"{_NOUNS[self.kind]} {entry.name!r}"
-            resolved = resolve_options(conf, self._cls.options, flag=flag, owner=owner)
+            resolved = resolve_options(conf, self._cls.options, flag=_FLAGS[self.kind], owner=owner)
             self._given = {"options": resolved.values, "lists": resolved.lists}
 
     @property
     def label(self) -> str:
         """Its name for people."""
-        return f"{_NOUNS[self.kind]} {self.entry.name!r}" + (f" ({self.entry.label})" if self.entry.label else "")
+        label = f" ({self.entry.label})" if self.entry.distribution != _NOT_INSTALLED else ""
+        return f"{_NOUNS[self.kind]} {self.entry.name!r}{label}"
+
+    def loaded(self) -> tuple[str, ...]:
+        """Load it as a run does, and return a line for each thing that a run would say of it.
+
+        Raises:
+            PluginError: a run would refuse it.
+        """
+        return () if self.kind == "command" else plugin_remarks(self.entry, within_s=CALL_S)
 
     def store(self, run_id: str) -> CoordinationStore:
         """Return a new client of a run."""
@@ -123,7 +137,7 @@ class Subject:
             try:
                 timed(self.entry, "connect", lambda: store.connect(wait=WaitBudget.lasting(CONNECT_S)))
             except (BackendUnavailableError, WaitExpiredError) as err:
-                what = f"no server to check {self.label} at: {err}"
+                what = f"no server to check {self.label} at: {err.what if isinstance(err, ElasticError) else err}"
                 raise RendezvousConnectionError(what, hint="--rdzv-endpoint, where its live server is") from err
             finally:
                 store.close()
@@ -206,9 +220,13 @@ def _not_installed(value: str, kind: str | None) -> PluginEntry:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    made = PluginEntry(group=GROUPS[kind or "failure"], name=value, value=value, distribution="", version="")
+    group = GROUPS[kind or "failure"]
+    made = PluginEntry(group=group, name=value, value=value, distribution=_NOT_INSTALLED, version="")
     if kind is not None:
         return made
-    suite = _suite_of(imported(made))
+    try:
+        suite = _suite_of(imported(made))
+    except PluginError as err:  # of what kind it is, nobody knows yet
+        raise PluginError(err.what.removeprefix("policy "), hint=err.hint) from err
     kinds = {"TestStore": "rendezvous", "TestHandler": "rendezvous", "TestHook": "hook", "TestCommand": "command"}
     return made._replace(group=GROUPS[kinds.get(suite, "failure")])

@@ -57,7 +57,7 @@ class TestPolicy(FailureHandlerConformance):
 
 
 class TestHook(AgentHookConformance):
-    """A hook, with the defaults of its options."""
+    """A hook, with the options that were given."""
 
     @pytest.fixture
     def make_hook(self, subject: Subject) -> Callable[[str], AgentHook]:
