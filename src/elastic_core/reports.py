@@ -208,6 +208,8 @@ class NodeReport(Record, frozen=True, kw_only=True):
     """Text for whoever decides, which the rendezvous only carries; empty: none."""
     final: bool = False
     """No worker of it lives."""
+    absence: Absence | None = None
+    """Set of a node that had no part in the round, as it was left out; it has seen nothing."""
 
 
 class RankStep(Record, frozen=True, kw_only=True):

@@ -82,6 +82,24 @@ def test_a_gate_that_is_shut_costs_the_run_nothing_and_its_node_joins_when_it_op
     assert "failed" not in a.agent.err + b.agent.err
 
 
+def test_a_later_failure_of_the_others_says_who_was_left_out(redis_run, tmp_path):
+    gated = Gated(redis_run, tmp_path / "site", "Joins")
+    gated.shut("b")
+    a = gated.node("a", "1:2", "--max-restarts", "0")
+    a.said(world=1)
+    b = gated.node("b", "1:2", "--max-restarts", "0")
+    b.told(f"this node stays out: {REFUSED}")
+    gated.run.has_seats(2)
+    gated.run.exit_rank(0, gen=0, code=7)
+    for node in (a, b):
+        node.ends(7)
+        (absence,) = node.agent.incident()["absent"]
+        assert absence["until_ns"] > 0
+        wanted = {"node_id": "b", "by": "hook 'gate' (acme-gate 1.0)", "reason": "ECC errors", "refused": True}
+        assert wanted.items() <= absence.items()
+    a.told("Left out: b; b asked again by ")
+
+
 def test_the_first_node_of_a_run_that_refuses_does_not_keep_the_others(gated):
     gated.shut("a")
     a = gated.node("a", "1:2")

@@ -13,13 +13,14 @@ from elastic_core.encoding import decode_json, encode_json
 from elastic_core.failure.classify import COLLATERAL_WINDOW_NS, ENDING_NS, rank_causes
 from elastic_core.failure.incident import (
     Incident,
+    IncidentAbsence,
     IncidentNode,
     IncidentPhases,
     IncidentWorker,
     build_launcher_incident,
     describe_worker,
 )
-from elastic_core.reports import NodeReport
+from elastic_core.reports import Absence, NodeReport
 from elastic_core.types import FailedWorker, Failure, FailureClass, Origin, Record
 
 CALLSTACK_CHARS = 8_192
@@ -94,6 +95,8 @@ def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, rest
         at_ns: When, where no worker is to blame.
         restarts: Failure restarts of the run before this.
     """
+    absent = [report for report in reports if report.absence is not None]
+    reports = [report for report in reports if report.absence is None]
     first = first_cause(reports)
     if first is None or first.failure is None:
         failure = Failure(
@@ -118,6 +121,7 @@ def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, rest
         stopped=tuple(worker for known in told.values() if known is not None for worker in known.stopped)[:RUN_WORKERS],
         finished_count=sum(report.finished_count for report in reports),
         nodes=tuple(_node(report, told[report.node_id]) for report in _listed(first, reports)),
+        absent=tuple(_absence(report.node_id, report.absence, at_ns) for report in absent[:RUN_NODES]),
         told_count=len(reports),
         progress=failure.progress,
         failed_count=max(0, failed),
@@ -173,6 +177,17 @@ def _node(report: NodeReport, known: NodeEvidence | None) -> IncidentNode:
         finished_count=report.finished_count,
         age_s=report.age_s if report.failure is not None else None,
         complete=report.final,
+    )
+
+
+def _absence(node_id: str, absence: Absence | None, at_ns: int) -> IncidentAbsence:
+    assert absence is not None
+    return IncidentAbsence(
+        node_id=node_id,
+        by=absence.by,
+        reason=absence.reason[:LINE_CHARS],
+        refused=absence.refused,
+        until_ns=0 if absence.for_s is None else at_ns + int(absence.for_s * 1e9),
     )
 
 
@@ -251,7 +266,7 @@ def _bounded(incident: Incident) -> Incident:
     stages: tuple[Callable[[Incident], Incident], ...] = (
         lambda it: replace(it, secondary=tuple(map(_bare, it.secondary)), stopped=tuple(map(_bare, it.stopped))),
         lambda it: replace(it, stopped=(), nodes=it.nodes[: RUN_NODES // 2]),
-        lambda it: replace(_shrunk(it, _ROOM[0]), nodes=it.nodes[:FEW_NODES]),
+        lambda it: replace(_shrunk(it, _ROOM[0]), nodes=it.nodes[:FEW_NODES], absent=it.absent[:FEW_NODES]),
         lambda it: _shrunk(it, _ROOM[-1]),
     )
     for shorten in stages:

@@ -157,6 +157,20 @@ class IncidentNode(Record, frozen=True, kw_only=True):
     complete: bool = True
 
 
+class IncidentAbsence(Record, frozen=True, kw_only=True):
+    """A node that was there when others failed, and had no part in their round: it was left out."""
+
+    node_id: str
+    by: str
+    """A hook of that node with its distribution, or the run's policy."""
+    reason: str
+    """Why."""
+    refused: bool
+    """The hook refused; else the policy had left the node out."""
+    until_ns: int = 0
+    """When the hook is asked again, at the latest, or the policy's time is over; 0: with the policy's next decision."""
+
+
 class Incident(Record, frozen=True, kw_only=True):
     """One failure of a run: as seen from one node, or of all nodes where `told_count` is not 0.
 
@@ -209,6 +223,8 @@ class Incident(Record, frozen=True, kw_only=True):
     """How many nodes have said what they saw; 0: it is one node's view. What follows is empty then."""
     nodes: tuple[IncidentNode, ...] = ()
     """What each node has seen; empty: there is one."""
+    absent: tuple[IncidentAbsence, ...] = ()
+    """Nodes that were left out at that moment."""
     failed_count: int = 0
     """Workers of all nodes that failed by themselves after the first; `secondary` has some of them."""
     stopped_count: int = 0

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from elastic_core.encoding import clean
 from elastic_core.failure.classify import shortened
-from elastic_core.failure.incident import Incident, IncidentDecision, IncidentFrame, IncidentWorker
+from elastic_core.failure.incident import Incident, IncidentDecision, IncidentFrame, IncidentWorker, iso_time
 from elastic_core.failure.traceback_text import frame_lines, place
 from elastic_core.types import FailureClass
 
@@ -137,6 +137,7 @@ def _block(
     if incident.first is not None and incident.first.exception is not None:
         yield from frame_lines(_frames(incident.first), count=frame_count, width=width)
     yield from _others(incident, width)
+    yield from _absent(incident, width)
     yield from _logs(incident)
     if incident.hang is not None and incident.hang.stacks:
         yield f"Stacks{_on(incident.node_id if incident.told_count > 1 else '')}: {incident.hang.stacks}"
@@ -239,6 +240,16 @@ def _others(incident: Incident, width: int) -> Iterator[str]:
         yield _cut(f"  stopped by the launcher: {'ranks' if stopped_count > 1 else 'rank'} {ranges(rows)}", width)
     elif stopped:
         yield _listing("stopped by the launcher", stopped, "", width)
+
+
+def _absent(incident: Incident, width: int) -> Iterator[str]:
+    """Name who was left out when it happened, the first in full."""
+    for node in incident.absent[:1]:
+        said = f"{node.by} refused: {node.reason}" if node.refused else f"by {node.by}: {node.reason}"
+        end = iso_time(node.until_ns) if node.until_ns else "its next decision"
+        until = f"asked again by {end}" if node.refused else f"until {end}"
+        more = "".join(f", {other.node_id}" for other in incident.absent[1:MAX_NODES])
+        yield _cut(f"Left out: {node.node_id}{more}; {node.node_id} {until}, {said}", width)
 
 
 def _on_nodes(incident: Incident) -> str:

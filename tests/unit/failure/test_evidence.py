@@ -11,7 +11,7 @@ from elastic_core.failure.evidence import RUN_BYTES, first_cause, node_evidence,
 from elastic_core.failure.incident import build_incident, describe_decision, to_failure
 from elastic_core.failure.report import MAX_LINES, render, render_attempt
 from elastic_core.rendezvous.member.documents import EVIDENCE_BYTES, RUN_EVIDENCE_BYTES
-from elastic_core.reports import NodeReport
+from elastic_core.reports import Absence, NodeReport
 from elastic_core.types import ErrorRecord, Failure, FailureClass, Origin, Restart, Stop, WorkerExit
 
 RESET = "ConnectionResetError"
@@ -160,3 +160,20 @@ def test_no_reason_at_all_is_said_to_be_none():
 
 def test_spans():
     assert spans([3, 1, 2, 7, 2]) == ((1, 3), (7, 7))
+
+
+def test_nodes_that_were_left_out_are_listed_and_have_seen_nothing():
+    gate = Absence(by="hook 'gate' (acme 1.0)", reason="ECC" * 100, for_s=2.0)
+    policy = Absence(by="policy 'rules'", reason="exit code 7", refused=False)
+    out = [NodeReport(node_id="b", absence=gate), NodeReport(node_id="c", absence=policy)]
+    failure, incident = merged(report("a", worker(0)), *out)
+    assert failure.node_id == "a"
+    assert (incident.told_count, [node.node_id for node in incident.nodes]) == (1, ["a"])
+    assert [(one.node_id, one.by, one.refused, one.until_ns) for one in incident.absent] == [
+        ("b", "hook 'gate' (acme 1.0)", True, 5 + 2_000_000_000),
+        ("c", "policy 'rules'", False, 0),
+    ]
+    assert len(incident.absent[0].reason) < 300
+    many = [NodeReport(node_id=f"n{i:04}", absence=gate) for i in range(1000)]
+    _, incident = merged(report("a", *(worker(i, long=300) for i in range(8))), *many)
+    assert len(encode_json(incident)) <= RUN_BYTES

@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from elastic_core.failure.classify import judge
-from elastic_core.failure.incident import build_incident, build_launcher_incident, describe_decision
+from elastic_core.failure.incident import IncidentAbsence, build_incident, build_launcher_incident, describe_decision
 from elastic_core.failure.report import MAX_LINES, encodable, ranges, render, render_attempt, render_elsewhere
 from elastic_core.types import ErrorRecord, Failure, FailureClass, Restart, Stop, WorkerExit
 
@@ -40,8 +40,21 @@ def incident(workers, **changes):
     return build_incident(workers=workers, **(fields | {"decision": Stop(reason="2 of 2 restarts used")} | changes))
 
 
-def block(workers, *, width=100, encoding="utf-8", **changes):
-    text = render(incident(workers, **changes), width=width, encoding=encoding, incident_path="/run/incident.json")
+LEFT_OUT = (
+    IncidentAbsence(
+        node_id="b", by="hook 'gate' (acme 1.0)", reason="ECC", refused=True, until_ns=1_700_000_000_000_000_000
+    ),
+    IncidentAbsence(node_id="c", by="policy 'rules'", reason="exit code 7", refused=False),
+)
+
+
+def block(workers, *, width=100, encoding="utf-8", absent=(), **changes):
+    text = render(
+        replace(incident(workers, **changes), absent=absent),
+        width=width,
+        encoding=encoding,
+        incident_path="/run/incident.json",
+    )
     lines = text.split("\n")
     assert len(lines) <= MAX_LINES
     # Paths are there to be copied, and "..." for an ellipsis makes a cut line longer by two.
@@ -238,7 +251,8 @@ def test_any_mixture_of_sizes_stays_within_the_limit():
     for frame_count, message_lines, secondary_count, stopped_count in sizes:
         first = failed(message="\n".join("line" for _ in range(message_lines)), frames=(USER + LIBRARY)[:frame_count])
         others = [failed(100 + n, f"Error{'abcdefghij'[n % 10]}", at_ns=AT_NS + 1) for n in range(secondary_count)]
-        block([first, *others, *(stopped(200 + n) for n in range(stopped_count))], finished_count=1)
+        workers = [first, *others, *(stopped(200 + n) for n in range(stopped_count))]
+        block(workers, finished_count=1, absent=LEFT_OUT)
 
 
 def start_up_failure(summary):
@@ -309,3 +323,14 @@ def test_a_run_without_a_name_is_not_called_none():
     found = incident([failed()], run_id="none")
     assert render(found).startswith("── run failed: rank 2 ─")
     assert render(found, title="run at node0:29500").startswith("── run at node0:29500 failed: rank 2 ─")
+
+
+def test_who_was_left_out_is_named_with_by_whom_why_and_until_when():
+    (line,) = [
+        line for line in block([failed()], width=140, absent=LEFT_OUT).splitlines() if line.startswith("Left out")
+    ]
+    assert line == (
+        "Left out: b, c; b asked again by 2023-11-14T22:13:20.000000000Z, hook 'gate' (acme 1.0) refused: ECC"
+    )
+    (line,) = [line for line in block([failed()], absent=LEFT_OUT[1:]).splitlines() if line.startswith("Left out")]
+    assert line == "Left out: c; c until its next decision, by policy 'rules': exit code 7"

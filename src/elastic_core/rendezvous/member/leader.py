@@ -7,7 +7,7 @@ The one rule that everything rests on: a round is formed only when no live membe
 is gone has none: its lease ended, and its guard ended them before that.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -35,7 +35,7 @@ from elastic_core.rendezvous.member.duty import (
     View,
     ended,
 )
-from elastic_core.rendezvous.member.forming import carried, excluded, form, still_out, unpark
+from elastic_core.rendezvous.member.forming import carried, excluded, form, out_until, still_out, unpark
 from elastic_core.rendezvous.member.observe import MEMBERS
 from elastic_core.rendezvous.member.protocol import Operation
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, State, question_about
@@ -396,8 +396,21 @@ def _ask(state: State, duty: AskDecision, now_s: float) -> Planned:
     if state.asked == asked and now_s < again_s:
         return replace(state, look_s=min(state.look_s, again_s)), None
     assert state.control is not None
-    ask = m.Ask(question=question_about(*asked), reports=duty.reports, history=state.control.failures)
+    reports = (*duty.reports, *_left_out(state, now_s))
+    ask = m.Ask(question=question_about(*asked), reports=reports, history=state.control.failures)
     return replace(state, asked=asked, asked_s=now_s), ask
+
+
+def _left_out(state: State, now_s: float) -> Iterator[NodeReport]:
+    """Say of each node that is left out by whom, why and for how long: for what is decided about the others."""
+    ending = state.control.ending if state.control is not None else None
+    until_s = out_until(ending, state.round, state.notes.ending_s)
+    for member in state.members:
+        node, absence = member.record.node, member.record.absence
+        if absence is not None and not absence.refused and absence.for_s is not None and node in until_s:
+            absence = replace(absence, for_s=max(0.0, round(until_s[node] - now_s, 3)))
+        if absence is not None:
+            yield NodeReport(node_id=node, absence=absence)
 
 
 def _name(duty: Duty) -> str:
