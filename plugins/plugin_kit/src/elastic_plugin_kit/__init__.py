@@ -6,6 +6,7 @@ Kits: subclass one, give its fixture, and pytest asks for each promise; `elastic
     FailureHandlerConformance       a policy
     AgentHookConformance            a hook
     WorkerStarterConformance        a starter of workers
+    MasterServerConformance         a server at MASTER_PORT
     CommandConformance              a command of elastic
 Real agents in a test
     run_agents                      starts them, and ends whatever is left: gives Agents, each an Agent with its Worker
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         CommandConformance,
         CoordinationStoreConformance,
         FailureHandlerConformance,
+        MasterServerConformance,
         RendezvousConformance,
         Requirements,
         WorkerStarterConformance,
@@ -53,6 +55,7 @@ __all__ = [
     "FakeRun",
     "Fault",
     "ManualClock",
+    "MasterServerConformance",
     "MemoryServer",
     "MemoryStore",
     "RealLoop",

@@ -6,8 +6,10 @@ import sys
 
 import pytest
 
-from elastic_core.api import BackendUnavailableError
+from elastic_core.api import BackendUnavailableError, HookSettings
+from elastic_plugin_kit import MasterServerConformance
 from elastic_plugin_kit.real_loop import RealLoop
+from elastic_torchrun.store.hook import StoreServer
 from elastic_torchrun.store.sidecar import StoreSidecar
 from support import processes_with, wait_for
 
@@ -181,3 +183,28 @@ def test_the_process_outlives_signals_that_stop_workers(desk):
     assert here.done(here.sidecar.open_store, 7002) == ""
     assert here.sidecar.pids() == {pid}
     assert os.getsid(pid) == pid
+
+
+# --- as the agent has it, with a torch that only listens
+
+TORCH = """
+import socket
+
+class TCPStore:
+    def __init__(self, host, port, *, is_master, wait_for_workers):
+        self.socket = socket.socket()
+        for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+            self.socket.setsockopt(socket.SOL_SOCKET, option, 1)
+        self.socket.bind(("0.0.0.0", port))
+        self.socket.listen()
+"""
+
+
+class TestStoreServer(MasterServerConformance):
+    @pytest.fixture
+    def make_server(self, tmp_path, monkeypatch):
+        (tmp_path / "torch").mkdir()
+        (tmp_path / "torch" / "__init__.py").touch()
+        (tmp_path / "torch" / "distributed.py").write_text(TORCH)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        return lambda loop: StoreServer(loop, HookSettings(name="agent-store", run_dir=str(tmp_path)), given=True)

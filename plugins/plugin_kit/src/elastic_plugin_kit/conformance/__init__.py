@@ -14,6 +14,7 @@ pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in pkgut
 from elastic_plugin_kit.conformance.command import CommandConformance  # noqa: E402
 from elastic_plugin_kit.conformance.failure import FailureHandlerConformance  # noqa: E402
 from elastic_plugin_kit.conformance.hook import AgentHookConformance  # noqa: E402
+from elastic_plugin_kit.conformance.master_server import MasterServerConformance  # noqa: E402
 from elastic_plugin_kit.conformance.rendezvous import RendezvousConformance  # noqa: E402
 from elastic_plugin_kit.conformance.requirements import Requirements  # noqa: E402
 from elastic_plugin_kit.conformance.starter import WorkerStarterConformance  # noqa: E402
@@ -24,6 +25,7 @@ __all__ = [
     "CommandConformance",
     "CoordinationStoreConformance",
     "FailureHandlerConformance",
+    "MasterServerConformance",
     "RendezvousConformance",
     "Requirements",
     "WorkerStarterConformance",

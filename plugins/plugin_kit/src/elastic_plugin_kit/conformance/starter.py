@@ -286,7 +286,7 @@ class WorkerStarterConformance(Kit):
         agent.end_round()
         agent.close()
         agent.close()
-        gone = loop.turn_until(lambda: not any(map(_is_alive, pids)), within_s=5.0)
+        gone = loop.turn_until(lambda: not any(map(is_alive, pids)), within_s=5.0)
         assert gone, f"of its processes {sorted(pids)} some live on"
         assert not agent.starter.pids(), "it still has processes"
         assert not loop.readers, "it still reads descriptors"
@@ -294,7 +294,8 @@ class WorkerStarterConformance(Kit):
         assert sorted(os.listdir("/proc/self/fd")) == before, "it leaves descriptors open"  # noqa: PTH208  # as above
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:
