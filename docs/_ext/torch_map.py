@@ -142,11 +142,11 @@ VARIABLES: Final[Mapping[str, str]] = {
 """Variables of torch's modules that are neither set nor read here, and why."""
 
 SINCE: Final[Mapping[str, str]] = {
-    "--log-line-prefix-template": "2.15",
-    "--print-completion": "2.15",
+    "--log-line-prefix-template": "2.14",
+    "--print-completion": "2.14",
     "worker server: c10d_health_check": "2.15",
     "worker server: fr_dump_file": "2.15",
-    "torch.distributed.elastic.multiprocessing.errors.ErrorHandler.maybe_enrich_signal_failure_message": "2.15",
+    "torch.distributed.elastic.multiprocessing.errors.ErrorHandler.maybe_enrich_signal_failure_message": "2.14",
     "torch.distributed.elastic.multiprocessing.errors.ErrorHandler.record_success": "2.15",
     "torch.distributed.elastic.multiprocessing.errors.ErrorHandler.set_entrypoint_fn_name": "2.15",
     "torch.distributed.elastic.rendezvous.dynamic_rendezvous.RendezvousSettings.cas_backoff_max_seconds": "2.15",
