@@ -38,6 +38,10 @@ LOOK_S: Final = 0.5
 """How often the wait for a plugin looks whether this process ran meanwhile."""
 
 
+HEAVY_MODULES: Final = ("torch", "numpy")
+"""What no observer and no policy may bring into the supervisor: seconds of start-up, hundreds of megabytes."""
+
+
 class Limit(NamedTuple):
     """How long a plugin's import, and its constructor, may take.
 
@@ -81,6 +85,7 @@ def limited(entry: PluginEntry, what: str, call: Callable[[], object], limit: Li
     """
     if limit is None:
         return call()
+    before = {name for name in HEAVY_MODULES if name in sys.modules}
     work = _Work(call, name=f"{what.partition('ing')[0]} {entry.name}")
     first_s = min(limit.within_s, LINE_AFTER_S) if limit.flag else limit.within_s
     work.wait(first_s)
@@ -93,7 +98,11 @@ def limited(entry: PluginEntry, what: str, call: Callable[[], object], limit: Li
         line = f"{what} held the interpreter: this agent stood still for {work.still_s:.1f} s, deaf to signals"
         print_line(f"elastic: {label_of(entry)}: {line}")
     if not work.over:
-        raise refusal(entry, f"{what} takes longer than {limit.within_s:g} s{flag}", hint=mend(entry))
+        late = f"{what} takes longer than {limit.within_s:g} s{flag}"
+        heavy = next((each for each in HEAVY_MODULES if each in sys.modules and each not in before), "")
+        if heavy:
+            raise too_heavy(entry, heavy, late=late)
+        raise refusal(entry, late, hint=mend(entry))
     return work.answer()
 
 
@@ -186,6 +195,13 @@ def refusal(entry: PluginEntry, what: str, *, hint: str = "") -> PluginError:
     off = f", or turn it off: -p no:{entry.name}" if _is_on_by_itself(entry) else ""
     owner = f" ({entry.label})" if entry.label else ""
     return PluginError(f"{KINDS[entry.group]} {entry.name!r}{owner}: {what}", hint=f"{hint or mend(entry)}{off}")
+
+
+def too_heavy(entry: PluginEntry, names: str, *, late: str = "") -> PluginError:
+    """Return the error for a plugin that brings a heavy module; `late`: that it was not waited for, in words."""
+    what = f"it imports {names} into the supervisor"
+    hint = f"import {names} where it is used, in the worker"
+    return refusal(entry, f"{late}: {what}" if late else what, hint=hint)
 
 
 def _is_on_by_itself(entry: PluginEntry) -> bool:

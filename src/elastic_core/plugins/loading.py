@@ -18,7 +18,16 @@ from elastic_core.plugins.discovery import (
     PluginEntry,
     is_built_in,
 )
-from elastic_core.plugins.entry_import import Limit, import_entry, limit_of, limited, mend, refusal
+from elastic_core.plugins.entry_import import (
+    HEAVY_MODULES,
+    Limit,
+    import_entry,
+    limit_of,
+    limited,
+    mend,
+    refusal,
+    too_heavy,
+)
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import HookSettings, OptionSpec, PolicySettings, RendezvousSettings
@@ -35,9 +44,6 @@ BASES: Final[dict[str, tuple[type, ...]]] = {
 """What a class of each group derives from: one of these."""
 _OBJECTS: Final = ("worker_starter", "master_server")
 """The methods of a hook that give objects."""
-
-HEAVY_MODULES: Final = ("torch", "numpy")
-"""What no observer and no policy may bring into the supervisor: seconds of start-up, hundreds of megabytes."""
 
 
 class LoadedPlugin:
@@ -229,9 +235,7 @@ def refuse_heavy(entry: PluginEntry, before: frozenset[str]) -> None:
     dragged = sorted(heavy_modules() - before)
     if dragged:
         names = " and ".join(dragged)
-        raise refusal(
-            entry, f"it imports {names} into the supervisor", hint=f"import {names} where it is used, in the worker"
-        )
+        raise too_heavy(entry, names)
 
 
 def plugin_remarks(entry: PluginEntry, *, within_s: float = 5.0) -> tuple[str, ...]:

@@ -48,6 +48,14 @@ class Enlists(Store):
     def enlist(self, record, **rest):
         return 7
 
+class Decodes(Store):
+    api_version = 2
+
+    def members(self, **rest):
+        seen = super().members(**rest)
+        texts = [type(m)(seat=m.seat, incarnation=m.incarnation, record=m.record.decode()) for m in seen.members]
+        return type(seen)(revision=seen.revision, members=tuple(texts))
+
 class Renews(Store):
     api_version = 2
     calls = 0
@@ -182,6 +190,7 @@ def test_a_hook_that_can_not_be_imported_leaves_its_traceback_too(elastic, scrip
     ("name", "operation", "fault"),
     [
         ("Enlists", "enlist", "TypeError: it gave int; a Seat is needed"),
+        ("Decodes", "members", "TypeError: it gave str as Member.record; bytes are needed"),
         ("Connects", "connect", f"SystemExit: 9 (acme.py:{line_of(STORES, 'SystemExit')} in connect)"),
     ],
 )

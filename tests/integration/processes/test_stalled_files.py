@@ -13,6 +13,7 @@ from elastic_core.processes.errors.record_pipe import ERROR_FILE_VARIABLE, HOOKS
 from elastic_core.processes.output.disk import Disk
 from elastic_core.processes.spec import StreamPlan, WorkerLaunch
 from elastic_core.reactor import Reactor
+from elastic_plugin_kit import ManualClock
 from group_kit import GroupKit
 from proc_kit import is_alive
 
@@ -209,3 +210,23 @@ def test_a_pipe_beside_an_error_file_is_made_and_removed_beside_the_loop(disk, t
     assert pipe.exists()
     pipes.forget_ahead()
     turn_until(disk, lambda: not pipe.exists())
+
+
+def test_time_in_which_the_process_itself_stood_still_counts_against_no_file_system():
+    """Held by a plugin that keeps the interpreter, say, or stopped: the disk's thread had no turn either."""
+    clock, notices, gate = ManualClock(), [], threading.Event()
+    reactor = Reactor(clock=clock)
+    disk = Disk(reactor, notice=notices.append, stall_s=2.0)
+    disk.lane("a").put(gate.wait)
+    clock.advance(30.0)
+    reactor.turn(0)
+    assert notices == []
+    while not notices:  # it does not answer, and that is found all the same
+        assert clock.monotonic_s() < 60
+        clock.advance(0.1)
+        reactor.turn(0)
+    assert 31 < clock.monotonic_s() < 33
+    assert notices[0].startswith("the file system of 'a' has not answered for 2 s")
+    gate.set()
+    disk.close()
+    reactor.close()

@@ -1,6 +1,7 @@
 """How long the code of a plugin may take before a run, whose plugins have a limit, and what is said of them."""
 
 import ctypes
+import sys
 import threading
 import tomllib
 from pathlib import Path
@@ -76,3 +77,19 @@ def test_what_held_the_interpreter_is_named_when_it_lets_go(monkeypatch, capsys,
         what = "importing acme:Hook held the interpreter: this agent stood still for "
         assert line.startswith(f"elastic: hook 'control' (acme 1.0): {what}")
         assert line.endswith(" s, deaf to signals")
+
+
+def test_a_hook_that_takes_long_because_it_imports_torch_is_told_so(monkeypatch):
+    over = threading.Event()
+
+    def slow():
+        monkeypatch.setitem(sys.modules, "torch", threading)
+        over.wait()
+
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    fault = (
+        "acme:Hook takes longer than 0.2 s: it imports torch into the supervisor. Try: import torch where it is used"
+    )
+    with pytest.raises(PluginError, match=fault):
+        limited(entry_of("acme", "acme:Hook"), "importing acme:Hook", slow, Limit(0.2))
+    over.set()

@@ -123,6 +123,34 @@ class DocumentsAreText(Cracked):
         return found and Document(value=found.value.decode(errors="replace").encode(), version=found.version)
 
 
+@caught_by("what_another_client_has_swapped_is_read", "concurrent_swaps_are_applied_once", "a_document_is_any_bytes")
+class ReadsAreRemembered(Cracked):
+    def load(self, key, *, wait):
+        found = super().load(key, wait=wait)
+        return found and self.__dict__.setdefault("read", {}).setdefault(key, found)
+
+
+@caught_by(
+    "a_document_is_of_the_types_of_the_interface",
+    "a_document_is_any_bytes",
+    "a_document_may_have_a_mebibyte",
+    "a_survey_shows_members_in_order_and_documents",
+    "concurrent_swaps_are_applied_once",
+    "content_is_kept_while_members_call",
+    "keys_are_independent",
+    "swap_makes_a_document_where_there_is_none",
+    "swap_of_another_version_is_refused",
+    "swap_of_no_document_is_refused_where_there_is_one",
+    "swap_replaces_the_version_that_it_knows",
+    "two_runs_do_not_meet",
+    "what_another_client_has_swapped_is_read",
+)
+class ValuesAreText(Cracked):
+    def load(self, key, *, wait):
+        found = super().load(key, wait=wait)
+        return found and Document(value=found.value.decode("latin-1"), version=found.version)
+
+
 @caught_by("content_is_dropped_when_nobody_calls", "the_age_of_keep_s_is_not_that_of_the_last_call")
 class ContentIsKeptForEver(Cracked):
     def swap(self, key, new, *, keep_s, **given):

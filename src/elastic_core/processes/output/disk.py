@@ -91,6 +91,7 @@ class Disk:
         self._busy: dict[Lane, None] = {}  # in order
         self._threads = self._idle = 0
         self._timer: Timer | None = None
+        self._look_s = 0.0
         self._stalled_s: float | None = None
         self._closed = False
         self._opened: dict[str, int] = {}
@@ -194,7 +195,7 @@ class Disk:
         if not self._threads:
             self._start_thread()
         if self._timer is None:
-            self._timer = self._reactor.call_later(_LOOK_S, self._look)
+            self._look_again()
 
     def call_back(
         self, lane: Lane, waiting: list[Callable[[], None]], callback: Callable[[], None], due: Callable[[], bool]
@@ -287,6 +288,7 @@ class Disk:
         if not idle and not self._ready.empty():
             self._start_thread()
         now_s = self._reactor.now_s()
+        self._forgive(busy, still_s=now_s - self._look_s)
         held_up = [lane for lane in busy if now_s - lane.progress_s >= self._stall_s]
         if held_up and self._stalled_s is None:
             self._stalled_s = min(lane.progress_s for lane in held_up)
@@ -297,10 +299,21 @@ class Disk:
         for lane in busy:
             lane.stalled = lane in held_up
         if busy and not self._closed:
-            self._timer = self._reactor.call_later(_LOOK_S, self._look)
+            self._look_again()
         if self._stalled_s is not None and not held_up:
             self._notice(f"that file system answers again, after {now_s - self._stalled_s:.1f} s")
             self._stalled_s = None
+
+    def _look_again(self) -> None:
+        self._look_s = self._reactor.now_s() + _LOOK_S
+        self._timer = self._reactor.call_later(_LOOK_S, self._look)
+
+    def _forgive(self, busy: tuple[Lane, ...], *, still_s: float) -> None:
+        """Count no time against a file system in which this process itself stood still, whatever has held it."""
+        if still_s > _LOOK_S:
+            with self._lock:
+                for lane in busy:
+                    lane.progress_s += still_s
 
     def close(self, *, within_s: float = END_S, hurry: Callable[[], bool] = lambda: False) -> None:
         """Wait for what is not done yet, not for ever, and say what is missing; idempotent.

@@ -430,7 +430,7 @@ class Driver:
                     Candidate(
                         seat=member.seat,
                         incarnation=member.incarnation,
-                        record=decode(member.record, MemberRecord),
+                        record=decode(_bytes(member.record, "Member.record"), MemberRecord),
                     )
                     for member in _given(store.members(wait=wait), Members).members
                 )
@@ -487,7 +487,15 @@ def _given(value: object, kind: type[_T]) -> _T:
     return value
 
 
+def _bytes(value: bytes, field: str) -> bytes:
+    """Return what a record of a store's has, if it is bytes: client libraries give text for them, or a view."""
+    if not isinstance(value, bytes | bytearray):
+        raise TypeError(f"it gave {type(value).__name__} as {field}; bytes are needed")
+    return value
+
+
 def _value(key: str, document: Document | None) -> ControlDocument | RoundDocument | None:
     if document is None:
         return None
-    return decode(document.value, ControlDocument) if key == CONTROL_KEY else decode(document.value, RoundDocument)
+    value = _bytes(document.value, "Document.value")
+    return decode(value, ControlDocument) if key == CONTROL_KEY else decode(value, RoundDocument)

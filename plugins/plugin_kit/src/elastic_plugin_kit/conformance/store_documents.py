@@ -30,6 +30,29 @@ class SwapPromises(Kit):
         assert run.client().load() == two
         assert two.value == b"two"
 
+    def test_what_another_client_has_swapped_is_read(self, run: StoreRun) -> None:
+        """At once: no client answers from what it has read before."""
+        writer, reader = run.client(), run.client()
+        one = _applied(writer.swap(b"one"))
+        before = reader.load()
+        _applied(writer.swap(b"two", one.version))
+        after = reader.load()
+        values = before and before.value, after and after.value
+        assert values == (b"one", b"two"), (
+            f"a client read {values[0]!r}, then {values[1]!r}; another had put b'two' there"
+        )
+
+    def test_a_document_is_of_the_types_of_the_interface(self, run: StoreRun) -> None:
+        """Bytes and a version: a client library may have made text, or a view, of them."""
+        client = run.client()
+        swapped = client.swap(b"one")
+        for call, found in (("swap", swapped.current), ("load", client.load())):
+            assert type(found) is Document, f"{call} gave {type(found).__name__}; Document is needed"
+            given = type(found.value).__name__, type(found.version).__name__
+            assert given == ("bytes", "str"), (
+                f"{call} gave a document of {' and '.join(given)}; bytes and str are needed"
+            )
+
     def test_swap_of_no_document_is_refused_where_there_is_one(self, run: StoreRun) -> None:
         """`expect=None` never overwrites."""
         client = run.client()
