@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from elastic_core.cli.completion_command import completion_script
     from elastic_core.cli.main import process as elastic_process
     from elastic_core.history import remembered
-    from elastic_core.launcher.job import NOTHING, Injected, run_job
+    from elastic_core.launcher.injected import NOTHING, Injected
+    from elastic_core.launcher.job import run_job
     from elastic_core.launcher.outcome import RunOutcome
     from elastic_core.options.devices import Node, count_for
     from elastic_core.options.entrypoint import LOCAL_RANK_MACRO, make_entrypoint
@@ -105,7 +106,8 @@ _ROOMS: Final = {
     "elastic_core.cli.completion_command": "completion_script",
     "elastic_core.cli.main": "process=elastic_process",
     "elastic_core.history": "remembered",
-    "elastic_core.launcher.job": "NOTHING Injected run_job",
+    "elastic_core.launcher.injected": "NOTHING Injected",
+    "elastic_core.launcher.job": "run_job",
     "elastic_core.launcher.outcome": "RunOutcome",
     "elastic_core.options.devices": "Node count_for",
     "elastic_core.options.entrypoint": "LOCAL_RANK_MACRO make_entrypoint",

@@ -3,11 +3,11 @@
 import gc
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -27,6 +27,7 @@ from elastic_core.hooks.runner import HookRunner, NamedHook, hook_feed
 from elastic_core.launcher.agent_side import RoundPort, RunSide, open_rendezvous
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
 from elastic_core.launcher.hook_actions import HookActions, feed_hooks, store_place
+from elastic_core.launcher.injected import NOTHING, Injected
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
 from elastic_core.launcher.run_files import RunFiles
@@ -50,7 +51,7 @@ from elastic_core.rendezvous.loop import Rendezvous
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.incident_files import IncidentFiles
 from elastic_core.starters import ReactorLoop, WorkerStarter
-from elastic_core.types import Capability, Record, RendezvousSettings
+from elastic_core.types import Capability
 
 if TYPE_CHECKING:
     from elastic_core.hooks.master_server import MasterServers
@@ -62,18 +63,6 @@ WARM_AFTER_S = 0.5
 _WITHOUT_STORE = ("local", "static")
 
 _C = TypeVar("_C", bound="_Closes")
-
-
-class Injected(Record, frozen=True, kw_only=True, eq=False):
-    """What a caller of the library injects, each in place of what the settings name; None: what they name."""
-
-    rendezvous: Callable[[RendezvousSettings], RendezvousHandler] | None = None
-    """Gives the handler."""
-    logs_specs: Any = None
-    """An object with torch's `reify`."""
-
-
-NOTHING = Injected()
 
 
 def run_job(
