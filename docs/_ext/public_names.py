@@ -12,7 +12,7 @@ from page_parts import attributes, first_line, prose, signature, table
 
 from elastic_core import api, embedding
 from elastic_core.api import RunEvent
-from elastic_core.hooks.runner import METHODS
+from elastic_core.hooks.members import METHODS
 
 DATA: Final[Mapping[str, str]] = {
     "hookimpl": "Marks a function of a plugin module as the implementation of the specification that has its name.",

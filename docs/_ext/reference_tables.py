@@ -15,7 +15,7 @@ from public_names import api_reference, embedding_reference
 from elastic_core import errors
 from elastic_core.agent.machine.states import AgentState
 from elastic_core.api import AgentHook, LaunchChange
-from elastic_core.hooks.runner import METHODS
+from elastic_core.hooks.members import METHODS
 from elastic_core.launcher.plan import Attempt, worker_environment
 from elastic_core.options.hook_options import all_rows
 from elastic_core.options.settings import Entrypoint, RunSettings

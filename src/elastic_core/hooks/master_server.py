@@ -14,7 +14,7 @@ from elastic_core.plugin_faults import LoopFence, PluginFaults
 from elastic_core.starters import AgentLoop
 
 if TYPE_CHECKING:
-    from elastic_core.hooks.runner import NamedHook
+    from elastic_core.hooks.members import NamedHook
 
 ANSWER_S: Final = 300.0
 """How long a server may take to listen: an import from a cold network disk takes minutes."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from elastic_core.hooks.handler import notices_of, powers_of
 from elastic_core.hooks.launches import CheckedChanges
-from elastic_core.hooks.runner import NamedHook
+from elastic_core.hooks.members import NamedHook
 from elastic_core.moments import AddEnvironment, LaunchChange, Launches, Power, Refuse, WorkersStarting, merged_changes
 from elastic_core.plugin_faults import PluginFaults
 from elastic_core.types import Record

@@ -9,54 +9,22 @@ from typing import Final, TypeGuard
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.hooks.feed import HookFeed
 from elastic_core.hooks.handle import HookHandle, RunActions
-from elastic_core.hooks.handler import DECLARED_FROM, AgentHook, powers_of
+from elastic_core.hooks.members import CATCH_ALL, METHODS, HookStats, Member, NamedHook, Task
 from elastic_core.moments import (
     AddEnvironment,
-    AgentStarted,
-    AgentStopped,
-    DecisionTaken,
-    Draining,
-    FailureSeen,
     Joining,
     LaunchChange,
     Launches,
-    MembershipChanged,
     Moment,
     Power,
     Refuse,
-    RoundJoined,
-    StepsAsked,
-    StepsSeen,
     WorkerEnded,
     WorkersStarted,
     WorkersStarting,
-    WorkersStopping,
     merged_changes,
 )
-from elastic_core.plugin_faults import CallMeter, Fault, PluginFaults, PluginLabel, held
-from elastic_core.reports import RunEvent, RunningWorker
-from elastic_core.types import Record
-
-METHODS: Final[Mapping[type, str]] = {
-    AgentStarted: "on_agent_started",
-    Joining: "on_joining",
-    RoundJoined: "on_round_joined",
-    WorkersStarting: "on_workers_starting",
-    WorkersStarted: "on_workers_started",
-    WorkerEnded: "on_worker_exited",
-    FailureSeen: "on_failure",
-    DecisionTaken: "on_decision",
-    Draining: "on_drain",
-    WorkersStopping: "on_workers_stopping",
-    MembershipChanged: "on_membership_changed",
-    StepsAsked: "on_steps_asked",
-    StepsSeen: "on_steps_seen",
-    RunEvent: "on_run_event",
-    AgentStopped: "on_agent_stopped",
-}
-"""Which method of `AgentHook` takes what: moments on the thread of all hooks, the feed on others."""
-
-_CATCH_ALL: Final = "on_moment"
+from elastic_core.plugin_faults import CallMeter, Fault, PluginFaults, held
+from elastic_core.reports import RunningWorker
 
 MOST_WAITING: Final = 1_000
 """What a hook that takes its time for each moment leaves undone must not fill the memory."""
@@ -64,111 +32,6 @@ _THREAD_RETRY_S: Final = 0.5
 """When a thread is tried again that the system has refused."""
 OnJoin = Callable[[Refuse | None, str], None]
 OnStart = Callable[[tuple[LaunchChange, ...], Refuse | None, str], None]
-
-
-class NamedHook(Record, frozen=True, kw_only=True):
-    """An observer, the name that users know it by, and the distribution that brought it; what helps if it is broken."""
-
-    name: str
-    distribution: str
-    hook: AgentHook
-    hint: str = ""
-
-    @property
-    def label(self) -> PluginLabel:
-        """The hook in lines for people."""
-        return PluginLabel("hook", self.name, self.distribution, type(self.hook).__module__, self.hint)
-
-
-class HookStats(Record, frozen=True, kw_only=True):
-    """How one observer has fared: calls begun, of which errors; whether it was abandoned."""
-
-    calls: int = 0
-    errors: int = 0
-    abandoned: bool = False
-
-
-def hook_feed(
-    hooks: Sequence[NamedHook],
-    *,
-    post: Callable[[Callable[[], None]], None],
-    notice: Callable[[str], None],
-    faults: PluginFaults | None = None,
-) -> HookFeed:
-    """Return the feed for those hooks that take it; the rest as `HookFeed` has it."""
-    takers = [named for named in hooks if Power.FEED in powers_of(type(named.hook))]
-    return HookFeed([(named.label, named.hook) for named in takers], post=post, notice=notice, faults=faults)
-
-
-class _Member:
-    """An observer and its record. Guarded by the runner's lock."""
-
-    def __init__(self, named: NamedHook) -> None:
-        self.named = named
-        self.label = named.label
-        self.powers = powers_of(type(named.hook))
-        self.calls = 0
-        self.errors = 0
-        self.abandoned = False
-        self.fail_closed = Power.REFUSAL in self.powers and getattr(type(named.hook), "fail_closed", False) is True
-        self.stuck = ""
-        """The method that has not returned, of a gate that fails closed: it refuses until then."""
-        version = getattr(type(named.hook), "api_version", 1)
-        self._catches = type(version) is int and version >= DECLARED_FROM and self.overrides(_CATCH_ALL)
-
-    def overrides(self, method: str) -> bool:
-        """Return whether the hook does something at a moment."""
-        return getattr(type(self.named.hook), method, None) is not getattr(AgentHook, method)
-
-    def takes(self, method: str) -> bool:
-        """Return whether the hook overrides a method: nobody is woken to do nothing."""
-        return not self.abandoned and self.overrides(method)
-
-    def catches(self, method: str) -> bool:
-        """Return whether the hook takes by its catch-all what it has no method for."""
-        return self._catches and not self.abandoned and not self.overrides(method)
-
-
-class _Task:
-    """One moment on its way through the observers, with what they have answered so far; or a call that one of them set.
-
-    Args:
-        moment: What has come; None: a call of a hook's own.
-        members: Those to call.
-        answer: Takes the task when all have answered; None: nobody waits for it.
-        call: The hook's own.
-        method: Which method takes the moment; empty: its own.
-    """
-
-    def __init__(
-        self,
-        moment: Moment | None,
-        members: Sequence[_Member],
-        answer: "Callable[[_Task], None] | None" = None,
-        call: Callable[[], None] = lambda: None,
-        method: str = "",
-    ) -> None:
-        self.moment = moment
-        self.method = method or ("a call that it had set" if moment is None else METHODS[type(moment)])
-        self.waiting = deque(members)
-        self.answer = answer
-        self._call = call
-        self.changes: dict[int, LaunchChange] = {}
-        self.refusal: Refuse | None = None
-        self.refused_by = ""
-
-    def takes(self, member: _Member) -> bool:
-        """Return whether a hook is to be called."""
-        return not member.abandoned if self.moment is None else member.takes(self.method)
-
-    def fail(self, member: _Member, fault: str) -> None:
-        """Have a gate that fails closed refuse."""
-        if member.fail_closed and self.answer is not None and self.refusal is None:
-            self.refusal, self.refused_by = Refuse(reason=fault), str(member.label)
-
-    def make(self, member: _Member) -> object:
-        """Call a hook. Threading: the hooks'."""
-        return self._call() if self.moment is None else getattr(member.named.hook, self.method)(self.moment)
 
 
 class HookRunner:
@@ -210,7 +73,7 @@ class HookRunner:
             feed: Of the same hooks; ended by `close_feed`. None: there is none.
             faults: Keeps what hooks raise, and counts what they do wrong; None: for this runner alone.
         """
-        self._members = [_Member(named) for named in hooks]
+        self._members = [Member(named) for named in hooks]
         self._post = post
         self._call_later = call_later
         self._log = log
@@ -218,8 +81,8 @@ class HookRunner:
         self._clock = clock
         self._changed = threading.Condition()
         # The rest is guarded by the condition's lock.
-        self._tasks: deque[_Task] = deque()
-        self._calling: _Member | None = None
+        self._tasks: deque[Task] = deque()
+        self._calling: Member | None = None
         self._called_s = 0.0
         self._calls = CallMeter(clock)
         self._shift = 0
@@ -241,7 +104,7 @@ class HookRunner:
                 if Power.RUN in member.powers:
                     member.named.hook.run = self._handle(member, actions)
 
-    def _handle(self, member: _Member, actions: RunActions) -> HookHandle:
+    def _handle(self, member: Member, actions: RunActions) -> HookHandle:
         def post(call: Callable[[], None]) -> None:
             self._post(lambda: None if self._closing or member.abandoned else call())
 
@@ -251,7 +114,7 @@ class HookRunner:
             post=post,
             say=lambda text: self._say(text) if Power.FEED in member.powers else post(lambda: self._log(text)),
             call_later=self._call_later,
-            call=lambda call: self._put(_Task(None, [member], call=call)),
+            call=lambda call: self._put(Task(None, [member], call=call)),
             workers=lambda: self._workers,
         )
 
@@ -290,7 +153,7 @@ class HookRunner:
         who refused.
         """
 
-        def answer(task: _Task) -> None:
+        def answer(task: Task) -> None:
             ranks = range(moment.round.local_world_size) if task.changes else ()
             changes = tuple(task.changes.get(rank, LaunchChange()) for rank in ranks)
             on_answer(changes, task.refusal, task.refused_by)
@@ -331,7 +194,7 @@ class HookRunner:
         self._feed.close()
         self._flush()
 
-    def _enqueue(self, moment: Moment, answer: Callable[[_Task], None] | None) -> None:
+    def _enqueue(self, moment: Moment, answer: Callable[[Task], None] | None) -> None:
         self._note_workers(moment)
         again = isinstance(moment, WorkersStarting) and moment.asked_again
         with self._changed:
@@ -342,14 +205,14 @@ class HookRunner:
             ]
             stuck = [member for member in self._members if member.stuck and member.overrides(METHODS[type(moment)])]
             watchers = [] if again else [each for each in self._members if each.catches(METHODS[type(moment)])]
-        task = _Task(moment, members, answer)
+        task = Task(moment, members, answer)
         for member in stuck:
             task.fail(member, f"its {member.stuck} has not returned yet")
         self._put(task)
         if watchers:
-            self._put(_Task(moment, watchers, method=_CATCH_ALL))
+            self._put(Task(moment, watchers, method=CATCH_ALL))
 
-    def _put(self, task: _Task) -> None:
+    def _put(self, task: Task) -> None:
         with self._changed:
             queued = bool(task.waiting) and task.refusal is None and not self._closing
             if queued and task.answer is None and len(self._tasks) >= MOST_WAITING:
@@ -475,7 +338,7 @@ class HookRunner:
                 fault = self._faults.raised(member.label, task.method, err)
             self._settle(shift, task, member, answer, fault)
 
-    def _take(self, shift: int) -> tuple[_Task, _Member] | None:
+    def _take(self, shift: int) -> tuple[Task, Member] | None:
         """Return the next call to make; None: this thread is not wanted any more."""
         with self._changed:
             while shift == self._shift:
@@ -505,7 +368,7 @@ class HookRunner:
                 self._post(partial(task.answer, task))
         self._changed.notify_all()
 
-    def _settle(self, shift: int, task: _Task, member: _Member, answer: object, fault: Fault | None) -> None:
+    def _settle(self, shift: int, task: Task, member: Member, answer: object, fault: Fault | None) -> None:
         with self._changed:
             if member.stuck and shift != self._shift:
                 member.stuck, member.abandoned = "", False
@@ -522,14 +385,14 @@ class HookRunner:
         if told:
             self._post(self._flush)
 
-    def _complain(self, member: _Member, task: _Task, fault: str, *, again: bool | None = None) -> None:
+    def _complain(self, member: Member, task: Task, fault: str, *, again: bool | None = None) -> None:
         """Count what a hook did wrong, and have it told if it was not before."""
         member.errors += 1
         text = f"{task.method} {fault}"
         if not (self._faults.again(member.label, text) if again is None else again):
             self._lines.append(member.label.line(text))
 
-    def _take_answer(self, member: _Member, task: _Task, answer: object) -> None:
+    def _take_answer(self, member: Member, task: Task, answer: object) -> None:
         starting = task.moment if isinstance(task.moment, WorkersStarting) else None
         if isinstance(answer, Refuse) and isinstance(answer.reason, str):
             if self._may(member, task, Power.REFUSAL, answer):
@@ -551,7 +414,7 @@ class HookRunner:
             self._complain(member, task, f"answered {type(answer).__name__}; {needed} is needed")
             task.fail(member, f"{task.method} answered {type(answer).__name__}")
 
-    def _may(self, member: _Member, task: _Task, power: Power, answer: object) -> bool:
+    def _may(self, member: Member, task: Task, power: Power, answer: object) -> bool:
         if power in member.powers:
             return True
         needed = f"powers = frozenset({{Power.{power.name}}})"

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.hooks.handler import powers_of
-from elastic_core.hooks.runner import NamedHook
+from elastic_core.hooks.members import NamedHook
 from elastic_core.moments import Power
 from elastic_core.plugin_faults import LoopFence, PluginFaults, PluginLabel
 from elastic_core.starters import AgentLoop, StartedProcess, WorkerStart, WorkerStarter

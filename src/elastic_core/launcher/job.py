@@ -23,7 +23,8 @@ from elastic_core.failure.reporter import Reporter
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.feed import HookFeed
 from elastic_core.hooks.handler import powers_of
-from elastic_core.hooks.runner import HookRunner, NamedHook, hook_feed
+from elastic_core.hooks.members import NamedHook, close_hooks, hook_feed
+from elastic_core.hooks.runner import HookRunner
 from elastic_core.launcher.agent_side import RoundPort, RunSide, open_rendezvous
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
 from elastic_core.launcher.hook_actions import HookActions, feed_hooks, store_place
@@ -182,8 +183,6 @@ class _Job:
         )
         hooks, warnings = registry.make_hooks(of_hooks, settings.hook_options)
         if hooks:
-            from elastic_core.hooks.closing import close_hooks  # many runs have none
-
             self._cleanup.callback(close_hooks, hooks, faults=self._faults)
         self._mark("run directory")
         return self._supervise(handler, policy, hooks, (*registry.warnings, *warnings), run_dir).exit_code

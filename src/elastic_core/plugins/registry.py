@@ -13,7 +13,7 @@ from elastic_core.clock import WaitBudget
 from elastic_core.errors import ElasticError, PluginError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.handler import AgentHook, registered_hooks
-from elastic_core.hooks.runner import NamedHook
+from elastic_core.hooks.members import NamedHook
 from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.plugins.discovery import (
     FAILURE_GROUP,

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from elastic_core.hooks.handler import AgentHook
-from elastic_core.hooks.runner import HookRunner, HookStats, NamedHook
+from elastic_core.hooks.members import HookStats, NamedHook
+from elastic_core.hooks.runner import HookRunner
 from elastic_core.moments import (
     AddEnvironment,
     AgentStarted,

@@ -9,7 +9,8 @@ from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.errors import ConfigError, WorkerError, is_momentary
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.handler import AgentHook
-from elastic_core.hooks.runner import HookRunner, NamedHook
+from elastic_core.hooks.members import NamedHook
+from elastic_core.hooks.runner import HookRunner
 from elastic_core.moments import Joining
 from elastic_core.types import Failure, FailureClass, HookSettings, Restart, Round
 

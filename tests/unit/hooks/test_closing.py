@@ -4,9 +4,8 @@ import threading
 
 import pytest
 
-from elastic_core.hooks.closing import close_hooks
 from elastic_core.hooks.handler import AgentHook
-from elastic_core.hooks.runner import NamedHook
+from elastic_core.hooks.members import NamedHook, close_hooks
 from elastic_core.types import HookSettings
 
 

@@ -11,7 +11,8 @@ from elastic_core.agent.machine.states import Created, Step
 from elastic_core.api import AgentHook, HookSettings, Phase, Power
 from elastic_core.hooks import feed as feed_module
 from elastic_core.hooks.feed import HookFeed
-from elastic_core.hooks.runner import HookRunner, NamedHook, hook_feed
+from elastic_core.hooks.members import NamedHook, hook_feed
+from elastic_core.hooks.runner import HookRunner
 from elastic_core.plugin_faults import PluginLabel
 from elastic_plugin_kit import sample_failure, sample_round
 from support import wait_for

@@ -7,7 +7,7 @@ import pytest
 from elastic_core.api import AgentHook, BackendUnavailableError, HookSettings, MasterServer, Power, WaitBudget
 from elastic_core.errors import ElasticError, WaitCancelledError
 from elastic_core.hooks.master_server import ANSWER_S, MasterServers
-from elastic_core.hooks.runner import NamedHook
+from elastic_core.hooks.members import NamedHook
 from elastic_core.plugin_faults import LOOP_S
 from support import wait_for
 

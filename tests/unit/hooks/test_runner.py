@@ -4,7 +4,8 @@ import pytest
 
 from elastic_core.hooks.handler import AgentHook
 from elastic_core.hooks.launches import fault_of_variable
-from elastic_core.hooks.runner import METHODS, HookRunner, HookStats, NamedHook
+from elastic_core.hooks.members import METHODS, HookStats, NamedHook
+from elastic_core.hooks.runner import HookRunner
 from elastic_core.moments import AgentStopped, Joining, WorkersStarting
 from elastic_core.types import HookSettings, Round
 

@@ -16,7 +16,7 @@ from elastic_core.compat.elastic.agent.server.local_elastic_agent import LocalEl
 from elastic_core.compat.elastic.multiprocessing import DefaultLogsSpecs, Std
 from elastic_core.errors import ConfigError, ElasticError, RendezvousConnectionError
 from elastic_core.hooks.handler import AgentHook
-from elastic_core.hooks.runner import NamedHook
+from elastic_core.hooks.members import NamedHook
 from elastic_core.launcher import LaunchConfig, elastic_launch, launch, launch_agent
 from elastic_core.moments import Refuse
 from elastic_core.plugins.registry import PluginRegistry

@@ -1,0 +1,200 @@
+"""The hooks of a run: each by its name and with its record, what it is called for, and its end."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from elastic_core.hooks.feed import HookFeed
+from elastic_core.hooks.handler import DECLARED_FROM, AgentHook, powers_of
+from elastic_core.moments import (
+    AgentStarted,
+    AgentStopped,
+    DecisionTaken,
+    Draining,
+    FailureSeen,
+    Joining,
+    LaunchChange,
+    MembershipChanged,
+    Moment,
+    Power,
+    Refuse,
+    RoundJoined,
+    StepsAsked,
+    StepsSeen,
+    WorkerEnded,
+    WorkersStarted,
+    WorkersStarting,
+    WorkersStopping,
+)
+from elastic_core.plugin_faults import PluginFaults, PluginLabel, print_line
+from elastic_core.reports import RunEvent
+from elastic_core.types import Record
+
+METHODS: Final[Mapping[type, str]] = {
+    AgentStarted: "on_agent_started",
+    Joining: "on_joining",
+    RoundJoined: "on_round_joined",
+    WorkersStarting: "on_workers_starting",
+    WorkersStarted: "on_workers_started",
+    WorkerEnded: "on_worker_exited",
+    FailureSeen: "on_failure",
+    DecisionTaken: "on_decision",
+    Draining: "on_drain",
+    WorkersStopping: "on_workers_stopping",
+    MembershipChanged: "on_membership_changed",
+    StepsAsked: "on_steps_asked",
+    StepsSeen: "on_steps_seen",
+    RunEvent: "on_run_event",
+    AgentStopped: "on_agent_stopped",
+}
+"""Which method of `AgentHook` takes what: moments on the thread of all hooks, the feed on others."""
+
+CATCH_ALL: Final = "on_moment"
+"""The method for what a hook has no method of its own for."""
+
+
+class NamedHook(Record, frozen=True, kw_only=True):
+    """An observer, the name that users know it by, and the distribution that brought it; what helps if it is broken."""
+
+    name: str
+    distribution: str
+    hook: AgentHook
+    hint: str = ""
+
+    @property
+    def label(self) -> PluginLabel:
+        """The hook in lines for people."""
+        return PluginLabel("hook", self.name, self.distribution, type(self.hook).__module__, self.hint)
+
+
+class HookStats(Record, frozen=True, kw_only=True):
+    """How one observer has fared: calls begun, of which errors; whether it was abandoned."""
+
+    calls: int = 0
+    errors: int = 0
+    abandoned: bool = False
+
+
+def hook_feed(
+    hooks: Sequence[NamedHook],
+    *,
+    post: Callable[[Callable[[], None]], None],
+    notice: Callable[[str], None],
+    faults: PluginFaults | None = None,
+) -> HookFeed:
+    """Return the feed for those hooks that take it; the rest as `HookFeed` has it."""
+    takers = [named for named in hooks if Power.FEED in powers_of(type(named.hook))]
+    return HookFeed([(named.label, named.hook) for named in takers], post=post, notice=notice, faults=faults)
+
+
+class Member:
+    """An observer and its record. Guarded by the runner's lock."""
+
+    def __init__(self, named: NamedHook) -> None:
+        self.named = named
+        self.label = named.label
+        self.powers = powers_of(type(named.hook))
+        self.calls = 0
+        self.errors = 0
+        self.abandoned = False
+        self.fail_closed = Power.REFUSAL in self.powers and getattr(type(named.hook), "fail_closed", False) is True
+        self.stuck = ""
+        """The method that has not returned, of a gate that fails closed: it refuses until then."""
+        version = getattr(type(named.hook), "api_version", 1)
+        self._catches = type(version) is int and version >= DECLARED_FROM and self.overrides(CATCH_ALL)
+
+    def overrides(self, method: str) -> bool:
+        """Return whether the hook does something at a moment."""
+        return getattr(type(self.named.hook), method, None) is not getattr(AgentHook, method)
+
+    def takes(self, method: str) -> bool:
+        """Return whether the hook overrides a method: nobody is woken to do nothing."""
+        return not self.abandoned and self.overrides(method)
+
+    def catches(self, method: str) -> bool:
+        """Return whether the hook takes by its catch-all what it has no method for."""
+        return self._catches and not self.abandoned and not self.overrides(method)
+
+
+class Task:
+    """One moment on its way through the observers, with what they have answered so far; or a call that one of them set.
+
+    Args:
+        moment: What has come; None: a call of a hook's own.
+        members: Those to call.
+        answer: Takes the task when all have answered; None: nobody waits for it.
+        call: The hook's own.
+        method: Which method takes the moment; empty: its own.
+    """
+
+    def __init__(
+        self,
+        moment: Moment | None,
+        members: Sequence[Member],
+        answer: "Callable[[Task], None] | None" = None,
+        call: Callable[[], None] = lambda: None,
+        method: str = "",
+    ) -> None:
+        self.moment = moment
+        self.method = method or ("a call that it had set" if moment is None else METHODS[type(moment)])
+        self.waiting = deque(members)
+        self.answer = answer
+        self._call = call
+        self.changes: dict[int, LaunchChange] = {}
+        self.refusal: Refuse | None = None
+        self.refused_by = ""
+
+    def takes(self, member: Member) -> bool:
+        """Return whether a hook is to be called."""
+        return not member.abandoned if self.moment is None else member.takes(self.method)
+
+    def fail(self, member: Member, fault: str) -> None:
+        """Have a gate that fails closed refuse."""
+        if member.fail_closed and self.answer is not None and self.refusal is None:
+            self.refusal, self.refused_by = Refuse(reason=fault), str(member.label)
+
+    def make(self, member: Member) -> object:
+        """Call a hook. Threading: the hooks'."""
+        return self._call() if self.moment is None else getattr(member.named.hook, self.method)(self.moment)
+
+
+CLOSE_S: Final = 5.0
+"""How long a hook may take to close."""
+
+
+def close_hooks(
+    hooks: Sequence[NamedHook],
+    *,
+    notice: Callable[[str], None] = lambda text: print_line(f"elastic: {text}"),
+    faults: PluginFaults | None = None,
+    within_s: float = CLOSE_S,
+) -> None:
+    """Close each hook that has something to close, and wait for it no longer than the deadline.
+
+    Args:
+        hooks: Those of the run.
+        notice: Takes a line about one that raises, or does not return; there is no loop any more that would print it.
+            Threading: the caller's.
+        faults: Keeps what they raise; None: nobody reads it.
+        within_s: The deadline of each.
+    """
+    kept = PluginFaults() if faults is None else faults
+    for named in hooks:
+        kind = type(named.hook)
+        if kind.close is not AgentHook.close and kind.api_version >= DECLARED_FROM:
+            lines: list[str] = []
+            thread = threading.Thread(target=_close, args=(named, kept, lines), name="elastic-hooks", daemon=True)
+            thread.start()
+            thread.join(within_s)
+            if thread.is_alive():
+                lines.append(f"{named.label}: close has not returned after {within_s:g} s; the run ends without it")
+            for line in lines:
+                notice(line)
+
+
+def _close(named: NamedHook, faults: PluginFaults, lines: list[str]) -> None:
+    try:
+        named.hook.close()
+    except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: all that it raises is told
+        lines.append(f"{named.label}: close raised {faults.raised(named.label, 'close', err).text}")
