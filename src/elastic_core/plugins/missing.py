@@ -52,10 +52,14 @@ def install_hint(distribution: str, *, core: str = CORE, newer: bool = False) ->
 
 
 def upgrade_hint(distribution: str, *, core: str = CORE) -> str:
-    """Return what installs a newer version of a distribution that is installed, ours or another's."""
+    """Return what brings a newer version of a distribution that is installed, ours or another's.
+
+    For another's there is no command: nobody here knows where it came from, and on the public index its name may be a
+    stranger's.
+    """
     if distribution == core or distribution.partition("[")[0] in OUR_DISTRIBUTIONS:
         return install_hint(distribution, core=core, newer=True)
-    return f"pip install --upgrade {distribution}"
+    return f"install a newer {distribution} from where this one came"
 
 
 _KNOWN: Final = {

@@ -92,8 +92,8 @@ def test_hints_for_names_that_users_type_bring_what_they_need():
             assert brought(install_hint(distribution))[PROJECTS[name]] >= set(filter(None, extras.split(",")))
 
 
-def test_anothers_distribution_is_upgraded_by_its_name():
-    assert upgrade_hint("acme") == "pip install --upgrade acme"
+def test_anothers_distribution_is_never_to_be_taken_from_an_index():
+    assert upgrade_hint("acme") == "install a newer acme from where this one came"
     assert upgrade_hint("acme-elastic", core="acme-elastic") == "pip install ., in a newer checkout of acme-elastic"
 
 

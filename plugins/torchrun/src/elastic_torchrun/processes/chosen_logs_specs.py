@@ -171,10 +171,10 @@ def _guarded(entry: PluginEntry, doing: str, call: Callable[[], object]) -> obje
         raise
     except (Exception, SystemExit) as error:
         told = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
-        hint = f"pip install --upgrade {entry.distribution}, or report it to its authors"
+        hint = f"install a newer {entry.distribution} from where this one came, or report it to its authors"
         raise PluginError(f"logs specs {entry.name!r} ({entry.label}): {doing} raised {told}", hint=hint) from error
 
 
 def _refuse(entry: PluginEntry, what: str) -> NoReturn:
-    hint = f"pip install --upgrade {entry.distribution}, or report it to its authors"
+    hint = f"install a newer {entry.distribution} from where this one came, or report it to its authors"
     raise PluginError(f"logs specs {entry.name!r} ({entry.label}): {what}", hint=hint)
