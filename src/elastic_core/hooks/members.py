@@ -61,6 +61,8 @@ class NamedHook(Record, frozen=True, kw_only=True):
     distribution: str
     hook: AgentHook
     hint: str = ""
+    fail_closed: bool = False
+    """The user has it so, whatever its class says."""
 
     @property
     def label(self) -> PluginLabel:
@@ -98,7 +100,8 @@ class Member:
         self.calls = 0
         self.errors = 0
         self.abandoned = False
-        self.fail_closed = Power.REFUSAL in self.powers and getattr(type(named.hook), "fail_closed", False) is True
+        closed = named.fail_closed or getattr(type(named.hook), "fail_closed", False) is True
+        self.fail_closed = closed and Power.REFUSAL in self.powers
         self.stuck = ""
         """The method that has not returned, of a gate that fails closed: it refuses until then."""
         version = getattr(type(named.hook), "api_version", 1)

@@ -40,8 +40,8 @@ DEBUGGING: Final[tuple[OptionRow, ...]] = (
         Section.DEBUGGING,
         "plugin",
         "no:NAME",
-        "Leave out the installed agent hook NAME. Also NAME:K=V, an option of a hook, and module:Class, one that need "
-        "not be installed (repeatable).",
+        "Leave out the installed agent hook NAME. Also NAME:K=V, an option of a hook (fail_closed=true of a health "
+        "gate: it refuses where it is broken), and module:Class, one that need not be installed (repeatable).",
         short="p",
         many=True,
         env=False,

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from elastic_core.clock import WaitBudget
-from elastic_core.errors import ElasticError, PluginError
+from elastic_core.errors import ConfigError, ElasticError, PluginError
 from elastic_core.failure.handler import FailureHandler
-from elastic_core.hooks.handler import AgentHook, registered_hooks
+from elastic_core.hooks.handler import AgentHook, powers_of, registered_hooks
 from elastic_core.hooks.members import NamedHook
+from elastic_core.moments import Power
 from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.plugins.discovery import (
     FAILURE_GROUP,
@@ -43,7 +44,7 @@ from elastic_core.plugins.loading import (
     is_store_class,
     refuse_heavy,
 )
-from elastic_core.plugins.options import TORCH_RDZV_KEYS, GivenValue, parse, resolve_options
+from elastic_core.plugins.options import TORCH_RDZV_KEYS, GivenValue, convert, parse, resolve_options
 from elastic_core.rendezvous import registry as in_code
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 
 
 _CONNECT_TIMEOUT: Final = OptionSpec(name="connect_timeout", type="duration")
+FAIL_CLOSED: Final = OptionSpec(name="fail_closed", type="bool")
+"""What users may type for every hook that can refuse: `-p NAME:fail_closed=true`."""
 
 
 class PluginRegistry:
@@ -200,10 +203,11 @@ class PluginRegistry:
             try:
                 hooks.append(self._make_hook(entry, settings, own))
             except ElasticError as err:
-                if own or self._typed_for(entry) is not None:
+                closed = self._closed(entry)
+                if own or (self._typed_for(entry) is not None and (not closed or isinstance(err, ConfigError))):
                     raise
                 self.keep(entry, err)
-                gate = self._shut_gate(entry, settings, err)
+                gate = self._shut_gate(entry, settings, err, closed=closed)
                 hooks += [] if gate is None else [gate]
                 warnings.append(f"left out: {err}" if gate is None else f"{err}; it is a gate that fails closed")
         hooks += self._make_chosen(settings, options)
@@ -214,10 +218,12 @@ class PluginRegistry:
             warnings += [line for named in hooks for line in notices_of(named.hook)]
         return hooks, warnings
 
-    def _shut_gate(self, entry: PluginEntry, settings: HookSettings, err: ElasticError) -> NamedHook | None:
-        """Return what refuses in the place of a hook that could not be built and says that it fails closed."""
+    def _shut_gate(
+        self, entry: PluginEntry, settings: HookSettings, err: ElasticError, *, closed: bool
+    ) -> NamedHook | None:
+        """Return what refuses in the place of a hook that could not be built, where its user or it has it so."""
         try:
-            closed = self._loaded(entry).fail_closed
+            closed = closed or self._loaded(entry).fail_closed
         except ElasticError:  # what can't be imported can't say so
             return None
         if not closed:
@@ -226,6 +232,11 @@ class PluginRegistry:
 
         gate = ShutGate(replace(settings, name=entry.name), reason=f"it could not be built: {err.what}")
         return NamedHook(name=entry.name, distribution=entry.label, hook=gate)
+
+    def _closed(self, entry: PluginEntry) -> bool:
+        """Return whether the user has it that a hook fails closed, whatever its class says."""
+        text = (self._typed_for(entry) or {}).get(FAIL_CLOSED.name, "")
+        return bool(text) and convert(text, FAIL_CLOSED, flag=f"-p {entry.name}:") is True
 
     def keep(self, entry: PluginEntry, err: ElasticError) -> None:
         """Keep what a plugin that is left out has raised."""
@@ -297,6 +308,10 @@ class PluginRegistry:
             what = f"{entry.value} has no option {min(undeclared)!r} in `options`"
             raise refusal(entry, what, hint=mend(entry))
         typed = (entry.group == HOOKS_GROUP and self._typed_for(entry)) or {}
+        closed = False
+        if typed and FAIL_CLOSED.name not in {spec.name for spec in plugin.options}:
+            closed = self._closed(entry)
+            typed = {name: text for name, text in typed.items() if name != FAIL_CLOSED.name}
         owner = f"{KINDS[entry.group]} {entry.name!r}"
         resolved = resolve_options(typed, plugin.options, flag=f"-p {entry.name}:", owner=owner)
         lists = {name: value for name, value in given.items() if isinstance(value, tuple)}
@@ -304,9 +319,13 @@ class PluginRegistry:
         options, lists = {**resolved.values, **single}, {**resolved.lists, **lists}
         own = replace(settings, name=entry.name, options=options, lists=lists)
         hook = plugin.make_hook(own)
+        if closed and Power.REFUSAL not in powers_of(type(hook)):
+            what = f"-p {entry.name}:{FAIL_CLOSED.name}: {owner} is no health gate: it has not the power to refuse"
+            raise ConfigError(what, hint=f"leave {FAIL_CLOSED.name} out")
         if entry.group == HOOKS_GROUP:
             refuse_heavy(entry, before)  # what values of options bring, their user has chosen
-        return NamedHook(name=entry.name, distribution=entry.label, hook=hook, hint=label_of(entry).hint)
+        hint = label_of(entry).hint
+        return NamedHook(name=entry.name, distribution=entry.label, hook=hook, hint=hint, fail_closed=closed)
 
     def _make_in_code(
         self, name: str, maker: in_code.Maker, settings: RendezvousSettings, conf: Mapping[str, str]

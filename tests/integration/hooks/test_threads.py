@@ -58,9 +58,14 @@ class Bench:
         self.answers = []
         self.answer_threads = set()
 
-    def start(self, *, deadline_s=PATIENCE_S, **hooks):
+    def start(self, *, deadline_s=PATIENCE_S, fail_closed=False, **hooks):
         named = [
-            NamedHook(name=name, distribution=f"fake-{name} 1", hook=cls(HookSettings(name=name)))
+            NamedHook(
+                name=name,
+                distribution=f"fake-{name} 1",
+                hook=cls(HookSettings(name=name)),
+                fail_closed=fail_closed,
+            )
             for name, cls in hooks.items()
         ]
         self.hooks = {one.name: one.hook for one in named}
@@ -456,6 +461,18 @@ def test_a_gate_that_breaks_refuses_where_it_says_so(bench, answer, reason):
             assert who == "hook 'gate' (fake-gate 1)"
         runner.close()
         bench.answers.clear()
+
+
+def test_a_gate_that_breaks_refuses_where_its_user_says_so(bench):
+    class Open(closed(no_driver)):
+        fail_closed = False
+
+    runner = bench.start(fail_closed=True, gate=Open)
+    runner.ask_join(Joining(round_index=0), bench.hear)
+    bench.until(lambda: bench.answers)
+    ((refusal, _),) = bench.answers
+    assert refusal.reason.startswith("on_joining raised RuntimeError: no driver")
+    runner.close()
 
 
 def test_a_gate_that_hangs_refuses_until_its_call_returns(bench, release):

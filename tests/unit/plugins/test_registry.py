@@ -549,6 +549,34 @@ def test_gate_that_fails_closed_and_can_not_be_built_refuses(install):
     assert hooks["gate"].distribution == "fake-gate 1.2"
 
 
+CLOSED = {"gate": {"fail_closed": "true"}}
+
+
+@pytest.mark.parametrize("source", ["import no_such_driver", "raise SystemExit(1)"])
+def test_gate_that_can_not_be_imported_refuses_where_its_user_says_so(install, source):
+    install("fake-gate", "elastic_core.hooks", "gate", "mod_gate:Hook", source)
+    hooks, (line,) = make_hooks(hooks=CLOSED)
+    assert line.endswith("; it is a gate that fails closed")
+    assert hooks["gate"].hook.on_joining(Joining(round_index=0)).reason.startswith("it could not be built: ")
+    assert list(make_hooks()[0]) == []  # as ever
+
+
+def test_user_makes_any_gate_fail_closed_and_nothing_else(install):
+    gate = HOOK.replace("api_version = 1", "api_version = 2\n        powers = frozenset({Power.REFUSAL})")
+    install("fake-gate", "elastic_core.hooks", "gate", "mod_gate:Hook", gate)
+    assert make_hooks(hooks=CLOSED)[0]["gate"].fail_closed
+    assert not make_hooks(hooks={"gate": {"fail_closed": "no"}})[0]["gate"].fail_closed
+    refused(
+        lambda: make_hooks(hooks={"gate": {"fail_closed": "maybe"}}),
+        "-p gate:fail_closed='maybe' is not true or",
+        error=ConfigError,
+    )
+    observer = HOOK.replace("api_version = 1", "api_version = 2").replace("on_joining", "on_failure")
+    install("fake-seen", "elastic_core.hooks", "seen", "mod_seen:Hook", observer)
+    wanted = "-p seen:fail_closed: hook 'seen' is no health gate: it has not the power to refuse"
+    refused(lambda: make_hooks(hooks={"seen": {"fail_closed": "1"}}), wanted, error=ConfigError)
+
+
 def test_gate_that_fails_closed_needs_the_power_to_refuse(install):
     install("fake-gate", "elastic_core.hooks", "gate", "mod_gate:Hook", GATE.replace("POWERS", ""))
     hooks, warnings = make_hooks()
