@@ -7,6 +7,7 @@ Kits: subclass one, give its fixture, and pytest asks for each promise; `elastic
     AgentHookConformance            a hook
     WorkerStarterConformance        a starter of workers
     MasterServerConformance         a server at MASTER_PORT
+    TorchrunConformance             a backend under stock torchrun
     CommandConformance              a command of elastic
 Real agents in a test
     run_agents                      starts them, and ends whatever is left: gives Agents, each an Agent with its Worker
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         MasterServerConformance,
         RendezvousConformance,
         Requirements,
+        TorchrunConformance,
         WorkerStarterConformance,
     )
     from elastic_plugin_kit.fake_run import FakeRun
@@ -62,6 +64,7 @@ __all__ = [
     "RendezvousConformance",
     "Requirements",
     "StoreModel",
+    "TorchrunConformance",
     "Worker",
     "WorkerStarterConformance",
     "rendezvous_settings",

@@ -19,6 +19,7 @@ from elastic_plugin_kit.conformance.rendezvous import RendezvousConformance  # n
 from elastic_plugin_kit.conformance.requirements import Requirements  # noqa: E402
 from elastic_plugin_kit.conformance.starter import WorkerStarterConformance  # noqa: E402
 from elastic_plugin_kit.conformance.store import CoordinationStoreConformance  # noqa: E402
+from elastic_plugin_kit.conformance.torchrun import TorchrunConformance  # noqa: E402
 
 __all__ = [
     "AgentHookConformance",
@@ -28,5 +29,6 @@ __all__ = [
     "MasterServerConformance",
     "RendezvousConformance",
     "Requirements",
+    "TorchrunConformance",
     "WorkerStarterConformance",
 ]
