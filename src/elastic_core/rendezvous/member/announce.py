@@ -24,6 +24,7 @@ from elastic_core.rendezvous.member.observe import LINE_EVERY_S, MEMBERS
 from elastic_core.rendezvous.member.outage import (
     NOTHING,
     Announced,
+    announce_lost_seat,
     announce_outage,
     end_alone,
     host_lost,
@@ -382,6 +383,7 @@ _RULES: tuple[Callable[[State, float], Announced], ...] = (
     _round,
     _wait,  # before `announce_outage`: whoever gives up says why
     announce_outage,
+    announce_lost_seat,
     end_alone,
     leave_to_agent,
     _part,

@@ -22,6 +22,8 @@ from elastic_core.rendezvous.member.state import (
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic, Watched
 from elastic_core.reports import NodeReport
 
+EARLY_SHARE = 0.9
+"""Up to this share of a lease after it was renewed, by our own clock, it is the store's doing that the seat is gone."""
 LINE_EVERY_S = 10.0
 """How often a waiting member says who has come."""
 RETRY_S = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
@@ -300,7 +302,9 @@ def _confirmed(state: State, sent_s: float) -> State:
 
 
 def _unseated(state: State, now_s: float) -> State:
-    return _doubt(replace(state, seat=None, recorded=b"", ahead=0), now_s)
+    age_s = now_s - state.confirmed_s
+    early_s = age_s if age_s < EARLY_SHARE * state.me.ttl_s else None
+    return _doubt(replace(state, seat=None, recorded=b"", ahead=0, unseated_s=early_s), now_s)
 
 
 def _read(state: State, key: str, version: str | None, value: ControlDocument | RoundDocument | None) -> State:

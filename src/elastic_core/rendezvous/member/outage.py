@@ -8,6 +8,8 @@ from elastic_core.types import Decided, Failure, FailureClass, RoundEnded, Stop,
 
 LINE_AFTER_S = 1.0
 """A store that is away for less is not worth a line."""
+SEAT_LINE_EVERY_S = 60.0
+"""A store that loses a seat once does so again and again: one line in so long."""
 
 Announced = tuple[State, tuple[m.Announcement, ...]]
 NOTHING: tuple[m.Announcement, ...] = ()
@@ -157,3 +159,16 @@ def announce_outage(state: State, now_s: float) -> Announced:
         state, ended = stop(state, Decided(decision=decision, failure=store_failure(state, summary)))
         announcements += ended
     return state, announcements
+
+
+def announce_lost_seat(state: State, now_s: float) -> Announced:
+    """Say that it is the store which took this node's seat away: the others can only say that this node was lost."""
+    age_s, me = state.unseated_s, state.me
+    if age_s is None:
+        return state, NOTHING
+    state = replace(state, unseated_s=None)
+    if now_s < state.unseated_line_s + SEAT_LINE_EVERY_S:
+        return state, NOTHING
+    lease = f"{age_s:.1f} s after its lease of {me.ttl_s:g} s was renewed"
+    text = f"this node's seat in {me.where} was gone {lease}: the store has lost it, or ends leases early"
+    return replace(state, unseated_line_s=now_s), (m.PrintLine(text=text),)

@@ -214,6 +214,10 @@ class State(Record, frozen=True, kw_only=True):
     serial: int = 0
     trouble: Trouble | None = None
     outage_shown: bool = False
+    unseated_s: float | None = None
+    """How long after its lease was last renewed the seat was gone, if that was too early and nobody was told yet."""
+    unseated_line_s: float = LONG_AGO_S
+    """When the last line said so."""
     began_s: float = 0.0
     waiting_s: float = 0.0
     spare: bool = False

@@ -185,3 +185,37 @@ def test_an_answer_counts_for_the_round_that_it_was_asked_about_only(question, p
 def test_a_store_that_goes_with_its_host_after_the_verdict_cuts_no_grace_period_short(changes, fenced):
     state = replace(State(me=ME, want=Want.STOP, confirmed_s=100.0), **changes)
     assert state.fence_s == (100.0 + ME.fence_s if fenced else NEVER_S)
+
+
+# --- a seat that is gone before its lease can have ended
+
+SEATED = replace(DRAINED, leaving=False)
+NO_SEAT = {"renewed": m.Renewed(renewal=None, sent_s=101.0), "updated": m.Updated(record=b"", kept=False)}
+
+
+def seat_lines(state, *times, event):
+    """Return the lines of a member that finds at each of these times that its seat is gone, and gets another."""
+    found = []
+    for at_s in times:
+        done = step(state, (event,), now_s=at_s)
+        found += [line.text for line in done.announcements if isinstance(line, m.PrintLine)]
+        state = replace(done.state, seat=SEATED.seat, confirmed_s=at_s)
+    return found
+
+
+@pytest.mark.parametrize("event", NO_SEAT.values(), ids=NO_SEAT)
+def test_a_seat_that_the_store_took_away_is_said_to_be_the_stores_doing(event):
+    (line,) = seat_lines(SEATED, 101.2, event=event)
+    assert line == (
+        "this node's seat in w was gone 2.2 s after its lease of 5 s was renewed: "
+        "the store has lost it, or ends leases early"
+    )
+
+
+def test_a_lease_that_nobody_renewed_in_time_ends_without_that_line():
+    assert seat_lines(SEATED, 99.0 + ME.ttl_s, event=NO_SEAT["renewed"]) == []
+
+
+def test_a_store_that_ends_every_lease_early_has_one_line_a_minute():
+    assert len(seat_lines(SEATED, *range(101, 158, 2), event=NO_SEAT["renewed"])) == 1
+    assert len(seat_lines(SEATED, *range(101, 171, 2), event=NO_SEAT["renewed"])) == 2
