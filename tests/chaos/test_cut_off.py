@@ -115,9 +115,8 @@ def test_a_node_that_is_cut_off_stops_in_time(cluster, network, how):
         ip("-n", hosts["b"], "route", "add", "blackhole", f"{store}/32")
     wait_for(lambda: not is_alive(worker), within_s=LEASE_S, what="the end of its workers before that of its lease")
     kept(time.monotonic() - began_s, LEASE_S)
-    after = [node.said(world=2, within_s=LEASE_S + SLACK_S) for node in others]
+    after = [node.said(world=2, gen=gen + 1, within_s=LEASE_S + SLACK_S) for node in others]
     assert cut.last_alive_s(worker) < min(line["at"] for line in after)
-    assert {line["gen"] for line in after} == {gen + 1}
     if how == "link down":
         network.plug(hosts["b"], "up")
     else:
@@ -133,6 +132,7 @@ def test_a_node_that_is_cut_off_stops_in_time(cluster, network, how):
 def test_a_store_that_nobody_reaches_stops_nobody(cluster, network):
     run, nodes, _, place = cluster
     pids = [line["pid"] for node in nodes.values() for line in node.says()]
+    of_the_start = {node.name: len(node.agent.err.splitlines()) for node in nodes.values()}  # a busy machine is slow
     began_s = time.monotonic()
     network.plug(place, "down")
     for node in nodes.values():
@@ -146,7 +146,7 @@ def test_a_store_that_nobody_reaches_stops_nobody(cluster, network):
     assert [line["pid"] for node in nodes.values() for line in node.says()] == pids
     run.all_end(*nodes.values())
     for node in nodes.values():
-        assert len(node.agent.err.splitlines()) == 2, node.agent.err
+        assert len(node.agent.err.splitlines()[of_the_start[node.name] :]) == 2, node.agent.err
 
 
 def test_addresses_are_those_that_the_others_can_reach(cluster):
