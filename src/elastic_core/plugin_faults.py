@@ -24,8 +24,8 @@ LOOP_S: Final = 5.0
 """How long one call may hold the agent's loop up; as hooks have on their own thread."""
 STILL_S: Final = 1.0
 """A loop that stands still for less does so on any busy node."""
-SHARE: Final = 0.05
-"""Of the time in which a loop stood still, what a call that held the interpreter had of a processor that many share."""
+SHARE: Final = 0.2
+"""Of the time in which a loop stood still, what a call that held the interpreter had of a processor that is shared."""
 _MOST_TEXT: Final = 500
 _NOT_THEIRS: Final = frozenset({"elastic_core", "pluggy"})
 """Packages whose frames lie between a caller and a plugin."""
