@@ -313,10 +313,14 @@ def _spawn_error(launch: WorkerLaunch, error: OSError | ValueError) -> WorkerErr
     if not number:  # a server of ours says why it could not
         return WorkerError(f"{where}: {error}")
     reason = f"{errno.errorcode.get(number, str(number))}: {os.strerror(number)}"
-    if error.filename and error.filename != program:
+    hint = _HINTS.get(number, "")
+    files = {file for plan in (launch.stdout, launch.stderr) for file in (plan.file, plan.filtered_file)}
+    if error.filename in files - {None}:  # any other is one of ours: an import, say, where no descriptor is left
         where = f"worker with local rank {launch.local_rank}: can't open log file {error.filename!r}"
-        return WorkerError(f"{where}: {reason}", hint="another --log-dir, with room and write permission")
-    return WorkerError(f"{where}: {reason}", hint=_HINTS.get(number, ""))
+        if number not in (errno.EMFILE, errno.ENFILE):
+            hint = "another --log-dir, with room and write permission"
+        return WorkerError(f"{where}: {reason}", hint=hint)
+    return WorkerError(f"{where}: {reason}", hint=hint)
 
 
 @contextmanager
