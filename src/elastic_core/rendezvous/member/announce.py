@@ -31,6 +31,7 @@ from elastic_core.rendezvous.member.outage import (
     keep_lease,
     leave_to_agent,
     misses_host_s,
+    stayed_away,
     stop,
     store_failure,
 )
@@ -363,6 +364,9 @@ def _wait(state: State, now_s: float) -> Announced:
     if now_s >= misses_host_s(state):
         what = f"run {me.run_id!r}: {host_lost(state)}"
         return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="connection", what=what),)
+    if trouble is not None and me.on_store_loss == "fail" and now_s >= trouble.since_s + me.store_outage_grace_s:
+        what = f"run {me.run_id!r}: {stayed_away(state)} (--on-store-loss is fail)"
+        return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="connection", what=what, hint=trouble.hint),)
     knows = trouble is not None or knows_members(state, now_s) or not state.epoch
     if not state.spare and now_s >= state.waiting_s + me.join_timeout_s and knows:
         what, hint = timed_out(state, now_s), missing(state, now_s)

@@ -40,6 +40,13 @@ def host_lost(state: State) -> str:
     return f"the node that hosts the rendezvous store, {state.me.where}, is lost or can't be reached"
 
 
+def stayed_away(state: State) -> str:
+    """Return in words that the store was away for longer than the user allows."""
+    trouble, me = state.trouble, state.me
+    assert trouble is not None
+    return f"{me.where} stayed away for {me.store_outage_grace_s:g} s: {trouble.text}"
+
+
 def keep_lease(state: State, now_s: float) -> Announced:
     """Stop in time what a lease no longer covers."""
     if not needs_lease(state):
@@ -154,7 +161,7 @@ def announce_outage(state: State, now_s: float) -> Announced:
         announcements = (m.PrintLine(text=away, store_reachable=False),)
         state = replace(state, outage_shown=True)
     if me.on_store_loss == "fail" and state.want is Want.RUN and away_s >= me.store_outage_grace_s:
-        summary = f"{me.where} stayed away for {me.store_outage_grace_s:g} s: {trouble.text}"
+        summary = stayed_away(state)
         decision = Stop(reason="--on-store-loss is fail", rule="store")
         state, ended = stop(state, Decided(decision=decision, failure=store_failure(state, summary)))
         announcements += ended

@@ -219,3 +219,30 @@ def test_a_lease_that_nobody_renewed_in_time_ends_without_that_line():
 def test_a_store_that_ends_every_lease_early_has_one_line_a_minute():
     assert len(seat_lines(SEATED, *range(101, 158, 2), event=NO_SEAT["renewed"])) == 1
     assert len(seat_lines(SEATED, *range(101, 171, 2), event=NO_SEAT["renewed"])) == 2
+
+
+# --- a store that stays away from a node that waits
+
+CUT_OFF = replace(DRAINED, leaving=False, want=Want.JOIN, waiting_s=100.0, line_s=200.0)
+FAILS = replace(ME, on_store_loss="fail", store_outage_grace_s=8.0)
+
+
+def ends_at(me):
+    """Return when a node that waits for its next round gives up, and why, if the store is away from 101 s on."""
+    state, now_s, events = replace(CUT_OFF, me=me), 100.9, (FAILED,)
+    while now_s < 150:
+        done = step(state, events, now_s=now_s)
+        found = [each for each in done.announcements if isinstance(each, m.JoinFailed)]
+        if found:
+            return now_s, found[0]
+        state, events, now_s = done.state, (() if isinstance(done.operation, m.Pause) else (FAILED,)), now_s + 0.1
+    return None
+
+
+def test_a_node_that_was_cut_off_does_not_outwait_a_store_that_is_to_fail_the_run():
+    at_s, failed = ends_at(FAILS)
+    assert 108.5 < at_s < 110
+    assert failed == m.JoinFailed(
+        kind="connection", what="run 'r': w stayed away for 8 s: refused (--on-store-loss is fail)"
+    )
+    assert ends_at(ME) is None, "it waits for as long as --join-timeout says"
