@@ -115,7 +115,9 @@ def test_a_run_that_needs_the_node_waits_for_it_and_fails_with_the_gates_reason(
     gated.shut("b")
     a, b = (gated.node(name, "2", conf=f"join_timeout={patience(4):g}") for name in "ab")
     b.told(f"this node stays out: {REFUSED}")
-    a.told(f"round 0 is over: b stays out: {REFUSED}; 1 node left of at least 2: waiting for 1 more")
+    over = f"round 0 is over: b stays out: {REFUSED}; 1 node left of at least 2: waiting for 1 more"
+    never_seen = f"1 of at least 2 nodes joined (a); 1 missing; b is out: {REFUSED}"  # that round, on a busy machine
+    wait_for(lambda: over in a.agent.err or never_seen in a.agent.err, within_s=15, what="a's line about b")
     for node in (a, b):
         node.ends(1, within_s=patience(25))
         incident = node.agent.incident()

@@ -3,7 +3,7 @@
 import json
 import signal
 
-from chaos.multi_node import Run
+from chaos.multi_node import LEASE_S, Run
 from patience import slowness
 
 BOTH = "last_call_timeout=60"
@@ -59,7 +59,8 @@ def test_too_few_nodes_come_back(redis_run):
 
 def test_store_stays_away_for_longer_than_the_user_allows(troubled_run):
     options = ("--store-outage-grace", "1", "--on-store-loss", "fail")
-    a, b = (troubled_run.node(name, "2", *options) for name in "ab")
+    conf = f"lease_ttl={2 * LEASE_S:g}"  # that nobody is cut off before, on a machine that asks its peers late
+    a, b = (troubled_run.node(name, "2", *options, conf=conf) for name in "ab")
     for node in (a, b):
         node.said(world=2)
     troubled_run.server.pause()
