@@ -168,7 +168,7 @@ def test_a_rule_file_may_be_called_anything(policies):
 
 
 def test_a_rule_file_without_its_plugin_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setattr(PluginRegistry, "_entries", lambda self: [])
+    monkeypatch.setattr(PluginRegistry, "entries", lambda self: [])
     assert main(["policy", "check", "r.yaml"]) == 3
     assert "Try: pip install . ./plugins/policy_rules" in capsys.readouterr().err
 
