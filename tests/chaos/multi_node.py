@@ -32,6 +32,8 @@ LEASE_S = 3.0
 """So long that a node is not taken for lost on a busy machine, where an agent may get no turn for a second or two."""
 SLACK_S = 3.0
 """What the scenarios add to the lease, for the survivors' new workers to be there."""
+FULL_FIRST = "last_call_timeout=60"
+"""With it as options of the backend the first round has all nodes, however long a busy machine takes to start them."""
 
 WORKER = """
 import json, os, pathlib, signal, sys, time

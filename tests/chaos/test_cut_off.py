@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from chaos.multi_node import LEASE_S, SLACK_S, Run, inside
+from chaos.multi_node import FULL_FIRST, LEASE_S, SLACK_S, Run, inside
 from etcd_servers import EtcdCluster, EtcdServer
 from patience import kept
 from proc_kit import is_alive
@@ -93,7 +93,7 @@ def cluster(network, elastic, tmp_path, request):
         inside(place, server.start)
         run = Run(elastic, tmp_path, server=server)
         hosts = {name: network.host()[0] for name in "abc"}
-        nodes = {name: run.node(name, "2:3", within=host) for name, host in hosts.items()}
+        nodes = {name: run.node(name, "2:3", conf=FULL_FIRST, within=host) for name, host in hosts.items()}
         for node in nodes.values():
             node.said(world=3)
         yield run, nodes, hosts, place
@@ -206,7 +206,9 @@ def test_an_outage_stops_nobody_whichever_addresses_were_chosen(network, elastic
 def test_the_embedded_store_is_on_the_node_that_has_its_address(network, elastic, tmp_path):
     hosts = [network.host() for _ in "abc"]
     run = Run(elastic, tmp_path, endpoint=f"{hosts[1][1]}:29400")
-    a, b, c = (run.node(name, "2:3", within=host) for name, (host, _) in zip("abc", hosts, strict=True))
+    a, b, c = (
+        run.node(name, "2:3", conf=FULL_FIRST, within=host) for name, (host, _) in zip("abc", hosts, strict=True)
+    )
     for node in (a, b, c):
         node.said(world=3)
     network.plug(hosts[2][0], "down")
@@ -267,7 +269,7 @@ def spread(network, elastic, tmp_path):
         nodes = []
         for at, name in enumerate("abc"):
             run.endpoint = ",".join(member.endpoint for member in (*cluster.members[at:], *cluster.members[:at]))
-            nodes.append(run.node(name, "2:3", within=hosts[at][0]))
+            nodes.append(run.node(name, "2:3", conf=FULL_FIRST, within=hosts[at][0]))
         for node in nodes:
             node.said(world=3)
         yield run, nodes, hosts

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from chaos.multi_node import LEASE_S, SLACK_S, Run
+from chaos.multi_node import FULL_FIRST, LEASE_S, SLACK_S, Run
 from etcd_servers import PASSWORD, PREFIX, USER, TlsEtcd
 from patience import kept
 from proc_kit import is_alive
@@ -46,7 +46,8 @@ def all_told(run, nodes, what):
 
 def started(run, names="ab", nnodes="2", *options):
     """Start nodes; return them when they are in one round."""
-    nodes = [run.node(name, nnodes, *options) for name in names]
+    conf = FULL_FIRST if nnodes.endswith(str(len(names))) else ""
+    nodes = [run.node(name, nnodes, *options, conf=conf) for name in names]
     for node in nodes:
         node.said(world=len(names))
     return nodes

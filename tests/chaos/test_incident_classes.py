@@ -3,11 +3,8 @@
 import json
 import signal
 
-from chaos.multi_node import LEASE_S, Run
+from chaos.multi_node import FULL_FIRST, LEASE_S, Run
 from patience import slowness
-
-BOTH = "last_call_timeout=60"
-"""The first round has both nodes, however long the second takes to start."""
 
 
 def incident(node):
@@ -22,7 +19,7 @@ def of_class(node, kind):
 
 
 def test_node_lost_beyond_what_is_allowed(redis_run):
-    a, b = (redis_run.node(name, "1:2", "--max-membership-changes", "0", conf=BOTH) for name in "ab")
+    a, b = (redis_run.node(name, "1:2", "--max-membership-changes", "0", conf=FULL_FIRST) for name in "ab")
     a.said(world=2)
     b.kill_agent()
     a.ends(4)
@@ -30,7 +27,7 @@ def test_node_lost_beyond_what_is_allowed(redis_run):
 
 
 def test_node_that_is_told_to_stop_beyond_what_is_allowed(redis_run):
-    a, b = (redis_run.node(name, "1:2", "--max-membership-changes", "0", conf=BOTH) for name in "ab")
+    a, b = (redis_run.node(name, "1:2", "--max-membership-changes", "0", conf=FULL_FIRST) for name in "ab")
     a.said(world=2)
     b.agent.signal(signal.SIGTERM)
     a.ends(4)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from chaos.multi_node import LEASE_S, SLACK_S
+from chaos.multi_node import FULL_FIRST, LEASE_S, SLACK_S
 from patience import kept
 from proc_kit import is_alive
 from promises import GUARD_S, LEFT_S
@@ -76,7 +76,7 @@ def test_the_first_node_is_lost(served_run):
 
 def three(run, nnodes="2:3"):
     """Start nodes a, b and c; return them when all are in one round."""
-    nodes = [run.node(name, nnodes) for name in "abc"]
+    nodes = [run.node(name, nnodes, conf=FULL_FIRST) for name in "abc"]
     for node in nodes:
         node.said(world=3)
     return nodes

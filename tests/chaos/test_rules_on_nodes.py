@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from chaos.multi_node import WORKER
+from chaos.multi_node import FULL_FIRST, WORKER
 from support import wait_for
 
 RULES = """
@@ -23,7 +23,7 @@ def three(run):
     """Start three nodes of a run that needs two; return them by rank."""
     path = run.shared / "rules.yaml"
     path.write_text(RULES)
-    nodes = [run.node(name, "2:3", "--policy", str(path)) for name in "abc"]
+    nodes = [run.node(name, "2:3", "--policy", str(path), conf=FULL_FIRST) for name in "abc"]
     return sorted(nodes, key=lambda node: node.said(world=3)["rank"])
 
 
@@ -68,7 +68,7 @@ def test_a_node_that_is_blamed_twice_is_left_out(run, three):
 def test_a_node_comes_back_when_its_time_is_over(run):
     path = run.shared / "rules.yaml"
     path.write_text(RULES.replace("exclude_for: 1h", "exclude_for: 2s"))
-    nodes = [run.node(name, "2:3", "--policy", str(path)) for name in "abc"]
+    nodes = [run.node(name, "2:3", "--policy", str(path), conf=FULL_FIRST) for name in "abc"]
     (bad,) = [node for node in nodes if node.said(world=3)["rank"] == 2]
     others = [node for node in nodes if node is not bad]
     began_s = time.monotonic()
@@ -116,7 +116,7 @@ def test_a_node_that_is_left_out_says_so_and_ends_with_what_the_run_has_failed_o
             "{name: rest, action: restart, max: 5, backoff: off}", "{name: rest, action: fail}"
         )
     )
-    nodes = [redis_run.node(name, "2:3", "--policy", str(path)) for name in "abc"]
+    nodes = [redis_run.node(name, "2:3", "--policy", str(path), conf=FULL_FIRST) for name in "abc"]
     (bad,) = [node for node in nodes if node.said(world=3)["rank"] == 2]
     others = [node for node in nodes if node is not bad]
     redis_run.exit_rank(2, bad.said(world=3)["gen"], 43)

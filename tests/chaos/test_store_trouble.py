@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from chaos.multi_node import LEASE_S, SLACK_S, Run
+from chaos.multi_node import FULL_FIRST, LEASE_S, SLACK_S, Run
 from proc_kit import command_line, descendants, is_alive
 from redis_servers import RedisServer
 from support import wait_for
@@ -136,7 +136,7 @@ def test_an_emptied_server_takes_in_newcomers(troubled_run):
 
 
 def test_a_node_dies_while_the_server_is_away(troubled_run):
-    nodes = [troubled_run.node(name, "2:3") for name in "abc"]
+    nodes = [troubled_run.node(name, "2:3", conf=FULL_FIRST) for name in "abc"]
     for node in nodes:
         node.said(world=3)
     troubled_run.server.pause()
@@ -212,7 +212,7 @@ LOST = "hosts the rendezvous store"
 def hosted(elastic, tmp_path):
     """Three nodes in one round; the first one hosts their store."""
     run = Run(elastic, tmp_path)
-    nodes = [run.node(name, "2:3") for name in "abc"]
+    nodes = [run.node(name, "2:3", conf=FULL_FIRST) for name in "abc"]
     for node in nodes:
         node.said(world=3)
     return run, nodes
