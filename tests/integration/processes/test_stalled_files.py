@@ -16,6 +16,7 @@ from elastic_core.reactor import Reactor
 from elastic_plugin_kit import ManualClock
 from group_kit import GroupKit
 from proc_kit import is_alive
+from support import wait_for
 
 CHATTY = """
 import os
@@ -88,7 +89,7 @@ def test_a_stalled_log_file_holds_back_the_worker_that_writes_there_and_nobody_e
     kit.run_until(lambda: stalled.read() or len(kit.notices) >= 2)
     assert kit.notices[1].startswith("that file system answers again, after ")
     kit.stop()
-    stalled.read()
+    wait_for(lambda: stalled.read() or len(stalled.taken) >= len(expected()), what="what still waited for the file")
     assert stalled.taken == expected()
     console = Path(kit.folder / "console.out").read_bytes().splitlines(keepends=True)
     assert b"".join(line[len("[default0]:") :] for line in console if line.startswith(b"[default0]:")) == expected()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from patience import kept
+from patience import kept, patience
 from proc_kit import command_line
 from support import lacks, wait_for
 
@@ -104,9 +104,11 @@ with section("checkpoint", limit_s=float(sys.argv[1])):
 
 
 def test_open_section_protects_every_rank(elastic, script):
-    other = "if rank == 1:\n    heartbeat(step=1)\n    time.sleep(3)\n    sys.exit()\n"
+    timeout_s = patience(1)  # ranks that start apart open their sections apart
+    other = f"if rank == 1:\n    heartbeat(step=1)\n    time.sleep({3 * timeout_s})\n    sys.exit()\n"
     text = SECTION.replace("heartbeat(step=1)\n", other + "heartbeat(step=1)\n", 1)
-    agent = elastic("--nproc-per-node", "2", "--hang-timeout", "1", script(text), "30", "3")
+    sleeps = (str(30 * timeout_s), str(3 * timeout_s))
+    agent = elastic("--nproc-per-node", "2", "--hang-timeout", str(timeout_s), script(text), *sleeps)
     assert agent.wait(60) == 0, agent.err
 
 
@@ -266,7 +268,7 @@ def test_standby_worker_beats_although_it_imported_the_module_before(elastic, sc
     options = ["--standby", "--standby-imports", "elastic_core.worker.beats", "--max-restarts", "1"]
     agent = elastic(*options, "--hang-timeout", "2", "--restart-backoff", "0", script(text))
     assert agent.wait(60) == 1
-    assert agent.out.splitlines() == ["0 True", "1 True"]
+    assert agent.out.splitlines() == ["0 True", "1 True"], agent.err
     assert hung(agent)["round_index"] == 1
 
 
