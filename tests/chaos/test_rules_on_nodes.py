@@ -122,7 +122,7 @@ def test_a_node_that_is_left_out_says_so_and_ends_with_what_the_run_has_failed_o
     redis_run.exit_rank(2, bad.said(world=3)["gen"], 43)
     again = [node.said(world=2, restarts=1) for node in others]
     bad.told("this node is left out for 600 s by policy 'rules': exit code 43")
-    (status,) = bad.agent.runtime.glob("elastic-*/*/status.json")
+    (status,) = wait_for(lambda: list(bad.agent.runtime.glob("elastic-*/*/status.json")), what="its status")
     absence = wait_for(lambda: json.loads(status.read_text())["absence"])
     assert (absence["by"], absence["reason"], absence["refused"]) == ("policy 'rules'", "exit code 43", False)
     assert absence["until_ns"] - absence["since_ns"] == 600 * 10**9
