@@ -11,7 +11,7 @@ SHELL := /bin/bash
 TORCH ?= torch==2.13.0
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # The number of tests that run side by side; 0: one by one. More than there are cores: most of them wait most of the time.
-JOBS ?= 4
+JOBS ?= 5
 # Fewer for what is about first causes within tenths of a second, over and over: a starved worker dies late.
 CHAOS_JOBS ?= 2
 PYTEST_ARGS ?=
