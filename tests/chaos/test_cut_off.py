@@ -132,7 +132,6 @@ def test_a_node_that_is_cut_off_stops_in_time(cluster, network, how):
 def test_a_store_that_nobody_reaches_stops_nobody(cluster, network):
     run, nodes, _, place = cluster
     pids = [line["pid"] for node in nodes.values() for line in node.says()]
-    of_the_start = {node.name: len(node.agent.err.splitlines()) for node in nodes.values()}  # a busy machine is slow
     began_s = time.monotonic()
     network.plug(place, "down")
     for node in nodes.values():
@@ -146,7 +145,9 @@ def test_a_store_that_nobody_reaches_stops_nobody(cluster, network):
     assert [line["pid"] for node in nodes.values() for line in node.says()] == pids
     run.all_end(*nodes.values())
     for node in nodes.values():
-        assert len(node.agent.err.splitlines()[of_the_start[node.name] :]) == 2, node.agent.err
+        slow_start = (": connect of backend 'redis' ", ": connect of backend 'etcd' ")  # said on a busy machine
+        others = [line for line in node.agent.err.splitlines() if not any(text in line for text in slow_start)]
+        assert len(others) == 2, node.agent.err
 
 
 def test_addresses_are_those_that_the_others_can_reach(cluster):

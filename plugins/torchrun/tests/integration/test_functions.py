@@ -43,7 +43,6 @@ def group(tmp_path):
     yield make
     for kit in kits:
         kit.close()
-    gc.collect()  # our own queues
     left = set(open_fds()) - set(before)  # what an earlier test still held may have gone
     assert not {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in left}
 
