@@ -51,6 +51,7 @@ OUR_DISTRIBUTIONS: Final = frozenset(
         "elastic-rdzv-static",
         "elastic-standby",
         "elastic-torchrun",
+        "elastic-train",
     }
 )
 """What this project consists of; anybody may give a plugin of his own a name that looks so."""
