@@ -78,6 +78,8 @@ VARIABLES_OF_HOOKS: Final[Mapping[str, str]] = {
     "one; a value of yours stands; absent with `--no-control-plane`, and without elastic-ops",
     "TORCHELASTIC_TIMER_FILE": "the pipe for [timers](timers.md); absent, or as inherited, without "
     "`TORCHELASTIC_ENABLE_FILE_TIMER=1`",
+    "LAST_ROUND_FILE": "a file that, from the second round on, says what the one before was, for "
+    "[`attempt()`](worker.md#from-elastic-train); absent without elastic-train",
 }
 """What hooks of ours add."""
 

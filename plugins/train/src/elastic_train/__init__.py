@@ -1,19 +1,24 @@
-"""What a training script may use, each name alone: importing it loads nothing, a name is fetched when first used."""
+"""What a training script may use, each name alone: importing it loads nothing, a name is fetched when first used.
 
-_PLACES: dict[str, str] = {}
-"""The module of each public name."""
+`attempt` says where in its run this worker is. None of it needs `elastic run`; what differs under torchrun and bare
+Python stands with each name.
+"""
 
-__all__: list[str] = []
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from elastic_train.attempts import Attempt, attempt
+
+__all__ = ["Attempt", "attempt"]
+
+_ROOMS = {  # none has the name of what is in it: the import would put the module in its place
+    "attempts": "Attempt attempt",
+}
+_PLACES = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:
-    module = _PLACES.get(name)
-    if module is None:
+    if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{module}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

@@ -189,7 +189,8 @@ class AgentHookConformance(Kit):
 
 def _tell(hook: AgentHook, moment: Moment, method: str = "") -> object:
     if Power.RUN in type(hook).powers and not hasattr(hook, "run"):
-        hook.run = FakeRun()
+        hook.run = run = FakeRun()
+        run.directory = str(getattr(getattr(hook, "settings", None), "run_dir", ""))  # as the agent's handle says it
     name = method or _taken_by(hook, moment)
     return in_time(hook, name, partial(getattr(hook, name), moment), within_s=ABANDONED_S)
 
