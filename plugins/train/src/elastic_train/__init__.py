@@ -1,17 +1,21 @@
 """What a training script may use, each name alone: importing it loads nothing, a name is fetched when first used.
 
-`attempt` says where in its run this worker is. None of it needs `elastic run`; what differs under torchrun and bare
-Python stands with each name.
+    attempt                 where in its run this worker is
+    init_process_group      the process group of its variables
+
+None of it needs `elastic run`; what differs under torchrun and bare Python stands with each name.
 """
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from elastic_train.attempts import Attempt, attempt
+    from elastic_train.process_group import JoinedGroup, init_process_group
 
-__all__ = ["Attempt", "attempt"]
+__all__ = ["Attempt", "JoinedGroup", "attempt", "init_process_group"]
 
 _ROOMS = {  # none has the name of what is in it: the import would put the module in its place
     "attempts": "Attempt attempt",
+    "process_group": "JoinedGroup init_process_group",
 }
 _PLACES = {name: room for room, names in _ROOMS.items() for name in names.split()}
 

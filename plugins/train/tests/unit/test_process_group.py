@@ -1,0 +1,100 @@
+"""`init_process_group()`: what it makes of variables, devices and time limits, before torch has a word."""
+
+import sys
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from elastic_core.api import ConfigError
+from elastic_train import init_process_group
+from elastic_train.process_group import _device, _limit
+
+WORKER = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+
+
+@pytest.fixture(autouse=True)
+def worker(monkeypatch):
+    """The variables of a worker, of which a test changes one."""
+    for name, value in WORKER.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("RANK", "two", "RANK='two' in the environment: needed a whole number"),
+        ("LOCAL_RANK", None, "LOCAL_RANK missing in the environment, where RANK, WORLD_SIZE is set"),
+        ("MASTER_ADDR", None, "MASTER_ADDR missing in the environment, where RANK is set"),
+        ("MASTER_PORT", None, "MASTER_PORT missing in the environment, where RANK is set"),
+        ("MASTER_PORT", "http", "MASTER_PORT='http' in the environment: needed a whole number"),
+        ("MASTER_PORT", "65536", "MASTER_PORT=65536 in the environment: needed 65535 at most"),
+    ],
+)
+def test_a_variable_that_is_missing_or_malformed_is_one_line(monkeypatch, name, value, message):
+    if value is None:
+        monkeypatch.delenv(name)
+    else:
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(sys.modules, "torch", None)  # which is not asked
+    with pytest.raises(ConfigError, match=message) as caught:
+        init_process_group()
+    assert "Try: elastic run" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_torch_it_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ConfigError, match=r"needs torch, which can't be imported here .* Try: the environment"):
+        init_process_group()
+
+
+@pytest.mark.parametrize("option", ["rank", "world_size", "init_method", "store"])
+def test_what_the_variables_say_is_no_option(option):
+    with pytest.raises(ConfigError, match=rf"init_process_group\({option}=…\): .* Try: torch.distributed"):
+        init_process_group(**{option: 1})
+
+
+@pytest.mark.parametrize(
+    ("timeout", "seconds"), [(None, None), ("10m", 600), ("500ms", 0.5), (90, 90), (timedelta(hours=1), 3600)]
+)
+def test_a_time_limit_has_a_unit(timeout, seconds):
+    assert _limit(timeout) == (None if seconds is None else timedelta(seconds=seconds))
+
+
+@pytest.mark.parametrize("timeout", ["soon", "0s", 0, -1, float("inf"), float("nan"), timedelta(0)])
+def test_a_time_limit_that_is_none_is_refused(timeout):
+    with pytest.raises(ConfigError, match=r"needed a time above 0, with its unit. Try: timeout='10m'"):
+        _limit(timeout)
+
+
+def torch_with(devices):
+    """A torch that sees so many CUDA devices."""
+    cuda = SimpleNamespace(is_available=lambda: devices > 0, device_count=lambda: devices)
+    return SimpleNamespace(cuda=cuda, device=lambda *words: words)
+
+
+@pytest.mark.parametrize(
+    ("backend", "devices", "expected"),
+    [
+        (None, 0, (("cpu",), "gloo")),
+        (None, 4, (("cuda", 3), "cpu:gloo,cuda:nccl")),
+        ("nccl", 4, (("cuda", 3), "nccl")),
+        ("gloo", 4, (("cpu",), "gloo")),
+        ("mpi", 0, (("cpu",), "mpi")),
+    ],
+)
+def test_the_device_follows_the_backend(backend, devices, expected):
+    assert _device(torch_with(devices), backend, 3) == expected
+
+
+@pytest.mark.parametrize(
+    ("backend", "devices", "message"),
+    [
+        ("nccl", 0, r"backend 'nccl' needs a CUDA device, this process sees none. Try: backend='gloo'"),
+        (None, 2, r"LOCAL_RANK=3: needed less than 2, the number of CUDA devices .* Try: elastic run --nproc-per"),
+    ],
+)
+def test_a_device_that_is_not_there_is_one_line(backend, devices, message):
+    with pytest.raises(ConfigError, match=message):
+        _device(torch_with(devices), backend, 3)
