@@ -1,10 +1,12 @@
 """The process group of a worker, made of its variables: `init_process_group()`."""
 
 import os
+import sys
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from elastic_train.time_limits import time_limit
 from elastic_train.variables import error, place, start_hint, whole_number
 
 if TYPE_CHECKING:
@@ -33,8 +35,12 @@ class JoinedGroup:
         self.world_size = world_size
 
     def destroy(self) -> None:
-        """Leave the group; idempotent."""
+        """Leave the group, once a `Checkpointer` has saved what it saves in the background; idempotent."""
         import torch.distributed as dist
+
+        checkpointer = sys.modules.get("elastic_train.checkpoint.checkpointer")
+        if checkpointer is not None:
+            checkpointer.finish_all()
 
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -71,7 +77,7 @@ def init_process_group(
         ConfigError: a variable is missing or malformed, there is no such device, no torch, or a group already; one
             line.
     """
-    limit = _limit(timeout)
+    limit = time_limit(timeout, "init_process_group")
     for name in _OURS:
         if name in options:
             raise error(
@@ -135,19 +141,3 @@ def _device(torch: Any, backend: str | None, local_rank: int) -> tuple["torch.de
             "elastic run --nproc-per-node gpu, or backend='gloo'",
         )
     return torch.device("cuda", local_rank), wanted
-
-
-def _limit(timeout: float | str | timedelta | None) -> timedelta | None:
-    if timeout is None or isinstance(timeout, timedelta):
-        seconds = None if timeout is None else timeout.total_seconds()
-    elif isinstance(timeout, str):
-        from elastic_core.api import duration_s
-
-        seconds = duration_s(timeout) or 0.0
-    else:
-        seconds = float(timeout)
-    if seconds is None:
-        return None
-    if not 0 < seconds < float("inf"):
-        raise error(f"init_process_group(timeout={timeout!r}): needed a time above 0, with its unit", "timeout='10m'")
-    return timedelta(seconds=seconds)

@@ -8,7 +8,8 @@ import pytest
 
 from elastic_core.api import ConfigError
 from elastic_train import init_process_group
-from elastic_train.process_group import _device, _limit
+from elastic_train.process_group import _device
+from elastic_train.time_limits import time_limit
 
 WORKER = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 
@@ -59,13 +60,13 @@ def test_what_the_variables_say_is_no_option(option):
     ("timeout", "seconds"), [(None, None), ("10m", 600), ("500ms", 0.5), (90, 90), (timedelta(hours=1), 3600)]
 )
 def test_a_time_limit_has_a_unit(timeout, seconds):
-    assert _limit(timeout) == (None if seconds is None else timedelta(seconds=seconds))
+    assert time_limit(timeout, "f") == (None if seconds is None else timedelta(seconds=seconds))
 
 
 @pytest.mark.parametrize("timeout", ["soon", "0s", 0, -1, float("inf"), float("nan"), timedelta(0)])
 def test_a_time_limit_that_is_none_is_refused(timeout):
     with pytest.raises(ConfigError, match=r"needed a time above 0, with its unit. Try: timeout='10m'"):
-        _limit(timeout)
+        time_limit(timeout, "f")
 
 
 def torch_with(devices):

@@ -1,0 +1,197 @@
+"""What is in a checkpoint: a script's state as plain values, its shards apart, and back."""
+
+import sys
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from elastic_train.checkpoint.errors import CheckpointError
+from elastic_train.variables import error
+
+_PLAIN: Final = (str, int, float, bool, complex, bytes, type(None))
+_MARK: Final = "elastic_train.shard"
+_SHARDED: Final = (
+    ("torch.distributed.tensor", "DTensor"),
+    ("torch.distributed._shard.sharded_tensor", "ShardedTensor"),
+)
+"""Where the classes of sharded tensors are; of a module that nobody has imported there are none."""
+
+
+class Content(NamedTuple):
+    """A state, as it is written."""
+
+    values: dict[str, Any]
+    """All but the shards, each of which has a mark in its place."""
+    shards: dict[str, Any]
+    """Sharded tensors by where they are in the state."""
+
+
+def content_of(state: Mapping[str, Any]) -> Content:
+    """Return a state's content: of an object with `state_dict` what that returns.
+
+    Raises:
+        ConfigError: there is something in it that could not be read again without running foreign code.
+    """
+    shards: dict[str, Any] = {}
+    values = _split(plain(state), "", shards)
+    return Content(values, shards)
+
+
+def plain(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state with each of its objects replaced by its `state_dict()`."""
+    if not isinstance(state, Mapping):
+        raise error(
+            f"a state is a dict by name, not {type(state).__name__}", "{'model': model, 'optimizer': optimizer}"
+        )
+    return {name: value.state_dict() if is_stateful(value) else value for name, value in state.items()}
+
+
+def is_stateful(value: object) -> bool:
+    """Return whether a value has a state that can be taken and loaded, as modules, optimizers and samplers do."""
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+def _split(value: Any, place: str, shards: dict[str, Any]) -> Any:  # noqa: ANN401  # anything
+    kind = type(value)
+    if kind in (dict, OrderedDict):
+        if _MARK in value:
+            raise error(f"state{place}: the key {_MARK!r} is taken", "another key")
+        for key in value:
+            if type(key) not in _PLAIN:
+                raise _foreign(f"a key of state{place}", key)
+        return _alike(value, {key: _split(each, f"{place}[{key!r}]", shards) for key, each in value.items()})
+    if kind in (list, tuple, set):
+        return kind(_split(each, f"{place}[{index}]", shards) for index, each in enumerate(value))
+    if kind in _PLAIN:
+        return value
+    if is_sharded(value):
+        shards[place] = value
+        return {_MARK: place}
+    if not _is_readable(value):
+        raise _foreign(f"state{place}", value)
+    return value
+
+
+def _alike(value: dict[Any, Any], content: dict[Any, Any]) -> dict[Any, Any]:
+    """Return a dict of the kind of another, with what modules put on theirs beside its content: versions of layers."""
+    made = type(value)(content)
+    if type(value) is OrderedDict:
+        vars(made).update(vars(value))
+    return made
+
+
+def _foreign(where: str, value: object) -> Exception:
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    hint = "torch.as_tensor(…)" if type(value).__module__ == "numpy" else "its state_dict(), or plain values"
+    return error(
+        f"{where} is a {kind}: needed tensors, numbers, text, and dicts, lists and tuples of these, which can be read "
+        "again without running code",
+        hint,
+    )
+
+
+def is_sharded(value: object) -> bool:
+    """Return whether a value is a tensor of which this rank has a part."""
+    return any(
+        isinstance(value, getattr(sys.modules[module], name)) for module, name in _SHARDED if module in sys.modules
+    )
+
+
+def _is_readable(value: object) -> bool:
+    """Return whether `torch.load(weights_only=True)` takes it."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    if type(value) in (torch.Tensor, torch.nn.Parameter, torch.Size, torch.dtype, torch.device):
+        return True
+    return type(value) in {
+        each[0] if isinstance(each, tuple) else each for each in torch.serialization.get_safe_globals()
+    }
+
+
+def snapshot(content: Content) -> Content:
+    """Return a copy in memory, which training can't change any more."""
+    shards = content.shards
+    if shards:
+        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+        stager = DefaultStager(StagingOptions(False, False, False, False))
+        try:
+            shards = stager.stage(shards)
+        finally:
+            stager.close()
+    return Content(_copied(content.values), shards)
+
+
+def _copied(value: Any) -> Any:  # noqa: ANN401  # anything
+    kind = type(value)
+    if kind in (dict, OrderedDict):
+        return _alike(value, {key: _copied(each) for key, each in value.items()})
+    if kind in (list, tuple, set):
+        return kind(_copied(each) for each in value)
+    return value.detach().to("cpu", copy=True) if hasattr(value, "detach") else value
+
+
+# --- back
+
+
+def targets(values: Mapping[str, Any], into: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
+    """Return the sharded tensors of `into` that a checkpoint's shards are to be read into, by their places.
+
+    Raises:
+        CheckpointError: there is none for one of them.
+    """
+    places = [each[_MARK] for each in _marks(values)]
+    if not places:
+        return {}
+    there: dict[str, Any] = {}
+    _split({} if into is None else plain(into), "", there)
+    missing = [place for place in places if place not in there]
+    if missing:
+        raise CheckpointError(
+            f"checkpoint {name!r} is sharded, and there is no sharded tensor to read state{missing[0]} into",
+            hint="load(state), with the state as it was saved, on the device mesh of now",
+        )
+    return {place: there[place] for place in places}
+
+
+def joined(value: Any, shards: Mapping[str, Any]) -> Any:  # noqa: ANN401  # anything
+    """Return values with shards in the places of their marks."""
+    kind = type(value)
+    if kind in (dict, OrderedDict):
+        if _MARK in value:
+            return shards[value[_MARK]]
+        return _alike(value, {key: joined(each, shards) for key, each in value.items()})
+    if kind in (list, tuple, set):
+        return kind(joined(each, shards) for each in value)
+    return value
+
+
+def _marks(value: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401  # anything
+    if isinstance(value, dict):
+        if _MARK in value:
+            yield value
+            return
+        for each in value.values():
+            yield from _marks(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _marks(each)
+
+
+def fill(into: Mapping[str, Any], state: Mapping[str, Any], name: str) -> None:
+    """Load each object of `into` with its state.
+
+    Raises:
+        CheckpointError: there is no state for one of them; none is loaded then.
+    """
+    loaded = {key: value for key, value in into.items() if is_stateful(value)}
+    missing = [key for key in loaded if key not in state]
+    if missing:
+        there = ", ".join(map(repr, state)) or "nothing"
+        raise CheckpointError(
+            f"checkpoint {name!r} has nothing for {missing[0]!r}; it has {there}",
+            hint="load() without it, or the checkpoints of a script that saves it",
+        )
+    for key, value in loaded.items():
+        value.load_state_dict(state[key])

@@ -1,0 +1,40 @@
+"""What goes wrong with checkpoints: one line each."""
+
+import errno
+import pickle
+
+from elastic_core.api import ElasticError
+
+
+class CheckpointError(ElasticError):
+    """A checkpoint could not be saved or read; those that were whole still are."""
+
+
+def system_error(err: BaseException) -> OSError | None:
+    """Return what the system has refused, behind torch's own words; None: it was not the system."""
+    cause: BaseException | None = err
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    return cause
+
+
+def reason_of(err: BaseException) -> str:
+    """Return in one line why something failed."""
+    cause = system_error(err)
+    if cause is not None:
+        return f"{cause.strerror or cause} ({cause.filename})" if cause.filename else str(cause.strerror or cause)
+    if isinstance(err, CheckpointError):
+        return err.what
+    if isinstance(err, pickle.UnpicklingError):
+        return "there is something in it that only code could read"
+    return " ".join(f"{type(err).__name__}: {err}".split())
+
+
+def hint_of(err: BaseException) -> str:
+    """Return what to do about it."""
+    if isinstance(err, ElasticError):
+        return err.hint
+    cause = system_error(err)
+    if cause is not None and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "more room there, or fewer to keep; those that were whole still are"
+    return "a folder that all ranks share and can write; checkpoints that were whole still are"

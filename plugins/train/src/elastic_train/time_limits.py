@@ -1,0 +1,27 @@
+"""Time limits as scripts give them: with a unit, or in seconds."""
+
+import math
+from datetime import timedelta
+
+from elastic_train.variables import error
+
+
+def time_limit(timeout: float | str | timedelta | None, owner: str) -> timedelta | None:
+    """Return a time limit: `"10m"`, a number of seconds, a `timedelta`; None: none was given.
+
+    Raises:
+        ConfigError: it is no time, or none above 0.
+    """
+    if timeout is None:
+        return None
+    if isinstance(timeout, timedelta):
+        seconds = timeout.total_seconds()
+    elif isinstance(timeout, str):
+        from elastic_core.api import duration_s
+
+        seconds = duration_s(timeout) or 0.0
+    else:
+        seconds = float(timeout)
+    if not 0 < seconds < math.inf:
+        raise error(f"{owner}(timeout={timeout!r}): needed a time above 0, with its unit", "timeout='10m'")
+    return timedelta(seconds=seconds)
