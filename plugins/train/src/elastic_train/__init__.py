@@ -3,6 +3,7 @@
     attempt                 where in its run this worker is
     init_process_group      the process group of its variables
     Checkpointer            saves its state, and loads the newest that all ranks see
+    ElasticSampler          its batches, each sample once an epoch however many ranks there come to be
 
 None of it needs `elastic run`; what differs under torchrun and bare Python stands with each name.
 """
@@ -13,14 +14,25 @@ if TYPE_CHECKING:
     from elastic_train.checkpoint.checkpointer import Checkpointer, Loaded
     from elastic_train.checkpoint.errors import CheckpointError
     from elastic_train.process_group import JoinedGroup, init_process_group
+    from elastic_train.sampler import ElasticSampler
 
-__all__ = ["Attempt", "CheckpointError", "Checkpointer", "JoinedGroup", "Loaded", "attempt", "init_process_group"]
+__all__ = [
+    "Attempt",
+    "CheckpointError",
+    "Checkpointer",
+    "ElasticSampler",
+    "JoinedGroup",
+    "Loaded",
+    "attempt",
+    "init_process_group",
+]
 
 _ROOMS = {  # none has the name of what is in it: the import would put the module in its place
     "attempts": "Attempt attempt",
     "checkpoint.checkpointer": "Checkpointer Loaded",
     "checkpoint.errors": "CheckpointError",
     "process_group": "JoinedGroup init_process_group",
+    "sampler": "ElasticSampler",
 }
 _PLACES = {name: room for room, names in _ROOMS.items() for name in names.split()}
 

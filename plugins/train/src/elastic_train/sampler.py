@@ -1,0 +1,178 @@
+"""Batches of a data set for each rank, whose place in an epoch outlives another world size: `ElasticSampler`."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from typing import Any, Final
+
+from elastic_train.checkpoint.ranks import distributed
+from elastic_train.variables import error, place
+
+_logger: Final = logging.getLogger("elastic_train")
+_LAST: Final = ("share", "drop")
+
+
+class ElasticSampler:
+    """Gives each rank its batches of indices: `DataLoader(dataset, batch_sampler=sampler)`.
+
+    An epoch is one order of all indices, the same for all ranks and any number of them. In each step the ranks take the
+    next `batch_size * world_size` of it, so that what is consumed is always the beginning of that order, and the place
+    in it is one number. `advance()`, called when training is done with a batch, moves it; batches that a loader has
+    drawn ahead don't count. Restored with another world size or batch size, it goes on from there: each index comes
+    once an epoch.
+
+    Args:
+        data: The data set, or its length.
+        batch_size: Of one rank.
+        shuffle: A random order for each epoch, that of torch's `DistributedSampler`; else as they come.
+        seed: Of the order; the same on all ranks.
+        last: What is left at the end of an epoch, too little for a whole batch each: `share` it among the ranks, in a
+            smaller batch, or one index more in the one before where it would not do for all; where fewer are left of
+            the whole epoch than there are ranks, as may be after more have come, some come twice, since each rank must
+            have a batch. `drop` it.
+        rank: Of this process; None: that of the process group, or of the variables, or 0.
+        world_size: Likewise.
+
+    Raises:
+        ConfigError: an argument is none of these.
+    """
+
+    def __init__(
+        self,
+        data: Sized | int,
+        *,
+        batch_size: int = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+        last: str = "share",
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        """Begin the first epoch."""
+        self.length = data if isinstance(data, int) else _length_of(data)
+        for name, value, least in (("data", self.length, 1), ("batch_size", batch_size, 1), ("seed", seed, 0)):
+            if type(value) is not int or value < least:
+                raise error(f"ElasticSampler({name}={value!r}): needed a whole number, {least} at least", f"{name}=32")
+        if last not in _LAST:
+            raise error(f"ElasticSampler(last={last!r}): needed 'share' or 'drop'", "last='share'")
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.seed = seed
+        self.last = last
+        own = _own_place()
+        self.rank = own[0] if rank is None else rank
+        self.world_size = own[1] if world_size is None else world_size
+        if not 0 <= self.rank < self.world_size:
+            raise error(f"ElasticSampler(rank={self.rank}): needed 0 to {self.world_size - 1}", "neither argument")
+        if last == "drop" and self.length < batch_size * self.world_size:
+            raise error(
+                f"ElasticSampler(last='drop'): {self.length} samples are no batch of {batch_size} for each of "
+                f"{self.world_size} ranks",
+                "last='share', or a smaller batch_size",
+            )
+        self.epoch = 0
+        """The epoch that the next batch is of."""
+        self.position = 0
+        """How many samples of it all ranks together are done with."""
+        self._order: tuple[int, Sequence[int] | Any] | None = None
+        self._counted = 0
+        self._lost = False
+        """A loop has come to its end and none of its batches was counted."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Return this rank's batches of what is left of the epoch."""
+        order = self._order_of(self.epoch)
+        position, counted = self.position, self._counted
+        while size := self._step_size(position):
+            chosen = order[position + self.rank : position + size : self.world_size]
+            batch = chosen if isinstance(chosen, range) else chosen.tolist()
+            # Fewer than there are ranks: those that would have none take one of the others'.
+            yield list(batch) or [int(order[position + self.rank % size])]
+            position += size
+        self._lost = self._counted == counted
+
+    def __len__(self) -> int:
+        """Return how many batches are left of the epoch, the same for all ranks."""
+        left, whole = self.length - self.position, self.batch_size * self.world_size
+        if self.last == "drop":
+            return left // whole
+        steps, rest = divmod(left, whole)
+        return steps + (rest >= self.world_size or (rest > 0 and steps == 0))
+
+    def advance(self) -> None:
+        """Count one batch as done with: called by each rank after its step; the last one begins the next epoch."""
+        self._counted += 1
+        self.position += self._step_size(self.position)
+        if not self._step_size(self.position):
+            self.set_epoch(self.epoch + 1)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch; the one that it is in goes on. Needed by nobody who calls `advance()`."""
+        if epoch != self.epoch:
+            self.epoch, self.position = epoch, 0
+
+    def _step_size(self, position: int) -> int:
+        """Return how many samples all ranks take in the step at a position; 0: the epoch is over."""
+        left, whole = self.length - position, self.batch_size * self.world_size
+        if self.last == "drop":
+            return whole if left >= whole else 0
+        return whole if left >= whole + self.world_size or left == whole else left if left > 0 else 0
+
+    def _order_of(self, epoch: int) -> Any:  # noqa: ANN401  # a range, or a tensor
+        if not self.shuffle:
+            return range(self.length)
+        if self._order is None or self._order[0] != epoch:
+            import torch
+
+            generator = torch.Generator()
+            generator.manual_seed(self.seed + epoch)
+            self._order = epoch, torch.randperm(self.length, generator=generator)
+        return self._order[1]
+
+    # --- its state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where training is, the same on all ranks: for a checkpoint of one of them."""
+        if self._lost:
+            self._lost = False
+            _logger.warning("a loop over an ElasticSampler has ended and counted no batch. Try: advance() after each")
+        return {
+            "length": self.length,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "epoch": self.epoch,
+            "position": self.position,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where training was, whatever the world size and the batch size were.
+
+        Raises:
+            ConfigError: the state is of another data set or another order.
+        """
+        for name in ("length", "seed", "shuffle"):
+            if state[name] != getattr(self, name):
+                raise error(
+                    f"this ElasticSampler has {name} {getattr(self, name)!r}, the state that it is to go on from "
+                    f"{state[name]!r}",
+                    "the same data and arguments, or no state of the sampler's",
+                )
+        self.epoch, self.position = int(state["epoch"]), int(state["position"])
+        if not self._step_size(self.position):  # with `drop`, more ranks may need more than is left
+            self.set_epoch(self.epoch + 1)
+
+
+def _length_of(data: object) -> int:
+    if not isinstance(data, Sized):
+        raise error(
+            f"ElasticSampler({type(data).__name__}): needed a data set with a length, or a length",
+            "torchdata's StatefulDataLoader for what has none, at one world size",
+        )
+    return len(data)
+
+
+def _own_place() -> tuple[int, int]:
+    dist = distributed()
+    if dist is not None:
+        return dist.get_rank(), dist.get_world_size()
+    found = place()
+    return (found[0], found[2]) if found else (0, 1)
