@@ -19,7 +19,7 @@ _MAX_PORT: Final = 65535
 
 
 class JoinedGroup:
-    """A process group that this worker is in, until `destroy()` or the end of the `with` block.
+    """A process group that this worker is in, until `destroy()`, the good end of the `with` block, or the process's.
 
     Attributes:
         device: What this worker computes on: `cuda:LOCAL_RANK`, which is the current device, or `cpu`.
@@ -51,8 +51,12 @@ class JoinedGroup:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the group, also after an error: whoever waits for this rank then learns it at once."""
-        self.destroy()
+        """Leave the group, but not after an error: this process ends, and says why before others see it gone.
+
+        Else ranks that wait for this one would fail first, and be taken for the cause.
+        """
+        if value is None or (isinstance(value, SystemExit) and not value.code):
+            self.destroy()
 
 
 def init_process_group(

@@ -1,5 +1,6 @@
 """`init_process_group()`: what it makes of variables, devices and time limits, before torch has a word."""
 
+import contextlib
 import sys
 from datetime import timedelta
 from types import SimpleNamespace
@@ -7,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from elastic_core.api import ConfigError
-from elastic_train import init_process_group
+from elastic_train import JoinedGroup, init_process_group
 from elastic_train.process_group import _device
 from elastic_train.time_limits import time_limit
 
@@ -67,6 +68,19 @@ def test_a_time_limit_has_a_unit(timeout, seconds):
 def test_a_time_limit_that_is_none_is_refused(timeout):
     with pytest.raises(ConfigError, match=r"needed a time above 0, with its unit. Try: timeout='10m'"):
         time_limit(timeout, "f")
+
+
+@pytest.mark.parametrize(
+    ("end", "left"), [(None, True), (SystemExit(0), True), (SystemExit(3), False), (ValueError(), False)]
+)
+def test_the_group_outlives_an_error_which_others_must_not_see_first(monkeypatch, end, left):
+    destroyed = []
+    monkeypatch.setattr(JoinedGroup, "destroy", lambda self: destroyed.append(self))
+    group = JoinedGroup("cpu", 0, 0, 1)
+    with contextlib.suppress(ValueError, SystemExit), group:
+        if end is not None:
+            raise end
+    assert destroyed == ([group] if left else [])
 
 
 def torch_with(devices):
