@@ -80,6 +80,9 @@ VARIABLES_OF_HOOKS: Final[Mapping[str, str]] = {
     "`TORCHELASTIC_ENABLE_FILE_TIMER=1`",
     "LAST_ROUND_FILE": "a file that, from the second round on, says what the one before was, for "
     "[`attempt()`](worker.md#from-elastic-train); absent without elastic-train",
+    "TRAINING_STOP_PAGE": "memory for [`should_stop`](../explanation/planned-stops.md); absent without elastic-train",
+    "TRAINING_STOP_FILE": "a file that is there while a [planned stop](../explanation/planned-stops.md) is held; "
+    "removing it says that the worker has saved; absent without elastic-train",
 }
 """What hooks of ours add."""
 

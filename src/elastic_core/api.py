@@ -55,7 +55,8 @@ Hooks of libraries, and plugins of plugins
     plugin_remarks
 Moments
     Moment, AgentStarted, Joining, RoundJoined, WorkersStarting, WorkersStarted, WorkerEnded, FailureSeen,
-    DecisionTaken, Draining, WorkersStopping, MembershipChanged, StepsAsked, StepsSeen, AgentStopped
+    DecisionTaken, Draining, WorkersStopping, MembershipChanged, StepsAsked, StepsSeen, StopPlanned, Agreed,
+    AgentStopped
 Errors
     BackendError, BackendRefusedError, BackendUnavailableError, ConfigError, ElasticError, OutcomeUnknownError,
     PluginError, RendezvousClosedError, RendezvousConnectionError, RendezvousError, RendezvousGracefulExitError,
@@ -105,6 +106,7 @@ if TYPE_CHECKING:
         AddEnvironment,
         AgentStarted,
         AgentStopped,
+        Agreed,
         DecisionTaken,
         Draining,
         FailureSeen,
@@ -118,6 +120,7 @@ if TYPE_CHECKING:
         RoundJoined,
         StepsAsked,
         StepsSeen,
+        StopPlanned,
         WorkerEnded,
         WorkersStarted,
         WorkersStarting,
@@ -133,14 +136,6 @@ if TYPE_CHECKING:
     from elastic_core.processes.errors import get_error_handler, record
     from elastic_core.processes.process import bound_to
     from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler
-    from elastic_core.rendezvous.member.stored import (
-        StoredDecision,
-        StoredFailure,
-        StoredMember,
-        StoredRound,
-        StoredRun,
-        stored_run,
-    )
     from elastic_core.rendezvous.net.address import is_loopback, route_source
     from elastic_core.rendezvous.net.endpoint import Address, Endpoint, dial, is_ip, parse_endpoint, resolve
     from elastic_core.rendezvous.net.hosted_server import HostedProcess, hosted_environment
@@ -162,6 +157,14 @@ if TYPE_CHECKING:
         Watched,
         compare,
         own_content,
+    )
+    from elastic_core.rendezvous.stored_run import (
+        StoredDecision,
+        StoredFailure,
+        StoredMember,
+        StoredRound,
+        StoredRun,
+        stored_run,
     )
     from elastic_core.reports import (
         Answer,
@@ -233,6 +236,7 @@ __all__ = [
     "AgentStarted",
     "AgentStatus",
     "AgentStopped",
+    "Agreed",
     "Answer",
     "BackendError",
     "BackendRefusedError",
@@ -324,6 +328,7 @@ __all__ = [
     "StepsSeen",
     "Stop",
     "StopOrdered",
+    "StopPlanned",
     "StoreChoice",
     "StoreReader",
     "StoreReading",
@@ -430,7 +435,7 @@ _ROOMS: Final = {
     "elastic_core.moments": (
         "Power AddEnvironment LaunchChange Launches Refuse "
         "AgentStarted AgentStopped DecisionTaken Draining FailureSeen Joining MembershipChanged Moment RoundJoined "
-        "StepsAsked StepsSeen "
+        "StepsAsked StepsSeen StopPlanned Agreed "
         "WorkerEnded WorkersStarted WorkersStarting WorkersStopping"
     ),
     "elastic_core.plugins.discovery": "find_entries PluginEntry",
@@ -443,7 +448,7 @@ _ROOMS: Final = {
     "elastic_core.processes.errors": "get_error_handler record",
     "elastic_core.rendezvous.handler": "AgentServices RendezvousHandler",
     "elastic_core.rendezvous.net.address": "is_loopback route_source",
-    "elastic_core.rendezvous.member.stored": (
+    "elastic_core.rendezvous.stored_run": (
         "stored_run StoredDecision StoredFailure StoredMember StoredRound StoredRun"
     ),
     "elastic_core.rendezvous.net.endpoint": "Address dial Endpoint is_ip parse_endpoint resolve",

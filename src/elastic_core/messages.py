@@ -1,5 +1,6 @@
 """Closed unions: events and commands of the agent machine, what agent and rendezvous exchange, moments of hooks."""
 
+from elastic_core.moments import Agreed as Agreed
 from elastic_core.moments import LaunchChange, Moment
 from elastic_core.moments import StepsAsked as StepsAsked
 from elastic_core.moments import StepsSeen as StepsSeen
@@ -227,13 +228,15 @@ class SpawnWorkers(Record, frozen=True, kw_only=True):
 class StopWorkers(Record, frozen=True, kw_only=True):
     """Run the stop ladder: signal, grace period, KILL, sweep; answers with WorkersStopped.
 
-    `drain`: the agent itself was told to stop. `grace_s` bounds the grace period; None: it is the user's.
+    `drain`: the agent itself was told to stop. `grace_s` bounds the grace period; None: it is the user's. `planned`:
+    the workers are healthy, and so are those of all other nodes, so that hooks may hold it until all have saved.
     """
 
     signum: int
     reason: str
     drain: bool = False
     grace_s: float | None = None
+    planned: bool = False
 
 
 class ShortenGrace(Record, frozen=True, kw_only=True):
@@ -454,6 +457,13 @@ class ReportSteps(Record, frozen=True, kw_only=True):
     steps: NodeSteps
 
 
+class StateNumber(Record, frozen=True, kw_only=True):
+    """This node's number for what the nodes of its round agree about; all get Agreed once all have stated theirs."""
+
+    topic: str
+    value: int
+
+
 RendezvousRequest = (
     JoinRendezvous
     | StandAside
@@ -466,6 +476,7 @@ RendezvousRequest = (
     | AnswerQuestion
     | AskSteps
     | ReportSteps
+    | StateNumber
     | ReportFinishing
     | ReportDone
     | AnnounceDeparture
@@ -512,6 +523,7 @@ RendezvousEvent = (
     | DecisionAsked
     | StepsAsked
     | StepsSeen
+    | Agreed
     | LeftOut
     | Fenced
     | SeatHeld

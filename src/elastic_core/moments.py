@@ -142,6 +142,29 @@ class StepsSeen(Record, frozen=True, kw_only=True):
     """The answers of all nodes, put together."""
 
 
+class StopPlanned(Record, frozen=True, kw_only=True):
+    """All workers of the run are to be stopped though they are healthy, and hooks hold that until they have saved.
+
+    `self.run.release_stop()` says that this hook needs no more time; the stop ladder begins when all that hold have.
+    """
+
+    round_index: int
+    """The round whose workers will be stopped."""
+    reason: str
+    """A line for people."""
+    hold_s: float
+    """Seconds until the stop ladder begins in any case."""
+
+
+class Agreed(Record, frozen=True, kw_only=True):
+    """All nodes of the round that have workers have stated a number about a topic (`self.run.agree`)."""
+
+    topic: str
+    """About what."""
+    value: int
+    """The largest of their numbers."""
+
+
 class AgentStopped(Record, frozen=True, kw_only=True):
     """The agent is done. Called: once, last."""
 
@@ -165,6 +188,8 @@ Moment = (
     | MembershipChanged
     | StepsAsked
     | StepsSeen
+    | StopPlanned
+    | Agreed
     | AgentStopped
 )
 
@@ -181,6 +206,8 @@ class Power(enum.StrEnum):
     """Use the run's handle, `self.run`: report failures, ask for a restart or a drain, know the workers, set timers."""
     BEATS = "beats"
     """Have heartbeats taken, and sections: what workers say of themselves is known, by `self.run.beats()`."""
+    HOLDS = "holds"
+    """Hold a planned stop until the workers have saved: for `hold_s` seconds, or until `self.run.release_stop()`."""
     FEED = "feed"
     """Take all that happens in the run, with its time: `on_run_event`, on a thread of its own."""
     REFUSAL = "refusal"

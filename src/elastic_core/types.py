@@ -165,6 +165,8 @@ class RoundEnded(Record, frozen=True, kw_only=True, tag="round_ended"):
     """How many nodes came."""
     stop_within_s: float | None = None
     """Seconds that workers have at most; None: as the user set it."""
+    planned: bool = False
+    """Nobody was lost: all workers of the run are healthy."""
 
 
 class Decided(Record, frozen=True, kw_only=True, tag="decided"):

@@ -24,8 +24,9 @@ class Violation(AssertionError):
 class Report(Record, frozen=True, kw_only=True):
     """What happened in a run that went well.
 
-    `rounds`: how many had workers; `decided`: how many ended by a decision on evidence. `operations`: requests to the
-    store by node, and `forming` those of them until the first round stood. `outcomes`: how many members ended how.
+    `rounds`: how many had workers; `decided`: how many ended by a decision on evidence, `saved`: in how many ranks
+    saved before a planned stop. `operations`: requests to the store by node,
+    and `forming` those of them until the first round stood. `outcomes`: how many members ended how.
     """
 
     seed: int
@@ -38,6 +39,7 @@ class Report(Record, frozen=True, kw_only=True):
     seconds: float
     steps: int
     decided: int = 0
+    saved: int = 0
 
 
 class Checks:
@@ -58,6 +60,8 @@ class Checks:
         self.verdict: Verdict | None = None
         self.decisions: dict[tuple[int, str], Ending | Verdict] = {}
         self.causes: dict[tuple[int, str], dict[str, tuple[float, bool]]] = {}
+        self.agreements: dict[tuple[tuple[int, str], str], int] = {}
+        self.saves: dict[tuple[int, str], tuple[str, int]] = {}
         self.decided = 0
         self.trace: deque[tuple[float, str, str]] = deque(maxlen=trace_length)
         self.outcomes: Counter[str] = Counter()
@@ -117,6 +121,19 @@ class Checks:
     def _known(self, key: tuple[int, str]) -> bool:
         """Return whether the store or somebody alive can know of a round."""
         return not self.forgotten or any(self.alive(incarnation) for incarnation in self.ranks[key])
+
+    def agreed(self, key: tuple[int, str], topic: str, value: int) -> None:
+        """Judge what a node was told that all have agreed about."""
+        known = self.agreements.setdefault((key, topic), value)
+        if known != value:
+            raise Violation("what is agreed is one", f"{topic} of {key} is {known} for one node, {value} for another")
+
+    def saved(self, key: tuple[int, str], incarnation: str, step: int) -> None:
+        """Judge that a rank saves before a step that it does not begin."""
+        first = self.saves.setdefault(key, (incarnation, step))
+        if first[1] != step:
+            what = f"a rank of {incarnation} saves before step {step} of {key}, one of {first[0]} before {first[1]}"
+            raise Violation("all save at the same step", what)
 
     def ended(self, incarnation: str) -> None:
         """Take note that no worker of a node lives."""

@@ -15,8 +15,11 @@ from elastic_core.rendezvous.member.state import Want
 from elastic_core.reports import Absence, NodeReport
 from elastic_core.types import Decided, Failure, FailureClass, Restart, RoundEnded, Stop, StopOrdered, Undecided
 from simulation.client import SimulatedClient
+from simulation.saving import SimulatedSaving
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from simulation.simulator import Simulation
 
 LONGEST_GRACE_S = 3.0
@@ -33,6 +36,7 @@ class SimulatedMember(SimulatedClient):
         super().__init__(world, name, number)
         self.ending = ""
         self.workers: RoundDocument | None = None
+        self.saving: SimulatedSaving | None = None
         self._round: RoundDocument | None = None
         self._round_turn = 0
         self._verdict = False
@@ -59,6 +63,9 @@ class SimulatedMember(SimulatedClient):
                 self.world.checks.said(self.net.now_s, self.incarnation, f"told {kind}: {what}")
                 self._end(kind)
                 self._intend(m.LeaveRendezvous(close=False))
+            case m.Agreed(topic=topic, value=value):
+                if self.saving is not None:
+                    self.saving.agreed(topic, value)
             case m.PrintLine() | m.LeftOut() | m.StepsAsked() | m.StepsSeen():
                 pass
 
@@ -108,6 +115,7 @@ class SimulatedMember(SimulatedClient):
             checks.fail("nobody trains after the verdict", self.incarnation)
         checks.started(self.incarnation, document, rank)
         self.workers = self._round = document
+        self.saving = SimulatedSaving(self, document)
         self._failed = self._heard_s = self._next = None
         self._gone = False
         self._round_turn += 1
@@ -139,12 +147,28 @@ class SimulatedMember(SimulatedClient):
         elif isinstance(change, Undecided):
             self._alone(final=change.final)
         elif self._heard_s is None:
-            grace_s = self.rng.uniform(0, within_s)
-            self._soon(grace_s, lambda: self._stopped(over, delay_s))
+            grace_s, calls = self.rng.uniform(0, within_s), [lambda: self._stopped(over, delay_s)]
+            stopped = lambda: calls.pop()() if calls else None  # noqa: E731
+            self._soon(grace_s, stopped)
+            if isinstance(change, RoundEnded) and change.planned:
+                self._hold(grace_s, stopped)
         elif self._gone:
             self._soon(0.0, lambda: self._stopped(over, delay_s))
         else:
             self._next = (over, delay_s)
+
+    def _hold(self, limit_s: float, stopped: "Callable[[], None]") -> None:
+        """Have the workers save before they are stopped, and stop them earlier if all have."""
+        if self.workers is not None and self.saving is not None:
+            self.saving.begin(limit_s, stopped)
+
+    def after(self, delay_s: float, call: "Callable[[], None]") -> None:
+        """Make a call later, if it lives then."""
+        self._soon(delay_s, call)
+
+    def state_number(self, topic: str, value: int) -> None:
+        """State what this node's workers are at."""
+        self._intend(m.StateNumber(topic=topic, value=value))
 
     def _stopped(self, over: bool, delay_s: float) -> None:
         self._kill()
@@ -308,6 +332,8 @@ class SimulatedMember(SimulatedClient):
             return
         self._departing = True
         self._soon(0.0, lambda: self._intend(m.AnnounceDeparture()))
+        if self.state.want is Want.RUN:
+            self._hold(LONGEST_GRACE_S, self._kill)
         self._soon(self.rng.uniform(0, LONGEST_GRACE_S), self._depart_at_last)
 
     def _depart_at_last(self) -> None:

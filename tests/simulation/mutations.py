@@ -10,6 +10,7 @@ from elastic_core.rendezvous.member import admission, announce, duty, forming, l
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.state import NEVER_S, Me, question_about
 from elastic_plugin_kit.store_model import StoreModel
+from elastic_train import holding
 from simulation import scenario as s
 from simulation.scenario import Scenario
 
@@ -281,7 +282,7 @@ def the_verdict_is_not_told(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(announce, "_verdict", lambda state, verdict, now_s: (state, ()))
 
 
-@mutation(PLACE, **faults(s.STORE_BACK, s.DEPARTURE, s.FAILURE))
+@mutation(PLACE, "all save at the same step", **faults(s.STORE_BACK, s.DEPARTURE, s.FAILURE))
 def a_record_is_not_written_again(patch: pytest.MonkeyPatch) -> None:
     doubt = observe._doubt
     patch.setattr(
@@ -333,6 +334,34 @@ def an_order_is_heard_by_the_leader_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         announce, "_ordered", lambda state, order, now_s: ordered(state, order if not state.ahead else None, now_s)
     )
+
+
+@mutation("all save at the same step", "what is agreed is one", **faults(s.ARRIVAL, s.DEPARTURE, count=4))
+def what_the_first_node_states_is_agreed(patch: pytest.MonkeyPatch) -> None:
+    due_of_all = leader.due
+
+    def hasty(control, current, members):
+        stating = tuple(member for member in members if member.record.stated)
+        return due_of_all(control, current, stating[:1])
+
+    patch.setattr(leader, "due", hasty)
+
+
+@mutation("all save at the same step", **faults(s.ARRIVAL, s.DEPARTURE, count=4))
+def who_has_not_stated_a_number_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+    due_of_all = leader.due
+    patch.setattr(
+        leader,
+        "due",
+        lambda control, current, members: due_of_all(
+            control, current, tuple(member for member in members if member.record.stated)
+        ),
+    )
+
+
+@mutation("all save at the same step", **faults(s.ARRIVAL, s.DEPARTURE, count=4))
+def a_rank_that_runs_is_taken_for_one_that_waits(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(holding, "_first_open", lambda seen: holding.NO_STEP if seen.step is None else seen.step)
 
 
 @mutation("who is out has no place", **faults(s.REFUSAL, s.FAILURE, count=6))

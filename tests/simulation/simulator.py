@@ -178,4 +178,5 @@ class Simulation:
             seconds=self.net.now_s,
             steps=self.steps,
             decided=self.checks.decided,
+            saved=len(self.checks.saves),
         )

@@ -11,11 +11,13 @@ from simulation.scenario import (
     ARRIVAL,
     BLACKOUT,
     CRASH,
+    DEPARTURE,
     DOOR,
     FAILURE,
     FAILURES,
     LEADER,
     MESSAGES,
+    POWER,
     REFUSAL,
     STORE_DOWN,
     STORE_PAUSE,
@@ -100,6 +102,20 @@ def test_nodes_that_refuse_cost_the_others_no_restart_and_come_back():
         assert set(report.outcomes) <= {"done", "closed", "crashed"}
     for seed in range(40):
         simulate(seed, several(seed, {REFUSAL, FAILURES, LEADER, MESSAGES, STORE_DOWN}))
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        {ARRIVAL},
+        {DEPARTURE},
+        {ARRIVAL, DEPARTURE, CRASH, POWER},
+        {ARRIVAL, DEPARTURE, STORE_PAUSE, STORE_DOWN, MESSAGES},
+    ],
+)
+def test_ranks_of_all_nodes_save_before_the_same_step(kinds):
+    """Also those of scripts that ask before every third step, with members that die, and a store that pauses."""
+    assert sum(simulate(seed, several(seed, kinds)).saved for seed in range(60)) > 30
 
 
 def test_of_failures_on_several_nodes_the_first_is_blamed():

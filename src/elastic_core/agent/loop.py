@@ -29,6 +29,7 @@ from elastic_core.agent.machine.states import (
 from elastic_core.agent.machine.table import advance
 from elastic_core.agent.parts import AgentOptions, AgentResult, Plan, Reporter, Workers
 from elastic_core.agent.run_decision import FailureContext, RunDecision
+from elastic_core.agent.stop_ladder import StopLadder
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ElasticError, WorkerError, is_momentary
 from elastic_core.failure.runner import PolicyRunner
@@ -106,8 +107,14 @@ class Agent:
         self._restart_count = 0
         self._question = 0
         self._turned_s = clock.monotonic_s()
-        self._ladder = _StopLadder(
-            workers=workers, reporter=reporter, feed=feed, longest_grace_s=options.stops.shutdown_timeout_s, clock=clock
+        self._ladder = StopLadder(
+            workers=workers,
+            reporter=reporter,
+            feed=feed,
+            longest_grace_s=options.stops.shutdown_timeout_s,
+            holds=hooks.holds,
+            call_later=reactor.call_later,
+            clock=clock,
         )
         self._context = FailureContext(lambda: self._node_id, clock, progress=progress)
         self._run_decision = RunDecision(
@@ -204,6 +211,7 @@ class Agent:
             ended = RoundEnded(reason=reason, lost=(self._node_id,), stop_within_s=0.0)
             self.dispatch(m.RoundChanged(change=ended))
         self.dispatch(m.WorkerExited(exit=exit))
+        self._ladder.worker_ended()
 
     def _note_alive(self) -> None:
         pids, alive = self._workers.pids, self._workers.alive
@@ -222,6 +230,10 @@ class Agent:
         late = f"{self._options.stops.exit_timeout_s:g} s after its exception, for its threads or exit handlers"
         self._reporter.notice(f"rank {exit.global_rank} has not ended {late}: it has failed (--exit-timeout)")
         self.dispatch(m.HangFound(failure=self._examine((exit,), state.round)))
+
+    def release_stop(self, hook: str) -> None:
+        """Let the stop ladder begin, as far as a hook that holds it is concerned."""
+        self._ladder.release(hook)
 
     def on_workers_stopped(self) -> None:
         """Take the end of the stop ladder from the group."""
@@ -443,54 +455,6 @@ class Agent:
             self.dispatch(m.DecisionMade(failure=stamped, decision=decision))
 
         self._policy.decide(stamped, history, decide)
-
-
-class _StopLadder:
-    """The stop ladder of this node's workers: its grace period, and what hooks and people get of it."""
-
-    def __init__(
-        self, *, workers: Workers, reporter: Reporter, feed: Feed, longest_grace_s: float, clock: Clock
-    ) -> None:
-        self._workers = workers
-        self._reporter = reporter
-        self._feed = feed
-        self._longest_grace_s = longest_grace_s
-        self._clock = clock
-        self._ends_s = clock.monotonic_s()
-
-    def stop(self, command: m.StopWorkers, round_index: int) -> None:
-        """Begin the stop ladder."""
-        grace_s = self._grace_s(command.grace_s)
-        self._ends_s = self._clock.monotonic_s() + grace_s
-        if command.drain:
-            self._announce(command.signum, grace_s)
-        self._feed.publish(moments.WorkersStopping(round_index=round_index, reason=command.reason, grace_s=grace_s))
-        self._workers.stop(command.signum, grace_s=grace_s)
-
-    def shorten(self, bound_s: float) -> None:
-        """Give the workers no longer than this from now on."""
-        grace_s = self._grace_s(bound_s)
-        self._ends_s = min(self._ends_s, self._clock.monotonic_s() + grace_s)
-        self._workers.stop(signal.SIGTERM, grace_s=grace_s)
-
-    def kill(self) -> None:
-        """Cut the ladder short, as the user asked."""
-        self._reporter.notice("second signal: killing the workers")
-        self._workers.kill()
-
-    def announce_drain(self, signum: int) -> None:
-        """Announce that the user wants an end of what is being stopped already."""
-        self._announce(signum, max(0.0, self._ends_s - self._clock.monotonic_s()))
-
-    def _grace_s(self, bound_s: float | None) -> float:
-        return self._longest_grace_s if bound_s is None else min(self._longest_grace_s, max(0.0, bound_s))
-
-    def _announce(self, signum: int, grace_s: float) -> None:
-        self._feed.publish(moments.Draining(signum=signum, deadline_s=grace_s))
-        if self._workers.alive:
-            name, count = signal.Signals(signum).name, len(self._workers.alive)
-            workers = "1 worker" if count == 1 else f"{count} workers"
-            self._reporter.notice(f"{name}: stopping {workers}, at most {round(grace_s, 1):g} s; a second signal kills")
 
 
 class _Signals:

@@ -98,7 +98,8 @@ class Reporter(Protocol):
 
 
 DEFAULT_SIGNALS: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
-_ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+ENDING_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+"""Those that workers end by, too; a notice by another one is the agent's alone."""
 _FORWARDED: Final = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 
 
@@ -109,19 +110,24 @@ class StopSettings(Record, frozen=True, kw_only=True):
     shutdown_timeout_s: float = 30.0
     exit_timeout_s: float = 5.0
     """How long a worker whose uncaught exception is on record may take to end; 0: for ever."""
+    preemption_signal: str = ""
+    """One that ends the run on this node, too; empty: none does."""
 
     @property
     def ending(self) -> tuple[int, ...]:
         """The signals that end the run, of those that are handled."""
-        return tuple(sorted(self._listed() & _ENDING))
+        return tuple(sorted((self._listed() & ENDING_SIGNALS) | self._notice()))
 
     @property
     def forwarded(self) -> tuple[int, ...]:
         """The signals that are for the workers, and never end the run."""
-        return tuple(sorted((self._listed() | _FORWARDED) - _ENDING))
+        return tuple(sorted((self._listed() | _FORWARDED) - ENDING_SIGNALS - self._notice()))
 
     def _listed(self) -> set[int]:
         return {signal.Signals[name] for name in self.signals_to_handle}
+
+    def _notice(self) -> set[int]:
+        return {signal.Signals[self.preemption_signal]} if self.preemption_signal else set()
 
 
 class AgentOptions(Record, frozen=True, kw_only=True):

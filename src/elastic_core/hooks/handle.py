@@ -114,6 +114,19 @@ class RunHandle(Protocol):
         """Say how far the workers of this node are: the answer to `on_steps_asked`."""
         ...
 
+    def agree(self, topic: str, value: int) -> None:
+        """State this node's number about a topic: all that have stated one get the largest, by `on_agreed`.
+
+        A topic, which begins with the hook's name, is agreed about once in a round, of which there may be 16; the first
+        number stands. Waited for are all nodes of the round that have workers. Where nodes can't agree (`static`, one
+        node), the own number is the answer.
+        """
+        ...
+
+    def release_stop(self) -> None:
+        """Need no more time of the planned stop that is being held (`Power.HOLDS`)."""
+        ...
+
 
 class RunActions(Protocol):
     """What the agent does for hooks. Threading: the supervisor's."""
@@ -173,6 +186,14 @@ class RunActions(Protocol):
 
     def report_steps(self, steps: NodeSteps) -> None:
         """Answer one."""
+        ...
+
+    def agree(self, topic: str, value: int) -> None:
+        """State a number."""
+        ...
+
+    def release_stop(self, hook: str) -> None:
+        """Let a planned stop go on."""
         ...
 
 
@@ -289,6 +310,14 @@ class HookHandle:
     def report_steps(self, steps: NodeSteps) -> None:
         """Answer one."""
         self._post(lambda: self._actions.report_steps(steps))
+
+    def agree(self, topic: str, value: int) -> None:
+        """State a number."""
+        self._post(lambda: self._actions.agree(topic, value))
+
+    def release_stop(self) -> None:
+        """Let a planned stop go on."""
+        self._post(lambda: self._actions.release_stop(self._name))
 
 
 class _Later:

@@ -8,6 +8,7 @@ from elastic_core.moments import (
     AddEnvironment,
     AgentStarted,
     AgentStopped,
+    Agreed,
     DecisionTaken,
     Draining,
     FailureSeen,
@@ -20,6 +21,7 @@ from elastic_core.moments import (
     RoundJoined,
     StepsAsked,
     StepsSeen,
+    StopPlanned,
     WorkerEnded,
     WorkersStarted,
     WorkersStarting,
@@ -41,6 +43,7 @@ _METHODS: Final[Mapping[Power, tuple[str, ...]]] = {
     Power.REFUSAL: ("on_joining", "on_workers_starting"),
     Power.RUN: (),
     Power.BEATS: (),
+    Power.HOLDS: ("on_stop_planned",),
     Power.STARTS: ("worker_starter",),
     Power.HOSTS: ("master_server",),
 }
@@ -97,6 +100,14 @@ class AgentHook:
     def __init__(self, settings: HookSettings) -> None:
         """Keep the settings."""
         self.settings = settings
+
+    @property
+    def hold_s(self) -> float:
+        """How long it holds a planned stop (`Power.HOLDS`) at the longest, in seconds; 0: not at all.
+
+        Looked at when one begins, on the agent's thread: nothing here may block.
+        """
+        return 0.0
 
     def worker_starter(self, loop: AgentLoop) -> WorkerStarter | None:
         """Return what starts workers' processes in the core's place; None: nothing does.
@@ -160,6 +171,18 @@ class AgentHook:
 
     def on_steps_seen(self, event: StepsSeen) -> None:
         """React to what all nodes have answered. Called: on each of them, whoever has asked."""
+
+    def on_stop_planned(self, event: StopPlanned) -> None:
+        """Have workers save, and call `self.run.release_stop()` once they have.
+
+        Called: with `Power.HOLDS`, before the stop ladder of healthy workers, on every node of the run.
+        """
+
+    def on_agreed(self, event: Agreed) -> None:
+        """Take what the nodes have agreed about. Called: once for each topic that this node has stated a number about.
+
+        Only while the round lasts; a node that is lost meanwhile, or has no workers left, does not count.
+        """
 
     def on_run_event(self, event: RunEvent) -> None:
         """Take one thing that happened. Called: with `Power.FEED`, for each, in order, on a thread of this hook's own.

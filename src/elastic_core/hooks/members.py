@@ -10,6 +10,7 @@ from elastic_core.hooks.handler import DECLARED_FROM, AgentHook, powers_of
 from elastic_core.moments import (
     AgentStarted,
     AgentStopped,
+    Agreed,
     DecisionTaken,
     Draining,
     FailureSeen,
@@ -22,6 +23,7 @@ from elastic_core.moments import (
     RoundJoined,
     StepsAsked,
     StepsSeen,
+    StopPlanned,
     WorkerEnded,
     WorkersStarted,
     WorkersStarting,
@@ -45,6 +47,8 @@ METHODS: Final[Mapping[type, str]] = {
     MembershipChanged: "on_membership_changed",
     StepsAsked: "on_steps_asked",
     StepsSeen: "on_steps_seen",
+    StopPlanned: "on_stop_planned",
+    Agreed: "on_agreed",
     RunEvent: "on_run_event",
     AgentStopped: "on_agent_stopped",
 }

@@ -160,6 +160,22 @@ class HookRunner:
 
         self._enqueue(moment, answer)
 
+    def holds(self) -> Mapping[str, float]:
+        """Return which hooks hold a planned stop that begins now, and for how many seconds at the longest."""
+        with self._changed:
+            holding = [each for each in self._members if Power.HOLDS in each.powers and not each.abandoned]
+        return {each.named.name: hold_s for each in holding if (hold_s := self._hold_s(each)) > 0}
+
+    def _hold_s(self, member: Member) -> float:
+        try:
+            hold_s = member.named.hook.hold_s
+            fault = "" if _is_seconds(hold_s) else f"is {hold_s!r}; a number of seconds is needed"
+        except Exception as err:  # noqa: BLE001  # a plugin's code, on the agent's thread
+            hold_s, fault = 0.0, f"raised {self._faults.raised(member.label, 'hold_s', err).text}"
+        if fault:
+            self._log(member.label.line(f"hold_s {fault}"))
+        return 0.0 if fault else hold_s
+
     def overdue(self) -> str:
         """Return in words what has held the interpreter while the loop stood still: a hook's call; empty: none has."""
         now_s = self._clock.monotonic_s()
@@ -423,7 +439,11 @@ class HookRunner:
 
 
 def _is_time(seconds: object) -> bool:
-    return seconds is None or (isinstance(seconds, int | float) and 0 <= seconds < float("inf"))
+    return seconds is None or _is_seconds(seconds)
+
+
+def _is_seconds(seconds: object) -> bool:
+    return isinstance(seconds, int | float) and 0 <= seconds < float("inf")
 
 
 def _is_change(answer: object) -> TypeGuard[AddEnvironment | Launches]:

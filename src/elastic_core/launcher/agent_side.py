@@ -160,7 +160,7 @@ class RunSide:
         notice: Callable[[str], None],
         backend: PluginLabel,
         faults: PluginFaults,
-        publish: Callable[[StoreReachable | StepsAsked | StepsSeen | m.LeftOut], None] = lambda what: None,
+        publish: Callable[[StoreReachable | StepsAsked | StepsSeen | m.Agreed | m.LeftOut], None] = lambda what: None,
         assigned: Callable[[float], None] = lambda took_s: None,
     ) -> None:
         self.post = reactor.post
@@ -205,7 +205,7 @@ class RunSide:
                 self._guardian.last_act(store, seat, encode_json(self._handler.settings))
             case m.DecisionAsked(reports=reports, history=history, question=question):
                 self._agent().decide_for_run(reports, history, question)
-            case m.StepsAsked() | m.StepsSeen() | m.LeftOut():
+            case m.StepsAsked() | m.StepsSeen() | m.Agreed() | m.LeftOut():
                 self._publish(event)
             case _:
                 assert_never(event)

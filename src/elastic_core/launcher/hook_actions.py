@@ -13,8 +13,8 @@ from elastic_core.failure.reporter import Reporter
 from elastic_core.hooks.feed import HookFeed
 from elastic_core.hooks.handle import Offer
 from elastic_core.launcher.status_keeper import StatusKeeper
-from elastic_core.messages import AskSteps, ReportSteps, RestartRequested, StopRequested
-from elastic_core.moments import Moment, StepsSeen
+from elastic_core.messages import AskSteps, ReportSteps, RestartRequested, StateNumber, StopRequested
+from elastic_core.moments import Agreed, Moment, StepsSeen
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
@@ -190,6 +190,18 @@ class HookActions:
         """Take this node's answer to the others."""
         if self._asks_nodes:
             self._rendezvous.post(ReportSteps(steps=steps))
+
+    def agree(self, topic: str, value: int) -> None:
+        """State this node's number; where it is the only one, or they can't agree, that is what is agreed."""
+        round_ = self._round
+        if round_ is not None and round_.node_count > 1 and self._rendezvous.agrees:
+            self._rendezvous.post(StateNumber(topic=topic, value=value))
+        else:
+            self._publish(Agreed(topic=topic, value=value))
+
+    def release_stop(self, hook: str) -> None:
+        """Let a planned stop go on, as far as this hook is concerned."""
+        self._agent().release_stop(hook)
 
 
 METERED: Final = ("connect", "enlist", "update", "renew", "withdraw", "members", "load", "swap")

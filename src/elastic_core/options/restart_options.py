@@ -9,7 +9,16 @@ from typing import Any, Final
 
 from elastic_core.errors import ConfigError
 from elastic_core.options.option import Choices, Draft, OptionRow, Section, row
-from elastic_core.options.values import exit_codes, if_chosen, integer, key_values, node_range, seconds, signal_names
+from elastic_core.options.values import (
+    exit_codes,
+    if_chosen,
+    integer,
+    key_values,
+    node_range,
+    preemption_signal,
+    seconds,
+    signal_names,
+)
 from elastic_core.types import PolicySettings
 
 RULES: Final = "rules"
@@ -157,6 +166,15 @@ SIGNALS: Final[tuple[OptionRow, ...]] = (
     ),
     row(
         Section.SIGNALS,
+        "preemption-signal",
+        "NAME",
+        "The signal by which a scheduler gives notice that this node will be taken away: ends the run here as SIGTERM "
+        "does, and the others go on without it.",
+        default_note="none",
+        field="stops.preemption_signal",
+    ),
+    row(
+        Section.SIGNALS,
         "shutdown-timeout",
         "SECONDS",
         "Grace period of a worker that is told to stop, whatever the reason; then SIGKILL.",
@@ -187,6 +205,7 @@ def take_stops(draft: Draft) -> None:
     names, lines = signal_names(choices)
     draft.take("signals_to_handle", names)
     draft.notice(*lines)
+    draft.take("preemption_signal", preemption_signal(choices))
     variable = draft.environ.get(_SHUTDOWN_VARIABLE)
     if choices.chosen("shutdown_timeout"):
         draft.take("shutdown_timeout", seconds(choices, "shutdown_timeout"))

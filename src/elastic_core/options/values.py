@@ -186,6 +186,22 @@ def signal_names(choices: Choices) -> tuple[tuple[str, ...], list[str]]:
     return tuple(names), lines
 
 
+def preemption_signal(choices: Choices) -> str:
+    """Return `--preemption-signal` as a signal's name; empty: there is none.
+
+    Raises:
+        ConfigError: it is none, or one that no process can handle, or that is the agent's own.
+    """
+    import signal
+
+    dest = "preemption_signal"
+    text = choices.text(dest) or ""
+    name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"
+    if text and (name not in signal.Signals.__members__ or name in {*_SIGNAL_UNHANDLED, "SIGCHLD"}):
+        choices.reject(dest, f"the name of a signal that a process can handle, not {text!r}", hint="USR1")
+    return name if text else ""
+
+
 def hooks_off_and_named(choices: Choices) -> tuple[tuple[str, ...], dict[str, dict[str, str]]]:
     """Return the names of `-p no:NAME`, and for each other name the options that were typed for it.
 

@@ -14,6 +14,7 @@ from elastic_core.moments import (
     AddEnvironment,
     AgentStarted,
     AgentStopped,
+    Agreed,
     DecisionTaken,
     Draining,
     FailureSeen,
@@ -25,6 +26,7 @@ from elastic_core.moments import (
     RoundJoined,
     StepsAsked,
     StepsSeen,
+    StopPlanned,
     WorkerEnded,
     WorkersStarted,
     WorkersStarting,
@@ -118,6 +120,16 @@ def on_steps_asked(event: StepsAsked) -> None:
 @hookspec
 def on_steps_seen(event: StepsSeen) -> None:
     """React to what all nodes have answered."""
+
+
+@hookspec
+def on_stop_planned(event: StopPlanned) -> None:
+    """React to a planned stop of healthy workers."""
+
+
+@hookspec
+def on_agreed(event: Agreed) -> None:
+    """React to what the nodes have agreed about."""
 
 
 @hookspec

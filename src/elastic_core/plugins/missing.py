@@ -81,6 +81,8 @@ _KNOWN: Final = {
         "metrics-port": "elastic-ops",
         "no-control-plane": "elastic-ops",
         "numa-binding": "elastic-numa",
+        "save-signal": "elastic-train",
+        "save-timeout": "elastic-train",
         "standby": "elastic-standby",
         "standby-imports": "elastic-standby",
         "startup-timeout": "elastic-hangs",

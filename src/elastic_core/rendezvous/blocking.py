@@ -72,6 +72,8 @@ class HandlerThread(Rendezvous):
                 self._call("ask_steps", handler.ask_steps)
             case m.ReportSteps(steps=steps):
                 self._call("report_steps", lambda: handler.report_steps(steps))
+            case m.StateNumber():
+                pass  # `agrees` is not set: whoever states one is answered at once
             case m.ReportFinishing():
                 self._call("report_finishing", handler.report_finishing)
             case m.ReportDone():

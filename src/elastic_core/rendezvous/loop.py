@@ -93,6 +93,8 @@ class Rendezvous:
     """Whether that decision is taken on the evidence of all nodes, when all workers are gone."""
     takes_requests: bool = False
     """Whether it takes a user's request to all nodes."""
+    agrees: bool = False
+    """Whether its nodes can agree about a number."""
     stands_aside: bool = False
     """Whether this node can wait in it without a place, while the others form rounds."""
 

@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 
 __all__ = ["heartbeat", "record", "section"]
 
+_TRAINING = frozenset(
+    {"Checkpointer", "ElasticSampler", "attempt", "init_process_group", "ready_to_stop", "should_stop"}
+)
+"""What comes with elastic-train, and is found here too."""
+
 
 def __getattr__(name: str) -> object:
     if name == "record":
@@ -21,4 +26,18 @@ def __getattr__(name: str) -> object:
         from elastic_core.worker import beats
 
         return getattr(beats, name)
+    if name in _TRAINING:
+        return _of_training(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _of_training(name: str) -> object:
+    from importlib import import_module
+
+    try:
+        return getattr(import_module("elastic_train"), name)  # a plugin, which the core may not know
+    except ModuleNotFoundError as err:
+        if err.name != "elastic_train":
+            raise
+        hint = "pip install ./plugins/train, in a checkout of elastic-core"
+        raise ImportError(f"elastic_core.worker.{name} comes with elastic-train. Try: {hint}") from None

@@ -37,7 +37,7 @@ def test_built_ins_load_without_importlib_metadata_or_anything_heavy():
         assert module not in loaded
 
 
-HOOKS_OFF = ("-p", "no:control", "-p", "no:agent-store", "-p", "no:training")
+HOOKS_OFF = ("-p", "no:control", "-p", "no:agent-store", "-p", "no:planned-stops", "-p", "no:training")
 """Those of the distributions beside the core that are on in every run: each brings what it needs of the core."""
 
 

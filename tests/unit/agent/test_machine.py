@@ -286,7 +286,7 @@ def test_what_hung_and_was_ignored_may_end_in_any_way_later():
 
 def test_stop_signal_drains_with_that_signal_and_a_second_one_kills_only_after_half_a_second():
     step = drive(*TO_RUNNING, m.StopRequested(signum=2), now_s=10.0)
-    assert step.commands[0] == m.StopWorkers(signum=2, reason="stopped by signal 2", drain=True)
+    assert step.commands[0] == m.StopWorkers(signum=2, reason="stopped by signal 2", drain=True, planned=True)
     assert names(drive(m.StopRequested(signum=2), state=step.state, now_s=10.4)) == []
     assert names(drive(m.StopRequested(signum=2), state=step.state, now_s=10.5)) == ["KillWorkers"]
     end = drive(m.WorkersStopped(), m.RendezvousLeft(), state=step.state, now_s=11.0)
@@ -295,7 +295,9 @@ def test_stop_signal_drains_with_that_signal_and_a_second_one_kills_only_after_h
 
 def test_drain_with_a_deadline_bounds_the_grace_period_and_a_later_one_only_shortens_it():
     step = drive(*TO_RUNNING, m.StopRequested(signum=15, grace_s=5.0), now_s=10.0)
-    assert step.commands[0] == m.StopWorkers(signum=15, reason="stopped by signal 15", drain=True, grace_s=5.0)
+    assert step.commands[0] == m.StopWorkers(
+        signum=15, reason="stopped by signal 15", drain=True, grace_s=5.0, planned=True
+    )
     again = drive(m.StopRequested(signum=15, grace_s=1.0), state=step.state, now_s=11.0)
     assert again.commands == (m.ShortenGrace(grace_s=1.0),)
     restarting = failed_with(Restart()).state

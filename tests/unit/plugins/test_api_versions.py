@@ -45,7 +45,8 @@ def registry(tmp_path, monkeypatch):
         (tmp_path / "old_plugins.py").write_text(textwrap.dedent(SOURCE).format(version=version))
         monkeypatch.syspath_prepend(str(tmp_path))
         monkeypatch.setattr(declaration_faults, "SERVED", LATER)
-        return PluginRegistry(disabled=("agent-store", "control", "training"))  # which are of the current version
+        of_now = ("agent-store", "control", "planned-stops", "training")
+        return PluginRegistry(disabled=of_now)  # which are of the current version
 
     yield make
     sys.modules.pop("old_plugins", None)

@@ -58,6 +58,10 @@ class FakeRun:
         self.steps_asked = 0
         """How often all nodes were asked about their steps."""
         self.steps_reported: list[NodeSteps] = []
+        self.stated: dict[str, int] = {}
+        """The numbers that a hook has stated, by topic."""
+        self.stops_released = 0
+        """How often a planned stop was held no longer."""
 
     def workers(self) -> tuple[RunningWorker, ...]:
         """Return those that run."""
@@ -141,6 +145,14 @@ class FakeRun:
     def report_steps(self, steps: NodeSteps) -> None:
         """Keep an answer."""
         self.steps_reported.append(steps)
+
+    def agree(self, topic: str, value: int) -> None:
+        """Keep a number; a test answers with `Agreed`."""
+        self.stated[topic] = value
+
+    def release_stop(self) -> None:
+        """Count a planned stop that is held no longer."""
+        self.stops_released += 1
 
     def pass_time(self, seconds: float) -> None:
         """Make the calls that are due within so many seconds, in order, each at its time."""

@@ -4,6 +4,8 @@
     init_process_group      the process group of its variables
     Checkpointer            saves its state, and loads the newest that all ranks see
     ElasticSampler          its batches, each sample once an epoch however many ranks there come to be
+    should_stop             whether to save, as this worker will be stopped
+    ready_to_stop           that it has saved
 
 None of it needs `elastic run`; what differs under torchrun and bare Python stands with each name.
 """
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from elastic_train.checkpoint.errors import CheckpointError
     from elastic_train.process_group import JoinedGroup, init_process_group
     from elastic_train.sampler import ElasticSampler
+    from elastic_train.stops import ready_to_stop, should_stop
 
 __all__ = [
     "Attempt",
@@ -25,6 +28,8 @@ __all__ = [
     "Loaded",
     "attempt",
     "init_process_group",
+    "ready_to_stop",
+    "should_stop",
 ]
 
 _ROOMS = {  # none has the name of what is in it: the import would put the module in its place
@@ -33,6 +38,7 @@ _ROOMS = {  # none has the name of what is in it: the import would put the modul
     "checkpoint.errors": "CheckpointError",
     "process_group": "JoinedGroup init_process_group",
     "sampler": "ElasticSampler",
+    "stops": "ready_to_stop should_stop",
 }
 _PLACES = {name: room for room, names in _ROOMS.items() for name in names.split()}
 

@@ -76,7 +76,8 @@ def running(state: Running, event: m.RoundChanged, now_s: float) -> Step:
             return Step(state=state, commands=(watch,), reason="newcomers wait: workers have begun to finish")
         case NodesWaiting() | MemberLost():
             ledger, first = _regrouped(state.ledger, state.round, event.change)
-            return stop(ledger, state.round, Rejoin(), "nodes came or went", first=first)
+            planned = isinstance(event.change, NodesWaiting)
+            return stop(ledger, state.round, Rejoin(), "nodes came or went", first=first, planned=planned)
         case RoundEnded() | Decided() | StopOrdered():
             return follow(state, event.change)
         case RendezvousClosed():
@@ -109,13 +110,22 @@ def follow(running: Running, over: RoundOver, first: Iterable[m.AgentCommand] = 
         return stop_and_wait(ledger, round_, over.reason, first)
     if isinstance(over, RoundEnded):
         ledger, changed = _regrouped(ledger, round_, over)
-        return stop(ledger, round_, Rejoin(), over.reason, first=(*first, *changed), grace_s=over.stop_within_s)
+        return stop(
+            ledger,
+            round_,
+            Rejoin(),
+            over.reason,
+            first=(*first, *changed),
+            grace_s=over.stop_within_s,
+            planned=over.planned,
+        )
     decision, failure = over.decision, over.failure
     if isinstance(decision, Restart):
         ledger, incident, report = _restarted(ledger, over)
         reason = "the run decided to restart" if failure is None else f"restart: {failure.summary}"
         then = Rejoin(delay_s=decision.delay_s)
-        return stop(ledger, round_, then, reason, first=(*first, *report), incident=incident)
+        planned = failure is None
+        return stop(ledger, round_, then, reason, first=(*first, *report), incident=incident, planned=planned)
     ledger, outcome, incident = _ended(ledger, decision, over, round_.index)
     return stop(ledger, round_, End(outcome=outcome), outcome.reason, first=first, incident=incident)
 

@@ -47,7 +47,7 @@ def hang_found(state: Running, event: m.HangFound, now_s: float) -> Step:
 def stop_running(state: Running, event: m.StopRequested, now_s: float) -> Step:
     """Drain: the workers get the signal that we got."""
     finished = not state.alive
-    return drain(state.ledger, state.round, event.signum, now_s, finished=finished, grace_s=event.grace_s)
+    return drain(state.ledger, state.round, event.signum, now_s, finished=finished, grace_s=event.grace_s, planned=True)
 
 
 def restart_asked(state: Running, event: m.RestartRequested, now_s: float) -> Step:
@@ -56,7 +56,7 @@ def restart_asked(state: Running, event: m.RestartRequested, now_s: float) -> St
         return Step(state=state, reason="no worker of this node runs")
     ask = (m.RequestRestart(reason=event.reason),) if state.ledger.control else ()
     notice = m.PrintLine(text=f"round {state.round.index} is over: {event.reason}")
-    return stop(state.ledger, state.round, Rejoin(), event.reason, first=(*ask, notice))
+    return stop(state.ledger, state.round, Rejoin(), event.reason, first=(*ask, notice), planned=True)
 
 
 def forward(state: AgentState, event: m.SignalForwarded, now_s: float) -> Step:

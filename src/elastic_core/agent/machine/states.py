@@ -300,10 +300,11 @@ def stop(
     first: Iterable[m.AgentCommand] = (),
     incident: Incident | None = None,
     grace_s: float | None = None,
+    planned: bool = False,
 ) -> Step:
     """Stop the workers, and watch on for what the run decides meanwhile."""
     stopping = Stopping(ledger=ledger, round=round, then=then, incident=incident)
-    halt = m.StopWorkers(signum=SIGTERM, reason=reason, grace_s=grace_s)
+    halt = m.StopWorkers(signum=SIGTERM, reason=reason, grace_s=grace_s, planned=planned)
     return Step(state=stopping, commands=(*first, halt, *watch_on(ledger)), reason=reason)
 
 
@@ -328,14 +329,15 @@ def drain(
     *,
     finished: bool = False,
     grace_s: float | None = None,
+    planned: bool = False,
 ) -> Step:
     """Stop the workers with the signal that we got, then leave; `grace_s` bounds their grace period.
 
-    `finished`: none is left, so that the others lose nothing by it and need not know.
+    `finished`: none is left, so that the others lose nothing by it and need not know. `planned`: none has failed.
     """
     outcome = stopped_by(signum)
     stopping = Stopping(ledger=ledger, round=round, then=End(outcome=outcome), stop_asked_s=now_s)
-    halt = m.StopWorkers(signum=signum, reason=outcome.reason, drain=True, grace_s=grace_s)
+    halt = m.StopWorkers(signum=signum, reason=outcome.reason, drain=True, grace_s=grace_s, planned=planned)
     gone = () if finished else depart(ledger)
     return Step(state=stopping, commands=(*first, *gone, halt, *watch_on(ledger)), reason=outcome.reason)
 

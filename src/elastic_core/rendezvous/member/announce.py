@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.admission import closed, meet
+from elastic_core.rendezvous.member.agreement import announce_agreed
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
     Ending,
@@ -87,6 +88,7 @@ def record_of(state: State) -> MemberRecord:
         report=_report_in_time(state) if state.want is Want.STOP else None,
         steps=state.steps if state.want is Want.RUN else None,
         absence=state.absence or state.left_out,
+        stated=state.stated if state.want in (Want.RUN, Want.STOP) else {},
     )
 
 
@@ -184,7 +186,8 @@ def _change(ending: Ending) -> RoundEnded | Decided:
         return Decided(decision=decision, failure=ending.failure, evidence=ending.evidence)
     if ending.kind == "asked":
         return Decided(decision=Restart(rule=ending.reason))
-    return RoundEnded(reason=ending.reason, lost=ending.lost, arrived=ending.arrived)
+    planned = not ending.unclean and not ending.out
+    return RoundEnded(reason=ending.reason, lost=ending.lost, arrived=ending.arrived, planned=planned)
 
 
 def _verdict(state: State, verdict: Verdict, now_s: float) -> Announced:
@@ -284,6 +287,8 @@ def _formed(state: State, round_: RoundDocument, rank: int, control: ControlDocu
         steps_asked=0,
         steps_seen=0,
         steps=None,
+        stated={},
+        agreed=frozenset(),
         spare=False,
         line_s=NEVER_S,
         fresh=state.fresh - {MEMBERS},
@@ -384,6 +389,7 @@ _RULES: tuple[Callable[[State, float], Announced], ...] = (
     _control,
     _exclusion,
     announce_steps,
+    announce_agreed,
     _round,
     _wait,  # before `announce_outage`: whoever gives up says why
     announce_outage,

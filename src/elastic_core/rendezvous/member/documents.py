@@ -71,6 +71,8 @@ class MemberRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """How far its workers are, once that was asked."""
     absence: Absence | None = None
     """Why it is left out."""
+    stated: Mapping[str, int] = {}
+    """Its numbers in that round, by topic, for what the nodes agree about."""
 
 
 class RosterEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -196,6 +198,14 @@ class StepsOrder(Record, frozen=True, kw_only=True, omit_defaults=True):
     seen: RunSteps | None = None
 
 
+class Agreement(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What the nodes of this round have agreed about: the largest of their numbers, by topic."""
+
+    token: int
+    nonce: str
+    values: Mapping[str, int]
+
+
 class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Which run this is, and what is decided.
 
@@ -217,6 +227,7 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     history: tuple[Failure, ...] = ()
     older: OldFailures = OldFailures()
     steps: StepsOrder | None = None
+    agreement: Agreement | None = None
     done_of: str = ""
     done: tuple[str, ...] = ()
     given: bool = False

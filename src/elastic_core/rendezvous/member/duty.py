@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from elastic_core.rendezvous.member.documents import (
+    Agreement,
     ControlDocument,
     Ending,
     RoundDocument,
@@ -102,7 +103,13 @@ class PublishSteps(Record, frozen=True, kw_only=True):
     seen: RunSteps
 
 
-Duty = FormRound | EndRound | GiveVerdict | NoteDone | PublishSteps | AskDecision
+class Agree(Record, frozen=True, kw_only=True):
+    """Write down what the nodes have agreed about, now that all have stated their numbers."""
+
+    agreement: Agreement
+
+
+Duty = FormRound | EndRound | GiveVerdict | NoteDone | PublishSteps | Agree | AskDecision
 
 
 class Judgement(Record, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.admission import KEEP_DONE_S, KEEP_FAILED_S
+from elastic_core.rendezvous.member.agreement import due
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
     Ending,
@@ -23,6 +24,7 @@ from elastic_core.rendezvous.member.documents import (
     Verdict,
 )
 from elastic_core.rendezvous.member.duty import (
+    Agree,
     AskDecision,
     Duty,
     EndRound,
@@ -76,6 +78,9 @@ def judge(view: View, notes: Notes) -> Judgement:
     ending = view.control.ending
     if ending is not None and notes.ending != (ending.token, ending.nonce):
         notes = replace(notes, ending=(ending.token, ending.nonce), ending_s=view.now_s)
+    agreement = due(view.control, current, tuple(view.members)) if current is not None else None
+    if agreement is not None:
+        return Judgement(notes=notes, duty=Agree(agreement=agreement))
     if current is None or ended(view.control, current):
         return form(view, notes)
     order = view.control.stopping
@@ -423,13 +428,15 @@ def _name(duty: Duty) -> str:
             return f"done {nonce} {len(done)}"
         case PublishSteps(seen=seen):
             return f"steps {seen.serial}"
+        case Agree(agreement=agreement):
+            return f"agree {agreement.nonce} {len(agreement.values)}"
         case GiveVerdict(verdict=verdict):
             return f"verdict {verdict.token} {verdict.outcome}"
         case AskDecision(token=token, nonce=nonce):
             return f"decide {token} {nonce}"
 
 
-def _do(state: State, duty: FormRound | EndRound | NoteDone | PublishSteps | GiveVerdict) -> Planned:
+def _do(state: State, duty: FormRound | EndRound | NoteDone | PublishSteps | Agree | GiveVerdict) -> Planned:
     control = state.control
     assert control is not None
     match duty:
@@ -443,6 +450,8 @@ def _do(state: State, duty: FormRound | EndRound | NoteDone | PublishSteps | Giv
         case PublishSteps(seen=seen):
             order = None if control.steps is None else replace(control.steps, seen=seen)
             return swap_control(state, replace(control, steps=order))
+        case Agree(agreement=agreement):
+            return swap_control(state, replace(control, agreement=agreement))
         case GiveVerdict(verdict=verdict):
             return swap_control(state, replace(control, verdict=verdict, stopping=None))
 

@@ -6,6 +6,7 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member.agreement import stated
 from elastic_core.rendezvous.member.documents import ControlDocument, Ending, RoundDocument, StopOrder, Verdict
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import (
@@ -80,6 +81,8 @@ def _request(state: State, event: m.Request, now_s: float) -> State:
             return replace(state, steps_wanted=state.steps_asked + 1)
         case m.ReportSteps(steps=steps):
             return replace(state, steps=steps)
+        case m.StateNumber(topic=topic, value=value):
+            return stated(state, topic, value)
         case m.AnnounceDeparture():
             return replace(state, leaving=True)
         case m.LeaveRendezvous():

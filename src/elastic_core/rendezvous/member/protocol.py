@@ -3,6 +3,7 @@
 Times `_s` are seconds of this host's monotonic clock.
 """
 
+from elastic_core.messages import Agreed as Agreed
 from elastic_core.messages import AnnounceDeparture as AnnounceDeparture
 from elastic_core.messages import AskSteps as AskSteps
 from elastic_core.messages import LeaveRendezvous as LeaveRendezvous
@@ -14,6 +15,7 @@ from elastic_core.messages import ReportSteps as ReportSteps
 from elastic_core.messages import ReportStopped as ReportStopped
 from elastic_core.messages import RoundChanged as RoundChanged
 from elastic_core.messages import StandAside as StandAside
+from elastic_core.messages import StateNumber as StateNumber
 from elastic_core.messages import StepsAsked as StepsAsked
 from elastic_core.messages import StepsSeen as StepsSeen
 from elastic_core.messages import StopRound as StopRound
@@ -170,6 +172,7 @@ Request = (
     | ReportStopped
     | AskSteps
     | ReportSteps
+    | StateNumber
     | ReportFinishing
     | ReportDone
     | AnnounceDeparture
@@ -320,7 +323,7 @@ class JoinFailed(Record, frozen=True, kw_only=True):
     evidence: str = ""
 
 
-Announcement = Formed | JoinFailed | RoundChanged | LeftOut | PrintLine | StepsAsked | StepsSeen
+Announcement = Formed | JoinFailed | RoundChanged | LeftOut | PrintLine | StepsAsked | StepsSeen | Agreed
 
 
 class Step(Record, frozen=True, kw_only=True):

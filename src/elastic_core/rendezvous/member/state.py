@@ -140,6 +140,7 @@ class State(Record, frozen=True, kw_only=True):
     `stands` that order, `order` one that is still to be published, `report` what this node has seen of that round;
     `alone`: the agent was told to decide by itself. `steps_wanted`, `steps_asked` and `steps_seen` are serials of
     questions about this round's steps: what this node wants to know, was asked, and was told; `steps` is its answer.
+    `stated` are its numbers in that round, by topic, and `agreed` the topics of which it knows what came of them.
     `asked` is the round about which this node's agent was asked to
     decide, at `asked_s`. `leaving`: the agent was told to stop; `parting`: it has no workers any more, and waits from
     `leave_s` on for the others to know why.
@@ -166,6 +167,8 @@ class State(Record, frozen=True, kw_only=True):
     steps_asked: int = 0
     steps_seen: int = 0
     steps: NodeSteps | None = None
+    stated: Mapping[str, int] = {}
+    agreed: frozenset[str] = frozenset()
     asked: tuple[int, str] | None = None
     asked_s: float = LONG_AGO_S
     leave_s: float = 0.0

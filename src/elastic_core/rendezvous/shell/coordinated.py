@@ -217,8 +217,8 @@ class CoordinatedRendezvous(RendezvousHandler, Attachable):
                 services.fence(until_s)
             case messages.SeatHeld(store=store, seat=seat):
                 services.set_last_act(store, seat)
-            case m.LeftOut():
-                pass  # who calls has no status that it stands in
+            case m.LeftOut() | m.Agreed():
+                pass  # who calls has no status that it stands in, and no workers to hold
             case messages.DecisionAsked(reports=reports, history=history, question=question):
                 services.decide(reports, history, question=question)
             case m.StepsAsked(serial=serial):

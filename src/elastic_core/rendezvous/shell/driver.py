@@ -66,6 +66,7 @@ DriverRequest = (
     | m.ReportStopped
     | m.AskSteps
     | m.ReportSteps
+    | m.StateNumber
     | m.ReportFinishing
     | m.ReportDone
     | m.AnnounceDeparture

@@ -16,7 +16,7 @@ from elastic_core.types import RendezvousSettings, RoundChange, RoundEnded, Unde
 class MemberRounds(Rendezvous):
     """A member, from its first join to its leaving; its driver's thread is the only one."""
 
-    control = gathers = takes_requests = stands_aside = True
+    control = gathers = takes_requests = stands_aside = agrees = True
 
     def __init__(
         self,

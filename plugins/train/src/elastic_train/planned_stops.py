@@ -1,0 +1,148 @@
+"""The hook that has workers save before a planned stop: on in every run, of use to scripts that look."""
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from elastic_core.api import (
+    SYSTEM_CLOCK,
+    AgentHook,
+    Agreed,
+    Clock,
+    HookSettings,
+    LaunchChange,
+    Launches,
+    OptionSpec,
+    Power,
+    RunTimer,
+    StopPlanned,
+    WorkersStarting,
+    WorkersStopping,
+)
+from elastic_train import holding
+from elastic_train.options import SAVE_SIGNAL, SAVE_TIMEOUT
+from elastic_train.worker_pages import WorkerPages
+
+
+class PlannedStops(AgentHook):
+    """Holds a planned stop until the workers of all nodes have saved, at the same step."""
+
+    api_version: ClassVar[int] = 2
+    powers: ClassVar[frozenset[Power]] = frozenset({Power.RUN, Power.LAUNCHES, Power.HOLDS})
+    options: ClassVar[Sequence[OptionSpec]] = (SAVE_TIMEOUT, SAVE_SIGNAL)
+    clock: Clock = SYSTEM_CLOCK
+
+    def __init__(self, settings: HookSettings) -> None:
+        """Hold nothing yet."""
+        super().__init__(settings)
+        given, name = settings.options.get("save_timeout"), settings.options.get("save_signal")
+        self._named = "--shutdown-timeout" if given is None else "--save-timeout"
+        self._limit_s = settings.shutdown_timeout_s if given is None else settings.option("save_timeout", float)
+        self._signal = signal.Signals[f"SIG{str(name).upper().removeprefix('SIG')}"] if name else None
+        self._all_count = given is not None or self._signal is not None
+        self._pages: WorkerPages | None = None
+        self._hold: holding.Hold | None = None
+        self._timer: RunTimer | None = None
+
+    @property
+    def hold_s(self) -> float:
+        """As long as workers may take to save; 0: none looks whether it should."""
+        pages = self._pages
+        return self._limit_s if pages is not None and (self._all_count or pages.looked_at()) else 0.0
+
+    # --- the workers of a round
+
+    def on_workers_starting(self, event: WorkersStarting) -> Launches | None:
+        """Give every worker a page of its own."""
+        if event.asked_again or event.dry_run:
+            return None
+        self._forget()
+        round_ = event.round
+        try:
+            self._pages = WorkerPages(round_.local_world_size, Path(self.run.run_dir()), all_count=self._all_count)
+        except OSError as err:
+            self.run.notice(f"workers will not know of planned stops: {err.strerror or err}")
+            return None
+        places = self._pages.places()
+        return Launches(workers={rank: LaunchChange(environment=place) for rank, place in places.items()})
+
+    def on_workers_stopping(self, event: WorkersStopping) -> None:
+        """Be done with a stop that is held no longer, whyever."""
+        self._hold = None
+
+    def close(self) -> None:
+        """Give the pages back."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._hold = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._pages is not None:
+            self._pages.close()
+            self._pages = None
+
+    # --- a stop that is held
+
+    def on_stop_planned(self, event: StopPlanned) -> None:
+        """Tell the workers, and find out how far they are."""
+        if self._pages is None:
+            self.run.release_stop()
+            return
+        self._hold = holding.Hold(began_s=self.clock.monotonic_s(), limit_s=event.hold_s, named=self._named)
+        self._pages.ask(event.reason, event.hold_s)
+        self.run.record("save_asked", {"round": event.round_index, "reason": event.reason, "within_s": event.hold_s})
+        self._send_signal()
+        self._look()
+
+    def on_agreed(self, event: Agreed) -> None:
+        """Follow what all nodes have agreed about."""
+        if self._hold is not None:
+            self.run.record("save_agreed", {"topic": event.topic, "value": event.value})
+            self._do(lambda hold: holding.take(hold, event.topic, event.value))
+
+    def _look(self) -> None:
+        self._timer = None
+        pages = self._pages
+        if self._hold is None or pages is None:
+            return
+        ranks = {worker.local_rank: worker.global_rank for worker in self.run.workers()}
+        seen = pages.read(ranks)
+        self._do(lambda hold: holding.look(hold, seen, self.clock.monotonic_s()))
+        if self._hold is not None:
+            self._timer = self.run.call_later(holding.PAUSE_S, self._look)
+
+    def _do(self, move: Callable[[holding.Hold], tuple[holding.Hold, tuple[holding.Action, ...]]]) -> None:
+        assert self._hold is not None
+        self._hold, actions = move(self._hold)
+        for action in actions:
+            match action:
+                case holding.Tell(step=step):
+                    if self._pages is not None:
+                        self._pages.answer(step)
+                case holding.State(topic=topic, value=value):
+                    self.run.agree(topic, value)
+                case holding.Release(why=why):
+                    self._release(why)
+
+    def _release(self, why: str) -> None:
+        self._hold = None
+        for line in (why, *(self._pages.remarks() if self._pages is not None else ())):
+            if line:
+                self.run.notice(line, named=False)
+        self.run.record("save_released", {"reason": why})
+        self.run.release_stop()
+
+    def _send_signal(self) -> None:
+        if self._signal is None:
+            return
+        for worker in self.run.workers():
+            try:
+                # Ours, and not reaped: its number is nobody else's.
+                os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                os.kill(worker.pid, self._signal)
+            except OSError:
+                continue  # it has ended

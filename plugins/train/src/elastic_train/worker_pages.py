@@ -1,0 +1,143 @@
+"""The agent's end of what it shares with workers about planned stops: a page of memory, and a file, for each."""
+
+import json
+import mmap
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from elastic_train import stop_page as layout
+from elastic_train.holding import Seen
+
+_FOLDER = "stop"
+
+
+class WorkerPages:
+    """The pages of a round's workers.
+
+    Args:
+        count: How many workers there are on this node.
+        run_dir: Where the files will be.
+        all_count: Every worker is waited for, whether it looks or not.
+
+    Raises:
+        OSError: there is no memory to be had.
+    """
+
+    def __init__(self, count: int, run_dir: Path, *, all_count: bool) -> None:
+        self._folder = run_dir / _FOLDER
+        self._all_count = all_count
+        self._pages: list[_Page] = []
+        self._written = False
+        try:
+            for _ in range(count):
+                self._pages.append(_Page())
+        except OSError:
+            self.close()
+            raise
+
+    def places(self) -> Mapping[int, Mapping[str, str]]:
+        """Return the variables of each worker, by local rank."""
+        return {
+            rank: {layout.PAGE_VARIABLE: page.path, layout.FILE_VARIABLE: str(self._file(rank))}
+            for rank, page in enumerate(self._pages)
+        }
+
+    def ask(self, reason: str, within_s: float) -> None:
+        """Have the workers save: they have so many seconds."""
+        for page in self._pages:
+            page.words[layout.ASKED] = 1
+        content = json.dumps({"reason": reason, "within_s": within_s}) + "\n"
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            for rank in range(len(self._pages)):
+                part = self._file(rank).with_suffix(".part")
+                part.write_text(content, encoding="utf-8")
+                part.replace(self._file(rank))  # whole, when somebody sees it
+            self._written = True
+        except OSError:
+            return  # who looks there, sees nothing; the others have the memory
+
+    def answer(self, step: int | None) -> None:
+        """Tell the workers the first step that none begins any more; None: it is not known."""
+        for page in self._pages:
+            page.words[layout.STOP_STEP] = 0 if step is None else step
+            page.words[layout.STEP_KNOWN] = 2 if step is None else 1
+
+    def read(self, ranks: Mapping[int, int]) -> dict[int, Seen]:
+        """Return how the workers stand, by global rank; `ranks` has those that run, by local rank."""
+        return {
+            ranks[local]: page.seen(all_count=self._all_count, removed=self._removed(local))
+            for local, page in enumerate(self._pages)
+            if local in ranks
+        }
+
+    def looked_at(self) -> bool:
+        """Return whether any worker looks. Threading: any."""
+        try:
+            return any(page.words[layout.OWNER] for page in self._pages)
+        except ValueError:  # they are being given back
+            return False
+
+    def remarks(self) -> tuple[str, ...]:
+        """Return lines for people about how scripts use this wrongly."""
+        backwards = [rank for rank, page in enumerate(self._pages) if page.words[layout.WENT_BACK]]
+        if not backwards:
+            return ()
+        step = self._pages[backwards[0]].words[layout.WENT_BACK] - 1
+        where = f"local rank {backwards[0]}: should_stop(step={step}) came after a higher step"
+        return (f"{where}, so that ranks may have stopped at different ones. Try: a step that never falls",)
+
+    def close(self) -> None:
+        """Give them back; a worker that has its page keeps it."""
+        for page in self._pages:
+            page.close()
+        if self._written:
+            for rank in range(len(self._pages)):
+                self._file(rank).unlink(missing_ok=True)
+        self._pages = []
+
+    def _removed(self, local_rank: int) -> bool:
+        """Return whether a worker has removed its file: so says a program without the memory that it is ready."""
+        return self._all_count and self._written and not self._file(local_rank).exists()
+
+    def _file(self, local_rank: int) -> Path:
+        return self._folder / str(local_rank)
+
+
+class _Page:
+    """Memory with a name below /proc: no disk is in it."""
+
+    def __init__(self) -> None:
+        self._fd = os.memfd_create("elastic-stop", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(self._fd, layout.PAGE_BYTES)
+            self._map = mmap.mmap(self._fd, layout.PAGE_BYTES)
+        except OSError:
+            os.close(self._fd)
+            raise
+        self.words = memoryview(self._map).cast("q")
+        self.words[layout.STEP] = layout.NONE
+        self.words[layout.MAGIC] = layout.MAGIC_VALUE
+
+    @property
+    def path(self) -> str:
+        """What a worker opens; good while this process has it."""
+        return f"/proc/{os.getpid()}/fd/{self._fd}"
+
+    def seen(self, *, all_count: bool, removed: bool) -> Seen:
+        """Return how its worker stands."""
+        words = self.words
+        attached, step = words[layout.OWNER] != 0, words[layout.STEP]
+        return Seen(
+            looks=attached or all_count,
+            step=step if step >= 0 else None,
+            waits=words[layout.WAITS] != 0,
+            ready=removed or words[layout.READY] != 0,
+        )
+
+    def close(self) -> None:
+        """Give it back."""
+        self.words.release()
+        self._map.close()
+        os.close(self._fd)

@@ -1,0 +1,77 @@
+"""Numbers that the nodes of a round agree about: each states its own, and all learn the largest once all have. Pure.
+
+A node's number is in its own record, and the leader writes the largest into the control document, where all read it:
+for each topic one write of every node and one of the leader, whatever the run's size. Who counts is who still has
+workers of that round: a node that dies, that has none left, or that knows nothing of the topic and stops its workers at
+once, is waited for no longer than it takes to see that.
+"""
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member.documents import Agreement, ControlDocument, MemberRecord, RoundDocument
+from elastic_core.rendezvous.member.outage import NOTHING, Announced
+from elastic_core.rendezvous.member.roster import Candidate
+from elastic_core.rendezvous.member.state import State, Want
+from elastic_core.rendezvous.store import CONTROL_KEY
+
+MOST_TOPICS = 16
+"""A round has no more: what nodes state must not fill their records."""
+_WITHOUT_WORKERS = ("ready", "out", "done", "stopped")
+
+
+def stated(state: State, topic: str, value: int) -> State:
+    """Return the state with this node's number for its round; the first word stands."""
+    has_round = state.mine is not None and state.want in (Want.RUN, Want.STOP)
+    if not has_round or topic in state.stated or len(state.stated) >= MOST_TOPICS:
+        return state
+    return replace(state, stated={**state.stated, topic: value})
+
+
+def due(control: ControlDocument, current: RoundDocument, members: tuple[Candidate, ...]) -> Agreement | None:
+    """Return what is agreed by now, with what was before; None: nothing new."""
+    live = {member.incarnation: member.record for member in members if member.record.epoch == current.epoch}
+    records = (live[entry.incarnation] for entry in current.roster if entry.incarnation in live)
+    voters = [record for record in records if _counts(record, current)]
+    known = standing(control, current)
+    complete: Mapping[str, int] = {
+        topic: max(record.stated[topic] for record in voters)
+        for topic in (voters[0].stated if voters else ())
+        if topic not in known and all(topic in record.stated for record in voters)
+    }
+    if not complete:
+        return None
+    return Agreement(token=current.token, nonce=current.nonce, values={**known, **complete})
+
+
+def standing(control: ControlDocument, round_: RoundDocument) -> Mapping[str, int]:
+    """Return what is agreed in a round."""
+    agreement = control.agreement
+    if agreement is None or (agreement.token, agreement.nonce) != (round_.token, round_.nonce):
+        return {}
+    return agreement.values
+
+
+def announce_agreed(state: State, now_s: float) -> Announced:
+    """Pass on what the nodes of this node's round have agreed, of what it has stated itself."""
+    control, mine = state.control, state.mine
+    if CONTROL_KEY not in state.fresh or control is None or control.epoch != state.epoch or mine is None:
+        return state, NOTHING
+    new = {
+        topic: value
+        for topic, value in standing(control, mine).items()
+        if topic in state.stated and topic not in state.agreed
+    }
+    if not new:
+        return state, NOTHING
+    announced = tuple(m.Agreed(topic=topic, value=value) for topic, value in new.items())
+    # A store that loses the agreement can only have the same made again, whoever is gone by then.
+    return replace(state, agreed=state.agreed | frozenset(new), stated={**state.stated, **new}), announced
+
+
+def _counts(record: MemberRecord, current: RoundDocument) -> bool:
+    if (record.token, record.nonce) != (current.token, current.nonce):
+        return record.seen < current.token  # it may have workers of it that it has not spoken of yet
+    return record.state not in _WITHOUT_WORKERS
