@@ -2,10 +2,12 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
 from elastic_train import Checkpointer, CheckpointError
+from elastic_train.checkpoint import ranks
 from elastic_train.checkpoint.layout import CheckpointFolder, damage, described
 
 
@@ -128,3 +130,21 @@ def test_pruning_spares_what_is_damaged(folder):
         saved(folder, serial, serial * 10)
     folder.prune(2, {"00000003-step-30"})
     assert steps(folder) == [40, 30, 20]
+
+
+def test_ranks_that_do_not_meet_are_one_line_in_torchs_words(monkeypatch):
+    said = "[gloo/pair.cc:553] Connection closed by peer [10.0.0.7]:1373.\nThis is typically caused by …"
+    group = SimpleNamespace(WORLD=object())
+
+    def gone(found, value, group):
+        raise RuntimeError(said)
+
+    dist = SimpleNamespace(
+        group=group, get_rank=lambda: 1, get_world_size=lambda: 2, new_group=lambda **_: "g", all_gather_object=gone
+    )
+    monkeypatch.setattr(ranks, "distributed", lambda: dist)
+    with pytest.raises(
+        CheckpointError, match=r"rank 1 did not meet .*: .* Connection closed by peer .* Try: "
+    ) as caught:
+        Checkpointer("checkpoints").latest()
+    assert "\n" not in str(caught.value)

@@ -118,9 +118,10 @@ class Checkpointer:
         if ranks.rank == 0 and problem is None:
             _, problem = _tried(lambda: self._folder.begin(serial, step))
         unfinished = self._folder.unfinished(serial, step)
-        sharded = self._agree(ranks, problem, bool(taken and taken.shards), unfinished)
+        asked = _Asked(step, wait, bool(taken and taken.shards))
+        sharded = any(each.sharded for each in self._agree(ranks, problem, asked, unfinished))
         self._serial = serial
-        write = partial(self._write, ranks, unfinished, step, any(sharded), taken, behind=not wait)
+        write = partial(self._write, ranks, unfinished, step, sharded, taken, behind=not wait)
         if wait:
             write()
         else:
@@ -138,10 +139,14 @@ class Checkpointer:
     def _writes_values(self, ranks: Ranks) -> bool:
         return ranks.rank == 0 or self._kind == "each"
 
-    def _agree(self, ranks: Ranks, problem: Exception | None, sharded: bool, unfinished: Path) -> list[bool]:
-        """Have all ranks begin, or none; return what each has said."""
-        said = ranks.gather((_for_others(problem, ranks), sharded))
-        problems = [each for each, _ in said if each]
+    def _agree(self, ranks: Ranks, problem: Exception | None, asked: "_Asked", unfinished: Path) -> list["_Asked"]:
+        """Have all ranks begin, or none; return what each was asked for."""
+        said = ranks.gather((_for_others(problem, ranks), asked))
+        problems = [each for each, _ in said if each] or [
+            _Problem(f"rank {rank} saves {other.words()}, rank 0 {said[0][1].words()}", "one step on all ranks")
+            for rank, (_, other) in enumerate(said)
+            if other[:2] != said[0][1][:2]
+        ]
         if not problems:
             return [each for _, each in said]
         if ranks.rank == 0:
@@ -332,6 +337,17 @@ class Checkpointer:
         if not common:
             _check_that_nobody_sees_one(self._folder.path, views)
         return [each for each in whole if each.name in common]
+
+
+class _Asked(NamedTuple):
+    """What a rank was asked to save."""
+
+    step: int
+    wait: bool
+    sharded: bool
+
+    def words(self) -> str:
+        return f"step {self.step}{'' if self.wait else ' in the background'}"
 
 
 class _View(NamedTuple):

@@ -4,6 +4,8 @@ import sys
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from elastic_train.checkpoint.errors import CheckpointError, reason_of
+
 T = TypeVar("T")
 
 
@@ -32,12 +34,22 @@ class Ranks:
         return (dist.group.WORLD if dist else None) is self._world
 
     def gather(self, value: T) -> list[T]:
-        """Return what all ranks give, by rank."""
+        """Return what all ranks give, by rank.
+
+        Raises:
+            CheckpointError: one of them is gone, or has not come in time.
+        """
         if self.group is None:
             return [value]
-        dist = distributed()
         found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, value, group=self.group)
+        try:
+            distributed().all_gather_object(found, value, group=self.group)
+        except (RuntimeError, ValueError, AttributeError) as err:  # the last two: the group was destroyed
+            # With torch's own words, by which it is seen that another rank was first.
+            raise CheckpointError(
+                f"rank {self.rank} did not meet the others for a checkpoint: {reason_of(err)}",
+                hint="the same calls of a Checkpointer on all ranks, in the same order, while there is a group",
+            ) from err
         return found
 
 
