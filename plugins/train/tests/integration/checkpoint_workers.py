@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
 
 from elastic_train import Checkpointer, CheckpointError, init_process_group
@@ -36,6 +38,30 @@ def sharded(mesh, fill):
     """A tensor with a part on each rank, and one that each has whole."""
     part = distribute_tensor(torch.arange(float(SIZE)) * fill, mesh, [Shard(0)])
     return {"part": part, "whole": distribute_tensor(torch.full((3,), float(fill)), mesh, [Replicate()])}
+
+
+class Training:
+    """A model and an optimizer sharded by FSDP, as one object of a state."""
+
+    def __init__(self, world_size, seed):
+        torch.manual_seed(seed)
+        self.model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
+        fully_shard(self.model, mesh=init_device_mesh("cpu", (world_size,)))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
+
+    def step(self):
+        self.optimizer.zero_grad()
+        loss = self.model(torch.ones(4, 6)).square().sum()
+        loss.backward()
+        self.optimizer.step()
+        return round(loss.item(), 3)
+
+    def state_dict(self):
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        return {"model": model, "optimizer": optimizer}
+
+    def load_state_dict(self, state):
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 
 
 def three(group):
@@ -67,6 +93,14 @@ def three(group):
     found = parts.load({"model": sharded(mesh, 0)})
     assert found.state["step"] == 8
     assert found.state["model"]["part"].full_tensor().tolist() == [5.0 * index for index in range(SIZE)]
+
+    training = Training(3, seed=0)
+    training.step()
+    behind = Checkpointer(FOLDER / "fsdp")
+    behind.save({"training": training}, step=1, wait=False)
+    losses = torch.tensor([training.step(), training.step()])  # while it is saved
+    behind.wait()
+    behind.save({"losses": losses}, step=0)
 
     problems(group, one, each)
     lagging(group)
@@ -135,6 +169,10 @@ def two(group):
     assert tensor.full_tensor().tolist() == [5.0 * index for index in range(SIZE)]
     assert found.state["model"]["whole"].to_local().tolist() == [5.0] * 3
     parts.save({"model": found.state["model"]}, step=20, wait=False)
+    training, saved = Training(2, seed=1), Checkpointer(FOLDER / "fsdp")
+    losses = saved.load().state["losses"].tolist()
+    saved.load({"training": training}, step=1)
+    torch.testing.assert_close([training.step(), training.step()], losses, rtol=1e-3, atol=1e-3)
     Checkpointer(FOLDER / "one", keep=None).save({"values": torch.zeros(1 << 20)}, step=20, wait=False)
 
 

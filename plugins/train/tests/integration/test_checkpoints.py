@@ -15,6 +15,7 @@ pytestmark = pytest.mark.torch
 HERE = Path(__file__).parent
 
 
+@pytest.mark.timeout(300)
 def test_three_ranks_save_and_two_load(elastic, tmp_path):
     for ranks, what in ((3, "three"), (2, "two")):
         agent = elastic(
