@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pictures
 from docutils import nodes
+from drain_picture import drain_picture, drain_spans, recorded_drain
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from state_diagram import draw
@@ -21,7 +22,7 @@ class Mermaid(SphinxDirective):
 
 
 class Picture(SphinxDirective):
-    """Draws a picture where it stands: `{picture} run`, `crash` or `benchmarks`."""
+    """Draws a picture where it stands: `{picture} run`, `crash`, `drain` or `benchmarks`."""
 
     required_arguments = 1
 
@@ -32,6 +33,8 @@ class Picture(SphinxDirective):
         if name == "benchmarks":
             document = json.loads(Path(self.env.srcdir, "pictures", "benchmarks.json").read_text())
             figure = pictures.benchmark_picture(document["results"])
+        elif name == "drain":
+            figure = drain_picture(drain_spans(*recorded_drain()))
         else:
             figure = pictures.run_picture() if name == "run" else pictures.crash_picture(pictures.spans(self._crash()))
         return [nodes.raw("", pictures.as_svg(figure, name=name), format="html")]

@@ -66,7 +66,7 @@ def entry_points() -> dict[str, list[str]]:
 def run_picture() -> Figure:
     """Draw two nodes of a run, the store in which they meet, and where plugins come in."""
     offered = entry_points()
-    figure, axes = _canvas(9.2, 4.5)
+    figure, axes = canvas(9.2, 4.5)
     axes.set(xlim=(0, 92), ylim=(0, 45))
     for left, node in ((2, "node a"), (48, "node b")):
         _box(axes, left, 13, 42, 21, node, dashed=True)
@@ -140,7 +140,7 @@ def spans(journal: Sequence[Mapping[str, Any]]) -> list[Span]:
 def crash_picture(found: Sequence[Span]) -> Figure:
     """Draw the timeline."""
     rows = ["agent", *sorted({span.row for span in found} - {"agent"})]
-    figure, axes = _canvas(9.2, 2.3)
+    figure, axes = canvas(9.2, 2.3)
     axes.axis("on")
     for span in found:
         y = rows.index(span.row)
@@ -176,7 +176,7 @@ def benchmark_picture(results: Iterable[Mapping[str, Any]]) -> Figure:
     """Draw each measure's medians on a logarithmic scale, with their spread and the budget's verdict."""
     measures = [one for one in results if one["launchers"]]
     bars = sum(len(one["launchers"]) for one in measures)
-    figure, axes = _canvas(9.2, 0.6 + 0.17 * bars + 0.22 * len(measures))
+    figure, axes = canvas(9.2, 0.6 + 0.17 * bars + 0.22 * len(measures))
     axes.axis("on")
     y, ticks, labels = 0.0, [], []
     for one in measures:
@@ -245,7 +245,8 @@ def of_readme() -> dict[str, str]:
     }
 
 
-def _canvas(width: float, height: float) -> tuple[Figure, Axes]:
+def canvas(width: float, height: float) -> tuple[Figure, Axes]:
+    """Return an empty figure, in inches."""
     figure = Figure(figsize=(width, height))
     axes = figure.add_subplot()
     axes.axis("off")

@@ -8,7 +8,7 @@ import re
 from html import escape
 from typing import Final, NamedTuple
 
-_EDGE: Final = re.compile(r"\s*(\S+) --> (\S+?)(?:: (\S+))?")
+_EDGE: Final = re.compile(r"\s*(\S+) --> (\S+?)(?:: (.+))?")
 _ROW, _HEAD, _GAP = 19, 26, 16
 _BOX_WIDTH, _LANE, _MARGIN = 470, 15, 12
 
