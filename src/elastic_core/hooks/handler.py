@@ -175,7 +175,7 @@ class AgentHook:
     def on_stop_planned(self, event: StopPlanned) -> None:
         """Have workers save, and call `self.run.release_stop()` once they have.
 
-        Called: with `Power.HOLDS`, before the stop ladder of healthy workers, on every node of the run.
+        Called: where hooks hold it (`Power.HOLDS`), before the stop ladder of healthy workers.
         """
 
     def on_agreed(self, event: Agreed) -> None:

@@ -198,7 +198,7 @@ def preemption_signal(choices: Choices) -> str:
     text = choices.text(dest) or ""
     name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"
     if text and (name not in signal.Signals.__members__ or name in {*_SIGNAL_UNHANDLED, "SIGCHLD"}):
-        choices.reject(dest, f"the name of a signal that a process can handle, not {text!r}", hint="USR1")
+        choices.reject(dest, "the name of a signal that a process can handle", hint="USR1")
     return name if text else ""
 
 

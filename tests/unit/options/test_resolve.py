@@ -514,6 +514,15 @@ def test_unknown_signals_are_left_out_with_a_line(run):
     )
 
 
+def test_schedulers_notice_ends_the_run_and_is_not_passed_on(run):
+    stops = run(preemption_signal="usr1").settings.stops
+    assert (stops.preemption_signal, 10 in stops.ending, 10 in stops.forwarded) == ("SIGUSR1", True, False)
+    stops = run().settings.stops
+    assert (stops.preemption_signal, 10 in stops.ending, 10 in stops.forwarded) == ("", False, True)
+    for name in ("KILL", "SIGSTOP", "CHLD", "USR3"):
+        assert "needed the name of a signal that a process can handle" in refused(run, preemption_signal=name)
+
+
 def test_shutdown_timeout_falls_back_to_torchs_variable(run):
     environ = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"}
     resolution = run(environ=environ)

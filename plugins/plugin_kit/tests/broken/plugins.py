@@ -324,6 +324,24 @@ class StartsWithoutThePower(Listener):
         return None
 
 
+@broken(HOOKS, "its_hold_has_a_length_and_an_end")
+class HoldsForLong(Listener):
+    powers = frozenset({Power.RUN, Power.HOLDS})
+    hold_s = "long"
+
+    def on_stop_planned(self, event):
+        pass
+
+
+@broken(HOOKS, "its_hold_has_a_length_and_an_end")
+class HoldsWithoutAnEnd(Listener):
+    powers = frozenset({Power.HOLDS})
+    hold_s = 1.0
+
+    def on_stop_planned(self, event):
+        pass
+
+
 @broken(HOOKS, "fields_of_later_versions_do_no_harm")
 class KnowsEachMoment(Listener):
     def on_drain(self, event):
