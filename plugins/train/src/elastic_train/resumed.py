@@ -1,0 +1,25 @@
+"""What a trainer's callback checks before the first step: that all ranks go on from the same one."""
+
+from typing import Any
+
+from elastic_train.checkpoint.ranks import distributed
+from elastic_train.variables import error
+
+
+def check_same_step(step: int) -> None:
+    """Compare the steps from which the ranks of the default process group go on; called by all of them.
+
+    Raises:
+        ConfigError: they differ, as where one host's disk lags; the same line on all ranks.
+    """
+    dist = distributed()
+    if dist is None or dist.get_world_size() == 1:
+        return
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, step)
+    for rank, other in enumerate(found):
+        if other != found[0]:
+            raise error(
+                f"rank 0 goes on from step {found[0]}, rank {rank} from step {other}",
+                "a folder of checkpoints that all nodes share, and see the same of",
+            )
