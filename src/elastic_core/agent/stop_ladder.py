@@ -60,7 +60,7 @@ class StopLadder:
             self._announce(command.signum, self._left_s())
         self._held = (command, round_index)
         if hold_s <= 0:
-            self._begin()
+            self._begin(grace_s)
             return
         self._holding = set(holds)
         self._timer = self._call_later(hold_s, self._begin)
@@ -97,12 +97,12 @@ class StopLadder:
         """Announce that the user wants an end of what is being stopped already."""
         self._announce(signum, self._left_s())
 
-    def _begin(self) -> None:
+    def _begin(self, grace_s: float | None = None) -> None:
         held = self._forget()
         if held is None:
             return
         command, round_index = held
-        grace_s = self._grace_s(self._left_s())
+        grace_s = self._grace_s(self._left_s()) if grace_s is None else grace_s
         self._feed.publish(moments.WorkersStopping(round_index=round_index, reason=command.reason, grace_s=grace_s))
         self._workers.stop(command.signum if command.signum in ENDING_SIGNALS else signal.SIGTERM, grace_s=grace_s)
 

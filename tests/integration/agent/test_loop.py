@@ -70,6 +70,9 @@ class Hooks:
     def ask_start(self, moment, answer):
         answer({}, None, "")
 
+    def holds(self):
+        return {}
+
     def overdue(self):
         return ""
 

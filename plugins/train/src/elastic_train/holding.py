@@ -8,7 +8,10 @@ Nothing here reads a clock. Times are seconds of one monotonic clock.
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec.structs import replace
+
+from elastic_core.api import Record
 
 NOBODY = -2
 """What a node states in the place of a step whose workers don't look: where none looks anywhere, nothing is held."""
@@ -31,8 +34,7 @@ class Topic(enum.StrEnum):
     SAVED = "training: saved"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class Seen(Record, frozen=True, kw_only=True):
     """One worker of this node, as it stands now."""
 
     looks: bool
@@ -45,23 +47,20 @@ class Seen:
     """It has saved, or has ended."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tell:
+class Tell(Record, frozen=True, kw_only=True):
     """Tell the workers the step that none begins any more; None: there will be none."""
 
     step: int | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class State:
+class State(Record, frozen=True, kw_only=True):
     """State a number for the nodes to agree about."""
 
     topic: Topic
     value: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Release:
+class Release(Record, frozen=True, kw_only=True):
     """Let the stop go on; `why` is a line for people, empty: there is nothing to say."""
 
     why: str = ""
@@ -70,8 +69,7 @@ class Release:
 Action = Tell | State | Release
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hold:
+class Hold(Record, frozen=True, kw_only=True):
     """A planned stop that is being held: since when, and how far it has come."""
 
     began_s: float
@@ -79,7 +77,7 @@ class Hold:
     named: str = "--save-timeout"
     """What the limit is called."""
     stated: frozenset[Topic] = frozenset()
-    agreed: Mapping[Topic, int] = field(default_factory=dict)
+    agreed: Mapping[Topic, int] = {}
     released: bool = False
 
 

@@ -31,14 +31,14 @@ def leave(path: Path, last: LastRound | None, *, before: int) -> None:
 
     Where it can't be written, nothing is known: a script goes on all the same.
     """
-    import json
-
-    content = {"format": _FORMAT, "before": before, **last._asdict()} if last else None
     with suppress(OSError):
-        if content is None:
+        if last is None:
             path.unlink(missing_ok=True)
-        else:
-            path.write_text(json.dumps(content), encoding="utf-8")
+            return
+        import json  # a run that is never restarted needs none
+
+        content = {"format": _FORMAT, "before": before, **last._asdict()}
+        path.write_text(json.dumps(content), encoding="utf-8")
 
 
 def found(round_index: int | None) -> LastRound | None:

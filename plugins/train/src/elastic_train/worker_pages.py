@@ -1,15 +1,22 @@
 """The agent's end of what it shares with workers about planned stops: a page of memory, and a file, for each."""
 
-import json
 import mmap
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from elastic_core.api import Record, encode_json
 from elastic_train import stop_page as layout
 from elastic_train.holding import Seen
 
 _FOLDER = "stop"
+
+
+class Notice(Record, frozen=True, kw_only=True):
+    """What is in a worker's file while a stop is held."""
+
+    reason: str
+    within_s: float
 
 
 class WorkerPages:
@@ -47,12 +54,12 @@ class WorkerPages:
         """Have the workers save: they have so many seconds."""
         for page in self._pages:
             page.words[layout.ASKED] = 1
-        content = json.dumps({"reason": reason, "within_s": within_s}) + "\n"
+        content = encode_json(Notice(reason=reason, within_s=within_s)) + b"\n"
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             for rank in range(len(self._pages)):
                 part = self._file(rank).with_suffix(".part")
-                part.write_text(content, encoding="utf-8")
+                part.write_bytes(content)
                 part.replace(self._file(rank))  # whole, when somebody sees it
             self._written = True
         except OSError:
