@@ -10,9 +10,10 @@ pytestmark = pytest.mark.torch
 
 WORKERS = """
 import os
+import weakref
 import torch
 import torch.distributed as dist
-from elastic_train import init_process_group
+from elastic_train import Checkpointer, init_process_group
 
 with init_process_group(timeout="45s") as group:
     total = torch.tensor([group.rank + 1.0], device=group.device)
@@ -20,6 +21,9 @@ with init_process_group(timeout="45s") as group:
     assert total.item() == 3 and dist.get_world_size() == group.world_size == 2
     limit = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu")).options._timeout
     assert limit.total_seconds() == 45, limit
+    checkpoints = Checkpointer("checkpoints")
+    checkpoints.save({"total": total}, step=1)
+    groups = [weakref.ref(dist.group.WORLD), weakref.ref(checkpoints._ranks().group)]
     try:
         init_process_group()
     except ValueError as error:
@@ -27,6 +31,7 @@ with init_process_group(timeout="45s") as group:
     else:
         raise AssertionError("two groups")
 assert not dist.is_initialized()
+assert [group() for group in groups] == [None, None]  # their threads have ended: else one could abort the interpreter
 os.write(1, f"rank {group.rank} on {group.device}\\n".encode())
 """
 

@@ -132,15 +132,19 @@ def test_pruning_spares_what_is_damaged(folder):
     assert steps(folder) == [40, 30, 20]
 
 
+class Group:
+    """Something that a group's weak reference may be to."""
+
+
 def test_ranks_that_do_not_meet_are_one_line_in_torchs_words(monkeypatch):
     said = "[gloo/pair.cc:553] Connection closed by peer [10.0.0.7]:1373.\nThis is typically caused by …"
-    group = SimpleNamespace(WORLD=object())
+    group, ours = SimpleNamespace(WORLD=Group()), Group()
 
     def gone(found, value, group):
         raise RuntimeError(said)
 
     dist = SimpleNamespace(
-        group=group, get_rank=lambda: 1, get_world_size=lambda: 2, new_group=lambda **_: "g", all_gather_object=gone
+        group=group, get_rank=lambda: 1, get_world_size=lambda: 2, new_group=lambda **_: ours, all_gather_object=gone
     )
     monkeypatch.setattr(ranks, "distributed", lambda: dist)
     with pytest.raises(

@@ -1,6 +1,8 @@
 """All ranks of a run, as far as checkpoints need them: each gives something, and gets what all have given."""
 
 import sys
+import weakref
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -23,15 +25,22 @@ class Ranks:
         dist = distributed()
         self.rank: int = dist.get_rank() if dist else 0
         self.size: int = dist.get_world_size() if dist else 1
-        self._world = dist.group.WORLD if dist else None
-        self.group: Any = None
-        if dist and self.size > 1:
-            self.group = dist.new_group(backend="gloo", **({"timeout": timeout} if timeout else {}))
+        # Weakly: torch keeps groups until they are destroyed, which must end their threads then. One that still ran
+        # when the interpreter ends would abort the process.
+        self._world = weakref.ref(dist.group.WORLD) if dist else _nothing
+        self._group: Callable[[], Any] = _nothing
+        if self.size > 1:
+            self._group = weakref.ref(dist.new_group(backend="gloo", **({"timeout": timeout} if timeout else {})))
+
+    @property
+    def group(self) -> Any:  # noqa: ANN401  # torch's
+        """The group that they talk in; None: of a process alone, and of a default group that was destroyed."""
+        return self._group()
 
     def are_those_of_now(self) -> bool:
         """Return whether the default process group is still the one that these are of."""
         dist = distributed()
-        return (dist.group.WORLD if dist else None) is self._world
+        return (dist.group.WORLD if dist else None) is self._world()
 
     def gather(self, value: T) -> list[T]:
         """Return what all ranks give, by rank.
@@ -39,18 +48,25 @@ class Ranks:
         Raises:
             CheckpointError: one of them is gone, or has not come in time.
         """
-        if self.group is None:
+        if self.size == 1:
             return [value]
         found: list[Any] = [None] * self.size
         try:
-            distributed().all_gather_object(found, value, group=self.group)
-        except (RuntimeError, ValueError, AttributeError) as err:  # the last two: the group was destroyed
+            group = self.group
+            if group is None:
+                raise RuntimeError("the process group was destroyed")
+            distributed().all_gather_object(found, value, group=group)
+        except (RuntimeError, ValueError, AttributeError) as err:  # the last two: it is being destroyed
             # With torch's own words, by which it is seen that another rank was first.
             raise CheckpointError(
                 f"rank {self.rank} did not meet the others for a checkpoint: {reason_of(err)}",
                 hint="the same calls of a Checkpointer on all ranks, in the same order, while there is a group",
             ) from err
         return found
+
+
+def _nothing() -> None:
+    return None
 
 
 def distributed() -> Any:  # noqa: ANN401  # a module
