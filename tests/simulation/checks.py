@@ -102,7 +102,8 @@ class Checks:
 
     def _new_round(self, key: tuple[int, str], document: RoundDocument) -> None:
         roster, scenario = document.roster, self.scenario
-        if len({entry.incarnation for entry in roster}) < len(roster) or len({e.node for e in roster}) < len(roster):
+        live = [entry.node for entry in roster if self.alive(entry.incarnation)]  # a dead one may be back
+        if len({entry.incarnation for entry in roster}) < len(roster) or len(set(live)) < len(live):
             raise Violation("ranks are a bijection", f"the roster of {key} names a node twice")
         if not scenario.min_nodes <= len(roster) <= scenario.max_nodes:
             raise Violation("the size is as asked", f"{len(roster)} nodes in {key}")
