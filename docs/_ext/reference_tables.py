@@ -82,7 +82,7 @@ VARIABLES_OF_HOOKS: Final[Mapping[str, str]] = {
     "[`attempt()`](worker.md#from-elastic-train); absent without elastic-train",
     "TRAINING_STOP_PAGE": "memory for [`should_stop`](../explanation/planned-stops.md); absent without elastic-train",
     "TRAINING_STOP_FILE": "a file that is there while a [planned stop](../explanation/planned-stops.md) is held; "
-    "removing it says that the worker has saved; absent without elastic-train",
+    "removing it says that the worker has saved; with `--save-timeout` or `--save-signal`",
 }
 """What hooks of ours add."""
 

@@ -26,7 +26,7 @@ SAVE_TIMEOUT: Final = RunOption(
     default_note="as --shutdown-timeout",
     help="How long workers have to save before a planned stop (a node that joins or leaves, a drain, a restart that is "
     "asked for), on top of --shutdown-timeout. Given, every worker is waited for, until it says that it is ready or "
-    "ends; else only those that use elastic_core.worker.should_stop.",
+    "ends; else only those that ask elastic_core.worker.should_stop.",
 )
 SAVE_SIGNAL: Final = RunOption(
     name="save_signal",

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -140,9 +141,8 @@ class PlannedStops(AgentHook):
         if self._signal is None:
             return
         for worker in self.run.workers():
-            try:
-                # Ours, and not reaped: its number is nobody else's.
-                os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            with suppress(ProcessLookupError):
+                with suppress(ChildProcessError):  # started by another process of ours
+                    # It is there, or not reaped: its number is nobody else's.
+                    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 os.kill(worker.pid, self._signal)
-            except OSError:
-                continue  # it has ended

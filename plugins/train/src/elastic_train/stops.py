@@ -20,6 +20,8 @@ LONGEST_WAIT_S = 30.0
 _PAUSE_S = 0.001
 
 _words = memoryview(bytearray(layout.PAGE_BYTES)).cast("q")
+_words[_ASKED] = 1  # so that the first question is looked into
+_looked = False
 
 
 def should_stop(*, step: "SupportsIndex | None" = None) -> bool:
@@ -33,20 +35,29 @@ def should_stop(*, step: "SupportsIndex | None" = None) -> bool:
 
     Ask before every step, on all ranks. True stays true. What is not saved within `--save-timeout` is lost.
     """
-    if step is None:
-        return _words[_ASKED] != 0
-    try:
-        if step < _words[_STEP]:  # type: ignore[operator]  # whatever is an index compares with a number
-            _words[layout.WENT_BACK] = step.__index__() + 1
-        _words[_STEP] = step  # type: ignore[call-overload]  # it takes whatever is an index
-    except (TypeError, ValueError):
-        raise TypeError(f"should_stop(step={step!r}): a whole number is needed") from None
-    return _words[_ASKED] != 0 and _meet(step.__index__())
+    if step is not None:
+        try:
+            if step < _words[_STEP]:  # type: ignore[operator]  # whatever is an index compares with a number
+                _words[layout.WENT_BACK] = step.__index__() + 1
+            _words[_STEP] = step  # type: ignore[call-overload]  # it takes whatever is an index
+        except (TypeError, ValueError):
+            raise TypeError(f"should_stop(step={step!r}): a whole number is needed") from None
+    return _words[_ASKED] != 0 and _planned(step)
 
 
 def ready_to_stop() -> None:
     """Say that this worker has saved what it wants to keep: the stop goes on when all have said so, or ended."""
+    if not _looked:
+        _look()
     _words[layout.READY] = 1
+
+
+def _planned(step: "SupportsIndex | None") -> bool:
+    """Return the answer where a stop is planned; the first time it is not known yet whose memory this is."""
+    if not _looked:
+        _look()
+        return should_stop(step=step)
+    return step is None or _meet(step.__index__())
 
 
 def _meet(step: int) -> bool:
@@ -61,6 +72,14 @@ def _meet(step: int) -> bool:
 
 
 # --- whose memory it is
+
+
+def _look() -> None:
+    """Find out whose memory to use: now, since an interpreter that waits beside a worker knows it no earlier."""
+    global _looked
+    _looked = True
+    _words[_ASKED] = 0
+    _attach()
 
 
 def _attach() -> None:
@@ -109,8 +128,9 @@ def _use(words: memoryview) -> None:
 
 def _in_forked_child() -> None:
     """Be on one's own in a forked child: it would speak for the worker."""
+    global _looked
+    _looked = True
     _use(memoryview(bytearray(layout.PAGE_BYTES)).cast("q"))
 
 
 os.register_at_fork(after_in_child=_in_forked_child)
-_attach()

@@ -45,15 +45,18 @@ class WorkerPages:
 
     def places(self) -> Mapping[int, Mapping[str, str]]:
         """Return the variables of each worker, by local rank."""
-        return {
-            rank: {layout.PAGE_VARIABLE: page.path, layout.FILE_VARIABLE: str(self._file(rank))}
-            for rank, page in enumerate(self._pages)
-        }
+        places = {rank: {layout.PAGE_VARIABLE: page.path} for rank, page in enumerate(self._pages)}
+        if self._all_count:
+            for rank, place in places.items():
+                place[layout.FILE_VARIABLE] = str(self._file(rank))
+        return places
 
     def ask(self, reason: str, within_s: float) -> None:
         """Have the workers save: they have so many seconds."""
         for page in self._pages:
             page.words[layout.ASKED] = 1
+        if not self._all_count:
+            return  # nobody would be waited for who looks there
         content = encode_json(Notice(reason=reason, within_s=within_s)) + b"\n"
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)

@@ -21,11 +21,19 @@ def pages(tmp_path, monkeypatch):
     pages = WorkerPages(1, tmp_path, all_count=False)
     for name, value in pages.places()[0].items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(stops, "_words", stops._words)
-    stops._attach()
+    stops._in_forked_child()
+    monkeypatch.setattr(stops, "_looked", False)
+    stops._words[layout.ASKED] = 1
     yield pages
     stops._in_forked_child()
     pages.close()
+
+
+def test_first_question_finds_out_whose_memory_it_is(pages):
+    """Not the import: a spare interpreter has imported it before it is a worker."""
+    pages.ask("b joined", 30.0)
+    pages.answer(4)
+    assert [stops.should_stop(step=step) for step in (3, 4)] == [False, True]
 
 
 def test_without_an_agent_nothing_is_ever_planned():
@@ -35,6 +43,9 @@ def test_without_an_agent_nothing_is_ever_planned():
 
 
 def test_agent_sees_which_step_a_rank_has_begun_and_whether_it_has_saved(pages):
+    assert not pages.looked_at()
+    assert pages.read({0: 5}) == {5: Seen(looks=False)}
+    assert not stops.should_stop()
     assert pages.looked_at()
     assert pages.read({0: 5}) == {5: Seen(looks=True)}
     assert not stops.should_stop(step=3)
@@ -89,6 +100,7 @@ def test_child_of_a_worker_says_nothing_for_it(pages):
 
 def test_memory_of_another_process_is_left_to_it(pages):
     script = "from elastic_train import should_stop; import sys; sys.exit(int(should_stop()))"
+    stops.should_stop()
     pages.ask("b joined", 30.0)
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0  # this process has it
 
