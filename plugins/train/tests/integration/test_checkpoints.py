@@ -45,7 +45,9 @@ def test_objects_are_saved_and_loaded_by_their_state(tmp_path, caplog):
         optimizer = torch.optim.Adam(model.parameters())
         model(torch.ones(2, 3)).sum().backward()
         optimizer.step()
-        return {"model": model, "optimizer": optimizer, "step": 4, "random": torch.get_rng_state()}
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2])  # whose state has a Counter
+        objects = {"model": model, "optimizer": optimizer, "schedule": schedule}
+        return objects | {"step": 4, "random": torch.get_rng_state()}
 
     state, other = parts(), parts()
     with Checkpointer(tmp_path, job="digits") as checkpoints:

@@ -1,7 +1,7 @@
 """What is in a checkpoint: a script's state as plain values, its shards apart, and back."""
 
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -9,6 +9,7 @@ from elastic_train.checkpoint.errors import CheckpointError
 from elastic_train.variables import error
 
 _PLAIN: Final = (str, int, float, bool, complex, bytes, type(None))
+_DICTS: Final = (dict, OrderedDict, Counter)  # the last: MultiStepLR has one
 _MARK: Final = "elastic_train.shard"
 _SHARDED: Final = (
     ("torch.distributed.tensor", "DTensor"),
@@ -53,7 +54,7 @@ def is_stateful(value: object) -> bool:
 
 def _split(value: Any, place: str, shards: dict[str, Any]) -> Any:  # noqa: ANN401  # anything
     kind = type(value)
-    if kind in (dict, OrderedDict):
+    if kind in _DICTS:
         if _MARK in value:
             raise error(f"state{place}: the key {_MARK!r} is taken", "another key")
         for key in value:
@@ -125,7 +126,7 @@ def snapshot(content: Content) -> Content:
 
 def _copied(value: Any) -> Any:  # noqa: ANN401  # anything
     kind = type(value)
-    if kind in (dict, OrderedDict):
+    if kind in _DICTS:
         return _alike(value, {key: _copied(each) for key, each in value.items()})
     if kind in (list, tuple, set):
         return kind(_copied(each) for each in value)
@@ -158,7 +159,7 @@ def targets(values: Mapping[str, Any], into: Mapping[str, Any] | None, name: str
 def joined(value: Any, shards: Mapping[str, Any]) -> Any:  # noqa: ANN401  # anything
     """Return values with shards in the places of their marks."""
     kind = type(value)
-    if kind in (dict, OrderedDict):
+    if kind in _DICTS:
         if _MARK in value:
             return shards[value[_MARK]]
         return _alike(value, {key: joined(each, shards) for key, each in value.items()})
