@@ -93,7 +93,8 @@ class PlannedStops(AgentHook):
         if self._pages is None:
             self.run.release_stop()
             return
-        self._hold = holding.Hold(began_s=self.clock.monotonic_s(), limit_s=event.hold_s, named=self._named)
+        named = self._named if event.hold_s >= self._limit_s else "its deadline"
+        self._hold = holding.Hold(began_s=self.clock.monotonic_s(), limit_s=event.hold_s, named=named)
         self._pages.ask(event.reason, event.hold_s)
         self.run.record("save_asked", {"round": event.round_index, "reason": event.reason, "within_s": event.hold_s})
         self._send_signal()
@@ -141,8 +142,7 @@ class PlannedStops(AgentHook):
         if self._signal is None:
             return
         for worker in self.run.workers():
-            with suppress(ProcessLookupError):
-                with suppress(ChildProcessError):  # started by another process of ours
-                    # It is there, or not reaped: its number is nobody else's.
-                    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            with suppress(ProcessLookupError, ChildProcessError):
+                # Not reaped yet: its number is nobody else's. What a starter has elsewhere is left alone.
+                os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 os.kill(worker.pid, self._signal)
