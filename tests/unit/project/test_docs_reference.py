@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import inspect
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import elastic_plugin_kit
+import elastic_train
 from elastic_core import api, embedding
 from elastic_core.options.table import OPTIONS
 
@@ -116,6 +118,17 @@ def test_help_of_the_api_is_a_page_with_every_name():
         assert re.match(r"(    .*\n)+", section), f"src/elastic_core/api.py: the docstring has no {title!r}"
         found = re.match(r"(?:    .*(?:\n|$))+", section)[0]
         assert re.findall(r"\w+", found) == list(listed), f"src/elastic_core/api.py: the docstring's {title!r}"
+
+
+@pytest.mark.parametrize("name", elastic_train.__all__)
+def test_what_a_script_may_use_is_in_the_reference_and_in_the_help(name):
+    page = (DOCS / "reference" / "worker.md").read_text()
+    assert re.search(rf"`{name}\b", page)
+    assert getattr(elastic_train, name).__doc__
+    for member, value in vars(getattr(elastic_train, name)).items():
+        if not member.startswith("_") and inspect.isfunction(value):
+            assert value.__doc__, member
+            assert re.search(rf"`\.?{member}\b", page), member
 
 
 def test_help_of_the_kit_shows_the_kits():
