@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-elastic install test test-torch chaos simulate lint format docs docs-tables wheels changelog bench clean
+.PHONY: help demo demo-elastic install test test-torch ecosystem chaos simulate lint format docs docs-tables wheels changelog bench clean
 
 # The one place that says which torch is installed here; the packages themselves accept a range.
 TORCH ?= torch==2.13.0
@@ -21,6 +21,7 @@ BENCH_ARGS ?=
 # How many seeds `make simulate` plays; hours for more.
 SIMULATE_SEEDS ?= 100000
 
+STACKS := plugins/train/tests/ecosystem
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --quiet
@@ -55,6 +56,10 @@ test: $(VENV)/.for-development ## run all tests (PYTEST_ARGS='-k word' for some,
 
 test-torch: ## run what concerns torch beside another torch, in an environment of its own (TORCH=torch==2.15.0: gigabytes)
 	@$(MAKE) --no-print-directory VENV='build/$(subst ==,-,$(TORCH))' PYTEST_ARGS='-m torch $(PYTEST_ARGS)' test
+
+ecosystem: ## train under Lightning, transformers and accelerate themselves, in an environment of its own (gigabytes)
+	@$(MAKE) --no-print-directory VENV=build/ecosystem build/ecosystem/.for-ecosystem
+	TESTS_ECOSYSTEM=1 build/ecosystem/bin/python -m pytest -m ecosystem $(STACKS) tests/integration/docs $(PYTEST_ARGS)
 
 chaos: $(VENV)/.for-development ## run the scenarios with real nodes and servers at full length, and 100 random faults (CHAOS_SEED=42 repeats)
 	@CHAOS_FULL=1 $(BIN)/python -m pytest -n $(CHAOS_JOBS) --dist loadgroup tests/chaos $(PYTEST_ARGS)
@@ -118,3 +123,8 @@ $(VENV)/.for-development: $(METADATA) | $(BIN)/python
 	@echo "installing $(TORCH), the packages of this tree and their tools into $(VENV); some minutes the first time"
 	$(PIP) '$(TORCH)' $(EDITABLE_DEV)
 	touch $@ $(VENV)/.for-use
+
+$(VENV)/.for-ecosystem: $(STACKS)/requirements.txt $(VENV)/.for-development
+	@echo "installing what $(STACKS)/requirements.txt has into $(VENV)"
+	$(PIP) -r $<
+	touch $@

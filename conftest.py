@@ -20,6 +20,9 @@ SEED = "TESTS_SEED"
 SKIPPED = "TESTS_SKIPPED"
 """The variable with the file into which goes what was skipped for want of what, in one line: for make's verdict."""
 
+ECOSYSTEM = "TESTS_ECOSYSTEM"
+"""The variable with which tests under other libraries are run, those marked `ecosystem`; `make ecosystem` sets it."""
+
 STOPPING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
@@ -50,7 +53,10 @@ def _end_ignoring() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give each test the more time, the slower the machine is."""
+    """Leave out what needs other libraries, and give each test the more time, the slower the machine is."""
+    if not os.environ.get(ECOSYSTEM) and (left_out := [item for item in items if item.get_closest_marker("ecosystem")]):
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     if config.option.timeout is not None:
         return  # somebody has said how long, or that no test is to be ended
     for item in items:

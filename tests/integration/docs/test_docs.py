@@ -3,8 +3,8 @@
 A block is run if a comment stands before it: `<!-- file: NAME -->` writes it (`<!-- more: NAME -->` goes on with the
 file), `<!-- python -->` runs it, `<!-- run -->` types its commands (`<!-- run exit=N -->`: the last ends with N) and
 expects each line of output, in any order, with `…` for anything. A page is one session in one folder. `<!-- torch -->`
-on a page: its code imports torch; `<!-- builds: FOLDER -->`: its files are those of that folder of the sources, letter
-by letter.
+on a page: its code imports torch; `<!-- ecosystem -->`: and what `make ecosystem` installs; `<!-- builds: FOLDER -->`:
+its files are those of that folder of the sources, letter by letter.
 """
 
 import os
@@ -32,7 +32,7 @@ def pages():
     for path in sorted(DOCS.glob("*/*.md")):
         text = path.read_text()
         if BLOCK.search(text):
-            marks = [pytest.mark.torch] if "<!-- torch -->" in text else []
+            marks = [getattr(pytest.mark, name) for name in ("torch", "ecosystem") if f"<!-- {name} -->" in text]
             yield pytest.param(path, id=f"{path.parent.name}/{path.stem}", marks=marks)
 
 
