@@ -324,7 +324,7 @@ class StartsWithoutThePower(Listener):
         return None
 
 
-@broken(HOOKS, "its_hold_has_a_length_and_an_end")
+@broken(HOOKS, "the_powers_are_stated_well")
 class HoldsForLong(Listener):
     powers = frozenset({Power.RUN, Power.HOLDS})
     hold_s = "long"
@@ -333,7 +333,7 @@ class HoldsForLong(Listener):
         pass
 
 
-@broken(HOOKS, "its_hold_has_a_length_and_an_end")
+@broken(HOOKS, "the_powers_are_stated_well")
 class HoldsWithoutAnEnd(Listener):
     powers = frozenset({Power.HOLDS})
     hold_s = 1.0
