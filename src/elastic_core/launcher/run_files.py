@@ -55,8 +55,8 @@ class RunFiles:
         """
 
         def work() -> dict[int, WorkerPaths]:
-            if self._run_dir.restore():
-                self._logs.move(self._run_dir.path)
+            self._run_dir.restore()
+            self._logs.move(self._run_dir.path)  # whoever has made it anew, elsewhere perhaps: an incident, say
             paths = self._logs.round_paths(round_)
             self._disk.open_ahead(self._logs.files_of(paths))
             if pipes is not None:
