@@ -12,7 +12,15 @@ if TYPE_CHECKING:
 __all__ = ["heartbeat", "record", "section"]
 
 _TRAINING = frozenset(
-    {"Checkpointer", "ElasticSampler", "attempt", "init_process_group", "ready_to_stop", "should_stop"}
+    {
+        "CheckpointError",
+        "Checkpointer",
+        "ElasticSampler",
+        "attempt",
+        "init_process_group",
+        "ready_to_stop",
+        "should_stop",
+    }
 )
 """What comes with elastic-train, and is found here too."""
 
