@@ -75,8 +75,8 @@ class ElasticSampler:
         """How many samples of it all ranks together are done with."""
         self._order: tuple[int, Sequence[int] | Any] | None = None
         self._counted = 0
-        self._lost = False
-        """A loop has come to its end and none of its batches was counted."""
+        self._lost: int | None = None
+        """The count at which a loop came to its end and none of its batches was counted: they may be later."""
 
     def __iter__(self) -> Iterator[list[int]]:
         """Return this rank's batches of what is left of the epoch."""
@@ -88,7 +88,7 @@ class ElasticSampler:
             # Fewer than there are ranks: those that would have none take one of the others'.
             yield list(batch) or [int(order[position + self.rank % size])]
             position += size
-        self._lost = self._counted == counted
+        self._lost = counted if self._counted == counted else None
 
     def __len__(self) -> int:
         """Return how many batches are left of the epoch, the same for all ranks."""
@@ -132,8 +132,8 @@ class ElasticSampler:
 
     def state_dict(self) -> dict[str, Any]:
         """Return where training is, the same on all ranks: for a checkpoint of one of them."""
-        if self._lost:
-            self._lost = False
+        if self._lost == self._counted:
+            self._lost = None
             _logger.warning("a loop over an ElasticSampler has ended and counted no batch. Try: advance() after each")
         return {
             "length": self.length,

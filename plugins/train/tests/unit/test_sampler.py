@@ -147,6 +147,14 @@ def test_a_loop_that_counts_nothing_is_one_line(caplog):
     assert caplog.text.count("has ended and counted no batch. Try: advance() after each") == 1
 
 
+def test_a_loop_whose_batches_are_all_drawn_ahead_counts_them_later(caplog):
+    sampler = ElasticSampler(4, batch_size=2)
+    for _ in list(sampler):
+        sampler.advance()
+        sampler.state_dict()
+    assert caplog.text == ""
+
+
 @pytest.mark.parametrize(("name", "value"), [("length", 9), ("seed", 1), ("shuffle", False)])
 def test_a_state_of_other_data_is_refused(name, value):
     sampler = ElasticSampler(8)
