@@ -59,15 +59,23 @@ class PlannedStops(AgentHook):
         """Give every worker a page of its own."""
         if event.asked_again or event.dry_run:
             return None
-        self._forget()
-        round_ = event.round
+        self._hold = None
         try:
-            self._pages = WorkerPages(round_.local_world_size, Path(self.run.run_dir()), all_count=self._all_count)
+            self._renew_pages(event.round.local_world_size, Path(self.run.run_dir()))
         except OSError as err:
             self.run.notice(f"workers will not know of planned stops: {err.strerror or err}")
             return None
+        assert self._pages is not None
         places = self._pages.places()
         return Launches(workers={rank: LaunchChange(environment=place) for rank, place in places.items()})
+
+    def _renew_pages(self, count: int, run_dir: Path) -> None:
+        """Have pages as nobody has used them: in the places of the last round's, which spare interpreters know."""
+        if self._pages is not None and self._pages.fit(count, run_dir):
+            self._pages.renew()
+            return
+        self._forget()
+        self._pages = WorkerPages(count, run_dir, all_count=self._all_count)
 
     def on_workers_stopping(self, event: WorkersStopping) -> None:
         """Be done with a stop that is held no longer, whyever."""

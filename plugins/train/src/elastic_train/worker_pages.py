@@ -3,6 +3,7 @@
 import mmap
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from elastic_core.api import Record, encode_json
@@ -42,6 +43,16 @@ class WorkerPages:
         except OSError:
             self.close()
             raise
+
+    def fit(self, count: int, run_dir: Path) -> bool:
+        """Return whether they are those of so many workers, with files in this directory."""
+        return (len(self._pages), self._folder) == (count, run_dir / _FOLDER)
+
+    def renew(self) -> None:
+        """Be as they were when they were made: none of the workers that had them is left."""
+        self._remove_files()
+        for page in self._pages:
+            page.clear()
 
     def places(self) -> Mapping[int, Mapping[str, str]]:
         """Return the variables of each worker, by local rank."""
@@ -102,10 +113,15 @@ class WorkerPages:
         """Give them back; a worker that has its page keeps it."""
         for page in self._pages:
             page.close()
-        if self._written:
-            for rank in range(len(self._pages)):
-                self._file(rank).unlink(missing_ok=True)
+        self._remove_files()
         self._pages = []
+
+    def _remove_files(self) -> None:
+        if self._written:
+            self._written = False
+            for rank in range(len(self._pages)):
+                with suppress(OSError):
+                    self._file(rank).unlink()
 
     def _removed(self, local_rank: int) -> bool:
         """Return whether a worker has removed its file: so says a program without the memory that it is ready."""
@@ -127,6 +143,12 @@ class _Page:
             os.close(self._fd)
             raise
         self.words = memoryview(self._map).cast("q")
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all that was said in it."""
+        for word in range(len(self.words)):
+            self.words[word] = 0
         self.words[layout.STEP] = layout.NONE
         self.words[layout.MAGIC] = layout.MAGIC_VALUE
 

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -147,6 +148,20 @@ def test_stop_that_has_begun_is_held_no_longer(node):
     it.run.pass_time(60.0)
     it.hook.on_agreed(Agreed(topic=Topic.STEP, value=8))
     assert (it.run.stops_released, it.run.stated, it.words(0)[layout.STEP_KNOWN]) == (0, {}, 0)
+
+
+def test_next_rounds_workers_find_their_pages_in_the_same_places_and_empty(node):
+    """Else an interpreter that waits as their spare would be of no use."""
+    it = node(save_timeout=9.0)
+    it.asks(0, 7)
+    it.plans()
+    again = it.hook.on_workers_starting(WorkersStarting(round=sample_round(index=1), restart_count=0))
+    assert {rank: change.environment for rank, change in again.workers.items()} == it.environment
+    words = it.words(0)
+    assert (words[layout.OWNER], words[layout.ASKED], words[layout.STEP]) == (0, 0, layout.NONE)
+    assert not any(Path(place[layout.FILE_VARIABLE]).exists() for place in it.environment.values())
+    it.run.pass_time(60.0)
+    assert (it.run.stated, it.run.stops_released) == ({}, 0)
 
 
 def test_workers_get_the_signal_of_choice(node):
