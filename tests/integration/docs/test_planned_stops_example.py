@@ -75,7 +75,8 @@ def test_planned_stops_cost_no_step_and_each_image_comes_once_an_epoch(elastic, 
     def round_begins(number, world, *agents):
         def trains():
             new = begins()
-            return len(new) == number and int(new[-1][1]) == world and (seen / f"{number - 1}-0").read_text()
+            trained = seen / f"{number - 1}-0"
+            return len(new) == number and int(new[-1][1]) == world and trained.exists() and trained.stat().st_size
 
         try:
             wait_for(trains, within_s=60, what=f"round {number - 1} with {world} ranks")
