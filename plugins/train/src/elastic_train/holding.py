@@ -87,13 +87,14 @@ def look(hold: Hold, workers: Mapping[int, Seen], now_s: float) -> tuple[Hold, t
         return hold, ()
     if Topic.STEP not in hold.stated:
         return _state_step(hold, workers, now_s)
+    end_s = hold.began_s + hold.limit_s - min(MARGIN_S, hold.limit_s / 2)
     if Topic.STEP not in hold.agreed:
-        if now_s < hold.began_s + min(AGREE_S, hold.limit_s):
+        if now_s < min(hold.began_s + AGREE_S, end_s):
             return hold, ()
         why = f"the nodes have not agreed about a step within {now_s - hold.began_s:.0f} s: workers are stopped unsaved"
         return replace(hold, released=True), (Tell(step=None), Release(why=why))
     waited = [rank for rank, seen in workers.items() if seen.looks and not seen.ready]
-    if waited and now_s >= hold.began_s + hold.limit_s - min(MARGIN_S, hold.limit_s / 2):
+    if waited and now_s >= end_s:
         return replace(hold, released=True), (Release(why=_late(hold, workers, waited)),)
     if not waited and Topic.SAVED not in hold.stated:
         return replace(hold, stated=hold.stated | {Topic.SAVED}), (State(topic=Topic.SAVED, value=0),)

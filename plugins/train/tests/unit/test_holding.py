@@ -4,6 +4,7 @@ import pytest
 
 from elastic_train.holding import (
     AGREE_S,
+    MARGIN_S,
     NO_STEP,
     NOBODY,
     SETTLE_S,
@@ -107,7 +108,7 @@ def test_many_who_have_not_saved_are_counted():
     assert released.why.endswith("rank 3 (still saving) and 5 more")
 
 
-@pytest.mark.parametrize(("limit_s", "end_s"), [(30.0, AGREE_S), (2.0, 2.0)])
+@pytest.mark.parametrize(("limit_s", "end_s"), [(30.0, AGREE_S), (2.0, 2.0 - MARGIN_S)])
 def test_nodes_that_do_not_agree_in_time_let_the_stop_go_on_and_nobody_wait_for_a_step(limit_s, end_s):
     workers = {0: Seen(looks=True, step=4, waits=True)}
     asked, _ = look(hold(limit_s), workers, LATE_S)
