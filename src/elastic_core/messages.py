@@ -240,9 +240,13 @@ class StopWorkers(Record, frozen=True, kw_only=True):
 
 
 class ShortenGrace(Record, frozen=True, kw_only=True):
-    """Let a running stop ladder KILL after `grace_s` from now, unless it would before."""
+    """Let a running stop ladder KILL after `grace_s` from now, unless it would before.
+
+    `at_once`: one that is held is held no longer: there is no time to save.
+    """
 
     grace_s: float
+    at_once: bool = False
 
 
 class AnnounceDrain(Record, frozen=True, kw_only=True):

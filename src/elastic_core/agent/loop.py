@@ -260,8 +260,8 @@ class Agent:
                 self._spawn(command)
             case m.StopWorkers():
                 self._ladder.stop(command, self._round_index)
-            case m.ShortenGrace(grace_s=grace_s):
-                self._ladder.shorten(grace_s)
+            case m.ShortenGrace(grace_s=grace_s, at_once=at_once):
+                self._ladder.shorten(grace_s, at_once=at_once)
             case m.AnnounceDrain(signum=signum):
                 self._ladder.announce_drain(signum)
             case m.KillWorkers():

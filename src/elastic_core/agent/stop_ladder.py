@@ -42,7 +42,7 @@ class StopLadder:
         self._holds = holds
         self._call_later = call_later
         self._clock = clock
-        self._ends_s = clock.monotonic_s()
+        self._ends_s = self._hold_ends_s = clock.monotonic_s()
         self._held: tuple[m.StopWorkers, int] | None = None
         self._holding: set[str] = set()
         self._timer: Timer | None = None
@@ -63,7 +63,7 @@ class StopLadder:
             self._begin(grace_s)
             return
         self._holding = set(holds)
-        self._timer = self._call_later(hold_s, self._begin)
+        self._hold_until(self._clock.monotonic_s() + hold_s)
         self._feed.publish(moments.StopPlanned(round_index=round_index, reason=command.reason, hold_s=hold_s))
 
     def release(self, hook: str) -> None:
@@ -78,14 +78,15 @@ class StopLadder:
         if self._held is not None and not self._workers.alive:
             self._begin()
 
-    def shorten(self, bound_s: float) -> None:
-        """Give the workers no longer than this from now on."""
-        grace_s = self._grace_s(bound_s)
-        self._ends_s = min(self._ends_s, self._clock.monotonic_s() + grace_s)
-        if self._held is not None:
+    def shorten(self, bound_s: float, *, at_once: bool) -> None:
+        """Give the workers no longer than this from now on; `at_once`: what is held is held no longer."""
+        self._ends_s = min(self._ends_s, self._clock.monotonic_s() + max(0.0, bound_s))
+        if self._held is None:
+            self._workers.stop(signal.SIGTERM, grace_s=self._grace_s(bound_s))
+        elif at_once:
             self._begin()
         else:
-            self._workers.stop(signal.SIGTERM, grace_s=grace_s)
+            self._hold_until(min(self._hold_ends_s, self._ends_s))
 
     def kill(self) -> None:
         """Cut the ladder short, as the user asked."""
@@ -96,6 +97,12 @@ class StopLadder:
     def announce_drain(self, signum: int) -> None:
         """Announce that the user wants an end of what is being stopped already."""
         self._announce(signum, self._left_s())
+
+    def _hold_until(self, end_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._hold_ends_s = end_s
+        self._timer = self._call_later(max(0.0, end_s - self._clock.monotonic_s()), self._begin)
 
     def _begin(self, grace_s: float | None = None) -> None:
         held = self._forget()

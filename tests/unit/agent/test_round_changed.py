@@ -328,7 +328,7 @@ def test_an_agent_that_was_told_to_stop_is_not_overruled():
 
 def test_a_lease_that_ends_shortens_the_grace_period():
     step = drive(*deciding_to(Restart()), told(CUT_OFF))
-    assert step.commands[0] == m.ShortenGrace(grace_s=1.5)
+    assert step.commands[0] == m.ShortenGrace(grace_s=1.5, at_once=True)
     assert step.state.then == Rejoin()
 
 

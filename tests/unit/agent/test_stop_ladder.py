@@ -140,9 +140,32 @@ def test_drain_says_how_long_it_may_take_in_all():
 def test_lease_that_ends_ends_the_hold():
     node = Node(save=20.0)
     node.ladder.stop(PLANNED, 3)
-    node.ladder.shorten(1.5)
+    node.ladder.shorten(1.5, at_once=True)
     assert node.stops == [(15, 1.5)]
     node.ladder.release("save")
+    assert len(node.stops) == 1
+
+
+def test_deadline_that_comes_while_workers_save_leaves_them_the_time_until_then():
+    node = Node(save=20.0)
+    node.ladder.stop(PLANNED, 3)
+    node.pass_time(5.0)
+    node.ladder.shorten(60.0, at_once=False)
+    node.pass_time(14.0)
+    assert node.stops == []
+    node.pass_time(1.0)
+    assert node.stops == [(15, 30.0)]
+
+
+def test_deadline_that_comes_before_the_save_timeout_ends_the_hold():
+    node = Node(save=20.0)
+    node.ladder.stop(PLANNED, 3)
+    node.ladder.shorten(4.0, at_once=False)
+    node.pass_time(3.0)
+    assert node.stops == []
+    node.ladder.release("save")
+    assert node.stops == [(15, 1.0)]
+    node.pass_time(60.0)
     assert len(node.stops) == 1
 
 

@@ -269,7 +269,7 @@ def stopping(state: Stopping, event: m.RoundChanged, now_s: float) -> Step:
         case RoundEnded() if isinstance(state.then, Await):  # nobody decides about this round any more
             return _regroup_instead(state, change)
         case RoundEnded(reason=reason, stop_within_s=float() | int() as within_s):
-            hurry = m.ShortenGrace(grace_s=within_s)
+            hurry = m.ShortenGrace(grace_s=within_s, at_once=True)
             return replace(step, commands=(hurry, *step.commands), reason=reason)
         case Decided() if state.stop_asked_s is None and not _does(state, change):  # a user's stop stands against all
             return _overrule(state, change)
@@ -304,7 +304,7 @@ def _regroup_instead(state: Stopping, change: RoundEnded) -> Step:
     if state.stop_asked_s is not None:  # this node goes itself: who else does, and what follows, is not its business
         first = first[:1]
     within_s = change.stop_within_s
-    hurry = () if within_s is None else (m.ShortenGrace(grace_s=within_s),)
+    hurry = () if within_s is None else (m.ShortenGrace(grace_s=within_s, at_once=True),)
     then: Then = Rejoin() if state.stop_asked_s is None else state.then
     changed = replace(state, ledger=ledger, then=then)
     return Step(state=changed, commands=(*hurry, *first, *watch_on(ledger)), reason=change.reason)
