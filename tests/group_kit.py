@@ -16,6 +16,7 @@ from elastic_core.processes.spec import ROUND_VARIABLES, StreamPlan, WorkerLaunc
 from elastic_core.reactor import Reactor
 from elastic_core.starters import ReactorLoop, WorkerStart
 from patience import Deadline
+from support import wait_for
 
 PR_SET_CHILD_SUBREAPER = 36
 DEADLINE_S = 30.0
@@ -27,6 +28,11 @@ def set_subreaper(on):
 
 def open_fds():
     return sorted(os.listdir("/proc/self/fd"))
+
+
+def all_closed_since(before):
+    """Wait until nothing is open that was not; a thread of an earlier test may have opened something for a moment."""
+    wait_for(lambda: set(open_fds()) <= set(before), within_s=5, what=f"{before} and no more to be open")
 
 
 def start_of(launch, *, stdout=None, stderr=None):

@@ -68,6 +68,8 @@ def reactor():
 
 @pytest.fixture
 def run(reactor):
+    begun = []
+
     class Run:
         """An agent, as far as a handler has one."""
 
@@ -77,6 +79,7 @@ def run(reactor):
             self.take, self.notice = self.events.append, self.notices.append
             self.backend = PluginLabel("backend", "scripted", "acme 1.0")
             self.thread = HandlerThread(handler, self)
+            begun.append(self)
 
         def raised(self, operation, error, fate=""):
             return Fault(f"{operation} of backend 'scripted' raised {described(error)}{fate}", again=False)
@@ -92,7 +95,9 @@ def run(reactor):
 
             return wait_for(turn, within_s=5)
 
-    return Run
+    yield Run
+    for it in begun:  # a watch is asked again and again by a thread that nobody ends
+        it.ask(m.LeaveRendezvous(close=False))
 
 
 def test_join_gives_a_round_and_leave_closes(run):

@@ -17,7 +17,7 @@ from elastic_core.processes.output import sink as sink_module
 from elastic_core.processes.output.sink import HIGH_WATER_BYTES, Console, Sink
 from elastic_core.processes.spec import StreamPlan
 from elastic_core.reactor import Reactor
-from group_kit import GroupKit, open_fds
+from group_kit import GroupKit, all_closed_since, open_fds
 from patience import Deadline, kept
 
 LINE = b"x" * 79 + b"\n"
@@ -29,7 +29,7 @@ def reactor():
     reactor = Reactor()
     yield reactor
     reactor.close()
-    assert set(open_fds()) <= set(before)  # what an earlier test still held may have gone
+    all_closed_since(before)
 
 
 @pytest.fixture

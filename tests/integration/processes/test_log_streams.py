@@ -6,7 +6,7 @@ import pytest
 
 from elastic_core.errors import WorkerError
 from elastic_core.processes.spec import StreamPlan
-from group_kit import GroupKit, open_fds
+from group_kit import GroupKit, all_closed_since, open_fds
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def kit(tmp_path):
         yield kit
     finally:
         kit.close()
-    assert set(open_fds()) <= set(before)  # what an earlier test still held may have gone
+    all_closed_since(before)
 
 
 def plan(kit, name, **more):

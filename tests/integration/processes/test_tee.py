@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.processes.spec import StreamPlan
-from group_kit import GroupKit, open_fds
+from group_kit import GroupKit, all_closed_since, open_fds
 from patience import kept
 from proc_kit import is_alive
 from promises import SEEN_S
@@ -23,7 +23,7 @@ def kit(tmp_path):
         yield kit
     finally:
         kit.close()
-    assert set(open_fds()) <= set(before)  # what an earlier test still held may have gone
+    all_closed_since(before)
 
 
 def teed(kit, code, rank=0, **more):

@@ -13,7 +13,7 @@ from elastic_core.errors import IllegalEventError, WorkerError
 from elastic_core.processes import ladder
 from elastic_core.processes.process import WorkerProcess
 from elastic_core.processes.spec import StreamPlan
-from group_kit import DEADLINE_S, GroupKit, open_fds, set_subreaper
+from group_kit import DEADLINE_S, GroupKit, all_closed_since, open_fds, set_subreaper
 from patience import kept
 from proc_kit import is_alive, state_of
 
@@ -49,7 +49,7 @@ def kit(request, tmp_path):
     finally:
         kit.close()
         set_subreaper(False)
-    assert set(open_fds()) <= set(before)  # what an earlier test still held may have gone
+    all_closed_since(before)
 
 
 # --- start and exits
