@@ -28,12 +28,14 @@ def keep(step):
     part.write_text(str(step))
     part.rename(kept)
 step = int(kept.read_text()) if kept.exists() else 0
+stops = should_stop(step=step)  # whoever has not asked yet is not waited for
 say(began=step)
-while not should_stop(step=step):
+while not stops:
     if (shared / "finish").exists():
         sys.exit(0)
     time.sleep(0.01)
     step += 1
+    stops = should_stop(step=step)
 say(saves=step)
 if how == "crash" and rank == 1:
     sys.exit(3)
