@@ -39,6 +39,8 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "hookimpl",
         "API_VERSION",
         "AgentServices",
+        "Environment",
+        "Proposal",
     ),
     "What plugins are built with": (
         "RendezvousSettings",

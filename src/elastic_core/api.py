@@ -5,7 +5,7 @@ is this page. `help(elastic_core.api.AgentHook)` shows one of them; docs/referen
 
 Interfaces
     RendezvousHandler, CoordinationStore, FailureHandler, Intensity, AgentHook, hookimpl, API_VERSION,
-    AgentServices
+    AgentServices, Environment, Proposal
 What plugins are built with
     RendezvousSettings, PolicySettings, HookSettings, OptionSpec, RunOption, resolve_options, ResolvedOptions,
     duration_s
@@ -129,6 +129,7 @@ if TYPE_CHECKING:
     from elastic_core.plugins.discovery import PluginEntry, find_entries
     from elastic_core.plugins.entry_import import import_entry
     from elastic_core.plugins.entry_import import refusal as plugin_refusal
+    from elastic_core.plugins.environment import Environment, Proposal
     from elastic_core.plugins.hookspecs import hookimpl
     from elastic_core.plugins.loading import plugin_remarks
     from elastic_core.plugins.options import ResolvedOptions, duration_s, resolve_options
@@ -252,6 +253,7 @@ __all__ = [
     "Draining",
     "ElasticError",
     "Endpoint",
+    "Environment",
     "ErrorRecord",
     "FailedWorker",
     "Failure",
@@ -292,6 +294,7 @@ __all__ = [
     "PluginError",
     "PolicySettings",
     "Power",
+    "Proposal",
     "RankStep",
     "Record",
     "Refuse",
@@ -440,6 +443,7 @@ _ROOMS: Final = {
     ),
     "elastic_core.plugins.discovery": "find_entries PluginEntry",
     "elastic_core.plugins.entry_import": "import_entry refusal=plugin_refusal",
+    "elastic_core.plugins.environment": "Environment Proposal",
     "elastic_core.plugins.hookspecs": "hookimpl",
     "elastic_core.plugins.loading": "plugin_remarks",
     "elastic_core.plugins.options": "duration_s resolve_options ResolvedOptions",

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from elastic_core.errors import ConfigError
 from elastic_core.options.option import VARIABLE_PREFIX, Choices, Draft, Given, OptionRow
-from elastic_core.options.table import chosen_elsewhere, torch_variables
+from elastic_core.options.table import BY_DEST, chosen_elsewhere, torch_variables
 from elastic_core.options.values import nearest
 from elastic_core.plugins.missing import known_options, option_not_installed, refuse_variable
 from elastic_core.plugins.options import GivenValue, parse, wanted
@@ -89,12 +89,14 @@ def take_hook_options(draft: Draft, given: Given) -> None:
         PluginError: an option comes with a distribution that is not installed, or is broken.
     """
     values: dict[str, GivenValue] = {}
-    for dest in dict.fromkeys(chosen_elsewhere(given, draft.environ)):
+    proposed = draft.choices.proposed
+    elsewhere = (*chosen_elsewhere(given, draft.environ), *(dest for dest in proposed if dest not in BY_DEST))
+    for dest in dict.fromkeys(elsewhere):
         row = hook_row(dest)
         found = installed_options().load(dest.replace("_", "-"))
         if row is None or found is None:
             continue  # a variable of somebody else's
-        choices = Choices(given, draft.environ, {dest: row})
+        choices = Choices(given, draft.environ, {dest: row}, proposed)
         value = _value(choices, found)
         if found.option.time_limit and value and draft.choices.text("debug_rank") is not None:
             value = 0.0 if isinstance(value, float) else 0

@@ -87,6 +87,13 @@ NODES: Final[tuple[OptionRow, ...]] = (
     ),
     row(
         Section.NODES,
+        "environment",
+        "NAME|none",
+        "Whose proposals are taken for options that nobody gave, where several schedulers show; 'none': nobody's.",
+        default_note="each that shows: Slurm, pods, and others that are installed",
+    ),
+    row(
+        Section.NODES,
         "node-rank",
         "N",
         "Rank of this node with the 'static' backend; with others a wish, met where that rank is free.",

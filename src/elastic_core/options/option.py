@@ -1,11 +1,12 @@
 """An option of `elastic run`: its row, what the user chose of it, and the settings while they are worked out of that.
 
-The command line beats the environment, which beats the default.
+The command line beats a variable, which beats what the environment proposes (`options.environments`), which beats the
+default.
 """
 
 import enum
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from elastic_core.errors import ConfigError
 from elastic_core.types import Record
@@ -102,6 +103,14 @@ _FALSE = frozenset(("0", "false", "no", "off", "f", "n", ""))
 Given = Mapping[str, str | bool | tuple[str, ...]]
 
 
+class Proposed(NamedTuple):
+    """A value that an environment proposes, as text: `Slurm`, `4`, `SLURM_STEP_NUM_NODES`."""
+
+    title: str
+    text: str
+    reason: str
+
+
 class Choices:
     """The value of each option, as text, with its origin.
 
@@ -110,43 +119,61 @@ class Choices:
             may be repeated. Options that are not there were not given.
         environ: Where the other values are looked up, by the option's variable; an empty variable counts as unset.
         rows: The options, by identifier.
+        proposed: Values of options for which neither gives one.
     """
 
-    def __init__(self, given: Given, environ: Mapping[str, str], rows: Mapping[str, OptionRow]) -> None:
+    def __init__(
+        self,
+        given: Given,
+        environ: Mapping[str, str],
+        rows: Mapping[str, OptionRow],
+        proposed: Mapping[str, Proposed] | None = None,
+    ) -> None:
         self._given = given
-        self._environ = environ
+        self.environ = environ
         self.rows = rows
+        self.proposed = proposed or {}
 
     def _variable(self, row: OptionRow) -> str | None:
         """Return the text of the option's variable, None where it does not count."""
-        return (self._environ.get(row.env) or None) if row.env is not None and row.dest not in self._given else None
+        return (self.environ.get(row.env) or None) if row.env is not None and row.dest not in self._given else None
 
     def chosen(self, dest: str) -> bool:
-        """Return whether the user gave the option, on the command line or in the environment."""
-        return dest in self._given or self._variable(self.rows[dest]) is not None
+        """Return whether there is more than the default: by the command line, a variable or a proposal."""
+        return dest in self._given or self._else_than_default(dest) is not None
+
+    def _else_than_default(self, dest: str) -> str | None:
+        """Return what a variable or a proposal has, where the command line has nothing."""
+        variable = self._variable(self.rows[dest])
+        if variable is None and dest in self.proposed and dest not in self._given:
+            return self.proposed[dest].text
+        return variable
 
     def origin(self, dest: str) -> str:
-        """Return where the value is from, for people: `flag --nnodes`, `env PET_NNODES`, `default`."""
+        """Return where the value is from, for people: `flag --nnodes`, `env PET_NNODES`, `Slurm: …`, `default`."""
         row = self.rows[dest]
         if dest in self._given:
             return f"flag --{row.name}"
-        return f"env {row.env}" if self._variable(row) is not None else "default"
+        if self._variable(row) is not None:
+            return f"env {row.env}"
+        proposed = self.proposed.get(dest)
+        return "default" if proposed is None else f"{proposed.title}: {proposed.reason}"
 
     def text(self, dest: str) -> str | None:
         """Return the value as text; None where there is neither a value nor a default."""
         given = self._given.get(dest)
         if isinstance(given, str):
             return given
-        variable = self._variable(self.rows[dest])
-        return self.rows[dest].default if variable is None else variable
+        text = self._else_than_default(dest)
+        return self.rows[dest].default if text is None else text
 
     def texts(self, dest: str) -> tuple[str, ...]:
         """Return all values of an option that may be repeated."""
         given = self._given.get(dest)
         if isinstance(given, tuple):
             return given
-        variable = self._variable(self.rows[dest])
-        return () if variable is None else (variable,)
+        text = self._else_than_default(dest)
+        return () if text is None else (text,)
 
     def flag(self, dest: str) -> bool:
         """Return whether a flag is on.
@@ -156,7 +183,7 @@ class Choices:
         """
         if dest in self._given:
             return bool(self._given[dest])
-        text = (self._variable(self.rows[dest]) or "").strip().lower()
+        text = (self._else_than_default(dest) or "").strip().lower()
         if text not in _TRUE and text not in _FALSE:
             self.reject(dest, "yes or no", hint="1 or 0 (also true or false, yes or no)")
         return text in _TRUE
@@ -167,7 +194,8 @@ class Choices:
         variable = self._variable(row)
         if variable is not None:
             return f"{row.env}={variable!r}"
-        return f"--{row.name}" if row.metavar is None else f"--{row.name} {self.text(dest) or ''!r}"
+        by = "" if dest in self._given or dest not in self.proposed else f" by {self.origin(dest)}"
+        return f"--{row.name}{by}" if row.metavar is None else f"--{row.name} {self.text(dest) or ''!r}{by}"
 
     def reject(self, dest: str, needed: str, *, hint: str = "", cause: BaseException | None = None) -> NoReturn:
         """Refuse the option's value: it should have been `needed`; without a hint, the way back is the default."""
@@ -176,6 +204,8 @@ class Choices:
     def _way_back(self, dest: str) -> str:
         row = self.rows[dest]
         by_variable = self._variable(row) is not None
+        if not by_variable and dest in self.proposed and dest not in self._given:
+            return f"give --{row.name}, or --environment none"
         if row.default is None:
             return f"unset {row.env}" if by_variable else f"leave --{row.name} out"
         return f"{row.env}={row.default}, the default" if by_variable else f"--{row.name} {row.default}, the default"
@@ -224,5 +254,5 @@ class Draft:
         self.notices += lines
 
     def name(self, dest: str) -> str:
-        """Return what the user gave the option with: `--nnodes` or `PET_NNODES`."""
+        """Return what gave the option: `--nnodes`, `PET_NNODES`, or `SLURM_STEP_NUM_NODES`, say."""
         return self.choices.origin(dest).rpartition(" ")[-1]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.options.debug_options import take_debugging
 from elastic_core.options.entrypoint import check_start_method, make_entrypoint, take_run_path
+from elastic_core.options.environments import proposals
 from elastic_core.options.node_options import place_run, settle_coordination
 from elastic_core.options.option import Choices, Draft, Given
 from elastic_core.options.output_options import resolve_logs
@@ -41,8 +42,11 @@ def resolve(
     Raises:
         ConfigError: a value is malformed, options contradict each other, or the script can't be run.
     """
-    choices = Choices(given, environ, BY_DEST)
+    by_library = entrypoint is not None  # which says all, and waits for nobody's proposals
+    proposed, notices = ({}, []) if by_library else proposals(given, environ)
+    choices = Choices(given, environ, BY_DEST, proposed)
     draft = Draft(choices, environ)
+    draft.notice(*notices)
     if entrypoint is None and choices.flag("run_path"):
         entrypoint = take_run_path(draft, script, arguments)
     entrypoint = entrypoint or make_entrypoint(
@@ -66,7 +70,7 @@ def resolve(
     nproc = place_workers(draft, node)
     resolve_logs(draft, nproc)
     take_debugging(draft, nproc)
-    if any(True for _ in chain(chosen_elsewhere(given, environ), torch_variables(environ))):
+    if any(chain(chosen_elsewhere(given, environ), torch_variables(environ), proposed.keys() - BY_DEST.keys())):
         from elastic_core.options.hook_options import take_hook_options  # which looks what is installed
 
         take_hook_options(draft, given)

@@ -18,6 +18,7 @@ FAILURE_GROUP: Final = "elastic_core.failure"
 HOOKS_GROUP: Final = "elastic_core.hooks"
 COMMANDS_GROUP: Final = "elastic_core.commands"
 OPTIONS_GROUP: Final = "elastic_core.options"
+ENVIRONMENTS_GROUP: Final = "elastic_core.environments"
 METRICS_GROUP: Final = "elastic_core.metrics"
 EVENTS_GROUP: Final = "elastic_core.events"
 
@@ -27,6 +28,7 @@ KINDS: Final = {
     HOOKS_GROUP: "hook",
     COMMANDS_GROUP: "command",
     OPTIONS_GROUP: "option",
+    ENVIRONMENTS_GROUP: "environment",
     METRICS_GROUP: "metrics handler",
     EVENTS_GROUP: "event handler",
 }

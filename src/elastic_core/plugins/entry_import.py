@@ -15,6 +15,7 @@ from elastic_core.clock import SYSTEM_CLOCK, thread_cpu_s
 from elastic_core.errors import PluginError
 from elastic_core.plugin_faults import SHARE, STILL_S, PluginLabel, modules_of, print_line, text_of
 from elastic_core.plugins.discovery import (
+    ENVIRONMENTS_GROUP,
     HOOKS_GROUP,
     KINDS,
     RENDEZVOUS_GROUP,
@@ -193,6 +194,8 @@ def import_value(value: str) -> Any:  # noqa: ANN401  # a module, or whatever it
 def refusal(entry: PluginEntry, what: str, *, hint: str = "") -> PluginError:
     """Return an error that names the plugin and its distribution; without a hint, what helps any that is broken."""
     off = f", or turn it off: -p no:{entry.name}" if _is_on_by_itself(entry) else ""
+    if entry.group == ENVIRONMENTS_GROUP:
+        off = ", or leave it out: --environment none"
     owner = f" ({entry.label})" if entry.label else ""
     return PluginError(f"{KINDS[entry.group]} {entry.name!r}{owner}: {what}", hint=f"{hint or mend(entry)}{off}")
 

@@ -1,15 +1,21 @@
-"""The pluggy specifications: what a module with hookimpls may implement, and the marker that it does so with.
+"""The pluggy specifications: what a module with hookimpls may implement, the marker that it does so with, its wiring.
+
+Imported only where a plugin is such a module: pluggy costs 5 ms.
 
 A plugin of the group `elastic_core.rendezvous` or `elastic_core.failure` implements the function that makes its object;
 one of `elastic_core.hooks` implements the moments that it wants to be told of, the names of `AgentHook`'s methods.
 Every such module states `api_version` at its top level, as classes do.
 """
 
+import sys
+from collections.abc import Callable
+from types import ModuleType
 from typing import Final
 
 import pluggy
 
 from elastic_core.failure.handler import FailureHandler
+from elastic_core.hooks.handler import AgentHook
 from elastic_core.moments import (
     AddEnvironment,
     AgentStarted,
@@ -32,10 +38,12 @@ from elastic_core.moments import (
     WorkersStarting,
     WorkersStopping,
 )
+from elastic_core.plugins.discovery import FAILURE_GROUP, HOOKS_GROUP, RENDEZVOUS_GROUP, PluginEntry
+from elastic_core.plugins.entry_import import mend, one_line, refusal
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.reports import RunEvent
-from elastic_core.types import PolicySettings, RendezvousSettings
+from elastic_core.types import HookSettings, PolicySettings, RendezvousSettings
 
 PROJECT_NAME: Final = "elastic_core"
 
@@ -145,3 +153,73 @@ def on_moment(event: Moment) -> None:
 @hookspec
 def on_agent_stopped(event: AgentStopped) -> None:
     """React to the agent's end. Called: once, last."""
+
+
+# --- wiring
+
+_MOMENTS: Final = tuple(name for name in vars(AgentHook) if name.startswith("on_"))
+_IMPLS: Final[dict[str, tuple[str, ...]]] = {
+    RENDEZVOUS_GROUP: ("elastic_make_rendezvous",),
+    FAILURE_GROUP: ("elastic_make_failure_handler",),
+    HOOKS_GROUP: _MOMENTS,
+}
+
+
+class HookimplModule:
+    """A plugin module behind a pluggy manager of its own.
+
+    One manager each: a plugin is asked only for what the user chose it for, and one's trouble is not another's.
+    """
+
+    def __init__(self, entry: PluginEntry, module: ModuleType) -> None:
+        """Register the module.
+
+        Raises:
+            PluginError: its hookimpls are none of ours, or none of its group.
+        """
+        manager = pluggy.PluginManager(PROJECT_NAME)
+        manager.add_hookspecs(sys.modules[__name__])
+        try:
+            manager.register(module, name=entry.name)
+            manager.check_pending()
+        except pluggy.PluginValidationError as err:
+            raise refusal(entry, f"its hookimpls don't fit: {one_line(err)}", hint=mend(entry)) from err
+        self._manager = manager
+        self._module = module
+        if not any(map(self._implements, _IMPLS[entry.group])):
+            wanted = " or ".join(_IMPLS[entry.group][:2])
+            what = f"module {entry.value} implements none of this group's hooks"
+            raise refusal(entry, what, hint=f"mark a function such as {wanted} with elastic_core.api.hookimpl")
+
+    def _implements(self, name: str) -> bool:
+        return bool(getattr(self._manager.hook, name).get_hookimpls())
+
+    @property
+    def moments(self) -> frozenset[str]:
+        """The moments that it takes, by the names of `AgentHook`'s methods."""
+        return frozenset(name for name in _MOMENTS if self._implements(name))
+
+    def make_rendezvous(self, settings: RendezvousSettings) -> object:
+        """Return what the module's function gives, whatever it is."""
+        made: object = self._manager.hook.elastic_make_rendezvous(settings=settings)
+        return made
+
+    def make_policy(self, settings: PolicySettings) -> object:
+        """Return what the module's function gives, whatever it is."""
+        made: object = self._manager.hook.elastic_make_failure_handler(settings=settings)
+        return made
+
+    def make_hook(self, settings: HookSettings) -> AgentHook:
+        """Return an observer that overrides just the moments that the module implements: the others cost nothing."""
+        members: dict[str, object] = {name: _forward(getattr(self._manager.hook, name)) for name in self.moments}
+        members |= {"api_version": self._module.api_version, "powers": getattr(self._module, "powers", frozenset())}
+        members |= {"fail_closed": getattr(self._module, "fail_closed", False)}
+        forwarding: type[AgentHook] = type("ForwardingHook", (AgentHook,), members)
+        return forwarding(settings)
+
+
+def _forward(caller: Callable[..., object]) -> Callable[[AgentHook, object], object]:
+    def forward(self: AgentHook, event: object) -> object:
+        return caller(event=event)
+
+    return forward

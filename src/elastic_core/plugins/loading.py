@@ -1,7 +1,7 @@
 """Imports one plugin and checks that it is what its entry point says."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
@@ -11,6 +11,7 @@ from elastic_core.hooks.handler import AgentHook, fault_of_powers
 from elastic_core.moments import Power
 from elastic_core.plugin_faults import text_of
 from elastic_core.plugins.discovery import (
+    ENVIRONMENTS_GROUP,
     FAILURE_GROUP,
     HOOKS_GROUP,
     OPTIONS_GROUP,
@@ -28,18 +29,20 @@ from elastic_core.plugins.entry_import import (
     refusal,
     too_heavy,
 )
+from elastic_core.plugins.environment import Environment
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import HookSettings, OptionSpec, PolicySettings, RendezvousSettings
 
 if TYPE_CHECKING:
-    from elastic_core.plugins.hookimpl_module import HookimplModule
+    from elastic_core.plugins.hookspecs import HookimplModule
 
 BASES: Final[dict[str, tuple[type, ...]]] = {
     RENDEZVOUS_GROUP: (RendezvousHandler, CoordinationStore),
     FAILURE_GROUP: (FailureHandler,),
     HOOKS_GROUP: (AgentHook,),
     OPTIONS_GROUP: (AgentHook,),
+    ENVIRONMENTS_GROUP: (Environment,),
 }
 """What a class of each group derives from: one of these."""
 _OBJECTS: Final = ("worker_starter", "master_server")
@@ -171,6 +174,12 @@ class LoadedPlugin:
         made = build(self.entry, self._limit, lambda: self._maker.make_hook(settings))
         return made if isinstance(made, AgentHook) else self._refuse_product(made)
 
+    def make_environment(self, variables: Mapping[str, str]) -> Environment:
+        """Build the environment; raises as `make_rendezvous`."""
+        cls = cast("Callable[[Mapping[str, str]], object]", self._target)
+        made = build(self.entry, self._limit, lambda: cls(variables))
+        return made if isinstance(made, Environment) else self._refuse_product(made)
+
     def _refuse_product(self, made: object) -> NoReturn:
         what = f"{self.entry.value} made {type(made).__name__}; a {base_names(self.entry.group)} is needed"
         raise refusal(self.entry, what, hint=mend(self.entry))
@@ -198,7 +207,7 @@ class _ClassMaker:
 
 
 def _wired(entry: PluginEntry, module: object) -> "HookimplModule":
-    from elastic_core.plugins.hookimpl_module import HookimplModule  # pluggy: not for classes
+    from elastic_core.plugins.hookspecs import HookimplModule  # pluggy: not for classes
 
     return HookimplModule(entry, cast("ModuleType", module))
 
@@ -214,10 +223,14 @@ def build(entry: PluginEntry, limit: Limit | None, make: Callable[[], object], w
 
 
 def _check_kind(entry: PluginEntry, target: object) -> None:
-    if isinstance(target, ModuleType) or (isinstance(target, type) and issubclass(target, BASES[entry.group])):
+    by_module = entry.group != ENVIRONMENTS_GROUP
+    if (by_module and isinstance(target, ModuleType)) or (
+        isinstance(target, type) and issubclass(target, BASES[entry.group])
+    ):
         return
     found = f"the class {target.__qualname__}" if isinstance(target, type) else f"an object of {type(target).__name__}"
-    what = f"{entry.value} is {found}; a subclass of {base_names(entry.group)}, or a module with hookimpls, is needed"
+    or_module = ", or a module with hookimpls," if by_module else ""
+    what = f"{entry.value} is {found}; a subclass of {base_names(entry.group)}{or_module} is needed"
     raise refusal(entry, what, hint=mend(entry))
 
 

@@ -1,0 +1,113 @@
+"""What the environments in which this agent was started propose for a run's options, where nobody gave a value."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from elastic_core.errors import ConfigError
+from elastic_core.options.option import Choices, Given, Proposed
+from elastic_core.options.table import BY_DEST, chosen_elsewhere
+from elastic_core.plugins.discovery import ENVIRONMENTS_GROUP, PluginEntry, find_entries
+
+if TYPE_CHECKING:
+    from elastic_core.plugins.environment import Environment, Proposal
+
+NONE: Final = "none"
+"""The name of no environment, for `--environment`."""
+
+
+def proposals(given: Given, environ: Mapping[str, str]) -> tuple[dict[str, Proposed], list[str]]:
+    """Return what is proposed where this process was started, by the option's identifier, and lines for the user.
+
+    What somebody gave is left out.
+
+    Args:
+        given: What the command line gave.
+        environ: Environment variables; those that show an environment say which is asked.
+
+    Raises:
+        ConfigError: two environments say different things, one of them can't have this agent begin, or an option
+            contradicts it that must not.
+        PluginError: an environment is broken.
+    """
+    choices = Choices(given, environ, BY_DEST)
+    wanted = (choices.text("environment") or "").strip().lower()
+    entries = [entry for entry in find_entries(ENVIRONMENTS_GROUP) if environ.get(entry.name)]
+    if wanted == NONE or not (entries or wanted):
+        return {}, []
+    found = [(entry, _built(entries, entry, environ)) for entry in entries]
+    chosen = [(entry, each) for entry, each in found if wanted in ("", each.title.lower())]
+    if not chosen:
+        names = ", ".join(each.title.lower() for _, each in found) or "none does"
+        choices.reject("environment", f"one that shows here ({names})", hint=f"leave it out, or {NONE}")
+    return _merged(chosen, _texts(choices, given))
+
+
+def _built(entries: Sequence[PluginEntry], entry: PluginEntry, environ: Mapping[str, str]) -> "Environment":
+    from elastic_core.plugins.entry_import import HOOK_LIMIT, doubled  # only where an environment shows
+    from elastic_core.plugins.loading import LoadedPlugin
+
+    claims = [each for each in entries if each.name == entry.name]
+    if len(claims) > 1:
+        raise doubled(claims)
+    return LoadedPlugin(entry, HOOK_LIMIT).make_environment(environ)
+
+
+def _texts(choices: Choices, given: Given) -> dict[str, str]:
+    texts = {dest: value for dest, value in given.items() if isinstance(value, str)}
+    for dest in dict.fromkeys((*choices.rows, *chosen_elsewhere(given, choices.environ))):
+        if dest not in choices.rows:
+            texts.setdefault(dest, "1")  # an option of a hook, of which this is all that is known without its import
+        elif choices.chosen(dest):
+            row = choices.rows[dest]
+            texts[dest] = choices.text(dest) or "" if row.metavar and not row.many else ",".join(choices.texts(dest))
+            if row.metavar is None:
+                texts[dest] = "1" if choices.flag(dest) else ""
+    return texts
+
+
+def _merged(
+    found: Sequence[tuple[PluginEntry, "Environment"]], texts: Mapping[str, str]
+) -> tuple[dict[str, Proposed], list[str]]:
+    taken: dict[str, Proposed] = {}
+    notices: list[str] = []
+    for entry, environment in found:
+        for proposal in _asked(entry, environment, texts):
+            earlier = taken.get(proposal.option)
+            if proposal.option in texts:
+                notices += _contradiction(proposal, texts[proposal.option])
+            elif earlier is None:
+                taken[proposal.option] = Proposed(environment.title, proposal.value, proposal.reason)
+            elif earlier.text != proposal.value:
+                raise _disagreement(earlier, environment.title, proposal)
+        notices += environment.notices
+    return taken, notices
+
+
+def _asked(entry: PluginEntry, environment: "Environment", texts: Mapping[str, str]) -> Iterator["Proposal"]:
+    from elastic_core.plugins.entry_import import HOOK_LIMIT, limit_of, refusal
+    from elastic_core.plugins.environment import Proposal
+    from elastic_core.plugins.loading import build
+    from elastic_core.plugins.run_options import installed_options
+
+    answer = build(entry, limit_of(entry, HOOK_LIMIT), lambda: environment.propose(texts), "propose")
+    if not isinstance(answer, (list, tuple)) or not all(isinstance(each, Proposal) for each in answer):
+        raise refusal(entry, f"propose answered {answer!r}; proposals are needed")
+    hooks = installed_options().flags
+    yield from (each for each in answer if each.option in BY_DEST or each.option.replace("_", "-") in hooks)
+
+
+def _contradiction(proposal: "Proposal", text: str) -> list[str]:
+    if not proposal.contradiction or text.strip() == proposal.value:
+        return []
+    if proposal.must:
+        raise ConfigError(proposal.contradiction)
+    return [proposal.contradiction]
+
+
+def _disagreement(earlier: Proposed, title: str, proposal: "Proposal") -> ConfigError:
+    option = BY_DEST[proposal.option].name if proposal.option in BY_DEST else proposal.option
+    return ConfigError(
+        f"{earlier.title} and {title} both show here, and --{option} would be {earlier.text!r} ({earlier.reason}) and "
+        f"{proposal.value!r} ({proposal.reason})",
+        hint=f"--environment {title.lower()}, {earlier.title.lower()} or {NONE}",
+    )

@@ -1,0 +1,193 @@
+"""What environments propose for a run: a variable shows them, and what somebody gave stands against it."""
+
+import sys
+import textwrap
+
+import pytest
+
+from elastic_core.cli.dry_run import describe
+from elastic_core.errors import ConfigError, PluginError
+from elastic_core.options.resolve import resolve
+from elastic_core.plugins.registry import PluginRegistry
+
+ENTRIES = "[elastic_core.environments]\nACME_JOB = acme_env:Acme\n"
+ACME = """
+    from elastic_core.api import ConfigError, Environment, Proposal
+    class Acme(Environment):
+        api_version = 2
+        title = "Acme"
+        def propose(self, given):
+            job = self.variables["ACME_JOB"]
+            if job == "refused":
+                raise ConfigError("a second agent on this node", hint="one task a node")
+            self.notices = [f"given: {sorted(given.items())}"] if job == "tell" else []
+            def known(option, value, **more):
+                return Proposal(option=option, value=value, reason=f"ACME_{option.upper()}", **more)
+            return [
+                known("nnodes", self.variables.get("ACME_NODES", "2")),
+                known("node_rank", "1", contradiction="this is Acme's node 1. Try: no --node-rank"),
+                known("rdzv_backend", "c10d"),
+                known("rdzv_endpoint", "n1:29400"),
+                known("rdzv_id", job, contradiction="Acme's job has another name", must=True),
+                known("module", "1"),
+                known("nobodys_option", "1"),
+            ]
+"""
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Return what puts a distribution on the path of this process."""
+
+    def install(distribution="acme-env", entries=ENTRIES, **modules):
+        root = tmp_path / distribution
+        info = root / f"{distribution.replace('-', '_')}-1.2.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n")
+        (info / "entry_points.txt").write_text(entries)
+        for name, source in modules.items():
+            (root / f"{name}.py").write_text(textwrap.dedent(source))
+        monkeypatch.syspath_prepend(str(root))
+
+    before = set(sys.modules)
+    yield install
+    for name in set(sys.modules) - before:
+        if name.startswith(("acme", "other")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def acme(install):
+    install(acme_env=ACME)
+
+
+def settled(given=None, **environ):
+    return resolve(given or {}, "platform", environ=environ)
+
+
+def test_values_come_with_the_place_that_they_are_from(acme):
+    found = settled(ACME_JOB="job7")
+    nodes = found.settings.nodes
+    assert (nodes.min_nodes, nodes.max_nodes, nodes.node_rank, nodes.backend) == (2, 2, 1, "c10d")
+    assert (nodes.endpoint, nodes.run_id) == ("n1:29400", "job7")
+    assert found.settings.entrypoint.module
+    assert found.origins["nodes.max_nodes"] == "Acme: ACME_NNODES"
+    assert not found.settings.notices
+    shown = describe(found, {})
+    assert "Acme: ACME_NNODES" in shown
+    assert "Acme: ACME_RDZV_ID" in shown
+
+
+def test_nothing_is_imported_where_its_variable_is_not_set(acme):
+    settled({"module": True}, ACME_JOB="")
+    assert "acme_env" not in sys.modules
+
+
+def test_what_somebody_gave_stands_and_what_contradicts_is_a_line(acme):
+    found = settled({"nnodes": "1:3", "node_rank": "0"}, ACME_JOB="job7", PET_RDZV_ENDPOINT="n9:1")
+    nodes = found.settings.nodes
+    assert (nodes.min_nodes, nodes.max_nodes, nodes.node_rank, nodes.endpoint) == (1, 3, 0, "n9:1")
+    assert found.settings.notices == ("this is Acme's node 1. Try: no --node-rank",)
+    assert not settled({"node_rank": "1"}, ACME_JOB="job7").settings.notices
+
+
+def test_what_must_not_be_contradicted_is_refused(acme):
+    with pytest.raises(ConfigError, match="Acme's job has another name"):
+        settled({"rdzv_id": "mine"}, ACME_JOB="job7")
+    assert settled({"rdzv_id": "job7"}, ACME_JOB="job7").settings.nodes.run_id == "job7"
+
+
+def test_an_environment_sees_what_somebody_gave(acme):
+    found = settled({"module": True, "allow_mismatch": ("torch", "role"), "spares": "2"}, ACME_JOB="tell", PET_ROLE="a")
+    given = [("allow_mismatch", "torch,role"), ("module", "1"), ("role", "a"), ("spares", "2")]
+    assert found.settings.notices == (f"given: {given}",)
+
+
+def test_an_environment_may_refuse_this_agent(acme):
+    with pytest.raises(ConfigError, match=r"a second agent on this node\. Try: one task a node"):
+        settled(ACME_JOB="refused")
+
+
+def test_a_value_that_makes_no_sense_names_its_place(acme):
+    with pytest.raises(ConfigError, match=r"--nnodes 'two' by Acme: ACME_NNODES: needed a number of nodes"):
+        settled(ACME_JOB="job7", ACME_NODES="two")
+
+
+def test_nobodys_proposals_are_taken_with_none(acme):
+    found = settled({"module": True, "environment": "none"}, ACME_JOB="job7")
+    assert found.settings.nodes.max_nodes == 1
+    assert "acme_env" not in sys.modules
+
+
+def test_two_that_say_different_things_are_refused_until_one_is_named(acme, install):
+    entries = ENTRIES.replace("ACME_JOB", "OTHER_POD").replace("acme_env:Acme", "other_env:Other")
+    other = """
+        from elastic_core.api import Environment, Proposal
+        class Other(Environment):
+            api_version = 2
+            title = "Other"
+            def propose(self, given):
+                return [Proposal(option="nnodes", value="4", reason="OTHER_PODS")]
+    """
+    install("other-env", entries, other_env=other)
+    both = {"ACME_JOB": "job7", "OTHER_POD": "1"}
+    with pytest.raises(
+        ConfigError, match=r"Other and Acme both show here, and --nnodes would be '4' \(OTHER_PODS\) and"
+    ):
+        settled(**both)
+    assert settled(**both, PET_ENVIRONMENT="Acme").settings.nodes.max_nodes == 2
+    assert settled({"module": True, "environment": "other"}, **both).settings.nodes.max_nodes == 4
+    assert settled({"nnodes": "3"}, **both).settings.nodes.max_nodes == 3
+    with pytest.raises(ConfigError, match=r"--environment 'slurm': needed one that shows here \(other, acme\)"):
+        settled({"environment": "slurm"}, **both)
+
+
+def test_one_that_does_not_show_is_refused():
+    with pytest.raises(ConfigError, match=r"--environment 'acme': needed one that shows here \(none does\)"):
+        settled({"environment": "acme", "module": True})
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("raise OSError('no')", "importing acme_env:Acme raised OSError: no"),
+        ("Acme = 7", "acme_env:Acme is an object of int; a subclass of Environment is needed"),
+        (ACME.replace("api_version = 2", "api_version = 99"), "states api_version 99"),
+        (ACME.replace("job = self", "1 / 0; job = self"), "propose raised ZeroDivisionError"),
+        (ACME.replace("return [", "return 7, ["), "propose answered (7, "),
+    ],
+)
+def test_a_broken_one_is_named_with_its_distribution(install, source, words):
+    install(acme_env=source)
+    with pytest.raises(PluginError) as caught:
+        settled(ACME_JOB="job7")
+    text = str(caught.value)
+    assert words in text
+    assert text.startswith("environment 'ACME_JOB' (acme-env 1.2): ")
+    assert text.endswith("or leave it out: --environment none")
+
+
+def test_it_is_listed_with_what_is_wrong_with_it(acme):
+    assert [(each.kind, each.status) for each in PluginRegistry().list_plugins() if each.name == "ACME_JOB"] == [
+        ("environment", "loaded")
+    ]
+
+
+def test_a_proposal_chooses_the_hook_whose_option_it_is(install):
+    entries = f"{ENTRIES}\n[elastic_core.options]\nacme-requeue = acme_options:REQUEUE\n"
+    options = """
+        from elastic_core.api import RunOption
+        REQUEUE = RunOption(name="acme_requeue", hook="acme_env:Requeue", help="Requeue.", choices=("auto", "off"))
+    """
+    install(
+        entries=entries, acme_env=ACME.replace('"nobodys_option", "1"', '"acme_requeue", "auto"'), acme_options=options
+    )
+    found = settled(ACME_JOB="job7")
+    assert found.settings.hook_options == {"acme_requeue": "auto"}
+    assert found.origins["acme_requeue"] == "Acme: ACME_ACME_REQUEUE"
+    assert settled({"acme_requeue": "off"}, ACME_JOB="job7").settings.hook_options == {"acme_requeue": "off"}
+
+
+def test_a_caller_of_the_library_says_all_and_is_proposed_nothing(acme):
+    entrypoint = settled({"module": True}).settings.entrypoint
+    assert resolve({}, environ={"ACME_JOB": "job7"}, entrypoint=entrypoint).settings.nodes.max_nodes == 1
