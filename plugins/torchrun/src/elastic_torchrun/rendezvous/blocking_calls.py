@@ -3,11 +3,14 @@
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from elastic_core.api import BackendUnavailableError, OutcomeUnknownError, WaitBudget, WaitExpiredError
 
 T = TypeVar("T")
+
+END_S: Final = 1.0
+"""For how long a call that is under way is waited for at the end."""
 
 
 class _Call(Generic[T]):
@@ -32,6 +35,7 @@ class Asker:
         self._queue: SimpleQueue[_Call[object] | None] = SimpleQueue()
         self._changed = threading.Condition()
         self._started = False
+        self._thread: threading.Thread | None = None
         self._stuck: _Call[object] | None = None
         self._heeded: WaitBudget | None = None
 
@@ -67,9 +71,14 @@ class Asker:
         return call.result  # type: ignore[return-value]  # set, since nothing was raised; may be None by right
 
     def close(self) -> None:
-        """Let the thread end after what it does; idempotent."""
+        """Let the thread end after what it does, and wait for that a moment; idempotent.
+
+        A thread that comes back from C++ when the interpreter has begun to end aborts the process.
+        """
         self._started = False
         self._queue.put(None)
+        if self._thread is not None:
+            self._thread.join(END_S)
 
     def _heed(self, wait: WaitBudget) -> None:
         if self._heeded is not wait:  # one budget serves many calls
@@ -96,7 +105,8 @@ class Asker:
         if not self._started:
             self._started = True
             self._queue = SimpleQueue()
-            threading.Thread(target=self._work, args=(self._queue,), name=self._name, daemon=True).start()
+            self._thread = threading.Thread(target=self._work, args=(self._queue,), name=self._name, daemon=True)
+            self._thread.start()
         self._queue.put(call)  # type: ignore[arg-type]  # its result is the caller's business
 
     def _work(self, queue: "SimpleQueue[_Call[object] | None]") -> None:
