@@ -45,6 +45,20 @@ def torchrun(workers: int, restarts: int, script: list[str], options: tuple[str,
     return [*program, *own, *options, *script]
 
 
+def beside(python: Path) -> Launcher:
+    """Return what makes commands of another installation of ours, an older one say.
+
+    Args:
+        python: Its interpreter; `elastic` lies beside it.
+    """
+
+    def other(workers: int, restarts: int, script: list[str], options: tuple[str, ...] = ()) -> list[str]:
+        program = [str(python.parent / "elastic"), "run"]
+        return [*program, "--nproc-per-node", str(workers), "--max-restarts", str(restarts), *options, *script]
+
+    return other
+
+
 RUN_MODULE = "elastic_core.run"
 ALL: dict[str, Launcher] = {FLOOR: floor, OURS: ours, TORCHRUN: torchrun}
 

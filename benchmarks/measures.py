@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import elastic, procfs, rendezvous, standby, tee, workers
-from benchmarks.launchers import ALL, Launcher, Run
+from benchmarks.launchers import Launcher, Run
 from benchmarks.measure import Result, in_turns, many_in_turns
 from benchmarks.stats import FLOOR, OURS, TORCHRUN, Budget
 
@@ -164,7 +164,7 @@ def restart_ready(bench: Bench) -> Iterator[Result]:
 def help_(bench: Bench) -> Iterator[Result]:
     """The time of `--help`; the floor is Python itself."""
     commands = {FLOOR: [sys.executable, "-c", "pass"]}
-    commands |= {name: [*_bare(launcher), "--help"] for name, launcher in ALL.items() if name != FLOOR}
+    commands |= {name: [*_bare(launcher), "--help"] for name, launcher in bench.launchers.items() if name != FLOOR}
     takes = {name: partial(_help, commands[name]) for name in bench.launchers}
     yield Result("--help", "ms", in_turns(takes, bench.size.repetitions), Budget(at_most=100))
 

@@ -9,10 +9,10 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks.launchers import ALL, clean_environment
+from benchmarks.launchers import ALL, beside, clean_environment
 from benchmarks.measure import Result
 from benchmarks.measures import FULL, MEASURES, QUICK, Bench
-from benchmarks.stats import TORCHRUN
+from benchmarks.stats import OTHER, TORCHRUN
 from benchmarks.table import as_records, as_text
 
 RESULTS = Path(__file__).parent / "results"
@@ -26,6 +26,8 @@ def main(argv: list[str] | None = None) -> None:
     os.environ.update(clean)
     torch = not arguments.no_torch and importlib.util.find_spec("torch") is not None
     launchers = {name: launcher for name, launcher in ALL.items() if torch or name != TORCHRUN}
+    if arguments.beside is not None:
+        launchers[OTHER] = beside(_interpreter(arguments.beside))
     about = machine(torch)
     print(", ".join(f"{name} {value}" for name, value in about.items()), flush=True)
     results: list[Result] = []
@@ -47,8 +49,23 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="few repetitions: shows that it works, decides nothing")
     parser.add_argument("--only", action="append", choices=list(MEASURES), metavar="NAME", help=", ".join(MEASURES))
     parser.add_argument("--no-torch", action="store_true", help="leave out torchrun and all that needs torch")
+    parser.add_argument(
+        "--beside",
+        type=Path,
+        metavar="FOLDER",
+        help="a virtual environment with another elastic-core, an older one say, measured in the same turns "
+        "(start, restart, exit, help, agent, tee)",
+    )
     parser.add_argument("--json", type=Path, default=RESULTS / "latest.json", help="where results are written")
     return parser.parse_args(argv)
+
+
+def _interpreter(environment: Path) -> Path:
+    """Return the interpreter of a virtual environment, or say what is missing."""
+    program = environment.absolute() / "bin" / "elastic"
+    if not program.exists():
+        raise SystemExit(f"--beside {environment}: there is no {program}. Try: pip install elastic-core into it")
+    return program.with_name("python")
 
 
 def machine(torch: bool) -> dict[str, str]:

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 FLOOR, OURS, TORCHRUN = "floor", "elastic run", "torchrun"
+OTHER = "elastic run (beside)"
+"""Another installation of ours, an older one say."""
 
 
 @dataclass(frozen=True)

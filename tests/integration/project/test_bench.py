@@ -17,9 +17,20 @@ from patience import patience
 ROOT = Path(__file__).parents[3]
 
 
-def quick_pass(name, results, folder):
+def quick_pass(name, results, folder, *options):
     """Run one measure; return what it printed."""
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--no-torch", "--only", name, "--json", str(results)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks",
+        "--quick",
+        "--no-torch",
+        "--only",
+        name,
+        "--json",
+        str(results),
+        *options,
+    ]
     # Bytecode is nobody's business here: the tree stays as it is.
     env = os.environ | {"PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -41,6 +52,15 @@ def test_a_quick_pass_measures_the_floor_and_us(tmp_path):
     for launcher in result["launchers"].values():
         assert launcher["count"] == 3
         assert all(0 < figure < 20_000 for figure in launcher["figures"])
+
+
+def test_another_installation_is_measured_in_the_same_turns(tmp_path):
+    out = tmp_path / "results.json"
+    assert "elastic run (beside)" in quick_pass("help", out, tmp_path, "--beside", sys.prefix)
+    (result,) = json.loads(out.read_text())["results"]
+    assert {name: each["count"] for name, each in result["launchers"].items()} == {
+        "floor": 3, "elastic run": 3, "elastic run (beside)": 3
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
