@@ -9,6 +9,7 @@ Kits: subclass one, give its fixture, and pytest asks for each promise; `elastic
     MasterServerConformance         a server at MASTER_PORT
     TorchrunConformance             a backend under stock torchrun
     CommandConformance              a command of elastic
+    EnvironmentConformance          an environment: what it proposes for a run
 Real agents in a test
     run_agents                      starts them, and ends whatever is left: gives Agents, each an Agent with its Worker
 Fakes and samples
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         AgentHookConformance,
         CommandConformance,
         CoordinationStoreConformance,
+        EnvironmentConformance,
         FailureHandlerConformance,
         MasterServerConformance,
         RendezvousConformance,
@@ -53,6 +55,7 @@ __all__ = [
     "Agents",
     "CommandConformance",
     "CoordinationStoreConformance",
+    "EnvironmentConformance",
     "FailureHandlerConformance",
     "FakeRun",
     "Fault",

@@ -12,6 +12,7 @@ import pytest
 pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)))
 
 from elastic_plugin_kit.conformance.command import CommandConformance  # noqa: E402
+from elastic_plugin_kit.conformance.environment import EnvironmentConformance  # noqa: E402
 from elastic_plugin_kit.conformance.failure import FailureHandlerConformance  # noqa: E402
 from elastic_plugin_kit.conformance.hook import AgentHookConformance  # noqa: E402
 from elastic_plugin_kit.conformance.master_server import MasterServerConformance  # noqa: E402
@@ -25,6 +26,7 @@ __all__ = [
     "AgentHookConformance",
     "CommandConformance",
     "CoordinationStoreConformance",
+    "EnvironmentConformance",
     "FailureHandlerConformance",
     "MasterServerConformance",
     "RendezvousConformance",
