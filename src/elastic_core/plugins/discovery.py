@@ -43,6 +43,7 @@ GROUPS: Final = frozenset((*KINDS, TORCH_SIDE_GROUP))
 OUR_DISTRIBUTIONS: Final = frozenset(
     {
         "elastic-core",
+        "elastic-env-kubernetes",
         "elastic-hangs",
         "elastic-numa",
         "elastic-ops",

@@ -1,0 +1,185 @@
+"""The environment of a pod of an Indexed Job or a JobSet: what its variables say of a run."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Final, NamedTuple
+
+from elastic_core.api import ConfigError, Environment, Proposal, duration_s
+from elastic_env_kubernetes.variables import (
+    FIRST_POD,
+    GPUS,
+    GRACE_PERIOD,
+    INDEX,
+    JOB_UID,
+    MARGIN_S,
+    NNODES,
+    POD_IP,
+    POD_NAME,
+    PORT,
+    RUN,
+    SPARES,
+)
+
+_NNODES: Final = re.compile(r"([0-9]+)(?::([0-9]+))?", re.ASCII)
+_UID_SHOWN: Final = 8
+"""Characters of the uid in a run's id: two Jobs of one name, in two namespaces say, must not meet in one store."""
+_LEAST_GRACE_S: Final = 1
+
+
+class _Nodes(NamedTuple):
+    """How many nodes a run has at most, as text and number, and who says so."""
+
+    text: str
+    most: int
+    source: str
+
+
+class Kubernetes(Environment):
+    """A pod of an Indexed Job or a JobSet."""
+
+    api_version: ClassVar[int] = 2
+    title: ClassVar[str] = "Kubernetes"
+
+    def propose(self, given: Mapping[str, str]) -> Sequence[Proposal]:
+        """Return what the pod's variables say, of several nodes only where it is known that there are several."""
+        index = self._number(INDEX)
+        if index is None:
+            raise _odd(INDEX, self.variables[INDEX], "a pod's index", f"--environment none, or unset {INDEX}")
+        notices: list[str] = []
+        proposals = [*self._node(), *self._stops(given, notices)]
+        nodes = self._nodes(given, index)
+        if nodes is None:
+            if not given.get("standalone") and "nnodes" not in given:
+                notices.append(
+                    f"pod {index} trains alone: no variable says how many nodes the run has. Try: --nnodes N, or "
+                    f"{NNODES} in the manifest, as elastic k8s render writes it"
+                )
+        elif not given.get("standalone"):
+            proposals += self._several(given, nodes, index, notices)
+        self.notices = notices
+        return proposals
+
+    # --- how many, and which
+
+    def _nodes(self, given: Mapping[str, str], index: int) -> _Nodes | None:
+        """Return how many nodes there are; None: nobody says it, or not in a way that can be understood here."""
+        text, spares = self.variables.get(NNODES, "").strip(), self._number(SPARES) or 0
+        most = _most(text)
+        if text and not most:
+            raise _odd(NNODES, text, "N or MIN:MAX", f"{NNODES}=4, or 2:8")
+        if text and index >= most + spares:
+            raise ConfigError(
+                f"this is pod {index} ({INDEX}), and the manifest's run has {most + spares} ({NNODES}={text}"
+                f"{f', {SPARES}={spares}' if spares else ''})",
+                hint=f"as many completions as nodes and spares, or {SPARES} for what is beyond",
+            )
+        if "nnodes" in given:
+            most = _most(given["nnodes"])
+            return _Nodes(given["nnodes"], most, "--nnodes") if most else None  # else it is refused by its reader
+        return _Nodes(text, most, NNODES) if text else None
+
+    def _several(self, given: Mapping[str, str], nodes: _Nodes, index: int, notices: list[str]) -> Iterator[Proposal]:
+        stated = self.variables.get(NNODES, "").strip()
+        if stated:
+            yield Proposal(
+                option="nnodes",
+                value=stated,
+                reason=NNODES,
+                contradiction=f"nnodes is {nodes.text}, and the manifest says {stated} ({NNODES}). Try: no --nnodes",
+            )
+        spares = self._number(SPARES)
+        if spares is not None:
+            yield Proposal(option="spares", value=str(spares), reason=SPARES)
+        if nodes.most == 1:
+            return
+        if index < nodes.most:
+            yield Proposal(
+                option="node_rank",
+                value=str(index),
+                reason=INDEX,
+                contradiction=f"node rank {given.get('node_rank')} in pod {index} ({INDEX}). Try: no --node-rank",
+            )
+        yield from self._meeting(given, index, notices)
+
+    # --- where they meet
+
+    def _meeting(self, given: Mapping[str, str], index: int, notices: list[str]) -> Iterator[Proposal]:
+        name = self._job_name(index)
+        run = self.variables.get(RUN, "").strip() or name
+        uid = self.variables.get(JOB_UID, "").strip()
+        parts = {RUN if self.variables.get(RUN) else "HOSTNAME": run, JOB_UID: uid[:_UID_SHOWN]}
+        known = {variable: text for variable, text in parts.items() if text}
+        if known:
+            yield Proposal(option="rdzv_id", value="-".join(known.values()), reason=" and ".join(known))
+        if given.get("rdzv_backend", "c10d") != "c10d":
+            return
+        yield Proposal(option="rdzv_backend", value="c10d", reason="pod 0 hosts the store: no other was named")
+        first = self.variables.get(FIRST_POD, "").strip()
+        if first:
+            yield Proposal(option="rdzv_endpoint", value=first, reason=FIRST_POD)
+        elif name:
+            endpoint = f"{name}-0.{name}:{PORT}"
+            yield Proposal(option="rdzv_endpoint", value=endpoint, reason="HOSTNAME, and a Service with the Job's name")
+        elif "rdzv_endpoint" not in given:
+            notices.append(f"no variable says where pod 0 is. Try: {FIRST_POD} in the manifest, or --rdzv-endpoint")
+
+    def _job_name(self, index: int) -> str:
+        """Return the name of the Job, whose pods' host names end with their index; empty: they don't."""
+        name, dash, last = self.variables.get("HOSTNAME", "").strip().rpartition("-")
+        return name if dash and last == str(index) else ""
+
+    # --- this node
+
+    def _node(self) -> Iterator[Proposal]:
+        for variable in (POD_NAME, "HOSTNAME"):
+            if name := self.variables.get(variable, "").strip():
+                yield Proposal(option="node_id", value=name, reason=variable)
+                break
+        if address := self.variables.get(POD_IP, "").strip():
+            yield Proposal(option="local_addr", value=address, reason=POD_IP)
+        if gpus := self._number(GPUS):
+            yield Proposal(option="nproc_per_node", value=str(gpus), reason=GPUS)
+
+    def _stops(self, given: Mapping[str, str], notices: list[str]) -> Iterator[Proposal]:
+        """Propose a grace period of workers that ends before the pod's own, in which they may also have to save."""
+        grace_s = self._number(GRACE_PERIOD)
+        if grace_s is None:
+            return
+        room_s = grace_s - MARGIN_S
+        save_s = duration_s(self.variables.get("PET_SAVE_TIMEOUT") or given.get("save_timeout", ""))
+        # Without a time to save of its own, a stop that is held takes the grace period twice.
+        fitting_s = room_s - save_s if save_s is not None else room_s / 2
+        yield Proposal(option="shutdown_timeout", value=f"{max(fitting_s, _LEAST_GRACE_S):g}", reason=GRACE_PERIOD)
+        stop_s = duration_s(given.get("shutdown_timeout", "")) or max(fitting_s, _LEAST_GRACE_S)
+        needed_s = stop_s + (stop_s if save_s is None else save_s) + MARGIN_S
+        if needed_s > grace_s:
+            notices.append(
+                f"a stop may take {needed_s:g} s, and the pod is killed after {grace_s} s ({GRACE_PERIOD}). Try: "
+                f"terminationGracePeriodSeconds {needed_s:g}, or a shorter --shutdown-timeout or --save-timeout"
+            )
+
+    def _number(self, variable: str) -> int | None:
+        """Return a variable's number; None: it is not set, or, of `INDEX`, none.
+
+        Raises:
+            ConfigError: it is no number.
+        """
+        text = self.variables.get(variable, "").strip()
+        if text.isascii() and text.isdecimal():
+            return int(text)
+        if text and variable != INDEX:
+            raise _odd(variable, text, "a number", "the manifest of elastic k8s render")
+        return None
+
+
+def _most(text: str) -> int:
+    """Return the MAX of `N` or `MIN:MAX`; 0: it is neither."""
+    match = _NNODES.fullmatch(text.strip())
+    if match is None:
+        return 0
+    least, most = int(match[1]), int(match[2] or match[1])
+    return most if 1 <= least <= most else 0
+
+
+def _odd(variable: str, text: str, needed: str, hint: str) -> ConfigError:
+    return ConfigError(f"{variable} {text!r} in this pod: needed {needed}", hint=hint)
