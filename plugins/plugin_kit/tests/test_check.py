@@ -13,6 +13,7 @@ from elastic_core.plugins.discovery import COMMANDS_GROUP, find_entries
 PLUGINS = """
 import threading
 from elastic_core.api import AgentHook, CoordinationStore, FailureHandler, OptionSpec, Restart, Stop
+from elastic_core.api import Environment, Proposal
 from elastic_core.testing import MemoryServer, MemoryStore
 
 SERVER = MemoryServer()
@@ -85,6 +86,17 @@ class Diary(AgentHook):
         assert self.settings.option("path", str)
 
 
+class Acme(Environment):
+    api_version = 2
+    title = "Acme"
+
+    def propose(self, given):
+        with open("/proc/self/status"):
+            nodes = str(int(self.variables["ACME_NODES"]))
+        return [Proposal(option="nnodes", value=nodes, reason="ACME_NODES"),
+                Proposal(option="tomorrow", value=nodes, reason="ACME_NODES")]
+
+
 class Misspelt(AgentHook):
     api_version = 2
 
@@ -127,6 +139,35 @@ def test_a_broken_one_is_named_check_by_check_with_exit_code_1(check):
     assert failed[0].split(None, 1)[1].startswith("decisions can be followed")
     assert "delay_s is -1.0" in failed[0]
     assert out.splitlines()[-1].startswith("policy 'mine:Negative' does not keep its promises: ")
+
+
+def test_an_environment_is_asked_with_the_variables_that_are_given(check):
+    given = ("mine:Acme", "--variable", "ACME_JOB=7", "--variable", "ACME_NODES=0")
+    code, out, err = check(*given)
+    assert (code, err) == (1, "")
+    rows = {row[9:].rstrip(): row.split()[0] for row in out.splitlines()[1:-1]}
+    (odd,) = [row for row in rows if row.startswith("odd values")]
+    assert "without ACME_NODES, KeyError is raised, no ElasticError" in odd
+    (run,) = [row for row in rows if row.startswith("a run takes")]
+    assert "--nnodes '0' by Acme: ACME_NODES: needed" in run
+    (asks,) = [row for row in rows if row.startswith("it asks nobody")]
+    assert "proposals did ['open']; set `reads_files`" in asks
+    (known,) = [row for row in rows if row.startswith("options are known")]
+    assert rows[known] == "skipped"
+    assert "nothing installed here has tomorrow" in known
+    assert sorted(row for row in rows if rows[row] == "failed") == sorted([odd, run, asks])
+    code, out, _ = check(*given[:3], "--variable", "ACME_NODES=2", "--reads-files", "--only", "s")
+    assert code == 1
+    assert [row.split("  ")[1].strip() for row in out.splitlines() if row.startswith("failed")] == [
+        "odd values end well"
+    ]
+
+
+def test_an_environment_shows_by_its_variable(check):
+    code, _, err = check("mine:Acme")
+    assert code == 2
+    hint = "--variable NAME=VALUE first, then the others, as they are where it does"
+    assert err == f"elastic: error: nothing says which variable shows it. Try: {hint}\n"
 
 
 def test_a_comparison_without_words_is_told_with_its_promise(check):

@@ -35,6 +35,11 @@ SOURCE = """
         api_version = 2
         def decide(self, failure, history): ...
 
+    class Acme(Environment):
+        api_version = 2
+        title = "Acme"
+        def propose(self, given): ...
+
     class Bad(Patient):
         api_version = 2
         options = ("x",)
@@ -43,6 +48,8 @@ POINTS = """
 [elastic_core.hooks]
 diary = acme_shown:Diary
 both = acme_shown:Base
+[elastic_core.environments]
+ACME_JOB = acme_shown:Acme
 [elastic_core.failure]
 both = acme_shown:Patient
 bad = acme_shown:Bad
@@ -96,6 +103,12 @@ def test_a_name_of_several_kinds_shows_all(show):
     assert (code, policy.splitlines()[0]) == (0, "policy 'both' (acme 1.2)")
     assert hook.splitlines()[0] == "hook 'both' (acme 1.2): Not this one's."
     assert "  methods      decide" in policy
+
+
+def test_an_environment_is_shown_by_its_variable_with_its_title(show):
+    code, out, _ = show("ACME_JOB")
+    assert (code, out.splitlines()[0]) == (0, "environment 'ACME_JOB' (acme 1.2)")
+    assert "  interface    Environment\n  title        Acme\n  methods      propose\n" in out
 
 
 def test_a_class_that_is_not_installed(show):

@@ -17,11 +17,17 @@ from wheel_kit import ROOT, Environment, checked, contents
 
 pytestmark = pytest.mark.xdist_group("plugins_new")
 
-KINDS = {"rendezvous": "elastic-rdzv-own", "failure": "acme.Rules", "hook": "pager_duty", "command": "my-count"}
+KINDS = {"rendezvous": "elastic-rdzv-own", "failure": "acme.Rules", "hook": "pager_duty", "command": "my-count",
+         "environment": "my_cluster"}  # fmt: skip
 NAMES = {"rendezvous": "my-store"}
 """What is chosen by another name than the distribution's, by `--name`."""
-TRIALS = {"command": " runs on this machine have seen a failure"}
+TRIALS = {
+    "command": " runs on this machine have seen a failure",
+    "environment": "My cluster: the first of MY_CLUSTER_HO",
+}
 """What the last of the printed commands prints; of the others, what `platform` does."""
+POINTS = {"environment": "MY_CLUSTER_JOB"}
+"""The name of the entry point, where it is not the plugin's."""
 LONG = "acme-cluster-scheduler-{kind}"
 
 
@@ -88,14 +94,15 @@ def test_the_commands_that_are_printed_install_test_and_use_it(author, kind):
         str(path.relative_to(author.folder)) for path in folder_of(author, kind).rglob("*") if path.is_file()
     )
     commands = [line[2:] for line in printed.partition("\nnext:\n")[2].splitlines() if line.startswith("  ")]
-    assert [command.split()[0] for command in commands] == ["cd", "pip", "pytest", "elastic"]
+    words = [[word for word in command.split() if "=" not in word] for command in commands]
+    assert [first for first, *_ in words] == ["cd", "pip", "pytest", "elastic"]
     out = author.types(*commands)
     assert re.search(r"^=+ \d+ passed", out, re.M), out
     assert "failed" not in out
     assert TRIALS.get(kind, "Linux") in out
     listed = author.types("elastic plugins")
     distribution = folder_of(author, kind).name
-    plugin = NAMES.get(kind, distribution)
+    plugin = POINTS.get(kind) or NAMES.get(kind, distribution)
     assert re.search(rf"^{plugin} .* {distribution} +0\.1\.0 +loaded$", listed, re.M), listed
 
 
@@ -111,7 +118,7 @@ def test_its_wheel_has_the_types_and_one_entry_point(author, kind, tmp_path):
     points = files[f"{package}-0.1.0.dist-info/entry_points.txt"].decode().split("\n")
     assert points[0].startswith("[elastic_core.")
     module = {"command": f"{package}.command", "rendezvous": f"{package}.store"}.get(kind, package)
-    plugin = NAMES.get(kind, folder.name)
+    plugin = POINTS.get(kind) or NAMES.get(kind, folder.name)
     assert points[1].startswith(f"{plugin} = {module}:")
     torchrun = ["[torchrun.handlers]", f"{plugin} = {package}.torchrun:handler"]
     assert [line for line in points if "torchrun" in line] == (torchrun if kind == "rendezvous" else [])
@@ -219,6 +226,7 @@ def here(tmp_path, monkeypatch):
         (["json", "--kind", "hook"], "there is a package 'json' already", "elastic plugins new my-json"),
         (["elastic-core", "--kind", "hook"], "there is a package 'elastic_core' already", "my-elastic-core"),
         (["intensity", "--kind", "failure"], "there is a policy 'intensity' already, of elastic-core", "my-intensity"),
+        (["x", "--kind", "scheduler"], "'scheduler' is none of", "Try: --kind environment"),
         (["runs", "--kind", "command"], "there is a command 'runs' already", "elastic plugins new my-runs"),
         (["x"], "the kind of plugin is missing", "--kind rendezvous or failure or hook"),
         (["x", "--kind", ""], "the kind of plugin is missing", "--kind rendezvous or failure or hook"),

@@ -13,6 +13,7 @@ from elastic_core.api import (
     AgentHook,
     ConfigError,
     CoordinationStore,
+    Environment,
     FailureHandler,
     OptionSpec,
     PluginEntry,
@@ -34,11 +35,12 @@ _KINDS: Final[Mapping[str, str]] = {
     "elastic_core.hooks": "hook",
     "elastic_core.commands": "command",
     "elastic_core.options": "option",
+    "elastic_core.environments": "environment",
     "elastic_core.metrics": "metrics handler",
     "elastic_core.events": "event handler",
 }
 """As `elastic plugins` has them."""
-_BASES: Final = (CoordinationStore, RendezvousHandler, FailureHandler, AgentHook)
+_BASES: Final = (CoordinationStore, RendezvousHandler, FailureHandler, AgentHook, Environment)
 _TYPED: Final[Mapping[str, str]] = {
     "rendezvous backend": "--rdzv-conf {key}=VALUE",
     "policy": "--policy-conf {key}=VALUE",
@@ -61,6 +63,8 @@ class Description(NamedTuple):
     summary: str = ""
     api_version: int | None = None
     interface: str = ""
+    title: str = ""
+    """Of an environment: what it is called, and in small letters behind `--environment`."""
     methods: Sequence[str] = ()
     """Those of the interface that it overrides; of a hook its moments."""
     powers: Sequence[str] = ()
@@ -92,6 +96,7 @@ def describe(entry: PluginEntry) -> Description:
         summary=_summary(target),
         api_version=_stated(entry, target),
         interface=base.__name__ if base is not None else "",
+        title=str(getattr(target, "title", "")) if base is Environment else "",
         methods=tuple(_methods(target, base)),
         powers=_words(getattr(target, "powers", ())),
         capabilities=_words(getattr(target, "capabilities", ())),
@@ -168,7 +173,7 @@ def _lines(shown: Description) -> Iterator[str]:
     yield f"{label}: {shown.summary}" if shown.summary else label
     rows = [("entry point", shown.entry_point), ("file", shown.file), ("fault", shown.fault)]
     rows.append(("api_version", "" if shown.api_version is None else str(shown.api_version)))
-    rows.append(("interface", shown.interface))
+    rows += [("interface", shown.interface), ("title", shown.title)]
     rows.append(("moments" if shown.kind == "hook" else "methods", ", ".join(shown.methods)))
     rows += [("powers", ", ".join(shown.powers)), ("capabilities", ", ".join(shown.capabilities)), ("hook", shown.hook)]
     yield from (f"  {head:12} {text}" for head, text in rows if text)
@@ -233,6 +238,6 @@ command = click.Command(
         click.Option(["--json", "as_json"], is_flag=True, help="Write a JSON array, for programs."),
     ],
     help="Show what the installed plugin NAME is: where it is from, and what it takes and does.\n\n"
-    "NAME is a backend, policy, hook, command, or option of elastic run; all of the name are shown. It may be "
-    "module:Class, too. Exit code 3: one of them can't be used.",
+    "NAME is a backend, policy, hook, command, option of elastic run, or the variable that shows an environment; all "
+    "of the name are shown. It may be module:Class, too. Exit code 3: one of them can't be used.",
 )

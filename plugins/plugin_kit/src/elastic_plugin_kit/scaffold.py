@@ -34,6 +34,8 @@ class _Kind:
     """Its entry points, as a part of pyproject.toml."""
     example: str
     trial: str
+    point: str = "{name}"
+    """What its first entry point is called."""
 
 
 _CLASS: Final = '[project.entry-points."{group}"]\n{name} = "{package}:{cls}"'
@@ -89,6 +91,18 @@ _KINDS: Final = (
         example="elastic {name}",
         trial="elastic {name}",
     ),
+    _Kind(
+        word="environment",
+        group="elastic_core.environments",
+        noun="environment",
+        summary="An environment for elastic-core",
+        suffix="Environment",
+        module="environment",
+        points='[project.entry-points."{group}"]\n{point} = "{package}:{cls}"',
+        example="elastic run train.py    # where {point} is set; --environment none leaves it out",
+        trial="{point}=7 {constant}_HOSTS=n1,n2 {constant}_NODE=0 elastic run --dry-run -m platform",
+        point="{constant}_JOB",
+    ),
 )
 _WORDS: Final = tuple(kind.word for kind in _KINDS)
 _MEANT: Final = {
@@ -97,6 +111,7 @@ _MEANT: Final = {
     "observer": "hook",
     "policy": "failure",
     "rdzv": "rendezvous",
+    "scheduler": "environment",
     "store": "rendezvous",
 }
 """What else people call the kinds: not taken, but understood in the hint of the error."""
@@ -108,21 +123,33 @@ def _new(distribution: str, kind: str | None, plugin: str | None, directory: str
     _refuse_taken(names, chosen)
     folder, (core, version) = Path(directory or names.distribution), _core()
     _refuse_occupied(folder)
-    known = {"name": names.plugin, "package": names.package, "cls": _class_name(names.plugin, chosen)}
+    known = _known(names, chosen)
     words = known | {
         "distribution": names.distribution,
         "option": names.plugin.replace("-", "_"),
-        "constant": names.plugin.replace("-", "_").upper(),
+        "title": names.plugin.replace("-", " ").capitalize(),
         "points": chosen.points.format(group=chosen.group, **known),
         "module": chosen.module,
         "summary": chosen.summary,
-        "example": chosen.example.format(name=names.plugin),
+        "example": chosen.example.format(**known),
         "core": core,
         "requires": f"{core}{_bounds(version)}",
     }
     written = [_write(folder / path, text) for path, text in _files(chosen, words)]
     _print_next(folder, written, names, chosen)
     return 0
+
+
+def _known(names: "_Names", kind: _Kind) -> dict[str, str]:
+    """Return the words that entry points and commands are made of."""
+    constant = names.plugin.replace("-", "_").upper()
+    return {
+        "name": names.plugin,
+        "constant": constant,
+        "package": names.package,
+        "cls": _class_name(names.plugin, kind),
+        "point": kind.point.format(name=names.plugin, constant=constant),
+    }
 
 
 # --- what the user wants
@@ -194,9 +221,10 @@ def _refuse_taken(names: _Names, kind: _Kind) -> None:
     hint = _line(names.distribution if names.apart else other, names.apart and f"my-{plugin}", kind)
     if kind.word == "command" and plugin in _commands():
         raise ConfigError(f"there is a command {plugin!r} already", hint=hint)
-    for entry in entry_points(group=kind.group, name=plugin):
+    point = kind.point.format(name=plugin, constant=plugin.replace("-", "_").upper())
+    for entry in entry_points(group=kind.group, name=point):
         owner = f", of {entry.dist.name} {entry.dist.version}" if entry.dist is not None else ""
-        raise ConfigError(f"there is a {kind.noun} {plugin!r} already{owner}", hint=hint)
+        raise ConfigError(f"there is a {kind.noun} {point!r} already{owner}", hint=hint)
     spec = find_spec(names.package)
     if spec is not None and spec.origin is not None:  # None: a folder without Python files, which hides nothing
         hint = _line(other, names.apart, kind)
@@ -277,7 +305,7 @@ def _print_next(folder: Path, written: list[Path], names: _Names, kind: _Kind) -
         *(f"  {path}" for path in sorted(written)),
         "next:",
     ]
-    trial = kind.trial.format(name=names.plugin)
+    trial = kind.trial.format(**_known(names, kind))
     commands = [f"cd {shlex.quote(str(folder))}", "pip install -e '.[test]'", "pytest", trial]
     lines += [f"  {line}" for line in commands[folder == Path() :]]
     lines.append(f"then fill in what is marked TODO; begin with src/{names.package}/{kind.module}.py")
@@ -312,7 +340,8 @@ command = click.Command(
             metavar="KIND",
             shell_complete=lambda ctx, param, incomplete: [word for word in _WORDS if word.startswith(incomplete)],
             help="rendezvous (a store: how nodes find each other), failure (a policy: what follows a failure), hook "
-            "(is told what the agent does, and may bring flags of elastic run), or command (of elastic).",
+            "(is told what the agent does, and may bring flags of elastic run), command (of elastic), or environment "
+            "(a scheduler, say: what it knows of a run).",
         ),
         click.Option(
             ["--name", "plugin"],

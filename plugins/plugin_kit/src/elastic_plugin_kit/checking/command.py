@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +28,7 @@ Examples:
   elastic plugins check redis --rdzv-endpoint localhost:6379
   elastic plugins check my-policy --policy-conf pause=2
   elastic plugins check my_package.hook:MyHook --hook-conf path=/tmp/diary
+  elastic plugins check ACME_JOB --variable ACME_JOB=1207 --variable ACME_NODES=4
 """
 
 
@@ -39,13 +41,15 @@ def _check(
     hook_conf: tuple[str, ...],
     most_nodes: int,
     no_budget: bool,
+    variable: tuple[str, ...],
+    reads_files: bool,
     only: str,
     as_json: bool,
 ) -> int:
     from elastic_plugin_kit.checking.subject import Subject, find
 
     conf = _pairs([part for text in (rdzv_conf or "", *policy_conf, *hook_conf) for part in text.split(",")])
-    subject = Subject(find(name, kind), endpoint=rdzv_endpoint or "", conf=conf)
+    subject = Subject(find(name, kind), endpoint=rdzv_endpoint or "", conf=conf, variables=_pairs(variable))
     subject.reach()
     try:
         from elastic_plugin_kit.checking.session import run_checks
@@ -61,6 +65,7 @@ def _check(
             only=only,
             most_nodes=most_nodes,
             keeps_budget=not no_budget,
+            reads_files=reads_files,
             on_begin=table.begin,
             on_check=table.add,
         )
@@ -96,7 +101,7 @@ def _faults_of_loading(subject: "Subject") -> "list[Check]":
     return []
 
 
-def _pairs(parts: list[str]) -> dict[str, str]:
+def _pairs(parts: Iterable[str]) -> dict[str, str]:
     pairs = {}
     for part in filter(None, (part.strip() for part in parts)):
         key, sign, text = part.partition("=")
@@ -146,7 +151,7 @@ command = click.Command(
     callback=_check,
     params=[
         click.Argument(["name"]),
-        click.Option(["--kind"], metavar="KIND", help="rendezvous, failure, hook or command, where NAME is several."),
+        click.Option(["--kind"], metavar="KIND", help="rendezvous, failure, hook, environment or command."),
         run_option("rdzv_endpoint", help_text="Where the backend's live server is."),
         run_option("rdzv_conf", help_text="Options of the backend, KEY=VALUE,…"),
         run_option("policy_conf", help_text="Options of the policy, KEY=VALUE,…"),
@@ -163,6 +168,13 @@ command = click.Command(
             metavar="N",
             help="How many nodes a handler can bring together here; 1 skips the checks of several. A store needs none.",
         ),
+        click.Option(
+            ["--variable"],
+            metavar="NAME=VALUE",
+            multiple=True,
+            help="A variable where the environment shows; without any, those of this process.",
+        ),
+        click.Option(["--reads-files"], is_flag=True, help="The environment reads files, by intention."),
         click.Option(["--no-budget"], is_flag=True, help="The policy does not count by --max-restarts, by intention."),
         click.Option(["--only"], metavar="TEXT", default="", help="Run the checks whose names have this in them."),
         click.Option(["--json", "as_json"], is_flag=True, help="Write one JSON object, for programs."),

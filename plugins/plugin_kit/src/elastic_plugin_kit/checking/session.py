@@ -184,6 +184,7 @@ def run_checks(
     only: str,
     most_nodes: int,
     keeps_budget: bool,
+    reads_files: bool,
     on_begin: Callable[[int, int], None],
     on_check: Callable[[Check], None],
 ) -> list[Check]:
@@ -194,10 +195,17 @@ def run_checks(
         only: A part of the names of the checks that are run; empty: all.
         most_nodes: How many nodes a handler can bring together; a store needs no word of it.
         keeps_budget: Whether a policy ends a run as `--max-restarts` asks.
+        reads_files: Whether an environment may read files.
         on_begin: Called with the number of checks and the length of the longest name.
         on_check: Called with each check as it ends.
     """
-    declared = {"most_nodes": most_nodes, "keeps_budget": keeps_budget, "entry_point": subject.entry.value}
+    declared = {
+        "most_nodes": most_nodes,
+        "keeps_budget": keeps_budget,
+        "reads_files": reads_files,
+        "shown_by": subject.shown_by,
+        "entry_point": subject.entry.value,
+    }
     reporter = _Reporter(subject, only, declared, on_begin, on_check)
     kept = {name: os.environ.pop(name) for name in _OURS if name in os.environ}
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"

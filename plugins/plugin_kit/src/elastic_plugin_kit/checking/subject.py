@@ -1,5 +1,6 @@
 """The plugin that is checked: how it is found, and how a kit has one of it made."""
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from elastic_core.api import (
     ConfigError,
     CoordinationStore,
     ElasticError,
+    Environment,
     FailureHandler,
     HookSettings,
     PluginEntry,
@@ -40,11 +42,19 @@ GROUPS: Final = {
     "rendezvous": "elastic_core.rendezvous",
     "failure": "elastic_core.failure",
     "hook": "elastic_core.hooks",
+    "environment": "elastic_core.environments",
     "command": "elastic_core.commands",
 }
 """The kinds that have a kit, as `elastic plugins new` calls them."""
-_NOUNS: Final = {"rendezvous": "backend", "failure": "policy", "hook": "hook", "command": "command"}
+_NOUNS: Final = {**{kind: kind for kind in GROUPS}, "rendezvous": "backend", "failure": "policy"}
 _KINDS: Final = {group: kind for kind, group in GROUPS.items()}
+_KINDS_OF_SUITES: Final = {
+    "TestStore": "rendezvous",
+    "TestHandler": "rendezvous",
+    "TestHook": "hook",
+    "TestEnvironment": "environment",
+    "TestCommand": "command",
+}
 _NOT_INSTALLED: Final = "not installed"
 """Stands for the distribution of what was named by its place, as in the core."""
 _FLAGS: Final = {"rendezvous": "--rdzv-conf", "failure": "--policy-conf", "hook": "--hook-conf"}
@@ -58,7 +68,9 @@ class CallHangs(PluginError):
 class Subject:
     """One plugin, its options given."""
 
-    def __init__(self, entry: PluginEntry, *, endpoint: str, conf: Mapping[str, str]) -> None:
+    def __init__(
+        self, entry: PluginEntry, *, endpoint: str, conf: Mapping[str, str], variables: Mapping[str, str]
+    ) -> None:
         """Import it.
 
         Raises:
@@ -68,6 +80,9 @@ class Subject:
         self.entry = entry
         self.kind = _KINDS[entry.group]
         self._endpoint = endpoint
+        self.variables = {**os.environ, **variables}
+        """Of an environment: what it is built with, as far as it has not been set otherwise here."""
+        self.shown_by = entry.name if entry.distribution != _NOT_INSTALLED else next(iter(variables), "")
         target = imported(entry)
         self.suite = _suite_of(target)
         if not self.suite or (self.kind == "command") != (self.suite == "TestCommand"):
@@ -76,7 +91,7 @@ class Subject:
         self._cls = cast("Any", target)  # each maker knows which interface it is
         self._given: Mapping[str, Any] = {}
         self._hung: CallHangs | None = None
-        if self.kind != "command":
+        if self.kind not in {"command", "environment"}:
             owner = f"{_NOUNS[self.kind]} {entry.name!r}"
             resolved = resolve_options(conf, self._cls.options, flag=_FLAGS[self.kind], owner=owner)
             self._given = {"options": resolved.values, "lists": resolved.lists}
@@ -126,12 +141,20 @@ class Subject:
         settings = HookSettings(name=self.entry.name, run_id="check", run_dir=run_dir, **self._given)
         return cast("AgentHook", self._built(settings))
 
+    def environment(self, variables: Mapping[str, str]) -> Environment:
+        """Return a new environment."""
+        return cast("Environment", self._built(variables))
+
     def reach(self) -> None:
-        """See that a store's server is there.
+        """See that a store's server is there, or that an environment shows.
 
         Raises:
             ElasticError: it is not, or will not serve us; the endpoint or an option can't be.
         """
+        if self.kind == "environment" and not self.variables.get(self.shown_by):
+            what = f"{self.label} does not show here" if self.shown_by else "nothing says which variable shows it"
+            hint = f"--variable {self.shown_by or 'NAME'}=VALUE first, then the others, as they are where it does"
+            raise ConfigError(what, hint=hint)
         if self.suite == "TestStore":
             store = self.store("check")
             try:
@@ -165,7 +188,7 @@ def timed(entry: PluginEntry, what: str, call: Callable[[], object]) -> object:
 
     thread = threading.Thread(target=work, daemon=True, name=what)
     thread.start()
-    within_s = HOOK_CALL_S if entry.group == GROUPS["hook"] else CALL_S
+    within_s = HOOK_CALL_S if entry.group in {GROUPS["hook"], GROUPS["environment"]} else CALL_S
     thread.join(within_s)
     if not ended:
         raise CallHangs(str(plugin_refusal(entry, f"{what} takes longer than {within_s:g} s")))
@@ -185,6 +208,7 @@ def _suite_of(target: object) -> str:
         RendezvousHandler: "TestHandler",
         FailureHandler: "TestPolicy",
         AgentHook: "TestHook",
+        Environment: "TestEnvironment",
     }
     return next((suite for base, suite in suites.items() if issubclass(target, base)), "")
 
@@ -228,5 +252,4 @@ def _not_installed(value: str, kind: str | None) -> PluginEntry:
         suite = _suite_of(imported(made))
     except PluginError as err:  # of what kind it is, nobody knows yet
         raise PluginError(err.what.removeprefix("policy "), hint=err.hint) from err
-    kinds = {"TestStore": "rendezvous", "TestHandler": "rendezvous", "TestHook": "hook", "TestCommand": "command"}
-    return made._replace(group=GROUPS[kinds.get(suite, "failure")])
+    return made._replace(group=GROUPS[_KINDS_OF_SUITES.get(suite, "failure")])

@@ -1,16 +1,17 @@
 """The kits as `elastic plugins check` runs them: each asks the plugin that the fixture `subject` has."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import pytest
 
-from elastic_core.api import AgentHook, CoordinationStore, FailureHandler, RendezvousHandler
+from elastic_core.api import AgentHook, CoordinationStore, Environment, FailureHandler, RendezvousHandler
 from elastic_plugin_kit.checking.subject import Subject
 from elastic_plugin_kit.conformance import (
     AgentHookConformance,
     CommandConformance,
     CoordinationStoreConformance,
+    EnvironmentConformance,
     FailureHandlerConformance,
     RendezvousConformance,
     Requirements,
@@ -63,6 +64,23 @@ class TestHook(AgentHookConformance):
     def make_hook(self, subject: Subject) -> Callable[[str], AgentHook]:
         """Return what makes a hook."""
         return subject.hook
+
+
+class TestEnvironment(EnvironmentConformance):
+    """An environment, with this process's variables and those that were given."""
+
+    elsewhere: ClassVar[Collection[str] | None] = None
+    typed: ClassVar[Sequence[str] | None] = None
+
+    @pytest.fixture
+    def make_environment(self, subject: Subject) -> Callable[[Mapping[str, str]], Environment]:
+        """Return what makes an environment."""
+        return subject.environment
+
+    @pytest.fixture
+    def variables(self, subject: Subject) -> Mapping[str, str]:
+        """Return the variables."""
+        return subject.variables
 
 
 class TestCommand(CommandConformance):
