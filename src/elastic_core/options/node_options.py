@@ -345,9 +345,7 @@ def _backend(draft: Draft, backend: str, conf: dict[str, str], max_nodes: int) -
         return
     settle_store(draft, conf)
     if choices.chosen("node_rank"):
-        rank = integer(choices, "node_rank", at_least=0)
-        _compare_with_slurm(draft, rank)
-        draft.take("node_rank", rank)
+        draft.take("node_rank", integer(choices, "node_rank", at_least=0))
     _without_effect(draft, backend, _STATIC_ONLY)
 
 
@@ -356,9 +354,7 @@ def _static(draft: Draft, max_nodes: int) -> None:
     notice_without_store(draft, "static")
     if max_nodes > 1 and (choices.text("max_restarts") or "0").strip() != "0":
         draft.notice("with 'static' a node restarts alone, and the others fail of it. Try: --rdzv-backend c10d")
-    rank = _check_node_rank(draft, max_nodes)
-    _compare_with_slurm(draft, rank)
-    draft.take("node_rank", rank)
+    draft.take("node_rank", _check_node_rank(draft, max_nodes))
     address = _unbracketed(choices.text("master_addr") or "")
     port = integer(choices, "master_port", at_least=1, at_most=65535) if choices.chosen("master_port") else None
     if choices.text("rdzv_endpoint"):
@@ -381,16 +377,6 @@ def _check_node_rank(draft: Draft, max_nodes: int) -> int:
     if rank >= max_nodes:
         draft.choices.reject("node_rank", f"a rank below the number of nodes, {max_nodes}", hint="raise --nnodes")
     return rank
-
-
-def _compare_with_slurm(draft: Draft, rank: int) -> None:
-    """Say it where one step spans the nodes, and the rank is not this task's: expanded in the batch script, say."""
-    node, task = draft.environ.get("SLURM_NODEID", ""), draft.environ.get("SLURM_PROCID", "")
-    if draft.environ.get("SLURM_STEP_NUM_NODES", "1") != "1" and node and str(rank) not in (node, task):
-        draft.notice(
-            f"node rank {rank} ({draft.choices.origin('node_rank')}) on Slurm's node {node} (SLURM_NODEID). Try: "
-            "srun bash -c 'PET_NODE_RANK=$SLURM_NODEID exec elastic run …'"
-        )
 
 
 def _without_effect(draft: Draft, backend: str, dests: tuple[str, ...]) -> None:

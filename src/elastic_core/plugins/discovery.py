@@ -44,6 +44,7 @@ OUR_DISTRIBUTIONS: Final = frozenset(
     {
         "elastic-core",
         "elastic-env-kubernetes",
+        "elastic-env-slurm",
         "elastic-hangs",
         "elastic-numa",
         "elastic-ops",

@@ -260,40 +260,6 @@ def test_static_over_several_nodes_is_torchs(run):
     assert "a port with static" in refused(run, nnodes="2", rdzv_endpoint="h")
 
 
-SECOND_TASK = {"SLURM_NODEID": "1", "SLURM_PROCID": "1", "SLURM_STEP_NUM_NODES": "2"}
-
-
-@pytest.mark.parametrize(
-    ("given", "environ", "origin"),
-    [
-        ({}, {"PET_NODE_RANK": "0"}, "env PET_NODE_RANK"),
-        ({"node_rank": "0"}, {}, "flag --node-rank"),
-        ({}, {}, "default"),
-        ({"node_rank": "0", "rdzv_backend": "redis", "rdzv_id": "x"}, {}, "flag --node-rank"),
-    ],
-)
-def test_a_rank_that_is_not_slurms_is_told(run, given, environ, origin):
-    given = {"nnodes": "2", "rdzv_endpoint": "h:29500"} | given
-    (line,) = run(**given, environ=environ | SECOND_TASK).settings.notices
-    assert line == (
-        f"node rank 0 ({origin}) on Slurm's node 1 (SLURM_NODEID). Try: "
-        "srun bash -c 'PET_NODE_RANK=$SLURM_NODEID exec elastic run …'"
-    )
-
-
-@pytest.mark.parametrize(
-    "environ",
-    [
-        SECOND_TASK | {"PET_NODE_RANK": "1"},
-        SECOND_TASK | {"SLURM_STEP_NUM_NODES": "1"},  # a step of its own for each node
-        SECOND_TASK | {"SLURM_PROCID": "0"},  # several agents a node, by their tasks' ranks
-        {},
-    ],
-)
-def test_a_rank_that_may_be_meant_is_not(run, environ):
-    assert run(nnodes="2", rdzv_endpoint="h:29500", environ=environ).settings.notices == ()
-
-
 def test_standalone_overrides_the_rendezvous_options(run):
     settings = run(standalone=True, rdzv_backend="redis", rdzv_id="x", master_port="1", nnodes="1:4").settings
     assert (settings.nodes.backend, settings.nodes.max_nodes, settings.nodes.master_port) == ("local", 1, None)

@@ -60,6 +60,7 @@ def test_the_plugins_are_found():
     packages = {path.parts[path.parts.index("src") + 1] for path in OUTSIDERS}
     assert packages == {
         "elastic_env_kubernetes",
+        "elastic_env_slurm",
         "elastic_hangs",
         "elastic_numa",
         "elastic_ops",

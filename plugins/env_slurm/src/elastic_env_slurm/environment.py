@@ -1,0 +1,188 @@
+"""Slurm as an environment: what a job's variables say of a run, and nothing that would have to be asked for."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Final
+
+from elastic_core.api import ConfigError, Environment, Proposal
+from elastic_env_slurm.node_list import node_names
+
+FIRST_PORT: Final = 21_000
+_PORTS: Final = 7919
+"""How many ports follow: below those that kernels give out by themselves, and a prime, so that the jobs of a node that
+run at the same time have others."""
+_STEPS: Final = 31
+_AT_HEAD: Final = ("c10d", "static")
+"""Backends of which the endpoint is a port of the first node."""
+_ONE_A_NODE: Final = re.compile(r"1(\(x\d+\))?", re.ASCII)
+_JOB: Final = re.compile(r"(\d+)(?:_\d+)?(?:\+\d+)?(?:\.\d+)?", re.ASCII)
+
+
+class SlurmEnvironment(Environment):
+    """A job of Slurm: `srun elastic run train.py` is the whole line of a run on all nodes of its step."""
+
+    api_version: ClassVar[int] = 2
+    title: ClassVar[str] = "Slurm"
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        """Keep the variables."""
+        super().__init__(variables)
+        self._lines: list[str] = []
+
+    def propose(self, given: Mapping[str, str]) -> Sequence[Proposal]:
+        """Return what the step knows of a run; outside a step the run's id alone: other nodes would not come.
+
+        Raises:
+            ConfigError: this is a second agent of its node, the list of nodes can't be read, or more nodes are waited
+                for than the step has.
+        """
+        found = list(self._hook())
+        if "standalone" not in given:
+            found += self._run_id(given)
+            found += self._step(given) if self._is_step else self._alone(given)
+        self.notices = tuple(self._lines)
+        return found
+
+    # --- what every job has
+
+    @property
+    def _is_step(self) -> bool:
+        """A task of `srun`'s; what salloc and a batch script run by themselves is none."""
+        return bool(self._text("SLURM_STEP_ID"))
+
+    def _text(self, name: str) -> str:
+        return self.variables.get(name, "").strip()
+
+    def _number(self, name: str, least: int) -> int:
+        text = self._text(name)
+        if not (text.isascii() and text.isdecimal() and int(text) >= least):
+            raise ConfigError(
+                f"{name}={text!r}: needed a number, {least} or more, as Slurm sets it", hint="--environment none"
+            )
+        return int(text)
+
+    def _hook(self) -> Iterator[Proposal]:
+        """Choose the hook that ends a run so that Slurm starts it again: not in salloc's shell, which nothing can."""
+        if self._is_step or self._text("SLURM_LOCALID"):
+            yield Proposal(option="requeue", value="auto", reason="SLURM_JOB_ID")
+
+    @property
+    def job(self) -> str:
+        """The job as Slurm writes it: `4711`, or `4711_3` for a task of an array."""
+        array, task = self._text("SLURM_ARRAY_JOB_ID"), self._text("SLURM_ARRAY_TASK_ID")
+        if array and task:
+            return f"{array}_{task}"
+        return self._text("SLURM_HET_JOB_ID") or self._text("SLURM_JOB_ID")
+
+    def _run_id(self, given: Mapping[str, str]) -> Iterator[Proposal]:
+        run_id, reason = self.job, "SLURM_JOB_ID"
+        if self._text("SLURM_ARRAY_JOB_ID") and self._text("SLURM_ARRAY_TASK_ID"):
+            reason = "SLURM_ARRAY_JOB_ID, SLURM_ARRAY_TASK_ID"
+        if self._is_step:
+            run_id, reason = f"{run_id}.{self._text('SLURM_STEP_ID')}", f"{reason}, SLURM_STEP_ID"
+        yield Proposal(option="rdzv_id", value=run_id, reason=reason)
+        typed = _JOB.fullmatch(given.get("rdzv_id", "").strip())
+        if typed and typed[1] not in (self._text("SLURM_JOB_ID"), self.job.partition("_")[0]):
+            self._lines.append(
+                f"run id {typed[0]!r} looks like that of another job: this is job {self.job}, and would join that "
+                "one's run. Try: no --rdzv-id"
+            )
+
+    # --- a step
+
+    def _step(self, given: Mapping[str, str]) -> Iterator[Proposal]:
+        nodes = self._number("SLURM_STEP_NUM_NODES", 1)
+        if self._several_agents(given):
+            return
+        node = self._text("SLURMD_NODENAME")
+        if node:
+            yield Proposal(option="node_id", value=node, reason="SLURMD_NODENAME")
+        if nodes > 1:
+            self._compare_nodes(given, nodes)
+            yield Proposal(option="nnodes", value=str(nodes), reason="SLURM_STEP_NUM_NODES")
+            yield self._rank()
+            yield from self._meeting(given, nodes)
+
+    def _several_agents(self, given: Mapping[str, str]) -> bool:
+        """Return whether a node of this step has several agents: as somebody wants it who says how many there are.
+
+        Raises:
+            ConfigError: nobody has.
+        """
+        a_node, local = self._text("SLURM_STEP_TASKS_PER_NODE"), self._text("SLURM_LOCALID")
+        if _ONE_A_NODE.fullmatch(a_node or "1") and local in ("", "0"):
+            return False
+        if "nnodes" in given:
+            return True
+        raise ConfigError(
+            f"this step has more than one task a node (SLURM_STEP_TASKS_PER_NODE={a_node}, SLURM_LOCALID={local}), and "
+            "one agent starts all workers of its node",
+            hint="srun --ntasks-per-node 1, and --nproc-per-node for the number of workers",
+        )
+
+    def _compare_nodes(self, given: Mapping[str, str], nodes: int) -> None:
+        """Compare the step's nodes with `--nnodes`, which counts.
+
+        Raises:
+            ConfigError: the run would wait for nodes that can't come.
+        """
+        fewest, _, most = given.get("nnodes", "").partition(":")
+        if not fewest.strip().isdecimal():
+            return
+        if int(fewest) > nodes:
+            line = f"--nnodes {given['nnodes']} in a step of {nodes} nodes (SLURM_STEP_NUM_NODES): "
+            if "rdzv_id" not in given:  # nobody else knows the name
+                raise ConfigError(f"{line}the others would never come", hint=f"--nnodes {nodes}, or leave it out")
+            self._lines.append(f"{line}the run waits for nodes that are none of this step's")
+        elif (most or fewest).strip().isdecimal() and int(most or fewest) < nodes:
+            self._lines.append(
+                f"--nnodes {given['nnodes']} in a step of {nodes} nodes (SLURM_STEP_NUM_NODES): the nodes that are too "
+                "many wait as spares"
+            )
+
+    def _rank(self) -> Proposal:
+        rank = self._number("SLURM_NODEID", 0)
+        return Proposal(
+            option="node_rank",
+            value=str(rank),
+            reason="SLURM_NODEID",
+            contradiction=f"another node rank than Slurm's, {rank} (SLURM_NODEID): a batch script expands it on its "
+            "first node. Try: srun elastic run …, without a rank",
+        )
+
+    def _meeting(self, given: Mapping[str, str], nodes: int) -> Iterator[Proposal]:
+        backend = given.get("rdzv_backend", "").strip()
+        if not backend:
+            yield Proposal(option="rdzv_backend", value="c10d", reason="a step of several nodes")
+        if backend in ("", *_AT_HEAD) and not {"rdzv_endpoint", "master_addr", "master_port"} & set(given):
+            value = f"{self._head(nodes)}:{self._port()}"
+            yield Proposal(
+                option="rdzv_endpoint", value=value, reason="SLURM_STEP_NODELIST, a port by the job's number"
+            )
+
+    def _head(self, nodes: int) -> str:
+        text = self._text("SLURM_STEP_NODELIST")
+        hint = "--rdzv-endpoint HOST:PORT, of a node of this step"
+        try:
+            names = node_names(text)
+        except ValueError as err:
+            raise ConfigError(f"SLURM_STEP_NODELIST={text!r} is no list of nodes: {err}", hint=hint) from None
+        if len(names) != nodes:
+            raise ConfigError(
+                f"SLURM_STEP_NODELIST={text!r} has {len(names)} of {nodes} nodes (SLURM_STEP_NUM_NODES)", hint=hint
+            )
+        return names[0]
+
+    def _port(self) -> int:
+        step = self._text("SLURM_STEP_ID")
+        return FIRST_PORT + (self._number("SLURM_JOB_ID", 0) * _STEPS + int(step if step.isdecimal() else 0)) % _PORTS
+
+    # --- a batch script, or salloc's shell
+
+    def _alone(self, given: Mapping[str, str]) -> Sequence[Proposal]:
+        nodes = self._text("SLURM_JOB_NUM_NODES") or "1"
+        if nodes != "1" and not {"nnodes", "rdzv_backend"} & set(given):
+            self._lines.append(
+                f"this run is on one node of a job of {nodes}: srun starts an agent on each. Try: srun elastic run …"
+            )
+        return ()
