@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 NONE: Final = "none"
 """The name of no environment, for `--environment`."""
+_ELSEWHERE: Final = {"SLURM_STEP_NUM_NODES": "elastic-env-slurm"}
+"""Variables with a number of nodes, and the distribution of this project that reads them."""
 
 
 def proposals(given: Given, environ: Mapping[str, str]) -> tuple[dict[str, Proposed], list[str]]:
@@ -33,13 +35,22 @@ def proposals(given: Given, environ: Mapping[str, str]) -> tuple[dict[str, Propo
     wanted = (choices.text("environment") or "").strip().lower()
     entries = [entry for entry in find_entries(ENVIRONMENTS_GROUP) if environ.get(entry.name)]
     if wanted == NONE or not (entries or wanted):
-        return {}, []
+        return {}, [] if wanted or choices.chosen("nnodes") else list(_unread(environ))
     found = [(entry, _built(entries, entry, environ)) for entry in entries]
     chosen = [(entry, each) for entry, each in found if wanted in ("", each.title.lower())]
     if not chosen:
         names = ", ".join(each.title.lower() for _, each in found) or "none does"
         choices.reject("environment", f"one that shows here ({names})", hint=f"leave it out, or {NONE}")
     return _merged(chosen, _texts(choices, given))
+
+
+def _unread(environ: Mapping[str, str]) -> Iterator[str]:
+    for variable, distribution in _ELSEWHERE.items():
+        if environ.get(variable, "1") not in ("", "1"):
+            from elastic_core.plugins.missing import install_hint
+
+            what = f"{variable}={environ[variable]}, and nothing that is installed reads it: this node trains alone"
+            yield f"{what}. Try: {install_hint(distribution)}"
 
 
 def _built(entries: Sequence[PluginEntry], entry: PluginEntry, environ: Mapping[str, str]) -> "Environment":

@@ -119,6 +119,18 @@ def test_nobodys_proposals_are_taken_with_none(acme):
     assert "acme_env" not in sys.modules
 
 
+def test_a_node_of_several_that_would_train_alone_says_so(monkeypatch):
+    monkeypatch.setattr("elastic_core.options.environments.find_entries", lambda group: [])
+    (line,) = settled({"module": True}, SLURM_STEP_NUM_NODES="4").settings.notices
+    assert line.startswith(
+        "SLURM_STEP_NUM_NODES=4, and nothing that is installed reads it: this node trains alone. Try"
+    )
+    assert line.endswith("pip install . ./plugins/env_slurm, in a checkout of elastic-core")
+    assert not settled({"module": True}, SLURM_STEP_NUM_NODES="1").settings.notices
+    assert not settled({"module": True, "environment": "none"}, SLURM_STEP_NUM_NODES="4").settings.notices
+    assert not settled({"module": True, "nnodes": "1"}, SLURM_STEP_NUM_NODES="4").settings.notices
+
+
 def test_two_that_say_different_things_are_refused_until_one_is_named(acme, install):
     entries = ENTRIES.replace("ACME_JOB", "OTHER_POD").replace("acme_env:Acme", "other_env:Other")
     other = """
