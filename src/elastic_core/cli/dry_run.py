@@ -28,10 +28,12 @@ _UNSHOWN = frozenset(
         "nodes.incarnation",
         "nodes.fingerprint",
         "nodes.options",
+        "nodes.lists",
         "restarts.run_id",
         "restarts.min_nodes",
         "restarts.max_nodes",
         "restarts.options",
+        "restarts.lists",
     )
 )
 """Settings that are shown elsewhere, and those that a running agent fills in."""

@@ -37,6 +37,12 @@ def test_every_value_has_its_origin(dry):
     assert "OMP_NUM_THREADS is unset" in text
 
 
+def test_no_name_is_shown_twice(dry):
+    configuration = dry().partition("\n\n")[0].splitlines()[1:]
+    names = [line.split()[0] for line in configuration]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_each_worker_has_its_command_environment_and_streams(dry):
     text = dry("--out", "logs-${local_rank}", nproc_per_node="2", redirects="1:1", tee="0:2", local_ranks_filter="0")
     first, second = text.split("\n\nWorker ")[1:]
