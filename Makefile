@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-elastic install test test-torch ecosystem chaos simulate lint format docs docs-tables wheels changelog bench clean
+.PHONY: help demo demo-elastic install test test-torch ecosystem slurm chaos simulate lint format docs docs-tables wheels changelog bench clean
 
 # The one place that says which torch is installed here; the packages themselves accept a range.
 TORCH ?= torch==2.13.0
@@ -60,6 +60,10 @@ test-torch: ## run what concerns torch beside another torch, in an environment o
 ecosystem: ## train under Lightning, transformers and accelerate themselves, in an environment of its own (gigabytes)
 	@$(MAKE) --no-print-directory VENV=build/ecosystem build/ecosystem/.for-ecosystem
 	TESTS_ECOSYSTEM=1 build/ecosystem/bin/python -m pytest -m ecosystem $(STACKS) tests/integration/docs $(PYTEST_ARGS)
+
+slurm: $(VENV)/.for-development ## run jobs under a Slurm of our own on this machine, which apt installs where it is missing (minutes)
+	@scripts/install_slurm.sh
+	$(BIN)/python -m pytest plugins/env_slurm $(PYTEST_ARGS)
 
 chaos: $(VENV)/.for-development ## run the scenarios with real nodes and servers at full length, and 100 random faults (CHAOS_SEED=42 repeats)
 	@CHAOS_FULL=1 $(BIN)/python -m pytest -n $(CHAOS_JOBS) --dist loadgroup tests/chaos $(PYTEST_ARGS)

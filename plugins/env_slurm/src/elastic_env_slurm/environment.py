@@ -154,11 +154,13 @@ class SlurmEnvironment(Environment):
         backend = given.get("rdzv_backend", "").strip()
         if not backend:
             yield Proposal(option="rdzv_backend", value="c10d", reason="a step of several nodes")
-        if backend in ("", *_AT_HEAD) and not {"rdzv_endpoint", "master_addr", "master_port"} & set(given):
-            value = f"{self._head(nodes)}:{self._port()}"
-            yield Proposal(
-                option="rdzv_endpoint", value=value, reason="SLURM_STEP_NODELIST, a port by the job's number"
-            )
+        if backend not in ("", *_AT_HEAD) or {"rdzv_endpoint", "master_addr", "master_port"} & set(given):
+            return
+        value = f"{self._head(nodes)}:{self._port()}"
+        yield Proposal(option="rdzv_endpoint", value=value, reason="SLURM_STEP_NODELIST, a port by the job's number")
+        if backend != "static":  # which node it is, is known: names that resolve oddly can't mislead
+            value = f"is_host={'true' if self._number('SLURM_NODEID', 0) == 0 else 'false'}"
+            yield Proposal(option="rdzv_conf", value=value, reason="SLURM_NODEID")
 
     def _head(self, nodes: int) -> str:
         text = self._text("SLURM_STEP_NODELIST")

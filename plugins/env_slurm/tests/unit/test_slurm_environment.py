@@ -47,6 +47,7 @@ WHOLE = {
     "node_id": "gpu004",
     "rdzv_backend": "c10d",
     "rdzv_endpoint": f"gpu002:{PORT}",
+    "rdzv_conf": "is_host=false",
     "rdzv_id": "4711.0",
 }
 
@@ -55,6 +56,7 @@ WHOLE = {
     ("variables", "values"),
     [
         (STEP, WHOLE),
+        (STEP | {"SLURM_NODEID": "0"}, WHOLE | {"node_rank": "0", "rdzv_conf": "is_host=true"}),
         (STEP | {"SLURM_STEP_ID": "7"}, WHOLE | {"rdzv_id": "4711.7", "rdzv_endpoint": f"gpu002:{PORT + 7}"}),
         (STEP | {"SLURM_ARRAY_JOB_ID": "4700", "SLURM_ARRAY_TASK_ID": "3"}, WHOLE | {"rdzv_id": "4700_3.0"}),
         (STEP | {"SLURM_HET_SIZE": "2", "SLURM_HET_JOB_ID": "4711"}, WHOLE),
@@ -63,7 +65,7 @@ WHOLE = {
         (JOB | {"SLURM_JOB_NUM_NODES": "1"}, {"rdzv_id": "4711"}),
         (BATCH | {"SLURM_JOB_NUM_NODES": "1"}, {"rdzv_id": "4711"}),
     ],
-    ids=["step", "later step", "array", "het", "het component", "step of one node", "salloc", "batch"],
+    ids=["step", "first node", "later step", "array", "het", "het component", "step of one node", "salloc", "batch"],
 )
 def test_what_is_known_is_proposed(variables, values):
     assert proposed(variables) == (values, [])
@@ -97,10 +99,10 @@ def test_the_hook_is_chosen_where_slurm_can_start_the_job_again(variables, hook)
 @pytest.mark.parametrize(
     ("given", "left_out"),
     [
-        ({"rdzv_backend": "redis"}, {"rdzv_backend", "rdzv_endpoint"}),
-        ({"rdzv_backend": "static"}, {"rdzv_backend"}),
-        ({"rdzv_endpoint": "h:1"}, {"rdzv_endpoint"}),
-        ({"rdzv_backend": "static", "master_addr": "h"}, {"rdzv_backend", "rdzv_endpoint"}),
+        ({"rdzv_backend": "redis"}, {"rdzv_backend", "rdzv_endpoint", "rdzv_conf"}),
+        ({"rdzv_backend": "static"}, {"rdzv_backend", "rdzv_conf"}),
+        ({"rdzv_endpoint": "h:1"}, {"rdzv_endpoint", "rdzv_conf"}),
+        ({"rdzv_backend": "static", "master_addr": "h"}, {"rdzv_backend", "rdzv_endpoint", "rdzv_conf"}),
     ],
 )
 def test_a_backend_that_was_named_has_its_own_endpoint(given, left_out):

@@ -1,0 +1,72 @@
+"""Runs under a real Slurm: plain, a crash, a killed agent, a lost node, a cancelled job."""
+
+import os
+import signal
+
+import pytest
+
+pytestmark = pytest.mark.xdist_group("slurm")
+
+BOTH = ["rank 0 of 2, attempt 0, from 0", "rank 1 of 2, attempt 0, from 0"]
+
+
+def test_srun_elastic_run_is_the_whole_line(submit):
+    job = submit("srun elastic run train.py")
+    job.wait_for_starts(2)
+    job.go()
+    assert job.end() == "COMPLETED 0:0"
+    assert sorted(job.starts) == BOTH
+    assert "elastic:" not in job.out
+
+
+def test_a_crash_begins_a_round_anew(submit):
+    job = submit("srun elastic run --max-restarts 1 train.py")
+    job.wait_for_starts(2)
+    (job.folder / "crash.1").touch()
+    job.wait_for_starts(4)
+    assert "rank 1 failed: ValueError: bad sample" in job.out
+    job.go()
+    assert job.end() == "COMPLETED 0:0"
+
+
+def test_a_crash_for_good_is_the_jobs_verdict(submit):
+    job = submit("srun elastic run train.py")
+    job.wait_for_starts(2)
+    (job.folder / "crash.0").touch()
+    assert job.end() == "FAILED 1:0"
+    assert "ValueError: bad sample" in job.out
+
+
+def test_a_second_agent_of_a_node_is_refused(submit):
+    job = submit("srun --ntasks-per-node=2 --overcommit elastic run train.py", "--ntasks-per-node=2", nodes=1)
+    assert job.end() == "FAILED 2:0"
+    assert "Try: srun --ntasks-per-node 1" in job.out
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["killed agent", "lost node"])
+def test_the_others_train_on_without_a_node(submit, cluster, lost):
+    job = submit("srun -K0 --no-kill elastic run --nnodes 1:2 train.py", "--no-kill")
+    job.wait_for_starts(2)
+    job.wait(lambda: len(job.agents()) == 2, what="two agents")
+    other = max(job.agents())
+    if lost:
+        cluster.call("scontrol", "update", f"nodename={other}", "state=down", "reason=test")
+    os.kill(job.agents()[other], signal.SIGKILL)
+    try:
+        job.wait_for_starts(3)
+        assert job.starts[2] == "rank 0 of 1, attempt 0, from 0"
+        job.go()
+        assert job.end() == "FAILED 137:0"  # srun's word, of the lost task: the run has ended well
+        assert f"round 0 is over: {other} lost; 1 node with 1 worker goes on" in job.out
+    finally:
+        if lost:
+            cluster.call("scontrol", "update", f"nodename={other}", "state=resume", ok=False)
+
+
+def test_a_cancelled_job_stops_in_order_and_stays_cancelled(submit, cluster):
+    job = submit("srun elastic run train.py")
+    job.wait_for_starts(2)
+    cluster.call("scancel", job.number)
+    assert job.end().startswith("CANCELLED")
+    job.wait_for("SIGTERM")
+    assert job.said()["Restarts"] == "0"
