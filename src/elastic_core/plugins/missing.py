@@ -26,6 +26,7 @@ from elastic_core.plugins.discovery import (
 _PREFIX: Final = "elastic-"
 CORE: Final = f"{_PREFIX}core"
 _SETS: Final = {
+    "elastic-env-kubernetes[cli]": "kubernetes",
     "elastic-ops": "ops",
     "elastic-plugin-kit": "testing",
     "elastic-rdzv-etcd": "etcd",
@@ -92,6 +93,7 @@ _KNOWN: Final = {
         "status": "elastic-ops",
         "incidents": "elastic-ops",
         "ctl": "elastic-ops",
+        "k8s": "elastic-env-kubernetes[cli]",
         "plugins check": "elastic-plugin-kit",
         "plugins new": "elastic-plugin-kit",
         "plugins show": "elastic-plugin-kit",

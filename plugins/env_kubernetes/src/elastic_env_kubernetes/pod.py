@@ -87,9 +87,6 @@ class Kubernetes(Environment):
                 reason=NNODES,
                 contradiction=f"nnodes is {nodes.text}, and the manifest says {stated} ({NNODES}). Try: no --nnodes",
             )
-        spares = self._number(SPARES)
-        if spares is not None:
-            yield Proposal(option="spares", value=str(spares), reason=SPARES)
         if nodes.most == 1:
             return
         if index < nodes.most:

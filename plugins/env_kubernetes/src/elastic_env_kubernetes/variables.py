@@ -9,7 +9,11 @@ JOB_UID: Final = "ELASTIC_JOB_ID"
 NNODES: Final = "ELASTIC_K8S_NNODES"
 """`N` or `MIN:MAX`."""
 SPARES: Final = "ELASTIC_K8S_SPARES"
-"""How many pods there are beyond MAX."""
+"""How many pods there are beyond MAX.
+
+No `--spares`: a pod that is made anew may come before the lease of the one that was lost has ended, and would be sent
+home as one too many, with 0, for which its Job counts it as done.
+"""
 RUN: Final = "ELASTIC_K8S_RUN"
 """The name of the Job or the JobSet."""
 FIRST_POD: Final = "ELASTIC_K8S_FIRST_POD"

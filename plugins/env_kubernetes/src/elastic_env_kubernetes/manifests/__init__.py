@@ -1,0 +1,1 @@
+"""Manifests of a run: typed objects of Kubernetes' API, and their YAML."""

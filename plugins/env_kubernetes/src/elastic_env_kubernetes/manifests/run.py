@@ -1,0 +1,211 @@
+"""What a manifest is made for: a run's image, command, nodes and surroundings, checked before anything is made."""
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+from elastic_core.api import ConfigError, Record
+from elastic_env_kubernetes.variables import MARGIN_S, PORT
+
+_LABEL: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_LONGEST_LABEL: Final = 63
+_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_QUANTITY: Final = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|[KMGTPE]i?)?")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NNODES: Final = re.compile(r"([1-9][0-9]*)(?::([1-9][0-9]*))?")
+_HIGHEST_PORT: Final = 65_535
+NODES: Final = "nodes"
+"""The name of the one replicated job in a JobSet."""
+_MANIFESTS_OWN: Final = ("--nnodes", "--spares", "--shutdown-timeout", "--save-timeout", "--metrics-port")
+"""Options of `elastic run` that a manifest depends on, so that it has to know them."""
+_C10D: Final = "c10d"
+_CREDENTIALS: Final = {
+    _C10D: "ELASTIC_C10D_TOKEN",
+    "redis": "ELASTIC_REDIS_PASSWORD",
+    "etcd": "ELASTIC_ETCD_PASSWORD",
+    "etcd-v2": "ELASTIC_ETCD_PASSWORD",
+}
+"""The variable in which a backend takes what nobody else should know."""
+
+
+class Kind(StrEnum):
+    """What makes the pods."""
+
+    JOB = "job"
+    JOBSET = "jobset"
+
+
+class SecretKey(Record, frozen=True):
+    """A key of a Secret."""
+
+    secret: str
+    key: str
+
+
+class Claim(Record, frozen=True):
+    """A PersistentVolumeClaim, and where the container sees it."""
+
+    name: str
+    path: str
+    read_only: bool = False
+
+
+class Run(Record, frozen=True, kw_only=True):
+    """A run of pods. Times in seconds; ports 0: none."""
+
+    name: str
+    image: str
+    words: tuple[str, ...]
+    """What follows `elastic run`: options, script and its arguments."""
+    kind: Kind = Kind.JOB
+    namespace: str = ""
+    min_nodes: int = 1
+    max_nodes: int = 1
+    spares: int = 0
+    gpus: int = 0
+    gpu_resource: str = "nvidia.com/gpu"
+    resources: Mapping[str, str] = {}
+    shm_size: str = ""
+    """Empty: as much as the pod's memory."""
+    claims: tuple[Claim, ...] = ()
+    variables: Mapping[str, str] = {}
+    secrets: Mapping[str, SecretKey] = {}
+    backend: str = _C10D
+    endpoint: str = ""
+    store_secret: SecretKey | None = None
+    shutdown_s: float = 30.0
+    save_s: float | None = None
+    """None: as `shutdown_s`."""
+    health_port: int = 8080
+    metrics_port: int = 0
+    backoff_limit: int | None = None
+    """Pods that may fail; None: as many as fits the kind."""
+    restarts: int = 3
+    """Of a JobSet."""
+    queue: str = ""
+    priority_class: str = ""
+    service_account: str = ""
+
+    @property
+    def pods(self) -> int:
+        """How many pods there are."""
+        return self.max_nodes + self.spares
+
+    @property
+    def several(self) -> bool:
+        """Whether nodes have to find each other."""
+        return self.max_nodes > 1
+
+    @property
+    def nnodes(self) -> str:
+        """As `--nnodes` has it."""
+        return str(self.max_nodes) if self.min_nodes == self.max_nodes else f"{self.min_nodes}:{self.max_nodes}"
+
+    @property
+    def job_name(self) -> str:
+        """The name of the Job that makes the pods."""
+        return self.name if self.kind is Kind.JOB else f"{self.name}-{NODES}-0"
+
+    @property
+    def first_pod(self) -> str:
+        """Where the others reach pod 0, by the headless Service, and its port."""
+        return f"{self.job_name}-0.{self.name}:{PORT}"
+
+    @property
+    def hosts_store(self) -> bool:
+        """Whether pod 0 hosts the store in which the nodes meet."""
+        return self.several and self.backend == _C10D and not self.endpoint
+
+    @property
+    def credential(self) -> str:
+        """The variable of `store_secret`."""
+        return _CREDENTIALS[self.backend]
+
+    @property
+    def grace_s(self) -> int:
+        """How long a pod has to end: the time to save, the workers' grace period, and what the rest takes."""
+        save_s = self.shutdown_s if self.save_s is None else self.save_s
+        return -int(-(self.shutdown_s + save_s) // 1) + MARGIN_S
+
+    def check(self) -> None:
+        """Refuse what no API server would take, or no pod could begin with.
+
+        Raises:
+            ConfigError: the first such thing.
+        """
+        self._check_name()
+        self._check_words()
+        self._check_store()
+        self._check_pod()
+
+    def _check_name(self) -> None:
+        longest = f"{self.job_name}-{self.pods - 1}"
+        if not _LABEL.fullmatch(self.name) or len(longest) > _LONGEST_LABEL:
+            raise ConfigError(
+                f"the name {self.name!r}: needed small letters, digits and dashes, so that a pod's host name "
+                f"({longest}) has {_LONGEST_LABEL} characters at most",
+                hint="a name such as bert-7",
+            )
+        if self.namespace and not _LABEL.fullmatch(self.namespace):
+            raise ConfigError(f"--namespace {self.namespace!r} is no name of a namespace", hint="--namespace training")
+        if self.spares and not self.several:
+            raise ConfigError(f"--spares {self.spares} with one node: nobody could step in", hint="--nnodes MIN:MAX")
+
+    def _check_words(self) -> None:
+        if not self.words:
+            raise ConfigError("no script was named", hint=f"elastic k8s render {self.name} … -- train.py")
+        before = ""
+        for word in self.words:  # up to the script, as far as that can be known without the options of the image
+            if not word.startswith("-") and not before.startswith("--"):
+                return
+            if (flag := word.partition("=")[0].replace("_", "-")) in _MANIFESTS_OWN:
+                raise ConfigError(f"{flag} stands behind the --, and the manifest depends on it", hint="put it before")
+            before = "" if "=" in word or not word.startswith("-") else word
+
+    def _check_store(self) -> None:
+        if self.store_secret is not None and self.backend not in _CREDENTIALS:
+            raise ConfigError(
+                f"--store-secret with --rdzv-backend {self.backend!r}: no variable is known in which it takes one",
+                hint="--secret VARIABLE=SECRET:KEY",
+            )
+        if "@" in self.endpoint:  # not shown: it may hold a password
+            raise ConfigError(
+                "--rdzv-endpoint holds a user or a password, and everybody who may read the manifest would",
+                hint="HOST:PORT, and --store-secret SECRET:KEY",
+            )
+        if self.several and self.backend != _C10D and not self.endpoint:
+            raise ConfigError(
+                f"--rdzv-backend {self.backend!r} without --rdzv-endpoint", hint="HOST:PORT of its server"
+            )
+
+    def _check_pod(self) -> None:
+        if not self.image or any(each.isspace() for each in self.image):
+            raise ConfigError(f"--image {self.image!r} is no image", hint="--image registry.example/train:1")
+        for name, quantity in {**self.resources, "--shm-size": self.shm_size or "1"}.items():
+            if not _QUANTITY.fullmatch(quantity):
+                raise ConfigError(f"{name} {quantity!r}: needed a quantity", hint="16, 500m, 64Gi")
+        for variable in (*self.variables, *self.secrets):
+            if not _VARIABLE.fullmatch(variable):
+                raise ConfigError(f"{variable!r} is no name of a variable", hint="NAME=VALUE")
+        for secret in (*self.secrets.values(), *filter(None, (self.store_secret,))):
+            if not _SUBDOMAIN.fullmatch(secret.secret) or not secret.key:
+                raise ConfigError(f"'{secret.secret}:{secret.key}' is no key of a Secret", hint="SECRET:KEY")
+        for claim in self.claims:
+            if not _SUBDOMAIN.fullmatch(claim.name) or not claim.path.startswith("/"):
+                raise ConfigError(f"--volume '{claim.name}:{claim.path}': needed CLAIM:/PATH", hint="data:/data:ro")
+        ports = [port for port in (self.health_port, self.metrics_port, PORT) if port]
+        if len(set(ports)) < len(ports) or max(ports) > _HIGHEST_PORT:
+            raise ConfigError(f"ports {', '.join(map(str, ports))}: needed different ones", hint="--health-port 8080")
+
+
+def read_nnodes(text: str) -> tuple[int, int]:
+    """Return MIN and MAX of `N` or `MIN:MAX`.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    match = _NNODES.fullmatch(text.strip())
+    if match is None or int(match[2] or match[1]) < int(match[1]):
+        raise ConfigError(f"--nnodes {text!r}: needed N or MIN:MAX", hint="--nnodes 4, or 2:8")
+    return int(match[1]), int(match[2] or match[1])

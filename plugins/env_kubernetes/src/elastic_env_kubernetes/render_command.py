@@ -1,0 +1,191 @@
+"""`elastic k8s render`: the manifest of a run, as YAML on standard output."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import click
+import yaml
+
+from elastic_core.api import ConfigError, duration_s, echo, run_option
+from elastic_env_kubernetes.manifests.objects import documents
+from elastic_env_kubernetes.manifests.run import Claim, Kind, Run, SecretKey, read_nnodes
+
+_T = TypeVar("_T")
+_KINDS: Final = click.Choice([kind.value for kind in Kind])
+_DEFAULT_SHUTDOWN: Final = "30"
+
+
+def _render(name: str, words: tuple[str, ...], **given: Any) -> None:  # noqa: ANN401 - click's values
+    run = _run(name, words, given)
+    run.check()
+    echo(*yaml.safe_dump_all(documents(run), sort_keys=False, width=120).splitlines())
+
+
+def _run(name: str, words: tuple[str, ...], given: Mapping[str, Any]) -> Run:
+    least, most = read_nnodes(given["nnodes"] or "1")
+    store_secret = given["store_secret"]
+    save = given["save_timeout"]
+    return Run(
+        name=name,
+        words=words,
+        image=given["image"],
+        kind=Kind(given["kind"]),
+        namespace=given["namespace"] or "",
+        min_nodes=least,
+        max_nodes=most,
+        spares=given["spares"],
+        gpus=given["gpus"],
+        gpu_resource=given["gpu_resource"],
+        resources=_pairs("--resource", given["resource"], str),
+        shm_size=given["shm_size"] or "",
+        claims=tuple(map(_claim, given["volume"])),
+        variables=_pairs("--env", given["env"], str),
+        secrets=_pairs("--secret", given["secret"], lambda text: _secret_key("--secret", text)),
+        backend=given["rdzv_backend"] or "c10d",
+        endpoint=given["rdzv_endpoint"] or "",
+        store_secret=_secret_key("--store-secret", store_secret) if store_secret else None,
+        shutdown_s=_seconds("--shutdown-timeout", given["shutdown_timeout"] or _DEFAULT_SHUTDOWN),
+        save_s=_seconds("--save-timeout", save) if save else None,
+        health_port=given["health_port"],
+        metrics_port=given["metrics_port"],
+        backoff_limit=given["backoff_limit"],
+        restarts=given["restarts"],
+        queue=given["queue"] or "",
+        priority_class=given["priority_class"] or "",
+        service_account=given["service_account"] or "",
+    )
+
+
+def _pairs(option: str, texts: Sequence[str], read: Callable[[str], _T]) -> dict[str, _T]:
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise ConfigError(f"{option} {text!r}: needed NAME=VALUE", hint=f"{option} NAME=VALUE")
+        found[name] = read(value)
+    return found
+
+
+def _secret_key(option: str, text: str) -> SecretKey:
+    secret, colon, key = text.partition(":")
+    if not secret or not colon or not key:
+        raise ConfigError(f"{option} {text!r}: needed SECRET:KEY", hint="the name of a Secret, and of one of its keys")
+    return SecretKey(secret, key)
+
+
+def _claim(text: str) -> Claim:
+    name, _, rest = text.partition(":")
+    path, colon, mode = rest.partition(":")
+    if colon and mode != "ro":
+        raise ConfigError(f"--volume {text!r}: needed CLAIM:PATH or CLAIM:PATH:ro", hint="--volume data:/data:ro")
+    return Claim(name, path, read_only=bool(colon))
+
+
+def _seconds(option: str, text: str) -> float:
+    found = duration_s(text)
+    if found is None or found <= 0:
+        raise ConfigError(f"{option} {text!r}: needed seconds above 0", hint=f"{option} 60, or 2m")
+    return found
+
+
+_HELP: Final = """\
+Write the manifest of a run: an Indexed Job or a JobSet, the Service by which its pods meet, and what else it needs.
+
+NAME is the Job's and the run's. What stands behind -- is the line of `elastic run`, without what the pods know by
+themselves: node ranks, ids, the rendezvous. The image needs elastic-core with elastic-env-kubernetes, the backend's
+distribution, and elastic-torchrun for the probe.
+"""
+_EPILOG: Final = """\
+\b
+Examples:
+  elastic k8s render bert-7 --image registry.example/train:1 --nnodes 4 --gpus 8 -- train.py --epochs 10
+  elastic k8s render bert-7 --image registry.example/train:1 --kind jobset --nnodes 2:8 --gpus 8 \\
+      --rdzv-backend redis --rdzv-endpoint redis.infra:6379 --store-secret redis:password \\
+      --volume checkpoints:/checkpoints --save-timeout 2m --metrics-port 9400 -- --max-restarts 3 train.py
+"""
+
+
+def _flag(flag: str, help_text: str, **more: Any) -> click.Option:  # noqa: ANN401 - click's own
+    return click.Option([flag], help=help_text, **more)
+
+
+command = click.Command(
+    "render",
+    callback=_render,
+    params=[
+        click.Argument(["name"]),
+        click.Argument(["words"], metavar="-- [RUN OPTIONS] SCRIPT [ARGS]...", nargs=-1),
+        _flag("--image", "The container's image.", metavar="IMAGE", required=True),
+        _flag(
+            "--kind",
+            "What makes the pods.",
+            type=_KINDS,
+            default=Kind.JOB.value,
+            show_default=True,
+        ),
+        _flag("--namespace", "Of all objects; default: of whoever applies them.", metavar="NAME"),
+        run_option(
+            "nnodes", help_text="Pods: so many, or the fewest to start with and the most.", other_spelling=False
+        ),
+        _flag("--spares", "Pods beyond that, which step in.", metavar="K", type=click.IntRange(min=0), default=0),
+        _flag("--gpus", "GPUs, and workers, of a pod.", metavar="N", type=click.IntRange(min=0), default=0),
+        _flag("--gpu-resource", "What they are called.", metavar="NAME", default="nvidia.com/gpu", show_default=True),
+        _flag(
+            "--resource",
+            "Of a pod (repeatable): cpu=16 is requested, anything else, as memory=200Gi, is requested and the limit.",
+            metavar="NAME=QUANTITY",
+            multiple=True,
+        ),
+        _flag("--shm-size", "Of /dev/shm; default: what the pod's memory has.", metavar="QUANTITY"),
+        _flag("--volume", "A PersistentVolumeClaim to mount (repeatable).", metavar="CLAIM:PATH[:ro]", multiple=True),
+        _flag("--env", "A variable of the container (repeatable).", metavar="NAME=VALUE", multiple=True),
+        _flag("--secret", "A variable from a Secret (repeatable).", metavar="NAME=SECRET:KEY", multiple=True),
+        run_option("rdzv_backend", help_text="Where the pods meet; default: c10d, on pod 0.", other_spelling=False),
+        run_option("rdzv_endpoint", help_text="Where its server is; not for c10d.", other_spelling=False),
+        _flag("--store-secret", "Its password, or the token that c10d's pods share.", metavar="SECRET:KEY"),
+        run_option(
+            "shutdown_timeout",
+            help_text="Grace period of workers; the pod's is this, the time to save, and 10 s.  [default: 30]",
+            other_spelling=False,
+        ),
+        _flag(
+            "--save-timeout",
+            "Time to save before that, of elastic-train; default: as --shutdown-timeout.",
+            metavar="SECONDS",
+        ),
+        _flag(
+            "--health-port",
+            "Of the agent's health page, which a liveness probe asks; 0: no probe.",
+            metavar="PORT",
+            type=click.IntRange(0, 65535),
+            default=8080,
+            show_default=True,
+        ),
+        _flag(
+            "--metrics-port",
+            "Serve metrics (elastic-ops with the extra prometheus), with a Service and a ServiceMonitor for them.",
+            metavar="PORT",
+            type=click.IntRange(0, 65535),
+            default=0,
+        ),
+        _flag(
+            "--backoff-limit",
+            "Pods that may fail; default: three times as many as there are, for a JobSet one fewer.",
+            metavar="N",
+            type=click.IntRange(min=0),
+        ),
+        _flag(
+            "--restarts",
+            "How often a JobSet begins a run anew that has failed.",
+            metavar="N",
+            type=click.IntRange(min=0),
+            default=3,
+            show_default=True,
+        ),
+        _flag("--queue", "Kueue's LocalQueue.", metavar="NAME"),
+        _flag("--priority-class", "Of the pods.", metavar="NAME"),
+        _flag("--service-account", "Of the pods; default: none is mounted.", metavar="NAME"),
+    ],
+    help=_HELP,
+    epilog=_EPILOG,
+)
