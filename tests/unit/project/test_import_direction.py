@@ -78,6 +78,7 @@ def test_the_plugins_are_found():
         "elastic_example_policy_exit_codes",
         "elastic_example_hook_jsonl",
         "elastic_example_hook_textfile",
+        "elastic_example_environment_hostfile",
     }
 
 
