@@ -34,7 +34,8 @@ Failures and decisions
     Origin, Decision, Restart, Stop, Ignore
 Commands of `elastic`
     echo, echo_json, run_option, chosen_policy, checked_decision, describe_decision, chosen_store, StoreChoice,
-    StoreReader, StoreReading, stored_run, StoredRun, StoredRound, StoredMember, StoredFailure, StoredDecision,
+    StoreReader, StoreReading, StoreWriter, stored_run, StoredRun, StoredRound, StoredMember, StoredFailure,
+    StoredDecision, user_name,
     find_runs, runs_named, run_at, run_places, FoundRun, AgentStatus, WorkerStatus, find_incidents,
     FoundIncident, Incident, IncidentDecision, render_incident, rank_ranges, to_failure
 Records and their JSON
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from elastic_core.cli.output import echo, echo_json
     from elastic_core.cli.run_choices import chosen_policy, run_option
     from elastic_core.cli.store_reader import StoreChoice, StoreReader, StoreReading, chosen_store
+    from elastic_core.cli.store_writer import StoreWriter
     from elastic_core.clock import SYSTEM_CLOCK, Clock, SystemClock, WaitBudget
     from elastic_core.encoding import clean, decode_json, encode_json
     from elastic_core.errors import (
@@ -137,6 +139,7 @@ if TYPE_CHECKING:
     from elastic_core.processes.errors import get_error_handler, record
     from elastic_core.processes.process import bound_to
     from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler
+    from elastic_core.rendezvous.identity import user_name
     from elastic_core.rendezvous.net.address import is_loopback, route_source
     from elastic_core.rendezvous.net.endpoint import Address, Endpoint, dial, is_ip, parse_endpoint, resolve
     from elastic_core.rendezvous.net.hosted_server import HostedProcess, hosted_environment
@@ -335,6 +338,7 @@ __all__ = [
     "StoreChoice",
     "StoreReader",
     "StoreReading",
+    "StoreWriter",
     "StoredDecision",
     "StoredFailure",
     "StoredMember",
@@ -409,6 +413,7 @@ __all__ = [
     "tls_failure",
     "to_failure",
     "torch_handler",
+    "user_name",
     "visible_entries",
     "waker",
 ]
@@ -435,6 +440,7 @@ _ROOMS: Final = {
     "elastic_core.hooks.launches": "fault_of_variable",
     "elastic_core.hooks.master_server": "MasterServer",
     "elastic_core.cli.store_reader": "chosen_store StoreChoice StoreReader StoreReading",
+    "elastic_core.cli.store_writer": "StoreWriter",
     "elastic_core.moments": (
         "Power AddEnvironment LaunchChange Launches Refuse "
         "AgentStarted AgentStopped DecisionTaken Draining FailureSeen Joining MembershipChanged Moment RoundJoined "
@@ -451,6 +457,7 @@ _ROOMS: Final = {
     "elastic_core.processes.process": "bound_to",
     "elastic_core.processes.errors": "get_error_handler record",
     "elastic_core.rendezvous.handler": "AgentServices RendezvousHandler",
+    "elastic_core.rendezvous.identity": "user_name",
     "elastic_core.rendezvous.net.address": "is_loopback route_source",
     "elastic_core.rendezvous.stored_run": (
         "stored_run StoredDecision StoredFailure StoredMember StoredRound StoredRun"

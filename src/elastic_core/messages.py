@@ -502,6 +502,13 @@ class LeftOut(Record, frozen=True, kw_only=True):
     absence: Absence | None
 
 
+class DrainOrdered(Record, frozen=True, kw_only=True):
+    """Somebody outside the run wants this node to end, as SIGTERM would; `text` says who, and whether the run ends."""
+
+    text: str
+    grace_s: float | None = None
+
+
 class Fenced(Record, frozen=True, kw_only=True):
     """By then this node's workers must be dead, whatever becomes of the agent; a later one replaces it."""
 
@@ -529,6 +536,7 @@ RendezvousEvent = (
     | StepsSeen
     | Agreed
     | LeftOut
+    | DrainOrdered
     | Fenced
     | SeatHeld
 )

@@ -28,8 +28,8 @@ class _Elastic(CommandGroup):
         elsewhere = command_elsewhere(name)
         if elsewhere is not None:
             return elsewhere
-        near = nearest(name, [*self.list_commands(ctx), *commands_elsewhere()])
         looks_like_script = name.endswith(".py") or "/" in name
+        near = "" if looks_like_script else nearest(name, [*self.list_commands(ctx), *commands_elsewhere()])
         hint = f"elastic {near}" if near else f"elastic run {name}" if looks_like_script else "elastic --help"
         return ConfigError(f"no such command: {name!r}", hint=hint)
 

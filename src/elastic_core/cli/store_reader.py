@@ -1,7 +1,7 @@
 """A run's store, for somebody who takes no part in the run: chosen by the options that `elastic run` has for it."""
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
 from elastic_core.errors import BackendUnavailableError, ConfigError, RendezvousConnectionError, WaitExpiredError
@@ -16,6 +16,8 @@ from elastic_core.types import Record, RendezvousSettings
 READ_LIMIT_S: Final = 5.0
 """How long to wait for a server, unless `--connect-timeout` says otherwise: a person waits for the answer."""
 _WITHOUT_STORE: Final = ("local", "static")
+
+_T = TypeVar("_T")
 
 
 class StoreChoice(Record, frozen=True, kw_only=True):
@@ -107,17 +109,25 @@ class StoreReader:
             RendezvousConnectionError: the server did not answer in time.
             BackendRefusedError: it answered, and will not serve us.
         """
+
+        def survey(wait: WaitBudget) -> StoreReading:
+            began_s = self._clock.monotonic_s()
+            survey = self._store.survey((CONTROL_KEY, ROUND_KEY), wait=wait)
+            return StoreReading(survey=survey, latency_s=self._clock.monotonic_s() - began_s)
+
+        return self._call(survey)
+
+    def _call(self, call: Callable[[WaitBudget], _T]) -> _T:
+        """Make a call to the store, connected; raises as `read` does."""
         wait = WaitBudget.lasting(self.choice.limit_s, clock=self._clock)
         try:
             if not self._connected:
                 self._store.connect(wait=wait)
                 self._connected = True
-            began_s = self._clock.monotonic_s()
-            survey = self._store.survey((CONTROL_KEY, ROUND_KEY), wait=wait)
+            return call(wait)
         except (BackendUnavailableError, WaitExpiredError) as err:
             self._connected = False
             raise self._away(err) from err
-        return StoreReading(survey=survey, latency_s=self._clock.monotonic_s() - began_s)
 
     def _away(self, err: BackendUnavailableError | WaitExpiredError) -> RendezvousConnectionError:
         if isinstance(err, WaitExpiredError):

@@ -1,5 +1,6 @@
 """The agent's side of its rendezvous: where its events go, and the place of rank 0's worker."""
 
+import signal
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -199,6 +200,9 @@ class RunSide:
                 self.notice(text)
                 if reachable is not None:
                     self._publish(StoreReachable(reachable=reachable, text=text))
+            case m.DrainOrdered(text=text, grace_s=grace_s):
+                self.notice(text)
+                self._agent().dispatch(m.StopRequested(signum=signal.SIGTERM, grace_s=grace_s))
             case m.Fenced(until_s=until_s):
                 self._guardian.fence(until_s)
             case m.SeatHeld(store=store, seat=seat):

@@ -93,6 +93,8 @@ _KNOWN: Final = {
         "status": "elastic-ops",
         "incidents": "elastic-ops",
         "ctl": "elastic-ops",
+        "drain": "elastic-ops",
+        "stop": "elastic-ops",
         "k8s": "elastic-env-kubernetes[cli]",
         "plugins check": "elastic-plugin-kit",
         "plugins new": "elastic-plugin-kit",

@@ -275,6 +275,16 @@ def _torch_in(directory: str) -> str:
 # --- names
 
 
+def user_name() -> str:
+    """Return what this process's user is called; its number where nothing says."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
 def default_node_id(host_name: str, local_address: str) -> str:
     """Return a node's id where none was given: `gpu-017@10.0.0.17`, the same after a restart of its agent.
 

@@ -85,7 +85,21 @@ class StoredVerdict(msgspec.Struct):
     exit_code: int = 1
     reason: str = ""
     by: str = ""
+    rule: str = ""
     evidence: str = ""
+
+
+class StoredDrain(msgspec.Struct):
+    """Somebody outside the run wants a node to end, or all."""
+
+    incarnation: str = ""
+    """Which; empty: all nodes, and with them the run."""
+    node: str = ""
+    """Its id."""
+    by: str = ""
+    """Who wants it."""
+    grace_s: float | None = None
+    """How long its workers have at most, if that was said."""
 
 
 class StoredControl(msgspec.Struct):
@@ -97,6 +111,10 @@ class StoredControl(msgspec.Struct):
     stopping: StoredStop | None = None
     verdict: StoredVerdict | None = None
     history: tuple[StoredFailure, ...] = ()
+    user: str = ""
+    """Who has begun the run."""
+    drains: tuple[StoredDrain, ...] = ()
+    """Which nodes somebody outside wants to end."""
     older: tuple[tuple[msgspec.Raw, ...], ...] = ()
     """Words, and a row for each failure before those in the history."""
 

@@ -27,6 +27,9 @@ LOST: Final = "lost"
 LEFT: Final = "left"
 """No longer there, and nothing is wrong with that: the run has its verdict."""
 SILENT: Final = "silent"
+STOPPED: Final = "stopped"
+STOPPED_BY: Final = "elastic stop"
+"""The rule of the verdict of a run that somebody has stopped from outside."""
 
 
 class RunInStore:
@@ -92,7 +95,7 @@ class RunInStore:
     def _state(self, nodes: tuple[NodeView, ...]) -> str:
         control, round_ = self._control, self._round
         if control is not None and control.verdict is not None:
-            return control.verdict.outcome
+            return STOPPED if control.verdict.rule == STOPPED_BY else control.verdict.outcome
         if round_ is None:
             return "waiting for a round"
         ending = None if control is None else control.ending

@@ -68,7 +68,7 @@ def _meet_verdict(state: State, control: ControlDocument, verdict: Verdict, now_
         return replace(state, begin=True), NOTHING
     if ended.known or _given(control, me) or _is_alive(state, control):
         return closed(state, verdict, now_s)
-    ended_how = "has ended well" if verdict.outcome == "done" else "has failed"
+    ended_how = _how(verdict)
     text = f"run {me.run_id!r} {ended_how}, and {me.where} can't say when: a new run begins in {ANSWER_S:g} s"
     return _show_once(state, text)
 
@@ -87,7 +87,7 @@ def _answers_s(control: ControlDocument, verdict: Verdict, me: Me) -> float:
 def closed(state: State, verdict: Verdict, now_s: float) -> Announced:
     """Tell a node that would join how the run has ended, and that nothing was started."""
     me, control, ended = state.me, state.control, state.ended
-    ended_how = "has ended well" if verdict.outcome == "done" else "has failed"
+    ended_how = _how(verdict)
     why = f"{verdict.failure.summary}; {verdict.reason}" if verdict.failure is not None else verdict.reason
     again = "another --rdzv-id or --rdzv-attempt begins a new run"
     if ended is not None and control is not None and ended.epoch == control.epoch and ended.known:
@@ -99,6 +99,12 @@ def closed(state: State, verdict: Verdict, now_s: float) -> Announced:
     what = f"run {me.run_id!r} {ended_how}: {why}{nothing}"
     failed = m.JoinFailed(kind="closed", what=what, hint=again, exit_code=verdict.exit_code)
     return replace(state, want=Want.NOTHING, verdict_announced=True), (failed,)
+
+
+def _how(verdict: Verdict) -> str:
+    if verdict.from_outside:
+        return "was stopped"
+    return "has ended well" if verdict.outcome == "done" else "has failed"
 
 
 def _ago(age_s: float) -> str:

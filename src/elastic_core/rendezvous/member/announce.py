@@ -114,6 +114,21 @@ def own_round(state: State) -> RoundDocument | None:
 # --- what was decided
 
 
+def _drain(state: State, now_s: float) -> Announced:
+    """Have the agent end by an order from outside, once; once more where the same is wanted within another time."""
+    control, before = state.control, state.drain
+    if CONTROL_KEY not in state.fresh or control is None or not state.epoch or control.epoch != state.epoch:
+        return state, NOTHING
+    if state.want in (Want.NOTHING, Want.LEAVE):
+        return state, NOTHING
+    mine = next((order for order in control.drains if order.incarnation == state.me.incarnation), None)
+    order = control.stop_order or mine
+    if order is None or (before is not None and order.grace_s in (None, before.grace_s)):
+        return state, NOTHING
+    what = "this node is to leave the run" if order.incarnation else f"run {state.me.run_id!r} is stopped"
+    return replace(state, drain=order), (m.DrainOrdered(text=f"{what}: {order.reason}", grace_s=order.grace_s),)
+
+
 def _control(state: State, now_s: float) -> Announced:
     control = state.control
     if CONTROL_KEY not in state.fresh or control is None or not state.epoch or control.epoch != state.epoch:
@@ -137,7 +152,8 @@ def _control(state: State, now_s: float) -> Announced:
 def _drop_superseded(state: State, control: ControlDocument) -> State:
     """Forget what this node was about to publish and others have said already: the first word stands."""
     post, order = state.post, state.order
-    if post is not None and (control.verdict is not None or _is_over(control, post.token, post.nonce)):
+    over = post is not None and _is_over(control, post.token, post.nonce) and not _from_outside(post)
+    if post is not None and (control.verdict is not None or over):
         state = replace(state, post=None)
     if order is None:
         return state
@@ -149,6 +165,10 @@ def _drop_superseded(state: State, control: ControlDocument) -> State:
     # Another node was first: what failed here is in that order's place nowhere, so this node's record has it.
     report = state.report if stands.incarnation == order.incarnation else state.report or order.report
     return replace(state, order=None, report=report)
+
+
+def _from_outside(post: Ending | Verdict) -> bool:
+    return isinstance(post, Verdict) and post.from_outside
 
 
 def _is_over(control: ControlDocument, token: int, nonce: str) -> bool:
@@ -249,7 +269,7 @@ def _round(state: State, now_s: float) -> Announced:
     if state.kept_round is None or round_.token >= state.kept_round.token:
         state = replace(state, kept_round=round_)
     state = replace(state, seen=max(state.seen, round_.token), clock=_clock(state, round_, now_s))
-    if state.post is not None and round_.token > state.post.token:
+    if state.post is not None and round_.token > state.post.token and not _from_outside(state.post):
         # The run has gone on without it: what was decided here is about a round that is no more.
         state = replace(state, post=None)
         if state.want is Want.STOP:
@@ -386,6 +406,7 @@ def _wait(state: State, now_s: float) -> Announced:
 _RULES: tuple[Callable[[State, float], Announced], ...] = (
     keep_lease,
     meet,
+    _drain,  # before a verdict: the run of which somebody has ended it ends by that
     _control,
     _exclusion,
     announce_steps,

@@ -6,7 +6,7 @@ thousand of them.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -170,6 +170,15 @@ class Verdict(Record, frozen=True, kw_only=True, omit_defaults=True):
     failure: Failure | None = None
     evidence: str = ""
 
+    @property
+    def from_outside(self) -> bool:
+        """Return whether somebody outside has stopped the run: so it stands whatever becomes of the round."""
+        return self.rule == STOP_RULE
+
+
+STOP_RULE: Final = "elastic stop"
+"""The rule of a run's verdict that somebody outside has stopped; no policy's is called so."""
+
 
 class StopOrder(Record, frozen=True, kw_only=True, omit_defaults=True):
     """All nodes of this round stop their workers, and say what they saw: `by` has failed, and that is its report.
@@ -206,14 +215,32 @@ class Agreement(Record, frozen=True, kw_only=True, omit_defaults=True):
     values: Mapping[str, int]
 
 
+class DrainOrder(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """Somebody who takes no part in the run wants a node to end, as SIGTERM to its agent would have it.
+
+    An empty `incarnation`: all nodes, those that come later as well, and with them the run. `by`: who, for people.
+    `grace_s` bounds the workers' grace period.
+    """
+
+    incarnation: str = ""
+    node: str = ""
+    by: str = ""
+    grace_s: float | None = None
+
+    @property
+    def reason(self) -> str:
+        """Return who wanted it, for people."""
+        return f"{self.by or 'somebody'} asked for it"
+
+
 class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Which run this is, and what is decided.
 
-    `epoch` is random and another for each run; `secret` is what agents of the run know each other by. `given`: somebody
-    has said which attempt this is; `job` is the scheduler's name of it. `over_s`: the run is over when for so long
-    nobody of it has been alive; 0: as the reader's own would be. `history` has the last failures with their decisions,
-    oldest first, `older` those before. `done` are the incarnations of the round with the nonce `done_of` whose workers
-    had all ended well when the leader's had: it may be gone before the others are done.
+    `epoch` is random and another for each run; `secret` is what agents of the run know each other by; `user` is who has
+    begun it. `given`: somebody has said which attempt this is; `job` is the scheduler's name of it. `over_s`: the run
+    is over when for so long nobody of it has been alive; 0: as the reader's own would be. `history` has the last
+    failures with their decisions, oldest first, `older` those before. `done` are the incarnations of the round with the
+    nonce `done_of` whose workers had all ended well when the leader's had: it may be gone before the others are done.
     """
 
     v: int = FORMAT
@@ -232,12 +259,19 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     done: tuple[str, ...] = ()
     given: bool = False
     job: str = ""
+    user: str = ""
     over_s: float = 0.0
+    drains: tuple[DrainOrder, ...] = ()
 
     @property
     def failures(self) -> tuple[Failure, ...]:
         """Return the run's history as policies see it."""
         return (*self.older.failures(), *self.history)
+
+    @property
+    def stop_order(self) -> DrainOrder | None:
+        """Return the order that all nodes end; None: there is none."""
+        return next((order for order in self.drains if not order.incarnation), None)
 
     def after(self, failure: Failure | None) -> "ControlDocument":
         """Return this with one more failure in the history."""

@@ -82,6 +82,8 @@ def judge(view: View, notes: Notes) -> Judgement:
     if agreement is not None:
         return Judgement(notes=notes, duty=Agree(agreement=agreement))
     if current is None or ended(view.control, current):
+        if view.control.stop_order is not None:
+            return Judgement(notes=notes, why="the run is being stopped")
         return form(view, notes)
     order = view.control.stopping
     if order is not None and (order.token, order.nonce) == (current.token, current.nonce):

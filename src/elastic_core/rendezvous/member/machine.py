@@ -168,6 +168,7 @@ def _write_control(state: State, now_s: float) -> Planned:
             fingerprint=dict(me.fingerprint),
             given=me.attempt_given,
             job=me.job,
+            user=me.user,
             over_s=me.over_s,
         )
         return swap_control(replace(state, epoch="", kept=None, kept_round=None), fresh)

@@ -1,13 +1,21 @@
 """The reducer of a member's events into its state: facts only; what follows from them is `announce`. Pure."""
 
 import zlib
+from signal import SIGTERM
 from typing import assert_never
 
 from msgspec.structs import replace
 
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.agreement import stated
-from elastic_core.rendezvous.member.documents import ControlDocument, Ending, RoundDocument, StopOrder, Verdict
+from elastic_core.rendezvous.member.documents import (
+    STOP_RULE,
+    ControlDocument,
+    Ending,
+    RoundDocument,
+    StopOrder,
+    Verdict,
+)
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import (
     LONG_AGO_S,
@@ -86,7 +94,7 @@ def _request(state: State, event: m.Request, now_s: float) -> State:
         case m.AnnounceDeparture():
             return replace(state, leaving=True)
         case m.LeaveRendezvous():
-            state = replace(state, leave_s=now_s)
+            state = replace(state, leave_s=now_s, post=state.post or _closing(state))
             return replace(state, parting=True) if _is_missed(state) else replace(state, want=Want.LEAVE)
         case _:
             assert_never(event)
@@ -118,6 +126,23 @@ def _is_missed(state: State) -> bool:
         return False
     trains = state.want in (Want.RUN, Want.STOP) and state.progress is not Progress.DONE
     return trains and len(mine.roster) > 1 and state.announced < mine.token
+
+
+def _closing(state: State) -> Verdict | None:
+    """Return the verdict that a node leaves with: of a run that was stopped, unless it is known to have one."""
+    control, mine = state.control, state.mine
+    order = None if control is None or control.epoch != state.epoch else control.stop_order
+    if control is None or order is None or control.verdict is not None:
+        return None
+    return Verdict(
+        outcome="failed",
+        exit_code=128 + SIGTERM,
+        reason=order.reason,
+        by=state.me.node,
+        token=0 if mine is None else mine.token,
+        nonce="" if mine is None else mine.nonce,
+        rule=STOP_RULE,
+    )
 
 
 def _about(post: Ending | Verdict, token: int, nonce: str) -> Ending | Verdict:

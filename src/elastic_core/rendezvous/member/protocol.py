@@ -6,6 +6,7 @@ Times `_s` are seconds of this host's monotonic clock.
 from elastic_core.messages import Agreed as Agreed
 from elastic_core.messages import AnnounceDeparture as AnnounceDeparture
 from elastic_core.messages import AskSteps as AskSteps
+from elastic_core.messages import DrainOrdered as DrainOrdered
 from elastic_core.messages import LeaveRendezvous as LeaveRendezvous
 from elastic_core.messages import LeftOut as LeftOut
 from elastic_core.messages import PrintLine as PrintLine
@@ -323,7 +324,7 @@ class JoinFailed(Record, frozen=True, kw_only=True):
     evidence: str = ""
 
 
-Announcement = Formed | JoinFailed | RoundChanged | LeftOut | PrintLine | StepsAsked | StepsSeen | Agreed
+Announcement = Formed | JoinFailed | RoundChanged | LeftOut | DrainOrdered | PrintLine | StepsAsked | StepsSeen | Agreed
 
 
 class Step(Record, frozen=True, kw_only=True):

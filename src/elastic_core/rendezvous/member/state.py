@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
+    DrainOrder,
     Ending,
     RoundDocument,
     StopOrder,
@@ -31,6 +32,7 @@ class Me(RendezvousSettings, frozen=True, kw_only=True):
     where: str
     fresh_epoch: str
     secret: str
+    user: str = ""
     boot: str = ""
     ttl_s: float = 5.0
     first_call_s: float = 30.0
@@ -172,6 +174,8 @@ class State(Record, frozen=True, kw_only=True):
     asked: tuple[int, str] | None = None
     asked_s: float = LONG_AGO_S
     leave_s: float = 0.0
+    drain: DrainOrder | None = None
+    """The order to end that the agent was given, if any."""
 
     connected: bool = False
     ever_connected: bool = False

@@ -21,6 +21,7 @@ from elastic_core.reports import NodeReport, NodeSteps
 from elastic_core.types import (
     API_VERSION,
     Capability,
+    Decided,
     Failure,
     RendezvousInfo,
     RendezvousSettings,
@@ -217,6 +218,10 @@ class CoordinatedRendezvous(RendezvousHandler, Attachable):
                 services.fence(until_s)
             case messages.SeatHeld(store=store, seat=seat):
                 services.set_last_act(store, seat)
+            case m.DrainOrdered(
+                text=text
+            ):  # a library's caller has no agent that could be told to end: its round is over
+                self._add(Decided(decision=Stop(reason=text)))
             case m.LeftOut() | m.Agreed():
                 pass  # who calls has no status that it stands in, and no workers to hold
             case messages.DecisionAsked(reports=reports, history=history, question=question):
@@ -231,9 +236,12 @@ class CoordinatedRendezvous(RendezvousHandler, Attachable):
                     self._places.append(event)
                     self._lock.notify_all()
             case m.RoundChanged(change=change):
-                with self._lock:
-                    self._changes.add(change)
-                    self._lock.notify_all()
+                self._add(change)
+
+    def _add(self, change: RoundChange) -> None:
+        with self._lock:
+            self._changes.add(change)
+            self._lock.notify_all()
 
     def _on_end(self, failure: Exception | None) -> None:
         with self._lock:

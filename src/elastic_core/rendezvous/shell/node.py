@@ -8,7 +8,7 @@ from elastic_core.rendezvous.coordinated_options import (
     DEFAULT_JOIN_TIMEOUT_S,
     DEFAULT_LEASE_TTL_S,
 )
-from elastic_core.rendezvous.identity import default_node_id
+from elastic_core.rendezvous.identity import default_node_id, user_name
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import Me
@@ -45,6 +45,7 @@ class Node:
             "where": self._store.where,
             "fresh_epoch": os.urandom(6).hex(),
             "secret": os.urandom(16).hex(),
+            "user": user_name(),
             "boot": host_identity(),
             "ttl_s": _seconds(options.get("lease_ttl"), DEFAULT_LEASE_TTL_S),
             "first_call_s": _seconds(last_call_s, FIRST_CALL_S),

@@ -98,6 +98,7 @@ class AgentHandlers:
         self._run = run
         self._settings = settings
         self._details = details
+        self._drained = False
         self._handlers: dict[str, Handler] = {name: getattr(self, name) for name in AGENT_HANDLERS}
 
     def names(self) -> tuple[str, ...]:
@@ -209,6 +210,10 @@ class AgentHandlers:
         """Stop this node's workers and leave the run, as at SIGTERM; parameter `deadline`: at most so many seconds."""
         grace_s = _deadline_s(request.get_param("deadline"))
         status = self._status()
+        if self._drained and grace_s is None and request.get_param("once"):
+            response.set_content(f"node {status.node_id} is being drained already", TEXT)
+            return
+        self._drained = True
         if status.state in _OVER:
             raise RefusedError(HTTPStatus.CONFLICT, "the agent is ending already")
         longest_s = self._settings.shutdown_timeout_s

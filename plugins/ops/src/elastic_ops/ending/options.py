@@ -1,0 +1,44 @@
+"""The options that `elastic stop` and `elastic drain` share, and who asks."""
+
+import os
+
+import click
+
+from elastic_core.api import duration_s, user_name
+from elastic_ops.run_target import store_params
+
+DEFAULT_TIMEOUT_S = 60.0
+
+
+def _time(value: str) -> float:
+    read = duration_s(value)
+    if read is None:
+        raise click.BadParameter(f"{value!r} is not seconds, 0 or more, or a time as 30s, 5m or 1h")
+    return read
+
+
+def ending_params() -> list[click.Parameter]:
+    """Return the options of both commands."""
+    return [
+        *store_params(),
+        click.Option(
+            ["--deadline"],
+            metavar="TIME",
+            type=_time,
+            help="How long workers have to save and end; default: as the run's own options say.",
+        ),
+        click.Option(
+            ["--timeout"],
+            metavar="TIME",
+            type=_time,
+            default=f"{DEFAULT_TIMEOUT_S:g}",
+            show_default=True,
+            help="How long to wait until it is done; 0: don't.",
+        ),
+        click.Option(["--user"], metavar="NAME", help="Whose run in the store it is, if not yours."),
+    ]
+
+
+def asker(command: str) -> str:
+    """Return who asks, for the people of the run."""
+    return f"{user_name()}@{os.uname().nodename} (elastic {command})"

@@ -1,0 +1,51 @@
+"""End a run on all its nodes, from any host that reaches its store."""
+
+import click
+
+from elastic_ops.ending import on_host
+from elastic_ops.ending.in_store import StoreEnding
+from elastic_ops.ending.options import ending_params
+from elastic_ops.run_target import complete_run, store_asked
+
+api_version = 1
+
+
+def _stop(target: str | None, deadline: float | None, timeout: float, user: str | None, **options: str | None) -> int:
+    choice = store_asked(options, target)
+    if choice is None:
+        on_host.stop(target, deadline_s=deadline, timeout_s=timeout)
+        return 0
+    ending = StoreEnding(choice, deadline_s=deadline, timeout_s=timeout, user=user)
+    try:
+        ending.stop()
+    finally:
+        ending.close()
+    return 0
+
+
+_HELP = """\
+End a run on all its nodes, as SIGTERM to all its agents does: workers save, agents end with 143.
+
+RUN is the id of a run in the store that the --rdzv options name, or of a run all of whose nodes are on this host. Nodes
+that come later get the verdict, too. Asked again, it waits for the same end.
+"""
+_EPILOG = """\b
+Examples:
+  elastic stop bert-7
+  elastic stop --rdzv-backend redis --rdzv-endpoint redis.example:6379 bert-7
+  elastic stop --rdzv-backend c10d --rdzv-endpoint node0:29400 --deadline 10 bert-7
+
+Exit codes: 0 it has ended; 1 not in time, the order stands; 2 usage, or there is no such run; 3 plugin; 4 the store
+can't be reached, or refuses us.
+"""
+
+command = click.Command(
+    "stop",
+    callback=_stop,
+    params=[
+        click.Argument(["target"], metavar="[RUN]", required=False, shell_complete=complete_run),
+        *ending_params(),
+    ],
+    help=_HELP,
+    epilog=_EPILOG,
+)
