@@ -11,6 +11,10 @@ api_version = 2
 
 _COMMANDS: Final = {
     "render": ("elastic_env_kubernetes.render_command", "Write the manifest of a run."),
+    "apply": ("elastic_env_kubernetes.cluster.apply_command", "Send a manifest to the API server."),
+    "status": ("elastic_env_kubernetes.cluster.status_command", "Show how a run and its pods are."),
+    "logs": ("elastic_env_kubernetes.cluster.logs_command", "Print what a run's pods print."),
+    "delete": ("elastic_env_kubernetes.cluster.delete_command", "Delete a run, its pods and its Services."),
 }
 """Module (its attribute `command` is the click command) and help line of each."""
 _EXTRA: Final = ("lightkube", "httpx2", "yaml")
