@@ -107,6 +107,10 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "`CUDA_VISIBLE_DEVICES` as well",
     "CUDA_VISIBLE_DEVICES": "limits what `--nproc-per-node gpu` counts and what the numbers of `--devices` mean; for "
     "other accelerators `HIP_VISIBLE_DEVICES`, `ROCR_VISIBLE_DEVICES`, `ZE_AFFINITY_MASK`",
+    "NCCL_SOCKET_IFNAME": "NCCL's own: `elastic doctor` says where it names no interface of the node",
+    "NCCL_IB_DISABLE": "NCCL's own: `elastic doctor` warns of `1`, which leaves InfiniBand unused",
+    "CUDA_LAUNCH_BLOCKING": "CUDA's own: `elastic doctor` warns of `1`, which waits for each kernel",
+    "TORCH_NCCL_BLOCKING_WAIT": "torch's own: `elastic doctor` warns of `1`, which is slower",
     "XDG_RUNTIME_DIR": "where run directories of runs with a terminal are made, if it is this user's own; else "
     "`TMPDIR`, `TEMP`, `TMP`, `/tmp`",
     "SLURM_RESTART_COUNT": "which attempt at the run this is, where `--rdzv-attempt` is not given; else "

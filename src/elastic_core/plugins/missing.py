@@ -93,6 +93,7 @@ _KNOWN: Final = {
         "status": "elastic-ops",
         "incidents": "elastic-ops",
         "ctl": "elastic-ops",
+        "doctor": "elastic-ops",
         "drain": "elastic-ops",
         "stop": "elastic-ops",
         "k8s": "elastic-env-kubernetes[cli]",

@@ -1,0 +1,158 @@
+"""Checks of the network: the store, this node's address as others have it, and ports that were chosen."""
+
+import errno
+import socket
+from collections.abc import Iterator
+from typing import Final
+
+from elastic_core.api import (
+    ConfigError,
+    ElasticError,
+    RendezvousConnectionError,
+    StoreReader,
+    WaitBudget,
+    is_ip,
+    is_loopback,
+    parse_endpoint,
+    resolve,
+    route_source,
+    stored_run,
+)
+from elastic_ops.doctor.findings import Asked, Finding, Level
+
+_OUTSIDE: Final = "192.0.2.1"
+"""An address of nobody: the kernel says which way out it would take; nothing is sent."""
+_PORT: Final = 29400
+_WITHOUT_STORE: Final = ("local", "static")
+
+
+def endpoint(asked: Asked) -> Iterator[Finding]:
+    """Whether the place where nodes meet is reached, lets us in, and is free for the run."""
+    choice = asked.store
+    if choice is None:
+        return
+    if choice.backend in _WITHOUT_STORE:
+        yield Finding(check="endpoint", level=Level.OK, what=f"backend {choice.backend!r} has no store to reach")
+        return
+    try:
+        reader = StoreReader(choice)
+    except ElasticError as err:
+        yield _failed("endpoint", err)
+        return
+    try:
+        reading = reader.read()
+        run = stored_run(reading.survey)
+    except RendezvousConnectionError as err:
+        if reader.hosted_by_member:
+            what = f"{err.what}: as long as no node of the run has begun, that is right"
+            yield Finding(check="endpoint", level=Level.OK, what=what)
+        else:
+            yield _failed("endpoint", err)
+        return
+    except ElasticError as err:
+        yield _failed("endpoint", err)
+        return
+    finally:
+        reader.close()
+    what = f"{reader.where} answers in {reading.latency_s * 1000:.1f} ms"
+    verdict = None if run.control is None else run.control.verdict
+    live = sum(1 for incarnation, _ in run.members if incarnation not in run.silent)
+    state = (
+        "has ended"
+        if verdict is not None
+        else f"has {live} live node{'' if live == 1 else 's'}"
+        if live
+        else "is not there"
+    )
+    yield Finding(check="endpoint", level=Level.OK, what=f"{what}; run {choice.run_id!r} {state}")
+
+
+def _failed(check: str, err: ElasticError) -> Finding:
+    return Finding(check=check, level=Level.FAIL, what=err.what, remedy=err.hint)
+
+
+def address(asked: Asked) -> Iterator[Finding]:
+    """Which address other nodes would reach this one at."""
+    out = route_source(_OUTSIDE)
+    if asked.store is None:
+        yield Finding(check="address", level=Level.OK, what=out or "no way out of this host, and none is needed")
+        return
+    there = _endpoint_addresses(asked)
+    own = next((source for source in map(route_source, there) if source), "")
+    if there and all(map(is_loopback, there)):
+        what = f"the endpoint {asked.store.endpoint!r} is this host itself: on others it would be those"
+        remedy = f"an --rdzv-endpoint that all nodes can use: {socket.gethostname()} or {out or 'an address'}"
+        yield Finding(check="address", level=Level.WARN, what=what, remedy=remedy)
+    elif own or out:
+        yield Finding(
+            check="address", level=Level.OK, what=f"{own or out}, by the way to {'the endpoint' if own else 'others'}"
+        )
+    else:
+        remedy = "a network, or --local-addr with the address at which other nodes reach this one"
+        yield Finding(check="address", level=Level.WARN, what="no way to other hosts", remedy=remedy)
+
+
+def _endpoint_addresses(asked: Asked) -> list[str]:
+    assert asked.store is not None
+    text = asked.store.endpoint.rpartition("://")[2].rpartition("@")[2].partition("/")[0].partition(",")[0]
+    try:
+        found = parse_endpoint(text, default_port=_PORT)
+        if is_ip(found.host):
+            return [found.host]
+        return [each.ip for each in resolve(found.host, found.port, wait=WaitBudget.lasting(asked.store.limit_s))]
+    except (ElasticError, OSError):
+        return []  # a unix socket, or what the check of the endpoint says
+
+
+def host_name(asked: Asked) -> Iterator[Finding]:
+    """Whether the host's own name leads to it, for programs that give that to other nodes."""
+    if not asked.many_nodes:
+        return
+    name = socket.gethostname()
+    try:
+        found = sorted({str(each[4][0]) for each in socket.getaddrinfo(name, None)})
+    except OSError as err:
+        what = f"{name!r} does not resolve here ({err.strerror})"
+        remedy = "an entry in /etc/hosts or DNS; elastic run itself uses addresses"
+        yield Finding(check="host name", level=Level.WARN, what=what, remedy=remedy)
+        return
+    if all(map(is_loopback, found)):
+        what = f"{name!r} is {', '.join(found)} here: who is given that name elsewhere does not reach this node"
+        remedy = "the host's real address in /etc/hosts; elastic run itself uses addresses"
+        yield Finding(check="host name", level=Level.WARN, what=what, remedy=remedy)
+    else:
+        yield Finding(check="host name", level=Level.OK, what=f"{name!r} is {', '.join(found)}")
+
+
+def ports(asked: Asked) -> Iterator[Finding]:
+    """Whether the ports that were chosen are free on this host."""
+    kinds = (
+        ("--agent-port", asked.agent_port, socket.SOCK_DGRAM),
+        ("--master-port", asked.master_port, socket.SOCK_STREAM),
+    )
+    for option, port, kind in kinds:
+        if not port:
+            continue
+        problem = _bound(port, kind)
+        if problem is None:
+            yield Finding(check="ports", level=Level.OK, what=f"{option} {port} is free")
+            continue
+        protocol = "u" if kind == socket.SOCK_DGRAM else "t"
+        remedy = f"end what uses it (ss -ln{protocol}p 'sport = :{port}'), or another port"
+        if problem.errno != errno.EADDRINUSE:
+            remedy = "a port from 1024 to 65535"
+        what = f"{option} {port} can't be had ({problem.strerror})"
+        yield Finding(check="ports", level=Level.FAIL, what=what, remedy=remedy)
+
+
+def _bound(port: int, kind: int) -> OSError | None:
+    try:
+        with socket.socket(socket.AF_INET, kind) as sock:
+            if kind == socket.SOCK_STREAM:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as rank 0's store does
+            sock.bind(("", port))
+    except OSError as err:
+        return err
+    except OverflowError as err:
+        raise ConfigError(f"{port} is no port", hint="1024 to 65535") from err
+    return None
