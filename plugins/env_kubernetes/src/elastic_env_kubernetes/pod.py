@@ -111,6 +111,8 @@ class Kubernetes(Environment):
         if given.get("rdzv_backend", "c10d") != "c10d":
             return
         yield Proposal(option="rdzv_backend", value="c10d", reason="pod 0 hosts the store: no other was named")
+        if "rdzv_endpoint" not in given:  # known here: pod 0's name may not lead to pod 0 yet when that begins
+            yield Proposal(option="rdzv_conf", value=f"is_host={str(index == 0).lower()}", reason=INDEX)
         first = self.variables.get(FIRST_POD, "").strip()
         if first:
             yield Proposal(option="rdzv_endpoint", value=first, reason=FIRST_POD)

@@ -81,7 +81,16 @@ def test_another_backend_gets_no_endpoint_of_a_pod():
     values, _ = proposed({"rdzv_backend": "redis"}, **RENDERED)
     assert "rdzv_endpoint" not in values
     assert "rdzv_backend" not in values
+    assert "rdzv_conf" not in values
     assert values["rdzv_id"] == "bert-7-5f0c3a1e"
+
+
+@pytest.mark.parametrize(("index", "hosts"), [("0", True), ("1", False)])
+def test_pod_0_hosts_the_store_whatever_its_name_leads_to(index, hosts):
+    pod = RENDERED | {"JOB_COMPLETION_INDEX": index, "HOSTNAME": f"bert-7-{index}"}
+    assert settled(**pod).settings.rdzv_conf == {"is_host": str(hosts).lower()}
+    assert "rdzv_conf" not in proposed({"rdzv_endpoint": "elsewhere:29400"}, **pod)[0]
+    assert settled({"rdzv_conf": "lease_ttl=9"}, **pod).settings.rdzv_conf == {"lease_ttl": "9"}
 
 
 def test_typed_values_stand_and_contradictions_are_lines():
