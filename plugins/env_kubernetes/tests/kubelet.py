@@ -1,4 +1,4 @@
-"""The pods of a Job as processes of this machine, in the environment that a kubelet gives: for tests.
+"""The pods of a Job or a JobSet as processes of this machine, in the environment that a kubelet gives: for tests.
 
 It plays, of the Job controller, that a pod is made for each index and made anew, and what the pod failure policy says;
 of the kubelet, the variables, SIGTERM, the grace period and SIGKILL; of the cluster's DNS, the names of a headless
@@ -15,7 +15,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from pods import container_of, environment_of, pod_template_of
+from pods import container_of, environment_of, host_of, job_spec_of, pod_template_of
 
 _DNS = """
 import json, os, socket
@@ -29,14 +29,17 @@ socket.getaddrinfo = _resolve
 """
 _INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV")
 _EXITS_WITHIN_S = 60
+_ENDS = {"Job": "Complete", "JobSet": "Completed"}
+"""What makes pods, and the condition of its good end."""
 
 
 class Kubelet:
-    """Runs the pods of the Jobs that an API server is given, until `close`."""
+    """Runs the pods of what an API server is given, until `close`. `secrets`: `SECRET:KEY` to text."""
 
     def __init__(self, api, folder):
         self.api = api
         self.folder = folder
+        self.secrets = {}
         self._processes = {}
         self._threads = []
         self._closing = False
@@ -66,13 +69,11 @@ class Kubelet:
     # --- the Job controller
 
     def _begin(self, document):
-        if document["kind"] != "Job":
+        if document["kind"] not in _ENDS:
             return
-        spec, template = document["spec"], pod_template_of(document)["spec"]
-        service = template.get("subdomain", "")
-        hosts = {
-            f"{document['metadata']['name']}-{each}": f"{self._net}.{each + 1}" for each in range(spec["completions"])
-        }
+        spec, template = job_spec_of(document), pod_template_of(document)["spec"]
+        service = template.get("subdomain", document["metadata"]["name"])  # a JobSet's is its own
+        hosts = {host_of(document, each): f"{self._net}.{each + 1}" for each in range(spec["completions"])}
         self._names.write_text(json.dumps({f"{host}.{service}": address for host, address in hosts.items()}))
         document["status"] = {"succeeded": 0, "failed": 0, "conditions": []}
         for index in range(spec["completions"]):
@@ -81,10 +82,15 @@ class Kubelet:
     def _start(self, job, index):
         with self._lock:
             number = sum(kind == "Pod" for kind, _, _ in self.api.objects)
-            name = f"{job['metadata']['name']}-{index}-{number:05d}"
+            name = f"{host_of(job, index)}-{number:05d}"
             template, container = pod_template_of(job), container_of(job)
             variables = environment_of(
-                job, index, uid=job["metadata"]["uid"], pod_name=name, pod_ip=f"{self._net}.{index + 1}"
+                job,
+                index,
+                uid=job["metadata"]["uid"],
+                pod_name=name,
+                pod_ip=f"{self._net}.{index + 1}",
+                secrets=self.secrets,
             )
             marks = {"batch.kubernetes.io/job-completion-index": str(index), **template["metadata"]["labels"]}
             pod = {
@@ -144,12 +150,12 @@ class Kubelet:
             return
         if code == 0:
             status["succeeded"] += 1
-            if status["succeeded"] == job["spec"]["completions"]:
-                status["conditions"].append({"type": "Complete", "status": "True"})
+            if status["succeeded"] == job_spec_of(job)["completions"]:
+                status["conditions"].append({"type": _ENDS[job["kind"]], "status": "True"})
             return
         action = self._action(job, code, {each["type"] for each in conditions})
         status["failed"] += action == "Count"
-        if action == "FailJob" or status["failed"] > job["spec"]["backoffLimit"]:
+        if action == "FailJob" or status["failed"] > job_spec_of(job)["backoffLimit"]:
             reason = "PodFailurePolicy" if action == "FailJob" else "BackoffLimitExceeded"
             status["conditions"].append({"type": "Failed", "status": "True", "reason": reason})
             self._stop(job)
@@ -157,7 +163,7 @@ class Kubelet:
             self._start(job, index)
 
     def _action(self, job, code, conditions):
-        for rule in job["spec"]["podFailurePolicy"]["rules"]:
+        for rule in job_spec_of(job)["podFailurePolicy"]["rules"]:
             if any(each["type"] in conditions for each in rule.get("onPodConditions", [])):
                 return rule["action"]
             if code in rule.get("onExitCodes", {}).get("values", []):
@@ -167,7 +173,7 @@ class Kubelet:
     # --- the end
 
     def _end(self, document):
-        if document["kind"] == "Job":
+        if document["kind"] in _ENDS:
             document["status"]["conditions"].append({"type": "Failed", "status": "True", "reason": "deleted"})
             self._stop(document)
 

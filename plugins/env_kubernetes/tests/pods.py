@@ -3,13 +3,24 @@
 import re
 
 
-def pod_template_of(document):
-    """Return the pod template of a Job or a JobSet."""
+def job_spec_of(document):
+    """Return the specification of a Job, or of the one Job of a JobSet."""
     spec = document["spec"]
     if document["kind"] == "JobSet":
         (replicated,) = spec["replicatedJobs"]
         spec = replicated["template"]["spec"]
-    return spec["template"]
+    return spec
+
+
+def pod_template_of(document):
+    """Return the pod template of a Job or a JobSet."""
+    return job_spec_of(document)["template"]
+
+
+def host_of(document, index):
+    """Return the host name that a pod gets."""
+    name = document["metadata"]["name"]
+    return f"{name}-{index}" if document["kind"] == "Job" else f"{name}-nodes-0-{index}"
 
 
 def container_of(document):
@@ -29,8 +40,7 @@ def environment_of(document, index, *, uid, attempt=0, pod_name="", pod_ip="10.1
         pod_ip: The pod's address.
         secrets: `SECRET:KEY` to text.
     """
-    name = document["metadata"]["name"]
-    host = f"{name}-{index}" if document["kind"] == "Job" else f"{name}-nodes-0-{index}"
+    host = host_of(document, index)
     labels = {"batch.kubernetes.io/controller-uid": uid} if document["kind"] == "Job" else {}
     annotations = {"batch.kubernetes.io/job-completion-index": str(index)}
     if document["kind"] == "JobSet":

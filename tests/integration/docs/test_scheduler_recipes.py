@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from integration.docs.test_docs import BLOCK, DOCS, written
-from integration.docs.test_kubernetes_example import documents, environment, pods
 from redis_servers import RedisServer, free_port
-from support import wait_for
 
 TRAIN = """
 import os, pathlib
@@ -98,31 +96,3 @@ def test_a_batch_script_of_a_page_runs_under_slurm(cluster, redis, name, text):
     assert done.returncode == 0, done.stderr
     assert ranks(folder) == {"0": "2 0", "1": "2 1"}
     assert "elastic:" not in done.stderr
-
-
-@pytest.mark.parametrize("name", ["job.yaml", "jobset.yaml"])
-def test_a_manifests_command_runs_in_two_pods(cluster, redis, name):
-    folder, env = cluster
-    (pod,) = pods(documents(name))
-    (container,) = pod["containers"]
-    given = environment(container) | {"POD_IP": "127.0.0.1"}
-    given["TORCHELASTIC_HEALTH_CHECK_PORT"] = "0"  # pods have an address of their own
-    given.pop("ELASTIC_REDIS_PASSWORD", None)
-    line = here("\n".join(container["args"]), redis)
-    line = line.replace("bert-7-0.bert-7:", "localhost:").replace("0.0.0.0:9400", "127.0.0.1:0")
-    line = re.sub(r"--nnodes=\S+", "--nnodes=2", line)
-    started = []
-    try:
-        for number in range(2):
-            ours = given | {"POD_NAME": f"bert-7-{number}"}
-            words = [re.sub(r"\$\((\w+)\)", lambda found: ours[found[1]], word) for word in line.split("\n")]  # noqa: B023
-            command = [*container["command"], *words]
-            started.append(subprocess.Popen(command, cwd=folder, env=env | ours, stderr=subprocess.PIPE, text=True))
-        wait_for(lambda: all(pod.poll() is not None for pod in started), within_s=90)
-        assert [pod.returncode for pod in started] == [0, 0], [pod.stderr.read() for pod in started]
-    finally:
-        for pod in started:
-            pod.kill()
-            pod.wait()
-            pod.stderr.close()
-    assert set(ranks(folder)) == {"0", "1"}

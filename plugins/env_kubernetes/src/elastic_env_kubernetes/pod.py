@@ -108,8 +108,8 @@ class Kubernetes(Environment):
         known = {variable: text for variable, text in parts.items() if text}
         if known:
             yield Proposal(option="rdzv_id", value="-".join(known.values()), reason=" and ".join(known))
-        if given.get("rdzv_backend", "c10d") != "c10d":
-            return
+        if given.get("rdzv_backend", "" if "master_addr" in given else "c10d") != "c10d":
+            return  # a TrainJob of Kubeflow's says where node 0 is, for torch's own 'static'
         yield Proposal(option="rdzv_backend", value="c10d", reason="pod 0 hosts the store: no other was named")
         if "rdzv_endpoint" not in given:  # known here: pod 0's name may not lead to pod 0 yet when that begins
             yield Proposal(option="rdzv_conf", value=f"is_host={str(index == 0).lower()}", reason=INDEX)

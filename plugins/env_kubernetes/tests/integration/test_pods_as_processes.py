@@ -5,6 +5,7 @@ import pytest
 from api_server import ApiServer
 from elastic_core.cli.main import main
 from kubelet import Kubelet
+from redis_servers import PASSWORD, RedisServer
 from support import wait_for
 
 TRAIN = """
@@ -84,6 +85,26 @@ def test_two_pods_survive_a_crash_and_an_eviction(cluster, k8s, tmp_path):
     assert "[1] rank 1 of 2 on node 1, restart 0" in printed
     assert "rank 1 failed: ValueError: label 11 is not a digit (train.py:8" in printed
     assert "; restart 1 of 1 now" in printed
+
+
+def test_pods_of_a_jobset_meet_in_a_server_with_a_password(cluster, k8s, tmp_path):
+    api, kubelet = cluster
+    for name in ("crashed", "enough"):
+        (tmp_path / name).touch()
+    (tmp_path / "train.py").write_text(TRAIN)
+    kubelet.secrets["rendezvous:password"] = PASSWORD
+    server = RedisServer(tmp_path / "redis", config=("--requirepass", PASSWORD)).start()
+    try:
+        store = ("--rdzv-backend", "redis", "--rdzv-endpoint", server.endpoint, "--store-secret", "rendezvous:password")
+        apply(k8s, tmp_path, "--kind", "jobset", "--nnodes", "2", *store, "--", "train.py")
+        wait_for(lambda: api.get("JobSet", "bert-7")["status"]["conditions"], within_s=60)
+        assert "JobSet bert-7 in training: done, " in k8s("status", "bert-7")
+        printed = k8s("logs", "bert-7")
+    finally:
+        server.stop()
+    assert "[0] rank 0 of 2 on node 0, restart 0" in printed
+    assert "[1] rank 1 of 2 on node 1, restart 0" in printed
+    assert PASSWORD not in (tmp_path / "run.yaml").read_text() + printed
 
 
 def test_a_line_that_can_not_work_fails_the_job_at_once(cluster, k8s, tmp_path):

@@ -85,6 +85,14 @@ def test_another_backend_gets_no_endpoint_of_a_pod():
     assert values["rdzv_id"] == "bert-7-5f0c3a1e"
 
 
+def test_where_somebody_says_who_node_0_is_that_is_torchs_static():
+    trainer = {"PET_NNODES": "4", "PET_NODE_RANK": "2", "PET_MASTER_ADDR": "t-node-0-0.t", "PET_MASTER_PORT": "29400"}
+    found = settled(**(BARE | {"HOSTNAME": "t-node-0-2"}), **trainer)
+    nodes = found.settings.nodes
+    assert (nodes.backend, nodes.master_addr, nodes.master_port) == ("static", "t-node-0-0.t", 29400)
+    assert (nodes.node_rank, nodes.node_id) == (2, "t-node-0-2")
+
+
 @pytest.mark.parametrize(("index", "hosts"), [("0", True), ("1", False)])
 def test_pod_0_hosts_the_store_whatever_its_name_leads_to(index, hosts):
     pod = RENDERED | {"JOB_COMPLETION_INDEX": index, "HOSTNAME": f"bert-7-{index}"}
