@@ -95,6 +95,7 @@ _KNOWN: Final = {
         "ctl": "elastic-ops",
         "doctor": "elastic-ops",
         "drain": "elastic-ops",
+        "logs": "elastic-ops",
         "stop": "elastic-ops",
         "k8s": "elastic-env-kubernetes[cli]",
         "plugins check": "elastic-plugin-kit",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from elastic_ops.control_plane.agent_handlers import AgentHandlers
     from elastic_ops.control_plane.paths import SocketPaths
     from elastic_ops.control_plane.server import Server
+    from elastic_ops.logs.index import IndexWriter
     from elastic_ops.node_workers import WorkerState
 
 VARIABLE: Final = "TORCH_WORKER_SERVER_SOCKET"
@@ -58,6 +59,8 @@ class ControlPlane(AgentHook):
         self._handlers: AgentHandlers | None = None
         self._workers: dict[int, RunningWorker] = {}
         self._begun_s = 0.0
+        self._logs: IndexWriter | None = None
+        self._started: list[tuple[int, tuple[RunningWorker, ...]]] = []
 
     def on_workers_starting(self, event: WorkersStarting) -> Launches | None:
         """Tell each worker where it may listen; a variable that the user has set stands."""
@@ -88,9 +91,23 @@ class ControlPlane(AgentHook):
 
     def on_workers_started(self, event: WorkersStarted) -> None:
         """Begin to listen, soon."""
-        self._workers = {worker.local_rank: worker for worker in self.run.workers()}
+        workers = self.run.workers()
+        self._workers = {worker.local_rank: worker for worker in workers}
+        self._started.append((event.round.index, workers))
+        if any(worker.stdout or worker.stderr for worker in workers):
+            self.run.call_later(_LISTEN_AFTER_S, self._index_logs)
         if self._wanted:
             self.run.call_later(_LISTEN_AFTER_S, self._listen)
+
+    def _index_logs(self) -> None:
+        """Write down where the output goes of workers that were started, for `elastic logs`."""
+        from elastic_ops.logs.index import IndexWriter  # of runs that have log files
+
+        if self._logs is None:
+            self._logs = IndexWriter()
+        started, self._started = self._started, []
+        if started:
+            self._logs.add(Path(self.run.run_dir()), started)
 
     def _listen(self) -> None:
         from elastic_ops.control_plane.server import Server  # a start does not wait for it
@@ -150,6 +167,8 @@ class ControlPlane(AgentHook):
     def on_agent_stopped(self, event: AgentStopped) -> None:
         """Answer nobody any more."""
         self._wanted = False
+        if any(worker.stdout or worker.stderr for _, workers in self._started for worker in workers):
+            self._index_logs()
         self._end()
 
     def _end(self) -> None:

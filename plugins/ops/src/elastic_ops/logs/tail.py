@@ -1,0 +1,127 @@
+"""Whole lines of a log file that others write, and rotate meanwhile."""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+LONGEST_LINE: Final = 1 << 20
+"""Bytes of a line that are shown; what is longer is shown in pieces of that length."""
+_PIECE: Final = 1 << 16
+
+
+class LogTail:
+    """Reads a file from its oldest backup on, and what comes to it. Threading: one thread.
+
+    Args:
+        path: The file; it need not be there yet. Its backups are `path.1`, newer, to `path.N`, the oldest.
+        last: Begin so many lines before the end; None: with all that there is.
+    """
+
+    def __init__(self, path: str, *, last: int | None = None) -> None:
+        """Open nothing yet."""
+        self._path = path
+        self._last = last
+        self._fd = -1
+        self._begun = b""
+        self._started = False
+
+    def lines(self) -> Iterator[str]:
+        """Yield the whole lines that have come since the last call."""
+        if not self._started:
+            self._started = True
+            yield from self._first()
+            return
+        yield from self._more()
+
+    def rest(self) -> Iterator[str]:
+        """Yield what is left, a line without an end, too: nobody writes any more."""
+        yield from self.lines()
+        begun, self._begun = self._begun, b""
+        if begun:
+            yield _shown(begun)
+
+    def close(self) -> None:
+        """Give the descriptor back; idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _first(self) -> Iterator[str]:
+        backups = self._backups()
+        if self._last is None:
+            for number in reversed(range(1, backups + 1)):
+                yield from self._whole(f"{self._path}.{number}")
+            yield from self._more()
+            return
+        found = list(self._more())
+        for number in range(1, backups + 1):
+            if len(found) >= self._last:
+                break
+            found = [*self._whole(f"{self._path}.{number}"), *found]
+        yield from found[len(found) - min(self._last, len(found)) :]
+
+    def _more(self) -> Iterator[str]:
+        """Yield what has come, over as many rotations as there were."""
+        while True:
+            if self._fd < 0 and not self._open():
+                return
+            yield from self._read(self._fd)
+            newer = self._newer()
+            if newer is None:
+                return
+            yield from self._read(self._fd)  # what came between the two looks
+            self.close()
+            if self._begun:  # its writer ends files with whole lines, unless one is longer than a file
+                begun, self._begun = self._begun, b""
+                yield _shown(begun)
+            for number in reversed(range(1, newer)):
+                yield from self._whole(f"{self._path}.{number}")
+
+    def _open(self) -> bool:
+        with suppress(OSError):
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        return self._fd >= 0
+
+    def _newer(self) -> int | None:
+        """Return which backup the file that is read has become, beyond the last if none; None: it is the file still."""
+        own = os.fstat(self._fd)
+        for number in range(self._backups() + 1):
+            with suppress(OSError):
+                found = os.stat(self._path if not number else f"{self._path}.{number}")  # noqa: PTH116  # as below
+                if (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino):
+                    return number or None
+        return self._backups() + 1 if os.path.lexists(self._path) else None  # may be gone as a whole
+
+    def _backups(self) -> int:
+        number = 0
+        while os.path.lexists(f"{self._path}.{number + 1}"):
+            number += 1
+        return number
+
+    def _whole(self, path: str) -> Iterator[str]:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # it was rotated away
+            return
+        try:
+            begun, self._begun = self._begun, b""
+            yield from self._read(fd)
+            if self._begun:
+                yield _shown(self._begun)
+            self._begun = begun
+        finally:
+            os.close(fd)
+
+    def _read(self, fd: int) -> Iterator[str]:
+        while piece := os.read(fd, _PIECE):
+            *whole, self._begun = (self._begun + piece).split(b"\n")
+            yield from map(_shown, whole)
+            while len(self._begun) > LONGEST_LINE:
+                yield _shown(self._begun[:LONGEST_LINE])
+                self._begun = self._begun[LONGEST_LINE:]
+
+
+def _shown(line: bytes) -> str:
+    """Return a line as a terminal would leave it that redraws at each carriage return."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
