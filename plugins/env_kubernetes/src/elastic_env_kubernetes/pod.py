@@ -20,10 +20,15 @@ from elastic_env_kubernetes.variables import (
     SPARES,
 )
 
-_NNODES: Final = re.compile(r"([0-9]+)(?::([0-9]+))?", re.ASCII)
+_NUMBER: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
+_NNODES: Final = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?", re.ASCII)
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}", re.ASCII)
+"""Of an object, a host and its port, an address: what Kubernetes lets be one."""
 _UID_SHOWN: Final = 8
 """Characters of the uid in a run's id: two Jobs of one name, in two namespaces say, must not meet in one store."""
 _LEAST_GRACE_S: Final = 1
+_SHOWN: Final = 40
+"""Characters of a value that makes no sense, in its error."""
 
 
 class _Nodes(NamedTuple):
@@ -44,7 +49,7 @@ class Kubernetes(Environment):
         """Return what the pod's variables say, of several nodes only where it is known that there are several."""
         index = self._number(INDEX)
         if index is None:
-            raise _odd(INDEX, self.variables[INDEX], "a pod's index", f"--environment none, or unset {INDEX}")
+            raise _odd(INDEX, self.variables[INDEX][:_SHOWN], "a pod's index", f"--environment none, or unset {INDEX}")
         notices: list[str] = []
         proposals = [*self._node(), *self._stops(given, notices)]
         nodes = self._nodes(given, index)
@@ -66,7 +71,7 @@ class Kubernetes(Environment):
         text, spares = self.variables.get(NNODES, "").strip(), self._number(SPARES) or 0
         most = _most(text)
         if text and not most:
-            raise _odd(NNODES, text, "N or MIN:MAX", f"{NNODES}=4, or 2:8")
+            raise _odd(NNODES, text[:_SHOWN], "N or MIN:MAX", f"{NNODES}=4, or 2:8")
         if text and index >= most + spares:
             raise ConfigError(
                 f"this is pod {index} ({INDEX}), and the manifest's run has {most + spares} ({NNODES}={text}"
@@ -85,7 +90,7 @@ class Kubernetes(Environment):
                 option="nnodes",
                 value=stated,
                 reason=NNODES,
-                contradiction=f"nnodes is {nodes.text}, and the manifest says {stated} ({NNODES}). Try: no --nnodes",
+                contradiction=f"nnodes is {nodes.text!r}, and the manifest says {stated} ({NNODES}). Try: no --nnodes",
             )
         if nodes.most == 1:
             return
@@ -94,7 +99,7 @@ class Kubernetes(Environment):
                 option="node_rank",
                 value=str(index),
                 reason=INDEX,
-                contradiction=f"node rank {given.get('node_rank')} in pod {index} ({INDEX}). Try: no --node-rank",
+                contradiction=f"node rank {given.get('node_rank')!r} in pod {index} ({INDEX}). Try: no --node-rank",
             )
         yield from self._meeting(given, index, notices)
 
@@ -102,9 +107,9 @@ class Kubernetes(Environment):
 
     def _meeting(self, given: Mapping[str, str], index: int, notices: list[str]) -> Iterator[Proposal]:
         name = self._job_name(index)
-        run = self.variables.get(RUN, "").strip() or name
-        uid = self.variables.get(JOB_UID, "").strip()
-        parts = {RUN if self.variables.get(RUN) else "HOSTNAME": run, JOB_UID: uid[:_UID_SHOWN]}
+        run = self._text(RUN) or name
+        uid = self._text(JOB_UID)
+        parts = {RUN if self._text(RUN) else "HOSTNAME": run, JOB_UID: uid[:_UID_SHOWN]}
         known = {variable: text for variable, text in parts.items() if text}
         if known:
             yield Proposal(option="rdzv_id", value="-".join(known.values()), reason=" and ".join(known))
@@ -113,7 +118,7 @@ class Kubernetes(Environment):
         yield Proposal(option="rdzv_backend", value="c10d", reason="pod 0 hosts the store: no other was named")
         if "rdzv_endpoint" not in given:  # known here: pod 0's name may not lead to pod 0 yet when that begins
             yield Proposal(option="rdzv_conf", value=f"is_host={str(index == 0).lower()}", reason=INDEX)
-        first = self.variables.get(FIRST_POD, "").strip()
+        first = self._text(FIRST_POD)
         if first:
             yield Proposal(option="rdzv_endpoint", value=first, reason=FIRST_POD)
         elif name:
@@ -124,17 +129,17 @@ class Kubernetes(Environment):
 
     def _job_name(self, index: int) -> str:
         """Return the name of the Job, whose pods' host names end with their index; empty: they don't."""
-        name, dash, last = self.variables.get("HOSTNAME", "").strip().rpartition("-")
+        name, dash, last = self._text("HOSTNAME").rpartition("-")
         return name if dash and last == str(index) else ""
 
     # --- this node
 
     def _node(self) -> Iterator[Proposal]:
         for variable in (POD_NAME, "HOSTNAME"):
-            if name := self.variables.get(variable, "").strip():
+            if name := self._text(variable):
                 yield Proposal(option="node_id", value=name, reason=variable)
                 break
-        if address := self.variables.get(POD_IP, "").strip():
+        if address := self._text(POD_IP):
             yield Proposal(option="local_addr", value=address, reason=POD_IP)
         if gpus := self._number(GPUS):
             yield Proposal(option="nproc_per_node", value=str(gpus), reason=GPUS)
@@ -157,6 +162,17 @@ class Kubernetes(Environment):
                 f"terminationGracePeriodSeconds {needed_s:g}, or a shorter --shutdown-timeout or --save-timeout"
             )
 
+    def _text(self, variable: str) -> str:
+        """Return a variable's name, address or uid; empty: it is not set.
+
+        Raises:
+            ConfigError: it is none of these.
+        """
+        text = self.variables.get(variable, "").strip()
+        if text and not _NAME.fullmatch(text):
+            raise _odd(variable, text[:_SHOWN], "letters, digits, dashes and dots", f"unset {variable}")
+        return text
+
     def _number(self, variable: str) -> int | None:
         """Return a variable's number; None: it is not set, or, of `INDEX`, none.
 
@@ -164,10 +180,10 @@ class Kubernetes(Environment):
             ConfigError: it is no number.
         """
         text = self.variables.get(variable, "").strip()
-        if text.isascii() and text.isdecimal():
+        if _NUMBER.fullmatch(text):
             return int(text)
         if text and variable != INDEX:
-            raise _odd(variable, text, "a number", "the manifest of elastic k8s render")
+            raise _odd(variable, text[:_SHOWN], "a number", "the manifest of elastic k8s render")
         return None
 
 

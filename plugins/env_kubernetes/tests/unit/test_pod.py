@@ -105,8 +105,8 @@ def test_typed_values_stand_and_contradictions_are_lines():
     found = settled({"nnodes": "3", "node_rank": "1", "nproc_per_node": "1"}, **RENDERED)
     assert (found.settings.nodes.max_nodes, found.settings.nodes.node_rank) == (3, 1)
     assert sorted(found.settings.notices) == [
-        "nnodes is 3, and the manifest says 2:4 (ELASTIC_K8S_NNODES). Try: no --nnodes",
-        "node rank 1 in pod 2 (JOB_COMPLETION_INDEX). Try: no --node-rank",
+        "nnodes is '3', and the manifest says 2:4 (ELASTIC_K8S_NNODES). Try: no --nnodes",
+        "node rank '1' in pod 2 (JOB_COMPLETION_INDEX). Try: no --node-rank",
     ]
 
 
@@ -162,3 +162,17 @@ def test_a_host_name_that_is_not_the_pods_says_nothing_of_the_job():
         "no variable says where pod 0 is. Try: ELASTIC_K8S_FIRST_POD in the manifest, or --rdzv-endpoint"
     ]
     assert not proposed({"nnodes": "4", "rdzv_endpoint": "a:1"}, **(BARE | {"HOSTNAME": "worker-node-17"}))[1]
+
+
+def test_a_pod_inside_a_slurm_job_has_to_be_told_whose_word_counts():
+    job = {"SLURM_JOB_ID": "77", "SLURM_NNODES": "2", "SLURM_JOB_NUM_NODES": "2", "SLURM_NODEID": "1"}
+    step = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_PROCID": "1"}
+    task = {"SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURMD_NODENAME": "n2", "SLURM_NTASKS": "2"}
+    both = RENDERED | job | step | task
+    with pytest.raises(
+        ConfigError, match=r"Slurm and Kubernetes both show here|Kubernetes and Slurm both show"
+    ) as caught:
+        settled(**both)
+    assert "--environment " in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert settled({"environment": "kubernetes"}, **both).settings.nodes.run_id == "bert-7-5f0c3a1e"
