@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 NONE: Final = "none"
 """The name of no environment, for `--environment`."""
-_ELSEWHERE: Final = {"SLURM_STEP_NUM_NODES": "elastic-env-slurm"}
+_ELSEWHERE: Final = {"SLURM_STEP_NUM_NODES": "elastic-env-slurm", "ELASTIC_K8S_NNODES": "elastic-env-kubernetes"}
 """Variables with a number of nodes, and the distribution of this project that reads them."""
 
 
@@ -40,7 +40,14 @@ def proposals(given: Given, environ: Mapping[str, str]) -> tuple[dict[str, Propo
     chosen = [(entry, each) for entry, each in found if wanted in ("", each.title.lower())]
     if not chosen:
         names = ", ".join(each.title.lower() for _, each in found) or "none does"
-        choices.reject("environment", f"one that shows here ({names})", hint=f"leave it out, or {NONE}")
+        hint = f"leave it out, or {NONE}"
+        if (ours := f"elastic-env-{wanted}") in _ELSEWHERE.values() and not any(
+            each.distribution == ours for each in find_entries(ENVIRONMENTS_GROUP)
+        ):
+            from elastic_core.plugins.missing import install_hint
+
+            hint = install_hint(ours)
+        choices.reject("environment", f"one that shows here ({names})", hint=hint)
     return _merged(chosen, _texts(choices, given))
 
 

@@ -131,6 +131,18 @@ def test_a_node_of_several_that_would_train_alone_says_so(monkeypatch):
     assert not settled({"module": True, "nnodes": "1"}, SLURM_STEP_NUM_NODES="4").settings.notices
 
 
+def test_one_of_ours_that_is_named_and_not_installed_is_said_to_be_so(monkeypatch):
+    monkeypatch.setattr("elastic_core.options.environments.find_entries", lambda group: [])
+    with pytest.raises(
+        ConfigError, match=r"'kubernetes': needed one .* Try: pip install \. \./plugins/env_kubernetes, in"
+    ):
+        settled({"module": True}, PET_ENVIRONMENT="kubernetes", JOB_COMPLETION_INDEX="0")
+    (line,) = settled({"module": True}, ELASTIC_K8S_NNODES="2:4").settings.notices
+    assert line.startswith(
+        "ELASTIC_K8S_NNODES=2:4, and nothing that is installed reads it: this node trains alone. Try"
+    )
+
+
 def test_two_that_say_different_things_are_refused_until_one_is_named(acme, install):
     entries = ENTRIES.replace("ACME_JOB", "OTHER_POD").replace("acme_env:Acme", "other_env:Other")
     other = """

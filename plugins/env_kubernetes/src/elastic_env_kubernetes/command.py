@@ -1,4 +1,4 @@
-"""Write manifests of a run for Kubernetes, apply them, and look after its pods."""
+"""Runs on Kubernetes: their manifests, and their pods."""
 
 import importlib
 from typing import Any, Final

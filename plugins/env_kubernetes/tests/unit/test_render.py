@@ -120,6 +120,13 @@ def test_a_pod_needs_nothing_else(kind, first, attempt, tmp_path, monkeypatch):
     assert not [line for line in found.settings.notices if "OMP" not in line]
 
 
+def test_an_image_without_this_distribution_is_refused(kind, monkeypatch):
+    monkeypatch.setattr("elastic_core.options.environments.find_entries", lambda group: [])
+    pod = environment_of(rendered(*PLAIN, "--kind", kind, *LINE)[-1], 1, uid="5f0c")
+    with pytest.raises(ConfigError, match=r"PET_ENVIRONMENT='kubernetes': needed .*plugins/env_kubernetes"):
+        resolve({}, "train.py", environ=pod)
+
+
 def test_the_first_pods_name_is_one_that_the_service_gives():
     documents = rendered(*PLAIN, *LINE)
     service, job = of_kind(documents, "Service"), of_kind(documents, "Job")

@@ -83,6 +83,9 @@ def _variables(run: Run) -> Iterator[EnvVar]:
     yield _field(JOB_UID, _JOB_UID if run.kind is Kind.JOB else _JOBSET_UID)
     if run.kind is Kind.JOBSET:
         yield _field("JOBSET_RESTART_ATTEMPT", _JOBSET_ATTEMPT)
+    yield EnvVar(
+        "PET_ENVIRONMENT", "kubernetes"
+    )  # an image without this distribution is refused: each would train alone
     yield EnvVar(RUN, run.name)
     yield EnvVar(NNODES, run.nnodes)
     if run.spares:
