@@ -195,13 +195,15 @@ class Checks:
             raise Violation("a verdict stays", f"{before.verdict} was replaced by {after.verdict}")
         if after.ending is not None:
             self._decided(after.ending)
-        if after.verdict is not None and after.verdict.nonce:
+        if after.verdict is not None and after.verdict.nonce and not after.verdict.from_outside:  # about no failure
             self._decided(after.verdict)
         if after.verdict is not None and self.verdict != after.verdict:
             self._verdict(after, after.verdict)
 
     def _replaced(self, before: ControlDocument) -> None:
         """Judge that another run is begun in the place of one."""
+        if before.verdict is not None and before.verdict.from_outside:
+            self.forgotten = True  # somebody who was away then may bring the stopped run back
         training = sorted(name for name, round_ in self.live.items() if round_.epoch == before.epoch)
         if before.verdict is None and training and self.scenario.faults <= STORE_AWAY:
             raise Violation("a run that goes on stays", f"{training} have workers of {before.epoch}")

@@ -57,6 +57,8 @@ class Faults:
             s.DOOR: self._door,
             s.BLACKOUT: self._blackout,
             s.REFUSAL: self._refusal,
+            s.ORDER: self._order,
+            s.STOPPED: self._stopped,
         }
         strikes[kind]()
 
@@ -178,6 +180,15 @@ class Faults:
         if victim is not None:
             self._note(f"{victim.incarnation} is told to stop")
             victim.depart()
+
+    def _order(self) -> None:
+        victim = self._someone(spare=1)
+        if victim is not None and self._world.order(victim.incarnation):
+            self._note(f"{victim.incarnation} is to leave")
+
+    def _stopped(self) -> None:
+        if self._world.order(""):
+            self._note("the run is to end")
 
     def _failure(self) -> None:
         victim = self._someone()

@@ -66,6 +66,8 @@ class SimulatedMember(SimulatedClient):
             case m.Agreed(topic=topic, value=value):
                 if self.saving is not None:
                     self.saving.agreed(topic, value)
+            case m.DrainOrdered():
+                self._soon(0.0, self.depart)
             case m.PrintLine() | m.LeftOut() | m.StepsAsked() | m.StepsSeen():
                 pass
 

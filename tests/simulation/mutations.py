@@ -372,3 +372,8 @@ def a_refusal_is_taken_for_a_join(patch: pytest.MonkeyPatch) -> None:
         return take(state, m.JoinAsked(master_port=1) if isinstance(event, m.StandAside) else event, now_s)
 
     patch.setattr(observe, "_request", careless)
+
+
+@mutation("every member finds its place", **faults(s.ORDER, s.STOPPED, count=2))
+def orders_from_outside_are_passed_over(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(announce, "_RULES", tuple(rule for rule in announce._RULES if rule is not announce._drain))

@@ -34,6 +34,10 @@ DOOR = "door"
 """The store is away for longer than a lease, newcomers wait for it, and some of them reach it before the members."""
 REFUSAL = "refusal"
 """A hook of one node refuses for a while: at once if workers are about to start there, else before the next round."""
+ORDER = "order"
+"""Somebody outside has one node drained, by a word in the store."""
+STOPPED = "stopped"
+"""Somebody outside has the run stopped, by a word in the store."""
 BLACKOUT = "blackout"
 """All nodes lose power, and others come in their place."""
 
@@ -42,7 +46,7 @@ STORE_FAULTS = frozenset({STORE_PAUSE, STORE_DOWN, STORE_EMPTIED, STORE_BACK})
 STORE_AWAY = frozenset({STORE_PAUSE, STORE_DOWN, DOOR, ARRIVAL, FAILURE, FAILURES})
 """With these alone every member reaches the store again when a newcomer does."""
 ALL_FAULTS = STORE_FAULTS | {MESSAGES, PARTITION, SIGSTOP, CRASH, POWER, ARRIVAL, DEPARTURE, FAILURE, FINISH}
-ALL_FAULTS |= {FAILURES, LEADER, DOOR, BLACKOUT, REFUSAL}
+ALL_FAULTS |= {FAILURES, LEADER, DOOR, BLACKOUT, REFUSAL, ORDER, STOPPED}
 
 
 class Scenario(Record, frozen=True, kw_only=True):

@@ -14,7 +14,16 @@ What cannot hold, and is therefore not played:
 import random
 from collections.abc import Callable
 
-from elastic_core.rendezvous.member.documents import ControlDocument, RosterEntry, RoundDocument, decode
+from msgspec.structs import replace
+
+from elastic_core.rendezvous.member.documents import (
+    ControlDocument,
+    DrainOrder,
+    RosterEntry,
+    RoundDocument,
+    decode,
+    encode,
+)
 from elastic_core.rendezvous.member.duty import ended
 from elastic_core.rendezvous.member.state import Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
@@ -60,6 +69,8 @@ class Simulation:
         self.members: list[SimulatedMember] = []
         self.checks.alive = lambda name: any(one.live for one in self.members if one.incarnation == name)
         self.finishing = False
+        self.ordered: set[str] = set()
+        """The incarnations that somebody outside wants to end; an empty one: all."""
         self.steps = 0
         self._numbers = 0
 
@@ -73,6 +84,21 @@ class Simulation:
     def member_of(self, entry: RosterEntry) -> SimulatedMember | None:
         """Return the node that an entry of a roster means."""
         return next((member for member in self.members if member.incarnation == entry.incarnation), None)
+
+    def order(self, incarnation: str) -> bool:
+        """Write into the store that a member is to end, empty: that all are; return whether that can be done now."""
+        found = self.net.store.load(CONTROL_KEY, now_s=self.net.now_s)
+        if found is None or self.net.paused or self.net.down:
+            return False
+        control = decode(found.value, ControlDocument)
+        order = DrainOrder(incarnation=incarnation, node=incarnation.partition("#")[0], by="somebody")
+        if control.verdict is not None or order in control.drains:
+            return False
+        written = encode(replace(control, drains=(*control.drains, order)))
+        self.net.swap(self.net.store, self.net.now_s, CONTROL_KEY, written, found.version, 3600.0)
+        self.net.noticed()
+        self.ordered.add(incarnation)
+        return True
 
     def run(self) -> Report:
         """Let it happen: a beginning, faults, calm, and an end."""
@@ -132,11 +158,19 @@ class Simulation:
     def _settled(self) -> bool:
         control, round_ = self._documents()
         live = [member for member in self.members if member.live]
+        if self._disobeyed(control, live):
+            return False
         runs = round_ is not None and control is not None and round_.epoch == control.epoch
         current = round_ if runs and control is not None and round_ is not None and not ended(control, round_) else None
         if control is None or control.verdict is not None or len(live) < self.scenario.min_nodes:
             return all(self._waits(member) or self._at_home(member, current) for member in live)
         return current is not None and all(self._at_home(member, current) for member in live)
+
+    def _disobeyed(self, control: ControlDocument | None, live: list[SimulatedMember]) -> bool:
+        """Return whether somebody goes on who is to end, by an order that the store has not lost."""
+        if self.checks.forgotten or control is None or not self.ordered:
+            return False
+        return any(control.stop_order is not None or member.incarnation in self.ordered for member in live)
 
     def _waits(self, member: SimulatedMember) -> bool:
         return member.state.want is Want.JOIN and member.workers is None

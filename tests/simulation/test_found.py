@@ -1,11 +1,23 @@
 """What the simulation once found, told without it: each test failed before its mend."""
 
+import pytest
 from msgspec.structs import replace
 
 from elastic_core.rendezvous.member import protocol as m
-from elastic_core.rendezvous.member.documents import ControlDocument, MemberRecord, decode
+from elastic_core.rendezvous.member.documents import (
+    ControlDocument,
+    DrainOrder,
+    MemberRecord,
+    RosterEntry,
+    RoundDocument,
+    Verdict,
+    decode,
+)
+from elastic_core.rendezvous.member.duty import Agree, Notes, View
+from elastic_core.rendezvous.member.leader import judge
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.observe import observe
+from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import Me, State, Trouble, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Revisions, Seat, Topic, Watched
 
@@ -51,3 +63,61 @@ def test_a_node_that_waits_goes_over_to_the_run_that_has_begun_since_at_once():
     assert isinstance(done.operation, m.Update)
     record = decode(done.operation.record, MemberRecord)
     assert (record.epoch, record.seen) == ("other", 4)
+
+
+def test_a_node_that_leaves_with_a_verdict_of_a_run_that_is_here_no_more_goes():
+    """The store lost the run, and another has begun since: nobody waits for that word."""
+    lost, other = (ControlDocument(epoch=epoch, attempt=0, secret="s", fingerprint={}) for epoch in ("lost", "other"))
+    word = Verdict(outcome="failed", exit_code=1, reason="a worker failed", by="n1")
+    here = replace(SEATED, want=Want.LEAVE, epoch="lost", kept=lost, post=word, leave_s=99.0, ever_connected=True)
+    done = step(replace(here, control=other, fresh=frozenset({CONTROL_KEY, ROUND_KEY})), (), now_s=100.0)
+    assert done.operation == m.Withdraw(seat=SEATED.seat)
+
+
+def test_an_order_to_a_node_counts_before_it_is_in_the_run():
+    order = DrainOrder(incarnation="n1#1", node="n1", by="ada")
+    other = ControlDocument(epoch="other", attempt=0, secret="s", fingerprint={}, drains=(order,))
+    state = replace(SEATED, renew_s=101.0, control=other, fresh=frozenset({CONTROL_KEY}))
+    assert any(isinstance(each, m.DrainOrdered) for each in step(state, (), now_s=100.0).announcements)
+    to_all = replace(other, drains=(replace(order, incarnation=""),))
+    done = step(replace(state, control=to_all), (), now_s=100.0)
+    assert not any(isinstance(each, m.DrainOrdered) for each in done.announcements)
+
+
+@pytest.mark.parametrize(("hold_until_s", "agrees"), [(100.5, False), (99.5, True)])
+def test_nodes_that_a_store_has_forgotten_are_waited_for_before_it_is_agreed(hold_until_s, agrees):
+    """One of them had stated a later step, and begun it, before the store was emptied."""
+    names = ("n1", "n2")
+    roster = tuple(
+        RosterEntry(incarnation=f"{name}#1", node=name, address=name, agent_port=1, nproc=1, named_role="")
+        for name in names
+    )
+    round_ = RoundDocument(
+        epoch="e",
+        token=1,
+        nonce="x",
+        index=0,
+        restarts=0,
+        changes=0,
+        at_s=0.0,
+        master_addr="",
+        master_port=1,
+        roster=roster,
+    )
+    record = MemberRecord(epoch="e", node="n1", state="running", seen=1, token=1, nonce="x", stated={"step": 70})
+    view = View(
+        now_s=100.0,
+        node="n1",
+        nonce="y",
+        incarnation="n1#1",
+        min_nodes=2,
+        max_nodes=2,
+        first_call_s=1.0,
+        last_call_s=1.0,
+        max_changes=None,
+        control=ControlDocument(epoch="e", attempt=0, secret="s", fingerprint={}),
+        round=round_,
+        members=(Candidate(seat=1, incarnation="n1#1", record=record),),
+    )
+    found = judge(view, Notes(token=1, hold_until_s=hold_until_s))
+    assert isinstance(found.duty, Agree) == agrees

@@ -17,8 +17,10 @@ from simulation.scenario import (
     FAILURES,
     LEADER,
     MESSAGES,
+    ORDER,
     POWER,
     REFUSAL,
+    STOPPED,
     STORE_DOWN,
     STORE_PAUSE,
     Scenario,
@@ -116,6 +118,13 @@ def test_nodes_that_refuse_cost_the_others_no_restart_and_come_back():
 def test_ranks_of_all_nodes_save_before_the_same_step(kinds):
     """Also those of scripts that ask before every third step, with members that die, and a store that pauses."""
     assert sum(simulate(seed, several(seed, kinds)).saved for seed in range(60)) > 30
+
+
+def test_nodes_end_by_the_word_of_somebody_outside_and_a_stopped_run_does():
+    for seed in range(40):
+        simulate(seed, several(seed, {ORDER, ARRIVAL, STORE_PAUSE, MESSAGES}))
+        ended = simulate(seed, several(seed, {STOPPED, FAILURE, CRASH})).outcomes
+        assert ended.get("done", 0) == 0 or "departed" not in ended
 
 
 def test_of_failures_on_several_nodes_the_first_is_blamed():

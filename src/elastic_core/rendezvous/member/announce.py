@@ -117,12 +117,11 @@ def own_round(state: State) -> RoundDocument | None:
 def _drain(state: State, now_s: float) -> Announced:
     """Have the agent end by an order from outside, once; once more where the same is wanted within another time."""
     control, before = state.control, state.drain
-    if CONTROL_KEY not in state.fresh or control is None or not state.epoch or control.epoch != state.epoch:
+    if CONTROL_KEY not in state.fresh or control is None or state.want in (Want.NOTHING, Want.LEAVE):
         return state, NOTHING
-    if state.want in (Want.NOTHING, Want.LEAVE):
-        return state, NOTHING
-    mine = next((order for order in control.drains if order.incarnation == state.me.incarnation), None)
-    order = control.stop_order or mine
+    stop = control.stop_order if state.epoch and control.epoch == state.epoch else None
+    # One to this member counts in whatever run: also where it was not let in yet, or begins another in its place.
+    order = stop or next((order for order in control.drains if order.incarnation == state.me.incarnation), None)
     if order is None or (before is not None and order.grace_s in (None, before.grace_s)):
         return state, NOTHING
     what = "this node is to leave the run" if order.incarnation else f"run {state.me.run_id!r} is stopped"

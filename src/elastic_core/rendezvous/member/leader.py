@@ -78,9 +78,10 @@ def judge(view: View, notes: Notes) -> Judgement:
     ending = view.control.ending
     if ending is not None and notes.ending != (ending.token, ending.nonce):
         notes = replace(notes, ending=(ending.token, ending.nonce), ending_s=view.now_s)
-    agreement = due(view.control, current, tuple(view.members)) if current is not None else None
-    if agreement is not None:
-        return Judgement(notes=notes, duty=Agree(agreement=agreement))
+    if current is not None and not _is_partly_heard(view, notes, current):
+        agreement = due(view.control, current, tuple(view.members))
+        if agreement is not None:
+            return Judgement(notes=notes, duty=Agree(agreement=agreement))
     if current is None or ended(view.control, current):
         if view.control.stop_order is not None:
             return Judgement(notes=notes, why="the run is being stopped")
@@ -89,6 +90,12 @@ def judge(view: View, notes: Notes) -> Judgement:
     if order is not None and (order.token, order.nonce) == (current.token, current.nonce):
         return _gather(view, notes, current, order)
     return _keep(view, notes, current)
+
+
+def _is_partly_heard(view: View, notes: Notes, current: RoundDocument) -> bool:
+    """Return whether members of a round may still come back, after trouble with the store: each has its word."""
+    heard = {member.incarnation for member in view.members if member.record.epoch == current.epoch}
+    return view.now_s < notes.hold_until_s and not current.incarnations <= heard
 
 
 def leads(view: View, seat: int) -> int:

@@ -159,6 +159,8 @@ def _write_control(state: State, now_s: float) -> Planned:
         if control is not None and ROUND_KEY not in state.fresh:
             return state, m.Load(key=ROUND_KEY)
         return swap_control(state, state.kept)
+    if control is not None and state.want is Want.LEAVE:
+        return state, None  # what it has to say is about a run that is here no more
     if control is None or state.begin:
         me = state.me
         fresh = ControlDocument(
