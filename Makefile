@@ -57,9 +57,9 @@ test: $(VENV)/.for-development ## run all tests (PYTEST_ARGS='-k word' for some,
 test-torch: ## run what concerns torch beside another torch, in an environment of its own (TORCH=torch==2.15.0: gigabytes)
 	@$(MAKE) --no-print-directory VENV='build/$(subst ==,-,$(TORCH))' PYTEST_ARGS='-m torch $(PYTEST_ARGS)' test
 
-ecosystem: ## train under Lightning, transformers and accelerate themselves, in an environment of its own (gigabytes)
+ecosystem: ## train under eight stacks themselves, DDP to torchft, in an environment of its own (gigabytes, an hour)
 	@$(MAKE) --no-print-directory VENV=build/ecosystem build/ecosystem/.for-ecosystem
-	TESTS_ECOSYSTEM=1 build/ecosystem/bin/python -m pytest -m ecosystem $(STACKS) tests/integration/docs $(PYTEST_ARGS)
+	TESTS_ECOSYSTEM=1 build/ecosystem/bin/python -m pytest -m ecosystem $(STACKS) tests/ecosystem tests/integration/docs $(PYTEST_ARGS)
 
 slurm: $(VENV)/.for-development ## run jobs under a Slurm of our own on this machine, which apt installs where it is missing (minutes)
 	@scripts/install_slurm.sh
@@ -130,5 +130,5 @@ $(VENV)/.for-development: $(METADATA) | $(BIN)/python
 
 $(VENV)/.for-ecosystem: $(STACKS)/requirements.txt $(VENV)/.for-development
 	@echo "installing what $(STACKS)/requirements.txt has into $(VENV)"
-	$(PIP) -r $<
+	$(PIP) --no-build-isolation '$(TORCH)' -r $< # DeepSpeed's build imports torch
 	touch $@

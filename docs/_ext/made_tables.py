@@ -11,9 +11,10 @@ from typing import Final
 
 from migration_tables import GENERATORS as OF_TORCH
 from reference_tables import GENERATORS
+from stacks_table import GENERATORS as OF_STACKS
 
 DOCS: Final = Path(__file__).resolve().parents[1]
-ALL: Final[Mapping[str, Callable[[], str]]] = {**GENERATORS, **OF_TORCH}
+ALL: Final[Mapping[str, Callable[[], str]]] = {**GENERATORS, **OF_TORCH, **OF_STACKS}
 MADE: Final = re.compile(r"^<!-- table: (?P<name>\S+) -->\n(?P<text>.*?)^<!-- end of table -->$", re.M | re.S)
 
 
