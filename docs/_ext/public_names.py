@@ -125,6 +125,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "checked_decision",
         "describe_decision",
         "chosen_store",
+        "open_store",
         "StoreChoice",
         "StoreReader",
         "StoreReading",

@@ -33,9 +33,9 @@ Failures and decisions
     Failure, NodeReport, NodeSteps, RankStep, RunSteps, FailureClass, FailedWorker, WorkerExit, ErrorRecord,
     Origin, Decision, Restart, Stop, Ignore
 Commands of `elastic`
-    echo, echo_json, run_option, chosen_policy, checked_decision, describe_decision, chosen_store, StoreChoice,
-    StoreReader, StoreReading, StoreWriter, stored_run, StoredRun, StoredRound, StoredMember, StoredFailure,
-    StoredDecision, user_name,
+    echo, echo_json, run_option, chosen_policy, checked_decision, describe_decision, chosen_store, open_store,
+    StoreChoice, StoreReader, StoreReading, StoreWriter, stored_run, StoredRun, StoredRound, StoredMember,
+    StoredFailure, StoredDecision, user_name,
     find_runs, runs_named, run_at, run_places, FoundRun, AgentStatus, WorkerStatus, find_incidents,
     FoundIncident, Incident, IncidentDecision, render_incident, rank_ranges, to_failure
 Records and their JSON
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from elastic_core.accelerators.visible import visible_entries
     from elastic_core.cli.output import echo, echo_json
     from elastic_core.cli.run_choices import chosen_policy, run_option
-    from elastic_core.cli.store_reader import StoreChoice, StoreReader, StoreReading, chosen_store
+    from elastic_core.cli.store_reader import StoreChoice, StoreReader, StoreReading, chosen_store, open_store
     from elastic_core.cli.store_writer import StoreWriter
     from elastic_core.clock import SYSTEM_CLOCK, Clock, SystemClock, WaitBudget
     from elastic_core.encoding import clean, decode_json, encode_json
@@ -392,6 +392,7 @@ __all__ = [
     "is_ip",
     "is_loopback",
     "nvidia_gpus",
+    "open_store",
     "own_content",
     "parse_endpoint",
     "plugin_refusal",
@@ -439,7 +440,7 @@ _ROOMS: Final = {
     "elastic_core.hooks.handler": "AgentHook register_hook",
     "elastic_core.hooks.launches": "fault_of_variable",
     "elastic_core.hooks.master_server": "MasterServer",
-    "elastic_core.cli.store_reader": "chosen_store StoreChoice StoreReader StoreReading",
+    "elastic_core.cli.store_reader": "chosen_store open_store StoreChoice StoreReader StoreReading",
     "elastic_core.cli.store_writer": "StoreWriter",
     "elastic_core.moments": (
         "Power AddEnvironment LaunchChange Launches Refuse "

@@ -8,7 +8,7 @@ from elastic_core.errors import BackendUnavailableError, ConfigError, Rendezvous
 from elastic_core.options.option import Choices
 from elastic_core.options.table import BY_DEST
 from elastic_core.options.values import key_values, name_of, seconds
-from elastic_core.plugins.coordination import store_of_others
+from elastic_core.plugins.coordination import store_of_members, store_of_others
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, CoordinationStore, Survey
 from elastic_core.types import Record, RendezvousSettings
@@ -90,7 +90,7 @@ class StoreReader:
         self.choice = choice
         self._clock = clock
         self._connected = False
-        self._store = _store(choice)
+        self._store = open_store(choice)
 
     @property
     def where(self) -> str:
@@ -142,7 +142,18 @@ class StoreReader:
         self._store.close()
 
 
-def _store(choice: StoreChoice) -> CoordinationStore:
+def open_store(choice: StoreChoice, *, max_nodes: int = 1, may_host: bool = False) -> CoordinationStore:
+    """Return a run's store, which connects to nothing yet. Whoever opens one closes it.
+
+    Args:
+        choice: Which.
+        max_nodes: How many nodes use it at most.
+        may_host: Where one of the nodes keeps the server (`c10d`), this one may be it; else none is begun.
+
+    Raises:
+        PluginError: there is no such backend, or it is broken.
+        ConfigError: it keeps no store, or refuses endpoint or options.
+    """
     if choice.backend in _WITHOUT_STORE:
         raise _no_store(choice.backend)
     settings = RendezvousSettings(
@@ -150,11 +161,11 @@ def _store(choice: StoreChoice) -> CoordinationStore:
         run_id=choice.run_id,
         endpoint=choice.endpoint,
         min_nodes=1,
-        max_nodes=1,
+        max_nodes=max_nodes,
         local_world_size=1,
     )
     handler = PluginRegistry().make_rendezvous(choice.backend, settings, choice.conf)
-    store = store_of_others(handler)
+    store = store_of_members(handler) if may_host else store_of_others(handler)
     if store is None:
         raise _no_store(choice.backend)
     return store

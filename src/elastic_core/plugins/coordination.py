@@ -45,13 +45,18 @@ def coordinate(store: CoordinationStore, settings: RendezvousSettings, shared: M
     return CoordinatedRendezvous(store, full)
 
 
-def store_of_others(handler: RendezvousHandler) -> CoordinationStore | None:
-    """Return a store for somebody who only looks: it never begins a server of its own; None: the handler has none."""
+def store_of_members(handler: RendezvousHandler) -> CoordinationStore | None:
+    """Return the store of a handler that nobody has used yet; None: it has none."""
     from elastic_core.rendezvous.shell.coordinated import CoordinatedRendezvous
 
-    if not isinstance(handler, CoordinatedRendezvous):
+    return handler.store if isinstance(handler, CoordinatedRendezvous) else None
+
+
+def store_of_others(handler: RendezvousHandler) -> CoordinationStore | None:
+    """Return a store for somebody who only looks: it never begins a server of its own; None: the handler has none."""
+    store = store_of_members(handler)
+    if store is None:
         return None
-    store = handler.store
     kind = type(store)
     if not (store.hosted_by_member or any(spec.name == "is_host" for spec in kind.options)):
         return store

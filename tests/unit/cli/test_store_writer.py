@@ -27,7 +27,7 @@ def store(monkeypatch):
         backend="memory", run_id="r", endpoint="", min_nodes=1, max_nodes=1, local_world_size=1
     )
     make = partial(MemoryStore, settings, server=MemoryServer())
-    monkeypatch.setattr(store_reader, "_store", lambda choice: make())
+    monkeypatch.setattr(store_reader, "open_store", lambda choice: make())
     made = make()
     made.connect(wait=WAIT)
     return made

@@ -6,21 +6,16 @@ from typing import Final
 
 import click
 
-from elastic_core.api import Record, chosen_store, echo, echo_json, run_option
+from elastic_core.api import ElasticError, Record, chosen_store, echo, echo_json, run_option
 from elastic_ops.doctor.checks import OWN, examine, installed_checks
-from elastic_ops.doctor.findings import Asked, Finding, Level
+from elastic_ops.doctor.findings import Asked, Finding, Level, NodeFindings
+from elastic_ops.doctor.meeting import Meeting, meet
+from elastic_ops.doctor.software import facts
 from elastic_ops.run_target import duration, store_params
 
 api_version = 1
 
 _FAILED: Final = 1
-
-
-class NodeFindings(Record, frozen=True, kw_only=True):
-    """What was found on one node."""
-
-    node: str
-    findings: tuple[Finding, ...]
 
 
 class DoctorDocument(Record, frozen=True, kw_only=True):
@@ -29,10 +24,13 @@ class DoctorDocument(Record, frozen=True, kw_only=True):
     schema_version: int = 1
     failed: bool
     nodes: tuple[NodeFindings, ...]
+    together: tuple[Finding, ...] = ()
 
 
 def _doctor(
     workers: int | None,
+    nnodes: int,
+    node_id: str | None,
     log_dir: str | None,
     run_dir: str | None,
     agent_port: int,
@@ -47,29 +45,87 @@ def _doctor(
     asked = Asked(
         environ=environ,
         store=chosen_store(given, environ),
+        node_count=nnodes,
         worker_count=workers,
         log_dir=log_dir or environ.get("PET_LOG_DIR", ""),
         run_dir=run_dir or environ.get("PET_RUN_DIR", ""),
         agent_port=agent_port,
         master_port=master_port,
     )
+    if nnodes > 1 and asked.store is None:
+        raise click.UsageError("--nnodes: nodes meet in the run's store", click.get_current_context())
     brought, broken = installed_checks()
-    findings = [*examine(asked, {**brought, **OWN}, limit_s=time_limit), *broken]
-    own = NodeFindings(node=os.uname().nodename, findings=tuple(findings))
-    failed = any(finding.level is Level.FAIL for finding in findings)
-    if as_json:
-        echo_json(DoctorDocument(failed=failed, nodes=(own,)))
+    found = (*examine(asked, {**brought, **OWN}, limit_s=time_limit), *broken)
+    own = NodeFindings(node=node_id or os.uname().nodename, findings=found, facts=facts() if nnodes > 1 else {})
+    if nnodes > 1:
+        meeting = _met(asked, own, nnodes, time_limit)
     else:
-        echo(*_lines(findings, quiet=quiet))
+        failed = any(finding.level is Level.FAIL for finding in found)
+        meeting = Meeting(failed=failed, leader=True, nodes=(own,))
+    if as_json:
+        document = DoctorDocument(failed=meeting.failed, nodes=meeting.nodes, together=meeting.together)
+        echo_json(document)
+    elif meeting.leader:
+        _show(meeting, quiet=quiet)
+    elif not quiet:
+        echo(f"node {own.node}: {_counts(own.findings)}; the first node shows what all have found")
+    return _FAILED if meeting.failed else 0
+
+
+def _met(asked: Asked, own: NodeFindings, nnodes: int, limit_s: float) -> Meeting:
+    assert asked.store is not None
+    try:
+        return meet(
+            asked.store,
+            own,
+            nnodes,
+            limit_s=limit_s,
+            agent_port=asked.agent_port,
+            master_port=asked.master_port,
+        )
+    except (ElasticError, OSError) as err:
+        what = err.what if isinstance(err, ElasticError) else f"a port can't be had ({err.strerror})"
+        remedy = err.hint if isinstance(err, ElasticError) else "other ports"
+        finding = Finding(check="nodes", level=Level.FAIL, what=what, remedy=remedy)
+        return Meeting(failed=True, leader=True, nodes=(own,), together=(finding,))
+
+
+def _show(meeting: Meeting, *, quiet: bool) -> None:
+    """Print what was found, what several nodes have found once."""
+    if len(meeting.nodes) <= 1:
+        findings = [*(finding for node in meeting.nodes for finding in node.findings), *meeting.together]
+        echo(*_lines([("", finding) for finding in findings], quiet=quiet))
         if not quiet:
-            echo(f"node {own.node}: {_counts(findings)}")
-    return _FAILED if failed else 0
+            echo(f"node {meeting.nodes[0].node}: {_counts(findings)}")
+        return
+    nodes: dict[Finding, list[str]] = {}
+    for node in meeting.nodes:
+        for finding in node.findings:
+            nodes.setdefault(finding, []).append(node.node)
+    rows = [("all", finding) for finding in meeting.together]
+    rows += [(_where(names, len(meeting.nodes)), finding) for finding, names in nodes.items()]
+    echo(*_lines(rows, quiet=quiet))
+    if not quiet:
+        echo(f"{len(meeting.nodes)} nodes: {_counts([finding for _, finding in rows])}")
 
 
-def _lines(findings: Sequence[Finding], *, quiet: bool) -> list[str]:
-    shown = [finding for finding in findings if not quiet or finding.level is not Level.OK]
-    width = max((len(finding.check) for finding in shown), default=0)
-    return [f"{each.level:<4}  {each.check:<{width}}  {_sentence(each)}" for each in shown]
+def _where(names: Sequence[str], count: int) -> str:
+    if len(names) == count:
+        return "all"
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _lines(rows: Sequence[tuple[str, Finding]], *, quiet: bool) -> list[str]:
+    """Return a line for each finding, the worst first where several nodes have some."""
+    shown = [(node, each) for node, each in rows if not quiet or each.level is not Level.OK]
+    if any(node for node, _ in shown):
+        shown.sort(key=lambda row: [Level.FAIL, Level.WARN, Level.OK].index(row[1].level))
+    width = max((len(each.check) for _, each in shown), default=0)
+    aside = max((len(node) for node, _ in shown), default=0)
+    return [
+        "  ".join(filter(None, (f"{each.level:<4}", f"{node:<{aside}}", f"{each.check:<{width}}", _sentence(each))))
+        for node, each in shown
+    ]
 
 
 def _sentence(finding: Finding) -> str:
@@ -87,7 +143,8 @@ Look whether this node is fit for a run: limits, shared memory, disks, versions,
 
 With the --rdzv options of the run also whether its store is reached and lets us in, and by which address others would
 reach this node. Nothing is changed, torch is not imported, and no terminal is needed: a Slurm prolog or an init
-container can do so before each run.
+container can do so before each run. With --nnodes all nodes of the run, each of which does the same, meet there before
+it starts, and try each other's ports and clocks.
 """
 _EPILOG = """\b
 Examples:
@@ -95,6 +152,7 @@ Examples:
   elastic doctor --nproc-per-node 8 --log-dir /shared/logs
   elastic doctor --quiet --rdzv-backend redis --rdzv-endpoint redis.example:6379 --rdzv-id bert-7
   srun --ntasks-per-node 1 elastic doctor --quiet --time-limit 10
+  srun -N 4 --ntasks-per-node 1 elastic doctor --nnodes 4 --rdzv-backend c10d --rdzv-endpoint node0 --rdzv-id bert-7
 
 Exit codes: 0 nothing that fails a run; 1 something does; 2 usage.
 """
@@ -108,6 +166,14 @@ command = click.Command(
         click.Option(
             ["--nproc-per-node", "workers"], type=click.IntRange(1), metavar="N", help="How many workers it is to have."
         ),
+        click.Option(
+            ["--nnodes"],
+            type=click.IntRange(1),
+            default=1,
+            metavar="N",
+            help="Meet so many nodes in the run's store, each of which does the same; the first shows what all found.",
+        ),
+        run_option("node_id", help_text="What this node is called there; default: its host's name."),
         run_option("log_dir", help_text="Where workers' logs are to go.  [PET_LOG_DIR]"),
         run_option("run_dir", help_text="Where the run directory is to be.  [PET_RUN_DIR]"),
         click.Option(

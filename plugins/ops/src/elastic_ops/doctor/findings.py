@@ -33,6 +33,14 @@ class Finding(Record, frozen=True, kw_only=True):
     """What helps; empty: nothing needs to."""
 
 
+class NodeFindings(Record, frozen=True, kw_only=True):
+    """What was found on one node; `facts` are what should be the same on all, by name."""
+
+    node: str
+    findings: tuple[Finding, ...]
+    facts: Mapping[str, str] = {}
+
+
 class Asked(Record, frozen=True, kw_only=True):
     """The run that the node is to be fit for, as far as it was said."""
 
@@ -40,6 +48,8 @@ class Asked(Record, frozen=True, kw_only=True):
     """The variables that a run here would have."""
     store: StoreChoice | None = None
     """Where its nodes meet; None: it was not said."""
+    node_count: int = 1
+    """How many nodes look together, which meet there."""
     worker_count: int | None = None
     """How many workers the node is to have; None: it was not said."""
     log_dir: str = ""

@@ -47,6 +47,19 @@ def nccl_release() -> str:
     return ""
 
 
+def facts() -> dict[str, str]:
+    """Return what should be the same on all nodes of a run, by name."""
+    release = torch_release()
+    core = next((entry.version for entry in find_entries(_GROUPS) if entry.distribution == _CORE), "")
+    return {
+        "python": ".".join(map(str, sys.version_info[:2])),
+        "torch": release.get("__version__", ""),
+        "nccl": nccl_release() if release.get("cuda") else "",
+        _CORE: core,
+        "gpu count": str(nvidia_gpus().count or 0),
+    }
+
+
 def torch(asked: Asked) -> Iterator[Finding]:
     """Which torch and NCCL workers would have, and whether they fit this node's GPUs."""
     release = torch_release()

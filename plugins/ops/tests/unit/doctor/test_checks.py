@@ -235,7 +235,7 @@ AWAY = RendezvousConnectionError("redis at redis.example:6379: connection refuse
 @pytest.mark.parametrize(
     ("reader", "level", "what"),
     [
-        (Reader(), "ok", "redis at redis.example:6379 answers in 1.2 ms; run 'bert' is not there"),
+        (Reader(), "ok", "redis at redis.example:6379 answers within 2 ms; run 'bert' is not there"),
         (Reader(AWAY), "fail", AWAY.what),
         (
             Reader(AWAY, hosted=True),
@@ -248,6 +248,13 @@ def test_endpoint(monkeypatch, reader, level, what):
     monkeypatch.setattr(network, "StoreReader", lambda choice: reader)
     finding = only(network.endpoint(Asked(store=STORE)))
     assert (finding.level, finding.what) == (level, what)
+
+
+def test_a_port_that_another_run_has_fails_unless_nodes_meet_there(monkeypatch):
+    taken = RendezvousConnectionError("c10d at h:1: port 1 is in use by another run")
+    monkeypatch.setattr(network, "StoreReader", lambda choice: Reader(taken, hosted=True))
+    assert only(network.endpoint(Asked(store=STORE))).level == "fail"
+    assert list(network.endpoint(Asked(store=STORE, node_count=2))) == []
 
 
 def test_an_endpoint_on_the_loopback_warns(monkeypatch):
