@@ -27,6 +27,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}", re.ASCII)
 _UID_SHOWN: Final = 8
 """Characters of the uid in a run's id: two Jobs of one name, in two namespaces say, must not meet in one store."""
 _LEAST_GRACE_S: Final = 1
+_CONNECT_S: Final = "600"
+"""How long pods wait for pod 0 and its store: as long as for each other, by `--join-timeout`'s default."""
 _SHOWN: Final = 40
 """Characters of a value that makes no sense, in its error."""
 
@@ -118,6 +120,9 @@ class Kubernetes(Environment):
         yield Proposal(option="rdzv_backend", value="c10d", reason="pod 0 hosts the store: no other was named")
         if "rdzv_endpoint" not in given:  # known here: pod 0's name may not lead to pod 0 yet when that begins
             yield Proposal(option="rdzv_conf", value=f"is_host={str(index == 0).lower()}", reason=INDEX)
+            yield Proposal(
+                option="connect_timeout", value=_CONNECT_S, reason="pod 0 may come late: its image is pulled"
+            )
         first = self._text(FIRST_POD)
         if first:
             yield Proposal(option="rdzv_endpoint", value=first, reason=FIRST_POD)

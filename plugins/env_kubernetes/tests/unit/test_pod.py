@@ -96,9 +96,10 @@ def test_where_somebody_says_who_node_0_is_that_is_torchs_static():
 @pytest.mark.parametrize(("index", "hosts"), [("0", True), ("1", False)])
 def test_pod_0_hosts_the_store_whatever_its_name_leads_to(index, hosts):
     pod = RENDERED | {"JOB_COMPLETION_INDEX": index, "HOSTNAME": f"bert-7-{index}"}
-    assert settled(**pod).settings.rdzv_conf == {"is_host": str(hosts).lower()}
-    assert "rdzv_conf" not in proposed({"rdzv_endpoint": "elsewhere:29400"}, **pod)[0]
-    assert settled({"rdzv_conf": "lease_ttl=9"}, **pod).settings.rdzv_conf == {"lease_ttl": "9"}
+    assert settled(**pod).settings.rdzv_conf == {"is_host": str(hosts).lower(), "connect_timeout": "600"}
+    assert not {"rdzv_conf", "connect_timeout"} & set(proposed({"rdzv_endpoint": "elsewhere:29400"}, **pod)[0])
+    typed = settled({"rdzv_conf": "lease_ttl=9,connect_timeout=30"}, **pod).settings.rdzv_conf
+    assert typed == {"lease_ttl": "9", "connect_timeout": "30"}
 
 
 def test_typed_values_stand_and_contradictions_are_lines():
