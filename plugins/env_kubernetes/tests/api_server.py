@@ -188,7 +188,7 @@ class Handler(BaseHTTPRequestHandler):
         if verb in ("get", "delete") and self.api.get(kind, name, namespace) is None:
             raise Refused(404, "NotFound", f'{plural} "{name}" not found')
         if more[1:] == ["log"]:
-            self._log(name, query)
+            self._log(namespace, name, query)
         elif verb == "list":
             self._answer(200, self.api.listed(kind, namespace, query))
         elif verb == "get":
@@ -203,7 +203,12 @@ class Handler(BaseHTTPRequestHandler):
             self.api.delete(kind, namespace, name, json.dumps({"propagationPolicy": policy[0]}) if policy else body)
             self._answer(200, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
 
-    def _log(self, pod, query):
+    def _log(self, namespace, pod, query):
+        names = [each["name"] for each in self.api.get("Pod", pod, namespace)["spec"]["containers"]]
+        if query.get("container", names if len(names) == 1 else [""])[0] not in names:
+            raise Refused(
+                400, "BadRequest", f"a container name must be specified for pod {pod}, choose one of: {names}"
+            )
         lines = self.api.logs.get(pod)
         if lines is None:
             raise Refused(400, "BadRequest", f'container "train" in pod "{pod}" is waiting to start: ContainerCreating')

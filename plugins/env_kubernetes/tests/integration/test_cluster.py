@@ -56,12 +56,13 @@ def manifest(tmp_path, capsys):
 def pod(index, phase, *, name="", node="n1", state=None, created="2026-11-23T07:00:00Z", **metadata):
     marks = {**OURS, "batch.kubernetes.io/job-completion-index": str(index)}
     name = name or f"bert-7-{index}-abcde"
-    statuses = [{"name": "train", "image": "a", "imageID": "", "ready": False, "restartCount": 0, "state": state or {}}]
+    common = {"image": "a", "imageID": "", "ready": False, "restartCount": 0}
+    statuses = [{"name": "proxy", "state": {}, **common}, {"name": "train", "state": state or {}, **common}]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "labels": marks, "creationTimestamp": created, **metadata},
-        "spec": {"nodeName": node, "containers": [{"name": "train"}]},
+        "spec": {"nodeName": node, "containers": [{"name": "proxy"}, {"name": "train"}]},
         "status": {"phase": phase, "containerStatuses": statuses},
     }
 

@@ -12,6 +12,7 @@ from lightkube.resources.core_v1 import Pod
 from elastic_core.api import ConfigError, Record
 from elastic_env_kubernetes.cluster.connection import is_missing
 from elastic_env_kubernetes.manifests.kinds import JobSet
+from elastic_env_kubernetes.manifests.pod_template import CONTAINER
 
 MANAGED: Final = {"app.kubernetes.io/managed-by": "elastic-k8s"}
 _INDEX: Final = "batch.kubernetes.io/job-completion-index"
@@ -125,8 +126,11 @@ def _pod_state(pod: Pod) -> PodState:
     metadata, status, spec = pod.metadata, pod.status, pod.spec
     marks = {**((metadata and metadata.annotations) or {}), **((metadata and metadata.labels) or {})}
     index = str(marks.get(_INDEX, ""))
-    containers = (status and status.containerStatuses) or []
-    reason, exit_code, message = _container_state(containers[0]) if containers else ("", None, "")
+    ours = (
+        each for each in (status and status.containerStatuses) or () if each.name == CONTAINER
+    )  # a mesh adds its own
+    container = next(ours, None)
+    reason, exit_code, message = _container_state(container) if container else ("", None, "")
     return PodState(
         index=int(index) if index.isdecimal() else None,
         name=(metadata and metadata.name) or "",

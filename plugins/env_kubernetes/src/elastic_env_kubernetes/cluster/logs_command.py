@@ -11,6 +11,7 @@ from lightkube import Client
 from elastic_core.api import ConfigError, echo
 from elastic_env_kubernetes.cluster.connection import CONTEXT, NAMESPACE, connected, name_argument, refusal
 from elastic_env_kubernetes.cluster.found_run import PENDING, PodState, find, newest
+from elastic_env_kubernetes.manifests.pod_template import CONTAINER
 
 _LOOK_S: Final = 2.0
 """How often `--follow` looks for pods that have begun."""
@@ -42,7 +43,7 @@ def _prefix(pod: PodState, *, alone: bool) -> str:
 def _print(client: Client, pod: str, prefix: str, tail: int | None, *, follow: bool) -> None:
     """Print a pod's output, or why there is none: it may be gone, or have ended before its container began."""
     try:
-        for line in client.log(pod, follow=follow, tail_lines=tail, newlines=False):
+        for line in client.log(pod, container=CONTAINER, follow=follow, tail_lines=tail, newlines=False):
             echo(prefix + line)
             if follow:
                 sys.stdout.flush()  # also where it goes into a pipe
