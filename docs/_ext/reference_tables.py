@@ -22,7 +22,7 @@ from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.options.table import OPTIONS, OptionRow, Section
 from elastic_core.options.worker_options import WorkerSettings
 from elastic_core.plugins.discovery import KINDS
-from elastic_core.plugins.loading import BASES
+from elastic_core.plugins.loading import INTERFACES, bases_of
 from elastic_core.plugins.options import wanted
 from elastic_core.processes.spec import WorkerPaths
 from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS
@@ -242,7 +242,8 @@ def _handlers(found: Iterable[tuple[str, object]]) -> Iterable[tuple[str, str]]:
 
 def groups() -> str:
     """The entry-point groups."""
-    rows = ((f"`{group}`", KINDS[group], " or ".join(map(public, bases))) for group, bases in BASES.items())
+    of_classes = (group for group in KINDS if group in INTERFACES)
+    rows = ((f"`{group}`", KINDS[group], " or ".join(map(public, bases_of(group)))) for group in of_classes)
     return table(("group", "what its plugins are", "what a class in it derives from"), rows)
 
 

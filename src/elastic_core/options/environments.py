@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING, Final
 from elastic_core.errors import ConfigError
 from elastic_core.options.option import Choices, Given, Proposed
 from elastic_core.options.table import BY_DEST, chosen_elsewhere
-from elastic_core.plugins.discovery import ENVIRONMENTS_GROUP, PluginEntry, find_entries
+from elastic_core.plugins.discovery import (
+    ENVIRONMENTS_ELSEWHERE,
+    ENVIRONMENTS_GROUP,
+    PluginEntry,
+    environments_here,
+    find_entries,
+)
 
 if TYPE_CHECKING:
     from elastic_core.plugins.environment import Environment, Proposal
 
 NONE: Final = "none"
 """The name of no environment, for `--environment`."""
-_ELSEWHERE: Final = {"SLURM_STEP_NUM_NODES": "elastic-env-slurm", "ELASTIC_K8S_NNODES": "elastic-env-kubernetes"}
-"""Variables with a number of nodes, and the distribution of this project that reads them."""
 
 
 def proposals(given: Given, environ: Mapping[str, str]) -> tuple[dict[str, Proposed], list[str]]:
@@ -33,7 +37,7 @@ def proposals(given: Given, environ: Mapping[str, str]) -> tuple[dict[str, Propo
     """
     choices = Choices(given, environ, BY_DEST)
     wanted = (choices.text("environment") or "").strip().lower()
-    entries = [entry for entry in find_entries(ENVIRONMENTS_GROUP) if environ.get(entry.name)]
+    entries = environments_here(environ)
     if wanted == NONE or not (entries or wanted):
         return {}, [] if wanted or choices.chosen("nnodes") else list(_unread(environ))
     found = [(entry, _built(entries, entry, environ)) for entry in entries]
@@ -41,7 +45,7 @@ def proposals(given: Given, environ: Mapping[str, str]) -> tuple[dict[str, Propo
     if not chosen:
         names = ", ".join(each.title.lower() for _, each in found) or "none does"
         hint = f"leave it out, or {NONE}"
-        if (ours := f"elastic-env-{wanted}") in _ELSEWHERE.values() and not any(
+        if (ours := f"elastic-env-{wanted}") in ENVIRONMENTS_ELSEWHERE.values() and not any(
             each.distribution == ours for each in find_entries(ENVIRONMENTS_GROUP)
         ):
             from elastic_core.plugins.missing import install_hint
@@ -52,7 +56,7 @@ def proposals(given: Given, environ: Mapping[str, str]) -> tuple[dict[str, Propo
 
 
 def _unread(environ: Mapping[str, str]) -> Iterator[str]:
-    for variable, distribution in _ELSEWHERE.items():
+    for variable, distribution in ENVIRONMENTS_ELSEWHERE.items():
         if environ.get(variable, "1") not in ("", "1"):
             from elastic_core.plugins.missing import install_hint
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from elastic_core.options.debug_options import take_debugging
 from elastic_core.options.entrypoint import check_start_method, make_entrypoint, take_run_path
-from elastic_core.options.environments import proposals
 from elastic_core.options.node_options import place_run, settle_coordination
-from elastic_core.options.option import Choices, Draft, Given
+from elastic_core.options.option import Choices, Draft, Given, Proposed
 from elastic_core.options.output_options import resolve_logs
 from elastic_core.options.restart_options import take_restarts, take_stops
 from elastic_core.options.settings import Entrypoint, Resolution, finish
 from elastic_core.options.table import BY_DEST, chosen_elsewhere, torch_variables
 from elastic_core.options.values import node_range
 from elastic_core.options.worker_options import place_workers
+from elastic_core.plugins.discovery import ENVIRONMENTS_ELSEWHERE, environments_here
 
 if TYPE_CHECKING:
     from elastic_core.options.devices import Node
@@ -43,7 +43,7 @@ def resolve(
         ConfigError: a value is malformed, options contradict each other, or the script can't be run.
     """
     by_library = entrypoint is not None  # which says all, and waits for nobody's proposals
-    proposed, notices = ({}, []) if by_library else proposals(given, environ)
+    proposed, notices = ({}, []) if by_library else _proposals(given, environ)
     choices = Choices(given, environ, BY_DEST, proposed)
     draft = Draft(choices, environ)
     draft.notice(*notices)
@@ -75,3 +75,13 @@ def resolve(
 
         take_hook_options(draft, given)
     return finish(draft)
+
+
+def _proposals(given: Given, environ: Mapping[str, str]) -> tuple[dict[str, Proposed], list[str]]:
+    """Return what is proposed where this process was started, and lines for the user: in most places nothing."""
+    named = "environment" in given or environ.get(BY_DEST["environment"].env or "")
+    if not (named or environ.keys() & ENVIRONMENTS_ELSEWHERE.keys() or environments_here(environ)):
+        return {}, []
+    from elastic_core.options.environments import proposals
+
+    return proposals(given, environ)

@@ -8,7 +8,7 @@ finder that brings its own distributions) is left to `importlib.metadata`; both 
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -33,6 +33,12 @@ KINDS: Final = {
     EVENTS_GROUP: "event handler",
 }
 """What users call the plugins of each group."""
+
+ENVIRONMENTS_ELSEWHERE: Final = {
+    "SLURM_STEP_NUM_NODES": "elastic-env-slurm",
+    "ELASTIC_K8S_NNODES": "elastic-env-kubernetes",
+}
+"""Variables with a number of nodes, and the distribution of this project that reads them."""
 
 TORCH_GROUP: Final = "torchrun.handlers"
 """Where stock torchrun finds handlers."""
@@ -104,6 +110,11 @@ def find_entries(prefix: str = GROUP_PREFIX) -> list[PluginEntry]:
     """
     paths = [entry or os.curdir for entry in sys.path if isinstance(entry, str)]
     return _scan(paths, prefix) if _is_ordinary(paths) else _ask_importlib(prefix)
+
+
+def environments_here(environ: Mapping[str, str]) -> list[PluginEntry]:
+    """Return the environments that show: their entry points bear the names of variables that are set."""
+    return [entry for entry in find_entries(ENVIRONMENTS_GROUP) if environ.get(entry.name)]
 
 
 def _is_ordinary(paths: Sequence[str]) -> bool:

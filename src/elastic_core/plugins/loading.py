@@ -29,12 +29,12 @@ from elastic_core.plugins.entry_import import (
     refusal,
     too_heavy,
 )
-from elastic_core.plugins.environment import Environment
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import HookSettings, OptionSpec, PolicySettings, RendezvousSettings
 
 if TYPE_CHECKING:
+    from elastic_core.plugins.environment import Environment
     from elastic_core.plugins.hookspecs import HookimplModule
 
 BASES: Final[dict[str, tuple[type, ...]]] = {
@@ -42,11 +42,21 @@ BASES: Final[dict[str, tuple[type, ...]]] = {
     FAILURE_GROUP: (FailureHandler,),
     HOOKS_GROUP: (AgentHook,),
     OPTIONS_GROUP: (AgentHook,),
-    ENVIRONMENTS_GROUP: (Environment,),
 }
 """What a class of each group derives from: one of these."""
+INTERFACES: Final = frozenset((*BASES, ENVIRONMENTS_GROUP))
+"""The groups whose plugins are classes of an interface."""
 _OBJECTS: Final = ("worker_starter", "master_server")
 """The methods of a hook that give objects."""
+
+
+def bases_of(group: str) -> tuple[type, ...]:
+    """Return what a class of a group derives from: one of these."""
+    if group != ENVIRONMENTS_GROUP:
+        return BASES[group]
+    from elastic_core.plugins.environment import Environment  # which most runs have nothing to do with
+
+    return (Environment,)
 
 
 class LoadedPlugin:
@@ -115,7 +125,7 @@ class LoadedPlugin:
     def _base(self) -> type | None:
         """The interface that the class derives from; None: it is a module."""
         target = self._target
-        bases = BASES[self.entry.group] if isinstance(target, type) else ()
+        bases = bases_of(self.entry.group) if isinstance(target, type) else ()
         return next((base for base in bases if issubclass(cast("type", target), base)), None)
 
     @property
@@ -174,11 +184,11 @@ class LoadedPlugin:
         made = build(self.entry, self._limit, lambda: self._maker.make_hook(settings))
         return made if isinstance(made, AgentHook) else self._refuse_product(made)
 
-    def make_environment(self, variables: Mapping[str, str]) -> Environment:
+    def make_environment(self, variables: Mapping[str, str]) -> "Environment":
         """Build the environment; raises as `make_rendezvous`."""
         cls = cast("Callable[[Mapping[str, str]], object]", self._target)
         made = build(self.entry, self._limit, lambda: cls(variables))
-        return made if isinstance(made, Environment) else self._refuse_product(made)
+        return cast("Environment", made) if isinstance(made, bases_of(self.entry.group)) else self._refuse_product(made)
 
     def _refuse_product(self, made: object) -> NoReturn:
         what = f"{self.entry.value} made {type(made).__name__}; a {base_names(self.entry.group)} is needed"
@@ -192,7 +202,7 @@ def is_store_class(target: object) -> bool:
 
 def base_names(group: str) -> str:
     """Return what the plugins of a group are made of, for messages: `RendezvousHandler or CoordinationStore`."""
-    return " or ".join(base.__name__ for base in BASES[group])
+    return " or ".join(base.__name__ for base in bases_of(group))
 
 
 class _ClassMaker:
@@ -225,7 +235,7 @@ def build(entry: PluginEntry, limit: Limit | None, make: Callable[[], object], w
 def _check_kind(entry: PluginEntry, target: object) -> None:
     by_module = entry.group != ENVIRONMENTS_GROUP
     if (by_module and isinstance(target, ModuleType)) or (
-        isinstance(target, type) and issubclass(target, BASES[entry.group])
+        isinstance(target, type) and issubclass(target, bases_of(entry.group))
     ):
         return
     found = f"the class {target.__qualname__}" if isinstance(target, type) else f"an object of {type(target).__name__}"

@@ -36,7 +36,7 @@ from elastic_core.plugins.entry_import import (
     refusal,
 )
 from elastic_core.plugins.loading import (
-    BASES,
+    INTERFACES,
     LoadedPlugin,
     base_names,
     build,
@@ -380,7 +380,7 @@ class PluginRegistry:
         """Return the entry points of the three interfaces."""
         if self._found is None:
             entries = find_entries()
-            self._found = [entry for entry in entries if entry.group in BASES]
+            self._found = [entry for entry in entries if entry.group in INTERFACES]
             self._strange = [entry for entry in entries if entry.group not in GROUPS]
         return self._found
 

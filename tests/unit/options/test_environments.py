@@ -61,6 +61,13 @@ def acme(install):
     install(acme_env=ACME)
 
 
+@pytest.fixture
+def bare(monkeypatch):
+    """Have no environment installed."""
+    for module in ("plugins.discovery", "options.environments"):
+        monkeypatch.setattr(f"elastic_core.{module}.find_entries", lambda group="": [])
+
+
 def settled(given=None, **environ):
     return resolve(given or {}, "platform", environ=environ)
 
@@ -119,8 +126,7 @@ def test_nobodys_proposals_are_taken_with_none(acme):
     assert "acme_env" not in sys.modules
 
 
-def test_a_node_of_several_that_would_train_alone_says_so(monkeypatch):
-    monkeypatch.setattr("elastic_core.options.environments.find_entries", lambda group: [])
+def test_a_node_of_several_that_would_train_alone_says_so(bare):
     (line,) = settled({"module": True}, SLURM_STEP_NUM_NODES="4").settings.notices
     assert line.startswith(
         "SLURM_STEP_NUM_NODES=4, and nothing that is installed reads it: this node trains alone. Try"
@@ -131,8 +137,7 @@ def test_a_node_of_several_that_would_train_alone_says_so(monkeypatch):
     assert not settled({"module": True, "nnodes": "1"}, SLURM_STEP_NUM_NODES="4").settings.notices
 
 
-def test_one_of_ours_that_is_named_and_not_installed_is_said_to_be_so(monkeypatch):
-    monkeypatch.setattr("elastic_core.options.environments.find_entries", lambda group: [])
+def test_one_of_ours_that_is_named_and_not_installed_is_said_to_be_so(bare):
     with pytest.raises(
         ConfigError, match=r"'kubernetes': needed one .* Try: pip install \. \./plugins/env_kubernetes, in"
     ):
