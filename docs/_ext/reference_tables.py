@@ -117,6 +117,8 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "`JOBSET_RESTART_ATTEMPT`, `AWS_BATCH_JOB_ATTEMPT`",
     "JOB_COMPLETION_INDEX": "shows a pod of an Indexed Job or a JobSet to `elastic-env-kubernetes`, which takes "
     "`ELASTIC_K8S_NNODES` and [others](../howto/kubernetes.md#what-a-pod-knows) for options that nobody gave",
+    "ELASTIC_SLURM_VERDICTS": "the folder in which each agent leaves its exit code, for the script of a job; set by "
+    "`elastic slurm submit`",
     "ELASTIC_JOB_ID": "the scheduler's name of the job, the same for all its nodes, where it has no variable of its "
     "own for it (`SLURM_JOB_ID`, `AWS_BATCH_JOB_ID`): a verdict of another job is no answer to this one",
     "TORCHELASTIC_ETCD_BINARY_PATH": "the etcd that `EtcdServer` and `--rdzv-conf embedded=true` run; default that of "

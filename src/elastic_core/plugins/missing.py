@@ -82,6 +82,7 @@ _KNOWN: Final = {
         "metrics-port": "elastic-ops",
         "no-control-plane": "elastic-ops",
         "numa-binding": "elastic-numa",
+        "requeue": "elastic-env-slurm",
         "save-signal": "elastic-train",
         "save-timeout": "elastic-train",
         "standby": "elastic-standby",
@@ -102,6 +103,7 @@ _KNOWN: Final = {
         "plugins new": "elastic-plugin-kit",
         "plugins show": "elastic-plugin-kit",
         "policy": "elastic-policy-rules",
+        "slurm": "elastic-env-slurm",
     },
 }
 """Which distribution brings the plugins of this project.

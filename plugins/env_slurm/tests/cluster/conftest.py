@@ -3,6 +3,9 @@
 One cluster serves all tests of this folder, which run in one process (`xdist_group`). Its nodes are called `127.1` to
 `127.4`: names that every resolver takes for addresses of this machine, and that Slurm writes with brackets.
 
+Processes are tracked by proctrack/linuxproc, which needs no cgroup: Slurm's signals reach workers, too, not agents
+alone as with proctrack/cgroup. So the script below waits a moment for its agent's word before it ends by one.
+
 A missing Slurm skips the tests here; `make slurm` and `.ci/run` install it.
 """
 
@@ -24,7 +27,7 @@ from redis_servers import free_port
 from support import lacks, places_of_runs, wait_for
 
 NODES = 4
-GRACE_S, KILL_WAIT_S = 6, 5
+GRACE_S, KILL_WAIT_S = 6, 30
 CONF = """
 ClusterName=loop
 SlurmctldHost={host}(127.0.0.1)
@@ -47,7 +50,7 @@ MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerType=sched/backfill
-SchedulerParameters=batch_sched_delay=1,sched_interval=2
+SchedulerParameters=batch_sched_delay=1,sched_interval=1,bf_interval=1
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 ReturnToService=2
@@ -80,7 +83,11 @@ ENDED = (
     "TIMEOUT",
 )
 TRAIN = """
-import os, pathlib, sys, time
+import os, pathlib, signal, sys, time
+
+ends = []
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, lambda *_: ends.append(time.monotonic() + 3))
 from elastic_train import should_stop
 
 folder, rank = pathlib.Path(os.environ["FOLDER"]), int(os.environ["RANK"])
@@ -97,6 +104,9 @@ while not (folder / "go").exists():
     if should_stop(step=step):
         kept.write_text(str(step))
         sys.exit(0)
+    if ends and time.monotonic() > ends[0]:  # nobody has asked it to save: it does so by itself
+        kept.write_text(str(step))
+        sys.exit(143)
     time.sleep(0.05)
 """
 
@@ -135,7 +145,7 @@ class Job:
     def wait(self, condition, *, what):
         """Wait, and show what the job has written where it comes to nothing."""
         try:
-            wait_for(condition, within_s=45)
+            wait_for(condition, within_s=60)
         except AssertionError as err:
             raise AssertionError(f"{what}: {err}\n{self.said()}\n{self.out}") from None
 
@@ -222,7 +232,7 @@ class Cluster:
         self.call("scancel", "--user", getpass.getuser(), "--signal=KILL", "--full", ok=False)
         self.call("scancel", "--user", getpass.getuser(), ok=False)
         with suppress(AssertionError):
-            wait_for(lambda: not self.call("squeue", "-h", ok=False), within_s=KILL_WAIT_S + 15)
+            wait_for(lambda: not self.call("squeue", "-h", ok=False), within_s=15)
         for process in reversed(self._started):
             process.terminate()
         for process in reversed(self._started):
@@ -256,8 +266,7 @@ class Cluster:
             stderr=subprocess.STDOUT,
             timeout=90,
             check=False,
-            cwd=self.root,
-            **options,
+            **({"cwd": self.root} | options),
         )
         assert done.returncode == 0 or not ok, (words, done.stdout)
         return done.stdout
@@ -299,6 +308,25 @@ def submit(cluster, tmp_path):
             )
         )
         return jobs[-1]
+
+    yield submit
+    for job in jobs:
+        cluster.call("scancel", "--full", job.number, ok=False)
+        job.go()
+
+
+@pytest.fixture
+def submit_by_us(cluster, tmp_path):
+    """Return what submits a batch script by `elastic slurm submit`: its jobs, which share this test's folder."""
+    jobs = []
+
+    def submit(script, *options):
+        text = f"#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --output={tmp_path / 'out'}\n{script}\n"
+        (tmp_path / "train.sbatch").write_text(text.replace("train.py", str(cluster.root / "train.py")))
+        line = ["elastic", "slurm", "submit", *options, tmp_path / "train.sbatch"]
+        shown = cluster.call(*line, env={"FOLDER": str(tmp_path)}, cwd=tmp_path)
+        jobs.extend(Job(cluster, words.split()[1], tmp_path) for words in shown.splitlines())
+        return jobs
 
     yield submit
     for job in jobs:

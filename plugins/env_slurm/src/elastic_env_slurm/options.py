@@ -1,0 +1,19 @@
+"""The flag of `elastic run` that this distribution brings."""
+
+from typing import Final
+
+from elastic_core.api import RunOption
+
+AUTO: Final = "auto"
+PREEMPTED: Final = "preempted"
+OFF: Final = "off"
+
+REQUEUE: Final = RunOption(
+    name="requeue",
+    hook="elastic_env_slurm.requeue:Requeue",
+    heading="Slurm",
+    choices=(AUTO, PREEMPTED, OFF),
+    default_note="preempted, in a job of Slurm",
+    help="How a run ends that Slurm has stopped, so that its job begins again: 'preempted' waits for that where Slurm "
+    "does it by itself after a preemption, 'auto' also asks for it, at the time limit, too, and 'off' just ends.",
+)
