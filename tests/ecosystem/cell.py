@@ -24,10 +24,8 @@ LAUNCHERS = ("elastic", "torchrun")
 FIXED = frozenset({"deepspeed"})
 """Stacks that can't load what another number of ranks has saved: a node that is lost is started again."""
 LIMIT_S = 120.0
-QUIET_S = 45.0
-"""A run without a new step or line for so long is stuck."""
-ORPHANS_S = 1.5
-"""Under torchrun the workers of a killed agent live on: they are killed after this, as a lost node's are gone."""
+QUIET_S = 75.0
+"""A run without a new step or line for so long is stuck; torchrun needs 45 to go on without a node that is lost."""
 AT = 7
 
 
@@ -107,6 +105,7 @@ class Cell:
             words += ["--node-id", name, "--omp-threads", "1"]
         else:
             words += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self._port}"]
+            words += ["--rdzv-conf", f"is_host={int(name == 'a')}"]  # on one host both would be, whoever is first
         self._start(name, *words)
 
     def _start_torchft(self) -> None:
@@ -172,8 +171,7 @@ class Cell:
         victim.kill()
         victim.wait()
         self._agents["killed"] = victim
-        if self.launcher == "torchrun":
-            WaitBudget().sleep(ORPHANS_S)
+        if self.launcher == "torchrun":  # its workers live on: they go, as a lost node's would be gone
             for pid in (told["pid"] for rank in (0, 1) for told in self._lines(rank)):
                 if pid in self._marked() and _parent(pid) not in {agent.pid for agent in self._agents.values()}:
                     _kill(pid)
