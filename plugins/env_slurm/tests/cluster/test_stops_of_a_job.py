@@ -56,6 +56,7 @@ def test_a_warning_saves_and_begins_again(submit, cluster, early):
     job.wait_for("is soon out of time: Slurm is asked to begin it again")
     if not early:
         goes_on(job)
+        assert (job.folder / "kept.0").read_text() == (job.folder / "kept.1").read_text()  # all nodes were told at once
     else:
         job.begin_again()
 

@@ -67,9 +67,14 @@ Planned = tuple[State, Operation | None]
 
 def judge(view: View, notes: Notes) -> Judgement:
     """Return what the leader must do now."""
+    current = view.current
+    # Also of a run that is over, as one is whose store goes with its node: its workers may still be asked to save.
+    if current is not None and not _is_partly_heard(view, notes, current):
+        agreement = due(view.control, current, tuple(view.members))
+        if agreement is not None:
+            return Judgement(notes=notes, duty=Agree(agreement=agreement))
     if view.control.verdict is not None:
         return Judgement(notes=notes, why="the run is over")
-    current = view.current
     token = current.token if current else 0
     if notes.token != token:
         notes = replace(
@@ -78,10 +83,6 @@ def judge(view: View, notes: Notes) -> Judgement:
     ending = view.control.ending
     if ending is not None and notes.ending != (ending.token, ending.nonce):
         notes = replace(notes, ending=(ending.token, ending.nonce), ending_s=view.now_s)
-    if current is not None and not _is_partly_heard(view, notes, current):
-        agreement = due(view.control, current, tuple(view.members))
-        if agreement is not None:
-            return Judgement(notes=notes, duty=Agree(agreement=agreement))
     if current is None or ended(view.control, current):
         if view.control.stop_order is not None:
             return Judgement(notes=notes, why="the run is being stopped")

@@ -13,6 +13,7 @@ from elastic_core.rendezvous.member.documents import (
     MemberRecord,
     RosterEntry,
     RoundDocument,
+    Verdict,
 )
 from elastic_core.rendezvous.member.duty import Agree, Notes, View
 from elastic_core.rendezvous.member.leader import judge
@@ -27,6 +28,7 @@ ROUND = RoundDocument(
 )  # fmt: skip
 CONTROL = ControlDocument(epoch="e", attempt=0, secret="s")
 ENDED = replace(CONTROL, ending=Ending(token=1, nonce="x", kind="regroup", reason="c joined", by="a"))
+OVER = replace(CONTROL, verdict=Verdict(outcome="failed", exit_code=143, reason="the host was told to stop", by="a"))
 ME = Me(node="a", incarnation="a#", run_id="r", where="w", fresh_epoch="f", secret="s", min_nodes=2, max_nodes=3)
 
 
@@ -123,8 +125,8 @@ def test_nothing_is_due_while_nobody_states_anything():
     assert due(CONTROL, ROUND, ()) is None
 
 
-@pytest.mark.parametrize("control", [CONTROL, ENDED])
-def test_leader_writes_it_down_while_the_round_runs_and_after_it_has_ended(control):
+@pytest.mark.parametrize("control", [CONTROL, ENDED, OVER])
+def test_leader_writes_it_down_while_the_round_runs_and_after_it_or_the_run_has_ended(control):
     view = View(
         now_s=1.0, node="a", nonce="n", min_nodes=1, max_nodes=3, first_call_s=1, last_call_s=1, max_changes=None,
         control=control, round=ROUND, members=(member("a", stated={"t": 4}), member("b", 1, stated={"t": 9})),
