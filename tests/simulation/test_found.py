@@ -121,3 +121,12 @@ def test_nodes_that_a_store_has_forgotten_are_waited_for_before_it_is_agreed(hol
     )
     found = judge(view, Notes(token=1, hold_until_s=hold_until_s))
     assert isinstance(found.duty, Agree) == agrees
+
+
+def test_after_trouble_the_revisions_are_learned_anew_before_anything_is_read():
+    """A store that went back may have come as far again, with other content, between two looks at it."""
+    trouble = Trouble(since_s=98.0, count=3, retry_s=99.9, text="away")
+    here = replace(SEATED, trouble=trouble, fresh=frozenset({CONTROL_KEY, ROUND_KEY}))
+    done = step(here, (m.Loaded(key=ROUND_KEY, document=None, value=None, age_s=None),), now_s=100.0)
+    assert isinstance(done.operation, m.Watch)
+    assert done.operation.since is None

@@ -219,7 +219,8 @@ def _recover(state: State, now_s: float) -> State:
     if state.trouble is None:
         return state
     # A request that was given up may arrive yet, and put an older record in the place of a newer one.
-    return _doubt(replace(state, trouble=None, repeat_s=now_s + state.me.ttl_s), now_s)
+    # Nor do the revisions that were known count: a store that went back may have come as far again, with other content.
+    return _doubt(replace(state, trouble=None, repeat_s=now_s + state.me.ttl_s, since=None, renew_s=now_s), now_s)
 
 
 def _doubt(state: State, now_s: float) -> State:
