@@ -167,7 +167,7 @@ def test_all_deaf_workers_are_killed_together_when_the_grace_period_ends(kit):
     kit.start(*[DEAF] * 3)
     kit.run_until(lambda: all("ready" in kit.said(rank) for rank in range(3)))
     took_s = kit.stop(grace_s=0.5)
-    assert took_s >= 0.5
+    assert took_s >= 0.4  # measured once all had been told
     kept(took_s, 3)
     assert [(e.code, e.stop_signal) for e in kit.exits] == [(-9, 15)] * 3
 

@@ -121,7 +121,8 @@ def test_a_pod_needs_nothing_else(kind, first, attempt, tmp_path, monkeypatch):
 
 
 def test_an_image_without_this_distribution_is_refused(kind, monkeypatch):
-    monkeypatch.setattr("elastic_core.options.environments.find_entries", lambda group: [])
+    for module in ("plugins.discovery", "options.environments"):
+        monkeypatch.setattr(f"elastic_core.{module}.find_entries", lambda group="": [])
     pod = environment_of(rendered(*PLAIN, "--kind", kind, *LINE)[-1], 1, uid="5f0c")
     with pytest.raises(ConfigError, match=r"PET_ENVIRONMENT='kubernetes': needed .*plugins/env_kubernetes"):
         resolve({}, "train.py", environ=pod)

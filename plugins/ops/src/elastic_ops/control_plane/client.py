@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+import threading
 from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote, urlencode
@@ -48,6 +49,10 @@ class Reply(Record, frozen=True, kw_only=True):
         return self.content_type.partition(";")[0].strip() == JSON
 
 
+_CROWDED_S: Final = 0.02
+"""How soon a server is tried again whose queue was full."""
+
+
 class _UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: str, timeout_s: float) -> None:
         super().__init__("localhost", timeout=timeout_s)
@@ -56,8 +61,17 @@ class _UnixConnection(http.client.HTTPConnection):
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self._timeout_s)
+        end_s = SYSTEM_CLOCK.monotonic_s() + self._timeout_s
         with within_reach(self._path) as near:
-            self.sock.connect(near)
+            while True:
+                try:
+                    self.sock.connect(near)
+                except BlockingIOError:  # so many wait to be let in that the system takes no more of them
+                    if SYSTEM_CLOCK.monotonic_s() >= end_s:
+                        raise
+                    threading.Event().wait(_CROWDED_S)
+                else:
+                    return
 
 
 def call(
