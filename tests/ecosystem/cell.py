@@ -198,7 +198,7 @@ class Cell:
 
     def _cause(self) -> str:
         ours = r"^elastic: (?:.*: )?(rank \d+ failed: .*|round \d+ is over: .*|\S+ (?:is )?lost.*)$"
-        theirs = r"^.*(failed \(exitcode: .*\) local_rank: .*)$"
+        theirs = r"^.*(failed \(exitcode: .*\) local_rank: .*?)(?: of binary: .*)?$"  # whose path is this machine's
         text = "\n".join(file.read_text(errors="replace") for file in sorted(self.folder.glob("?.log")))
         found = re.search(ours if self.launcher == "elastic" else theirs, text, re.M)
         return found[1].replace(str(SCRIPTS) + "/", "") if found else ""
