@@ -146,9 +146,10 @@ class GroupKit:
 
     def stop(self, signum=15, *, grace_s=10.0, within_s=DEADLINE_S):
         """Stop, run to the end of the stop; return how long it took."""
-        before = self.stopped
+        before, began_s = self.stopped, time.monotonic()
         self.group.stop(signum, grace_s=grace_s)
-        return self.run_until(lambda: self.stopped > before, within_s=within_s)
+        self.run_until(lambda: self.stopped > before, within_s=within_s)
+        return time.monotonic() - began_s
 
     def pid_in(self, name):
         """Wait for a file in which a worker wrote a pid; return the pid."""

@@ -167,7 +167,7 @@ def test_all_deaf_workers_are_killed_together_when_the_grace_period_ends(kit):
     kit.start(*[DEAF] * 3)
     kit.run_until(lambda: all("ready" in kit.said(rank) for rank in range(3)))
     took_s = kit.stop(grace_s=0.5)
-    assert took_s >= 0.4  # measured once all had been told
+    assert took_s >= 0.5
     kept(took_s, 3)
     assert [(e.code, e.stop_signal) for e in kit.exits] == [(-9, 15)] * 3
 
@@ -327,7 +327,7 @@ def test_a_worker_that_kill_does_not_end_is_reported_and_left(kit, monkeypatch):
     stuck = kit.group.pids[0]
     monkeypatch.setattr(WorkerProcess, "reap", lambda self: None if self.pid == stuck else real_reap(self))
     took_s = kit.stop(grace_s=0.2)
-    kept(took_s, 8)
+    kept(took_s, 5)
     ended = {e.local_rank: e for e in kit.exits}
     assert (ended[0].code, ended[0].unreapable, ended[0].stop_signal) == (-9, True, 15)
     assert not ended[1].unreapable

@@ -173,6 +173,7 @@ def test_a_pod_has_time_for_all_that_a_stop_may_take(options, grace, tmp_path, m
     monkeypatch.chdir(tmp_path)
     job = rendered(*PLAIN, *options, *LINE)[-1]
     assert pod_template_of(job)["spec"]["terminationGracePeriodSeconds"] == grace
+    assert pod_template_of(job)["spec"]["restartPolicy"] == "Never"  # what podFailurePolicy asks for
     found = resolve({}, "train.py", environ=environment_of(job, 0, uid="5f0c"))
     asked = float(options[1]) if options[:1] == ["--shutdown-timeout"] else 30
     assert found.settings.stops.shutdown_timeout_s >= asked

@@ -1,6 +1,7 @@
 """Runs under a real Slurm: plain, a crash, a killed agent, a cancelled job."""
 
 import os
+import re
 import signal
 
 import pytest
@@ -16,8 +17,9 @@ def test_srun_elastic_run_is_the_whole_line(submit):
     job.go()
     assert job.end() == "COMPLETED 0:0"
     assert sorted(job.starts) == BOTH
-    said = [line for line in job.out.splitlines() if "elastic:" in line]
-    assert not [line for line in said if "store unreachable" not in line and "store back" not in line], job.out
+    # On a busy machine a node may wait for the first one's store for so long that it says so, and nothing else.
+    waited = r"elastic: (store unreachable: .*; no node hosts the store there yet; trying again|store back: .*)\n"
+    assert "elastic:" not in re.sub(waited, "", job.out)
 
 
 def test_a_crash_begins_a_round_anew(submit):
