@@ -1,7 +1,6 @@
 """What environments propose for a run: a variable shows them, and what somebody gave stands against it."""
 
 import sys
-import textwrap
 
 import pytest
 
@@ -36,24 +35,11 @@ ACME = """
 
 
 @pytest.fixture
-def install(tmp_path, monkeypatch):
-    """Return what puts a distribution on the path of this process."""
-
+def install(distributions):
     def install(distribution="acme-env", entries=ENTRIES, **modules):
-        root = tmp_path / distribution
-        info = root / f"{distribution.replace('-', '_')}-1.2.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n")
-        (info / "entry_points.txt").write_text(entries)
-        for name, source in modules.items():
-            (root / f"{name}.py").write_text(textwrap.dedent(source))
-        monkeypatch.syspath_prepend(str(root))
+        distributions(distribution, entries, **modules)
 
-    before = set(sys.modules)
-    yield install
-    for name in set(sys.modules) - before:
-        if name.startswith(("acme", "other")):
-            del sys.modules[name]
+    return install
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Options that hooks bring to `elastic run`: typed, explained, and nothing imported before one is given."""
 
 import sys
-import textwrap
 
 import pytest
 
@@ -48,22 +47,11 @@ acme-loud = acme_options:LOUD
 
 
 @pytest.fixture
-def install(tmp_path, monkeypatch):
+def install(distributions):
     def install(distribution="acme-tools", entries=ENTRIES, **modules):
-        root = tmp_path / distribution
-        info = root / f"{distribution.replace('-', '_')}-1.2.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n")
-        (info / "entry_points.txt").write_text(entries)
-        for name, source in modules.items():
-            (root / f"{name}.py").write_text(textwrap.dedent(source))
-        monkeypatch.syspath_prepend(str(root))
+        distributions(distribution, entries, **modules)
 
-    before = set(sys.modules)
-    yield install
-    for name in set(sys.modules) - before:
-        if name.startswith("acme"):
-            del sys.modules[name]
+    return install
 
 
 @pytest.fixture
