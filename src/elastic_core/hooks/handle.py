@@ -47,7 +47,10 @@ class RunHandle(Protocol):
         ...
 
     def notice(self, text: str, *, named: bool = True) -> None:
-        """Show people one line, with the hook's name in front; not `named`: it says by itself whose it is."""
+        """Show people one line, with the hook's name in front; not `named`: it says by itself whose it is.
+
+        No line is lost that was said before `on_agent_stopped` has returned.
+        """
         ...
 
     def publish(self, fields: Mapping[str, FieldValue]) -> None:

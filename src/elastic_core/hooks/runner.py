@@ -112,14 +112,14 @@ class HookRunner:
             member.named.name,
             actions,
             post=post,
-            say=lambda text: self._say(text) if Power.FEED in member.powers else post(lambda: self._log(text)),
+            say=lambda text: None if member.abandoned else self._say(text),
             call_later=self._call_later,
             call=lambda call: self._put(Task(None, [member], call=call)),
             workers=lambda: self._workers,
         )
 
     def _say(self, text: str) -> None:
-        """Show people a line, also one about the rest of the feed, when the loop has ended. Threading: any."""
+        """Show people a line, also one that comes between the end of the loop and `close_feed`. Threading: any."""
         with self._changed:
             self._lines.append(text)
         self._post(self._flush)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastic_core.hooks.handler import AgentHook
+from elastic_core.hooks.handler import AgentHook, Power
 from elastic_core.hooks.launches import fault_of_variable
 from elastic_core.hooks.members import METHODS, HookStats, NamedHook
 from elastic_core.hooks.runner import HookRunner
@@ -92,3 +92,29 @@ def test_moments_wait_for_a_slow_hook_up_to_a_bound(monkeypatch):
         "hooks slow: not told of the end, the others took too long",
         "hooks were not called for 7 moments: they were too slow",
     ]
+
+
+class Late(AgentHook):
+    """Speaks at the very end."""
+
+    powers = frozenset({Power.RUN})
+    api_version = 2
+
+    def on_agent_stopped(self, event):
+        self.run.notice("goodbye", named=False)
+
+
+def test_a_line_that_comes_when_the_loop_has_ended_is_shown():
+    lines = []
+    named = NamedHook(name="late", distribution="d", hook=Late(HookSettings(name="late")))
+    runner = HookRunner(
+        [named],
+        post=lambda call: None,  # nobody makes a turn any more
+        call_later=lambda delay_s, call: None,
+        log=lines.append,
+        actions=object(),
+    )
+    named.hook.run.notice("the end is near")
+    runner.tell(AgentStopped(exit_code=0, reason=""))
+    runner.close()
+    assert lines == ["late: the end is near", "goodbye"]

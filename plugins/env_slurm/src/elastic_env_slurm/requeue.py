@@ -50,6 +50,8 @@ class Requeue(AgentHook):
         self._attempt = _number("SLURM_RESTART_COUNT")
         self._fate = Fate()
         self._over = False
+        self._saying = threading.Lock()
+        """Held while a line is said: the agent shows it up to its end, from which on nobody else does."""
         self._code = 0
         self._asking: threading.Thread | None = None
         if not self._job:
@@ -85,7 +87,8 @@ class Requeue(AgentHook):
 
     def on_agent_stopped(self, event: AgentStopped) -> None:
         """Leave the exit code where the job's script looks for it: srun's is another where a node was lost."""
-        self._code, self._over = event.exit_code, True
+        with self._saying:
+            self._code, self._over = event.exit_code, True
         folder = os.environ.get(VERDICTS)
         if folder:
             Path(folder, str(self._node)).write_text(f"{event.exit_code}\n", encoding="ascii")
@@ -114,10 +117,13 @@ class Requeue(AgentHook):
 
     def _say(self, text: str) -> None:
         """Say it once for the job, on its first node; the run may be over by now."""
-        if self._over and not self._node:
-            sys.stderr.write(f"elastic: {text}\n")
-        elif not self._node:
-            self.run.notice(text, named=False)
+        if self._node:
+            return
+        with self._saying:
+            if self._over:
+                sys.stderr.write(f"elastic: {text}\n")
+            else:
+                self.run.notice(text, named=False)
 
     def _ask(self) -> None:
         """Ask for another attempt: the first node does, and another where that one does not."""

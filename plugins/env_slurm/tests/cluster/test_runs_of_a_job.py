@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("slurm")
+pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(400)]  # a wait says itself what it waited for
 
 BOTH = ["rank 0 of 2, attempt 0, from 0", "rank 1 of 2, attempt 0, from 0"]
 

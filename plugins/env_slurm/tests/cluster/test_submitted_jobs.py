@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("slurm")
+pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(400)]  # a wait says itself what it waited for
 
 
 def test_a_job_ends_well_whose_run_has_survived_a_killed_agent(submit_by_us):

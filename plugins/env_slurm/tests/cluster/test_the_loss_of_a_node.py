@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("slurm")
+pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.timeout(400)]  # a wait says itself what it waited for
 
 
 def test_the_others_train_on_without_a_lost_node(submit, cluster):
