@@ -94,7 +94,7 @@ class Act(AgentHook):
         self.run.ask_drain("seen")
 
     def on_agent_stopped(self, event):
-        self.run.notice("after the end")
+        self.run.notice("goodbye")
 """
 SCRIPT = """
 import os, time
@@ -157,7 +157,7 @@ def test_a_drain_that_a_hook_asks_for(run):
     agent = run("drain")
     assert agent.wait(40) == 143, agent.err
     assert "elastic: hook 'act' asks this node to leave: the switch is to be replaced" in agent.err
-    assert "after the end" not in agent.err
+    assert "elastic: act: goodbye" in agent.err  # the agent's loop has ended by then
 
 
 def test_stacks_of_the_workers(run):
