@@ -28,6 +28,7 @@ from elastic_rdzv_etcd.probe import member_names
 from elastic_rdzv_etcd.process import free_port
 from elastic_rdzv_etcd.program import PATH_VARIABLE, Program
 from etcd_servers import binary
+from patience import patience
 from support import processes_with, wait_for
 
 INCARNATION = os.urandom(16).hex()  # another in each process of the tests: a guard of one must not hunt in the others
@@ -212,7 +213,7 @@ def test_a_start_may_take_longer_than_a_call(make, monkeypatch, slow):
     monkeypatch.setenv(PATH_VARIABLE, path)
     one = make()
     with pytest.raises(WaitExpiredError):
-        one.ensure(WaitBudget.lasting(0.3))
+        one.ensure(WaitBudget.lasting(patience(0.3)))
     pids = one.pids()
     assert len(pids) == 2
     with pytest.raises(WaitExpiredError):

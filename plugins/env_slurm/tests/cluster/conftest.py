@@ -93,6 +93,7 @@ from elastic_train import should_stop
 folder, rank = pathlib.Path(os.environ["FOLDER"]), int(os.environ["RANK"])
 kept = folder / f"kept.{rank}"
 step = int(kept.read_text()) if kept.exists() else 0
+should_stop(step=step)  # whoever has not asked yet is not waited for
 with (folder / "starts").open("a") as file:
     attempt = os.environ.get("SLURM_RESTART_COUNT", "0")
     file.write(f"rank {rank} of {os.environ['WORLD_SIZE']}, attempt {attempt}, from {step} on {os.uname().nodename}\\n")

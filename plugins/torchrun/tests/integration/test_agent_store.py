@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -141,9 +142,15 @@ def test_no_sidecar_survives_an_agent_that_is_killed(start, stuck):
 
 
 def test_a_stop_signal_while_the_store_is_awaited_ends_the_run_at_once(start):
-    agent = start("train", "--agent-store")
-    (sidecar,) = wait_for(lambda: sidecars(agent), what="the sidecar")
-    os.kill(sidecar, signal.SIGSTOP)  # its import of torch is not over yet, and never will be
+    for _ in range(5):  # on a busy machine we may come late
+        agent = start("train", "--agent-store")
+        (sidecar,) = wait_for(partial(sidecars, agent), what="the sidecar")
+        os.kill(sidecar, signal.SIGSTOP)
+        if not has_torch(sidecar):  # its import of torch is not over yet, and never will be
+            break
+        os.kill(sidecar, signal.SIGCONT)
+        agent.signal(signal.SIGTERM)
+        agent.wait()
     assert not has_torch(sidecar)
     agent.signal(signal.SIGTERM)
     assert agent.wait(2) == 128 + signal.SIGTERM

@@ -126,10 +126,10 @@ class LeasePromises(Kit):
 
     def test_a_repeated_enlist_renews_the_lease(self, run: StoreRun) -> None:
         """It counts as a renewal."""
-        client, silent, speaking = _two(run)
-        run.pass_time(0.6 * run.lease_s, renewing=[(client, speaking)])
+        client, silent, speaking = _two(run, silent_ttl_s=2 * run.lease_s)
+        run.pass_time(1.2 * run.lease_s, renewing=[(client, speaking)])
         client.enlist(silent.incarnation, ttl_s=4 * run.lease_s)
-        run.pass_time(run.lease_s, renewing=[(client, speaking)])
+        run.pass_time(1.2 * run.lease_s, renewing=[(client, speaking)])
         assert silent.number in client.numbers(), "a repeated enlist did not renew the lease"
 
     def test_renew_of_an_expired_seat_says_that_it_is_gone(self, run: StoreRun) -> None:

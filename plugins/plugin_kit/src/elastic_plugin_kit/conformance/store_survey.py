@@ -2,6 +2,8 @@
 
 from typing import Final
 
+import pytest
+
 from elastic_core.api import CONTROL_KEY, ROUND_KEY, Survey
 from elastic_plugin_kit.conformance.kit import Kit
 from elastic_plugin_kit.conformance.store_run import Client, StoreRun, budget
@@ -34,12 +36,19 @@ class SurveyPromises(Kit):
     def test_a_survey_tells_whose_lease_has_ended(self, run: StoreRun) -> None:
         """Such a member is `silent`, or not there any more."""
         client = run.client()
-        silent, speaking = client.enlist(ttl_s=4 / 3 * run.lease_s), client.enlist(ttl_s=run.lease_s)
-        run.pass_time(1.2 * run.lease_s, renewing=[(client, speaking)])
-        run.pass_time(0.4 * run.lease_s)
-        seen = _survey(client)  # who has just come can't know, in every store, how long others were silent
-        live = [member.seat for member in seen.members if member.incarnation not in seen.silent]
-        assert live == [speaking.number], f"a survey shows {live} as live; the lease of {silent.number} has ended"
+        for _ in range(3):
+            silent, speaking = client.enlist(ttl_s=4 / 3 * run.lease_s), client.enlist(ttl_s=run.lease_s)
+            run.pass_time(1.2 * run.lease_s, renewing=[(client, speaking)])
+            unheard = run.stopwatch()
+            run.pass_time(0.4 * run.lease_s)
+            seen = _survey(client)  # who has just come can't know, in every store, how long others were silent
+            live = [member.seat for member in seen.members if member.incarnation not in seen.silent]
+            if unheard() <= 0.6 * run.lease_s:  # so long without a renewal may be taken for the server's pause
+                assert live == [speaking.number], f"a survey shows {live} as live, {silent.number} has ended"
+                return
+            for seat in (silent, speaking):
+                client.withdraw(seat)
+        pytest.skip("this machine is too slow to look between a lease's end and what may be taken for a pause")
 
     def test_a_survey_moves_no_topic(self, run: StoreRun) -> None:
         """Who watches a run does not hear that somebody looks at it, and nobody's seat depends on it."""
