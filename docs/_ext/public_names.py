@@ -126,6 +126,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "describe_decision",
         "chosen_store",
         "open_store",
+        "proposed_values",
         "StoreChoice",
         "StoreReader",
         "StoreReading",

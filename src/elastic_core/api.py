@@ -34,8 +34,8 @@ Failures and decisions
     Origin, Decision, Restart, Stop, Ignore
 Commands of `elastic`
     echo, echo_json, run_option, chosen_policy, checked_decision, describe_decision, chosen_store, open_store,
-    StoreChoice, StoreReader, StoreReading, StoreWriter, stored_run, StoredRun, StoredRound, StoredMember,
-    StoredFailure, StoredDecision, user_name,
+    proposed_values, StoreChoice, StoreReader, StoreReading, StoreWriter, stored_run, StoredRun, StoredRound,
+    StoredMember, StoredFailure, StoredDecision, user_name,
     find_runs, runs_named, run_at, run_places, FoundRun, AgentStatus, WorkerStatus, find_incidents,
     FoundIncident, Incident, IncidentDecision, render_incident, rank_ranges, to_failure
 Records and their JSON
@@ -128,6 +128,7 @@ if TYPE_CHECKING:
         WorkersStarting,
         WorkersStopping,
     )
+    from elastic_core.options.environments import proposed_values
     from elastic_core.plugins.discovery import PluginEntry, find_entries
     from elastic_core.plugins.entry_import import import_entry
     from elastic_core.plugins.entry_import import refusal as plugin_refusal
@@ -397,6 +398,7 @@ __all__ = [
     "parse_endpoint",
     "plugin_refusal",
     "plugin_remarks",
+    "proposed_values",
     "rank_ranges",
     "record",
     "register_hook",
@@ -440,6 +442,7 @@ _ROOMS: Final = {
     "elastic_core.hooks.handler": "AgentHook register_hook",
     "elastic_core.hooks.launches": "fault_of_variable",
     "elastic_core.hooks.master_server": "MasterServer",
+    "elastic_core.options.environments": "proposed_values",
     "elastic_core.cli.store_reader": "chosen_store open_store StoreChoice StoreReader StoreReading",
     "elastic_core.cli.store_writer": "StoreWriter",
     "elastic_core.moments": (

@@ -55,6 +55,20 @@ def proposals(given: Given, environ: Mapping[str, str]) -> tuple[dict[str, Propo
     return _merged(chosen, _texts(choices, given))
 
 
+def proposed_values(given: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what `elastic run` would take here for options that nobody gave: identifier to text, as typed.
+
+    Args:
+        given: What somebody gave, identifier to text; an option's variable counts, too.
+        environ: Environment variables.
+
+    Raises:
+        ConfigError: an option contradicts what is known here, or no agent can begin here.
+        PluginError: an environment is broken.
+    """
+    return {dest: proposed.text for dest, proposed in proposals(given, environ)[0].items()}
+
+
 def _unread(environ: Mapping[str, str]) -> Iterator[str]:
     for variable, distribution in ENVIRONMENTS_ELSEWHERE.items():
         if environ.get(variable, "1") not in ("", "1"):

@@ -66,3 +66,12 @@ def test_a_cancelled_job_stops_in_order_and_stays_cancelled(submit, cluster):
     assert job.end().startswith("CANCELLED")
     job.wait_for("SIGTERM")
     assert job.said()["Restarts"] == "0"
+
+
+def test_nodes_of_a_step_meet_before_a_run_with_nothing_typed(submit):
+    job = submit("srun elastic doctor --nnodes auto --time-limit 60 || true; srun elastic run train.py")
+    job.go()
+    assert job.end() == "COMPLETED 0:0"
+    assert "2 have met" in job.out
+    assert job.out.count("agents' ports  1 tried") == 1
+    assert sorted(job.starts) == BOTH

@@ -1,5 +1,6 @@
 """`elastic doctor --nnodes` for real: processes that meet at a server which one of them keeps."""
 
+import os
 import subprocess
 import sys
 
@@ -32,3 +33,21 @@ def test_two_nodes_meet_where_one_of_them_hosts(tmp_path):
     assert whole.count("agents' ports  1 tried") == 1
     (other,) = [text for text in said if text != whole]
     assert other.endswith("the first node shows what all have found\n")
+
+
+def test_auto_where_nothing_says_how_many_is_one_line():
+    words = [*DOCTOR[:4], "--nnodes", "auto"]
+    bare = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PET_", "JOB_"))}
+    done = subprocess.run(words, env=bare, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "elastic: error: --nnodes auto: nothing here says how many nodes the run has. Try: --nnodes N\n"
+    )
+
+
+def test_auto_of_a_step_of_one_node_looks_at_this_one_alone():
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "1", "SLURMD_NODENAME": "n1"}
+    bare = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PET_", "JOB_"))}
+    words = [*DOCTOR[:4], "--nnodes", "auto", "--time-limit", "60"]
+    done = subprocess.run(words, env=bare | step, capture_output=True, text=True, timeout=120, check=False)
+    assert "node n1: " in done.stdout, done

@@ -1,12 +1,21 @@
 """Look whether this node is fit for a run, before one starts: each finding in a line, with its remedy."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import click
 
-from elastic_core.api import ElasticError, Record, chosen_store, echo, echo_json, run_option
+from elastic_core.api import (
+    ConfigError,
+    ElasticError,
+    Record,
+    chosen_store,
+    echo,
+    echo_json,
+    proposed_values,
+    run_option,
+)
 from elastic_ops.doctor.checks import OWN, examine, installed_checks
 from elastic_ops.doctor.findings import Asked, Finding, Level, NodeFindings
 from elastic_ops.doctor.meeting import Meeting, meet
@@ -16,6 +25,9 @@ from elastic_ops.run_target import duration, store_params
 api_version = 1
 
 _FAILED: Final = 1
+_AUTO: Final = 0
+"""A number of nodes: as many as the environment says, and where it says that they meet."""
+_OF_STORE: Final = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf")
 
 
 class DoctorDocument(Record, frozen=True, kw_only=True):
@@ -42,6 +54,11 @@ def _doctor(
 ) -> int:
     given = {dest: text for dest, text in options.items() if text is not None}
     environ = dict(os.environ)
+    if nnodes == _AUTO:
+        proposed = proposed_values(given, environ)
+        nnodes, node_id = _nodes_of(proposed, environ), node_id or proposed.get("node_id")
+        if nnodes > 1:
+            given = {dest: proposed[dest] for dest in _OF_STORE if dest in proposed} | given
     asked = Asked(
         environ=environ,
         store=chosen_store(given, environ),
@@ -70,6 +87,26 @@ def _doctor(
     elif not quiet:
         echo(f"node {own.node}: {_counts(own.findings)}; the first node shows what all have found")
     return _FAILED if meeting.failed else 0
+
+
+def _node_count(value: object) -> int:
+    """Read `--nnodes`."""
+    text = str(value).strip()
+    if text == "auto":
+        return _AUTO
+    if not (text.isascii() and text.isdecimal() and int(text) > 0):
+        raise click.BadParameter(f"{value!r} is neither a number from 1 up nor auto")
+    return int(text)
+
+
+def _nodes_of(proposed: Mapping[str, str], environ: Mapping[str, str]) -> int:
+    """Return how many nodes the run would have at most."""
+    text = environ.get("PET_NNODES") or proposed.get("nnodes") or ("1" if proposed else "")
+    count = text.rpartition(":")[2].strip()
+    if not (count.isascii() and count.isdecimal() and int(count) > 0):
+        what = f"{text!r} is no number of nodes" if text else "nothing here says how many nodes the run has"
+        raise ConfigError(f"--nnodes auto: {what}", hint="--nnodes N")
+    return int(count)
 
 
 def _met(asked: Asked, own: NodeFindings, nnodes: int, limit_s: float) -> Meeting:
@@ -152,7 +189,8 @@ Examples:
   elastic doctor --nproc-per-node 8 --log-dir /shared/logs
   elastic doctor --quiet --rdzv-backend redis --rdzv-endpoint redis.example:6379 --rdzv-id bert-7
   srun --ntasks-per-node 1 elastic doctor --quiet --time-limit 10
-  srun -N 4 --ntasks-per-node 1 elastic doctor --nnodes 4 --rdzv-backend c10d --rdzv-endpoint node0 --rdzv-id bert-7
+  srun --ntasks-per-node 1 elastic doctor --nnodes auto
+  elastic doctor --nnodes 4 --rdzv-backend c10d --rdzv-endpoint node0 --rdzv-id bert-7
 
 Exit codes: 0 nothing that fails a run; 1 something does; 2 usage.
 """
@@ -168,10 +206,11 @@ command = click.Command(
         ),
         click.Option(
             ["--nnodes"],
-            type=click.IntRange(1),
-            default=1,
+            type=_node_count,
+            default="1",
             metavar="N",
-            help="Meet so many nodes in the run's store, each of which does the same; the first shows what all found.",
+            help="Meet so many nodes in the run's store, each of which does the same; the first shows what all found. "
+            "auto: as many as Slurm or another environment says, and where it says.",
         ),
         run_option("node_id", help_text="What this node is called there; default: its host's name."),
         run_option("log_dir", help_text="Where workers' logs are to go.  [PET_LOG_DIR]"),
