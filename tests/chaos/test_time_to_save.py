@@ -115,6 +115,17 @@ def test_schedulers_notice_is_a_signal_of_choice(training):
     run.all_end(a)
 
 
+@pytest.mark.parametrize("run", ["c10d"], indirect=True)
+def test_node_that_takes_the_store_with_it_lets_all_save(run):
+    run.script.write_text(TRAIN)
+    a, b = two_nodes(run)
+    a.agent.signal(signal.SIGTERM)
+    a.ends(143)
+    assert b.agent.wait() == 4, b.agent.err
+    assert "which hosts the rendezvous store" in b.agent.err
+    saved_at(a, b, gen=0, count=4)
+
+
 def test_restart_that_somebody_asks_for_costs_no_step(training):
     run = training
     with tempfile.TemporaryDirectory(prefix="e-") as short:  # a socket's path has little room

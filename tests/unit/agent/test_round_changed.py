@@ -219,6 +219,13 @@ def test_the_end_after_a_failure_elsewhere_has_its_exit_code():
     assert step.state.outcome.exit_code == 9
 
 
+@pytest.mark.parametrize(("failure_class", "planned"), [(FailureClass.PREEMPTED, True), (FailureClass.EXIT, False)])
+def test_an_end_because_a_node_was_taken_away_lets_workers_save(failure_class, planned):
+    failure = make_failure(3, failure_class=failure_class)
+    step = drive(*TO_RUNNING, told(Decided(decision=Stop(reason="no store"), failure=failure)))
+    assert [halt.planned for halt in commands(step, m.StopWorkers)] == [planned]
+
+
 def test_an_end_without_a_failure_is_the_rendezvous():
     step = drive(*TO_RUNNING, told(Decided(decision=Stop(reason="too many changes"))), m.WorkersStopped())
     assert step.commands[0].failure.failure_class is FailureClass.RENDEZVOUS

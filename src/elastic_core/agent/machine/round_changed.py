@@ -126,8 +126,10 @@ def follow(running: Running, over: RoundOver, first: Iterable[m.AgentCommand] = 
         then = Rejoin(delay_s=decision.delay_s)
         planned = failure is None
         return stop(ledger, round_, then, reason, first=(*first, *report), incident=incident, planned=planned)
+    # The end of a run whose node was taken away: no worker has failed, and each may save.
+    planned = failure is not None and failure.failure_class is FailureClass.PREEMPTED
     ledger, outcome, incident = _ended(ledger, decision, over, round_.index)
-    return stop(ledger, round_, End(outcome=outcome), outcome.reason, first=first, incident=incident)
+    return stop(ledger, round_, End(outcome=outcome), outcome.reason, first=first, incident=incident, planned=planned)
 
 
 def _regrouped(ledger: Ledger, round_: Round, change: RoundChange) -> tuple[Ledger, tuple[m.AgentCommand, ...]]:
