@@ -222,6 +222,22 @@ def test_what_a_dead_server_left_is_replaced_and_a_living_one_is_not(folder):
     assert (folder / "b").read_text() == "x"
 
 
+def test_a_socket_that_is_seen_answers(folder, monkeypatch):
+    path = str(folder / "a")
+    seen = []
+
+    class Watched(socket.socket):
+        def listen(self, *backlog):
+            seen.append(os.path.lexists(path))
+            super().listen(*backlog)
+
+    monkeypatch.setattr(socket, "socket", Watched)
+    with sockets.listen(path), Watched(socket.AF_UNIX) as client:
+        client.connect(path)
+    assert seen == [False]
+    assert [each.name for each in folder.iterdir()] == ["a"]
+
+
 def test_directory_that_others_can_write_to_is_refused(folder):
     folder.chmod(0o777)
     with pytest.raises(ConfigError, match=r"can be written by others \(mode 777\). Try: "):

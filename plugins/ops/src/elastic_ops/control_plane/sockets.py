@@ -1,11 +1,10 @@
 """Unix sockets that only their owner can use, and their paths."""
 
-import errno
 import os
 import socket
 import stat
-from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Final
 
 from elastic_core.api import ConfigError
@@ -18,7 +17,7 @@ MOST_CONNECTIONS: Final = 16
 
 
 def listen(path: str) -> socket.socket:
-    """Return a socket that listens at `path`, with mode 0600 from its first moment on.
+    """Return a socket that listens at `path`, with mode 0600, and answers, from its first moment on.
 
     What is left of a server that is gone is replaced.
 
@@ -27,32 +26,39 @@ def listen(path: str) -> socket.socket:
         OSError: the system refused.
     """
     check_directory(Path(path).parent)
+    # Bound under another name first: between `bind` and `listen` who finds the name is refused, as by a dead server.
+    made = Path(path).with_name(f".{token_hex(4)}")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         # The mode that the file is made with; the umask, which all threads share, can only take from it.
         os.fchmod(sock.fileno(), _OWNER_ONLY)
-        with within_reach(path) as near:
-            _bind(sock, near, path)
-        sock.listen(_BACKLOG)
+        with within_reach(path) as name, within_reach(str(made)) as near:
+            sock.bind(near)
+            try:
+                _check_owner(made, path)
+                sock.listen(_BACKLOG)
+                _show(made, name, path)
+            finally:
+                made.unlink()
     except BaseException:
         sock.close()
         raise
     return sock
 
 
-def _bind(sock: socket.socket, near: str, path: str) -> None:
-    try:
-        sock.bind(near)
-    except OSError as err:
-        if err.errno != errno.EADDRINUSE:
-            raise
-        _remove_stale(near, path)
-        sock.bind(near)
-    made = Path(path).lstat()
-    if stat.S_IMODE(made.st_mode) & 0o077 or made.st_uid != os.geteuid():
-        with suppress(OSError):
-            Path(path).unlink()
+def _check_owner(made: Path, path: str) -> None:
+    found = made.lstat()
+    if stat.S_IMODE(found.st_mode) & 0o077 or found.st_uid != os.geteuid():
         raise ConfigError(f"the socket {path!r} can't be made for its owner only (its file system keeps no modes)")
+
+
+def _show(made: Path, name: str, path: str) -> None:
+    """Give a socket its name, which nobody may have."""
+    try:
+        os.link(made, path)
+    except FileExistsError:
+        _remove_stale(name, path)
+        os.link(made, path)
 
 
 def _remove_stale(near: str, path: str) -> None:
