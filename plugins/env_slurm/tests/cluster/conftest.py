@@ -60,6 +60,7 @@ InactiveLimit=0
 SlurmctldTimeout=300
 SlurmdTimeout=300
 MessageTimeout=60
+MinJobAge=3600
 JobRequeue=1
 MailProg=/bin/true
 PreemptType=preempt/partition_prio
@@ -148,7 +149,8 @@ class Job:
         try:
             wait_for(condition, within_s=60)
         except AssertionError as err:
-            raise AssertionError(f"{what}: {err}\n{self.said()}\n{self.out}") from None
+            shown = self.cluster.call("scontrol", "show", "job", self.number, ok=False)
+            raise AssertionError(f"{what}: {err}\n{shown}\n{self.out}") from None
 
     def go(self):
         """Let its workers end well."""
@@ -161,8 +163,9 @@ class Job:
         return f"{said['JobState']} {said['ExitCode']}"
 
     def begin_again(self):
-        """Spare it the two minutes for which Slurm holds what was requeued, and wait for its new start."""
+        """Spare it the two minutes for which Slurm holds what was requeued, until all nodes have told their ends."""
         self.wait(lambda: self.said()["JobState"] == "PENDING", what="the job waits to begin again")
+        self.wait(self.cluster.idle, what="all nodes are idle")  # else the first script's exit code ends the second
         self.cluster.call("scontrol", "update", f"job={self.number}", "StartTime=now")
 
     def agents(self):
@@ -205,7 +208,11 @@ class Cluster:
         self._start("slurmctld", "-D", "-f", self.conf)
         for name in self._names:
             self._start("slurmd", "-D", "-f", self.conf, "-N", name)
-        wait_for(lambda: self.call("sinfo", "-h", "-o", "%t %D", ok=False) == f"idle {NODES}\n", within_s=60)
+        wait_for(self.idle, within_s=60)
+
+    def idle(self):
+        """Whether all nodes are there, and free."""
+        return self.call("sinfo", "-h", "-o", "%t %D", ok=False) == f"idle {NODES}\n"
 
     def _munge(self):
         key = self.root / "munge.key"

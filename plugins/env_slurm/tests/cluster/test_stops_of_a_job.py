@@ -12,7 +12,7 @@ def goes_on(job, nodes=2):
     kept = [int((job.folder / f"kept.{rank}").read_text()) for rank in range(nodes)]
     assert min(kept) > 0
     again = [f"rank {rank} of {nodes}, attempt 1, from {kept[rank]}" for rank in range(nodes)]
-    assert sorted(job.starts[nodes:]) == again
+    assert sorted(job.starts[nodes:]) == again, job.out
     job.go()
     assert job.end() == "COMPLETED 0:0"
 
@@ -56,7 +56,8 @@ def test_a_warning_saves_and_begins_again(submit, cluster, early):
     job.wait_for("is soon out of time: Slurm is asked to begin it again")
     if not early:
         goes_on(job)
-        assert (job.folder / "kept.0").read_text() == (job.folder / "kept.1").read_text()  # all nodes were told at once
+        kept = [(job.folder / f"kept.{rank}").read_text() for rank in range(2)]
+        assert kept[0] == kept[1], job.out  # all nodes were told at once
     else:
         job.begin_again()
 

@@ -1,6 +1,7 @@
 """What all kits share: the rule for overriding, declarations, and calls that must end in time."""
 
 import math
+import os
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -79,6 +80,15 @@ class Ended(Generic[T]):
         return self.result  # type: ignore[return-value]  # set, since nothing was raised; may be None by right
 
 
+_MOST_CROWDED: Final = 4.0
+"""However long the queue for a processor: a call that takes longer than this many times its limit ignores it."""
+
+
+def _crowding() -> float:
+    """Return how many want each processor of this machine, at least 1."""
+    return min(_MOST_CROWDED, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
+
+
 class Started(Generic[T]):
     """A call on a thread of its own, so that one which never ends fails a test instead of hanging it."""
 
@@ -102,8 +112,10 @@ class Started(Generic[T]):
         return self._thread.is_alive()
 
     def ended(self, *, within_s: float, what: str) -> Ended[T]:
-        """Wait for the call's end; fail where it does not come in time."""
+        """Wait for the call's end; fail where it does not come in time, which is longer on a crowded machine."""
         self._thread.join(within_s)
+        if self.running:
+            self._thread.join(within_s * (_crowding() - 1))
         assert not self._thread.is_alive(), f"{what}: not ended within {within_s:g} s"
         return self._ended
 
