@@ -163,10 +163,11 @@ class Job:
         return f"{said['JobState']} {said['ExitCode']}"
 
     def begin_again(self):
-        """Spare it the two minutes for which Slurm holds what was requeued, until all nodes have told their ends."""
+        """Spare it the two minutes for which Slurm holds what was requeued, but for the seconds that it needs."""
         self.wait(lambda: self.said()["JobState"] == "PENDING", what="the job waits to begin again")
-        self.wait(self.cluster.idle, what="all nodes are idle")  # else the first script's exit code ends the second
-        self.cluster.call("scontrol", "update", f"job={self.number}", "StartTime=now")
+        self.wait(self.cluster.idle, what="all nodes are idle")
+        # A node that has ended a job refuses to start it in the same second: its credential is revoked, by time.
+        self.cluster.call("scontrol", "update", f"job={self.number}", "StartTime=now+3")
 
     def agents(self):
         """Return the pids of its agents, by node."""
