@@ -168,6 +168,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "WorkerStack",
         "Offer",
         "Answer",
+        "AgentChannel",
     ),
     "The feed": ("RunEvent", "Phase"),
     "Hooks of libraries, and plugins of plugins": (

@@ -47,8 +47,8 @@ Starting workers
 Hosting what workers meet at
     MasterServer
 The run's handle
-    RunHandle, RunTimer, RunningWorker, WorkerBeats, OpenSection, FailureReport, WorkerFault, WorkerStack,
-    Offer, Answer
+    RunHandle, RunTimer, RunningWorker, WorkerBeats, OpenSection, FailureReport, WorkerFault, WorkerStack, Offer,
+    Answer, AgentChannel
 The feed
     RunEvent, Phase
 Hooks of libraries, and plugins of plugins
@@ -172,6 +172,7 @@ if TYPE_CHECKING:
         stored_run,
     )
     from elastic_core.reports import (
+        AgentChannel,
         Answer,
         FailureReport,
         NodeReport,
@@ -235,6 +236,7 @@ __all__ = [
     "SYSTEM_CLOCK",
     "AddEnvironment",
     "Address",
+    "AgentChannel",
     "AgentHook",
     "AgentLoop",
     "AgentServices",
@@ -476,7 +478,8 @@ _ROOMS: Final = {
     ),
     "elastic_core.reports": (
         "NodeReport RankStep NodeSteps RunSteps "
-        "Answer FailureReport OpenSection Phase RunEvent RunningWorker WorkerBeats WorkerFault WorkerStack"
+        "AgentChannel Answer FailureReport OpenSection Phase RunEvent RunningWorker WorkerBeats WorkerFault "
+        "WorkerStack"
     ),
     "elastic_core.rundir.found_incidents": "find_incidents FoundIncident",
     "elastic_core.rundir.index": "find_runs FoundRun look_at=run_at places=run_places runs_named",

@@ -36,6 +36,18 @@ class Phase(Record, frozen=True, kw_only=True):
     """Whether what it was for was reached."""
 
 
+class AgentChannel(Record, frozen=True, kw_only=True):
+    """How agents of a run know each other, and people who can read its store.
+
+    Whoever asks proves that it knows the secret, which is never sent as it is.
+    """
+
+    secret: str
+    """What only those know who can read the run's store."""
+    port: int
+    """The number at which this agent is reached by the others, at all its addresses: by UDP they ask each other."""
+
+
 class RunningWorker(Record, frozen=True, kw_only=True):
     """One worker of this node that runs; paths are empty where there is no such file."""
 

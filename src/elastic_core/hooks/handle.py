@@ -3,7 +3,16 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from elastic_core.reports import Answer, FailureReport, FieldValue, NodeSteps, RunningWorker, WorkerBeats, WorkerStack
+from elastic_core.reports import (
+    AgentChannel,
+    Answer,
+    FailureReport,
+    FieldValue,
+    NodeSteps,
+    RunningWorker,
+    WorkerBeats,
+    WorkerStack,
+)
 from elastic_core.starters import RunTimer
 
 if TYPE_CHECKING:
@@ -130,6 +139,10 @@ class RunHandle(Protocol):
         """Need no more time of the planned stop that is being held (`Power.HOLDS`)."""
         ...
 
+    def channel(self) -> AgentChannel | None:
+        """Return how the agents of the run know each other; None: not yet, or they don't (`static`, one node)."""
+        ...
+
 
 class RunActions(Protocol):
     """What the agent does for hooks. Threading: the supervisor's."""
@@ -197,6 +210,10 @@ class RunActions(Protocol):
 
     def release_stop(self, hook: str) -> None:
         """Let a planned stop go on."""
+        ...
+
+    def channel(self) -> AgentChannel | None:
+        """Return how agents know each other. Threading: any."""
         ...
 
 
@@ -321,6 +338,10 @@ class HookHandle:
     def release_stop(self) -> None:
         """Let a planned stop go on."""
         self._post(lambda: self._actions.release_stop(self._name))
+
+    def channel(self) -> AgentChannel | None:
+        """Return how agents know each other."""
+        return self._actions.channel()
 
 
 class _Later:

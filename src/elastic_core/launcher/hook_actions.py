@@ -21,6 +21,7 @@ from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.loop import Rendezvous
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.reports import (
+    AgentChannel,
     FailureReport,
     FieldValue,
     NodeSteps,
@@ -202,6 +203,10 @@ class HookActions:
     def release_stop(self, hook: str) -> None:
         """Let a planned stop go on, as far as this hook is concerned."""
         self._agent().release_stop(hook)
+
+    def channel(self) -> AgentChannel | None:
+        """Return how the agents of the run know each other. Threading: any."""
+        return self._rendezvous.channel
 
 
 METERED: Final = ("connect", "enlist", "update", "renew", "withdraw", "members", "load", "swap")

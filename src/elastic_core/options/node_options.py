@@ -133,8 +133,8 @@ NODES: Final[tuple[OptionRow, ...]] = (
         Section.NODES,
         "agent-port",
         "PORT",
-        "UDP port at which this agent tells the others whether it reaches the store, for firewalls to let through; "
-        "agents of one host need one each.",
+        "UDP port at which this agent tells the others whether it reaches the store, for firewalls to let through, and "
+        "TCP port of 'elastic logs'; agents of one host need one each.",
         default_note="a free one",
         field="nodes.agent_port",
         read=_port,

@@ -18,6 +18,7 @@ from elastic_core.messages import (
     RoundFormed,
 )
 from elastic_core.plugin_faults import Fault, PluginLabel
+from elastic_core.reports import AgentChannel
 from elastic_core.types import Failure, RendezvousInfo, Round
 
 Outcome = Round | ElasticError
@@ -108,6 +109,11 @@ class Rendezvous:
     def post(self, request: RendezvousRequest) -> None:
         """Take a request; what comes of it are events."""
         raise NotImplementedError
+
+    @property
+    def channel(self) -> AgentChannel | None:
+        """How its nodes' agents know each other; None: not yet, or they don't. Threading: any."""
+        return None
 
     def overdue(self) -> str:
         """Return in words what keeps this node's lease from being renewed: a call that hangs; empty: nothing known."""

@@ -115,6 +115,8 @@ class StoredControl(msgspec.Struct):
     """Who has begun the run."""
     drains: tuple[StoredDrain, ...] = ()
     """Which nodes somebody outside wants to end."""
+    secret: str = ""
+    """What the run's agents know each other by."""
     older: tuple[tuple[msgspec.Raw, ...], ...] = ()
     """Words, and a row for each failure before those in the history."""
 

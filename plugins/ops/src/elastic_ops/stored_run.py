@@ -48,7 +48,7 @@ class RunInStore:
                 f"no run {choice.run_id!r} in {where}",
                 hint="the --rdzv-id that its nodes were started with; a run that is over is forgotten after a while",
             )
-        run = stored_run(reading.survey)
+        self.run = run = stored_run(reading.survey)
         self._control, self._round, self._members, self._silent = run.control, run.round, run.members, run.silent
 
     @property

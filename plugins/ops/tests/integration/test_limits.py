@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from elastic_ops.control_plane import client, sockets
+from elastic_ops.control_plane import acceptor, client
 from elastic_ops.control_plane.worker_server import WorkerServer
 from support import places_of_runs, wait_for
 
@@ -124,9 +124,9 @@ def test_the_agent_answers_some_at_a_time(elastic, script, folder):
     path = str(wait_for(lambda: list(folder.rglob("agent.sock")))[0])
     tasks = Path(f"/proc/{agent.pid}/task")
     before = len(list(tasks.iterdir()))
-    clients = held(path, 2 * sockets.MOST_CONNECTIONS)
-    wait_for(lambda: len(list(tasks.iterdir())) >= before + sockets.MOST_CONNECTIONS)
-    assert len(list(tasks.iterdir())) == before + sockets.MOST_CONNECTIONS
+    clients = held(path, 2 * acceptor.MOST_CONNECTIONS)
+    wait_for(lambda: len(list(tasks.iterdir())) >= before + acceptor.MOST_CONNECTIONS)
+    assert len(list(tasks.iterdir())) == before + acceptor.MOST_CONNECTIONS
     for each in clients:
         each.close()
     assert client.call(path, "ping").text == "pong"
@@ -136,12 +136,12 @@ def test_a_worker_answers_some_at_a_time_and_ends_meanwhile(folder):
     path = str(folder / "w")
     server = WorkerServer(path)
     before = threading.active_count()
-    clients = held(path, sockets.MOST_CONNECTIONS + 8)
-    wait_for(lambda: threading.active_count() >= before + sockets.MOST_CONNECTIONS)
-    assert threading.active_count() == before + sockets.MOST_CONNECTIONS
+    clients = held(path, acceptor.MOST_CONNECTIONS + 8)
+    wait_for(lambda: threading.active_count() >= before + acceptor.MOST_CONNECTIONS)
+    assert threading.active_count() == before + acceptor.MOST_CONNECTIONS
     for each in clients[:4]:
         each.close()
-    wait_for(lambda: threading.active_count() == before + sockets.MOST_CONNECTIONS)
+    wait_for(lambda: threading.active_count() == before + acceptor.MOST_CONNECTIONS)
     server.shutdown()
     for each in clients:
         each.close()

@@ -1,11 +1,17 @@
 """`elastic logs` beside real agents: over a restart to the run's end, and where ranks are that are not here."""
 
+import os
+import subprocess
+import sys
+
 from elastic_core.cli.main import main
+from patience import patience
 from redis_servers import redis_server
 from support import places_of_runs, wait_for
 
 __all__ = ["redis_server"]
 
+LAST = "half a line at the end"
 FAILS_ONCE = """
 import os, pathlib, time
 rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -61,11 +67,34 @@ def test_two_nodes_of_one_host_and_a_rank_that_is_elsewhere(
         monkeypatch.setenv(name, value)
     assert main(["logs", "--rank", "0-2", *store]) == 0
     said = capsys.readouterr()
-    own = sorted(said.out.splitlines())
-    assert len(own) == 2
-    assert all(line.endswith("attempt 0") for line in own)
-    (line,) = said.err.splitlines()
-    assert " is on node c@x (127.0.0.1). Try: there, elastic logs spread --rank " in line
+    assert sorted(said.out.splitlines()) == [f"[{rank}]: rank {rank} attempt 0" for rank in range(3)]
+    assert said.err == ""
     for agent in agents:
         agent.signal(15)
     assert [agent.wait() for agent in agents] == [143] * 3
+
+
+def test_ranks_of_other_nodes_are_followed_over_a_restart(elastic, script, tmp_path, redis_server):
+    store = ["--rdzv-backend", "redis", "--rdzv-endpoint", redis_server.endpoint, "--rdzv-id", "far"]
+    options = ("--nnodes", 2, "--max-restarts", 1, "--restart-backoff", 0, "-r", 3)
+    agents = []
+    for number, name in enumerate("ab"):
+        (tmp_path / name).mkdir()
+        place = ("--node-id", f"{name}@x", "--node-rank", number)
+        env = places_of_runs(tmp_path / name)
+        agents.append(elastic(*store, *options, *place, script(FAILS_ONCE), env=env, cwd=tmp_path))
+    wait_for(lambda: len([*tmp_path.glob("?/**/logs.json")]) == 2, what="both write their logs")
+    (tmp_path / "elsewhere").mkdir()
+    command = [sys.executable, "-m", "elastic_core", "logs", "-f", "--rank", "0,1", *store]
+    env = os.environ | places_of_runs(tmp_path / "elsewhere")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env) as shown:
+        first = {shown.stdout.readline(), shown.stdout.readline()}
+        (tmp_path / "go-0").touch()
+        (tmp_path / "go-1").touch()
+        rest, _ = shown.communicate(timeout=patience(60))
+    assert [agent.wait() for agent in agents] == [0, 0]
+    assert first == {"[0]: rank 0 attempt 0\n", "[1]: rank 1 attempt 0\n"}
+    said = {line for line in rest.splitlines() if " err]" not in line}
+    assert said == {f"[{rank}]: {text}" for rank in (0, 1) for text in (f"rank {rank} attempt 1", LAST)}, rest
+    assert "[1 err]: ValueError: boom" in rest
+    assert shown.returncode == 0

@@ -2,7 +2,16 @@
 
 from collections.abc import Callable, Collection, Mapping
 
-from elastic_core.api import AgentStatus, FailureReport, NodeSteps, Offer, RunningWorker, WorkerBeats, WorkerStack
+from elastic_core.api import (
+    AgentChannel,
+    AgentStatus,
+    FailureReport,
+    NodeSteps,
+    Offer,
+    RunningWorker,
+    WorkerBeats,
+    WorkerStack,
+)
 
 FieldValue = str | int | float | bool | None
 """What a hook may publish."""
@@ -62,6 +71,8 @@ class FakeRun:
         """The numbers that a hook has stated, by topic."""
         self.stops_released = 0
         """How often a planned stop was held no longer."""
+        self.agents: AgentChannel | None = None
+        """How the agents of the run know each other."""
 
     def workers(self) -> tuple[RunningWorker, ...]:
         """Return those that run."""
@@ -153,6 +164,10 @@ class FakeRun:
     def release_stop(self) -> None:
         """Count a planned stop that is held no longer."""
         self.stops_released += 1
+
+    def channel(self) -> AgentChannel | None:
+        """Return what the test has set."""
+        return self.agents
 
     def pass_time(self, seconds: float) -> None:
         """Make the calls that are due within so many seconds, in order, each at its time."""

@@ -48,6 +48,7 @@ from elastic_core.rendezvous.store import (
     Swapped,
     Watched,
 )
+from elastic_core.reports import AgentChannel
 from elastic_core.types import FailureClass
 
 CONNECT_TRY_S = 5.0
@@ -202,6 +203,12 @@ class Driver:
     def control(self) -> ControlDocument | None:
         """Return the run's control document as last read."""
         return self._state.kept
+
+    @property
+    def channel(self) -> AgentChannel | None:
+        """Return how the agents of the run know each other; None: not known yet."""
+        peers, secret = self._peers, self._secret()
+        return AgentChannel(secret=secret, port=peers.port) if peers is not None and secret else None
 
     @property
     def node(self) -> str:

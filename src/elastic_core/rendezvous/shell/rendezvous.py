@@ -10,6 +10,7 @@ from elastic_core.rendezvous.shell.driver import HOST_LEAVE_S, LEAVE_S, Driver, 
 from elastic_core.rendezvous.shell.node import Node
 from elastic_core.rendezvous.shell.outcome import Changes, error_of, place_of
 from elastic_core.rendezvous.store import CoordinationStore
+from elastic_core.reports import AgentChannel
 from elastic_core.types import RendezvousSettings, RoundChange, RoundEnded, Undecided
 
 
@@ -128,6 +129,11 @@ class MemberRounds(Rendezvous):
         if change is not None:
             self._watching = False
             self._agent.take(m.RoundChanged(change=change))
+
+    @property
+    def channel(self) -> AgentChannel | None:
+        """How the agents of the run know each other."""
+        return self.driver.channel
 
     # --- a store that does not return
 

@@ -1,6 +1,7 @@
 """The hook that has an agent answer: on in every run, unless `--no-control-plane` is given.
 
-Nothing is there before the workers run, and then nothing but a listening socket and a thread that waits at it.
+Nothing is there before the workers run, and then nothing but a listening socket and a thread that waits at it; where
+workers write log files and nodes meet in a store, one more of each, for `elastic logs` on other hosts.
 """
 
 import os
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from elastic_ops.control_plane.paths import SocketPaths
     from elastic_ops.control_plane.server import Server
     from elastic_ops.logs.index import IndexWriter
+    from elastic_ops.logs.serving import LogServer
     from elastic_ops.node_workers import WorkerState
 
 VARIABLE: Final = "TORCH_WORKER_SERVER_SOCKET"
@@ -60,6 +62,8 @@ class ControlPlane(AgentHook):
         self._workers: dict[int, RunningWorker] = {}
         self._begun_s = 0.0
         self._logs: IndexWriter | None = None
+        self._log_server: LogServer | None = None
+        self._logs_refused = False
         self._started: list[tuple[int, tuple[RunningWorker, ...]]] = []
 
     def on_workers_starting(self, event: WorkersStarting) -> Launches | None:
@@ -108,6 +112,22 @@ class ControlPlane(AgentHook):
         started, self._started = self._started, []
         if started:
             self._logs.add(Path(self.run.run_dir()), started)
+        if self._wanted and self._log_server is None:
+            self._serve_logs()
+
+    def _serve_logs(self) -> None:
+        """Show the logs to who asks from other hosts, where agents of several hosts know each other."""
+        channel = self.run.channel()
+        if channel is None or self._logs_refused:
+            return
+        from elastic_ops.logs.serving import LogServer
+
+        try:
+            self._log_server = LogServer(channel.port, channel=self.run.channel, run_dir=self.run.run_dir)
+        except (OSError, RuntimeError) as err:
+            self._logs_refused = True
+            why = getattr(err, "strerror", None) or err
+            self.run.notice(f"'elastic logs' on other hosts can't ask this agent: TCP port {channel.port}: {why}")
 
     def _listen(self) -> None:
         from elastic_ops.control_plane.server import Server  # a start does not wait for it
@@ -170,6 +190,8 @@ class ControlPlane(AgentHook):
         if any(worker.stdout or worker.stderr for _, workers in self._started for worker in workers):
             self._index_logs()
         self._end()
+        if self._log_server is not None:
+            self._log_server.shutdown()
 
     def _end(self) -> None:
         paths, self._paths = self._paths, None

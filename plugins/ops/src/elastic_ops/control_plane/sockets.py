@@ -12,8 +12,6 @@ from elastic_ops.control_plane.paths import check_directory, within_reach
 
 _OWNER_ONLY: Final = 0o600
 _BACKLOG: Final = 16
-MOST_CONNECTIONS: Final = 16
-"""Requests that a server answers at the same time; the rest waits in the kernel's queue."""
 
 
 def listen(path: str) -> socket.socket:

@@ -1,8 +1,10 @@
-"""Show what workers of this host have written to their log files; -f follows them over restarts."""
+"""Show what workers have written to their log files, on this host or on all of a run; -f follows them."""
 
 import sys
-from collections.abc import Collection, Iterable, Sequence
-from typing import Final
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, closing
+from itertools import chain
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -10,38 +12,30 @@ from elastic_core.api import (
     ConfigError,
     FoundRun,
     StoreChoice,
-    StoreReader,
     WaitBudget,
     echo,
     find_runs,
-    rank_ranges,
     run_places,
     runs_named,
 )
 from elastic_ops.logs.follow import STREAMS, HostLogs, LogLine
+from elastic_ops.logs.wire import Wanted, ranks_of, text_of
 from elastic_ops.run_target import complete_run, store_asked, store_params
-from elastic_ops.status.view import NodeView
-from elastic_ops.stored_run import RunInStore
+
+if TYPE_CHECKING:
+    from elastic_ops.logs.over_nodes import NodesLogs
 
 api_version = 1
 
 _LOOK_EVERY_S: Final = 0.2
 _FOLLOWED_LINES: Final = 10
-_MOST_RANKS: Final = 100_000
 
 
 def _ranks(value: str) -> frozenset[int]:
-    """Return the ranks of a text such as `3,17` or `0-7,12`."""
-    found: set[int] = set()
-    for part in value.split(","):
-        first, dash, last = (each.strip() for each in part.partition("-"))
-        if not (first.isdecimal() and (last.isdecimal() if dash else not last)):
-            raise click.BadParameter(f"{part.strip()!r} is no rank: needed are some, as 3,17 or 0-7")
-        low, high = int(first), int(last or first)
-        if high < low or high - low >= _MOST_RANKS:
-            raise click.BadParameter(f"{part.strip()!r} is no range of ranks")
-        found |= set(range(low, high + 1))
-    return frozenset(found)
+    try:
+        return ranks_of(value.strip() or "-")
+    except ValueError as err:
+        raise click.BadParameter(str(err)) from err
 
 
 def _logs(
@@ -59,29 +53,53 @@ def _logs(
     runs = _runs(target, choice)
     streams = STREAMS if stream == "both" else (stream,)
     last = _FOLLOWED_LINES if follow and tail is None else tail
-    logs = HostLogs(runs, ranks=rank, streams=streams, last=last)
+    here = HostLogs([run.path for run in runs], ranks=rank, streams=streams, last=last)
+    wanted = Wanted(nonce="", streams=streams, last=last, round_index=round_index, follow=follow)
     show = _Shown(alone=rank is not None and len(rank) == 1 and len(streams) == 1)
-    if follow:
-        _follow(logs, show)
-    else:
-        for line in logs.once(round_index):
-            show.line(line)
-    elsewhere = () if rank is None else sorted(rank - logs.found_ranks)
-    notes = [*_of_console(logs), *_of_elsewhere(elsewhere, logs.found_ranks, choice)]
-    if not runs and rank is None:
-        notes = [f"no run {choice.run_id!r} on this host" if choice is not None else "", *_nodes_of(choice)]
+    with ExitStack() as held:
+        others = None if choice is None else _others(choice, runs, rank, wanted, held)
+        if follow:
+            _follow([here.follow(), *([] if others is None else [others.follow()])], show)
+        else:
+            for line in chain(here.once(round_index), () if others is None else others.once()):
+                show.line(line)
+    notes = _notes(here, others, rank)
+    if not (show.count or notes or runs):
+        notes = [f"run {choice.run_id!r}: no node has workers" if choice is not None else ""]
     echo(*filter(None, notes), err=True)
     return 0 if show.count or not notes else 2
 
 
-def _follow(logs: HostLogs, show: "_Shown") -> None:
-    pause = WaitBudget()
+def _others(
+    choice: StoreChoice, runs: list[FoundRun], ranks: Collection[int] | None, wanted: Wanted, held: ExitStack
+) -> "NodesLogs | None":
+    """Return the logs of the run's nodes elsewhere; None: its store knows it no more, and what is here is all."""
+    from elastic_ops.logs.over_nodes import NodesLogs, RunPlaces
+
+    places = held.enter_context(closing(RunPlaces(choice)))
     try:
-        for line in logs.follow():
-            if line is not None:
-                show.line(line)
-            else:
-                sys.stdout.flush()
+        places.look()
+    except ConfigError:
+        if not runs:
+            raise
+        return None
+    here = {run.status.node_id for run in runs if run.status is not None}
+    return NodesLogs(places, ranks=ranks, here=here, wanted=wanted)
+
+
+def _follow(sources: Sequence[Iterator[LogLine | None]], show: "_Shown") -> None:
+    pause, live = WaitBudget(), list(sources)
+    try:
+        while live:
+            for source in tuple(live):
+                for line in source:
+                    if line is None:
+                        break
+                    show.line(line)
+                else:
+                    live.remove(source)
+            sys.stdout.flush()
+            if live:
                 pause.sleep(_LOOK_EVERY_S)
     except KeyboardInterrupt:  # how one stops to follow
         return
@@ -144,72 +162,40 @@ def _meeting(run: FoundRun) -> tuple[int, str, int] | None:
 # --- what is not here
 
 
-def _text(ranks: Iterable[int]) -> str:
-    return rank_ranges(ranks).replace(" ", "")
-
-
-def _of_console(logs: HostLogs) -> list[str]:
-    if not logs.without_file:
-        return []
-    ranks = _text(sorted(logs.without_file))
-    return [f"rank {ranks}: its output goes to its agent's console. Try: elastic run with --tee 3 or --redirects 3"]
-
-
-def _of_elsewhere(ranks: Sequence[int], here: Collection[int], choice: StoreChoice | None) -> list[str]:
-    if not ranks:
-        return []
-    if choice is None:
-        shown = f"here: {_text(sorted(here))}" if here else "no rank is"
-        return [f"rank {_text(ranks)} is not on this host ({shown}). Try: the run's --rdzv options say where it is"]
-    nodes = _nodes(choice)
-    lines = []
-    for node in nodes:
-        first = node.first_rank or 0
-        own = [rank for rank in ranks if first <= rank < first + node.worker_count]
-        if own:
-            lines.append(_there(_text(own), node, choice))
-    known = {rank for node in nodes for rank in range(node.first_rank or 0, (node.first_rank or 0) + node.worker_count)}
-    missing = [rank for rank in ranks if rank not in known]
-    return [*lines, *([f"rank {_text(missing)}: the run has no such rank"] if missing else [])]
-
-
-def _there(ranks: str, node: NodeView, choice: StoreChoice) -> str:
-    where = f"{node.node_id} ({node.address})" if node.address and node.address not in node.node_id else node.node_id
-    return f"rank {ranks} is on node {where}. Try: there, elastic logs {choice.run_id} --rank {ranks}"
-
-
-def _nodes_of(choice: StoreChoice | None) -> list[str]:
-    if choice is None:
-        return []
-    ends = ((node, (node.first_rank or 0) + node.worker_count - 1) for node in _nodes(choice))
-    return [_there(_text(range(node.first_rank or 0, last + 1)), node, choice) for node, last in ends]
-
-
-def _nodes(choice: StoreChoice) -> tuple[NodeView, ...]:
-    reader = StoreReader(choice)
-    try:
-        view = RunInStore(reader.read(), choice, reader.where).view()
-    finally:
-        reader.close()
-    return tuple(node for node in view.nodes if node.first_rank is not None)
+def _notes(here: HostLogs, others: "NodesLogs | None", ranks: Collection[int] | None) -> list[str]:
+    """Return lines about ranks that were asked for and not shown."""
+    notes = []
+    if without := here.without_file | (set() if others is None else others.without_file):
+        hint = "Try: elastic run with --tee 3 or --redirects 3"
+        notes.append(f"rank {text_of(without)}: its output goes to its agent's console. {hint}")
+    if others is not None:
+        notes += others.notes
+    if missing := set(ranks or ()) - here.found_ranks - (set() if others is None else others.ranks):
+        shown = f"here: {text_of(here.found_ranks)}" if here.found_ranks else "no rank is"
+        notes.append(
+            f"rank {text_of(missing)} is not on this host ({shown}). Try: the run's --rdzv options say where it is"
+            if others is None
+            else f"rank {text_of(missing)}: the run has no such rank"
+        )
+    return notes
 
 
 _HELP = """\
-Show what workers of this host have written to their log files (--redirects, --tee), or with -f what they write.
+Show what workers have written to their log files (--redirects, --tee), or with -f what they write.
 
-RUN is the id of a run on this host, or its run directory; without it, the one that runs here. Of each worker the last
-round is shown, rotated files included. Lines are whole, and cleaned of what steers a terminal. Where ranks are that are
-on other hosts it says with the --rdzv options of the run.
+RUN is the id of a run on this host, or its run directory; without it, the one that runs here. With the --rdzv options
+of a run its agents on other hosts are asked, too, by TCP at their --agent-port. Of each worker the last round is shown,
+rotated files included. Lines are whole, and cleaned of what steers a terminal.
 """
 _EPILOG = """\b
 Examples:
   elastic logs
   elastic logs -f --rank 3,17 bert-7
   elastic logs --rank 0-7 --stream stderr --tail 50 bert-7
-  elastic logs --rank 17 --rdzv-backend redis --rdzv-endpoint redis.example:6379 bert-7
+  elastic logs -f --rank 17 --rdzv-backend redis --rdzv-endpoint redis.example:6379 bert-7
 
-Exit codes: 0; 2 usage, no such run, or nothing of the ranks that were asked for is here; 3 plugin; 4 the store can't be
-reached or read.
+Exit codes: 0; 2 usage, no such run, or nothing of the ranks that were asked for can be had; 3 plugin; 4 the store can't
+be reached or read.
 """
 
 command = click.Command(

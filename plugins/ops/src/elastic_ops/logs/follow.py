@@ -1,10 +1,10 @@
 """The log files of a run's agents on this host: once, or for as long as the run lasts."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from elastic_core.api import FoundRun, Record, run_at
+from elastic_core.api import Record, run_at
 from elastic_ops.logs.index import RoundLogs, WorkerLogs, read_index
 from elastic_ops.logs.tail import LogTail
 
@@ -52,13 +52,21 @@ class HostLogs:
         ranks: Of these global ranks; None: of all here.
         streams: `stdout`, `stderr`, or both.
         last: So many lines of each file before what comes; None: all.
+        ended: Returns whether their agents have ended; None: it is looked at.
     """
 
     def __init__(
-        self, runs: Sequence[FoundRun], *, ranks: Collection[int] | None, streams: Sequence[str], last: int | None
+        self,
+        runs: Sequence[str],
+        *,
+        ranks: Collection[int] | None,
+        streams: Sequence[str],
+        last: int | None,
+        ended: Callable[[], bool] | None = None,
     ) -> None:
         """Open nothing yet."""
-        self._paths = [Path(run.path) for run in runs]
+        self._paths = [Path(run) for run in runs]
+        self._ended = ended
         self._ranks, self._streams, self._last = ranks, streams, last
         self._files: dict[tuple[Path, int], list[_File]] = {}
         self._left: set[tuple[Path, int]] = set()
@@ -98,8 +106,9 @@ class HostLogs:
         """Return the rounds of an agent, and whether it has ended."""
         if not path.is_dir():
             return (), True
+        known = None if self._ended is None else self._ended()
         run = run_at(path)  # before its files are read: what an agent has written that has ended is all there
-        return read_index(path, run.status).rounds, run.running is False
+        return read_index(path, run.status).rounds, run.running is False if known is None else known
 
     def _take(self, path: Path, each: RoundLogs, last: int | None) -> None:
         key = (path, each.round_index)

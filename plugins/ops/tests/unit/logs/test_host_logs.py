@@ -182,7 +182,7 @@ def test_the_last_round_is_shown_or_the_one_that_was_asked_for(tmp_path, monkeyp
     for index in (0, 1):
         run.begin(index)
         run.logs[0].write(f"round {index}\nhalf")
-    logs = HostLogs([run.found], ranks=None, streams=follow.STREAMS, last=None)
+    logs = HostLogs([run.found.path], ranks=None, streams=follow.STREAMS, last=None)
     assert texts(logs.once()) == ["0:round 1"]  # it is being written
     assert texts(logs.once(0)) == ["0:round 0", "0:half"]
     assert (logs.found_ranks, logs.without_file) == ({0, 1}, set())
@@ -194,7 +194,7 @@ def test_a_run_is_followed_over_restarts_to_its_end_on_all_nodes_of_this_host(tm
     one, two = Run(tmp_path / "a", monkeypatch), Run(tmp_path / "b", monkeypatch, base=2)
     one.begin(0)
     one.logs[0].write("old\n" * 3 + "last\n")
-    lines = HostLogs([one.found, two.found], ranks={0, 3}, streams=("stdout",), last=1).follow()
+    lines = HostLogs([one.found.path, two.found.path], ranks={0, 3}, streams=("stdout",), last=1).follow()
     assert until_pause(lines) == ["0:last"]
     two.begin(0)
     one.logs[1].write("of rank 1, that nobody asked for\n")
@@ -214,7 +214,7 @@ def test_a_run_is_followed_over_restarts_to_its_end_on_all_nodes_of_this_host(tm
 def test_a_run_directory_that_goes_when_all_is_well_ends_it_with_its_last_lines(tmp_path, monkeypatch):
     run = Run(tmp_path / "a", monkeypatch)
     run.begin(0)
-    lines = HostLogs([run.found], ranks=None, streams=("stdout",), last=None).follow()
+    lines = HostLogs([run.found.path], ranks=None, streams=("stdout",), last=None).follow()
     run.logs[0].write("first\n")
     assert until_pause(lines) == ["0:first"]
     run.logs[0].write("the end")
@@ -227,7 +227,7 @@ def test_a_run_directory_that_goes_when_all_is_well_ends_it_with_its_last_lines(
 def test_a_worker_without_a_file_is_noted(tmp_path, monkeypatch):
     run = Run(tmp_path / "a", monkeypatch)
     IndexWriter().add(run.folder, [(0, [running(0), running(1, stderr="/l")])])
-    logs = HostLogs([run.found], ranks=None, streams=("stdout",), last=None)
+    logs = HostLogs([run.found.path], ranks=None, streams=("stdout",), last=None)
     assert texts(logs.once()) == []
     assert logs.without_file == {0, 1}
 

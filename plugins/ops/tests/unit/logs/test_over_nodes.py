@@ -1,0 +1,311 @@
+"""Logs that are asked for over the network: who may ask, who answers, and nodes that come, go and lie."""
+
+import socket
+import threading
+import time
+from contextlib import closing, contextmanager
+
+import pytest
+
+from elastic_core.api import AgentChannel, ElasticError, RendezvousConnectionError, RunningWorker, encode_json
+from elastic_ops.logs import over_nodes, wire
+from elastic_ops.logs.index import IndexWriter
+from elastic_ops.logs.over_nodes import NodesLogs, Place
+from elastic_ops.logs.serving import LogServer
+from elastic_ops.logs.wire import Greeting, Lines, Refused, Wanted, ask, welcome
+from support import wait_for
+
+SECRET = "of the run"
+WANTED = Wanted(nonce="", streams=("stdout",))
+
+
+class Watched(socket.socket):
+    """A connection that keeps what is sent."""
+
+    said = b""
+
+    def sendall(self, data):
+        type(self).said += data
+        super().sendall(data)
+
+
+@contextmanager
+def pair():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def served(connection, secret=SECRET):
+    """Welcome one on a thread; return what becomes of it."""
+    found = []
+
+    def serve():
+        try:
+            found.append(welcome(connection, secret))
+        except (OSError, Refused) as err:
+            found.append(err)
+            connection.close()
+
+    threading.Thread(target=serve, daemon=True).start()
+    return found
+
+
+# --- who may ask, and who may answer
+
+
+def test_both_sides_know_each_other_and_the_secret_is_never_sent(monkeypatch):
+    monkeypatch.setattr(Watched, "said", b"")
+    ours, theirs = socket.socketpair()
+    with Watched(fileno=ours.detach()) as ours, Watched(fileno=theirs.detach()) as theirs:
+        found = served(theirs)
+        ask(ours, SECRET, Wanted(nonce="x", ranks="3", streams=("stderr",)))
+        assert wait_for(lambda: found) == [Wanted(nonce="x", ranks="3", streams=("stderr",))]
+    assert len(Watched.said) > 100
+    assert SECRET.encode() not in Watched.said
+
+
+@pytest.mark.parametrize(("asks", "answers"), [("other", SECRET), (SECRET, "other"), ("", ""), (SECRET, "")])
+def test_who_does_not_know_the_secret_is_told_nothing(asks, answers):
+    with pair() as (ours, theirs):
+        found = served(theirs, answers)
+        with pytest.raises((Refused, OSError)):
+            ask(ours, asks, WANTED)
+        assert isinstance(wait_for(lambda: found)[0], Refused)
+
+
+def test_what_was_heard_of_another_is_of_no_use():
+    with pair() as (ours, theirs):
+        served(theirs)
+        lines = Lines(ours)
+        greeting = lines.read(1000, time.monotonic() + 20)
+        asked = encode_json(WANTED)
+        proof = wire._proof(SECRET, b"asks", greeting, asked)
+    with pair() as (ours, theirs):
+        found = served(theirs)
+        ours.sendall(asked + b"\n" + proof + b"\n")  # again, to another greeting
+        assert isinstance(wait_for(lambda: found)[0], Refused)
+
+
+def test_an_agent_that_returns_the_asker_s_own_proof_is_refused():
+    with pair() as (ours, theirs):
+
+        def mirror():
+            theirs.sendall(encode_json(Greeting(nonce="n")) + b"\n")
+            proof = theirs.recv(4096).split(b"\n")[1]
+            theirs.sendall(proof + b"\n")
+
+        threading.Thread(target=mirror, daemon=True).start()
+        with pytest.raises(Refused, match="does not know the run's secret"):
+            ask(ours, SECRET, WANTED)
+
+
+@pytest.mark.parametrize(
+    "noise", [b"\n\n", b"\xff\x00\n\n", b"{}\nx\n", b"x" * (wire.LONGEST_REQUEST + 2), b"GET / HTTP/1.1"]
+)
+def test_noise_ends_the_connection(noise):
+    with pair() as (ours, theirs):
+        found = served(theirs)
+        ours.sendall(noise)
+        ours.shutdown(socket.SHUT_WR)
+        assert isinstance(wait_for(lambda: found)[0], (Refused, OSError))
+
+
+@pytest.mark.parametrize(
+    "greeting", [b"SSH-2.0\n", b"[]\n", b'{"v":2,"nonce":"n"}\n', b"x" * (wire.LONGEST_REQUEST + 2)]
+)
+def test_what_is_no_agent_is_refused(greeting):
+    with pair() as (ours, theirs):
+        theirs.sendall(greeting)
+        with pytest.raises(Refused):
+            ask(ours, SECRET, WANTED)
+
+
+def test_who_says_nothing_is_not_waited_for_without_end(monkeypatch):
+    monkeypatch.setattr(wire, "HANDSHAKE_S", 0.05)
+    with pair() as (ours, theirs):
+        with pytest.raises(TimeoutError):
+            welcome(theirs, SECRET)
+        Lines(ours).read(1000, time.monotonic() + 20)  # the greeting
+        with pytest.raises(TimeoutError):
+            Lines(ours).read(1000, time.monotonic() + 0.05)
+
+
+# --- nodes
+
+
+class Node:
+    """An agent's run directory with a rank, and its server."""
+
+    def __init__(self, folder, rank, *, secret=SECRET):
+        self.rank, self.path = rank, folder / f"{rank}.log"
+        folder.mkdir(exist_ok=True)
+        self.path.touch()
+        worker = RunningWorker(local_rank=0, global_rank=rank, pid=1, stdout=str(self.path))
+        IndexWriter().add(folder, [(0, [worker])])
+        self.server = LogServer(0, channel=lambda: AgentChannel(secret=secret, port=0), run_dir=lambda: str(folder))
+
+    def write(self, text):
+        with self.path.open("a") as file:
+            file.write(text)
+
+    def place(self, **changes):
+        values = {
+            "node_id": f"n{self.rank}", "incarnation": f"i{self.rank}", "address": "127.0.0.1",
+            "port": self.server.port, "first_rank": self.rank, "worker_count": 1, "lost": False,
+        }  # fmt: skip
+        return Place(**(values | changes))
+
+
+class Places:
+    """A run as its store has it, which tests change."""
+
+    secret, over = SECRET, False
+
+    def __init__(self, *places):
+        self.places, self.looks = places, 0
+
+    def look(self):
+        self.looks += 1
+        if self.looks == 1:
+            raise RendezvousConnectionError("the store is away")
+
+
+@pytest.fixture
+def node(tmp_path):
+    nodes = []
+
+    def make(rank, **given):
+        nodes.append(Node(tmp_path / str(rank), rank, **given))
+        return nodes[-1]
+
+    yield make
+    for each in nodes:
+        each.server.shutdown()
+
+
+def logs_of(places, *, ranks=None, here=(), wanted=WANTED):
+    return NodesLogs(places, ranks=ranks, here=here, wanted=wanted)
+
+
+def texts(lines):
+    return [f"{line.global_rank}:{line.text}" for line in lines if line is not None]
+
+
+def until(lines, *wanted):
+    """Take lines until these have come."""
+    found = []
+
+    def all_there():
+        for line in lines:
+            if line is None:
+                break
+            found.append(f"{line.global_rank}:{line.text}")
+        return set(wanted) <= set(found)
+
+    wait_for(all_there, what=str(wanted))
+    return found
+
+
+def test_lines_of_the_ranks_that_are_wanted(node):
+    nodes = [node(rank) for rank in range(3)]
+    for each in nodes:
+        each.write("one\ntwo\n")
+    places = Places(*(each.place() for each in nodes))
+    assert texts(logs_of(places).once()) == [f"{rank}:{text}" for rank in range(3) for text in ("one", "two")]
+    assert texts(logs_of(places, ranks={2}).once()) == ["2:one", "2:two"]
+    assert texts(logs_of(places, here=("n0", "n1"), wanted=Wanted(nonce="", streams=("stdout",), last=1)).once()) == [
+        "2:two"
+    ]
+    assert texts(logs_of(places, wanted=Wanted(nonce="", streams=("stderr",))).once()) == []
+
+
+def test_a_line_longer_than_what_is_sent_at_once_arrives_whole(node):
+    one = node(0)
+    text = "\x01é" * 150_000
+    one.write(text + "\n")
+    assert texts(logs_of(Places(one.place())).once()) == [f"0:{text}"]
+
+
+def test_a_node_that_can_not_be_asked_is_one_line_and_the_others_are_shown(node):
+    one, two, three = node(0), node(1, secret="of another run"), node(2)
+    one.server.shutdown()
+    three.write("here\n")
+    logs = logs_of(Places(one.place(), two.place(), three.place(), one.place(node_id="gone", first_rank=7, lost=True)))
+    assert texts(logs.once()) == ["2:here"]
+    refused, foreign, gone = logs.notes
+    assert refused.startswith(
+        f"rank 0 is on node n0 (127.0.0.1), which can't be asked at TCP port {one.place().port} (Conn"
+    )
+    assert foreign.startswith("rank 1 is on node n1 (127.0.0.1), which can't be asked")
+    assert gone == "rank 7 is on node gone (127.0.0.1): the node is lost. Try: on that host, elastic logs"
+
+
+def test_output_that_goes_to_the_console_is_noted(node, tmp_path):
+    one = node(0)
+    IndexWriter().add(tmp_path / "0", [(0, [RunningWorker(local_rank=0, global_rank=0, pid=1)])])
+    logs = logs_of(Places(one.place()))
+    assert texts(logs.once()) == []
+    assert logs.without_file == {0}
+
+
+def test_followed_over_a_store_that_is_away_and_nodes_that_come_and_go(node, monkeypatch):
+    monkeypatch.setattr(over_nodes, "LOOK_EVERY_S", 0.02)
+    one, two = node(0), node(1)
+    one.write("before\n")
+    places = Places(one.place())
+    with closing(logs_of(places, wanted=Wanted(nonce="", streams=("stdout",), last=0, follow=True)).follow()) as lines:
+        wait_for(lambda: next(lines) is None and places.looks > 3)
+        one.write("after\n")
+        assert until(lines, "0:after") == ["0:after"]
+        two.write("from its beginning\n")
+        places.places = (*places.places, two.place())
+        assert until(lines, "1:from its beginning") == ["1:from its beginning"]
+        one.write("its last word")  # without an end
+        one.server.shutdown()
+        assert until(lines, "0:its last word") == ["0:its last word"]
+        two.write("the end\n")
+        places.over = True
+        two.server.shutdown()
+        assert texts(lines)[-1] == "1:the end"
+
+
+def test_a_connection_that_breaks_is_made_anew_and_nothing_is_shown_twice(node, monkeypatch):
+    monkeypatch.setattr(over_nodes, "LOOK_EVERY_S", 0.02)
+    one = node(0)
+    made = []
+    real = socket.create_connection
+
+    def connect(*args, **kwargs):
+        made.append(real(*args, **kwargs))
+        return made[-1]
+
+    monkeypatch.setattr(over_nodes.socket, "create_connection", connect)
+    one.write("first\n")
+    wanted = Wanted(nonce="", streams=("stdout",), last=10, follow=True)
+    with closing(logs_of(Places(one.place()), wanted=wanted).follow()) as lines:
+        assert until(lines, "0:first") == ["0:first"]
+        made[0].shutdown(socket.SHUT_RDWR)
+        wait_for(lambda: next(lines) is None and len(made) > 1)
+        found = []
+        while "0:second" not in found:
+            one.write("second\n")  # again, as what comes while nobody is connected is not seen
+            found += until(lines)
+        assert "0:first" not in found
+
+
+def test_too_many_nodes_are_refused(node):
+    places = Places(*(node(0).place(node_id=f"n{each}", incarnation=str(each)) for each in range(2)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(over_nodes, "MOST_FOLLOWED", 1)
+        with pytest.raises(ElasticError, match=r"2 nodes: at most 1 can be followed\. Try: --rank RANKS"):
+            list(logs_of(places).follow())
+
+
+def test_an_agent_ends_although_somebody_follows_and_reads_nothing(node):
+    one = node(0)
+    with socket.create_connection(("127.0.0.1", one.server.port)) as connection:
+        ask(connection, SECRET, Wanted(nonce="", streams=("stdout",), follow=True))
+        for _ in range(40):
+            one.write(("y" * 1000 + "\n") * 1000)
+        one.server.shutdown()  # returns
