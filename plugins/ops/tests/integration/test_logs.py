@@ -24,6 +24,18 @@ print("half a line at the end", end="", flush=True)
 """
 
 
+def followed(folder, *options, firsts, places=None):
+    """Follow logs to the run's end, which comes after so many lines. Returns these, the rest and the code."""
+    command = [sys.executable, "-m", "elastic_core", "logs", "-f", *map(str, options)]
+    env = os.environ | (places or {})
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env) as shown:
+        first = {shown.stdout.readline().rstrip("\n") for _ in range(firsts)}
+        for attempt in "01":
+            (folder / f"go-{attempt}").touch()
+        rest, _ = shown.communicate(timeout=patience(60))
+    return first, rest.splitlines(), shown.returncode
+
+
 def test_followed_over_a_restart_until_the_run_ends(elastic, script, tmp_path, capsys):
     folder, logs = tmp_path / "run", tmp_path / "logs"
     agent = elastic(
@@ -31,16 +43,10 @@ def test_followed_over_a_restart_until_the_run_ends(elastic, script, tmp_path, c
         script(FAILS_ONCE), cwd=tmp_path,
     )  # fmt: skip
     wait_for(lambda: (folder / "logs.json").exists() and (folder / "status.json").exists(), what="index and status")
-    (tmp_path / "go-0").touch()
-    (tmp_path / "go-1").touch()
-    assert main(["logs", "-f", "--rank", "1", str(folder)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    first, lines, code = followed(tmp_path, "--rank", 1, folder, firsts=1)
     assert agent.wait() == 0, agent.err
-    assert [line for line in lines if "err" not in line.split(":")[0]] == [
-        "[1]: rank 1 attempt 0",
-        "[1]: rank 1 attempt 1",
-        "[1]: half a line at the end",
-    ]
+    assert (first, code) == ({"[1]: rank 1 attempt 0"}, 0)
+    assert [line for line in lines if "err" not in line.split(":")[0]] == ["[1]: rank 1 attempt 1", f"[1]: {LAST}"]
     assert "[1 err]: ValueError: boom" in lines
     assert main(["logs", "--round", "0", "--stream", "stdout", "--rank", "1", str(folder)]) == 0
     assert capsys.readouterr().out == "rank 1 attempt 0\n"
@@ -85,16 +91,11 @@ def test_ranks_of_other_nodes_are_followed_over_a_restart(elastic, script, tmp_p
         agents.append(elastic(*store, *options, *place, script(FAILS_ONCE), env=env, cwd=tmp_path))
     wait_for(lambda: len([*tmp_path.glob("?/**/logs.json")]) == 2, what="both write their logs")
     (tmp_path / "elsewhere").mkdir()
-    command = [sys.executable, "-m", "elastic_core", "logs", "-f", "--rank", "0,1", *store]
-    env = os.environ | places_of_runs(tmp_path / "elsewhere")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env) as shown:
-        first = {shown.stdout.readline(), shown.stdout.readline()}
-        (tmp_path / "go-0").touch()
-        (tmp_path / "go-1").touch()
-        rest, _ = shown.communicate(timeout=patience(60))
+    first, rest, code = followed(
+        tmp_path, "--rank", "0,1", *store, firsts=2, places=places_of_runs(tmp_path / "elsewhere")
+    )
     assert [agent.wait() for agent in agents] == [0, 0]
-    assert first == {"[0]: rank 0 attempt 0\n", "[1]: rank 1 attempt 0\n"}
-    said = {line for line in rest.splitlines() if " err]" not in line}
+    assert (first, code) == ({"[0]: rank 0 attempt 0", "[1]: rank 1 attempt 0"}, 0)
+    said = {line for line in rest if " err]" not in line}
     assert said == {f"[{rank}]: {text}" for rank in (0, 1) for text in (f"rank {rank} attempt 1", LAST)}, rest
     assert "[1 err]: ValueError: boom" in rest
-    assert shown.returncode == 0

@@ -1,7 +1,7 @@
 """Show what workers have written to their log files, on this host or on all of a run; -f follows them."""
 
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 from contextlib import ExitStack, closing
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -59,7 +59,7 @@ def _logs(
     with ExitStack() as held:
         others = None if choice is None else _others(choice, runs, rank, wanted, held)
         if follow:
-            _follow([here.follow(), *([] if others is None else [others.follow()])], show)
+            _follow(here, others, show)
         else:
             for line in chain(here.once(round_index), () if others is None else others.once()):
                 show.line(line)
@@ -87,8 +87,8 @@ def _others(
     return NodesLogs(places, ranks=ranks, here=here, wanted=wanted)
 
 
-def _follow(sources: Sequence[Iterator[LogLine | None]], show: "_Shown") -> None:
-    pause, live = WaitBudget(), list(sources)
+def _follow(here: HostLogs, others: "NodesLogs | None", show: "_Shown") -> None:
+    pause, live = WaitBudget(), [here.follow(), *([] if others is None else [others.follow()])]
     try:
         while live:
             for source in tuple(live):
@@ -99,6 +99,8 @@ def _follow(sources: Sequence[Iterator[LogLine | None]], show: "_Shown") -> None
                 else:
                     live.remove(source)
             sys.stdout.flush()
+            while others is not None and others.notes:
+                echo(others.notes.pop(0), err=True)
             if live:
                 pause.sleep(_LOOK_EVERY_S)
     except KeyboardInterrupt:  # how one stops to follow

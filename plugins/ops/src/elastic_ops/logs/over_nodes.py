@@ -3,6 +3,7 @@
 import queue
 import socket
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Final
@@ -27,6 +28,8 @@ MOST_FOLLOWED: Final = 64
 """Nodes that are followed at the same time: each takes a connection and a thread."""
 LOOK_EVERY_S: Final = 2.0
 """How often the store is asked which nodes the run has."""
+_TRIES: Final = 3
+"""So often a node is asked in vain before that is said: its workers may just have been started."""
 _MOST_WAITING: Final = 10_000
 """Lines that have come and are not shown yet: whoever sends more waits."""
 
@@ -69,6 +72,8 @@ class RunPlaces:
         self.over = False
         """It has its verdict, or (known since the store has gone with the node that kept it) its end."""
         self.places: tuple[Place, ...] = ()
+        self.ranks: set[int] = set()
+        """All that the run has, or had when it was looked at."""
 
     def look(self) -> None:
         """Read the store anew.
@@ -102,6 +107,7 @@ class RunPlaces:
             )
             rank += entry.nproc
         self.places = tuple(places)
+        self.ranks.update(range(rank))
 
     def close(self) -> None:
         """Give the connections back."""
@@ -139,13 +145,14 @@ class NodesLogs:
         self._readers: dict[str, threading.Thread] = {}
         self._heard: set[str] = set()
         """Incarnations of nodes whose lines were shown: of what they have, only what comes is news."""
+        self._failed: Counter[str] = Counter()
         self._stop = threading.Event()
         self._error: ElasticError | None = None
 
     @property
     def ranks(self) -> set[int]:
-        """All that the run has."""
-        return {rank for place in self._places.places for rank in place.ranks}
+        """All that the run has, or had."""
+        return self._places.ranks
 
     def once(self) -> Iterator[LogLine]:
         """Yield the lines of each node, one after the other."""
@@ -256,5 +263,6 @@ class NodesLogs:
                 if line is not None:
                     self._queue.put(line)
         except (OSError, Refused) as err:
-            if looks and place.incarnation not in self._heard:  # at first its workers may just have been started
+            self._failed[place.incarnation] += 1
+            if place.incarnation not in self._heard and self._failed[place.incarnation] >= _TRIES:
                 self._note(place, err)

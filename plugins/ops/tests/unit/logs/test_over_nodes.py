@@ -294,6 +294,19 @@ def test_a_connection_that_breaks_is_made_anew_and_nothing_is_shown_twice(node, 
         assert "0:first" not in found
 
 
+def test_a_node_that_can_not_be_followed_is_named_once(node, monkeypatch):
+    monkeypatch.setattr(over_nodes, "LOOK_EVERY_S", 0.02)
+    one = node(0)
+    one.server.shutdown()
+    places = Places(one.place())
+    logs = logs_of(places)
+    with closing(logs.follow()) as lines:
+        wait_for(lambda: next(lines) is None and logs.notes)
+        looks = places.looks
+        wait_for(lambda: next(lines) is None and places.looks > looks + 5)
+    assert len(logs.notes) == 1
+
+
 def test_too_many_nodes_are_refused(node):
     places = Places(*(node(0).place(node_id=f"n{each}", incarnation=str(each)) for each in range(2)))
     with pytest.MonkeyPatch.context() as patch:
