@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from patience import patience
 from support import wait_for
 
 SAVES = """
@@ -44,7 +45,7 @@ def saving(run):
     def start(seconds, *, b_first=False):
         run.script.write_text(SAVES)
         more = {"env": {"SAVES_FOR_S": str(seconds), "SAVES_IN": "0"}, "conf": "join_timeout=100"}
-        options = ("--nproc-per-node", "2", "--shutdown-timeout", str(seconds * 1.5), "--max-restarts", "0")
+        options = ("--nproc-per-node", "2", "--shutdown-timeout", str(patience(seconds * 1.5)), "--max-restarts", "0")
         if b_first:
             b = run.node("b", "1:2", *options, **more)
             b.said(world=2)

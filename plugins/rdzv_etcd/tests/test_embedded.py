@@ -25,9 +25,8 @@ from elastic_core.api import (
 from elastic_rdzv_etcd import EtcdServer, embedded
 from elastic_rdzv_etcd.embedded import EmbeddedEtcd, local_endpoint
 from elastic_rdzv_etcd.probe import member_names
-from elastic_rdzv_etcd.process import free_port
 from elastic_rdzv_etcd.program import PATH_VARIABLE, Program
-from etcd_servers import binary
+from etcd_servers import binary, free_ports
 from patience import patience
 from support import processes_with, wait_for
 
@@ -144,7 +143,7 @@ def test_it_is_the_agents_and_out_of_reach_of_signals_for_groups(make):
 
 @pytest.mark.parametrize("endpoint", ["localhost:{}", "127.0.0.1:{}", "http://localhost:{}", "[::1]:{}", "{host}:{}"])
 def test_at_a_port_of_this_machine(make, endpoint):
-    port = free_port()
+    port = free_ports(1)[0]
     assert ensure(make(endpoint.format(port, host=socket.gethostname()))) == f"127.0.0.1:{port}"
 
 
@@ -235,7 +234,7 @@ def test_a_start_may_take_longer_than_a_call(make, monkeypatch, slow):
 
 def test_whose_it_is_may_be_settled_while_it_starts(make, monkeypatch, tmp_path, slow):
     path, go = slow
-    endpoint = f"localhost:{free_port()}"
+    endpoint = f"localhost:{free_ports(1)[0]}"
     late, early = make(endpoint, nodes=2), make(endpoint, nodes=2)
     monkeypatch.setenv(PATH_VARIABLE, path)
     with pytest.raises(WaitExpiredError):
@@ -252,7 +251,7 @@ def test_whose_it_is_may_be_settled_while_it_starts(make, monkeypatch, tmp_path,
 
 
 def test_a_second_agent_finds_it(make):
-    endpoint = f"localhost:{free_port()}"
+    endpoint = f"localhost:{free_ports(1)[0]}"
     host, guest = make(endpoint, nodes=2), make(endpoint, nodes=2)
     assert ensure(host) == ensure(guest)
     assert host.hosting
@@ -261,7 +260,7 @@ def test_a_second_agent_finds_it(make):
 
 
 def test_of_many_at_once_one_runs_it(make, tmp_path):
-    port = free_port()
+    port = free_ports(1)[0]
     ones = [make(f"localhost:{port}", nodes=4) for _ in range(4)]
     failures = []
 
@@ -289,7 +288,7 @@ def test_of_many_at_once_one_runs_it(make, tmp_path):
 
 
 def test_a_guest_never_begins_one(make):
-    endpoint = f"localhost:{free_port()}"
+    endpoint = f"localhost:{free_ports(1)[0]}"
     host, guest = make(endpoint, nodes=2), make(endpoint, nodes=2)
     ensure(host)
     where = ensure(guest)
@@ -299,7 +298,7 @@ def test_a_guest_never_begins_one(make):
 
 
 def test_who_may_not_run_one_waits_for_it(make):
-    endpoint = f"localhost:{free_port()}"
+    endpoint = f"localhost:{free_ports(1)[0]}"
     looking = make(endpoint, nodes=2, is_host=False)
     with pytest.raises(BackendUnavailableError, match="Connection refused"):
         ensure(looking)
@@ -311,7 +310,7 @@ def test_who_may_not_run_one_waits_for_it(make):
 
 
 def test_another_runs_etcd_is_left_alone(make, monkeypatch):
-    port = free_port()
+    port = free_ports(1)[0]
     ensure(make(f"localhost:{port}", nodes=2, run_id="other"))
     with pytest.raises(BackendRefusedError) as caught:
         ensure(make(f"localhost:{port}", nodes=2))
@@ -372,7 +371,7 @@ def test_one_that_was_told_to_end_is_started_again(make):
 
 
 def test_a_guest_finds_it_again(make):
-    endpoint = f"localhost:{free_port()}"
+    endpoint = f"localhost:{free_ports(1)[0]}"
     host, guest = make(endpoint, nodes=2), make(endpoint, nodes=2)
     ensure(host)
     where = ensure(guest)

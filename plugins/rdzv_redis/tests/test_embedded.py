@@ -25,11 +25,12 @@ from elastic_core.api import (
 )
 from elastic_rdzv_redis import embedded
 from elastic_rdzv_redis.embedded import DEFAULT_PORT, TOKEN_VARIABLE, EmbeddedStore, derive_password
-from elastic_rdzv_redis.place import free_port, is_free
+from elastic_rdzv_redis.place import is_free
 from elastic_rdzv_redis.server import find_program
 from patience import kept
 from proc_kit import is_alive
 from promises import GUARD_S
+from redis_servers import free_port
 from support import lacks
 
 LOCAL = "127.0.0.1"
@@ -48,7 +49,7 @@ def _server(monkeypatch):
 
 @pytest.fixture
 def port():
-    return free_port((LOCAL,))
+    return free_port(LOCAL)
 
 
 def settings_of(endpoint, *, run_id="run", nodes=2, **options):
@@ -180,7 +181,7 @@ def test_a_name_that_can_not_be_resolved(make):
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
 def test_ipv6(make):
-    port = free_port(("::1",))
+    port = free_port("::1")
     assert connect(make(f"[::1]:{port}")) == "::1"
     assert connect(make(f"[::1]:{port}")) == "::1"
 

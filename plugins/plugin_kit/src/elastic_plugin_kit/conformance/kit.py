@@ -80,13 +80,15 @@ class Ended(Generic[T]):
         return self.result  # type: ignore[return-value]  # set, since nothing was raised; may be None by right
 
 
-_MOST_CROWDED: Final = 4.0
+MOST_CROWDED: Final = 4.0
 """However long the queue for a processor: a call that takes longer than this many times its limit ignores it."""
+_TURN_S: Final = 0.25
+"""What a thread may wait for its turn, for each process more that wants the processor: calls that wait must wake up."""
 
 
-def _crowding() -> float:
-    """Return how many want each processor of this machine, at least 1."""
-    return min(_MOST_CROWDED, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
+def crowding() -> float:
+    """Return how many times longer than on an idle machine a call may take here: as many want each processor."""
+    return min(MOST_CROWDED, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
 
 
 class Started(Generic[T]):
@@ -115,7 +117,7 @@ class Started(Generic[T]):
         """Wait for the call's end; fail where it does not come in time, which is longer on a crowded machine."""
         self._thread.join(within_s)
         if self.running:
-            self._thread.join(within_s * (_crowding() - 1))
+            self._thread.join((within_s + _TURN_S) * (crowding() - 1))
         assert not self._thread.is_alive(), f"{what}: not ended within {within_s:g} s"
         return self._ended
 
