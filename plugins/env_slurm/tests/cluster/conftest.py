@@ -174,10 +174,11 @@ class Job:
         found = {}
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
-                if entry.name.isdigit() and b"elastic\0run\0" in (entry / "cmdline").read_bytes().replace(b"/", b"\0"):
+                words = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+                if b"elastic\0run\0" in words.replace(b"/", b"\0") and not words.startswith(b"srun\0"):
                     lines = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
                     values = dict(line.partition("=")[::2] for line in lines)
-                    if values.get("SLURM_JOB_ID") == self.number and "FOLDER" in values and "RANK" not in values:
+                    if values.get("FOLDER") == str(self.folder) and "RANK" not in values:
                         found[values["SLURMD_NODENAME"]] = int(entry.name)
         return found
 

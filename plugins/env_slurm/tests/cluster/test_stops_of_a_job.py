@@ -58,8 +58,11 @@ def test_a_warning_saves_and_begins_again(submit, cluster, early):
         goes_on(job)
         kept = [(job.folder / f"kept.{rank}").read_text() for rank in range(2)]
         assert kept[0] == kept[1], job.out  # all nodes were told at once
-    else:
+    else:  # what was saved depends on how far the workers were
         job.begin_again()
+        job.wait(lambda: sum(", attempt 1, " in line for line in job.starts) == 2, what="both begin again")
+        job.go()
+        assert job.end() == "COMPLETED 0:0"
 
 
 def test_a_requeue_by_hand_goes_on_from_the_checkpoint(submit, cluster):

@@ -5,7 +5,9 @@ import socket
 import threading
 import weakref
 from contextlib import suppress
-from typing import Final
+from typing import ClassVar, Final
+
+from elastic_core.api import SYSTEM_CLOCK, Clock
 
 MOST_CONNECTIONS: Final = 16
 """Connections that are served at the same time; the rest waits in the kernel's queue."""
@@ -24,13 +26,17 @@ class Acceptor:
         RuntimeError: there is no thread to be had.
     """
 
+    most_a_second: ClassVar[int | None] = None
+    """Connections that are accepted in a second; None: as many as come, for who has nothing to fear from them."""
+    clock: Clock = SYSTEM_CLOCK
+
     def __init__(self, listening: socket.socket, *, name: str) -> None:
         """Begin to serve."""
         self._socket = listening
         self._name = name
         self._pid = os.getpid()
-        self._open = threading.Event()
-        self._open.set()
+        self._second_s, self._accepted = self.clock.monotonic_s(), 0
+        self._closed = threading.Event()
         self._room = threading.Semaphore(MOST_CONNECTIONS)
         self._thread = threading.Thread(target=self._accept, name=name, daemon=True)
         try:
@@ -52,9 +58,9 @@ class Acceptor:
 
     def shutdown(self) -> None:
         """Accept nobody any more; idempotent. What is being served is not waited for."""
-        if not self._open.is_set() or os.getpid() != self._pid:
+        if self._closed.is_set() or os.getpid() != self._pid:
             return
-        self._open.clear()
+        self._closed.set()
         self.hide()
         _ACCEPTORS.discard(self)
         with suppress(OSError):
@@ -65,21 +71,32 @@ class Acceptor:
         self.end()
 
     def _accept(self) -> None:
-        while self._open.is_set():
+        while not self._closed.is_set():
             self._room.acquire()
             try:
                 connection, _ = self._socket.accept()
             except OSError:
                 self._room.release()
-                if self._open.is_set():
-                    _PAUSE.wait(_PAUSE_S)  # out of descriptors, most often
+                self._closed.wait(_PAUSE_S)  # out of descriptors, most often
                 continue
+            self._pace()
             served = threading.Thread(target=self._one, args=(connection,), name=f"{self._name}-request", daemon=True)
             try:
                 served.start()
             except RuntimeError:  # no thread to be had: this client is sent away, the training goes on
                 self._room.release()
                 connection.close()
+
+    def _pace(self) -> None:
+        """Wait for the next second where so many have come in this one."""
+        if self.most_a_second is None:
+            return
+        now_s = self.clock.monotonic_s()
+        if now_s >= self._second_s + 1.0:
+            self._second_s, self._accepted = now_s, 0
+        self._accepted += 1
+        if self._accepted > self.most_a_second:
+            self._closed.wait(self._second_s + 1.0 - now_s)
 
     def _one(self, connection: socket.socket) -> None:
         try:
@@ -89,11 +106,10 @@ class Acceptor:
 
     def forget(self) -> None:
         """Close what was inherited. Called: in a forked child."""
-        self._open = threading.Event()  # the old one may be held by a thread that is not here
+        self._closed = threading.Event()  # the old one may be held by a thread that is not here
         self._socket.close()
 
 
-_PAUSE = threading.Event()
 _PAUSE_S = 0.1
 _ACCEPTORS: "weakref.WeakSet[Acceptor]" = weakref.WeakSet()
 

@@ -6,9 +6,9 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Final
+from typing import ClassVar, Final
 
-from elastic_core.api import SYSTEM_CLOCK, AgentChannel, Clock, encode_json
+from elastic_core.api import AgentChannel, encode_json
 from elastic_ops.control_plane.acceptor import MOST_CONNECTIONS, Acceptor
 from elastic_ops.logs.follow import STREAMS, HostLogs, LogLine
 from elastic_ops.logs.wire import Over, Refused, Sent, Wanted, ranks_of, text_of, welcome
@@ -39,18 +39,12 @@ class LogServer(Acceptor):
         RuntimeError: there is no thread to be had.
     """
 
-    def __init__(
-        self,
-        port: int,
-        *,
-        channel: Callable[[], AgentChannel | None],
-        run_dir: Callable[[], str],
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
+    most_a_second: ClassVar[int | None] = 50
+
+    def __init__(self, port: int, *, channel: Callable[[], AgentChannel | None], run_dir: Callable[[], str]) -> None:
         """Listen, and begin to serve."""
         self._channel = channel
         self._run_dir = run_dir
-        self._clock = clock
         self._ended = threading.Event()
         self._served: set[threading.Thread] = set()
         listening = _listening(port)
@@ -65,16 +59,16 @@ class LogServer(Acceptor):
             with connection, suppress(OSError, Refused, ValueError):
                 channel = self._channel()
                 secret = "" if channel is None else channel.secret
-                self._answer(connection, welcome(connection, secret, clock=self._clock))
+                self._answer(connection, welcome(connection, secret, clock=self.clock))
         finally:
             self._served.discard(own)
 
     def end(self) -> None:
         """Let those who follow have the last lines."""
         self._ended.set()
-        end_s = self._clock.monotonic_s() + _LAST_S
+        end_s = self.clock.monotonic_s() + _LAST_S
         for thread in tuple(self._served):
-            thread.join(max(0.0, end_s - self._clock.monotonic_s()))
+            thread.join(max(0.0, end_s - self.clock.monotonic_s()))
 
     def _answer(self, connection: socket.socket, wanted: Wanted) -> None:
         connection.settimeout(_SEND_S)
@@ -94,16 +88,16 @@ class LogServer(Acceptor):
     def _batches(self, lines: Iterator[LogLine | None]) -> Iterator[bytes]:
         """Yield the lines in pieces; where there are none for long, a sign of life."""
         batch = bytearray()
-        said_s = self._clock.monotonic_s()
+        said_s = self.clock.monotonic_s()
         for line in lines:
             if line is not None:
                 batch += _line(Sent(line=line))
-            elif not batch and self._clock.monotonic_s() - said_s >= BEAT_S:
+            elif not batch and self.clock.monotonic_s() - said_s >= BEAT_S:
                 batch += _line(Sent())
             if batch and (line is None or len(batch) >= _BATCH):
                 yield bytes(batch)
                 batch.clear()
-                said_s = self._clock.monotonic_s()
+                said_s = self.clock.monotonic_s()
             if line is None:
                 self._ended.wait(_LOOK_S)
         if batch:

@@ -315,6 +315,22 @@ def test_too_many_nodes_are_refused(node):
             list(logs_of(places).follow())
 
 
+def test_who_connects_again_and_again_is_slowed_down(node, monkeypatch):
+    times = []
+
+    def serve(server, connection):
+        connection.close()
+        times.append(time.monotonic())
+
+    monkeypatch.setattr(LogServer, "most_a_second", 2)
+    monkeypatch.setattr(LogServer, "serve", serve)
+    one = node(0)
+    for _ in range(9):
+        socket.create_connection(("127.0.0.1", one.server.port)).close()
+    wait_for(lambda: len(times) == 9)
+    assert max(times) - min(times) > 1.0
+
+
 def test_an_agent_ends_although_somebody_follows_and_reads_nothing(node):
     one = node(0)
     with socket.create_connection(("127.0.0.1", one.server.port)) as connection:
