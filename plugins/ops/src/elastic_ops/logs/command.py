@@ -54,7 +54,7 @@ def _logs(
     streams = STREAMS if stream == "both" else (stream,)
     last = _FOLLOWED_LINES if follow and tail is None else tail
     here = HostLogs([run.path for run in runs], ranks=rank, streams=streams, last=last)
-    wanted = Wanted(nonce="", streams=streams, last=last, round_index=round_index, follow=follow)
+    wanted = Wanted(streams=streams, last=last, round_index=round_index, follow=follow)
     show = _Shown(alone=rank is not None and len(rank) == 1 and len(streams) == 1)
     with ExitStack() as held:
         others = None if choice is None else _others(choice, runs, rank, wanted, held)

@@ -1,6 +1,7 @@
 """The log files of a run's agents on this host: once, or for as long as the run lasts."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -75,16 +76,16 @@ class HostLogs:
         self.without_file: set[int] = set()
         """Those of them, of the ones asked for, whose output goes to the console."""
 
-    def once(self, round_index: int | None = None) -> Iterator[LogLine]:
+    def once(self, round_index: int | None = None) -> Generator[LogLine, None, None]:
         """Yield the lines of a round; None: of each agent's last."""
         for path in self._paths:
             rounds, over = self._look(path)
             for each in [each for each in rounds if round_index in (None, each.round_index)][-1:]:
                 for file in self._opened(each, self._last):
-                    yield from file.lines(over=over or each is not rounds[-1])
-                    file.close()
+                    with closing(file):
+                        yield from file.lines(over=over or each is not rounds[-1])
 
-    def follow(self) -> Iterator[LogLine | None]:
+    def follow(self) -> Generator[LogLine | None, None, None]:
         """Yield lines as they come, over restarts, until no agent of the run is alive here; None: no more for now."""
         begun: set[Path] = set()
         while True:
@@ -101,6 +102,13 @@ class HostLogs:
             if over:
                 return
             yield None
+
+    def close(self) -> None:
+        """Leave the files that are followed; idempotent."""
+        for files in self._files.values():
+            for file in files:
+                file.close()
+        self._files.clear()
 
     def _look(self, path: Path) -> tuple[tuple[RoundLogs, ...], bool]:
         """Return the rounds of an agent, and whether it has ended."""
@@ -122,9 +130,10 @@ class HostLogs:
                 yield from file.lines(over=ended)
             left = [file.is_left() for file in files] if key[1] < newest else [False]
             if ended or all(left):
-                for file in self._files.pop(key):
+                for file in files:
                     yield from file.lines(over=True)
                     file.close()
+                del self._files[key]
                 self._left.add(key)
 
     def _opened(self, each: RoundLogs, last: int | None) -> list[_File]:

@@ -4,8 +4,8 @@ import errno
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, suppress
 from typing import ClassVar, Final
 
 from elastic_core.api import AgentChannel, encode_json
@@ -79,9 +79,11 @@ class LogServer(Acceptor):
             last=wanted.last,
             ended=self._ended.is_set,
         )
+        lines: Generator[LogLine | None, None, None]
         lines = logs.follow() if wanted.follow else logs.once(wanted.round_index)
-        for batch in self._batches(lines):
-            connection.sendall(batch)
+        with closing(logs), closing(lines):
+            for batch in self._batches(lines):
+                connection.sendall(batch)
         over = Over(found=text_of(logs.found_ranks), without_file=text_of(logs.without_file))
         connection.sendall(_line(Sent(over=over)))
 

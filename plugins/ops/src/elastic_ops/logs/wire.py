@@ -11,6 +11,8 @@ import socket
 from collections.abc import Collection, Iterator
 from typing import Final, TypeVar
 
+from msgspec.structs import replace
+
 from elastic_core.api import SYSTEM_CLOCK, Clock, Record, decode_json, encode_json, rank_ranges
 from elastic_ops.logs.follow import LogLine
 from elastic_ops.logs.tail import LONGEST_LINE
@@ -39,7 +41,7 @@ class Greeting(Record, frozen=True, kw_only=True):
 class Wanted(Record, frozen=True, kw_only=True):
     """Which lines are wanted. `ranks` as `0-7,12`, empty: all; `last` of each file, None: all that there is."""
 
-    nonce: str
+    nonce: str = ""
     ranks: str = ""
     streams: tuple[str, ...] = ()
     last: int | None = None
@@ -127,7 +129,7 @@ def ask(connection: socket.socket, secret: str, wanted: Wanted, *, clock: Clock 
     greeting = lines.read(LONGEST_REQUEST, end_s)
     if _decoded(greeting, Greeting).v != Greeting(nonce="").v:
         raise Refused("it speaks another version")
-    asked = encode_json(wanted)
+    asked = encode_json(replace(wanted, nonce=os.urandom(16).hex()))
     connection.sendall(asked + b"\n" + _proof(secret, _ASKS, greeting, asked) + b"\n")
     _check(lines.read(LONGEST_REQUEST, end_s), secret, _ANSWERS, greeting, asked)
     return lines

@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ from elastic_ops.logs.wire import Greeting, Lines, Refused, Wanted, ask, welcome
 from support import wait_for
 
 SECRET = "of the run"
-WANTED = Wanted(nonce="", streams=("stdout",))
+WANTED = Wanted(streams=("stdout",))
 
 
 class Watched(socket.socket):
@@ -54,13 +55,27 @@ def served(connection, secret=SECRET):
 # --- who may ask, and who may answer
 
 
-def test_both_sides_know_each_other_and_the_secret_is_never_sent(monkeypatch):
+@pytest.fixture
+def watched(monkeypatch):
+    """Return two ends of a connection on which all is noted that is sent."""
     monkeypatch.setattr(Watched, "said", b"")
-    ours, theirs = socket.socketpair()
-    with Watched(fileno=ours.detach()) as ours, Watched(fileno=theirs.detach()) as theirs:
+
+    @contextmanager
+    def made():
+        with pair() as both:
+            ours, theirs = (Watched(fileno=each.detach()) for each in both)
+            with ours, theirs:
+                yield ours, theirs
+
+    return made
+
+
+def test_both_sides_know_each_other_and_the_secret_is_never_sent(watched):
+    with watched() as (ours, theirs):
         found = served(theirs)
-        ask(ours, SECRET, Wanted(nonce="x", ranks="3", streams=("stderr",)))
-        assert wait_for(lambda: found) == [Wanted(nonce="x", ranks="3", streams=("stderr",))]
+        ask(ours, SECRET, Wanted(ranks="3", streams=("stderr",)))
+        (wanted,) = wait_for(lambda: found)
+        assert (wanted.ranks, wanted.streams) == ("3", ("stderr",))
     assert len(Watched.said) > 100
     assert SECRET.encode() not in Watched.said
 
@@ -85,6 +100,17 @@ def test_what_was_heard_of_another_is_of_no_use():
         found = served(theirs)
         ours.sendall(asked + b"\n" + proof + b"\n")  # again, to another greeting
         assert isinstance(wait_for(lambda: found)[0], Refused)
+
+
+def test_an_agent_that_says_again_what_another_has_said_is_refused(watched):
+    with watched() as (ours, theirs):
+        served(theirs)
+        ask(ours, SECRET, WANTED)
+    greeting, _, _, answer, _ = Watched.said.split(b"\n")
+    with pair() as (ours, theirs):
+        theirs.sendall(greeting + b"\n" + answer + b"\n")
+        with pytest.raises(Refused, match="does not know the run's secret"):
+            ask(ours, SECRET, WANTED)
 
 
 def test_an_agent_that_returns_the_asker_s_own_proof_is_refused():
@@ -214,10 +240,8 @@ def test_lines_of_the_ranks_that_are_wanted(node):
     places = Places(*(each.place() for each in nodes))
     assert texts(logs_of(places).once()) == [f"{rank}:{text}" for rank in range(3) for text in ("one", "two")]
     assert texts(logs_of(places, ranks={2}).once()) == ["2:one", "2:two"]
-    assert texts(logs_of(places, here=("n0", "n1"), wanted=Wanted(nonce="", streams=("stdout",), last=1)).once()) == [
-        "2:two"
-    ]
-    assert texts(logs_of(places, wanted=Wanted(nonce="", streams=("stderr",))).once()) == []
+    assert texts(logs_of(places, here=("n0", "n1"), wanted=Wanted(streams=("stdout",), last=1)).once()) == ["2:two"]
+    assert texts(logs_of(places, wanted=Wanted(streams=("stderr",))).once()) == []
 
 
 def test_a_line_longer_than_what_is_sent_at_once_arrives_whole(node):
@@ -254,7 +278,7 @@ def test_followed_over_a_store_that_is_away_and_nodes_that_come_and_go(node, mon
     one, two = node(0), node(1)
     one.write("before\n")
     places = Places(one.place())
-    with closing(logs_of(places, wanted=Wanted(nonce="", streams=("stdout",), last=0, follow=True)).follow()) as lines:
+    with closing(logs_of(places, wanted=Wanted(streams=("stdout",), last=0, follow=True)).follow()) as lines:
         wait_for(lambda: next(lines) is None and places.looks > 3)
         one.write("after\n")
         assert until(lines, "0:after") == ["0:after"]
@@ -282,7 +306,7 @@ def test_a_connection_that_breaks_is_made_anew_and_nothing_is_shown_twice(node, 
 
     monkeypatch.setattr(over_nodes.socket, "create_connection", connect)
     one.write("first\n")
-    wanted = Wanted(nonce="", streams=("stdout",), last=10, follow=True)
+    wanted = Wanted(streams=("stdout",), last=10, follow=True)
     with closing(logs_of(Places(one.place()), wanted=wanted).follow()) as lines:
         assert until(lines, "0:first") == ["0:first"]
         made[0].shutdown(socket.SHUT_RDWR)
@@ -305,6 +329,23 @@ def test_a_node_that_can_not_be_followed_is_named_once(node, monkeypatch):
         looks = places.looks
         wait_for(lambda: next(lines) is None and places.looks > looks + 5)
     assert len(logs.notes) == 1
+
+
+def test_who_goes_away_leaves_no_file_open(node):
+    one = node(0)
+    folder = Path("/proc/self/fd")
+    before = len(list(folder.iterdir()))
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", one.server.port)) as connection:
+            lines = ask(connection, SECRET, Wanted(streams=("stdout",), follow=True))
+            one.write("x\n")
+            assert next(wire.sent(lines, silence_s=20)).line.text == "x"
+
+    def left():
+        one.write("x\n")  # who has gone is missed when something is sent
+        return len(list(folder.iterdir())) <= before
+
+    wait_for(left)
 
 
 def test_too_many_nodes_are_refused(node):
@@ -334,7 +375,7 @@ def test_who_connects_again_and_again_is_slowed_down(node, monkeypatch):
 def test_an_agent_ends_although_somebody_follows_and_reads_nothing(node):
     one = node(0)
     with socket.create_connection(("127.0.0.1", one.server.port)) as connection:
-        ask(connection, SECRET, Wanted(nonce="", streams=("stdout",), follow=True))
+        ask(connection, SECRET, Wanted(streams=("stdout",), follow=True))
         for _ in range(40):
             one.write(("y" * 1000 + "\n") * 1000)
         one.server.shutdown()  # returns
