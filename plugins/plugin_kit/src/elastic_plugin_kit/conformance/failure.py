@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from elastic_core.api import SYSTEM_CLOCK, Decision, Failure, FailureClass, FailureHandler, Ignore, Restart, Stop
-from elastic_plugin_kit.conformance.kit import Kit, check_api_version, check_options, crowding, in_time
+from elastic_plugin_kit.conformance.kit import Kit, check_api_version, check_options, in_time
 from elastic_plugin_kit.conformance.kit_process import WATCHMAN, check_imports, nothing_left
 from elastic_plugin_kit.conformance.store_run import another_hosts_clock
 from elastic_plugin_kit.samples import sample_failure
@@ -107,8 +107,7 @@ class FailureHandlerConformance(Kit):
         began_s = SYSTEM_CLOCK.monotonic_s()
         _decide(policy, sample_failure(at_s=5000.0), history)
         took_s = SYSTEM_CLOCK.monotonic_s() - began_s
-        told = f"decide took {took_s:.2f} s after {len(history)} failures; an agent waits for 1 s"
-        assert took_s < QUICK_S * crowding(), told
+        assert took_s < QUICK_S, f"decide took {took_s:.2f} s after {len(history)} failures; an agent waits for 1 s"
 
     def test_it_leaves_nothing(self, make_policy: MakePolicy) -> None:
         """Neither threads nor sockets nor files: an agent may run in a process that goes on."""

@@ -22,7 +22,7 @@ from elastic_core.api import (
     WorkersStarting,
     fault_of_variable,
 )
-from elastic_plugin_kit.conformance.kit import Kit, check_api_version, check_options, crowding, in_time
+from elastic_plugin_kit.conformance.kit import Kit, check_api_version, check_options, in_time
 from elastic_plugin_kit.conformance.kit_process import check_imports, no_heavy_imports, nothing_left
 from elastic_plugin_kit.fake_run import FakeRun
 from elastic_plugin_kit.samples import sample_feed, sample_moments
@@ -113,8 +113,7 @@ class AgentHookConformance(Kit):
             began_s = SYSTEM_CLOCK.monotonic_s()
             _tell(hook, moment)
             took_s = SYSTEM_CLOCK.monotonic_s() - began_s
-            told = f"{METHODS[type(moment)]} took {took_s:.1f} s; an agent goes on after at most 5 s"
-            assert took_s < QUICK_S * crowding(), told
+            assert took_s < QUICK_S, f"{METHODS[type(moment)]} took {took_s:.1f} s; an agent goes on after at most 5 s"
 
     def test_nothing_heavy_is_imported_on_the_way(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
         """Neither torch nor numpy comes with a call."""

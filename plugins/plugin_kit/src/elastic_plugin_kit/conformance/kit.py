@@ -80,15 +80,18 @@ class Ended(Generic[T]):
         return self.result  # type: ignore[return-value]  # set, since nothing was raised; may be None by right
 
 
-MOST_CROWDED: Final = 4.0
-"""However long the queue for a processor: a call that takes longer than this many times its limit ignores it."""
-_TURN_S: Final = 0.25
-"""What a thread may wait for its turn, for each process more that wants the processor: calls that wait must wake up."""
+MOST_CROWDED: Final = 3.0
+CANCEL_S: Final = 0.2
 
 
 def crowding() -> float:
-    """Return how many times longer than on an idle machine a call may take here: as many want each processor."""
+    """Return how many want each processor of this machine, at least 1, within reason: what is soon is later then."""
     return min(MOST_CROWDED, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
+
+
+def cancel_s() -> float:
+    """Return within how long a cancelled call ends here: 100 ms are promised, the rest is the machine's."""
+    return CANCEL_S * crowding()
 
 
 class Started(Generic[T]):
@@ -114,10 +117,8 @@ class Started(Generic[T]):
         return self._thread.is_alive()
 
     def ended(self, *, within_s: float, what: str) -> Ended[T]:
-        """Wait for the call's end; fail where it does not come in time, which is longer on a crowded machine."""
+        """Wait for the call's end; fail where it does not come in time."""
         self._thread.join(within_s)
-        if self.running:
-            self._thread.join((within_s + _TURN_S) * (crowding() - 1))
         assert not self._thread.is_alive(), f"{what}: not ended within {within_s:g} s"
         return self._ended
 

@@ -28,6 +28,7 @@ from elastic_plugin_kit.conformance.kit import (
     Kit,
     Started,
     all_at_once,
+    cancel_s,
     check_api_version,
     check_options,
     settle,
@@ -36,8 +37,6 @@ from elastic_plugin_kit.conformance.kit_process import check_imports, nothing_le
 from elastic_plugin_kit.conformance.store_run import fresh
 from elastic_plugin_kit.samples import sample_failure
 
-CANCEL_S: Final = 0.2
-"""Within this long a cancelled call ends: 100 ms are promised, the rest is the machine's."""
 QUIET_S: Final = 0.3
 LATE_S: Final = 1.0
 
@@ -189,7 +188,7 @@ class RendezvousConformance(Kit):
         handler = run.node()
         handler.wait = WaitBudget()
         handler.wait.cancel()
-        ended = Started(handler.next_rendezvous).ended(within_s=CANCEL_S, what="next_rendezvous, cancelled before")
+        ended = Started(handler.next_rendezvous).ended(within_s=cancel_s(), what="next_rendezvous, cancelled before")
         assert isinstance(ended.error, WaitCancelledError), f"no WaitCancelledError but {ended.error!r}"
 
     def test_next_rendezvous_ends_when_cancelled(self, run: RendezvousRun) -> None:
@@ -202,7 +201,7 @@ class RendezvousConformance(Kit):
         if not joining.running and joining.ended(within_s=1, what="next_rendezvous").error is None:
             pytest.skip("the handler forms a round without waiting for the other node")
         wait.cancel()
-        error = joining.ended(within_s=CANCEL_S, what="next_rendezvous that was cancelled").error
+        error = joining.ended(within_s=cancel_s(), what="next_rendezvous that was cancelled").error
         assert isinstance(error, WaitCancelledError), f"no WaitCancelledError but {error!r}"
 
     def test_next_rendezvous_ends_at_its_deadline(self, run: RendezvousRun) -> None:
@@ -223,7 +222,7 @@ class RendezvousConformance(Kit):
         watching = Started(lambda: handler.watch(4.0))
         settle()
         wait.cancel()
-        error = watching.ended(within_s=CANCEL_S, what="a watch that was cancelled").error
+        error = watching.ended(within_s=cancel_s(), what="a watch that was cancelled").error
         assert isinstance(error, WaitCancelledError), f"no WaitCancelledError but {error!r}"
         assert self._joined(handler).world_size == 1
 

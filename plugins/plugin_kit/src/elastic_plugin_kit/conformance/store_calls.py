@@ -20,11 +20,10 @@ from elastic_core.api import (
     WaitCancelledError,
     WaitExpiredError,
 )
-from elastic_plugin_kit.conformance.kit import Kit, Started, settle
+from elastic_plugin_kit.conformance.kit import Kit, Started, cancel_s, settle
 from elastic_plugin_kit.conformance.kit_process import nothing_left
 from elastic_plugin_kit.conformance.requirements import Requirements
 from elastic_plugin_kit.conformance.store_run import CALL_S, KEEP_S, Pause, StoreRun, budget
-from elastic_plugin_kit.conformance.store_watch import CANCEL_S
 
 DEADLINE_S: Final = 0.3
 LATE_S: Final = 0.5
@@ -48,7 +47,7 @@ class WaitPromises(Kit):
         wait = budget()
         wait.cancel()
         for name, call in _calls(seat, run.lease_s).items():
-            ended = Started(partial(call, client.store, wait)).ended(within_s=CANCEL_S, what=name)
+            ended = Started(partial(call, client.store, wait)).ended(within_s=cancel_s(), what=name)
             assert isinstance(ended.error, WaitCancelledError), f"{name} with a cancelled budget: {_told(ended.error)}"
         assert client.records() == {seat.number: b"old"}, "a call with a cancelled budget wrote something"
         assert client.load() is None, "a swap with a cancelled budget wrote something"
@@ -209,7 +208,7 @@ def _expect_cancellation(calls: dict[str, tuple[CoordinationStore, Call]], pause
             work = Started(partial(call, store, wait))
             settle(0.05)
             wait.cancel()
-            ended = work.ended(within_s=CANCEL_S, what=f"{name} that was cancelled")
+            ended = work.ended(within_s=cancel_s(), what=f"{name} that was cancelled")
             assert isinstance(ended.error, WaitCancelledError), f"{name} that was cancelled: {_told(ended.error)}"
     _expect_of_use(calls)
 

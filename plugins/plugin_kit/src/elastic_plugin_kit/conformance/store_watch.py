@@ -8,15 +8,13 @@ from typing import Final
 import msgspec
 
 from elastic_core.api import Revisions, Topic, WaitBudget, WaitCancelledError, WaitExpiredError, Watched
-from elastic_plugin_kit.conformance.kit import MOST_CROWDED, Kit, Started, crowding, settle
+from elastic_plugin_kit.conformance.kit import MOST_CROWDED, Kit, Started, cancel_s, crowding, settle
 from elastic_plugin_kit.conformance.store_run import Client, StoreRun, now_s
 
 EVERY: Final = tuple(Topic)
 WAKE_S: Final = 1.0
 """Within this long a watcher hears of another client's change, on a machine that has nothing else to do."""
 _LONG_S: Final = 2 * MOST_CROWDED * WAKE_S
-CANCEL_S: Final = 0.2
-"""Within this long a cancelled call ends: 100 ms are promised, the rest is the machine's."""
 QUIET_S: Final = 0.3
 """How long nothing must happen to count as nothing."""
 
@@ -160,7 +158,7 @@ class WatchPromises(Kit):
         since, began_s = client.revisions(), now_s()
         seen = client.watch(since, *EVERY, timeout_s=QUIET_S)
         assert seen == Watched(revisions=since, changed=frozenset())
-        assert 0.9 * QUIET_S <= now_s() - began_s <= QUIET_S + _wake_s(), "watch did not keep its timeout"
+        assert 0.9 * QUIET_S <= now_s() - began_s <= QUIET_S + WAKE_S, "watch did not keep its timeout"
 
     def test_watch_without_time_only_looks(self, run: StoreRun) -> None:
         """A timeout of zero."""
@@ -169,7 +167,7 @@ class WatchPromises(Kit):
         began_s = now_s()
         assert client.watch(Revisions(), *EVERY, timeout_s=0).changed == {Topic.MEMBERS}
         assert client.watch(client.revisions(), *EVERY, timeout_s=0).changed == frozenset()
-        assert now_s() - began_s < _wake_s()
+        assert now_s() - began_s < WAKE_S
 
     def test_watch_misses_no_change(self, run: StoreRun) -> None:
         """Whenever a change comes, the call that is under way or the next one tells of it, within a second."""
@@ -243,7 +241,7 @@ class WatchEndPromises(Kit):
             watch = Started(partial(client.watch, since, *EVERY, timeout_s=4, wait=wait))
             settle(0.03 * turn)
             wait.cancel()
-            error = watch.ended(within_s=CANCEL_S, what="a watch that was cancelled").error
+            error = watch.ended(within_s=cancel_s(), what="a watch that was cancelled").error
             assert isinstance(error, WaitCancelledError), f"a cancelled watch must raise WaitCancelledError: {error!r}"
         seat = client.enlist()
         assert client.numbers() == [seat.number], "the client is of no use after a cancelled watch"
