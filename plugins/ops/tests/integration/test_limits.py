@@ -4,7 +4,7 @@ import os
 import re
 import socket
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,8 +17,10 @@ from support import places_of_runs, wait_for
 FLOODS = """
 import os, socket
 server = socket.socket(socket.AF_UNIX)
-server.bind(os.environ["TORCH_WORKER_SERVER_SOCKET"])
+path = os.environ["TORCH_WORKER_SERVER_SOCKET"]
+server.bind(f"{path}-")
 server.listen()
+os.rename(f"{path}-", path)  # who sees it is answered
 while True:
     peer, _ = server.accept()
     peer.recv(4096)
@@ -112,18 +114,33 @@ def test_an_answer_that_trickles_has_one_deadline(server):
 # --- the servers
 
 
-def held(path, number):
-    clients = [socket.socket(socket.AF_UNIX) for _ in range(number)]
-    for each in clients:
-        each.connect(path)
-    return clients
+@pytest.fixture
+def held():
+    """Return what makes connections that say nothing, and close them all."""
+    with ExitStack() as made:
+
+        def connect(path, number):
+            clients = [made.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(number)]
+            for each in clients:
+                each.connect(path)
+            return clients
+
+        yield connect
 
 
-def test_the_agent_answers_some_at_a_time(elastic, script, folder):
+def settled(count):
+    """Return a count once it has been the same for a while."""
+    seen = []
+    wait_for(lambda: seen.append(count()) or (len(seen) > 10 and len({*seen[-10:]}) == 1))
+    return seen[-1]
+
+
+def test_the_agent_answers_some_at_a_time(elastic, script, folder, held):
     agent = elastic(script("import time\ntime.sleep(60)\n"), env=places_of_runs(folder))
     path = str(wait_for(lambda: list(folder.rglob("agent.sock")))[0])
     tasks = Path(f"/proc/{agent.pid}/task")
-    before = len(list(tasks.iterdir()))
+    assert client.call(path, "ping").text == "pong"  # whoever waits for connections is there
+    before = settled(lambda: len(list(tasks.iterdir())))
     clients = held(path, 2 * acceptor.MOST_CONNECTIONS)
     wait_for(lambda: len(list(tasks.iterdir())) >= before + acceptor.MOST_CONNECTIONS)
     assert len(list(tasks.iterdir())) == before + acceptor.MOST_CONNECTIONS
@@ -132,7 +149,7 @@ def test_the_agent_answers_some_at_a_time(elastic, script, folder):
     assert client.call(path, "ping").text == "pong"
 
 
-def test_a_worker_answers_some_at_a_time_and_ends_meanwhile(folder):
+def test_a_worker_answers_some_at_a_time_and_ends_meanwhile(folder, held):
     path = str(folder / "w")
     server = WorkerServer(path)
     before = threading.active_count()
