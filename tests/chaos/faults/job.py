@@ -29,7 +29,8 @@ RECOVERS_S = 45.0
 AWAY, BACK = "store unreachable", "store back"
 _OVER = re.compile(r"round (\d+) is over: (.*)")
 _FOLLOWS = re.compile(
-    r"\d+ nodes?( with \d+ workers?)? goe?s? on|\d+ nodes? left of at least \d+: waiting for \d+ more"
+    r"\d+ nodes?( with \d+ workers?)? goe?s? on(, and \d+ more that waited)?"
+    r"|\d+ nodes? left of at least \d+: waiting for \d+ more"
 )
 """What follows the end of a round, which stands behind the reasons for it."""
 
