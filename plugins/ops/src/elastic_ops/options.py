@@ -10,5 +10,5 @@ NO_CONTROL_PLANE: Final = RunOption(
     heading="Debugging",
     type="bool",
     default=False,
-    help="Have the agent listen to nobody: 'elastic ctl' can't reach it, nor its workers.",
+    help="Have the agent listen to nobody: 'elastic ctl' can't reach it or its workers, nor others its logs.",
 )

@@ -32,8 +32,10 @@ _FOLLOWED_LINES: Final = 10
 
 
 def _ranks(value: str) -> frozenset[int]:
+    if not value.strip():
+        raise click.BadParameter("no rank: needed are some, as 3,17 or 0-7")
     try:
-        return ranks_of(value.strip() or "-")
+        return ranks_of(value)
     except ValueError as err:
         raise click.BadParameter(str(err)) from err
 
@@ -63,11 +65,11 @@ def _logs(
         else:
             for line in chain(here.once(round_index), () if others is None else others.once()):
                 show.line(line)
-    notes = _notes(here, others, rank)
-    if not (show.count or notes or runs):
-        notes = [f"run {choice.run_id!r}: no node has workers" if choice is not None else ""]
-    echo(*filter(None, notes), err=True)
-    return 0 if show.count or not notes else 2
+    for note in _notes(here, others, rank, choice):
+        show.note(note)
+    if choice is not None and not (show.count or show.noted or runs):
+        show.note(f"run {choice.run_id!r}: no node has workers")
+    return 0 if show.count or not show.noted else 2
 
 
 def _others(
@@ -100,7 +102,7 @@ def _follow(here: HostLogs, others: "NodesLogs | None", show: "_Shown") -> None:
                     live.remove(source)
             sys.stdout.flush()
             while others is not None and others.notes:
-                echo(others.notes.pop(0), err=True)
+                show.note(others.notes.pop(0))
             if live:
                 pause.sleep(_LOOK_EVERY_S)
     except KeyboardInterrupt:  # how one stops to follow
@@ -113,11 +115,17 @@ class _Shown:
     def __init__(self, *, alone: bool) -> None:
         self._alone = alone
         self.count = 0
+        self.noted = False
+        """Something that was asked for could not be shown, and that was said."""
 
     def line(self, line: LogLine) -> None:
         self.count += 1
         mark = "" if line.stream == "stdout" else " err"
         echo(line.text if self._alone else f"[{line.global_rank}{mark}]: {line.text}")
+
+    def note(self, text: str) -> None:
+        self.noted = True
+        echo(text, err=True)
 
 
 # --- which run
@@ -164,7 +172,9 @@ def _meeting(run: FoundRun) -> tuple[int, str, int] | None:
 # --- what is not here
 
 
-def _notes(here: HostLogs, others: "NodesLogs | None", ranks: Collection[int] | None) -> list[str]:
+def _notes(
+    here: HostLogs, others: "NodesLogs | None", ranks: Collection[int] | None, choice: StoreChoice | None
+) -> list[str]:
     """Return lines about ranks that were asked for and not shown."""
     notes = []
     if without := here.without_file | (set() if others is None else others.without_file):
@@ -174,11 +184,13 @@ def _notes(here: HostLogs, others: "NodesLogs | None", ranks: Collection[int] | 
         notes += others.notes
     if missing := set(ranks or ()) - here.found_ranks - (set() if others is None else others.ranks):
         shown = f"here: {text_of(here.found_ranks)}" if here.found_ranks else "no rank is"
-        notes.append(
-            f"rank {text_of(missing)} is not on this host ({shown}). Try: the run's --rdzv options say where it is"
-            if others is None
-            else f"rank {text_of(missing)}: the run has no such rank"
-        )
+        not_here = f"rank {text_of(missing)} is not on this host ({shown})"
+        if others is not None:
+            notes.append(f"rank {text_of(missing)}: the run has no such rank")
+        elif choice is not None:
+            notes.append(f"{not_here}, and the store does not know the run any more")
+        else:
+            notes.append(f"{not_here}. Try: the run's --rdzv options say where it is")
     return notes
 
 

@@ -54,14 +54,14 @@ class LogServer(Acceptor):
     def serve(self, connection: socket.socket) -> None:
         """Answer one who asks."""
         own = threading.current_thread()
-        self._served.add(own)
-        try:
-            with connection, suppress(OSError, Refused, ValueError):
-                channel = self._channel()
-                secret = "" if channel is None else channel.secret
-                self._answer(connection, welcome(connection, secret, clock=self.clock))
-        finally:
-            self._served.discard(own)
+        with connection, suppress(OSError, Refused, ValueError):
+            channel = self._channel()
+            wanted = welcome(connection, "" if channel is None else channel.secret, clock=self.clock)
+            self._served.add(own)  # not before: a stranger must not hold up the agent's end
+            try:
+                self._answer(connection, wanted)
+            finally:
+                self._served.discard(own)
 
     def end(self) -> None:
         """Let those who follow have the last lines."""

@@ -81,7 +81,9 @@ class Ended(Generic[T]):
 
 
 MOST_CROWDED: Final = 3.0
+"""So many times longer is waited at the most: what takes longer on the busiest machine does not end soon."""
 CANCEL_S: Final = 0.2
+"""Within this long a cancelled call ends, on a machine that has nothing else to do."""
 
 
 def crowding() -> float:
