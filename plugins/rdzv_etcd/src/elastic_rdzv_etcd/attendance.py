@@ -6,7 +6,8 @@ from urllib.parse import unquote
 
 from elastic_core.api import SYSTEM_CLOCK, Seat, Topic, WaitBudget, own_content
 from elastic_rdzv_etcd import messages as say
-from elastic_rdzv_etcd.messages import Answer, Found, Json, Keys
+from elastic_rdzv_etcd.content import Keeper
+from elastic_rdzv_etcd.messages import Found, Json, Keys
 from elastic_rdzv_etcd.watching import Watcher
 
 JUDGES: Final = 3
@@ -17,8 +18,6 @@ _FIRST_COUNT_S: Final = 10.0
 """How long such a member believes how many were there when it came, while it hears of nobody who goes."""
 _COUNT_AGAIN: Final = 2 / 3
 """How long it believes what it has counted, in leases: should all who judge die at once, it must find out by itself."""
-
-Transact = Callable[[Sequence[Json], Sequence[Json], Sequence[Json], WaitBudget], Answer]
 
 
 class Counts(NamedTuple):
@@ -49,17 +48,17 @@ class Attendance:
     Threading: one thread at a time.
     """
 
-    def __init__(self, keys: Keys, transact: Transact, watcher: Watcher, *, may_judge: Callable[[], bool]) -> None:
+    def __init__(self, keys: Keys, keeper: Keeper, watcher: Watcher, *, may_judge: Callable[[], bool]) -> None:
         """Know nobody yet.
 
         Args:
             keys: Where the run's content lies.
-            transact: Sends a transaction.
+            keeper: Sends what is to be read and written.
             watcher: Knows whether somebody may have gone.
             may_judge: Returns whether a lease that is over is its member's fault.
         """
         self._keys = keys
-        self._transact = transact
+        self._keeper = keeper
         self._watcher = watcher
         self._may_judge = may_judge
         self._ahead: int | None = None
@@ -78,10 +77,10 @@ class Attendance:
     def count(self, number: int, incarnation: str, puts: Sequence[Json], wait: WaitBudget) -> Counts | None:
         """Write, and return how many members there are; None: the seat is gone, and nothing was written."""
         keys, upsets = self._keys, self._watcher.upsets
-        answer = self._transact(
+        answer = self._keeper.transact(
             (say.made_at(keys.member(incarnation), number),),
             (*puts, say.count(keys.members), say.count(keys.seats), say.count(keys.seats, end=keys.seat(number))),
-            (),
+            (say.delete(keys.seat(number)),),
             wait,
         )
         if not answer.succeeded:
@@ -116,7 +115,7 @@ class Attendance:
         """Return how many are there, each looked at; the silent are removed."""
         keys = self._keys
         reads = (say.get_all(keys.members, names_only=True), say.get_all(keys.alive, names_only=True))
-        answer = self._transact((), reads, (), wait)
+        answer = self._keeper.read(*reads, wait=wait)
         found = answer.found(0)
         gone = self.judge(found, answer.found(1), wait)
         live = [one.made for one in found if one.made not in gone]
@@ -142,7 +141,8 @@ class Attendance:
         member, told = keys.member(incarnation), (keys.busy, keys.topic(Topic.DEPARTURES))
         same = (say.made_at(member, number), *(say.is_there(key) for key in told))
         content = (say.delete(member), say.delete(keys.alive_of(incarnation)), say.delete(keys.seat(number)))
-        return self._transact((*same, *also), (*content, *(say.touch(key) for key in told)), (), wait).succeeded
+        touches = (say.touch(key) for key in told)
+        return self._keeper.transact((*same, *also), (*content, *touches), (), wait).succeeded
 
     def incarnation(self, found: Found) -> str:
         """Return whose record a key is."""

@@ -4,11 +4,12 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 from elastic_core.api import SYSTEM_CLOCK, BackendUnavailableError, WaitBudget, own_content
 from elastic_rdzv_etcd import messages as say
-from elastic_rdzv_etcd.coding import b64, prefix_end
+from elastic_rdzv_etcd.errors import CompactedError
 from elastic_rdzv_etcd.messages import Answer, Found, Json, Keys
 
 DEFAULT_KEEP_S: Final = 24 * 3600.0
@@ -86,14 +87,29 @@ class Keeper:
     def transact(
         self, compare: Sequence[Json], then: Sequence[Json], other: Sequence[Json], wait: WaitBudget
     ) -> Answer:
-        """Return the answer of a transaction."""
+        """Return the answer of a transaction that writes in one case at least; others are for `read`."""
         body = {"compare": list(compare), "success": list(then), "failure": list(other)}
-        return Answer(self._call("kv/txn", body, wait=wait, writes=say.writes((*then, *other))))
+        return Answer(self._call("kv/txn", body, wait=wait, writes=True))
 
-    def read(self, first: bytes, end: bytes, wait: WaitBudget) -> Answer:
-        """Return all keys from the first one up to the end; costs the server less than a transaction does."""
-        body = {"key": b64(first), "range_end": b64(end)}
-        return Answer.of_range(self._call("kv/range", body, wait=wait, writes=False))
+    def read(self, *reads: Json, wait: WaitBudget) -> Answer:
+        """Return what reads find, all at one revision.
+
+        They are no transaction: a server before 3.5.5 dies when the client of one goes away that only reads.
+
+        Raises:
+            CompactedError: the revision is forgotten as often as it is read.
+        """
+        for _ in range(_TRIES - 1):
+            with suppress(CompactedError):
+                return self._read(reads, wait)
+        return self._read(reads, wait)
+
+    def _read(self, reads: Sequence[Json], wait: WaitBudget) -> Answer:
+        parts: list[Json] = []
+        for read in reads:
+            at = {"revision": parts[0]["header"]["revision"]} if parts else {}
+            parts.append(self._call("kv/range", read["request_range"] | at, wait=wait, writes=False))
+        return Answer.of_ranges(parts)
 
     def grant(self, ttl: int, wait: WaitBudget) -> str:
         """Return the number of a new lease."""
@@ -107,7 +123,7 @@ class Keeper:
     def standing(self, wait: WaitBudget) -> Content | None:
         """Return the content as it stands; None: there is none. What is known already is not asked for again."""
         if self._content is None:
-            answer = self.read(self._keys.told, prefix_end(self._keys.told), wait)
+            answer = self.read(say.get_all(self._keys.told), wait=wait)
             self.learn({found.key: found for found in answer.found(0)})
         self._refresh(wait)
         return self._content
@@ -155,7 +171,7 @@ class Keeper:
         A lease that is asked for its time is not renewed, so that those who come too late keep nothing alive.
         """
         if self._content is None:
-            answer = self.read(self._keys.told, prefix_end(self._keys.told), wait)
+            answer = self.read(say.get_all(self._keys.told), wait=wait)
             self.learn({found.key: found for found in answer.found(0)})
         if self._content is None:
             return None
@@ -177,7 +193,7 @@ class Keeper:
         """Move all to a new lease, or a part of it where something changed meanwhile: then `keep` says the old one."""
         keys, lease = self._keys, self.grant(ttl, wait)
         reads = (say.get_all(keys.told), say.get(keys.busy), say.get_all(keys.docs, names_only=True))
-        answer = self.transact((), (*reads, say.get_all(keys.members, names_only=True)), (), wait)
+        answer = self.read(*reads, say.get_all(keys.members, names_only=True), wait=wait)
         moves = [
             (found, say.put(found.key, _same_revision(found, keys.birth), lease))
             for at in (0, 1)

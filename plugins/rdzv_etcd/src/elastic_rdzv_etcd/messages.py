@@ -158,11 +158,6 @@ def delete_all(prefix: bytes) -> Json:
     return {"request_delete_range": {"key": b64(prefix), "range_end": b64(prefix_end(prefix))}}
 
 
-def writes(operations: Sequence[Json]) -> bool:
-    """Return whether any of them changes something."""
-    return any("request_range" not in operation for operation in operations)
-
-
 # --- answers
 
 
@@ -183,7 +178,7 @@ class Found:
 
 
 class Answer:
-    """What a transaction answered."""
+    """What a transaction, or several reads, answered."""
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
         """Take the gateway's answer."""
@@ -192,9 +187,9 @@ class Answer:
         self._parts: Sequence[Mapping[str, Any]] = raw.get("responses", ())
 
     @classmethod
-    def of_range(cls, raw: Mapping[str, Any]) -> "Answer":
-        """Take the answer to a read that was no transaction."""
-        return cls({"header": raw["header"], "responses": ({"response_range": raw},)})
+    def of_ranges(cls, raw: Sequence[Mapping[str, Any]]) -> "Answer":
+        """Take the answers to reads that were no transaction."""
+        return cls({"header": raw[0]["header"], "responses": [{"response_range": part} for part in raw]})
 
     def found(self, at: int) -> tuple[Found, ...]:
         """Return the keys that the operation with this place read."""

@@ -35,7 +35,6 @@ from elastic_core.api import (
 )
 from elastic_rdzv_etcd import messages as say
 from elastic_rdzv_etcd.attendance import MANY, Attendance, Counts
-from elastic_rdzv_etcd.coding import prefix_end
 from elastic_rdzv_etcd.content import Keeper, revision_of
 from elastic_rdzv_etcd.errors import LeaseGoneError
 from elastic_rdzv_etcd.messages import Found, Json, Keys
@@ -101,11 +100,11 @@ class EtcdStore(CoordinationStore):
         self._live_gateway: Gateway | None = None
         self._watcher = Watcher(
             self._keys,
-            self._keeper.read,
+            lambda wait: self._keeper.read(say.get_all(self._keys.told, end=self._keys.busy + b"\0"), wait=wait),
             lambda creates, wait: self._gateway.stream(creates, wait=wait),
             learn=self._keeper.learn,
         )
-        self._attendance = Attendance(self._keys, self._keeper.transact, self._watcher, may_judge=self._may_judge)
+        self._attendance = Attendance(self._keys, self._keeper, self._watcher, may_judge=self._may_judge)
 
     @property
     def _gateway(self) -> "Gateway":
@@ -268,7 +267,7 @@ class EtcdStore(CoordinationStore):
         keys = self._keys
         while True:
             reads = (say.get_all(keys.members), say.get_all(keys.alive, names_only=True), say.get(keys.busy))
-            answer = self._keeper.transact((), reads, (), wait)
+            answer = self._keeper.read(*reads, wait=wait)
             found = answer.found(0)
             if not self._attendance.judge(found, answer.found(1), wait):
                 break
@@ -284,7 +283,7 @@ class EtcdStore(CoordinationStore):
         """Return who has a seat, and documents; leaves no trace."""
         names, own = list(keys), self._keys
         reads = (say.get_all(own.members), say.get_all(own.alive, names_only=True))
-        answer = self._keeper.transact((), (*reads, *(say.get_all(own.doc(name)) for name in names)), (), wait)
+        answer = self._keeper.read(*reads, *(say.get_all(own.doc(name)) for name in names), wait=wait)
         members = self._members(answer.found(0))
         heard = {unquote(one.name(own.alive).decode(errors="replace")) for one in answer.found(1)}
         documents = {name: _document(answer.found(at), own.doc(name)) for at, name in enumerate(names, start=2)}
@@ -299,7 +298,7 @@ class EtcdStore(CoordinationStore):
     def load(self, key: str, *, wait: WaitBudget) -> Document | None:
         """Return a document as it stands."""
         prefix = self._keys.doc(key)
-        return _document(self._keeper.read(prefix, prefix_end(prefix), wait).found(0), prefix)
+        return _document(self._keeper.read(say.get_all(prefix), wait=wait).found(0), prefix)
 
     def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: WaitBudget) -> Swapped:
         """Replace a document if its version is `expect`."""
@@ -341,10 +340,11 @@ class EtcdStore(CoordinationStore):
 
     def _learned(self, prefix: bytes, wait: WaitBudget) -> Document | None:
         """Return a document as it stands, and know the content afterwards, if there is any."""
-        reads = (say.get_all(self._keys.told), say.get_all(prefix))
-        answer = self._keeper.transact((), reads, (), wait)
-        there = self._keeper.learn({found.key: found for found in answer.found(0)})
-        return _document(answer.found(1), prefix) if there else None
+        keys, reads = self._keys, (say.get_all(self._keys.told), say.get_all(prefix))
+        answer = self._keeper.transact((say.is_there(keys.birth),), reads, (say.delete(keys.keep),), wait)
+        if not answer.succeeded or not self._keeper.learn({found.key: found for found in answer.found(0)}):
+            return None
+        return _document(answer.found(1), prefix)
 
     # --- watching
 

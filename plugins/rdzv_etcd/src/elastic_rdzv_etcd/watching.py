@@ -19,8 +19,8 @@ _LOOK_AGAIN_S: Final = 10.0
 _SHORT_S: Final = 1.0
 """A stream that ends sooner is trouble with the server, and not to be opened again and again."""
 
-Read = Callable[[bytes, bytes, WaitBudget], Answer]
-"""Reads the keys from the first one up to an end."""
+Read = Callable[[WaitBudget], Answer]
+"""Reads the keys of all topics."""
 Learn = Callable[[Mapping[bytes, Found]], object]
 """Takes what was read of the keys that every member watches."""
 
@@ -107,7 +107,7 @@ class Watcher:
         now_s = SYSTEM_CLOCK.monotonic_s()
         if believe and self._seen is not None and 0 <= now_s - self._looked_s < _LOOK_AGAIN_S:
             return self._seen
-        answer = self._read(self._keys.told, self._keys.busy + b"\0", wait)
+        answer = self._read(wait)
         told = {one.key: one for one in answer.found(0)}
         self._learn(told)
         birth = told.get(self._keys.birth)
