@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from cancelled_calls import cancelled
 from elastic_core.api import (
     BackendRefusedError,
     BackendUnavailableError,
@@ -139,14 +140,14 @@ def test_a_paused_server_costs_no_more_than_the_wait(store, redis_server, wait):
 @pytest.mark.parametrize("what", ["renew", "connect", "watch"])
 def test_cancelling_ends_a_call_to_a_paused_server(store, redis_server, wait, what):
     seat = enlist(store, wait)
-    cancelled = WaitBudget()
+    ended = WaitBudget()
     calls = {
-        "renew": lambda: store.renew(seat, ttl_s=30, wait=cancelled),
-        "connect": lambda: store.connect(wait=cancelled),
-        "watch": lambda: store.watch(Revisions(), ALL, timeout_s=30, wait=cancelled),
+        "renew": lambda: store.renew(seat, ttl_s=30, wait=ended),
+        "connect": lambda: store.connect(wait=ended),
+        "watch": lambda: store.watch(Revisions(), ALL, timeout_s=30, wait=ended),
     }
     at_s = []
-    threading.Timer(0.2, lambda: (at_s.append(time.monotonic()), cancelled.cancel())).start()
+    threading.Timer(0.2, lambda: (at_s.append(time.monotonic()), ended.cancel())).start()
     redis_server.pause()
     try:
         with pytest.raises(WaitCancelledError):
@@ -155,6 +156,25 @@ def test_cancelling_ends_a_call_to_a_paused_server(store, redis_server, wait, wh
     finally:
         redis_server.resume()
     assert store.renew(seat, ttl_s=30, wait=wait).live == 1
+
+
+def test_a_cancelled_watch_leaves_nothing_to_the_collector(store, wait):
+    """Each one would hold a connection with its buffers until then."""
+    enlist(store, wait)
+    for asked_again in (False, True):  # what the first call imports is another matter
+        now = store.watch(Revisions(), ALL, timeout_s=0, wait=wait).revisions
+        gone = cancelled(lambda w, now=now: store.watch(now, ALL, timeout_s=30, wait=w))
+        assert gone or not asked_again
+
+
+def test_a_cancelled_call_leaves_nothing_to_the_collector(store, redis_server, wait):
+    seat = enlist(store, wait)
+    redis_server.pause()
+    try:
+        assert cancelled(lambda w: store.renew(seat, ttl_s=30, wait=w))
+        assert cancelled(lambda w: store.connect(wait=w))
+    finally:
+        redis_server.resume()
 
 
 def test_a_watch_ends_when_its_server_dies(store, redis_server, wait):

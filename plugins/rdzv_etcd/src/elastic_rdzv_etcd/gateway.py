@@ -267,9 +267,13 @@ class Gateway:
             line.end()
             raise
         line.end()
-        if turn.wait.cancelled:
-            raise WaitCancelledError
-        raise lost(failure, peer=str(line.place), sent=sent, writes=turn.writes, first=not line.answers) from failure
+        try:
+            if turn.wait.cancelled:
+                raise WaitCancelledError
+            told = lost(failure, peer=str(line.place), sent=sent, writes=turn.writes, first=not line.answers)
+            raise told from failure
+        finally:
+            del failure  # whose traceback has this frame: all in it would be left to the collector
 
     def _content(self, line: Connection, path: str, reply: _Reply, turn: _Turn) -> dict[str, Any] | None:
         """Return the content of a reply; None: it calls for a new token.

@@ -24,6 +24,8 @@ LIMIT_S: Final = 5.0
 """No command takes longer, whatever the caller's budget."""
 _HEALTH_CHECK_S: Final = 15
 """A connection that was silent for so long is asked for a PONG first: a lost one is noticed before a write."""
+_READ_BYTES: Final = 8192
+"""How much is read at once. A parser refers to itself, so its buffer of this size is left to the collector."""
 
 
 @functools.cache
@@ -63,7 +65,7 @@ class Line(AbstractConnection):
             encoding="utf-8",
             encoding_errors="strict",
             decode_responses=False,
-            socket_read_size=65536,
+            socket_read_size=_READ_BYTES,
             health_check_interval=_HEALTH_CHECK_S,
             client_name=None,
             redis_connect_func=None,
@@ -128,7 +130,10 @@ class Line(AbstractConnection):
                 raise
             except (RedisError, OSError) as error:
                 failure = error
-        raise self._ended(failure, wait, sent=sent, writes=writes, first=first) from self._shown(failure)
+        try:
+            raise self._ended(failure, wait, sent=sent, writes=writes, first=first) from self._shown(failure)
+        finally:
+            del failure  # whose traceback has this frame: all in it would be left to the collector
 
     def next_push(self, wait: WaitBudget) -> Any:  # noqa: ANN401  # whatever the server pushes
         """Return the next message of a subscribed connection; errors as in `ask`."""
@@ -159,7 +164,10 @@ class Line(AbstractConnection):
             failure = error
         else:
             return True
-        raise self._ended(failure, wait, sent=True, writes=False) from self._shown(failure)
+        try:
+            raise self._ended(failure, wait, sent=True, writes=False) from self._shown(failure)
+        finally:
+            del failure  # as in `ask`
 
     def _block_until(self, end_s: float) -> None:
         # Zero would mean not to block at all; redis-py sets its own timeout again after `can_read`.

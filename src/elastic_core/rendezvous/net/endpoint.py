@@ -12,7 +12,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
 from elastic_core.errors import BackendUnavailableError, ConfigError, WaitCancelledError, WaitExpiredError
@@ -271,7 +271,8 @@ def _until_writable(sock: socket.socket, timeout_s: float, wait: WaitBudget) -> 
     if wait.cancelled:
         raise WaitCancelledError
     ours, theirs = socket.socketpair()
-    with ours, theirs, _Waker(theirs, wait):
+    with ours, theirs, _Waker(theirs) as waker:
+        wait.on_cancel(waker.wake)
         poll = select.poll()
         poll.register(sock, select.POLLOUT)
         poll.register(ours, select.POLLIN)
@@ -283,24 +284,23 @@ def _until_writable(sock: socket.socket, timeout_s: float, wait: WaitBudget) -> 
 
 
 class _Waker:
-    """Shuts one end of a pair down when a budget is cancelled, and never touches it again after the block.
+    """Shuts one end of a pair down when it is told to, and never touches it again after the block.
 
     Budgets keep their listeners, and the number of a closed descriptor is soon somebody else's.
     """
 
-    def __init__(self, end: socket.socket, wait: WaitBudget) -> None:
+    def __init__(self, end: socket.socket) -> None:
         self._lock = threading.Lock()
         self._end: socket.socket | None = end
-        self._wait = wait
 
-    def __enter__(self) -> None:
-        self._wait.on_cancel(self._wake)
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._end = None
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         with self._lock:
             if self._end is not None:
                 self._end.shutdown(socket.SHUT_RDWR)

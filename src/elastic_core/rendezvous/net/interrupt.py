@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from math import ceil, isinf
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from elastic_core.clock import WaitBudget
 
@@ -33,7 +33,8 @@ class Interrupt:
         """Call `wake` when `wait` is cancelled before the block is left, and never later; more than once, perhaps."""
         if wait not in self._known:
             self._known.add(wait)
-            wait.on_cancel(lambda: self._cancelled(wait))
+            known = ref(wait)  # a budget that its own listener held would be left to the collector, each of them
+            wait.on_cancel(lambda: self._cancelled(known))
         with self._lock:
             self._wait, self._wake = wait, wake
         try:
@@ -44,9 +45,9 @@ class Interrupt:
             with self._lock:  # a wake that came later would end the next call
                 self._wait = self._wake = None
 
-    def _cancelled(self, wait: WaitBudget) -> None:
+    def _cancelled(self, known: ref[WaitBudget]) -> None:
         with self._lock:
-            if self._wake is not None and self._wait is wait:
+            if self._wake is not None and self._wait is known():
                 self._wake()
 
     def poll(self, sock: socket.socket, timeout_s: float, wait: WaitBudget) -> bool:

@@ -97,8 +97,8 @@ class ControlPlane(AgentHook):
         """Begin to listen, soon."""
         workers = self.run.workers()
         self._workers = {worker.local_rank: worker for worker in workers}
-        self._started.append((event.round.index, workers))
         if any(worker.stdout or worker.stderr for worker in workers):
+            self._started.append((event.round.index, workers))
             self.run.call_later(_LISTEN_AFTER_S, self._index_logs)
         if self._wanted:
             self.run.call_later(_LISTEN_AFTER_S, self._listen)
@@ -187,7 +187,7 @@ class ControlPlane(AgentHook):
     def on_agent_stopped(self, event: AgentStopped) -> None:
         """Answer nobody any more."""
         self._wanted = False
-        if any(worker.stdout or worker.stderr for _, workers in self._started for worker in workers):
+        if self._started:
             self._index_logs()
         self._end()
         if self._log_server is not None:
