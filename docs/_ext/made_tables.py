@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from agent_states import GENERATORS as OF_STATES
 from migration_tables import GENERATORS as OF_TORCH
 from reference_tables import GENERATORS
 from stacks_table import GENERATORS as OF_STACKS
 
 DOCS: Final = Path(__file__).resolve().parents[1]
-ALL: Final[Mapping[str, Callable[[], str]]] = {**GENERATORS, **OF_TORCH, **OF_STACKS}
+ALL: Final[Mapping[str, Callable[[], str]]] = {**GENERATORS, **OF_TORCH, **OF_STACKS, **OF_STATES}
 MADE: Final = re.compile(r"^<!-- table: (?P<name>\S+) -->\n(?P<text>.*?)^<!-- end of table -->$", re.M | re.S)
 
 

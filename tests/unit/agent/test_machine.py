@@ -1,7 +1,5 @@
 """The agent machine: the table is complete, steps keep to it, and the promises hold over random histories."""
 
-from pathlib import Path
-
 import msgspec
 import pytest
 from hypothesis import settings
@@ -10,7 +8,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec.structs import replace
 
 from elastic_core import messages as m
-from elastic_core.agent.machine import diagram
 from elastic_core.agent.machine.journal import FIRST_EVENTS, LAST_EVENTS, Gap, Journal, read, replay
 from elastic_core.agent.machine.states import (
     SETTLE_S,
@@ -121,13 +118,6 @@ def test_every_state_but_the_last_handles_a_stop_signal():
 def test_illegal_event_raises_and_names_both():
     with pytest.raises(IllegalEventError, match=r"WorkersSpawned in state Created"):
         advance(Created(), m.WorkersSpawned(), now_s=0)
-
-
-def test_docs_page_is_drawn_from_the_table():
-    page = Path(__file__).parents[3] / "docs/explanation/agent-states.md"
-    assert page.read_text() == diagram.page(), (
-        "run: python -m elastic_core.agent.machine.diagram > docs/explanation/agent-states.md"
-    )
 
 
 def test_all_workers_finishing_ends_with_success_after_the_sweep():

@@ -54,7 +54,7 @@ def test_without_a_log_dir_files_are_in_the_run_directory(run_dir):
 def test_the_null_device_turns_log_files_off_but_not_error_files(run_dir):
     layout = LogLayout(log_dir=os.devnull, run_dir=run_dir, run_id="x")
     paths = layout.prepare(0, 0)
-    assert (paths.stdout, paths.stderr, layout.keeps_files) == (None, None, False)
+    assert (paths.stdout, paths.stderr) == (None, None)
     assert paths.error_file == str(run_dir / "attempt_0" / "0" / "error.json")
 
 

@@ -1,1 +1,1 @@
-"""The agent as a pure state machine: its table, states and transitions, its journal and its diagram."""
+"""The agent as a pure state machine: its table, states and transitions, and its journal."""

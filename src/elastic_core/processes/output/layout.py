@@ -124,11 +124,6 @@ class LogLayout:
         """The directory that holds `attempt_<n>`; None before `open` where the user gave `--log-dir`."""
         return self._root
 
-    @property
-    def keeps_files(self) -> bool:
-        """Whether log files are written at all."""
-        return self._files
-
     def open(self) -> Path:
         """Make this run's own directory below `--log-dir` (once; without the option there is nothing to make).
 

@@ -1,16 +1,12 @@
-"""Draws the agent's state diagram from its table, so that the picture can't lie."""
+"""The agent's state diagram and the tables under it, from the machine's table, so that the picture can't lie."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from elastic_core.agent.machine.table import STATES, TABLE, Handled, Ignored
 
-HEAD = """# The states of an agent
 
-Drawn from the table in `elastic_core.agent.machine.table`; do not edit.
-`python -m elastic_core.agent.machine.diagram` prints it.
-
-"""
-
-
-def mermaid() -> str:
+def _mermaid() -> str:
     """Return the handled pairs as a mermaid state diagram: one arrow for each state and event that may follow."""
     lines = ["stateDiagram-v2", "    [*] --> Created"]
     for state in STATES:
@@ -20,10 +16,10 @@ def mermaid() -> str:
             if isinstance(rule, Handled)
             for target in rule.to
         ]
-    return "\n".join([*lines, "    Ended --> [*]"])
+    return "\n".join(["```mermaid", *lines, "    Ended --> [*]", "```"])
 
 
-def table() -> str:
+def _states() -> str:
     """Return every state with its meaning and what it does with each event that is not illegal."""
     parts = []
     for state in STATES:
@@ -39,11 +35,4 @@ def table() -> str:
     return "\n\n".join(parts)
 
 
-def page() -> str:
-    """Return the docs page."""
-    legend = "An event that a state's table does not name is illegal there."
-    return f"{HEAD}```mermaid\n{mermaid()}\n```\n\n{legend}\n\n{table()}\n"
-
-
-if __name__ == "__main__":
-    print(page(), end="")  # noqa: T201  # this module is a generator when run
+GENERATORS: Final[Mapping[str, Callable[[], str]]] = {"agent-diagram": _mermaid, "agent-states": _states}
