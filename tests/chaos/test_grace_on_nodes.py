@@ -48,7 +48,7 @@ def saving(run):
         options = ("--nproc-per-node", "2", "--shutdown-timeout", str(patience(seconds * 1.5)), "--max-restarts", "0")
         if b_first:
             b = run.node("b", "1:2", *options, **more)
-            b.said(world=2)
+            b.said(world=2, count=2)  # all have their handlers: who is stopped before it has one just ends
             return run, run.node("a", "1:2", *options, **more), b
         a, b = (run.node(name, "2", *options, **more) for name in "ab")
         for node in (a, b):

@@ -434,8 +434,16 @@ def test_it_goes_with_a_killed_owner_even_without_a_guard(tmp_path):
         owner.kill()
     wait_for(lambda: not folders(tmp_path), what="the folder's end")
     wait_for(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids), what="the processes' end")
-    with pytest.raises(BackendUnavailableError, match="Connection refused"):
-        member_names(int(where.rpartition(":")[2]), timeout_s=5, wait=WaitBudget())
+    port = int(where.rpartition(":")[2])
+    wait_for(lambda: refuses(port), what="the port's end")  # the kernel closes a process's files after its memory
+
+
+def refuses(port):
+    try:
+        member_names(port, timeout_s=5, wait=WaitBudget())
+    except BackendUnavailableError as error:
+        return "Connection refused" in str(error)
+    return False
 
 
 # --- endpoints

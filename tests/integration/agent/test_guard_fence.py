@@ -439,7 +439,7 @@ def test_no_secret_is_seen_in_a_command_line(agents, redis_server):
         argv = wait_for(lambda: (line := command_line(act)).endswith(b"-act\0") and line)
         assert b"hush" not in argv
         assert environment(act) == b""
-        wait_for(lambda: gone(guard, act), within_s=6, what="an end without the store")
+        wait_for(lambda: gone(guard, act), within_s=14, what="an end without the store")
     finally:
         redis_server.resume()
         place.store.close()

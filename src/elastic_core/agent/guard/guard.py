@@ -41,7 +41,7 @@ _PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
 _NEWCOMER_LOOKS = 20
 _CHUNK_BYTES = 65536
-_LAST_ACT_WAIT_S = 5.0
+_LAST_ACT_WAIT_S = 12.0
 _LONGEST_POLL_MS = 86_400_000.0
 _SIGKILL = 9  # importing signal would double the time and add a quarter to the memory
 

@@ -13,9 +13,9 @@ import sys
 import zlib
 from base64 import b64decode, b64encode
 
-_HARD_LIMIT_S = 8  # a machine that has other work to do needs seconds for the imports of a client
-_CONNECT_S = 3.0
-_WITHDRAW_S = 2.0
+_HARD_LIMIT_S = 12
+_CONNECT_S = 8.0  # a machine with other work to do needs seconds for what a client imports and asks to connect
+_WITHDRAW_S = 4.0
 
 
 def encode(store: str, seat: bytes, settings: bytes) -> str:
