@@ -5,6 +5,7 @@ import os
 import secrets
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -27,7 +28,13 @@ def set_subreaper(on):
 
 
 def open_fds():
-    return sorted(os.listdir("/proc/self/fd"))
+    """Return this process's descriptors, but for the files of `/proc` that a sweep of ours may still be reading."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # what listed them
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("/proc/"):
+                found.append(name)
+    return sorted(found)
 
 
 def all_closed_since(before):

@@ -84,6 +84,22 @@ def test_who_waits_is_woken(store):
     assert got == [b"here"]
 
 
+def test_what_comes_between_a_look_and_the_watch_wakes_too(store, monkeypatch):
+    watch, overslept = store.client.watch, []
+
+    def late(*args, **more):
+        store.set("late", "here")
+        try:
+            return watch(*args, **more)
+        except Exception as error:
+            overslept.append(error)
+            raise
+
+    monkeypatch.setattr(store.client, "watch", late)
+    assert store.get("late") == b"here"
+    assert not overslept
+
+
 @pytest.mark.parametrize("backend", ["etcd", "etcd-v2"])
 def test_nodes_meet(server, run_id, backend):
     params = RendezvousParameters(backend, server.get_endpoint(), run_id, 2, 2, "127.0.0.1")

@@ -16,7 +16,7 @@ from elastic_core.processes.spec import ROUND_VARIABLES, WorkerLaunch
 from elastic_core.reactor import Reactor
 from elastic_core.starters import ReactorLoop
 from elastic_standby.pool import MAX_DEATHS, StandbyPool
-from group_kit import start_of
+from group_kit import open_fds, start_of
 from patience import Deadline, patience
 from proc_kit import command_line, state_of
 from support import processes_with, wait_for
@@ -116,11 +116,11 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    before = sorted(os.listdir("/proc/self/fd"))
+    before = open_fds()
     bench = Bench(tmp_path)
     yield bench
     bench.close()
-    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert open_fds() == before
     assert wait_for(lambda: not processes_with(f"MARK={MARK}"), what="the end of every spare")
 
 

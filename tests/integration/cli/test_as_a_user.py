@@ -217,7 +217,9 @@ def state():
     wakeup = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup)
     handlers = {signum: signal.getsignal(signum) for signum in signal.valid_signals() if signum not in (9, 19)}
-    return wakeup, handlers, sorted(os.listdir("/proc/self/fd")), os.environ.copy(), os.getcwd()
+    listed = [fd for fd in os.listdir("/proc/self/fd") if os.path.lexists("/proc/self/fd/" + fd)]
+    fds = [fd for fd in listed if not os.readlink("/proc/self/fd/" + fd).startswith("/proc/")]  # a sweep may still read
+    return wakeup, handlers, sorted(fds), os.environ.copy(), os.getcwd()
 
 good, bad = sys.argv[1:]
 signal.signal(signal.SIGCHLD, lambda *_: None)

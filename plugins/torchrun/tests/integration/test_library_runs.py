@@ -26,6 +26,7 @@ from elastic_core.rendezvous.local import LocalRendezvous
 from elastic_core.types import HookSettings, RendezvousSettings
 from elastic_hangs import sleep_hook
 from elastic_torchrun.agent import health_check_server
+from group_kit import open_fds
 from patience import patience
 from redis_servers import RedisServer, free_port
 from support import processes_with, wait_for
@@ -144,7 +145,7 @@ class TestTheCaller:
     def test_keeps_its_environment_its_handlers_and_its_objects(self):
         watched = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1)
         before = dict(os.environ), [signal.getsignal(each) for each in watched], threading.active_count()
-        fds = len(os.listdir("/proc/self/fd"))
+        fds = len(open_fds())
         given = config(rdzv_configs={"timeout": 5})
         fields = dict(vars(given))
         elastic_launch(given, "true")()
@@ -153,7 +154,7 @@ class TestTheCaller:
         assert (dict(os.environ), [signal.getsignal(each) for each in watched]) == before[:2]
         assert vars(given) == fields
         wait_for(lambda: threading.active_count() <= before[2], what="no thread is left")
-        assert len(os.listdir("/proc/self/fd")) <= fds
+        assert len(open_fds()) <= fds
 
     def test_may_be_any_thread(self):
         results = []

@@ -91,9 +91,14 @@ def crowding() -> float:
     return min(MOST_CROWDED, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
 
 
+def late_s(seconds: float) -> float:
+    """Return how much later than promised a call may end here, where that is so long on an idle machine."""
+    return seconds * crowding()
+
+
 def cancel_s() -> float:
     """Return within how long a cancelled call ends here: 100 ms are promised, the rest is the machine's."""
-    return CANCEL_S * crowding()
+    return late_s(CANCEL_S)
 
 
 class Started(Generic[T]):

@@ -20,7 +20,7 @@ from elastic_core.api import (
     WaitCancelledError,
     WaitExpiredError,
 )
-from elastic_plugin_kit.conformance.kit import Kit, Started, cancel_s, settle
+from elastic_plugin_kit.conformance.kit import Kit, Started, cancel_s, late_s, settle
 from elastic_plugin_kit.conformance.kit_process import nothing_left
 from elastic_plugin_kit.conformance.requirements import Requirements
 from elastic_plugin_kit.conformance.store_run import CALL_S, KEEP_S, Pause, StoreRun, budget
@@ -58,7 +58,7 @@ class WaitPromises(Kit):
         seat = client.enlist(record=b"old")
         for name, call in _calls(seat, run.lease_s).items():
             work = Started(partial(call, client.store, WaitBudget.lasting(0)))
-            ended = work.ended(within_s=LATE_S, what=f"{name} whose deadline has passed")
+            ended = work.ended(within_s=late_s(LATE_S), what=f"{name} whose deadline has passed")
             assert isinstance(ended.error, WaitExpiredError), f"{name}, its deadline passed: {_told(ended.error)}"
         assert client.records() == {seat.number: b"old"}, "a call whose deadline has passed wrote something"
         assert client.load() is None, "a swap whose deadline has passed wrote something"
@@ -147,7 +147,7 @@ class TroublePromises(Kit):
         with pause_server():
             wait = WaitBudget.lasting(DEADLINE_S)
             work = Started(lambda: client.store.enlist(b"late", incarnation="late", ttl_s=run.long_s, wait=wait))
-            error = work.ended(within_s=DEADLINE_S + LATE_S, what="enlist to a server that is paused").error
+            error = work.ended(within_s=DEADLINE_S + late_s(LATE_S), what="enlist to a server that is paused").error
         settle(0.3)
         if other.members().members:
             assert not isinstance(error, BackendUnavailableError), "what was called unavailable was carried out"
@@ -193,7 +193,7 @@ def _expect_deadlines(calls: dict[str, tuple[CoordinationStore, Call]], pause_se
         started = {
             name: Started(partial(call, store, WaitBudget.lasting(DEADLINE_S))) for name, (store, call) in calls.items()
         }
-        ends = {name: work.ended(within_s=DEADLINE_S + LATE_S, what=name) for name, work in started.items()}
+        ends = {name: work.ended(within_s=DEADLINE_S + late_s(LATE_S), what=name) for name, work in started.items()}
     for name, ended in ends.items():
         assert isinstance(ended.error, (BackendUnavailableError, OutcomeUnknownError, WaitExpiredError)), (
             f"{name} to a server that is paused: {_told(ended.error)}"

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from elastic_core.api import Revisions, Topic, WaitBudget, WaitCancelledError, WaitExpiredError, Watched
-from elastic_plugin_kit.conformance.kit import MOST_CROWDED, Kit, Started, cancel_s, crowding, settle
+from elastic_plugin_kit.conformance.kit import MOST_CROWDED, Kit, Started, cancel_s, late_s, settle
 from elastic_plugin_kit.conformance.store_run import Client, StoreRun, now_s
 
 EVERY: Final = tuple(Topic)
@@ -102,7 +102,7 @@ class WatchPromises(Kit):
             began_s = now_s()
             seen = client.watch(since, topic, timeout_s=_LONG_S)
             assert topic in seen.changed, f"watch missed a change of {topic!r} that came before the call"
-            assert now_s() - began_s < _wake_s(), f"watch of {topic!r} waited though there was something to tell"
+            assert now_s() - began_s < late_s(WAKE_S), f"watch of {topic!r} waited though there was something to tell"
             since = seen.revisions
 
     def test_watch_wakes_on_each_topic(self, run: StoreRun) -> None:
@@ -113,7 +113,9 @@ class WatchPromises(Kit):
             watch = Started(partial(watcher.watch, since, topic))
             settle()
             act()
-            seen = watch.ended(within_s=_wake_s(), what=f"a watch of {topic!r}, which another client moved").value()
+            seen = watch.ended(
+                within_s=late_s(WAKE_S), what=f"a watch of {topic!r}, which another client moved"
+            ).value()
             assert topic in seen.changed, f"watch ended for {topic!r} and does not say so"
             assert seen.revisions.of(topic) > since.of(topic)
 
@@ -125,7 +127,7 @@ class WatchPromises(Kit):
         settle()
         other.enlist()
         for watch in watches:
-            assert watch.ended(within_s=_wake_s(), what="one of four watches").value().changed == {Topic.MEMBERS}
+            assert watch.ended(within_s=late_s(WAKE_S), what="one of four watches").value().changed == {Topic.MEMBERS}
 
     def test_watch_ignores_other_topics(self, run: StoreRun) -> None:
         """What was not asked for neither ends the wait nor is called changed."""
@@ -251,19 +253,14 @@ class WatchEndPromises(Kit):
         client = run.client()
         since = client.revisions()
         watch = Started(lambda: client.watch(since, *EVERY, timeout_s=4, wait=WaitBudget.lasting(0.3)))
-        ended = watch.ended(within_s=0.3 + 0.5, what="a watch whose budget has a deadline")
+        ended = watch.ended(within_s=0.3 + late_s(0.5), what="a watch whose budget has a deadline")
         assert isinstance(ended.error, WaitExpiredError) or (ended.result and not ended.result.changed), (
             f"at its deadline watch must raise WaitExpiredError or return that nothing changed: {ended.error!r}"
         )
 
 
-def _wake_s() -> float:
-    """Return the same for this machine, as it is now."""
-    return WAKE_S * crowding()
-
-
 def _expect_told(told: SimpleQueue[int], revision: int) -> None:
-    end_s = now_s() + _wake_s()
+    end_s = now_s() + late_s(WAKE_S)
     known = -1
     while known < revision:
         try:

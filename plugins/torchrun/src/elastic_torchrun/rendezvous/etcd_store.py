@@ -93,8 +93,8 @@ class EtcdStore(_torch.Store):  # type: ignore[misc]  # torch is not known to th
         """Return the values of those keys that are there, and etcd's index then (0: unknown)."""
         try:
             found = self.client.read(self.prefix)
-        except self._etcd.EtcdKeyNotFound:
-            return {}, 0
+        except self._etcd.EtcdKeyNotFound as error:  # etcd says at which index it found nothing
+            return {}, (error.payload or {}).get("index", 0)
         values = {leaf.key: leaf.value for leaf in found.leaves if not leaf.dir}
         here = {key: b64decode(values[self._name(key)]) for key in keys if self._name(key) in values}
         return here, found.etcd_index
