@@ -48,7 +48,8 @@ def signal_all(agent_pid, order, signum):
 
 def assert_drained(agent, code):
     assert agent.wait(30) == code, agent.err
-    assert "failed" not in agent.err, agent.err
+    # Python's own words where the second signal comes while it prints the traceback of the first.
+    assert "failed" not in agent.err.replace("<exception str() failed>", ""), agent.err
     assert "restart" not in agent.err, agent.err
     assert agent.survivors() == []
 
