@@ -3,15 +3,18 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from elastic_core.cli.main import main
-from elastic_core.rundir.status_file import StatusWriter, read_status
+from elastic_core.rundir.status_file import STATUS_FILE, StatusWriter, read_status
 from elastic_core.status import AgentIdentity, AgentStatus
+from elastic_ops.status.command import NamedSource
 from patience import patience
 from support import wait_for
 
@@ -200,6 +203,17 @@ def test_a_watch_ends_with_its_run(machine, start, tmp_path):
         watch.wait()
     assert watch.returncode == 0
     assert "its run directory is gone" in out
+
+
+def test_a_run_that_is_just_being_removed_is_gone(machine, start, tmp_path):
+    start()
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    shutil.copy(Path(is_in(machine, "running")["run_dir"]) / STATUS_FILE, copy)
+    source = NamedSource(str(copy))
+    assert [run.source for run in source.look()] == ["directory"]
+    (copy / STATUS_FILE).unlink()  # the first that goes
+    assert source.look() == ()
 
 
 def test_nothing_runs_and_nothing_is_kept(machine):

@@ -104,11 +104,22 @@ with section("checkpoint", limit_s=float(sys.argv[1])):
 
 
 def test_open_section_protects_every_rank(elastic, script):
-    timeout_s = patience(1)  # ranks that start apart open their sections apart
-    other = f"if rank == 1:\n    heartbeat(step=1)\n    time.sleep({3 * timeout_s})\n    sys.exit()\n"
+    timeout_s = patience(1)
+    other = f"""if rank == 1:
+    while not pathlib.Path("opened").exists():
+        time.sleep(0.01)
+    heartbeat(step=1)
+    time.sleep({3 * timeout_s})
+    pathlib.Path("closing").touch()
+    sys.exit()
+"""
     text = SECTION.replace("heartbeat(step=1)\n", other + "heartbeat(step=1)\n", 1)
-    sleeps = (str(30 * timeout_s), str(3 * timeout_s))
-    agent = elastic("--nproc-per-node", "2", "--hang-timeout", str(timeout_s), script(text), *sleeps)
+    held = """    pathlib.Path("opened").touch()
+    while not pathlib.Path("closing").exists():
+        time.sleep(0.01)
+"""
+    text = text.replace("    time.sleep(float(sys.argv[2]))\n", held)
+    agent = elastic("--nproc-per-node", "2", "--hang-timeout", str(timeout_s), script(text), str(30 * timeout_s))
     assert agent.wait(60) == 0, agent.err
 
 

@@ -153,7 +153,7 @@ def test_stacks_of_workers_that_are_watched_for_hangs_or_have_only_their_own_ser
     machine.ok("drain")
     assert agent.wait() == 143
     agent = start("--no-worker-hooks", words=["served"])
-    assert "its own server" in machine.ok("stacks")
+    wait_for(lambda: "its own server" in machine.ok("stacks"))  # once it serves
     machine.ok("drain")
     assert agent.wait() == 143
     agent = start("--no-worker-hooks")

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Final
 
 LONGEST_LINE: Final = 1 << 20
@@ -48,18 +48,35 @@ class LogTail:
             self._fd = -1
 
     def _first(self) -> Iterator[str]:
-        backups = self._backups()
         if self._last is None:
-            for number in reversed(range(1, backups + 1)):
+            for number in reversed(range(1, self._backups() + 1)):
                 yield from self._whole(f"{self._path}.{number}")
-            yield from self._more()
-            return
-        found = list(self._more())
-        for number in range(1, backups + 1):
-            if len(found) >= self._last:
+        else:
+            with ExitStack() as held:  # by descriptor: names move on while a long file is counted
+                for fd, begin in reversed(self._tails(self._last, held)):
+                    os.lseek(fd, begin, os.SEEK_SET)
+                    yield from self._all(fd)
+        yield from self._more()
+
+    def _tails(self, wanted: int, held: ExitStack) -> list[tuple[int, int]]:
+        """Set the file to where its share of the last lines begins; return backups, newest first, with where theirs does."""
+        if self._fd >= 0 or self._open():
+            found, begin = _last_lines(self._fd, wanted)
+            os.lseek(self._fd, begin, os.SEEK_SET)
+            wanted -= found
+        tails: list[tuple[int, int]] = []
+        for number in range(1, self._backups() + 1):
+            if wanted <= 0:
                 break
-            found = [*self._whole(f"{self._path}.{number}"), *found]
-        yield from found[len(found) - min(self._last, len(found)) :]
+            with suppress(OSError):  # it was rotated away
+                fd = os.open(f"{self._path}.{number}", os.O_RDONLY | os.O_CLOEXEC)
+                held.callback(os.close, fd)
+                if self._fd >= 0 and os.path.sameopenfile(fd, self._fd):  # rotated since it was opened
+                    continue
+                found, begin = _last_lines(fd, wanted, complete=True)
+                tails.append((fd, begin))
+                wanted -= found
+        return tails
 
     def _more(self) -> Iterator[str]:
         """Yield what has come, over as many rotations as there were."""
@@ -105,13 +122,17 @@ class LogTail:
         except OSError:  # it was rotated away
             return
         try:
-            begun, self._begun = self._begun, b""
-            yield from self._read(fd)
-            if self._begun:
-                yield _shown(self._begun)
-            self._begun = begun
+            yield from self._all(fd)
         finally:
             os.close(fd)
+
+    def _all(self, fd: int) -> Iterator[str]:
+        """Yield what a backup has; nobody goes on with its last line."""
+        begun, self._begun = self._begun, b""
+        yield from self._read(fd)
+        if self._begun:
+            yield _shown(self._begun)
+        self._begun = begun
 
     def _read(self, fd: int) -> Iterator[str]:
         while piece := os.read(fd, _PIECE):
@@ -120,6 +141,32 @@ class LogTail:
             while len(self._begun) > LONGEST_LINE:
                 yield _shown(self._begun[:LONGEST_LINE])
                 self._begun = self._begun[LONGEST_LINE:]
+
+
+def _last_lines(fd: int, wanted: int, *, complete: bool = False) -> tuple[int, int]:
+    """Return how many of the last `wanted` lines a file has, and where the first of them begins.
+
+    Args:
+        fd: The file; however long it is, a piece of it is in memory at a time.
+        wanted: How many at most.
+        complete: Nobody writes to it any more: what comes after its last line end is a line, too.
+    """
+    end = position = os.fstat(fd).st_size
+    ends = 0
+    while position > 0:
+        begin = max(0, position - _PIECE)
+        piece = os.pread(fd, position - begin, begin)
+        if complete and position == end and not piece.endswith(b"\n"):
+            ends += 1
+        here = piece.count(b"\n")
+        if ends + here > wanted:
+            at = len(piece)
+            for _ in range(wanted + 1 - ends):
+                at = piece.rfind(b"\n", 0, at)
+            return wanted, begin + at + 1
+        ends += here
+        position = begin
+    return ends, 0
 
 
 def _shown(line: bytes) -> str:

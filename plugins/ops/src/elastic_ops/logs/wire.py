@@ -24,7 +24,7 @@ LONGEST_REQUEST: Final = 1 << 16
 LONGEST_SENT: Final = 8 * LONGEST_LINE
 """Bytes of a worker's line in JSON, with every byte of it escaped."""
 MOST_RANKS: Final = 100_000
-"""Of one range of ranks."""
+"""In one request."""
 _PIECE: Final = 1 << 16
 _ASKS, _ANSWERS = b"asks", b"answers"
 
@@ -164,6 +164,8 @@ def ranks_of(text: str) -> frozenset[int]:
         if high < low or high - low >= MOST_RANKS:
             raise ValueError(f"{part.strip()!r} is no range of ranks")
         found |= set(range(low, high + 1))
+        if len(found) > MOST_RANKS:
+            raise ValueError(f"more than {MOST_RANKS} ranks")
     return frozenset(found)
 
 

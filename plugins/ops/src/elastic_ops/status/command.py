@@ -107,10 +107,14 @@ class NamedSource:
         runs = runs_named(target)
         alive = [run for run in runs if run.running]
         self._paths = [Path(run.path) for run in alive or runs[-1:]]
+        self._had_status: set[Path] = set()
 
     def look(self) -> tuple[RunView, ...]:
-        """Read them anew; one that is gone has ended well."""
-        return tuple(view_of_directory(run_at(path)) for path in self._paths if path.is_dir())
+        """Read them anew; one that is gone has ended well, and so has one whose status is: it goes first."""
+        found = [run_at(path) for path in self._paths if path.is_dir()]
+        self._had_status.update(Path(run.path) for run in found if run.status is not None)
+        left = (run for run in found if run.status is not None or Path(run.path) not in self._had_status)
+        return tuple(map(view_of_directory, left))
 
     def nothing(self) -> str:
         """Say that it is gone."""

@@ -1,6 +1,7 @@
 """`elastic logs`: whole lines over rotations and rounds, from every layout, and what is not here."""
 
 import os
+import tracemalloc
 
 import click
 import pytest
@@ -89,6 +90,52 @@ def test_the_last_lines_are_found_over_backups(log):
     assert list(LogTail(str(log.path), last=4).lines()) == ["3b", "4a", "4b", "end"]
     assert list(LogTail(str(log.path), last=0).lines()) == []
     assert len(list(LogTail(str(log.path), last=99).lines())) == 11
+
+
+@pytest.mark.parametrize("last", [0, 1, 2, 3, 4, 7, 20_000, 30_000])
+@pytest.mark.parametrize("backup_end", ["", "\n"])
+def test_the_last_lines_are_those_that_a_reader_of_everything_sees_last(log, last, backup_end):
+    log.write("\n".join(f"old {number} {'x' * (number % 90)}" for number in range(9000)) + backup_end)
+    log.rotate()
+    log.write("\n".join(f"new {number} {'y' * (number % 70)}" for number in range(9000)) + "\n\n\nbegun")
+    everything = list(LogTail(str(log.path)).lines())
+    assert len(everything) == 18_002
+    tail = LogTail(str(log.path), last=last)
+    assert list(tail.lines()) == everything[len(everything) - min(last, len(everything)) :]
+    log.write(" and ended\n")
+    assert list(tail.lines()) == ["begun and ended"]
+    tail.close()
+
+
+def test_the_last_lines_of_a_huge_file_cost_little_memory(log):
+    with log.path.open("wb") as file:
+        file.truncate(1 << 30)  # zeroes, of which the disk keeps none
+        file.seek(0, os.SEEK_END)
+        file.write(b"\n" + b"line\n" * 30)
+    tracemalloc.start()
+    try:
+        assert list(LogTail(str(log.path), last=20).lines()) == ["line"] * 20
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_that_is_rotated_between_two_looks_at_it_shows_its_lines_once(log, monkeypatch):
+    log.write("1\n2\n")
+    tail = LogTail(str(log.path), last=9)
+    open_file = tail._open
+
+    def then_rotated():
+        opened = open_file()
+        if log.path.read_text() == "1\n2\n":
+            log.rotate()
+            log.write("3\n")
+        return opened
+
+    log.path.with_name("stdout.log.1").write_text("0\n")
+    monkeypatch.setattr(tail, "_open", then_rotated)
+    assert list(tail.lines()) == ["0", "1", "2", "3"]
+    tail.close()
 
 
 def test_a_progress_bar_is_its_last_state_and_a_line_without_end_is_bounded(log):
@@ -240,7 +287,7 @@ def test_ranks(text, ranks):
     assert _ranks(text) == ranks
 
 
-@pytest.mark.parametrize("text", ["", "x", "3,", "5-3", "-1", "1-", "0-9999999", "²"])
+@pytest.mark.parametrize("text", ["", "x", "3,", "5-3", "-1", "1-", "0-9999999", "0-99999,100000-199999", "²"])
 def test_what_are_no_ranks_is_refused(text):
     with pytest.raises(click.BadParameter):
         _ranks(text)
