@@ -59,7 +59,7 @@ class LogTail:
         yield from self._more()
 
     def _tails(self, wanted: int, held: ExitStack) -> list[tuple[int, int]]:
-        """Set the file to where its share of the last lines begins; return backups, newest first, with where theirs does."""
+        """Set the file to where its share of the last lines begins; return backups, newest first, with that place."""
         if self._fd >= 0 or self._open():
             found, begin = _last_lines(self._fd, wanted)
             os.lseek(self._fd, begin, os.SEEK_SET)
