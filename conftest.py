@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from patience import patience, slowness
+from patience import expect, patience, slowness
 from support import Elastic, launcher
 
 SEED = "TESTS_SEED"
@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not os.environ.get("CI"):  # there Hypothesis does so by itself
         settings.register_profile("without a clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
         settings.load_profile("without a clock")
-    slowness()
+    expect(getattr(config.option, "numprocesses", None) or 1)
     if not getattr(config.option, "numprocesses", None):  # else this process only gives out tests
         _end_ignoring()
 

@@ -44,6 +44,12 @@ def slowness(*, now: bool = False) -> float:
     return float(known)
 
 
+def expect(side_by_side: int) -> None:
+    """Count on so many tests that run at once, before they do: the first of them measure an idle machine."""
+    most = min(MOST, max(slowness(), side_by_side / (os.cpu_count() or 1)))
+    os.environ[_NOTE] = f"{most:.2f}"
+
+
 def patience(limit_s: float) -> float:
     """Return how long to wait on this machine for what takes less than `limit_s` on an idle one."""
     return limit_s * slowness()

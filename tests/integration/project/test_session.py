@@ -97,6 +97,16 @@ def test_limits_grow_with_the_start_of_a_process_and_never_shrink(machine):
     assert patience.slowness(now=True) == patience.MOST
 
 
+def test_tests_that_will_run_side_by_side_are_counted_before_they_do(machine):
+    machine(0.001)
+    patience.expect(3 * os.cpu_count())
+    assert patience.patience(10) == 30
+    patience.expect(1)
+    assert patience.patience(10) == 30
+    patience.expect(99 * os.cpu_count())
+    assert patience.slowness() == patience.MOST
+
+
 def test_a_promise_is_exact_where_the_machine_is_idle_and_scales_where_it_is_not(machine, monkeypatch):
     machine(0.001)
     patience.kept(1.0, 1.0)
