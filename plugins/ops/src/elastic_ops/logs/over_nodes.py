@@ -146,6 +146,8 @@ class NodesLogs:
         self._heard: set[str] = set()
         """Incarnations of nodes whose lines were shown: of what they have, only what comes is news."""
         self._failed: Counter[str] = Counter()
+        self._broken: set[str] = set()
+        """Incarnations whose connection broke: what they write until there is another one is not shown."""
         self._stop = threading.Event()
         self._error: ElasticError | None = None
 
@@ -260,9 +262,17 @@ class NodesLogs:
         try:
             for line in self._lines(place, wanted):
                 self._heard.add(place.incarnation)
+                if place.incarnation in self._broken:
+                    self._broken.discard(place.incarnation)
+                    self.notes.append(
+                        f"the connection to node {place.shown} broke, and is made anew: its lines from in between are "
+                        "not shown. Try: elastic logs --tail 1000"
+                    )
                 if line is not None:
                     self._queue.put(line)
         except (OSError, Refused) as err:
             self._failed[place.incarnation] += 1
+            if place.incarnation in self._heard:
+                self._broken.add(place.incarnation)
             if place.incarnation not in self._heard and self._failed[place.incarnation] >= _TRIES:
                 self._note(place, err)

@@ -307,7 +307,8 @@ def test_a_connection_that_breaks_is_made_anew_and_nothing_is_shown_twice(node, 
     monkeypatch.setattr(over_nodes.socket, "create_connection", connect)
     one.write("first\n")
     wanted = Wanted(streams=("stdout",), last=10, follow=True)
-    with closing(logs_of(Places(one.place()), wanted=wanted).follow()) as lines:
+    logs = logs_of(Places(one.place()), wanted=wanted)
+    with closing(logs.follow()) as lines:
         assert until(lines, "0:first") == ["0:first"]
         made[0].shutdown(socket.SHUT_RDWR)
         wait_for(lambda: next(lines) is None and len(made) > 1)
@@ -316,6 +317,8 @@ def test_a_connection_that_breaks_is_made_anew_and_nothing_is_shown_twice(node, 
             one.write("second\n")  # again, as what comes while nobody is connected is not seen
             found += until(lines)
         assert "0:first" not in found
+    (note,) = logs.notes
+    assert "broke, and is made anew: its lines from in between are not shown" in note
 
 
 def test_a_node_that_can_not_be_followed_is_named_once(node, monkeypatch):
