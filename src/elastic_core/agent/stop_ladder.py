@@ -95,8 +95,8 @@ class StopLadder:
         self._workers.kill()
 
     def announce_drain(self, signum: int) -> None:
-        """Announce that the user wants an end of what is being stopped already."""
-        self._announce(signum, self._left_s())
+        """Announce that the user wants an end of what is being stopped already, or of a node without workers."""
+        self._announce(signum, self._left_s() if self._workers.alive else 0.0)
 
     def _hold_until(self, end_s: float) -> None:
         if self._timer is not None:

@@ -158,7 +158,7 @@ class AgentHook:
         """React to the policy's decision. Called: before workers are stopped because of it."""
 
     def on_drain(self, event: Draining) -> None:
-        """React to a stop signal. Called: before workers are signalled."""
+        """React to a stop signal. Called: before workers are signalled; also where there are none."""
 
     def on_workers_stopping(self, event: WorkersStopping) -> None:
         """React to the stop ladder's beginning."""

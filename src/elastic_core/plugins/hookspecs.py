@@ -107,7 +107,7 @@ def on_decision(event: DecisionTaken) -> None:
 
 @hookspec
 def on_drain(event: Draining) -> None:
-    """React to a stop signal. Called: before workers are signalled."""
+    """React to a stop signal. Called: before workers are signalled; also where there are none."""
 
 
 @hookspec

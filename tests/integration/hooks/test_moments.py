@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from patience import kept, patience
+from redis_servers import free_port
 from support import wait_for
 
 RECORDER = """
@@ -68,6 +69,7 @@ def told(tmp_path):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: test-recorder\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[elastic_core.hooks]\nrecorder = test_recorder:Recorder\n")
     moments = tmp_path / "moments.jsonl"
+    moments.touch()
     env = {"PYTHONPATH": str(site), "MOMENTS": str(moments)}
     return env, lambda: [json.loads(line) for line in moments.read_text().splitlines()]
 
@@ -117,6 +119,18 @@ def test_stop_signal_during_a_restart_is_told(elastic, script, tmp_path, told):
     assert drain["signum"] == signal.SIGTERM
     assert 0 < drain["deadline_s"] < 30.0
     assert [name for name, _ in moments()][-3:] == ["on_drain", "on_worker_exited", "on_agent_stopped"]
+
+
+def test_stop_signal_is_told_where_no_worker_runs_too(elastic, script, told):
+    env, moments = told
+    options = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--nnodes", "2")
+    agent = elastic(*options, script(FAILS_ONCE), env=env)
+    wait_for(lambda: "on_joining" in [name for name, _ in moments()])
+    agent.signal(signal.SIGTERM)
+    assert agent.wait(30) == 128 + signal.SIGTERM
+    names = [name for name, _ in moments()]
+    assert names == ["on_agent_started", "on_joining", "on_drain", "on_agent_stopped"]
+    assert moments()[2][1] == {"signum": signal.SIGTERM, "deadline_s": 0.0}
 
 
 def test_refused_start_is_asked_about_in_its_round_and_blames_no_earlier_worker(elastic, script, told):

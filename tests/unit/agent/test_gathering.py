@@ -119,7 +119,7 @@ def test_where_nobody_can_decide_the_node_does_and_says_so(final):
 
 def test_a_node_that_is_told_to_stop_does_not_wait_for_the_run():
     step = drive(*AWAITS, m.StopRequested(signum=15))
-    assert names(step) == ["AnnounceDeparture", "SetTimer", "LeaveRendezvous"]
+    assert names(step) == ["AnnounceDrain", "AnnounceDeparture", "SetTimer", "LeaveRendezvous"]
     assert (step.state.outcome.ending, step.state.outcome.exit_code) == (Ending.STOPPED, 143)
     step = drive(m.StopRequested(signum=15), state=drive(*ORDERS).state)
     assert names(step) == ["AnnounceDeparture", "AnnounceDrain"]

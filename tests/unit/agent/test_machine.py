@@ -283,6 +283,27 @@ def test_stop_signal_drains_with_that_signal_and_a_second_one_kills_only_after_h
     assert end.state.outcome.exit_code == 130
 
 
+BEFORE_A_ROUND = (m.StartRequested(control=True),)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        drive(*BEFORE_A_ROUND).state,
+        drive(*BEFORE_A_ROUND, m.JoinAllowed()).state,
+        drive(*BEFORE_A_ROUND, m.JoinAllowed(), m.RoundFormed(round=make_round())).state,
+        drive(m.WorkersStopped(), state=failed_with(Restart(delay_s=2.0)).state).state,
+    ],
+    ids=lambda state: type(state).__name__,
+)
+def test_stop_signal_is_announced_where_no_worker_runs_too(state):
+    step = drive(m.StopRequested(signum=15), state=state)
+    assert isinstance(step.state, Leaving)
+    assert step.commands[0] == m.AnnounceDrain(signum=15)
+    again = drive(m.StopRequested(signum=15), state=step.state, now_s=9.0)
+    assert "AnnounceDrain" not in names(again)
+
+
 def test_drain_with_a_deadline_bounds_the_grace_period_and_a_later_one_only_shortens_it():
     step = drive(*TO_RUNNING, m.StopRequested(signum=15, grace_s=5.0), now_s=10.0)
     assert step.commands[0] == m.StopWorkers(

@@ -147,7 +147,7 @@ def test_a_node_that_waits_beside_its_round_is_told_nothing_of_it():
 
 def test_a_stop_signal_ends_the_waiting():
     step = drive(STORE, m.JoinRefused(**HOT), m.StopRequested(signum=15))
-    assert names(step) == ["CancelTimer", "CancelRendezvous", "SetTimer", "LeaveRendezvous"]
+    assert names(step) == ["AnnounceDrain", "CancelTimer", "CancelRendezvous", "SetTimer", "LeaveRendezvous"]
     assert step.state.outcome.exit_code == 143
 
 

@@ -14,11 +14,10 @@ from elastic_core.agent.machine.states import (
     Step,
     after_stop,
     drain,
-    leave,
+    leave_told,
     noted,
     stop,
     stop_and_wait,
-    stopped_by,
     wait_for_run,
     watch_on,
 )
@@ -131,5 +130,5 @@ def _ignore(state: Deciding, failure: Failure, decision: Ignore) -> Step:
 def stop_deciding(state: Deciding, event: m.StopRequested, now_s: float) -> Step:
     """The user's word comes before the policy's."""
     if state.running is None:
-        return leave(state.ledger, stopped_by(event.signum), asked_s=now_s)
+        return leave_told(state.ledger, event.signum, now_s)
     return drain(state.ledger, state.running.round, event.signum, now_s, grace_s=event.grace_s)

@@ -24,6 +24,7 @@ from elastic_core.agent.machine.states import (
     end,
     gate,
     leave,
+    leave_told,
     stopped_by,
     watch_on,
     without_workers,
@@ -69,9 +70,9 @@ def join_refused(state: Gating, event: m.JoinRefused, now_s: float) -> Step:
     return _stay_out(state.ledger, state.refused, event, now_s)
 
 
-def stop_before_round(state: Gating | Joining, event: m.StopRequested, now_s: float) -> Step:
-    """Leave without a round."""
-    return leave(state.ledger, stopped_by(event.signum), (m.CancelRendezvous(),), asked_s=now_s)
+def stop_before_start(state: Gating | Joining | Preparing, event: m.StopRequested, now_s: float) -> Step:
+    """Leave without a round, or without workers in it."""
+    return leave_told(state.ledger, event.signum, now_s, m.CancelRendezvous())
 
 
 def formed(state: Joining, event: m.RoundFormed, now_s: float) -> Step:
@@ -198,16 +199,10 @@ def ask_again(state: Refused, event: m.TimerFired, now_s: float) -> Step:
 
 def stop_refused(state: Refused, event: m.StopRequested, now_s: float) -> Step:
     """Leave instead of waiting."""
-    first = (m.CancelTimer(name=GATE), m.CancelRendezvous())
-    return leave(state.ledger, stopped_by(event.signum), first, asked_s=now_s)
+    return leave_told(state.ledger, event.signum, now_s, m.CancelTimer(name=GATE), m.CancelRendezvous())
 
 
 # --- the workers' start
-
-
-def stop_before_start(state: Preparing, event: m.StopRequested, now_s: float) -> Step:
-    """Leave without workers."""
-    return leave(state.ledger, stopped_by(event.signum), (m.CancelRendezvous(),), asked_s=now_s)
 
 
 def spawned(state: Starting, event: m.WorkersSpawned, now_s: float) -> Step:

@@ -280,6 +280,11 @@ def leave(ledger: Ledger, outcome: Outcome, first: Iterable[m.AgentCommand] = ()
     )
 
 
+def leave_told(ledger: Ledger, signum: int, now_s: float, *first: m.AgentCommand) -> Step:
+    """Leave the rendezvous without workers, as the agent was told to: hooks know it as they know a drain."""
+    return leave(ledger, stopped_by(signum), (m.AnnounceDrain(signum=signum), *first), asked_s=now_s)
+
+
 def end(ledger: Ledger, outcome: Outcome) -> Step:
     """End now."""
     finish = m.Finish(exit_code=outcome.exit_code, reason=outcome.reason)
