@@ -16,11 +16,12 @@ import json
 import os
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
@@ -106,9 +107,12 @@ def train(
 
 def load_data() -> tuple[TensorDataset, TensorDataset]:
     """Return the training and the held-out images with their digits and their numbers."""
-    data = load_digits()
-    images = torch.tensor(data.data, dtype=torch.float32) / 16
-    digits = torch.tensor(data.target, dtype=torch.int64)
+    found = find_spec("sklearn")
+    if found is None or found.origin is None:
+        raise SystemExit("The digits come with scikit-learn. Try: pip install scikit-learn")
+    # Only the file: importing scikit-learn takes as long as importing torch.
+    table = torch.from_numpy(np.loadtxt(Path(found.origin).parent / "datasets/data/digits.csv.gz", delimiter=","))
+    images, digits = table[:, :64].to(torch.float32) / 16, table[:, 64].to(torch.int64)
     order = torch.randperm(len(digits), generator=torch.Generator().manual_seed(SEED))
     train, held_out = order[HELD_OUT:], order[:HELD_OUT]
     return (

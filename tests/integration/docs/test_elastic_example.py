@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from patience import patience
 from support import processes_with, wait_for
 
 DEMO = Path(__file__).parents[3] / "examples/elastic/demo.py"
@@ -29,7 +30,8 @@ def test_nodes_come_and_go_and_the_digits_are_learned(tmp_path):
     env, mark = surroundings()
     done = subprocess.run(
         [sys.executable, DEMO, tmp_path / "runs"],
-        env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240,
+        env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        timeout=patience(240),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     verdict = done.stdout.splitlines()[-1]
@@ -56,5 +58,5 @@ def test_a_demo_that_is_stopped_leaves_nothing(tmp_path):
     ) as demo:  # fmt: skip
         next(line for line in demo.stdout if line.startswith("a | training from nothing"))
         demo.terminate()
-        assert demo.wait(20) == 143, demo.stdout.read()
+        assert demo.wait(patience(20)) == 143, demo.stdout.read()
     wait_for(lambda: not processes_with(mark), what="the end of all that the demo started")
