@@ -25,6 +25,9 @@ STACKS := plugins/train/tests/ecosystem
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --quiet
+# Compiled anew at each of the thousands of starts of a test session, the packages would take most of its time.
+unexport PYTHONDONTWRITEBYTECODE
+
 METADATA := pyproject.toml hatch_build.py elastic_core_worker_hooks.pth src/elastic_core/_version.py \
 	$(wildcard plugins/*/pyproject.toml plugins/*/hatch_build.py)
 # All of ours in one command, so that each requirement among them is met by this tree and never by an index.

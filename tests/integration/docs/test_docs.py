@@ -43,7 +43,6 @@ def run(command, folder):
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "XDG_RUNTIME_DIR": str(folder / "runtime"),
         "TMPDIR": str(folder / "runtime"),
-        "PYTHONDONTWRITEBYTECODE": "1",
     }
     with subprocess.Popen(
         command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
