@@ -9,6 +9,7 @@ import pytest
 
 from elastic_core.cli.main import main
 from elastic_core.plugins.discovery import COMMANDS_GROUP, find_entries
+from patience import patience
 
 PLUGINS = """
 import threading
@@ -114,7 +115,13 @@ def check(tmp_path):
     def typed(*words, start=("-m", "elastic_core"), **more):
         line = [sys.executable, *start, "plugins", "check", *words]
         done = subprocess.run(
-            line, cwd=tmp_path, env=environment | more, capture_output=True, text=True, timeout=120, check=False
+            line,
+            cwd=tmp_path,
+            env=environment | more,
+            capture_output=True,
+            text=True,
+            timeout=patience(120),
+            check=False,
         )
         return done.returncode, done.stdout, done.stderr
 

@@ -9,6 +9,7 @@ import pytest
 from elastic_core.agent import port as port_module
 from elastic_core.agent.port import HeldPort
 from elastic_core.errors import ConfigError, RendezvousError
+from patience import patience
 
 WILDCARDS = [(socket.AF_INET, "0.0.0.0")]
 if socket.has_ipv6:
@@ -192,5 +193,7 @@ print("stored")
 
 @pytest.mark.torch
 def test_torchs_store_listens_on_it_round_after_round():
-    result = subprocess.run([sys.executable, "-c", TORCH], capture_output=True, text=True, timeout=100, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", TORCH], capture_output=True, text=True, timeout=patience(100), check=False
+    )
     assert result.stdout == "stored\n", result.stderr

@@ -12,6 +12,7 @@ from elastic_core.cli.arguments import read_arguments
 from elastic_core.options.hook_options import all_rows
 from elastic_core.options.table import OPTIONS
 from elastic_core.options.values import comma_list
+from patience import patience
 
 pytestmark = pytest.mark.torch
 
@@ -50,7 +51,12 @@ LINES = [
 def ask(code, *argv):
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
     ended = subprocess.run(
-        [sys.executable, "-c", code, *argv], env=clean, capture_output=True, text=True, timeout=100, check=True
+        [sys.executable, "-c", code, *argv],
+        env=clean,
+        capture_output=True,
+        text=True,
+        timeout=patience(100),
+        check=True,
     )
     return json.loads(ended.stdout.splitlines()[-1])
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from patience import patience
+
 DIGITS = Path(__file__).parents[3] / "examples/digits/train.py"
 EPOCHS, CRASH_AT = 15, 7
 
@@ -115,7 +117,7 @@ def test_the_script_runs_under_torchrun_as_it_is(tmp_path):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=patience(200),
     )
     assert done.returncode == 0, done.stderr
     assert accuracy(done.stdout) > 95

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from patience import patience
 from support import wait_for
 
 HOOKS = """
@@ -300,7 +301,7 @@ def test_a_hook_that_hangs_at_import_is_left_out_and_shown_so(elastic, script, i
         env=os.environ | env,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=patience(120),
         check=True,
     )
     (row,) = [line for line in shown.stdout.splitlines() if line.startswith("waits ")]

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+from patience import patience
 from redis_servers import binary, free_port
 
 DOCTOR = [
@@ -26,7 +27,7 @@ def test_two_nodes_meet_where_one_of_them_hosts(tmp_path):
     nodes = [
         subprocess.Popen([*DOCTOR, *words, "--node-id", name], stdout=subprocess.PIPE, text=True) for name in ("a", "b")
     ]
-    said = [node.communicate(timeout=120)[0] for node in nodes]
+    said = [node.communicate(timeout=patience(120))[0] for node in nodes]
     assert nodes[0].returncode == nodes[1].returncode
     (whole,) = [text for text in said if "2 nodes: " in text]
     assert "2 have met" in whole
@@ -49,5 +50,5 @@ def test_auto_of_a_step_of_one_node_looks_at_this_one_alone():
     step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "1", "SLURMD_NODENAME": "n1"}
     bare = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PET_", "JOB_"))}
     words = [*DOCTOR[:4], "--nnodes", "auto", "--time-limit", "60"]
-    done = subprocess.run(words, env=bare | step, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(words, env=bare | step, capture_output=True, text=True, timeout=patience(120), check=False)
     assert "node n1: " in done.stdout, done

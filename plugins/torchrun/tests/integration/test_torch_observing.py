@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from patience import patience
+
 pytestmark = pytest.mark.torch
 
 COMPARE = """
@@ -62,5 +64,7 @@ assert str(ours.RdzvEvent.deserialize(told.serialize())) == str(told)
 
 
 def test_names_arguments_and_json_are_torchs():
-    done = subprocess.run([sys.executable, "-c", COMPARE], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPARE], capture_output=True, text=True, timeout=patience(100), check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")

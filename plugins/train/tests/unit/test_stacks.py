@@ -8,6 +8,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from elastic_train import ElasticSampler, resumed
+from patience import patience
 
 MODULES = {
     "lightning": ("lightning.pytorch", "Callback", "needs lightning 2, or pytorch-lightning"),
@@ -89,7 +90,7 @@ def test_nothing_else_imports_them():
         import elastic_train.planned_stops, elastic_train.hook
         assert not {"elastic_train.lightning", "elastic_train.transformers"} & set(sys.modules)
     """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=patience(120))
 
 
 # --- Lightning
