@@ -5,6 +5,7 @@ import os
 from chaos.multi_node import any_run, redis_run, run, served_run, troubled_run  # noqa: F401
 from etcd_servers import etcd_cluster, etcd_private, etcd_server, tls_etcd  # noqa: F401
 from redis_servers import redis_server, sentinel, tls_redis  # noqa: F401
+from systemd_kit import systemd  # noqa: F401
 
 
 def pytest_collection_modifyitems(config, items):

@@ -164,9 +164,10 @@ class Run:
         conf: str = "",
         within: str = "",
         env: dict[str, str] | None = None,
+        start: Callable[..., Elastic] | None = None,
         **popen: object,
     ) -> Node:
-        """Start an agent; `conf` are further options of the backend, `within` a network namespace."""
+        """Start an agent; `conf` are further options of the backend, `within` a network namespace, `start` who does."""
         env = {"TEST_SHARED": str(self.shared), **(env or {})}
         args = [
             *("--rdzv-id", self.id, "--rdzv-backend", self.backend, "--rdzv-endpoint", self.endpoint),
@@ -174,7 +175,8 @@ class Run:
             *("--restart-backoff", "0", *self._settings(conf), *options),
             str(self.script),
         ]
-        agent = inside(within, lambda: self._start(*args, env=env)) if within else self._start(*args, env=env, **popen)
+        begin = start or self._start
+        agent = inside(within, lambda: begin(*args, env=env)) if within else begin(*args, env=env, **popen)
         agent.run_id = self.id
         self.nodes.append(Node(name, agent, self.shared))
         if self.backend == "c10d" and len(self.nodes) == 1 and not within:

@@ -90,6 +90,7 @@ def test_workers_death_by_a_stop_signal_alone_is_a_failure_as_before(elastic, sc
 def test_signal_to_all_of_one_node_costs_the_other_no_restart(redis_run, order, budget, tries):
     options = ("--max-restarts", budget, "--nproc-per-node", "2")
     conf = {"conf": "last_call_timeout=0.2"}
+    redis_run.lease_s = 15.0  # no lease is to end here, also where nobody gets a turn for seconds
     b = redis_run.node("b", "1:2", *options, **conf)
     b.said(world=2)
     for number in range(tries):
@@ -98,6 +99,40 @@ def test_signal_to_all_of_one_node_costs_the_other_no_restart(redis_run, order, 
         b.said(world=4, gen=world["gen"], count=2)
         signal_all(a.agent.pid, order, SIGNALS[number % 2])
         a.ends(128 + SIGNALS[number % 2])
+        b.told(f"round {world['gen']} is over: a left")
+        b.said(world=2, restarts=0, gen=world["gen"] + 1, count=2)
+    redis_run.all_end(b)
+    assert "failed" not in a.agent.err + b.agent.err
+
+
+@pytest.mark.parametrize("tries", TRIES)
+@pytest.mark.parametrize("budget", ["0", "2"])
+def test_service_that_systemd_stops_is_no_failure(systemd, script, budget, tries):
+    path = script(SLEEPS)
+    for number in range(tries):
+        workers = 1 + 3 * (number % 2)
+        service = systemd.elastic("--nproc-per-node", workers, "--max-restarts", budget, path)
+        wait_for(lambda service=service, workers=workers: service.out.count("{}") == workers, what=service.err)
+        service.stop()
+        assert service.wait() == 128 + signal.SIGTERM
+        assert "failed" not in service.err.replace("<exception str() failed>", ""), service.err
+        assert "restart" not in service.err, service.err
+
+
+@pytest.mark.parametrize("tries", TRIES)
+@pytest.mark.parametrize("budget", ["0", "2"])
+def test_service_that_systemd_stops_costs_the_other_node_no_restart(systemd, redis_run, budget, tries):
+    options = ("--max-restarts", budget, "--nproc-per-node", "2")
+    conf = {"conf": "last_call_timeout=0.2"}
+    redis_run.lease_s = 15.0  # no lease is to end here, also where nobody gets a turn for seconds
+    b = redis_run.node("b", "1:2", *options, **conf)
+    b.said(world=2)
+    for _ in range(tries):
+        a = redis_run.node("a", "1:2", *options, start=systemd.elastic, **conf)
+        world = a.said(world=4, count=2)
+        b.said(world=4, gen=world["gen"], count=2)
+        a.agent.stop()
+        a.ends(128 + signal.SIGTERM)
         b.told(f"round {world['gen']} is over: a left")
         b.said(world=2, restarts=0, gen=world["gen"] + 1, count=2)
     redis_run.all_end(b)
