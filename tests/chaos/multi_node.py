@@ -19,7 +19,7 @@ from typing import TypeVar
 import pytest
 
 from etcd_servers import PREFIX, EtcdCluster, EtcdServer
-from patience import patience
+from patience import patience, slowness
 from proc_kit import descendants
 from redis_servers import RedisServer, free_port
 from support import Elastic, processes_with, wait_for
@@ -28,7 +28,7 @@ Server = RedisServer | EtcdServer | EtcdCluster
 
 T = TypeVar("T")
 CLONE_NEWNET = 0x40000000
-LEASE_S = 3.0
+LEASE_S = float(round(3.0 * min(2.0, slowness())))
 """So long that a node is not taken for lost on a busy machine, where an agent may get no turn for a second or two."""
 SLACK_S = 3.0
 """What the scenarios add to the lease, for the survivors' new workers to be there."""

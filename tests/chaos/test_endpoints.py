@@ -26,8 +26,8 @@ NOBODY = "192.0.2.1"
 def one_line(agent, *parts, code=4, within_s=8):
     """Check that an agent ended with this code and one line that has all parts."""
     assert agent.wait(within_s) == code, agent.err
-    # Where the machine is so slow that a limit is longer, it says now and then what it waits for.
-    (line,) = (line for line in agent.err.splitlines() if ": waiting for " not in line)
+    # Where the machine is so slow that a limit is longer, it says now and then what it waits for, or that it tries on.
+    (line,) = (line for line in agent.err.splitlines() if not re.search(": waiting for |; trying again$", line))
     for part in parts:
         assert part in line, line
     return line
@@ -52,18 +52,19 @@ def start(elastic, script):
 
 @pytest.mark.parametrize("backend", SERVERS)
 def test_host_that_no_dns_knows(start, backend):
-    began_s = time.monotonic()
-    agent = start(backend, "no-such-host.invalid:6379", "--connect-timeout", "1")
+    began_s, limit_s = time.monotonic(), patience(1)  # a first try must end in it
+    agent = start(backend, "no-such-host.invalid:6379", "--connect-timeout", f"{limit_s:g}")
     line = one_line(agent, "no-such-host.invalid", "--rdzv-endpoint")
     assert re.search(r"can ?not (be )?resolve", line), line
-    kept(time.monotonic() - began_s, 2.5)
+    kept(time.monotonic() - began_s, limit_s + 1.5)
 
 
 @pytest.mark.parametrize("backend", SERVERS)
 def test_no_server_on_the_port(start, backend):
     endpoint = f"127.0.0.1:{free_port()}"
-    agent = start(backend, endpoint, "--connect-timeout", "2")  # a first try must end in it, on a busy machine too
-    one_line(agent, endpoint, "--rdzv-endpoint", "refused", "within 2 s")
+    limit = f"{patience(2):.0f}"  # a first try must end in it, on a busy machine too
+    agent = start(backend, endpoint, "--connect-timeout", limit)
+    one_line(agent, endpoint, "--rdzv-endpoint", "refused", f"within {limit} s")
 
 
 @pytest.mark.parametrize(
