@@ -5,9 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from elastic_core.agent.machine.states import PEERS_SETTLE_S
 from elastic_core.encoding import encode_json
 from elastic_core.failure.classify import judge, rank_causes
-from elastic_core.failure.evidence import RUN_BYTES, first_cause, node_evidence, read_run, run_incident, spans
+from elastic_core.failure.evidence import (
+    LOST_PEER_S,
+    RUN_BYTES,
+    first_cause,
+    node_evidence,
+    read_run,
+    run_incident,
+    spans,
+)
 from elastic_core.failure.incident import build_incident, describe_decision, to_failure
 from elastic_core.failure.report import MAX_LINES, render, render_attempt
 from elastic_core.rendezvous.member.documents import EVIDENCE_BYTES, RUN_EVIDENCE_BYTES
@@ -57,9 +66,9 @@ def merged(*reports):
 
 
 @pytest.mark.parametrize(
-    ("reset_age_s", "first"), [(0.50, "b"), (0.59, "b"), (0.61, "a")], ids=["together", "within 100 ms", "long before"]
+    ("reset_age_s", "first"), [(0.50, "b"), (0.99, "b"), (1.01, "a")], ids=["together", "soon after", "long before"]
 )
-def test_what_only_lost_a_peer_goes_behind_what_failed_by_itself_within_100_ms(reset_age_s, first):
+def test_what_only_lost_a_peer_goes_behind_what_failed_by_itself_within_half_a_second(reset_age_s, first):
     reports = [report("a", worker(0, RESET), age_s=reset_age_s), report("b", worker(4), age_s=0.5)]
     assert first_cause(reports).node_id == first
     assert first_cause(reversed(reports)).node_id == first
@@ -79,23 +88,29 @@ def test_the_older_failure_is_first_and_of_equals_the_lower_rank():
     assert first_cause([report("a", worker(0, stopped=True))]) is None
 
 
-@given(
-    st.dictionaries(
-        st.sampled_from("abcdef"), st.tuples(st.floats(0, 1), st.booleans(), st.floats(-50, 50)), min_size=1
-    )
-)
-def test_the_order_is_the_same_as_on_one_node_whatever_the_clocks(nodes):
-    """Each node's clock is off by seconds; all hear of the stop at the same moment."""
-    stop_s, reports, workers = 2.0, [], []
-    for rank, (name, (at_s, collateral, _)) in enumerate(sorted(nodes.items())):
-        kind = RESET if collateral else "ValueError"
-        at_ns = round(at_s * 1e9)
-        reports.append(report(name, worker(rank, kind), age_s=stop_s - at_ns / 1e9))
-        workers.append(worker(rank, kind, at_ns=at_ns))
-    first = rank_causes(workers)[0]
-    blamed = first_cause(reports).failure.global_rank
-    times = [one.at_ns + 100_000_000 * (one.origin is Origin.COLLATERAL) for one in workers]
-    assert blamed == first.exit.global_rank or abs(times[blamed] - times[first.exit.global_rank]) < 1_000
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 0.4)), max_size=5))
+def test_no_lost_peer_goes_before_its_cause_however_late_the_word_of_the_stop_is(peers):
+    """The cause's node orders the stop after a tenth of a second; the others hear of it up to 0.4 s later."""
+    others = [
+        report(f"n{rank}", worker(rank, RESET), age_s=0.1 + heard_s - lost_s)
+        for rank, (lost_s, heard_s) in enumerate(peers, start=1)
+    ]
+    assert first_cause([*others, report("cause", worker(0), age_s=0.1)]).node_id == "cause"
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.booleans()), min_size=1, max_size=6))
+def test_of_a_kind_the_older_failure_is_first_whichever_node_tells_first(failures):
+    reports = [
+        report(f"n{rank}", worker(rank, RESET if collateral else "ValueError"), age_s=age_s)
+        for rank, (age_s, collateral) in enumerate(failures)
+    ]
+    first = first_cause(reports)
+    assert first_cause(reversed(reports)) == first
+    assert first.age_s == max(one.age_s for one in reports if one.collateral == first.collateral)
+
+
+def test_a_node_waits_as_long_for_the_cause_as_it_yields_to_it():
+    assert LOST_PEER_S == PEERS_SETTLE_S
 
 
 # --- the incident
