@@ -24,8 +24,8 @@ from elastic_core.reports import Absence, NodeReport
 from elastic_core.types import FailedWorker, Failure, FailureClass, Origin, Record
 
 LOST_PEER_S = 0.5
-"""Between nodes what only tells of a lost peer goes behind what failed by itself at most so much later. So long
-its node waits before it has the others stopped (`PEERS_SETTLE_S` of the agent): it has not, so their word came first."""
+"""Between nodes what only tells of a lost peer goes behind what failed by itself at most so much later: so long its
+node waits before it has the others stopped (`PEERS_SETTLE_S` of the agent). It has not: their word came first."""
 CALLSTACK_CHARS = 8_192
 MESSAGE_CHARS = 2_048
 FRAMES = 16
