@@ -489,6 +489,7 @@ class _Job:
         )
         if settings.entrypoint.function is not None and any(change.command for change in command.changes):
             self._reporter.notice("a hook's command can't be put before a function: the workers start without it")
+        self._stacks.end_round()
         paths = self._beats.with_files(self._files.take(command.round))
         self._stacks.begin_round(paths)
         launches, paths = self._logs.asked(worker_plan(settings, attempt, paths), paths)

@@ -42,6 +42,11 @@ class WorkerStacks:
         """Take the files of the workers that are about to be started."""
         self._fault_files = {rank: files.fault_file for rank, files in paths.items()}
 
+    def end_round(self) -> None:
+        """Wait no longer for the stacks of workers that have ended. Called: before their files are closed."""
+        for request in self._requests:
+            request.settle()
+
     def take(
         self, on_taken: Callable[[Mapping[int, WorkerStack]], None], *, ranks: Collection[int] | None = None
     ) -> None:

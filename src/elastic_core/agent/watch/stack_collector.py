@@ -131,6 +131,13 @@ class StackRequest:
         self._timer.cancel()
         self._end_spies()
 
+    def settle(self) -> None:
+        """Ask no more, and tell what has come: the workers have ended, and their files are about to be closed."""
+        self._timer.cancel()
+        self._take_written()
+        self._asked.clear()
+        self._end()
+
     # --- the interpreters' own
 
     def _look(self) -> None:
@@ -142,11 +149,14 @@ class StackRequest:
         if waiting and self._reactor.now_s() < self._until_s:
             self._timer = self._reactor.call_later(_LOOK_S, self._look)
             return
-        for rank, (file, begin, end) in self._asked.items():
-            if end > begin:
+        self._take_written()
+        self._spy()
+
+    def _take_written(self) -> None:
+        for rank, (file, begin, _) in self._asked.items():
+            if rank not in self._found and file.stacks_end > begin:
                 text = file.stacks(begin)
                 self._found[rank] = _stack(text, faulthandler_frames(text), "faulthandler")
-        self._spy()
 
     # --- py-spy, for those that did not answer
 
@@ -169,6 +179,9 @@ class StackRequest:
             if process.poll() == 0:
                 text = os.pread(output.fileno(), MAX_STACKS_BYTES, 0).decode("utf-8", "replace")
                 self._found[rank] = _stack(text, py_spy_frames(text), "py-spy")
+        self._end()
+
+    def _end(self) -> None:
         self._end_spies()
         # As an event of its own: with nobody to wait for, this is still the constructor's caller's turn.
         self._timer = self._reactor.call_later(0.0, partial(self._on_done, self._found))
