@@ -16,14 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from chaos.multi_node import Node, Run
+from chaos.multi_node import LEASE_S, Node, Run
 from proc_kit import is_alive
 from support import wait_for
 
 SCRIPTS = Path(__file__).parent / "worker"
 
-LEASE_S = 3.0
-HANG_S = 3.0
+HANG_S = LEASE_S
 RECOVERS_S = 45.0
 """For each thing that is waited for; an idle machine needs a tenth of it."""
 AWAY, BACK = "store unreachable", "store back"
@@ -108,7 +107,6 @@ class Job:
     def prepare(self) -> None:
         """Write what the workers need."""
         shared = self.run.shared
-        self.run.lease_s = LEASE_S
         found = find_spec("sklearn")
         assert found is not None
         assert found.origin
