@@ -3,7 +3,6 @@
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 
-from elastic_core.failure.evidence import LOST_PEER_S
 from elastic_core.rendezvous.member.documents import ControlDocument, Ending, RoundDocument, Verdict, decode
 from elastic_core.rendezvous.member.state import question_about
 from elastic_core.rendezvous.store import CONTROL_KEY
@@ -11,6 +10,7 @@ from elastic_core.types import Decided, Record, Restart
 from simulation.scenario import STORE_AWAY, Scenario
 
 TRACE_LENGTH = 80
+COLLATERAL_S = 0.5
 
 
 class Violation(AssertionError):
@@ -163,7 +163,7 @@ class Checks:
                 self._blamed(key, word.evidence)
 
     def _blamed(self, key: tuple[int, str], name: str) -> None:
-        causes = {who: at_s + LOST_PEER_S * collateral for who, (at_s, collateral) in self.causes[key].items()}
+        causes = {who: at_s + COLLATERAL_S * collateral for who, (at_s, collateral) in self.causes[key].items()}
         first_s = min(causes.values())
         # The order to stop takes four messages: so much may two nodes differ about when they heard of it.
         if name not in causes or causes[name] - first_s > 5 * self.scenario.latency_s:

@@ -98,6 +98,27 @@ def test_no_lost_peer_goes_before_its_cause_however_late_the_word_of_the_stop_is
     assert first_cause([*others, report("cause", worker(0), age_s=0.1)]).node_id == "cause"
 
 
+@given(
+    st.dictionaries(
+        st.sampled_from("abcdef"), st.tuples(st.floats(0, 1), st.booleans(), st.floats(-50, 50)), min_size=1
+    )
+)
+def test_the_order_is_that_of_one_clock_whatever_the_clocks(nodes):
+    """Each node's clock is off by seconds; all hear of the stop at the same moment."""
+    stop_s, reports, workers = 2.0, [], []
+    for rank, (name, (at_s, collateral, _)) in enumerate(sorted(nodes.items())):
+        kind = RESET if collateral else "ValueError"
+        at_ns = round(at_s * 1e9)
+        reports.append(report(name, worker(rank, kind), age_s=stop_s - at_ns / 1e9))
+        workers.append(worker(rank, kind, at_ns=at_ns))
+    blamed = first_cause(reports).failure.global_rank
+    times = [one.at_ns + 500_000_000 * (one.origin is Origin.COLLATERAL) for one in workers]
+    assert times[blamed] - min(times) < 1_000
+    if len({one.origin for one in workers}) == 1:  # of two kinds a node, which has one clock, waits less
+        first = rank_causes(workers)[0]
+        assert blamed == first.exit.global_rank or times[blamed] - times[first.exit.global_rank] < 1_000
+
+
 @given(st.lists(st.tuples(st.floats(0, 3), st.booleans()), min_size=1, max_size=6))
 def test_of_a_kind_the_older_failure_is_first_whichever_node_tells_first(failures):
     reports = [
