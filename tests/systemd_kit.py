@@ -1,6 +1,7 @@
 """A systemd of our own: process 1 of namespaces that the tests make, with no units but theirs."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from support import ELASTIC, lacks, places_of_runs, wait_for
 
 PROGRAM = Path("/lib/systemd/systemd")
 TARGET = "tests.target"
+NAMESPACES = ("unshare", "--pid", "--fork", "--mount", "--cgroup", "--ipc", "--uts", "--mount-proc")
 BEGIN = """
 set -e
 umount -R /sys/fs/cgroup
@@ -46,20 +48,21 @@ class Systemd:
         units.mkdir(parents=True)
         (units / TARGET).write_text("[Unit]\n")
         self._log = (folder / "systemd.log").open("wb")
-        namespaces = ["unshare", "--pid", "--fork", "--mount", "--cgroup", "--ipc", "--uts", "--mount-proc"]
         self._outer = subprocess.Popen(
             [
-                *("sh", "-c", 'echo $$ >"$0/cgroup.procs" && exec "$@"', self._cgroup, *namespaces),
+                *("sh", "-c", 'echo $$ >"$0/cgroup.procs" && exec "$@"', self._cgroup, *NAMESPACES),
                 *("bash", "-c", BEGIN, "bash", version, units, PROGRAM, TARGET),
             ],
             stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT,
         )  # fmt: skip
         self._services = 0
+
+    def comes_up(self) -> None:
+        """Wait until it is there."""
         try:
             wait_for(lambda: self._says("is-active", TARGET) == "active", what="systemd to be up")
-        except AssertionError:
-            self.close()
-            pytest.skip(f"systemd does not start here: {(folder / 'systemd.log').read_text(errors='replace')[-400:]}")
+        except AssertionError as err:
+            raise AssertionError(f"{err}\n{(self._folder / 'systemd.log').read_text(errors='replace')}") from None
 
     def _says(self, *words: str) -> str:
         first = children(self._outer.pid)
@@ -100,7 +103,7 @@ class Systemd:
         """End process 1, and so all processes of its namespace."""
         for pid in children(self._outer.pid):
             with suppress(ProcessLookupError):
-                os.kill(pid, 9)
+                os.kill(pid, signal.SIGKILL)
         self._outer.kill()
         self._outer.wait()
         self._log.close()
@@ -163,6 +166,11 @@ def systemd(tmp_path: Path) -> Iterator[Systemd]:
         lacks("root, for namespaces with a systemd")
     if not PROGRAM.exists():
         lacks("systemd", install="apt-get install systemd")
+    if subprocess.run([*NAMESPACES, "true"], capture_output=True, check=False).returncode:
+        lacks("the right to make namespaces")
     manager = Systemd(tmp_path / "systemd")
-    yield manager
-    manager.close()
+    try:
+        manager.comes_up()
+        yield manager
+    finally:
+        manager.close()

@@ -84,25 +84,31 @@ def test_workers_death_by_a_stop_signal_alone_is_a_failure_as_before(elastic, sc
     assert agent.wait(30) == 143
 
 
+def assert_the_other_goes_on(run, budget, codes, stop, **start):
+    """Check that node b goes on, with no restart, each time that `stop` has node a end with one of the codes."""
+    run.lease_s = 15.0  # no lease is to end here, also where nobody gets a turn for seconds
+    options = ("--max-restarts", budget, "--nproc-per-node", "2")
+    conf = {"conf": "last_call_timeout=0.2"}
+    b = run.node("b", "1:2", *options, **conf)
+    b.said(world=2)
+    for code in codes:
+        a = run.node("a", "1:2", *options, **conf, **start)
+        world = a.said(world=4, count=2)
+        b.said(world=4, gen=world["gen"], count=2)
+        stop(a.agent, code - 128)
+        a.ends(code)
+        b.told(f"round {world['gen']} is over: a left")
+        b.said(world=2, restarts=0, gen=world["gen"] + 1, count=2)
+    run.all_end(b)
+    assert "failed" not in a.agent.err + b.agent.err
+
+
 @pytest.mark.parametrize("tries", TRIES)
 @pytest.mark.parametrize("budget", ["0", "2"])
 @pytest.mark.parametrize("order", ORDERS)
 def test_signal_to_all_of_one_node_costs_the_other_no_restart(redis_run, order, budget, tries):
-    options = ("--max-restarts", budget, "--nproc-per-node", "2")
-    conf = {"conf": "last_call_timeout=0.2"}
-    redis_run.lease_s = 15.0  # no lease is to end here, also where nobody gets a turn for seconds
-    b = redis_run.node("b", "1:2", *options, **conf)
-    b.said(world=2)
-    for number in range(tries):
-        a = redis_run.node("a", "1:2", *options, **conf)
-        world = a.said(world=4, count=2)
-        b.said(world=4, gen=world["gen"], count=2)
-        signal_all(a.agent.pid, order, SIGNALS[number % 2])
-        a.ends(128 + SIGNALS[number % 2])
-        b.told(f"round {world['gen']} is over: a left")
-        b.said(world=2, restarts=0, gen=world["gen"] + 1, count=2)
-    redis_run.all_end(b)
-    assert "failed" not in a.agent.err + b.agent.err
+    codes = [128 + SIGNALS[number % 2] for number in range(tries)]
+    assert_the_other_goes_on(redis_run, budget, codes, lambda agent, signum: signal_all(agent.pid, order, signum))
 
 
 @pytest.mark.parametrize("tries", TRIES)
@@ -122,21 +128,8 @@ def test_service_that_systemd_stops_is_no_failure(systemd, script, budget, tries
 @pytest.mark.parametrize("tries", TRIES)
 @pytest.mark.parametrize("budget", ["0", "2"])
 def test_service_that_systemd_stops_costs_the_other_node_no_restart(systemd, redis_run, budget, tries):
-    options = ("--max-restarts", budget, "--nproc-per-node", "2")
-    conf = {"conf": "last_call_timeout=0.2"}
-    redis_run.lease_s = 15.0  # no lease is to end here, also where nobody gets a turn for seconds
-    b = redis_run.node("b", "1:2", *options, **conf)
-    b.said(world=2)
-    for _ in range(tries):
-        a = redis_run.node("a", "1:2", *options, start=systemd.elastic, **conf)
-        world = a.said(world=4, count=2)
-        b.said(world=4, gen=world["gen"], count=2)
-        a.agent.stop()
-        a.ends(128 + signal.SIGTERM)
-        b.told(f"round {world['gen']} is over: a left")
-        b.said(world=2, restarts=0, gen=world["gen"] + 1, count=2)
-    redis_run.all_end(b)
-    assert "failed" not in a.agent.err + b.agent.err
+    codes = [128 + signal.SIGTERM] * tries
+    assert_the_other_goes_on(redis_run, budget, codes, lambda agent, _: agent.stop(), start=systemd.elastic)
 
 
 @pytest.mark.parametrize("order", ORDERS)
