@@ -2,9 +2,8 @@
 
 import os
 import shutil
+from contextlib import closing
 from types import SimpleNamespace
-
-import pytest
 
 from elastic_core.agent.watch.beat_file import BeatFile, BeatFiles
 from elastic_core.launcher.worker_watch import WorkerStacks
@@ -17,37 +16,24 @@ DUMP = b"""Current thread 0x00007f2a3b4c5d6e (most recent call first):
 """
 
 
-@pytest.fixture
-def reactor():
-    reactor = Reactor()
-    yield reactor
-    reactor.close()
-
-
-@pytest.fixture
-def files():
-    files = BeatFiles()
-    files.open([0, 1])
-    yield files
-    files.close()
-
-
-def test_a_round_that_ends_while_stacks_are_taken_costs_those_that_have_not_come(reactor, files, monkeypatch):
+def test_a_round_that_ends_while_stacks_are_taken_costs_those_that_have_not_come(monkeypatch):
     """A hang was noticed, and another node had the run start again within the second that an answer may take."""
     monkeypatch.setattr(BeatFile, "ask_for_stacks", lambda *_: True)
     monkeypatch.setattr(shutil, "which", lambda _: None)
     workers = SimpleNamespace(pids={0: os.getpid(), 1: os.getpid()}, alive={0, 1})
-    stacks = WorkerStacks(reactor, workers=lambda: workers, beat_file=files.get)
-    taken = []
-    stacks.take(taken.append)
-    with open(files.get(0).path, "ab", buffering=0) as file:
-        file.write(DUMP)
-    stacks.end_round()
-    files.open([0, 1])  # the next round's
-    wait_for(lambda: reactor.turn(0.05) or taken)
-    ended = []
-    reactor.call_later(1.2, lambda: ended.append(True))  # longer than an answer is waited for
-    wait_for(lambda: reactor.turn(0.05) or ended)
+    with closing(Reactor()) as reactor, closing(BeatFiles()) as files:
+        files.open([0, 1])
+        stacks = WorkerStacks(reactor, workers=lambda: workers, beat_file=files.get)
+        taken = []
+        stacks.take(taken.append)
+        with open(files.get(0).path, "ab", buffering=0) as file:
+            file.write(DUMP)
+        stacks.end_round()
+        files.open([0, 1])  # the next round's
+        wait_for(lambda: reactor.turn(0.05) or taken)
+        ended = []
+        reactor.call_later(1.2, lambda: ended.append(True))  # longer than an answer is waited for
+        wait_for(lambda: reactor.turn(0.05) or ended)
     (found,) = taken
     assert list(found) == [0]
     assert found[0].frames[-1][:3] == ("/code/train.py", 7, "step")
