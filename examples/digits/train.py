@@ -1,7 +1,7 @@
 """Train a small network on handwritten digits with DistributedDataParallel; survive crashes by checkpoints.
 
-An ordinary training script: torch and scikit-learn are all that it knows. It runs under any launcher that sets torch's
-variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT):
+An ordinary training script: torch, numpy and scikit-learn's file of digits are all that it knows. It runs under any
+launcher that sets torch's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT):
 
     elastic run --nproc-per-node 2 --max-restarts 2 train.py --epochs 15 --checkpoint runs/digits.pt
     torchrun    --nproc-per-node 2 --max-restarts 2 train.py --epochs 15 --checkpoint runs/digits.pt
@@ -128,7 +128,7 @@ def load_data() -> tuple[TensorDataset, TensorDataset]:
     found = find_spec("sklearn")
     if found is None or found.origin is None:
         raise SystemExit("The digits come with scikit-learn. Try: pip install scikit-learn")
-    # Only the file: importing scikit-learn takes as long as importing torch.
+    # Only the file: importing scikit-learn takes nearly as long as torch.
     table = torch.from_numpy(np.loadtxt(Path(found.origin).parent / "datasets/data/digits.csv.gz", delimiter=","))
     images, digits = table[:, :64].to(torch.float32) / 16, table[:, 64].to(torch.int64)
     order = torch.randperm(len(digits), generator=torch.Generator().manual_seed(SEED))

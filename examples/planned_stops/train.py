@@ -110,7 +110,7 @@ def load_data() -> tuple[TensorDataset, TensorDataset]:
     found = find_spec("sklearn")
     if found is None or found.origin is None:
         raise SystemExit("The digits come with scikit-learn. Try: pip install scikit-learn")
-    # Only the file: importing scikit-learn takes as long as importing torch.
+    # Only the file: importing scikit-learn takes nearly as long as torch.
     table = torch.from_numpy(np.loadtxt(Path(found.origin).parent / "datasets/data/digits.csv.gz", delimiter=","))
     images, digits = table[:, :64].to(torch.float32) / 16, table[:, 64].to(torch.int64)
     order = torch.randperm(len(digits), generator=torch.Generator().manual_seed(SEED))
