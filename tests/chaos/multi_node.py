@@ -20,8 +20,9 @@ import pytest
 
 from etcd_servers import PREFIX, EtcdCluster, EtcdServer
 from patience import patience, slowness
+from ports import free_port
 from proc_kit import descendants
-from redis_servers import RedisServer, free_port
+from redis_servers import RedisServer
 from support import Elastic, processes_with, wait_for
 
 Server = RedisServer | EtcdServer | EtcdCluster

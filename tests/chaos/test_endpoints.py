@@ -15,8 +15,9 @@ import pytest
 from chaos.multi_node import Run
 from etcd_servers import EtcdServer
 from patience import kept, patience, slowness
+from ports import free_port
 from promises import AT_ONCE_S
-from redis_servers import PASSWORD, USER, RedisServer, free_port
+from redis_servers import PASSWORD, USER, RedisServer
 from support import ELASTIC, wait_for
 
 NOBODY = "192.0.2.1"

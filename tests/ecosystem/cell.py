@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from elastic_core.api import SYSTEM_CLOCK, WaitBudget
-from redis_servers import free_port
+from ports import free_port
 
 SCRIPTS = Path(__file__).with_name("scripts")
 BIN = Path(sys.executable).parent

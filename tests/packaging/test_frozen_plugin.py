@@ -28,7 +28,7 @@ from elastic_plugin_kit import (
     RendezvousConformance,
     rendezvous_settings,
 )
-from redis_servers import free_port
+from ports import free_port
 
 FROZEN = Path(__file__).parent / "frozen"
 WHEEL = "elastic_frozen-1.0.0-py3-none-any.whl"

@@ -5,7 +5,8 @@ from contextlib import contextmanager
 import pytest
 
 from elastic_plugin_kit.conformance import CoordinationStoreConformance
-from etcd_servers import EtcdCluster, EtcdServer, TlsEtcd, free_ports
+from etcd_servers import EtcdCluster, EtcdServer, TlsEtcd
+from ports import free_port
 
 
 class Promises(CoordinationStoreConformance):
@@ -47,7 +48,7 @@ class TestOnOneServer(Promises):
 
     @pytest.fixture
     def connect_nowhere(self, make_store):
-        return lambda: make_store(f"127.0.0.1:{free_ports(1)[0]}")
+        return lambda: make_store(f"127.0.0.1:{free_port()}")
 
 
 class TestThroughTlsAsAUser(Promises):

@@ -26,8 +26,9 @@ from elastic_rdzv_etcd import EtcdServer, embedded
 from elastic_rdzv_etcd.embedded import EmbeddedEtcd, local_endpoint
 from elastic_rdzv_etcd.probe import member_names
 from elastic_rdzv_etcd.program import PATH_VARIABLE, Program
-from etcd_servers import binary, free_ports
+from etcd_servers import binary
 from patience import patience
+from ports import free_port
 from support import processes_with, wait_for
 
 INCARNATION = os.urandom(16).hex()  # another in each process of the tests: a guard of one must not hunt in the others
@@ -143,7 +144,7 @@ def test_it_is_the_agents_and_out_of_reach_of_signals_for_groups(make):
 
 @pytest.mark.parametrize("endpoint", ["localhost:{}", "127.0.0.1:{}", "http://localhost:{}", "[::1]:{}", "{host}:{}"])
 def test_at_a_port_of_this_machine(make, endpoint):
-    port = free_ports(1)[0]
+    port = free_port()
     assert ensure(make(endpoint.format(port, host=socket.gethostname()))) == f"127.0.0.1:{port}"
 
 
@@ -234,7 +235,7 @@ def test_a_start_may_take_longer_than_a_call(make, monkeypatch, slow):
 
 def test_whose_it_is_may_be_settled_while_it_starts(make, monkeypatch, tmp_path, slow):
     path, go = slow
-    endpoint = f"localhost:{free_ports(1)[0]}"
+    endpoint = f"localhost:{free_port()}"
     late, early = make(endpoint, nodes=2), make(endpoint, nodes=2)
     monkeypatch.setenv(PATH_VARIABLE, path)
     with pytest.raises(WaitExpiredError):
@@ -251,7 +252,7 @@ def test_whose_it_is_may_be_settled_while_it_starts(make, monkeypatch, tmp_path,
 
 
 def test_a_second_agent_finds_it(make):
-    endpoint = f"localhost:{free_ports(1)[0]}"
+    endpoint = f"localhost:{free_port()}"
     host, guest = make(endpoint, nodes=2), make(endpoint, nodes=2)
     assert ensure(host) == ensure(guest)
     assert host.hosting
@@ -260,7 +261,7 @@ def test_a_second_agent_finds_it(make):
 
 
 def test_of_many_at_once_one_runs_it(make, tmp_path):
-    port = free_ports(1)[0]
+    port = free_port()
     ones = [make(f"localhost:{port}", nodes=4) for _ in range(4)]
     failures = []
 
@@ -288,7 +289,7 @@ def test_of_many_at_once_one_runs_it(make, tmp_path):
 
 
 def test_a_guest_never_begins_one(make):
-    endpoint = f"localhost:{free_ports(1)[0]}"
+    endpoint = f"localhost:{free_port()}"
     host, guest = make(endpoint, nodes=2), make(endpoint, nodes=2)
     ensure(host)
     where = ensure(guest)
@@ -298,7 +299,7 @@ def test_a_guest_never_begins_one(make):
 
 
 def test_who_may_not_run_one_waits_for_it(make):
-    endpoint = f"localhost:{free_ports(1)[0]}"
+    endpoint = f"localhost:{free_port()}"
     looking = make(endpoint, nodes=2, is_host=False)
     with pytest.raises(BackendUnavailableError, match="Connection refused"):
         ensure(looking)
@@ -310,7 +311,7 @@ def test_who_may_not_run_one_waits_for_it(make):
 
 
 def test_another_runs_etcd_is_left_alone(make, monkeypatch):
-    port = free_ports(1)[0]
+    port = free_port()
     ensure(make(f"localhost:{port}", nodes=2, run_id="other"))
     with pytest.raises(BackendRefusedError) as caught:
         ensure(make(f"localhost:{port}", nodes=2))
@@ -371,7 +372,7 @@ def test_one_that_was_told_to_end_is_started_again(make):
 
 
 def test_a_guest_finds_it_again(make):
-    endpoint = f"localhost:{free_ports(1)[0]}"
+    endpoint = f"localhost:{free_port()}"
     host, guest = make(endpoint, nodes=2), make(endpoint, nodes=2)
     ensure(host)
     where = ensure(guest)

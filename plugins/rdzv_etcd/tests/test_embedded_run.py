@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from elastic_rdzv_etcd.program import PATH_VARIABLE
-from etcd_servers import binary, free_ports
+from etcd_servers import binary
+from ports import free_port
 from proc_kit import is_alive
 from support import launcher, wait_for
 
@@ -172,7 +173,7 @@ def test_the_guard_spares_the_etcd_of_an_agent_that_stood_still(start, temporary
 @pytest.fixture
 def pair(start, temporary):
     """Two agents on this machine, and the etcd that the first one runs."""
-    port = free_ports(1)[0]
+    port = free_port()
     several = ("--nnodes", 2, "--rdzv-endpoint", f"localhost:{port}", "--rdzv-conf", "embedded=true")
     run_id = ("--rdzv-id", f"pair-{os.getpid()}-{port}")
     first = start(*several, *run_id)

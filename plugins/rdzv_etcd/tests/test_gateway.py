@@ -20,8 +20,8 @@ from elastic_rdzv_etcd.coding import b64, prefix_end, unb64
 from elastic_rdzv_etcd.errors import CompactedError, LeaseGoneError
 from elastic_rdzv_etcd.failures import Said, answered
 from elastic_rdzv_etcd.url import Login
-from etcd_servers import free_ports
 from patience import kept, promised
+from ports import free_port, free_ports
 from promises import CANCELLED_S, OVERRUN_S
 from redis_servers import Proxy
 from support import wait_for
@@ -182,7 +182,7 @@ def test_a_name_that_does_not_resolve(make_gateway, wait):
 
 
 def test_the_next_member_is_asked_where_nobody_listens(make_gateway, etcd_server, wait, key):
-    gateway = make_gateway(f"127.0.0.1:{free_ports(1)[0]},{etcd_server.endpoint}")
+    gateway = make_gateway(f"127.0.0.1:{free_port()},{etcd_server.endpoint}")
     put(gateway, key, wait)
     assert gateway.open(wait) == "127.0.0.1"
     gateway.drop()  # to the first again

@@ -15,7 +15,7 @@ from elastic_core.compat.elastic.rendezvous.etcd_rendezvous import EtcdRendezvou
 from elastic_core.compat.elastic.rendezvous.etcd_server import EtcdServer
 from elastic_core.compat.elastic.rendezvous.registry import get_rendezvous_handler
 from elastic_torchrun.rendezvous.etcd_v2_backend import EtcdRendezvousBackend
-from etcd_servers import free_ports
+from ports import free_port
 
 pytestmark = pytest.mark.torch
 
@@ -46,7 +46,7 @@ def test_the_state_is_replaced_by_who_knows_it(server):
 
 def test_no_server_is_an_error_of_the_rendezvous():
     etcd = pytest.importorskip("etcd")
-    client = etcd.Client("127.0.0.1", free_ports(1)[0], allow_reconnect=False, read_timeout=1)
+    client = etcd.Client("127.0.0.1", free_port(), allow_reconnect=False, read_timeout=1)
     with pytest.raises(RendezvousConnectionError, match="etcd failed"):
         EtcdRendezvousBackend(client, "run").get_state()
 

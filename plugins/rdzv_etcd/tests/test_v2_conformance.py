@@ -7,7 +7,8 @@ import pytest
 from elastic_core.api import RendezvousSettings
 from elastic_plugin_kit.conformance import CoordinationStoreConformance
 from elastic_rdzv_etcd.v2_store import EtcdV2Store
-from etcd_servers import EtcdServer, free_ports
+from etcd_servers import EtcdServer
+from ports import free_port
 
 
 def v2_store(endpoint, run_id):
@@ -54,4 +55,4 @@ class TestOnOneServer(CoordinationStoreConformance):
 
     @pytest.fixture
     def connect_nowhere(self):
-        return lambda: v2_store(f"127.0.0.1:{free_ports(1)[0]}", "run")
+        return lambda: v2_store(f"127.0.0.1:{free_port()}", "run")

@@ -8,7 +8,8 @@ import pytest
 
 from elastic_core.api import BackendRefusedError, BackendUnavailableError, OutcomeUnknownError, Revisions, Topic
 from patience import kept
-from redis_servers import PASSWORD, USER, RedisServer, free_port
+from ports import free_port
+from redis_servers import PASSWORD, USER, RedisServer
 from support import wait_for
 
 ALL = tuple(Topic)

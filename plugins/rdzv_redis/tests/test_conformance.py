@@ -5,7 +5,8 @@ from contextlib import contextmanager
 import pytest
 
 from elastic_plugin_kit.conformance import CoordinationStoreConformance
-from redis_servers import RedisServer, free_port
+from ports import free_port
+from redis_servers import RedisServer
 
 
 class Promises(CoordinationStoreConformance):

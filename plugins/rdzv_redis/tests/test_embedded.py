@@ -28,9 +28,9 @@ from elastic_rdzv_redis.embedded import DEFAULT_PORT, TOKEN_VARIABLE, EmbeddedSt
 from elastic_rdzv_redis.place import is_free
 from elastic_rdzv_redis.server import find_program
 from patience import kept
+from ports import free_port
 from proc_kit import is_alive
 from promises import GUARD_S
-from redis_servers import free_port
 from support import lacks
 
 LOCAL = "127.0.0.1"

@@ -17,8 +17,9 @@ from elastic_core.api import (
     WaitCancelledError,
 )
 from patience import kept
+from ports import free_port
 from promises import CANCELLED_S, OVERRUN_S
-from redis_servers import Proxy, RedisServer, free_port
+from redis_servers import Proxy, RedisServer
 from support import wait_for
 
 ALL = tuple(Topic)

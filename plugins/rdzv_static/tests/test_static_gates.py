@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from redis_servers import free_port
+from ports import free_port
 from support import wait_for
 
 GATE = """

@@ -22,9 +22,10 @@ from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.store import Seat
 from etcd_servers import etcd_server
 from patience import kept, patience
+from ports import free_port
 from proc_kit import children, command_line
 from promises import GUARD_S
-from redis_servers import binary, free_port, redis_server
+from redis_servers import binary, redis_server
 from support import wait_for
 
 __all__ = ["etcd_server", "redis_server"]

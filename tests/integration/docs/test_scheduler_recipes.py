@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from integration.docs.test_docs import BLOCK, DOCS, written
-from redis_servers import RedisServer, free_port
+from ports import free_port
+from redis_servers import RedisServer
 
 TRAIN = """
 import os, pathlib

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from patience import kept, patience
-from redis_servers import free_port
+from ports import free_port
 from support import wait_for
 
 RECORDER = """

@@ -11,7 +11,8 @@ from elastic_core.errors import RendezvousConnectionError
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_plugin_kit import rendezvous_settings
 from patience import patience
-from redis_servers import free_port, redis_server  # noqa: F401  # a fixture
+from ports import free_port
+from redis_servers import redis_server  # noqa: F401  # a fixture
 from support import ELASTIC, places_of_runs
 
 SCRIPT = """

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import pytest
 
+from ports import free_port
 from proc_kit import is_alive
-from redis_servers import free_port
 from support import lacks, places_of_runs, wait_for
 
 NODES = 4

@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 from patience import patience
-from redis_servers import binary, free_port
+from ports import free_port
+from redis_servers import binary
 
 DOCTOR = [
     sys.executable,

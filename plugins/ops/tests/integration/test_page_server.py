@@ -17,7 +17,7 @@ from elastic_core.clock import SYSTEM_CLOCK
 from elastic_ops import page_server
 from elastic_ops.page_server import MOST_CONNECTIONS, Page, PageServer
 from elastic_torchrun.agent.health_check_server import HealthCheckServer
-from redis_servers import free_port
+from ports import free_port
 from support import wait_for
 
 

@@ -28,7 +28,8 @@ from elastic_hangs import sleep_hook
 from elastic_torchrun.agent import health_check_server
 from group_kit import open_fds
 from patience import patience
-from redis_servers import RedisServer, free_port
+from ports import free_port
+from redis_servers import RedisServer
 from support import processes_with, wait_for
 
 TELL = """
