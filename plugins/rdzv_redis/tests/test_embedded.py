@@ -263,6 +263,19 @@ def test_a_stranger_on_the_port(make):
             connect(make(f"{LOCAL}:{port}"))
 
 
+@pytest.mark.parametrize("limit_s", [0.3, 20], ids=["the call ends first", "the probe ends first"])
+def test_what_is_on_the_port_does_not_answer(make, monkeypatch, limit_s):
+    monkeypatch.setattr(embedded, "_ANSWER_LIMIT_S", 1.0)
+    with socket.create_server((LOCAL, 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(BackendUnavailableError) as caught:
+            make(f"{LOCAL}:{port}").connect(wait=budget(limit_s))
+    assert str(caught.value) == (
+        f"c10d at {LOCAL}:{port}: port {port} of this node is in use by something that does not answer. Try: another "
+        f"port in --rdzv-endpoint {LOCAL}:PORT, the same on every node"
+    )
+
+
 def test_an_open_server_on_the_port(make, port):
     process = subprocess.Popen(
         [find_program(), "--port", str(port), "--bind", LOCAL, "--save", "", "--logfile", "/dev/null"],

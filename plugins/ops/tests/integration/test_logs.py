@@ -71,8 +71,15 @@ def test_two_nodes_of_one_host_and_a_rank_that_is_elsewhere(
     wait_for(lambda: found("logs.json") == found("status.json") == 3, what="index and status of all")
     for name, value in places_of_runs(here).items():
         monkeypatch.setenv(name, value)
-    assert main(["logs", "--rank", "0-2", *store]) == 0
-    said = capsys.readouterr()
+    shown = []
+
+    def all_are_shown():
+        assert main(["logs", "--rank", "0-2", *store]) == 0
+        shown.append(capsys.readouterr())
+        return len(shown[-1].out.splitlines()) >= 3
+
+    wait_for(all_are_shown, what="a line of each rank")
+    said = shown[-1]
     assert sorted(said.out.splitlines()) == [f"[{rank}]: rank {rank} attempt 0" for rank in range(3)]
     assert said.err == ""
     for agent in agents:

@@ -33,6 +33,7 @@ from elastic_core.api import (
     Swapped,
     Topic,
     WaitBudget,
+    WaitExpiredError,
     Watched,
 )
 from elastic_rdzv_redis.network import Endpoint, parse_endpoint
@@ -225,9 +226,15 @@ class EmbeddedStore(CoordinationStore):
         limit_s = min(_ANSWER_LIMIT_S, self._read_timeout_s)
         try:
             answer = who_answers(self._endpoint.host, self._endpoint.port, self._password, timeout_s=limit_s, wait=wait)
-        except BackendUnavailableError as error:
+        except (BackendUnavailableError, WaitExpiredError) as error:
             self._others_since_s = None
-            if self._store is not None or self.settings.max_nodes == 1:
+            if self._store is None and self._bind and not is_free(self._bind, self._endpoint.port):
+                port = self._endpoint.port
+                raise BackendUnavailableError(
+                    f"{self.where}: port {port} of this node is in use by something that does not answer",
+                    hint=f"another port in --rdzv-endpoint {self._endpoint.host}:PORT, the same on every node",
+                ) from error
+            if self._store is not None or self.settings.max_nodes == 1 or isinstance(error, WaitExpiredError):
                 raise
             raise BackendUnavailableError(
                 f"{error.what}; no node hosts the store there yet",
