@@ -66,7 +66,7 @@ def test_workers_are_killed_or_end_with_a_code_of_their_own(agents):
     run.wait_for(lambda: len(run[0].rounds) == 2)
     run.wait_for_workers(2)
     run[0].end_worker(0, exit_code=77)
-    run.wait_for(lambda: len(run[0].rounds) == 3)
+    run.wait_for(lambda: len(run[0].rounds) == 3 and len(run[0].incidents) == 2)
     first, second = run[0].incidents
     assert (first.first.global_rank, first.first.exit_code) == (1, -signal.SIGKILL)
     assert (second.first.global_rank, second.first.exit_code) == (0, 77)

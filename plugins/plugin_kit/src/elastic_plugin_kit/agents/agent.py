@@ -70,7 +70,7 @@ class Agent:
 
     @property
     def incidents(self) -> list[Incident]:
-        """The incidents that this node has written, oldest first."""
+        """The incidents that this node has written, oldest first; a moment behind the agent until it ends."""
         return [found.incident for found in find_incidents(self.run_dir)]
 
     @property
