@@ -1,7 +1,11 @@
 """Agents ask each other whether they reach the store."""
 
 import json
+import os
+import shutil
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -11,7 +15,8 @@ from elastic_core.errors import ConfigError
 from elastic_core.rendezvous.member.documents import RosterEntry
 from elastic_core.rendezvous.net import peers
 from elastic_core.rendezvous.net.peers import PeerEndpoint, PeerNames, ask_peers
-from support import wait_for
+from patience import patience
+from support import lacks, wait_for
 
 
 @pytest.fixture
@@ -135,6 +140,32 @@ def test_a_name_that_takes_long_keeps_nobody_waiting(endpoint, monkeypatch):
     wait_for(lambda: names.addresses("gpu-7.example"), what="the answer of the second try")
     assert ask_peers([entry], "s3cret", until_s=SYSTEM_CLOCK.monotonic_s() + 5, names=names) == (1, 1)
     assert looks == ["gpu-7.example"] * 2
+
+
+MANY_CONNECTIONS = """
+import pathlib, socket
+from elastic_core.rendezvous.net.peers import PeerEndpoint
+
+pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("40000 40199")
+with socket.create_server(("127.0.0.1", 7000), backlog=128) as server:
+    held = [socket.create_connection(server.getsockname()) for _ in range(60)]
+    for _ in range(30):
+        peer = PeerEndpoint(secret=str, reached_s=lambda: None, away=bool, asked=lambda: None)
+        socket.create_server(("", peer.port)).close()
+        peer.close()
+"""
+
+
+def test_a_tcp_server_can_have_the_port_of_a_host_with_many_connections():
+    words = [*("unshare", "--net"), *(() if os.geteuid() == 0 else ("--map-root-user",))]
+    words += ["sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+    if not shutil.which("unshare") or subprocess.run([*words, "true"], check=False, capture_output=True).returncode:
+        lacks(
+            "a network namespace of its own", install="apt-get install util-linux iproute2, and root or user namespaces"
+        )
+    words += [sys.executable, "-c", MANY_CONNECTIONS]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=patience(60))
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_port_that_is_taken_or_forbidden_is_one_line():

@@ -11,7 +11,7 @@ import selectors
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Final, Protocol
 
 import msgspec
@@ -80,7 +80,7 @@ class PeerEndpoint:
         self._away = away
         self._asked = asked
         self._clock = clock
-        self._socket = _bound(port)
+        self._socket = _bound(port) if port else _bound_anywhere()
         self.port: int = self._socket.getsockname()[1]
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="elastic-peers", daemon=True)
@@ -120,29 +120,33 @@ class PeerEndpoint:
         self._socket.close()
 
 
+def _bound_anywhere() -> socket.socket:
+    """Return one at a port that a TCP server can have, too: Linux gives connections the other half of its ports."""
+    with suppress(ConfigError, OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
+        server.bind(("", 0))
+        return _bound(server.getsockname()[1])
+    return _bound(0)
+
+
 def _bound(port: int) -> socket.socket:
     """Return a socket at every address, of both families where the host has both, that learns which one was asked."""
     problem = OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
     for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
-        try:
-            sock = socket.socket(family, socket.SOCK_DGRAM)
-        except OSError as err:
-            problem = err
-            continue
-        try:
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
-            else:
-                sock.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
-            sock.bind((host, port))
-        except OSError as err:
-            sock.close()
-            problem = err
-            if err.errno == errno.EADDRINUSE:
-                break
-            continue
-        return sock
+        with ExitStack() as undo:
+            try:
+                sock = undo.enter_context(socket.socket(family, socket.SOCK_DGRAM))
+                if family == socket.AF_INET6:
+                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+                else:
+                    sock.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
+                sock.bind((host, port))
+                undo.pop_all()
+                return sock
+            except OSError as err:
+                problem = err
+                if err.errno == errno.EADDRINUSE:
+                    break
     if problem.errno == errno.EADDRINUSE:
         raise ConfigError(
             f"--agent-port {port} is in use on this host",
@@ -204,13 +208,10 @@ class PeerNames:
         return self._found.get(host, ())
 
     def _look_up(self, host: str) -> None:
-        try:
+        with suppress(OSError, UnicodeError):  # the next question asks again
             found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
             self._found[host] = tuple(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
-        except (OSError, UnicodeError):
-            pass  # the next question asks again
-        finally:
-            self._pending.discard(host)
+        self._pending.discard(host)
 
 
 def ask_peers(
@@ -223,8 +224,7 @@ def ask_peers(
 ) -> tuple[int, int]:
     """Return how many of the peers could tell, and how many of those have reached the store since they were asked.
 
-    The others of those who could tell have tried, and failed. Blocks until all could tell, at most until `until_s` of
-    the clock.
+    The others of those who could tell have tried, and failed. Blocks until all could tell, or `until_s` of the clock.
     """
     with _Inquiry(peers, secret, names or PeerNames(), clock) as inquiry:
         while len(inquiry.answered) < len(peers) and (left_s := until_s - clock.monotonic_s()) > 0:
