@@ -5,22 +5,16 @@ The environment borrows third-party packages from the one that runs the tests: n
 
 import json
 import re
-import socket
 import tomllib
 
 import pytest
 
+from ports import free_port
 from support import wait_for
 from wheel_kit import EXAMPLES, OURS, ROOT, Environment, build, finish, version, write_script
 
 pytestmark = [pytest.mark.xdist_group("packaging"), pytest.mark.timeout(600)]  # pip takes its time beside other work
 README = (ROOT / "README.md").read_text()
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 def readme_plugin(folder):

@@ -5,7 +5,6 @@ Each run imports torch in two workers; together about twenty seconds on two core
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from patience import patience
+from ports import free_port
 
 DIGITS = Path(__file__).parents[3] / "examples/digits/train.py"
 EPOCHS, CRASH_AT = 15, 7
@@ -71,9 +71,7 @@ def test_a_run_goes_on_with_another_number_of_workers(elastic, tmp_path):
 
 def test_two_static_nodes_crash_and_go_on_together(elastic, tmp_path):
     """Each node restarts on its own account: one because its worker raised, the other because its peer was gone."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        endpoint = f"127.0.0.1:{sock.getsockname()[1]}"
+    endpoint = f"127.0.0.1:{free_port()}"
     options = ("--checkpoint", tmp_path / "digits.pt", "--crash-at-epoch", 1, "--min-accuracy", 0)
     agents = [
         train(

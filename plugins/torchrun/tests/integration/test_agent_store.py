@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import ports
 from proc_kit import children, command_line, is_alive
 from support import wait_for
 
@@ -89,9 +90,7 @@ def test_a_master_port_of_the_users_serves_every_round(start, free_port):
 
 @pytest.fixture
 def free_port():
-    with socket.socket() as sock:
-        sock.bind(("", 0))
-        return sock.getsockname()[1]
+    return ports.free_port()
 
 
 def test_without_the_option_rank_0_hosts_and_there_is_no_sidecar(start, tmp_path):

@@ -1,7 +1,6 @@
 """`elastic_core.run` and `elastic_core.launch`: torch's functions around its parser, and the twin of old."""
 
 import os
-import socket
 import subprocess
 import sys
 
@@ -15,6 +14,7 @@ from elastic_core.errors import ConfigError
 from elastic_core.launcher import elastic_launch
 from elastic_core.processes.errors import ChildFailedError
 from elastic_torchrun.launcher.torchs_parser import settings_of_args
+from ports import free_port
 
 SCRIPT = """
 import os, sys
@@ -99,9 +99,7 @@ class TestConfig:
         assert compat_run.config_from_args(args)[0].rdzv_configs == {"rank": 1}
 
     def test_is_what_elastic_launch_takes(self, here):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         args = compat_run.parse_args(["--nproc-per-node", "2", "--master-port", str(port), "train.py", "x"])
         config, command, arguments = compat_run.config_from_args(args)
         assert elastic_launch(config=config, entrypoint=command)(*arguments) == {0: None, 1: None}
