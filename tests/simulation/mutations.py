@@ -133,7 +133,7 @@ def a_newcomer_waits_for_nobody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(admission, "_over_s", lambda control, me: 0.0)
 
 
-@mutation(*SECOND, **faults(s.DOOR, steady=True, nodes=4, max_nodes=4, last_call_s=0.1))
+@mutation(*SECOND, **faults(s.DOOR, steady=True, nodes=2, max_nodes=2, last_call_s=0.1))
 def a_newcomer_counts_from_when_it_came(patch: pytest.MonkeyPatch) -> None:
     look = observe._look
 

@@ -55,7 +55,18 @@ def test_planned_stops_cost_no_step_and_each_image_comes_once_an_epoch(elastic, 
 
     def node(name):
         return elastic(
-            *("--nnodes", "1:3", "--nproc-per-node", "1", "--rdzv-backend", "redis", "--node-id", name),
+            *(
+                "--nnodes",
+                "1:3",
+                "--nproc-per-node",
+                "1",
+                "--omp-threads",
+                "1",
+                "--rdzv-backend",
+                "redis",
+                "--node-id",
+                name,
+            ),
             *("--rdzv-endpoint", redis_server.endpoint, "--rdzv-id", f"digits-{tmp_path}", "--max-restarts", "3"),
             *(
                 "--rdzv-conf",

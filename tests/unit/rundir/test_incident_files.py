@@ -102,7 +102,11 @@ def test_they_are_found_in_order_each_once_and_rubbish_is_passed_over(tmp_path):
     assert find_incidents(tmp_path / "attempt_0")[0].incident.summary == "failure 0"
 
 
-@pytest.mark.parametrize("content", [b"{" + b" " * MAX_FILE_BYTES, b'{"run_id":' + b"[" * 100_000, b"\xff", b"", b"[]"])
+@pytest.mark.parametrize(
+    "content",
+    [b"{" + b" " * MAX_FILE_BYTES, b'{"run_id":' + b"[" * 100_000, b"\xff", b"", b"[]"],
+    ids=["too big", "too deep", "no text", "empty", "a list"],
+)
 def test_what_is_no_incident_of_ours_is_passed_over(tmp_path, content):
     (tmp_path / "incident.json").write_bytes(content)
     assert find_incidents(tmp_path) == []
