@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,6 +30,12 @@ def wait_for(condition: Callable[[], object], *, within_s: float = 20.0, what: s
             raise AssertionError(f"not within {patience(within_s):.1f} s: {what or condition}")
         pause.wait(0.01)
     return value
+
+
+def without_waiting(said: str) -> str:
+    """Return what agents have said, but for lines about the first node's store: on a busy machine that comes late."""
+    about = r"elastic: (store unreachable: .*; no node hosts the store there yet; trying again|store back: .*)\n"
+    return re.sub(about, "", said)
 
 
 def lacks(what: str, *, install: str = "") -> NoReturn:

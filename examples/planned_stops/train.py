@@ -43,6 +43,8 @@ def main() -> int:
             return 0  # stopped, and saved
         if group.rank == 0:
             print(f"held-out accuracy: {accuracy:.1%}", flush=True)
+            if accuracy < options.min_accuracy:
+                print(f"below --min-accuracy {options.min_accuracy:.1%}", file=sys.stderr)
     return 0 if accuracy >= options.min_accuracy else 1
 
 

@@ -54,30 +54,15 @@ def test_planned_stops_cost_no_step_and_each_image_comes_once_an_epoch(elastic, 
     crash, end, seen = tmp_path / "crash", tmp_path / "end", tmp_path / "seen"
 
     def node(name):
+        # How much is learned goes with the epochs, and those with the machine: an undisturbed run of as many judges.
         return elastic(
-            *(
-                "--nnodes",
-                "1:3",
-                "--nproc-per-node",
-                "1",
-                "--omp-threads",
-                "1",
-                "--rdzv-backend",
-                "redis",
-                "--node-id",
-                name,
-            ),
-            *("--rdzv-endpoint", redis_server.endpoint, "--rdzv-id", f"digits-{tmp_path}", "--max-restarts", "3"),
-            *(
-                "--rdzv-conf",
-                "lease_ttl=3,last_call_timeout=1",
-                "--preemption-signal",
-                "USR1",
-                "--restart-backoff",
-                "0",
-            ),
+            *("--nnodes", "1:3", "--nproc-per-node", "1", "--omp-threads", "1", "--max-restarts", "3"),
+            *("--rdzv-backend", "redis", "--rdzv-endpoint", redis_server.endpoint, "--rdzv-id", f"digits-{tmp_path}"),
+            *("--node-id", name, "--rdzv-conf", "lease_ttl=3,last_call_timeout=1"),
+            *("--preemption-signal", "USR1", "--restart-backoff", "0"),
             *(str(SCRIPT), "--folder", str(folder), "--epochs", "4", "--save-every", str(SAVE_EVERY)),
-            *("--step-s", "0.02", "--crash-when", str(crash), "--until", str(end), "--seen", str(seen)),
+            *("--min-accuracy", "0", "--step-s", "0.02"),
+            *("--crash-when", str(crash), "--until", str(end), "--seen", str(seen)),
         )
 
     def begins():
@@ -125,7 +110,14 @@ def test_planned_stops_cost_no_step_and_each_image_comes_once_an_epoch(elastic, 
     assert sorted(epochs) == list(range(len(epochs)))
     assert all(images == Counter(range(IMAGES)) for images in epochs.values())
     (accuracy,) = map(float, ACCURACY.findall(a.out))
+    assert accuracy > 85
     assert abs(accuracy - undisturbed(len(epochs), tmp_path)) < 2
+
+
+def test_too_little_learned_is_said(elastic, tmp_path):
+    agent = elastic("--omp-threads", "1", SCRIPT, "--folder", tmp_path, "--epochs", "0")
+    assert agent.wait(120) == 1
+    assert "below --min-accuracy 95.0%" in agent.err
 
 
 def undisturbed(epochs, tmp_path):

@@ -38,7 +38,7 @@ def test_a_preempted_job_goes_on_from_its_checkpoint(submit, cluster, partition,
 def test_a_time_limit_is_followed_by_another_attempt(submit, cluster):
     job = submit("srun elastic run --requeue auto train.py", "--time=2")
     job.wait_for_starts(2)
-    cluster.call("scontrol", "update", f"job={job.number}", "EndTime=now")  # seen within half a minute
+    cluster.call("scontrol", "update", f"job={job.number}", "EndTime=now+2")  # in whole seconds: `now` may have passed
     job.wait_for("is out of time: Slurm is asked to begin it again")
     cluster.call("scontrol", "update", f"job={job.number}", "TimeLimit=10", ok=False)
     goes_on(job)
