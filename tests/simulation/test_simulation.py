@@ -73,7 +73,7 @@ def test_an_undisturbed_run_has_one_round_and_ends_well(nodes):
 @pytest.mark.parametrize("ttl_s", [2.0, 5.0])
 @pytest.mark.parametrize("fault", [STORE_PAUSE, STORE_DOWN])
 def test_a_store_that_is_away_ends_no_round(fault, ttl_s):
-    for seed in some(12):
+    for seed in some(13):
         scenario = Scenario(
             nodes=2 + seed % 4, faults=frozenset({fault}), count=2, steady=True, ttl_s=ttl_s, latency_s=ttl_s / 500
         )
@@ -122,7 +122,7 @@ def test_nodes_that_refuse_cost_the_others_no_restart_and_come_back():
 )
 def test_ranks_of_all_nodes_save_before_the_same_step(kinds):
     """Also those of scripts that ask before every third step, with members that die, and a store that pauses."""
-    assert sum(simulate(seed, several(seed, kinds)).saved for seed in some(30)) > 15
+    assert sum(simulate(seed, several(seed, kinds)).saved for seed in some(30)) > len(some(30)) / 2
 
 
 def test_nodes_end_by_the_word_of_somebody_outside_and_a_stopped_run_does():
@@ -133,11 +133,11 @@ def test_nodes_end_by_the_word_of_somebody_outside_and_a_stopped_run_does():
 
 
 def test_of_failures_on_several_nodes_the_first_is_blamed():
-    assert sum(simulate(seed, several(seed, {FAILURES})).decided for seed in some(30)) > 50
+    assert sum(simulate(seed, several(seed, {FAILURES})).decided for seed in some(30)) > len(some(30)) * 5 / 3
 
 
 def test_a_leader_that_dies_between_stop_and_decision_changes_nothing():
-    assert sum(simulate(seed, several(seed, {FAILURES, LEADER, CRASH})).decided for seed in some(30)) > 30
+    assert sum(simulate(seed, several(seed, {FAILURES, LEADER, CRASH})).decided for seed in some(30)) > len(some(30))
 
 
 @pytest.mark.parametrize("grace_s", [1.0, 120.0])

@@ -54,15 +54,14 @@ def test_planned_stops_cost_no_step_and_each_image_comes_once_an_epoch(elastic, 
     crash, end, seen = tmp_path / "crash", tmp_path / "end", tmp_path / "seen"
 
     def node(name):
-        # How much is learned goes with the epochs, and those with the machine: an undisturbed run of as many judges.
+        # More epochs than it takes to learn enough: how many more come before `end` goes with the machine.
         return elastic(
             *("--nnodes", "1:3", "--nproc-per-node", "1", "--omp-threads", "1", "--max-restarts", "3"),
             *("--rdzv-backend", "redis", "--rdzv-endpoint", redis_server.endpoint, "--rdzv-id", f"digits-{tmp_path}"),
             *("--node-id", name, "--rdzv-conf", "lease_ttl=3,last_call_timeout=1"),
             *("--preemption-signal", "USR1", "--restart-backoff", "0"),
-            *(str(SCRIPT), "--folder", str(folder), "--epochs", "4", "--save-every", str(SAVE_EVERY)),
-            *("--min-accuracy", "0", "--step-s", "0.02"),
-            *("--crash-when", str(crash), "--until", str(end), "--seen", str(seen)),
+            *(str(SCRIPT), "--folder", str(folder), "--epochs", "12", "--save-every", str(SAVE_EVERY)),
+            *("--step-s", "0.02", "--crash-when", str(crash), "--until", str(end), "--seen", str(seen)),
         )
 
     def begins():
@@ -110,7 +109,6 @@ def test_planned_stops_cost_no_step_and_each_image_comes_once_an_epoch(elastic, 
     assert sorted(epochs) == list(range(len(epochs)))
     assert all(images == Counter(range(IMAGES)) for images in epochs.values())
     (accuracy,) = map(float, ACCURACY.findall(a.out))
-    assert accuracy > 85
     assert abs(accuracy - undisturbed(len(epochs), tmp_path)) < 2
 
 
