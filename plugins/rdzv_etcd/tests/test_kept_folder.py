@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.api import HostedProcess
+from elastic_rdzv_etcd import folder_keeper
 from elastic_rdzv_etcd.kept_folder import KeptFolder
 from proc_kit import is_alive
 from support import processes_with, wait_for
@@ -76,6 +77,41 @@ def test_a_folder_goes_when_its_owner_does_not_say_farewell(tmp_path, how):
             if how == "fork":
                 os.killpg(owner.pid, signal.SIGKILL)
     assert [path.name for path in outside.iterdir()] == ["precious"]
+
+
+def test_a_server_that_is_just_being_started_does_not_outlive_the_folder(tmp_path, monkeypatch):
+    """Its owner goes on, and may be killed, before the kernel shows what it was started with."""
+    kept, read, early = tmp_path / "kept", folder_keeper._read, []
+    kept.mkdir()
+    process = HostedProcess(["/bin/sleep", "300"], {folder_keeper.KEPT_FOLDER_VARIABLE: str(kept)})
+    process.start()
+    (pid,) = process.pids()
+
+    def reads(of, name):
+        if of == pid and name != "stat" and len(early) < 20:
+            assert kept.exists()
+            early.append(name)
+            return b""
+        return read(of, name)
+
+    monkeypatch.setattr(folder_keeper, "_read", reads)
+    folder_keeper.clear(str(kept))
+    try:
+        wait_for(lambda: not process.alive, what="the server's end")
+    finally:
+        process.stop()
+    assert len(early) == 20
+    assert not kept.exists()
+
+
+def test_a_kernel_thread_a_zombie_and_one_without_environment_are_not_just_being_started():
+    assert not [pid for pid in (2, 1, os.getpid()) if folder_keeper._is_starting(pid)]
+    with subprocess.Popen(["/bin/sleep", "60"], env={}) as bare:
+        wait_for(lambda: Path(f"/proc/{bare.pid}/cmdline").read_bytes(), what="its command line")
+        assert not folder_keeper._is_starting(bare.pid)
+        bare.kill()
+        wait_for(lambda: " Z " in Path(f"/proc/{bare.pid}/stat").read_text(), what="a zombie")
+        assert not folder_keeper._is_starting(bare.pid)
 
 
 def test_a_keeper_kills_only_who_is_marked(tmp_path):

@@ -16,6 +16,7 @@ KEPT_FOLDER_VARIABLE = "ELASTIC_KEPT_FOLDER"
 _LOOKS = 1500
 _PAUSE_MS = 20
 _SIGKILL = 9  # importing signal would double the time
+_PF_KTHREAD = 0x00200000
 
 
 def main() -> None:
@@ -48,27 +49,44 @@ def clear(folder: str) -> None:
     """Kill whoever uses the folder and remove it; give up after half a minute."""
     entry = os.fsencode(f"{KEPT_FOLDER_VARIABLE}={folder}")
     for _ in range(_LOOKS):
-        users = _users(entry)
+        pids = _others()
+        # One that is just being started shows its mark a moment later, which is long where the machine is busy. Asked
+        # first: whoever is not being started any more shows it below.
+        starting = any(map(_is_starting, pids))
+        users = [pid for pid in pids if _is_marked(pid, entry)]
         for pid in users:
             _kill(pid, entry)
-        # One that was just being started shows its mark a moment later: the looks go on until the folder is gone.
-        if not users and _remove(folder):
+        if not users and not starting and _remove(folder):
             return
         select.poll().poll(_PAUSE_MS)
 
 
-def _users(entry: bytes) -> list[int]:
+def _others() -> list[int]:
     own = os.getpid()
-    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  # pathlib takes 2 MiB
-    return [pid for pid in pids if pid != own and _is_marked(pid, entry)]
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != own]  # noqa: PTH208  # pathlib takes 2 MiB
 
 
 def _is_marked(pid: int, entry: bytes) -> bool:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123  # as above
-            return entry in file.read().split(b"\0")
-    except OSError:
+    return entry in _read(pid, "environ").split(b"\0")
+
+
+def _is_starting(pid: int) -> bool:
+    """Return whether exec has taken a process's old memory and not yet filled the new one, or nearly so.
+
+    Whoever has started it goes on by then (proc(5): neither environment nor command line can be read).
+    """
+    if _read(pid, "environ") or _read(pid, "cmdline"):
         return False
+    words = _read(pid, "stat").rpartition(b")")[2].split()
+    return len(words) > 6 and words[0] not in (b"Z", b"X") and not int(words[6]) & _PF_KTHREAD
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:  # noqa: PTH123  # as above
+            return file.read()
+    except OSError:
+        return b""
 
 
 def _kill(pid: int, entry: bytes) -> None:
