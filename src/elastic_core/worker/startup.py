@@ -9,6 +9,7 @@ interpreter find a pid that isn't theirs, a worker that executes itself again is
 inherit the hook in memory, are told apart by their pid.
 """
 
+import _signal  # type: ignore[import-not-found]  # `signal` around it is the script's to pay for
 import atexit
 import faulthandler
 import os
@@ -20,6 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
+    from typing import Any
 
 HOOKS_VARIABLE = "ELASTIC_WORKER_HOOKS"
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
@@ -59,19 +61,9 @@ class _Armed:
 
     def report(self) -> None:
         """Have the agent know that the process ends for the exception on record, if it wants to know; once."""
-        if self.reported or os.getpid() != self.pid:
-            return
-        self.reported = True
-        try:
-            fd = os.open(self.error_file + RECORD_PIPE_SUFFIX, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return  # nobody does
-        try:
-            os.write(fd, b"%d" % self.pid)
-        except OSError:
-            return
-        finally:
-            os.close(fd)
+        if not self.reported and os.getpid() == self.pid:
+            self.reported = True
+            _put(self.error_file + RECORD_PIPE_SUFFIX, os.O_NONBLOCK, b"%d" % self.pid)  # fails where nobody does
 
     def write(self, value: BaseException | None) -> None:
         """Write `value` (None: there was no program to run), once, in the armed process only."""
@@ -79,6 +71,8 @@ class _Armed:
             return
         self.written = True
         at_ns = time.time_ns()  # before the imports: ranks are ordered by it
+        # Who interrupts all processes at once has the agent pass it on: the second must not cost what the first did.
+        before = _at_interrupt(_signal.SIG_IGN)
         try:
             # Here, not at the top: nearly every worker ends without needing them.
             from elastic_core.processes.errors import writer
@@ -89,6 +83,7 @@ class _Armed:
                 writer.write_exception(self.error_file, value, at_ns=at_ns)
         except Exception as reason:  # noqa: BLE001  # a failure to report must not become the script's failure
             _note(self.error_file, reason)
+        _at_interrupt(before)
         if type(value) is KeyboardInterrupt:
             _remember_interrupt()
 
@@ -108,8 +103,7 @@ def arm() -> None:
         fault_file = os.environ.get(FAULT_FILE_VARIABLE, "")
         # An interpreter that has it on was asked to by its user, who then expects the dump on stderr.
         if fault_file and not faulthandler.is_enabled():
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            fault_fd = os.open(fault_file, flags, 0o600)
+            fault_fd = os.open(fault_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             faulthandler.enable(file=fault_fd, all_threads=True)
             _write_stacks_to(fault_fd)
         beat_file = os.environ.get(BEAT_FILE_VARIABLE, "")
@@ -134,9 +128,6 @@ def _call(name: str, error_file: str) -> None:
 
 def _write_stacks_to(fd: int) -> int:
     """Have the interpreter write its stacks to `fd` at a signal; return that, 0 where it has another meaning."""
-    # `signal` around `_signal` is the script's to pay for.
-    import _signal  # type: ignore[import-not-found]
-
     signum: int = _signal.SIGRTMAX - STACKS_BELOW_RTMAX
     if _signal.getsignal(signum) != _signal.SIG_DFL:
         return 0  # somebody's choice, which stands
@@ -160,9 +151,16 @@ def _offer_stacks(beat_file: str) -> None:
         os.pwrite(page, word.to_bytes(beat_layout.WORD_BYTES, sys.byteorder), beat_layout.HOOK * beat_layout.WORD_BYTES)
     finally:
         os.close(page)
-    beats = sys.modules.get("elastic_core.worker.beats")
-    if beats is not None:  # a standby interpreter imported it before it was a worker
+    if beats := sys.modules.get("elastic_core.worker.beats"):  # a standby interpreter, now a worker, imported it
         beats.attach()
+
+
+def _at_interrupt(action: "Any") -> "Any":  # noqa: ANN401  # as `signal` has it
+    """Have SIGINT do something else; return what it did, None where that can't be changed (in another thread)."""
+    try:
+        return _signal.signal(_signal.SIGINT, action)
+    except (TypeError, ValueError):
+        return None
 
 
 def _remember_interrupt() -> None:
@@ -179,23 +177,25 @@ def _remember_interrupt() -> None:
 
 def _never_ran() -> bool:
     """Return whether the interpreter found no program: `__main__` then keeps the loader that it was created with."""
-    if not sys.argv or sys.argv[0] in ("", "-", "-c"):
-        return False
+    named = bool(sys.argv) and sys.argv[0] not in ("", "-", "-c")
     loader = getattr(sys.modules.get("__main__"), "__loader__", None)
-    return getattr(loader, "__name__", "") == "BuiltinImporter"
+    return named and getattr(loader, "__name__", "") == "BuiltinImporter"
 
 
 def _note(error_file: str, reason: Exception) -> None:
-    """Leave a word for whoever wonders why there is no error file; where even that fails, there is no one to tell."""
-    if not error_file:
-        return
+    """Leave a word for whoever wonders why there is no error file."""
+    if error_file:
+        text = f"worker hook: {type(reason).__name__}: {reason}\n"
+        _put(error_file + ".note", os.O_CREAT | os.O_APPEND, text.encode("utf-8", "backslashreplace"))
+
+
+def _put(path: str, flags: int, data: bytes) -> None:
+    """Write `data` into a file; where that fails, there is no one to tell."""
     try:
-        fd = os.open(error_file + ".note", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o600)
+        try:
+            os.write(fd, data)
+        finally:
+            os.close(fd)
     except OSError:
         return
-    try:
-        os.write(fd, f"worker hook: {type(reason).__name__}: {reason}\n".encode("utf-8", "backslashreplace"))
-    except OSError:
-        return
-    finally:
-        os.close(fd)

@@ -231,6 +231,42 @@ def test_a_keyboard_interrupt_is_recorded_as_such(run):
     assert worker.judged().failure_class is FailureClass.SIGNAL
 
 
+def test_an_interrupt_while_an_exception_is_written_costs_neither_the_record_nor_a_word(run):
+    worker = run(
+        """\
+        import os, signal, sys
+        class Interrupting:
+            def find_spec(self, name, path=None, target=None):
+                if name.endswith("writer"):
+                    os.kill(os.getpid(), signal.SIGINT)
+        sys.meta_path.insert(0, Interrupting())
+        raise ValueError("boom")
+        """
+    )
+    record = worker.record()
+    assert record is not None
+    assert (record.type, record.message) == ("ValueError", "boom")
+    assert worker.stderr.count("Traceback") == 1
+    assert "excepthook" not in worker.stderr
+    assert worker.exit.code == 1
+
+
+@pytest.mark.parametrize("call", ["hook()", "thread = threading.Thread(target=hook); thread.start(); thread.join()"])
+def test_what_an_interrupt_does_is_the_scripts_again_once_an_exception_is_written(run, call):
+    worker = run(
+        f"""\
+        import os, signal, sys, threading
+        def hook():
+            sys.excepthook(ValueError, ValueError("boom"), None)
+        {call}
+        os.kill(os.getpid(), signal.SIGINT)
+        while True: pass
+        """
+    )
+    assert worker.exit.code == -signal.SIGINT
+    assert worker.error_file.exists()
+
+
 @pytest.mark.parametrize("leaving", ["sys.exit(3)", "sys.exit('no')", "os._exit(3)", "os.kill(os.getpid(), 9)"])
 def test_leaving_without_an_exception_leaves_no_record(run, leaving):
     worker = run(f"import os, sys\n{leaving}")
