@@ -142,11 +142,12 @@ def test_node_that_is_killed_while_it_drains_has_left_all_the_same(redis_run, or
         node.said(world=2)
     signal_all(a.agent.pid, order, signal.SIGTERM)
     a.told("SIGTERM: stopping 1 worker")
+    b.told("round 0 is over: a left")  # what a says to people comes before what it says to the store
     everybody = [a.agent.pid, *descendants(a.agent.pid)]
     signal_all(a.agent.pid, order, signal.SIGKILL)
     assert a.agent.wait(10) == -signal.SIGKILL
     wait_for(lambda: not any(is_alive(pid) for pid in everybody))
-    b.told("round 0 is over: a left")
     redis_run.finish()  # its worker is deaf, too: it ends by itself, before the next round or in it
     b.ends(0, within_s=30)
     assert "failed" not in b.agent.err
+    assert "lost" not in b.agent.err

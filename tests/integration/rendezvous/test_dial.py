@@ -1,6 +1,7 @@
 """Reaching a host by its name: every address tried, every failure on one line, every wait cancellable."""
 
 import os
+import re
 import socket
 import threading
 import time
@@ -50,6 +51,14 @@ def silent():
         yield server.getsockname()
 
 
+def said_after(caught, least_s=0.0):
+    """Return what was said without the time that it took, which is at least `least_s` and not much more."""
+    said, after_s = re.fullmatch(r"(.*) after (\d+\.\d) s", str(caught.value)).groups()
+    assert float(after_s) >= least_s
+    kept(float(after_s), least_s + 1)
+    return said
+
+
 def cancel_after(wait, seconds):
     timer = threading.Timer(seconds, wait.cancel)
     timer.start()
@@ -84,21 +93,20 @@ def test_nobody_listens(listener, names):
     names["gone.test"] = ["127.0.0.2", "127.0.0.3"]
     with pytest.raises(BackendUnavailableError) as caught:
         dial("gone.test", port, timeout_s=5, wait=WaitBudget())
-    assert str(caught.value) == (
-        f"cannot connect to 'gone.test:{port}' (127.0.0.2, 127.0.0.3: Connection refused) after 0.0 s"
-    )
+    said = f"cannot connect to 'gone.test:{port}' (127.0.0.2, 127.0.0.3: Connection refused)"
+    assert said_after(caught) == said
 
 
 def test_nobody_answers(silent):
     host, port = silent
     with pytest.raises(BackendUnavailableError) as caught:
         dial(host, port, timeout_s=0.3, wait=WaitBudget())
-    assert f"cannot connect to '{host}:{port}' ({host}: no answer within 0.3 s) after 0.3 s" == str(caught.value)
+    assert said_after(caught, 0.3) == f"cannot connect to '{host}:{port}' ({host}: no answer within 0.3 s)"
 
 
 def test_the_budget_is_shorter_than_the_time_limit(silent):
     began = time.monotonic()
-    with pytest.raises(BackendUnavailableError, match=r"no answer within 0\.[12] s"):
+    with pytest.raises(BackendUnavailableError, match=r"no answer within 0\.[012] s"):
         dial(*silent, timeout_s=60, wait=WaitBudget.lasting(0.2))
     kept(time.monotonic() - began, 5)
 
@@ -135,7 +143,7 @@ def test_unknown_name(names):
     names["nowhere.test"] = unknown
     with pytest.raises(BackendUnavailableError) as caught:
         dial("nowhere.test", 1, timeout_s=5, wait=WaitBudget())
-    assert str(caught.value) == "cannot resolve 'nowhere.test' (Name or service not known) after 0.0 s"
+    assert said_after(caught) == "cannot resolve 'nowhere.test' (Name or service not known)"
 
 
 @pytest.mark.parametrize("name", ["a..b", "x" * 70 + ".test"])
@@ -148,8 +156,9 @@ def test_a_name_server_that_does_not_answer(names):
     never = threading.Event()
     names["slow.test"] = lambda: never.wait(20) and []
     try:
-        with pytest.raises(BackendUnavailableError, match=r"cannot resolve 'slow\.test' \(no answer\) after 0\.2 s"):
+        with pytest.raises(BackendUnavailableError) as caught:
             resolve("slow.test", 1, wait=WaitBudget(), timeout_s=0.2)
+        assert said_after(caught, 0.2) == "cannot resolve 'slow.test' (no answer)"
         wait = WaitBudget()
         cancel_after(wait, 0.1)
         began = time.monotonic()
