@@ -83,7 +83,8 @@ class _Armed:
                 writer.write_exception(self.error_file, value, at_ns=at_ns)
         except Exception as reason:  # noqa: BLE001  # a failure to report must not become the script's failure
             _note(self.error_file, reason)
-        _at_interrupt(before)
+        finally:
+            _at_interrupt(before)
         if type(value) is KeyboardInterrupt:
             _remember_interrupt()
 
@@ -166,8 +167,7 @@ def _at_interrupt(action: "Any") -> "Any":  # noqa: ANN401  # as `signal` has it
 def _remember_interrupt() -> None:
     """Put the interpreter's note that a KeyboardInterrupt ended it back, so that it still dies of SIGINT.
 
-    Every `eval` of a string clears that note, and imports use it (collections.namedtuple); one that ends in a
-    KeyboardInterrupt sets it.
+    Every `eval` of a string clears that note (imports use it), and one that ends in a KeyboardInterrupt sets it.
     """
     try:
         eval("(_ for _ in ()).throw(KeyboardInterrupt)")
