@@ -118,6 +118,13 @@ def test_nothing_is_left_where_nothing_was_written(start, tmp_path):
     assert not Path(specs.root_log_dir).exists()
 
 
+def test_nothing_is_left_where_nothing_could_be_started(start):
+    specs = DefaultLogsSpecs()
+    with pytest.raises(ConfigError, match="nope"):
+        start(samples.add, {0: (1,)}, logs_specs=specs, start_method="nope")
+    assert not Path(specs.root_log_dir).exists()
+
+
 def test_null_logs_are_no_files(start):
     specs = DefaultLogsSpecs(log_dir=os.devnull, redirects=Std.ALL)
     assert start(samples.add, {0: (1,)}, logs_specs=specs).wait().return_values == {0: 2}

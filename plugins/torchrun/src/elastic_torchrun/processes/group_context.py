@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from elastic_core.api import WorkerError
+from elastic_core.api import ConfigError, WorkerError
 from elastic_core.embedding import StreamPlan, WorkerLaunch
 from elastic_torchrun.functions.call import FunctionCall
 from elastic_torchrun.processes.binding import cpus_for
@@ -197,7 +197,11 @@ class MultiprocessContext(GroupContext):
             duplicate_stderr_filters,
         )
         self.start_method = start_method
-        self._call = FunctionCall(fn=entrypoint, args=self.args, start_method=start_method)
+        try:
+            self._call = FunctionCall(fn=entrypoint, args=self.args, start_method=start_method)
+        except ConfigError:
+            self.discard_empty_logs()
+            raise
 
     def _make_workers(self) -> SupervisedWorkers:
         self._starter = self._call.begin()
