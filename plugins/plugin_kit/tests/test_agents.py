@@ -9,7 +9,7 @@ import pytest
 import elastic_core.testing
 from elastic_core.api import DecisionTaken, FailureClass, WorkerEnded
 from elastic_plugin_kit import run_agents
-from proc_kit import is_alive
+from proc_kit import descendants, is_alive
 
 pytest_plugins = ["elastic_plugin_kit.agents.fixtures"]
 
@@ -80,7 +80,7 @@ def test_a_test_that_fails_shows_what_agents_printed_and_leaves_nothing():
         with run_agents(2) as agents:
             agents.wait_for_workers(2)
             seen.append(agents.folder)
-            pids.extend(pid for agent in agents for pid in (agent.pid, *(worker.pid for worker in agent.workers)))
+            pids.extend(pid for agent in agents for pid in (agent.pid, *descendants(agent.pid)))
             assert alive(pids) == pids
             agents.wait_for(lambda: False, what="what never comes", within_s=0.1)
 

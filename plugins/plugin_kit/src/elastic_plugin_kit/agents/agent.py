@@ -2,12 +2,13 @@
 
 import json
 import os
+import select
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGKILL, pidfd_send_signal
 from typing import TypeVar
 
 from elastic_core.api import AgentStatus, Incident, Moment, Round, RoundJoined, WorkersStarted, find_incidents, run_at
@@ -43,6 +44,7 @@ class Agent:
                 command, cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL, stdout=out, stderr=err
             )
         self.pid = self._process.pid
+        self._survivors: dict[int, int] = {}
 
     # --- what it has come to
 
@@ -127,11 +129,12 @@ class Agent:
 
     def signal(self, number: int) -> None:
         """Send the agent a signal: `SIGTERM` tells it to stop, `SIGSTOP` holds it."""
+        self._note_children()
         self._process.send_signal(number)
 
     def kill(self) -> None:
         """Kill it, as a node that loses its power: its guard ends its workers."""
-        self._process.kill()
+        self.signal(SIGKILL)
         self._process.wait()
 
     def kill_worker(self, local_rank: int = 0, number: int = SIGKILL) -> None:
@@ -147,3 +150,25 @@ class Agent:
     def wait(self, within_s: float) -> int:
         """Return its exit code, once it has ended; TimeoutExpired where it does not in time."""
         return self._process.wait(within_s)
+
+    # --- what survives it
+
+    def _note_children(self) -> None:
+        """Hold on to its children: once it is dead nothing else leads to its guard, whose environment is empty."""
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) not in self._survivors:
+                with suppress(OSError):  # it ends while we look
+                    parent = (entry / "stat").read_bytes().rpartition(b")")[2].split()[1]
+                    if int(parent) == self.pid:
+                        self._survivors[int(entry.name)] = os.pidfd_open(int(entry.name))
+
+    def outlast(self, within_s: float) -> None:
+        """Wait until its guard has given its seat back and ended, and kill it where that takes longer; idempotent."""
+        while self._survivors:
+            _, pidfd = self._survivors.popitem()
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            if not poll.poll(within_s * 1000):
+                with suppress(ProcessLookupError):
+                    pidfd_send_signal(pidfd, SIGKILL)
+            os.close(pidfd)

@@ -164,6 +164,8 @@ class Agents:
                 with suppress(ProcessLookupError):
                     os.kill(pid, SIGKILL)
             WaitBudget().sleep(_LOOK_S)
+        for agent in self._agents:
+            agent.outlast(max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()))
 
 
 @contextmanager
