@@ -11,11 +11,14 @@ import pathlib
 import signal
 import socket
 import sys
+import tempfile
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 import torch_calls
+
+from support import places_of_runs
 
 pytestmark = pytest.mark.torch
 
@@ -38,6 +41,16 @@ def taken():
         held.bind(("127.0.0.1", 0))
         held.listen()
         yield held.getsockname()[1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_place():
+    """Both sides leave log directories behind, torch's others too; a path that is short enough for a socket."""
+    with tempfile.TemporaryDirectory(prefix="calls-") as folder, pytest.MonkeyPatch.context() as patch:
+        for name, place in places_of_runs(folder).items():
+            patch.setenv(name, place)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 @pytest.fixture(autouse=True)
