@@ -1,5 +1,6 @@
 """`run_agents`: what a test of a plugin sees of real agents, and that nothing of them is left."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -90,6 +91,19 @@ def test_a_test_that_fails_shows_what_agents_printed_and_leaves_nothing():
     assert "--- agent b, runs:" in str(caught.value)
     assert alive(pids) == []
     assert not seen[0].exists()
+
+
+def test_who_got_the_number_of_an_agent_that_has_ended_keeps_its_children():
+    with (
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as strangers,
+        run_agents(script="", within_s=20) as agents,
+    ):
+        assert agents.wait() == [0]
+        agents["a"].pid = os.getpid()
+        agents["a"].kill()
+        agents.close()
+        strangers.communicate(b"\n")
+        assert strangers.returncode == 0
 
 
 def test_another_error_has_it_as_a_note():

@@ -155,6 +155,8 @@ class Agent:
 
     def _note_children(self) -> None:
         """Hold on to its children: once it is dead nothing else leads to its guard, whose environment is empty."""
+        if self.exit_code is not None:
+            return  # its number may be another's by now
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and int(entry.name) not in self._survivors:
                 with suppress(OSError):  # it ends while we look
