@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-elastic install test test-torch ecosystem slurm chaos simulate lint format docs docs-tables wheels changelog bench clean
+.PHONY: help demo demo-elastic install test test-torch run-test-torch test-servers test-system test-all ecosystem slurm chaos mutants simulate lint format docs docs-tables wheels changelog bench clean
 
 # The one place that says which torch is installed here; the packages themselves accept a range.
 TORCH ?= torch==2.13.0
@@ -18,6 +18,7 @@ PYTEST_ARGS ?=
 # A number that all drawing of a test session begins with; none: another one each time, which is shown.
 SEED ?=
 BENCH_ARGS ?=
+MUTANTS_ARGS ?=
 # How many seeds `make simulate` plays; hours for more.
 SIMULATE_SEEDS ?= 100000
 
@@ -27,6 +28,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --quiet
 # Compiled anew at each of the thousands of starts of a test session, the packages would take most of its time.
 unexport PYTHONDONTWRITEBYTECODE
+RUN_TESTS = TESTS_SEED='$(SEED)' $(BIN)/python scripts/run_tests.py --jobs $(JOBS)
+# Another torch than the usual one gets an environment of its own.
+TORCH_VENV = $(if $(filter file,$(origin TORCH)),$(VENV),build/$(subst ==,-,$(TORCH)))
 
 METADATA := pyproject.toml hatch_build.py elastic_core_worker_hooks.pth src/elastic_core/_version.py \
 	$(wildcard plugins/*/pyproject.toml plugins/*/hatch_build.py)
@@ -45,20 +49,23 @@ demo-elastic: $(VENV)/.for-use ## the same while nodes join, leave and are kille
 
 install: $(VENV)/.for-use ## make .venv with the packages, editable, and what the examples need
 
-test: $(VENV)/.for-development ## run all tests (PYTEST_ARGS='-k word' for some, JOBS=0 one by one, SEED=7 draws as then)
-	@skipped=$$(mktemp)
-	trap 'rm -f "$$skipped"' EXIT
-	verdict() { [ -n "$${CI:-}" ] || echo "make test: $$1$$(cat "$$skipped")"; }  # in CI, pytest's summary is the last word
-	if TESTS_SEED='$(SEED)' TESTS_SKIPPED="$$skipped" $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --durations 20 --durations-min 1 $(PYTEST_ARGS); then
-		verdict "all tests passed"
-	else
-		status=$$?
-		verdict "FAILED, pytest's exit code is $$status"
-		exit $$status
-	fi
+test: $(VENV)/.for-development ## run the everyday tests: no torch, one Redis (PYTEST_ARGS='-k word' for some, SEED=7 draws as then)
+	@$(RUN_TESTS) test -- $(PYTEST_ARGS)
 
-test-torch: ## run what concerns torch beside another torch, in an environment of its own (TORCH=torch==2.15.0: gigabytes)
-	@$(MAKE) --no-print-directory VENV='build/$(subst ==,-,$(TORCH))' PYTEST_ARGS='-m torch $(PYTEST_ARGS)' test
+test-torch: ## run the tests that import torch; with TORCH=torch==2.15.0 beside that one, in an environment of its own (gigabytes)
+	@$(MAKE) --no-print-directory VENV='$(TORCH_VENV)' run-test-torch
+
+run-test-torch: $(VENV)/.for-development
+	@$(RUN_TESTS) test-torch -- $(PYTEST_ARGS)
+
+test-servers: $(VENV)/.for-development ## run the tests of etcd, and of Redis with TLS, Sentinel and cluster modes
+	@$(RUN_TESTS) test-servers -- $(PYTEST_ARGS)
+
+test-system: $(VENV)/.for-development ## run the tests of the whole: a share of chaos, Slurm, packaging, the documentation
+	@$(RUN_TESTS) test-system -- $(PYTEST_ARGS)
+
+test-all: $(VENV)/.for-development ## run the everyday tests, then all the others
+	@$(RUN_TESTS) --name test-all --apart test test-torch test-servers test-system -- $(PYTEST_ARGS)
 
 ecosystem: ## train under eight stacks themselves, DDP to torchft, in an environment of its own (gigabytes, an hour)
 	@$(MAKE) --no-print-directory VENV=build/ecosystem build/ecosystem/.for-ecosystem
@@ -70,6 +77,9 @@ slurm: $(VENV)/.for-development ## run jobs under a Slurm of our own on this mac
 
 chaos: $(VENV)/.for-development ## run the scenarios with real nodes and servers at full length, and 100 random faults (CHAOS_SEED=42 repeats)
 	@CHAOS_FULL=1 $(BIN)/python -m pytest -n $(CHAOS_JOBS) --dist loadgroup tests/chaos $(PYTEST_ARGS)
+
+mutants: $(VENV)/.for-development ## check that the tests catch 40 seeded faults, each in a copy of the tree (MUTANTS_ARGS='--only NAME')
+	@$(BIN)/python scripts/mutants.py $(MUTANTS_ARGS)
 
 simulate: $(VENV)/.for-development ## run the rendezvous against a simulated store for long (SIMULATE_SEEDS=100000)
 	@SIMULATE_SEEDS="$(SIMULATE_SEEDS)" $(BIN)/python -m pytest tests/simulation -q --timeout 0

@@ -3,6 +3,8 @@
 import os
 import random
 import re
+import resource
+import shlex
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,8 +13,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+import what_ran
 from patience import expect, patience, slowness
 from support import Elastic, launcher
+from tiers import TIERS, tier_of
 
 SEED = "TESTS_SEED"
 """The variable with the one number that all drawing of a session begins with; `make test SEED=7` sets it."""
@@ -24,6 +28,27 @@ ECOSYSTEM = "TESTS_ECOSYSTEM"
 """The variable with which tests under other libraries are run, those marked `ecosystem`; `make ecosystem` sets it."""
 
 STOPPING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option by which make runs some tiers of the suite."""
+    parser.addoption(
+        "--tiers", metavar="LIST", default=",".join(TIERS), help=f"the tiers to run, by comma: {', '.join(TIERS)}"
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the test files of other tiers, without importing them."""
+    if collection_path.is_dir() or tier_of(collection_path.relative_to(config.rootpath)) in _tiers(config):
+        return None
+    return True
+
+
+def _tiers(config: pytest.Config) -> list[str]:
+    tiers: list[str] = config.option.tiers.split(",")
+    if unknown := [tier for tier in tiers if tier not in TIERS]:
+        raise pytest.UsageError(f"--tiers: unknown tier {unknown[0]!r}; expected some of {', '.join(TIERS)}")
+    return tiers
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -71,11 +96,40 @@ def pytest_report_header() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how to draw the same again, and leave a line about what was skipped."""
+    """Say how to draw the same again and what the session has cost, and leave a line about what was skipped."""
     seed = os.environ[SEED]
     terminalreporter.write_line(f"seed: {seed}; again: make test SEED={seed}")
+    terminalreporter.write_line(f"CPU: {_cpu_s():.0f} s, of all processes that have ended")
     if path := os.environ.get(SKIPPED):
         Path(path).write_text(_skipped(terminalreporter.stats.get("skipped", [])))
+
+
+def _cpu_s() -> float:
+    """Return the CPU seconds of this process, of all that it has reaped, and of all that make's runner has reaped."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    own_s = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    if "TESTS_SKIPPED" not in os.environ:  # nobody but make's runner adopts what tests leave behind
+        return own_s
+    stat = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
+    reaped_ticks = int(stat[13]) + int(stat[14])  # cutime and cstime: fields 16 and 17 of proc(5)
+    return own_s + reaped_ticks / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Note what a test runs, from its set-up on."""
+    with what_ran.noted():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Begin the report of a failure with what was run, what that printed, and the seed."""
+    report = yield
+    if report.failed:
+        tier, seed = tier_of(item.path.relative_to(item.config.rootpath)), os.environ[SEED]
+        what_ran.begin(report, f"seed: {seed}; again: make {tier} SEED={seed} PYTEST_ARGS={shlex.quote(item.nodeid)}")
+    return report
 
 
 def _skipped(reports: list[pytest.TestReport]) -> str:

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import pytest
 
+import what_ran
 from elastic_core.processes import procfs
 from patience import Deadline, patience
 
@@ -77,6 +78,7 @@ class Elastic:
             env=inherited | places_of_runs(self.runtime) | (env or {}),
             **(streams | {"cwd": folder} | options),  # type: ignore[call-overload]  # options are Popen's own
         )
+        what_ran.writes_to(self.process, self.err_path, self.out_path)
 
     @property
     def pid(self) -> int:

@@ -16,9 +16,9 @@ from chaos.multi_node import Run
 from etcd_servers import EtcdServer
 from patience import kept, patience, slowness
 from ports import free_port
-from promises import AT_ONCE_S
 from redis_servers import PASSWORD, USER, RedisServer
 from support import ELASTIC, wait_for
+from time_limits import AT_ONCE_S
 
 NOBODY = "192.0.2.1"
 """An address that is reserved for documentation."""

@@ -9,8 +9,8 @@ import pytest
 from chaos.multi_node import FULL_FIRST, LEASE_S, SLACK_S
 from patience import kept
 from proc_kit import is_alive
-from promises import GUARD_S, LEFT_S
 from support import wait_for
+from time_limits import GUARD_S, LEFT_S
 
 
 def pair(run, nnodes="2", **options):

@@ -9,8 +9,8 @@ import pytest
 from chaos.multi_node import LEASE_S, SLACK_S, Run
 from patience import kept
 from proc_kit import is_alive
-from promises import SPREAD_S
 from support import wait_for
+from time_limits import SPREAD_S
 
 WORKER = """
 import atexit, json, os, pathlib, sys, time

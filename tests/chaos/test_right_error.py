@@ -1,10 +1,11 @@
 """SCENARIO K7: the first cause is in the report, whatever the others say."""
 
-import json
 import os
 import re
 
 import pytest
+
+from report_kit import blocks
 
 BOOM = """
 import atexit, os, pathlib, signal, sys, time
@@ -27,13 +28,6 @@ def train():
     raise ConnectionResetError("connection reset by peer")
 train()
 """
-
-
-def blocks(err):
-    """The lines of the last block."""
-    lines = err.rstrip().splitlines()
-    starts = [n for n, line in enumerate(lines) if re.search(r"run '.*' failed", line)]
-    return lines[starts[-1] :]
 
 
 @pytest.mark.parametrize("repetition", range(20 if os.environ.get("CHAOS_FULL") else 4))
@@ -143,26 +137,6 @@ def test_segfault_shows_the_python_stack(elastic, script):
     text = "\n".join(blocks(agent.err))
     assert "SIGSEGV" in text
     assert "train.py:3" in text
-
-
-@pytest.mark.torch
-def test_torch_record_and_a_real_collective(elastic, script):
-    path = script(
-        "import os\nimport torch\nimport torch.distributed as dist\n"
-        "from torch.distributed.elastic.multiprocessing.errors import record\n"
-        "@record\ndef main():\n"
-        "    dist.init_process_group('gloo')\n"
-        "    x = torch.ones(1) * dist.get_rank()\n    dist.all_reduce(x)\n"
-        "    assert x.item() == 1.0\n"
-        "    if dist.get_rank() == 1:\n        raise RuntimeError('rank one is done for')\n"
-        "    dist.all_reduce(x)\n"
-        "main()\n"
-    )
-    agent = elastic("--nproc-per-node", "2", path)
-    assert agent.wait(90) == 1
-    incident = agent.incident()
-    assert incident["first"]["global_rank"] == 1, json.dumps(incident, indent=1)
-    assert "RuntimeError: rank one is done for" in "\n".join(blocks(agent.err))
 
 
 def test_an_exception_steers_no_terminal_and_forges_no_line(elastic, script):

@@ -6,7 +6,7 @@ import pytest
 
 from chaos.multi_node import LEASE_S
 from patience import kept
-from promises import REPLACED_S
+from time_limits import REPLACED_S
 
 WAITS = "waiting as a spare"
 

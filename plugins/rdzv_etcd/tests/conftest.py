@@ -4,10 +4,11 @@ import uuid
 
 import pytest
 
-from elastic_core.api import RendezvousSettings, WaitBudget
+from elastic_core.api import WaitBudget
 from elastic_rdzv_etcd.store import EtcdStore
 from elastic_rdzv_etcd.url import Tls, parse_target
 from etcd_servers import etcd_cluster, etcd_private, etcd_server, tls_etcd
+from store_kit import store_settings
 
 __all__ = ["etcd_cluster", "etcd_private", "etcd_server", "tls_etcd"]
 
@@ -23,16 +24,7 @@ def make_store(run_id):
     made = []
 
     def make(endpoint, *, run=run_id, **options):
-        settings = RendezvousSettings(
-            backend="etcd",
-            run_id=run,
-            endpoint=endpoint,
-            min_nodes=1,
-            max_nodes=2,
-            local_world_size=1,
-            options=options,
-        )
-        made.append(EtcdStore(settings))
+        made.append(EtcdStore(store_settings("etcd", endpoint, run, **options)))
         return made[-1]
 
     yield make
@@ -60,3 +52,8 @@ def make_gateway():
 @pytest.fixture
 def wait():
     return WaitBudget.lasting(10)
+
+
+@pytest.fixture
+def key(run_id):
+    return f"/elastic/{run_id}/key".encode()

@@ -4,9 +4,10 @@ import uuid
 
 import pytest
 
-from elastic_core.api import RendezvousSettings, WaitBudget
+from elastic_core.api import WaitBudget
 from elastic_rdzv_redis.store import RedisStore
 from redis_servers import redis_server, sentinel, tls_redis
+from store_kit import store_settings
 
 __all__ = ["redis_server", "sentinel", "tls_redis"]
 
@@ -22,16 +23,7 @@ def make_store(run_id):
     made = []
 
     def make(endpoint, *, run=run_id, **options):
-        settings = RendezvousSettings(
-            backend="redis",
-            run_id=run,
-            endpoint=endpoint,
-            min_nodes=1,
-            max_nodes=2,
-            local_world_size=1,
-            options=options,
-        )
-        made.append(RedisStore(settings))
+        made.append(RedisStore(store_settings("redis", endpoint, run, **options)))
         return made[-1]
 
     yield make

@@ -30,8 +30,8 @@ from elastic_rdzv_redis.server import find_program
 from patience import kept
 from ports import free_port
 from proc_kit import is_alive
-from promises import GUARD_S
 from support import lacks
+from time_limits import GUARD_S
 
 LOCAL = "127.0.0.1"
 INCARNATION = os.urandom(16).hex()  # another in each process of the tests: a guard of one must not hunt in the others

@@ -18,9 +18,9 @@ from elastic_core.api import (
 )
 from patience import kept
 from ports import free_port
-from promises import CANCELLED_S, OVERRUN_S
 from redis_servers import Proxy, RedisServer
 from support import wait_for
+from time_limits import CANCELLED_S, OVERRUN_S
 
 ALL = tuple(Topic)
 

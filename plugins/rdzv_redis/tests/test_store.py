@@ -7,9 +7,9 @@ import pytest
 
 from elastic_core.api import Revisions, Topic, WaitBudget, WaitCancelledError, WaitExpiredError
 from patience import kept
-from promises import CANCELLED_S
 from redis_servers import RedisServer
 from support import wait_for
+from time_limits import CANCELLED_S
 
 ALL = tuple(Topic)
 

@@ -19,6 +19,7 @@ from elastic_standby.pool import MAX_DEATHS, StandbyPool
 from group_kit import open_fds, start_of
 from patience import Deadline, patience
 from proc_kit import command_line, state_of
+from standby_kit import kill_a_worker
 from support import processes_with, wait_for
 
 DEADLINE_S = 30.0
@@ -279,13 +280,6 @@ def test_what_imports_do_to_the_environment_stays(bench, tmp_path):
 # --- the pool
 
 
-@pytest.fixture
-def lines(tmp_path):
-    """A program that prints one word."""
-    (tmp_path / "train.py").write_text("import os; print(os.environ['RANK'])")
-    return "train.py"
-
-
 def test_orders_wait_for_a_spare_that_is_not_ready(bench, lines, tmp_path):
     bench.close()
     bench.__init__(tmp_path, ["slow"])
@@ -380,6 +374,21 @@ def test_an_import_that_fails_is_told_and_a_worker_is_started_afresh_all_the_sam
     assert not bench.pool.pids()
 
 
+def test_what_a_spare_has_started_ends_with_it(bench, lines, tmp_path):
+    bench.close()
+    bench.__init__(tmp_path, ["starts"])
+    (tmp_path / "starts.py").write_text("import subprocess\nsubprocess.Popen(['sleep', '600'])\n")
+    bench.stand_by(bench.launch(lines))
+    mark = f"MARK={MARK}"
+    assert len(processes_with(mark)) == 2
+    bench.pool.close()
+    try:
+        wait_for(lambda: not processes_with(mark), within_s=5.0, what="the end of the spare's child")
+    finally:
+        for pid in processes_with(mark):
+            os.kill(pid, signal.SIGKILL)
+
+
 def test_a_spare_that_died_unseen_is_no_loss(bench, lines):
     bench.stand_by(bench.launch(lines, round_=7))
     (pid,) = bench.pool.pids()
@@ -435,11 +444,6 @@ def spares_of(agent):
     return [pid for pid in agent.survivors() if b"elastic_standby/spare.py" in command_line(pid)]
 
 
-def kill_a_worker(agent):
-    lines = (json.loads(line[line.index("{") :]) for line in agent.out.splitlines())
-    os.kill(next(line["pid"] for line in lines if line["rank"] == "1"), signal.SIGKILL)
-
-
 def test_a_restart_takes_the_spares_and_the_end_leaves_nothing(standby):
     agent = standby("pass")
     spares = set(spares_of(agent))
@@ -486,37 +490,3 @@ def test_the_agents_death_ends_the_spares(standby):
 
 
 # --- torch
-
-GLOO = """
-import json, os, sys, time
-fresh = "torch" not in sys.modules
-import torch
-import torch.distributed as dist
-dist.init_process_group("gloo")
-total = torch.ones(1)
-dist.all_reduce(total)
-sys.stdout.write(json.dumps({"rank": os.environ["RANK"], "round": os.environ["ELASTIC_ROUND"], "pid": os.getpid(),
-    "fresh": fresh, "sum": total.item(), "threads": torch.get_num_threads(), "omp": os.environ.get("OMP_NUM_THREADS"),
-    "cuda": torch.cuda.is_initialized()}) + os.linesep)
-sys.stdout.flush()
-if os.environ["ELASTIC_ROUND"] == "0":
-    time.sleep(600)
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.torch
-def test_gloo_is_back_without_importing_torch_again(elastic, script, tmp_path):
-    (tmp_path / "marker.py").write_text("import os; open(f'{os.path.dirname(__file__)}/ready.{os.getpid()}', 'w')")
-    options = ("--standby", "--standby-imports", "torch,torch.distributed,marker", "--nproc-per-node", "2")
-    agent = elastic(*options, "--max-restarts", "1", script(GLOO), env={"PYTHONPATH": str(tmp_path)})
-    wait_for(lambda: len(agent.lines()) == 2, within_s=60, what="gloo")
-    wait_for(lambda: len(list(tmp_path.glob("ready.*"))) == 2, within_s=60, what="the spares")
-    kill_a_worker(agent)
-    assert agent.wait() == 0
-    first, second = ([line for line in agent.lines() if line["round"] == each] for each in "01")
-    assert [line["fresh"] for line in (*first, *second)] == [True, True, False, False]
-    assert {line["sum"] for line in second} == {2.0}
-    for name in ("threads", "omp", "cuda"):
-        assert len({line[name] for line in (*first, *second)}) == 1, name
-    assert wait_for(lambda: not agent.survivors())

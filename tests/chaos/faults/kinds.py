@@ -15,8 +15,8 @@ from chaos.faults.job import AWAY, BACK, RECOVERS_S, SIGNALS, Job, Place, Steady
 from chaos.multi_node import LEASE_S
 from patience import kept
 from proc_kit import is_alive
-from promises import GUARD_S
 from support import wait_for
+from time_limits import GUARD_S
 
 
 @dataclass

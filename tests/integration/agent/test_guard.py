@@ -16,8 +16,8 @@ from elastic_core.processes.sweep import is_alive
 from elastic_core.reactor import Reactor
 from patience import Deadline, kept, patience
 from proc_kit import state_of
-from promises import GUARD_S
 from support import processes_with, wait_for
+from time_limits import GUARD_S
 
 AGENT = """
 import os, subprocess, sys

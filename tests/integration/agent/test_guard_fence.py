@@ -1,7 +1,5 @@
 """The guard's duties while its agent lives, stopped or stuck, and its last act when the agent has died."""
 
-import importlib
-import json
 import os
 import secrets
 import signal
@@ -16,129 +14,26 @@ import pytest
 
 from elastic_core.agent.guard import last_act
 from elastic_core.agent.guard.guardian import Guardian
-from elastic_core.api import RendezvousSettings, WaitBudget
-from elastic_core.processes.sweep import is_alive
+from elastic_core.api import WaitBudget
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.store import Seat
-from etcd_servers import etcd_server
+from guard_kit import (
+    REDIS_STORE,
+    Place,
+    check_that_the_seat_is_given_back,
+    environment,
+    gone,
+    settings_for,
+    start_worker,
+)
 from patience import kept, patience
 from ports import free_port
 from proc_kit import children, command_line
-from promises import GUARD_S
 from redis_servers import binary, redis_server
 from support import wait_for
+from time_limits import GUARD_S
 
-__all__ = ["etcd_server", "redis_server"]
-
-AGENT = """
-import json, os, subprocess, sys
-from elastic_core.agent.guard.guardian import Guardian
-from elastic_core.reactor import Reactor
-
-incarnation = sys.argv[1]
-reactor = Reactor()
-guardian = Guardian(reactor, incarnation=incarnation, notice=print)
-guardian.start()
-
-def start(argv, mark="", **extra):
-    environment = {**os.environ, **({"ELASTIC_INCARNATION": incarnation} if mark else {}), **extra}
-    return subprocess.Popen(argv, env=environment, start_new_session=True).pid
-
-def obey():
-    for line in os.read(0, 1 << 20).decode().splitlines():
-        name, *args = json.loads(line)
-        if name == "worker":  # with a child that shows no environment
-            pids = [start(["/bin/sh", "-c", "env -i sleep 60 & exec sleep 60"], "mark")]
-            guardian.note_workers(pids)
-        elif name == "sidecar":
-            pids = [start(["sleep", "60"], "mark", ELASTIC_SIDECAR="1")]
-        elif name == "child":
-            pids = [start(["sleep", "60"])]
-        elif name == "fence":
-            guardian.fence(float(args[0]))
-            pids = []
-        elif name == "last":
-            guardian.last_act(args[0], args[1].encode(), args[2].encode())
-            pids = []
-        elif name == "guard":
-            pids = [guardian.pid]
-        print(json.dumps(pids), flush=True)
-
-reactor.add_reader(0, obey)
-reactor.run()
-"""
-
-
-class Agent:
-    """An agent that does what the test says."""
-
-    def __init__(self, **env):
-        self.incarnation = secrets.token_hex(8)
-        self.mark = f"ELASTIC_INCARNATION={self.incarnation}"
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", AGENT, self.incarnation],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **env},
-        )
-        self._others = []
-
-    def do(self, *command):
-        self.process.stdin.write(json.dumps(command) + "\n")
-        self.process.stdin.flush()
-        pids = json.loads(self.process.stdout.readline())
-        self._others += pids
-        return pids[0] if pids else None
-
-    def signal(self, signum):
-        os.kill(self.process.pid, signum)
-
-    def close(self):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdin.close()
-        self.process.stdout.close()
-        for pid in self._others:
-            try:
-                if self.mark.encode() in environment(pid) or Path(f"/proc/{pid}/comm").read_text() == "sleep\n":
-                    os.kill(pid, signal.SIGKILL)
-            except OSError:
-                continue
-
-
-def environment(pid):
-    return Path(f"/proc/{pid}/environ").read_bytes()
-
-
-@pytest.fixture
-def agents():
-    """Start agents; they are ended after the test, with all that they started."""
-    started = []
-
-    def start(**env):
-        started.append(Agent(**env))
-        return started[-1]
-
-    yield start
-    for agent in started:
-        agent.close()
-
-
-@pytest.fixture
-def agent(agents):
-    return agents()
-
-
-def start_worker(agent):
-    """Start a worker and return it and its child."""
-    worker = agent.do("worker")
-    (child,) = wait_for(lambda: children(worker))
-    return worker, child
-
-
-def gone(*pids):
-    return not any(map(is_alive, pids))
+__all__ = ["redis_server"]
 
 
 def let_pass(seconds):
@@ -278,8 +173,6 @@ def test_a_fence_missed_without_workers_is_nobodys_business(guardian):
 # --- the last act
 
 
-REDIS_STORE = "elastic_rdzv_redis.store:RedisStore"
-ETCD_STORE = "elastic_rdzv_etcd.store:EtcdStore"
 WATCHING_STORE = """
 import os
 from pathlib import Path
@@ -294,68 +187,8 @@ class Store(RedisStore):
 """
 
 
-def settings_for(endpoint, backend="redis"):
-    return RendezvousSettings(
-        backend=backend,
-        run_id=f"test-{secrets.token_hex(8)}",
-        endpoint=endpoint,
-        min_nodes=1,
-        max_nodes=2,
-        local_world_size=1,
-    )
-
-
-class Place:
-    """A seat in a real store."""
-
-    def __init__(self, server, endpoint="", store=REDIS_STORE):
-        self.settings = settings_for(endpoint or server.endpoint, "etcd" if store == ETCD_STORE else "redis")
-        self._named = store
-        module, _, name = store.partition(":")
-        cls = getattr(importlib.import_module(module), name)
-        self.store = cls(msgspec.structs.replace(self.settings, endpoint=server.endpoint))
-        wait = WaitBudget.lasting(10)
-        self.store.connect(wait=wait)
-        self.seat = self.store.enlist(b"me", incarnation="abc", ttl_s=60, wait=wait)
-
-    def leave_with(self, agent, store=""):
-        told = (msgspec.json.encode(each).decode() for each in (self.seat, self.settings))
-        agent.do("last", store or self._named, *told)
-
-    def taken(self):
-        return bool(self.store.members(wait=WaitBudget.lasting(10)).members)
-
-
-@pytest.fixture
-def place(redis_server):
-    place = Place(redis_server)
-    yield place
-    place.store.close()
-
-
-@pytest.fixture(params=["redis", "etcd"])
-def any_place(request):
-    if request.param == "redis":
-        place = Place(request.getfixturevalue("redis_server"))
-    else:
-        place = Place(request.getfixturevalue("etcd_server"), store=ETCD_STORE)
-    yield place
-    place.store.close()
-
-
-def test_a_killed_agents_seat_is_given_back_within_a_second(agent, any_place):
-    place = any_place
-    start_worker(agent)
-    place.leave_with(agent)
-    assert place.taken()
-    guard = agent.do("guard")
-    began_s = time.monotonic()
-    agent.signal(signal.SIGKILL)
-    wait_for(lambda: not place.taken(), within_s=5)
-    took_s = time.monotonic() - began_s
-    print(f"seat gone after {took_s * 1000:.0f} ms")
-    kept(took_s, GUARD_S)
-    wait_for(lambda: gone(guard))
+def test_a_killed_agents_seat_is_given_back_within_a_second(agent, place):
+    check_that_the_seat_is_given_back(agent, place)
 
 
 def test_the_seat_goes_after_the_workers(agents, place, tmp_path, monkeypatch):

@@ -9,7 +9,6 @@ import pytest
 from elastic_core.agent import port as port_module
 from elastic_core.agent.port import HeldPort
 from elastic_core.errors import ConfigError, RendezvousError
-from patience import patience
 
 WILDCARDS = [(socket.AF_INET, "0.0.0.0")]
 if socket.has_ipv6:
@@ -167,33 +166,3 @@ def test_a_given_port_can_be_held_again_after_a_crash():
     assert second.port == first.port
     listening(socket.AF_INET, "0.0.0.0", second.port, socket.SO_REUSEADDR).close()
     second.close()
-
-
-TORCH = """
-import os, sys
-from datetime import timedelta
-from torch.distributed import TCPStore
-from elastic_core.agent.port import HeldPort
-
-held = HeldPort.reserve()
-def once(value):
-    pid = os.fork()
-    if pid == 0:
-        server = TCPStore("127.0.0.1", held.port, 2, True, timeout=timedelta(seconds=20), wait_for_workers=False)
-        client = TCPStore("127.0.0.1", held.port, 2, False, timeout=timedelta(seconds=20))
-        client.set("key", value)
-        assert server.get("key") == value.encode()
-        os.kill(os.getpid(), 9)  # with its connections open
-    assert os.waitpid(pid, 0)[1] == 9
-for value in ("first", "second", "third"):
-    once(value)
-print("stored")
-"""
-
-
-@pytest.mark.torch
-def test_torchs_store_listens_on_it_round_after_round():
-    result = subprocess.run(
-        [sys.executable, "-c", TORCH], capture_output=True, text=True, timeout=patience(100), check=False
-    )
-    assert result.stdout == "stored\n", result.stderr

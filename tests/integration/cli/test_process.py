@@ -120,14 +120,3 @@ def test_a_full_disk_for_our_own_output_is_one_line():
 def test_help_survives_a_terminal_without_unicode():
     ended = elastic("run", "--help", env={"PYTHONIOENCODING": "ascii"})
     assert (ended.returncode, ended.stderr) == (0, "")
-
-
-@pytest.mark.torch
-def test_torch_is_asked_in_a_process_of_its_own():
-    from elastic_core.options.devices import Node
-
-    here = "torch" in sys.modules  # another test of this process may have imported it
-    node = Node({**os.environ, "CUDA_VISIBLE_DEVICES": ""})
-    assert node.ask_torch("cuda") == ("cuda", 0)
-    assert node.ask_torch("nonsense") == ("nonsense", -1)
-    assert ("torch" in sys.modules) == here

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.docs.test_docs import BLOCK, DOCS, written
+from page_kit import BLOCK, DOCS, written
 from ports import free_port
 from redis_servers import RedisServer
 from support import without_waiting

@@ -12,7 +12,7 @@ from elastic_core.processes.spec import StreamPlan
 from group_kit import GroupKit, all_closed_since, open_fds
 from patience import kept
 from proc_kit import is_alive
-from promises import SEEN_S
+from time_limits import SEEN_S
 
 
 @pytest.fixture

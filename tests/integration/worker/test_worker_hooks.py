@@ -1,86 +1,17 @@
 """Real interpreters with the environment that the agent gives its workers."""
 
-import json
-import os
 import signal
 import stat
-import subprocess
 import sys
 import textwrap
-import time
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from elastic_core.failure.classify import judge
-from elastic_core.processes.errors.reader import read_error
 from elastic_core.types import FailureClass, Origin, WorkerExit
-
-TIMEOUT_S = 60
-
-
-class Worker:
-    """One finished worker and what it left."""
-
-    def __init__(self, folder: Path, arguments, environment, interpreter=(sys.executable,)):
-        self.error_file = folder / "error.json"
-        self.fault_file = folder / "fault.txt"
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("ELASTIC_", "PYTHON"))}
-        hooks = {
-            "TORCHELASTIC_ERROR_FILE": str(self.error_file),
-            "ELASTIC_FAULT_FILE": str(self.fault_file),
-            "ELASTIC_WORKER_HOOKS": "1",
-        }
-        began_ns = time.time_ns()
-        done = subprocess.run(
-            [*interpreter, *arguments],
-            env=inherited | hooks | environment,
-            cwd=folder,
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-        self.stderr = done.stderr.decode()
-        self.stdout = done.stdout.decode()
-        at_ns = time.time_ns()
-        self.exit = WorkerExit(
-            local_rank=0,
-            global_rank=0,
-            pid=1,
-            code=done.returncode,
-            at_s=1.0,
-            at_ns=at_ns,
-            runtime_s=(at_ns - began_ns) / 1e9,
-        )
-
-    def record(self, *, stderr=False):
-        return read_error(self.error_file, self.fault_file, self.stderr.encode() if stderr else None, exit=self.exit)
-
-    def judged(self):
-        return judge(self.exit, self.record())
-
-
-@pytest.fixture
-def run(tmp_path):
-    def start(source, *arguments, **environment):
-        script = tmp_path / "train.py"
-        script.write_text(textwrap.dedent(source))
-        return Worker(tmp_path, [str(script), *arguments], environment)
-
-    return start
-
-
-UNDECORATED = """\
-    def step():
-        raise ValueError("boom")
-
-    def main():
-        step()
-
-    main()
-    """
+from worker_kit import UNDECORATED, Worker
 
 
 def test_an_undecorated_exception_is_recorded_and_printed_once(run, tmp_path):
@@ -106,13 +37,6 @@ def test_what_the_hook_writes_is_the_owners_alone_and_nothing_else_is_left(run, 
     assert {entry.name for entry in tmp_path.iterdir()} == {"train.py", "error.json", "fault.txt"}
     assert stat.S_IMODE(worker.error_file.stat().st_mode) == 0o600
     assert stat.S_IMODE(worker.fault_file.stat().st_mode) == 0o600
-
-
-def test_torch_can_read_what_the_hook_writes(run):
-    message = json.loads(run(UNDECORATED).error_file.read_text())["message"]
-    assert message["message"] == "ValueError: boom"
-    assert int(message["extraInfo"]["timestamp"]) == message["extraInfo"]["timestamp_ns"] // 10**9
-    assert message["extraInfo"]["py_callstack"].endswith("ValueError: boom\n")
 
 
 def test_a_syntax_error_in_the_script_is_a_usage_error_at_its_line(run, tmp_path):
@@ -507,61 +431,3 @@ def test_our_decorator_logs_the_error_where_there_is_no_file(run):
     worker = run(OURS, ELASTIC_WORKER_HOOKS="0", TORCHELASTIC_ERROR_FILE="")
     assert worker.exit.code == 1
     assert worker.stderr.startswith("uncaught ValueError: boom\nTraceback")
-
-
-TORCH = """\
-    from torch.distributed.elastic.multiprocessing.errors import record
-
-    @record
-    def main():
-        raise ValueError("boom")
-
-    main()
-    """
-
-
-@pytest.mark.torch
-def test_torchs_decorator_keeps_its_content_and_gains_ours(run):
-    worker = run(TORCH)
-    content = json.loads(worker.error_file.read_text())["message"]
-    assert content["message"] == "ValueError: boom"
-    assert "multiprocessing/errors/__init__.py" in content["extraInfo"]["py_callstack"]
-    assert content["extraInfo"]["timestamp_ns"] // 10**9 - int(content["extraInfo"]["timestamp"]) in (0, 1)
-    found = worker.record()
-    assert found is not None
-    assert (found.source, found.type) == ("record", "ValueError")
-    assert [frame[2] for frame in found.frames] == ["<module>", "main"]
-
-
-@pytest.mark.torch
-def test_torchs_decorator_alone_is_read_with_its_files_time(run):
-    worker = run(TORCH, ELASTIC_WORKER_HOOKS="0")
-    found = worker.record()
-    assert found is not None
-    assert (found.source, found.type, found.message) == ("record", "ValueError", "boom")
-    assert found.timestamp_ns == worker.error_file.stat().st_mtime_ns
-    assert [frame[2] for frame in found.frames] == ["main"]
-
-
-@pytest.mark.torch
-def test_the_root_cause_of_torchs_child_failed_error_stays(run, tmp_path):
-    child = tmp_path / "child.json"
-    child.write_text(
-        json.dumps({"message": {"message": "KeyError: 'x'", "extraInfo": {"py_callstack": "", "timestamp": "1700"}}})
-    )
-    worker = run(
-        f"""\
-        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure, record
-
-        @record
-        def main():
-            raise ChildFailedError("inner", {{0: ProcessFailure(0, 5, 3, {str(child)!r})}})
-
-        main()
-        """
-    )
-    content = json.loads(worker.error_file.read_text())["message"]
-    assert (content["message"], content["errorCode"]) == ("KeyError: 'x'", 3)
-    found = worker.record()
-    assert found is not None
-    assert (found.type, found.message) == ("KeyError", "'x'")

@@ -6,14 +6,14 @@ from collections import Counter
 from pathlib import Path
 
 import house
-import pytest
 
 PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "house.md"
 
 
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"`([\w/]+\.py)`", PAGE.read_text()))))
-def test_each_file_that_the_page_names_is_there(name):
-    assert (house.CORE / name).is_file() or (house.ROOT / name).is_file()
+def test_each_file_that_the_page_names_is_there():
+    named = set(re.findall(r"`([\w/]+\.py)`", PAGE.read_text()))
+    assert len(named) > 50
+    assert [name for name in named if not any((top / name).is_file() for top in (house.CORE, house.ROOT))] == []
 
 
 def test_each_room_says_what_it_is():

@@ -2,53 +2,11 @@
 
 import json
 
-import pytest
-
-from elastic_core.cli.main import main
-from etcd_servers import etcd_server
+from ending_kit import WAITS, Nodes
 from redis_servers import PASSWORD, redis_server
 from support import places_of_runs, wait_for
 
-__all__ = ["etcd_server", "redis_server"]
-
-WAITS = """
-import json, os, signal, threading
-told = threading.Event()
-signal.signal(signal.SIGTERM, lambda *_: told.set())
-print(json.dumps({"round": int(os.environ["ELASTIC_ROUND"]), "world": int(os.environ["WORLD_SIZE"])}), flush=True)
-told.wait()
-print(json.dumps({"saved": True}), flush=True)
-"""
-
-
-@pytest.fixture
-def ask(capsys, monkeypatch):
-    """Return what gives a command to `elastic`, and returns its code and its lines."""
-    for name in ("PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_CONF"):
-        monkeypatch.delenv(name, raising=False)
-
-    def call(*words):
-        capsys.readouterr()
-        code = main([*map(str, words)])
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        assert said.err.count("\n") <= 1
-        return code, said.out + said.err
-
-    return call
-
-
-class Nodes:
-    """Agents of one run on this host, which meet in a store."""
-
-    def __init__(self, elastic, script, *store, conf="lease_ttl=5"):
-        self._store = [*store, "--rdzv-conf", f"last_call_timeout=0.3,{conf}"]
-        self._elastic, self._script = elastic, script(WAITS)
-
-    def start(self, *names, nnodes="1:3"):
-        words = [*self._store, "--nnodes", nnodes, "--shutdown-timeout", "20"]
-        agents = [self._elastic(*words, "--node-id", name, self._script) for name in names]
-        return dict(zip(names, agents, strict=True))
+__all__ = ["redis_server"]
 
 
 def in_round(agents, world):
@@ -109,21 +67,6 @@ def test_a_node_leaves_by_the_store_and_the_others_go_on_until_the_run_is_stoppe
     assert late.wait() == 143
     assert "run 'bert' was stopped" in late.err
     assert late.out == ""
-
-
-def test_a_run_that_still_waits_for_nodes_is_stopped_over_etcd(elastic, script, ask, etcd_server):
-    run_id = f"waits-{etcd_server.endpoint.rpartition(':')[2]}"
-    store = ["--rdzv-backend", "etcd", "--rdzv-endpoint", etcd_server.endpoint, "--rdzv-id", run_id]
-    agents = Nodes(elastic, script, *store).start("n0", "n1", nnodes="3")
-
-    def waiting():
-        code, said = ask("status", "--json", *store)
-        return code == 0 and len(json.loads(said)["runs"][0]["waiting"]) == 2
-
-    wait_for(waiting, what="both to wait")
-    code, said = ask("stop", *store)
-    assert (code, said.count("\n")) == (0, 2)
-    assert [(agent.wait(), agent.out) for agent in agents.values()] == [(143, "")] * 2
 
 
 def test_on_one_host_no_store_is_needed(elastic, script, ask, tmp_path, monkeypatch):

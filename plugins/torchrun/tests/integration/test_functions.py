@@ -1,6 +1,5 @@
 """Functions as workers, by each of the three start methods: real processes."""
 
-import gc
 import json
 import multiprocessing
 import os
@@ -20,7 +19,8 @@ from elastic_core.reactor import Reactor
 from elastic_torchrun.functions import START_METHODS, FunctionCall, call
 from elastic_torchrun.functions.result import ResultPipe, open_result_pipe
 from elastic_torchrun.functions.start import FunctionStarter
-from group_kit import GroupKit, open_fds, set_subreaper, start_of
+from function_kit import run
+from group_kit import GroupKit, set_subreaper, start_of
 from patience import kept, patience
 from proc_kit import is_alive, state_of
 from support import launcher, wait_for
@@ -29,36 +29,10 @@ ALL = pytest.mark.parametrize("method", START_METHODS)
 
 
 @pytest.fixture
-def group(tmp_path):
-    """Return a function that makes a group for a call; each must leave no descriptor and no child behind."""
-    gc.collect()  # queues of other tests
-    before, kits = open_fds(), []
-
-    def make(fn, *args, method="spawn", by_rank=None, **more):
-        folder = tmp_path / str(len(kits))
-        folder.mkdir()
-        kits.append(GroupKit(folder, call=FunctionCall(fn, by_rank or args, method), **more))
-        return kits[-1]
-
-    yield make
-    for kit in kits:
-        kit.close()
-    # What an earlier test still held may have gone; what a thread of the process looks at just now goes at once.
-    wait_for(lambda: set(open_fds()) <= set(before), what=f"no descriptors beside {before}")
-
-
-@pytest.fixture
 def start(tmp_path):
     folder = tmp_path / "agents"
     folder.mkdir()
     yield from launcher(folder)
-
-
-def run(kit, count=1, **more):
-    """Run the calls to their end, and return what they returned."""
-    kit.start_calls(count, **more)
-    kit.run_until_exits(count)
-    return kit.return_values
 
 
 # --- results
@@ -459,18 +433,3 @@ def test_a_run_that_is_told_to_stop_is_not_held_by_a_worker_that_has_returned(st
 
 
 # --- torch
-
-
-@pytest.fixture
-def tensor():
-    import torch
-
-    return torch.ones(1000).share_memory_()  # its descriptor was there before
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_tensors_are_shared_on_the_way_in_and_copied_on_the_way_out(tensor, group, method):
-    (returned,) = run(group(samples.doubled, tensor, method=method)).values()
-    assert returned.sum() == 2000
-    assert tensor.sum() == 2000  # in place, in shared memory

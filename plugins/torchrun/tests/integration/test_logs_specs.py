@@ -2,7 +2,7 @@
 
 import json
 
-import pytest
+from logs_specs_kit import WORKER
 
 OURS = """
 import os, pathlib
@@ -27,46 +27,6 @@ class Flat(LogsSpecs):
     def root_log_dir(self):
         return self._root_log_dir
 """
-
-TORCHS = """
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-
-class Noted(DefaultLogsSpecs):
-    def reify(self, envs):
-        dest = super().reify(envs)
-        for env in envs.values():
-            env["NOTED"] = "yes"
-        return dest
-"""
-
-WORKER = """
-import os, sys, time
-rank = os.environ["RANK"]
-print("loss", rank, os.environ.get("WHERE", "")[-5:], os.environ.get("NOTED", ""), flush=True)
-print("on stderr", rank, file=sys.stderr, flush=True)
-if len(sys.argv) > 1:
-    open(f"said{rank}", "w").close()
-    while rank == "0" and not os.path.exists("said1"):
-        time.sleep(0.005)
-    if rank == "0":
-        raise RuntimeError("the reason")
-"""
-
-
-@pytest.fixture
-def installed(tmp_path):
-    """Install a class by a distribution of its own; return the environment that has it."""
-
-    def install(source, cls):
-        root = tmp_path / "site"
-        info = root / "acme_logs-1.2.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-logs\nVersion: 1.2\n\n")
-        (info / "entry_points.txt").write_text(f"[torchrun.logs_specs]\nacme = acme_logs:{cls}\n")
-        (root / "acme_logs.py").write_text(source)
-        return {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "PET_LOGS_SPECS": "acme"}
-
-    return install
 
 
 def test_the_agent_does_what_a_class_says(elastic, script, tmp_path, installed):
@@ -94,20 +54,6 @@ def test_errors_are_read_from_the_files_of_a_class(elastic, script, tmp_path, in
     assert json.loads((logs / "r0-a0.json").read_text())["message"]["message"] == "RuntimeError: the reason"
     assert "RuntimeError: the reason" in agent.err
     assert str(logs / "r0-a0.err") in agent.err
-
-
-@pytest.mark.torch
-def test_a_class_of_torchs_works_as_it_is(elastic, script, tmp_path, installed):
-    logs, env = tmp_path / "logs", installed(TORCHS, "Noted")
-    options = ("--nproc-per-node", "2", "--log-dir", logs, "-r", "2", "-t", "0:1", "--local-ranks-filter", "0")
-    agent = elastic(*options, script(WORKER), "fail", env=env)
-    assert agent.wait() == 1
-    assert agent.out == "[default0]:loss 0  yes\n"
-    (attempt,) = logs.glob("*/attempt_0")
-    assert (attempt / "0/stdout.log").read_text() == "loss 0  yes\n"
-    assert (attempt / "1/stderr.log").read_text() == "on stderr 1\n"
-    assert "RuntimeError: the reason" in agent.err
-    assert "the reason" in (attempt / "0/error.json").read_text()
 
 
 def test_a_name_that_nothing_has_ends_the_run_before_it_begins(elastic, script, tmp_path):

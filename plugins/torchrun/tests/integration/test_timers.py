@@ -15,28 +15,7 @@ from elastic_core.compat.elastic import timer
 from elastic_core.processes.errors import ChildFailedError
 from elastic_torchrun.launcher.api import LaunchConfig, elastic_launch
 from support import wait_for
-
-ON = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
-CLIENT = """
-import os, sys, time
-from elastic_core.compat.elastic import timer
-timer.configure(timer.FileTimerClient(os.environ["TORCHELASTIC_TIMER_FILE"]))
-rank, round_ = os.environ["RANK"], os.environ["ELASTIC_ROUND"]
-"""
-LATE = (
-    CLIENT
-    + """
-def load_batch():
-    time.sleep(60)  # here
-
-os.write(1, f"rank {rank} round {round_}\\n".encode())
-if rank == "1" and round_ == "0":
-    with timer.expires(0.3, scope="load"):
-        load_batch()
-with timer.expires(30):
-    pass
-"""
-)
+from timer_kit import CLIENT, LATE, ON
 
 
 def line_of(text, mark):
@@ -271,44 +250,3 @@ def test_the_variable_counts_for_library_calls_too(monkeypatch):
 
 
 # --- torch's, beside ours
-
-TORCHS = LATE.replace(
-    "from elastic_core.compat.elastic import timer", "from torch.distributed.elastic import timer"
-).replace('rank == "1"', 'rank == "0"')
-
-
-@pytest.mark.torch
-def test_torchs_client_works_with_our_agent(elastic, script):
-    agent = elastic("--max-restarts", "1", script(TORCHS), env=ON)
-    assert agent.wait(100) == 0, agent.err
-    assert "rank 0 is over its time for 'load'" in agent.err
-    assert agent.out.count("round 1") == 1
-
-
-@pytest.mark.torch
-def test_our_client_works_with_torchs_server(tmp_path):
-    code = f"""
-import subprocess, sys, threading
-from torch.distributed.elastic.timer import FileTimerServer
-done = threading.Event()
-def heard(name, request):
-    if request is not None:
-        print(name, request.scope_id, request.signal, flush=True)
-        done.set()
-server = FileTimerServer({str(tmp_path / "pipe")!r}, "run", max_interval=0.1, log_event=heard)
-server.start()
-worker = '''
-import time
-from elastic_core.compat.elastic import timer
-client = timer.FileTimerClient({str(tmp_path / "pipe")!r}, signal=0)
-for scope, sleep_s in (("in time", 0), ("late", 1.5)):
-    with timer.expires(0.3, scope=scope, client=client):
-        time.sleep(sleep_s)
-'''
-subprocess.run([sys.executable, "-c", worker], check=True)
-done.wait(20)
-server.stop()
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["timer expired late 0"]

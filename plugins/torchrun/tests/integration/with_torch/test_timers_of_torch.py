@@ -1,0 +1,45 @@
+"""Timers of torch's beside ours: each client with the other's server."""
+
+import subprocess
+import sys
+
+from timer_kit import LATE, ON
+
+TORCHS = LATE.replace(
+    "from elastic_core.compat.elastic import timer", "from torch.distributed.elastic import timer"
+).replace('rank == "1"', 'rank == "0"')
+
+
+def test_torchs_client_works_with_our_agent(elastic, script):
+    agent = elastic("--max-restarts", "1", script(TORCHS), env=ON)
+    assert agent.wait(100) == 0, agent.err
+    assert "rank 0 is over its time for 'load'" in agent.err
+    assert agent.out.count("round 1") == 1
+
+
+def test_our_client_works_with_torchs_server(tmp_path):
+    code = f"""
+import subprocess, sys, threading
+from torch.distributed.elastic.timer import FileTimerServer
+done = threading.Event()
+def heard(name, request):
+    if request is not None:
+        print(name, request.scope_id, request.signal, flush=True)
+        done.set()
+server = FileTimerServer({str(tmp_path / "pipe")!r}, "run", max_interval=0.1, log_event=heard)
+server.start()
+worker = '''
+import time
+from elastic_core.compat.elastic import timer
+client = timer.FileTimerClient({str(tmp_path / "pipe")!r}, signal=0)
+for scope, sleep_s in (("in time", 0), ("late", 1.5)):
+    with timer.expires(0.3, scope=scope, client=client):
+        time.sleep(sleep_s)
+'''
+subprocess.run([sys.executable, "-c", worker], check=True)
+done.wait(20)
+server.stop()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["timer expired late 0"]
