@@ -62,7 +62,11 @@ def test_several_answer_for_themselves(endpoint):
 
 
 def test_who_does_not_know_the_secret_gets_no_answer(endpoint):
-    assert ask(endpoint(), secret="guess", within_s=0.3) == (0, 0)
+    asked = []
+    peer = endpoint(reached=SYSTEM_CLOCK.monotonic_s, asked=lambda: asked.append(1))
+    assert ask(peer, secret="guess", within_s=0.3) == (0, 0)
+    assert asked == []
+    assert ask(peer) == (1, 1)
 
 
 def test_nobody_there_is_no_answer():

@@ -62,6 +62,7 @@ def test_first_secondary_and_stopped_are_told_apart():
     assert incident.source == "worker"
     assert incident.first is not None
     assert incident.first.global_rank == 2
+    assert (incident.first.at_ns, incident.first.exited_ns) == (AT_NS, AT_NS + 20 * MS)
     assert [one.global_rank for one in incident.secondary] == [0, 1]
     assert [one.global_rank for one in incident.stopped] == [3]
     assert (incident.summary, incident.failure_class) == ("ValueError: boom", FailureClass.USER_EXCEPTION)

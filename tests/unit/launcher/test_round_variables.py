@@ -47,7 +47,7 @@ def environment(**different):
         workers=WorkerSettings(omp_threads=1),
     )
     attempt = Attempt(
-        round=Round(**whole),
+        round=Round(**(whole | different)),
         restart_count=index,
         membership_changes=index,
         incarnation="i",
@@ -89,3 +89,15 @@ def test_all_that_rounds_change_is_known():
     assert changed <= ROUND_VARIABLES
     assert {*first} >= ROUND_VARIABLES
     assert ROUND_VARIABLES - changed == {"ELASTIC_WORKER_HOOKS"}
+
+
+def test_torchs_variables_have_the_place_of_the_worker():
+    env = environment(index=1, node_rank=2, base_rank=4, role_base_rank=0, role_world_size=2)
+    expected = {
+        "RANK": "5", "WORLD_SIZE": "6", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "2",
+        "GROUP_WORLD_SIZE": "3", "ROLE_NAME": "default", "ROLE_RANK": "1", "ROLE_WORLD_SIZE": "2",
+        "MASTER_ADDR": "node1", "MASTER_PORT": "1001", "TORCHELASTIC_RUN_ID": "r", "TORCHELASTIC_RESTART_COUNT": "1",
+        "TORCHELASTIC_MAX_RESTARTS": "0", "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_ERROR_FILE": "1/error.json", "ELASTIC_ROUND": "1", "ELASTIC_MEMBERSHIP_CHANGES": "1",
+    }  # fmt: skip
+    assert {name: env[name] for name in expected} == expected

@@ -8,6 +8,7 @@ from elastic_core.cli.arguments import read_arguments
 from elastic_core.cli.dry_run import describe
 from elastic_core.cli.main import COMPLETE_VARIABLE, main
 from elastic_core.errors import ConfigError, PluginError
+from elastic_core.launcher.plan import hook_settings
 from elastic_core.options.devices import Node
 from elastic_core.options.resolve import resolve
 from elastic_core.plugins import missing
@@ -98,6 +99,12 @@ def test_variables_count_as_for_ours(acme, script):
 def test_nothing_is_imported_where_none_is_given(acme, script):
     assert settle(script, "--nproc-per-node", "2").settings.hook_options == {}
     assert not [name for name in sys.modules if name.startswith("acme")]
+
+
+def test_hooks_get_the_endpoint_without_credentials(script):
+    words = ["--rdzv-backend", "redis", "--rdzv-id", "r", "--rdzv-endpoint", "rediss://me:p?w@redis:6380?db=3"]
+    settings = hook_settings(settle(script, *words).settings, "")
+    assert (settings.backend, settings.endpoint) == ("redis", "redis:6380")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Heartbeats and sections, as the agent reads them."""
 
 import os
+import signal
 import subprocess
 
 import pytest
@@ -122,6 +123,20 @@ def test_memory_can_not_be_cut_short_under_the_agent(file):
 
 def test_stacks_are_only_asked_of_who_offered_them(file):
     assert not file.ask_for_stacks(os.getpid())
+
+
+def test_a_process_that_no_longer_catches_the_signal_is_not_asked(file, monkeypatch):
+    sent, signum = [], signal.SIGRTMAX - 1
+    monkeypatch.setattr(os, "kill", lambda *to: sent.append(to))
+    file._words[layout.HOOK] = os.getpid() | signum << 32
+    assert not file.ask_for_stacks(os.getpid())
+    assert sent == []
+    before = signal.signal(signum, lambda *_: None)
+    try:
+        assert file.ask_for_stacks(os.getpid())
+    finally:
+        signal.signal(signum, before)
+    assert sent == [(os.getpid(), signum)]
 
 
 # --- of all workers of a node

@@ -1,7 +1,9 @@
 """A folder of checkpoints on a disk: what is whole, what is refused, what is removed."""
 
 import json
+import os
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -41,6 +43,15 @@ def test_what_is_saved_later_is_newer_whatever_its_step(folder):
     manifest = json.loads((path / "manifest.json").read_text())
     assert (manifest["format"], manifest["step"], manifest["run_id"]) == (1, 400, "r")
     assert damage(newest, ["state.pt"]) == ""
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name_and_its_name_after(folder, monkeypatch):
+    done, fsync, rename = [], os.fsync, Path.rename
+    monkeypatch.setattr(os, "fsync", lambda fd: (done.append(str(Path(f"/proc/self/fd/{fd}").readlink())), fsync(fd)))
+    monkeypatch.setattr(Path, "rename", lambda path, name: (done.append("rename"), rename(path, name)))
+    saved(folder, 1, 10)
+    unfinished = folder.unfinished(1, 10)
+    assert done == [str(unfinished / "manifest.json"), str(unfinished), "rename", str(folder.path)]
 
 
 def test_remains_of_a_save_are_nothing_and_the_next_one_removes_them(folder):

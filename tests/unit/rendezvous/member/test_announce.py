@@ -18,7 +18,7 @@ from elastic_core.rendezvous.member.documents import (
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.observe import observe
 from elastic_core.rendezvous.member.state import NEVER_S, Me, Progress, State, Want, question_about
-from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Revisions, Seat
+from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Renewal, Revisions, Seat
 from elastic_core.reports import NodeReport
 
 ME = Me(node="n1", incarnation="n1#1", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=2, max_nodes=4)
@@ -54,6 +54,16 @@ def test_who_soon_gives_up_on_a_store_says_one_line(connect_timeout_s):
     ((at_s, line),) = lines(connect_timeout_s)
     assert isinstance(line, m.JoinFailed)
     assert connect_timeout_s <= at_s < connect_timeout_s + 2 * LATE_S
+
+
+def test_a_lease_is_renewed_a_third_of_it_after_the_last_renewal_was_sent():
+    seat = Seat(number=1, incarnation="n1#1", ahead=0)
+    state = State(me=ME, want=Want.JOIN, connected=True, ever_connected=True, seat=seat, since=Revisions(birth="b"))
+    renewed = m.Renewed(renewal=Renewal(ahead=0, live=1, next_expiry_s=None), sent_s=100.0)
+    state = observe(state, renewed, 100.4)
+    due_s = 100.0 + ME.ttl_s / 3
+    assert not isinstance(step(state, (), now_s=due_s - 0.1).operation, m.Renew)
+    assert step(state, (), now_s=due_s).operation == m.Renew(seat=seat)
 
 
 @pytest.mark.parametrize("connect_timeout_s", [4.0, 60.0])

@@ -75,6 +75,7 @@ def test_the_next_round_is_formed_without_it_unless_it_is_needed():
     formed = judge(view(*ready, ended_by=ending("a", token=2), current=over, min_nodes=2), Notes()).duty
     assert isinstance(formed, FormRound)
     assert {entry.node for entry in formed.document.roster} == {"b", "c"}
+    assert formed.document.token == over.token + 1
     formed = judge(view(*ready, ended_by=ending("a", token=2), current=over, min_nodes=3), Notes()).duty
     assert isinstance(formed, FormRound)
     assert len(formed.document.roster) == 3
