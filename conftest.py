@@ -6,6 +6,7 @@ import re
 import resource
 import shlex
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, settings
 import what_ran
 from patience import expect, patience, slowness
 from support import Elastic, launcher
-from tiers import TIERS, tier_of
+from tiers import TEST, TIERS, tier_of
 
 SEED = "TESTS_SEED"
 """The variable with the one number that all drawing of a session begins with; `make test SEED=7` sets it."""
@@ -141,6 +142,16 @@ def _skipped(reports: list[pytest.TestReport]) -> str:
     if others:
         told.append(f"{others} skipped for other reasons")
     return "".join(f"; {re.sub(r'[.]$', '', text)}" for text in told)
+
+
+@pytest.fixture(autouse=True)
+def _no_torch_in_the_everyday_tier(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test of the tier `test` that imports torch into this process; a stand-in of a test's own is none."""
+    before = "torch" in sys.modules
+    yield
+    torch = None if before else sys.modules.get("torch")
+    if hasattr(torch, "Tensor") and tier_of(request.path.relative_to(request.config.rootpath)) == TEST:
+        pytest.fail("the test has imported torch; move it into a folder 'with_torch'")
 
 
 @pytest.fixture

@@ -19,15 +19,18 @@ DEMO = Path(__file__).parents[4] / "examples/elastic/demo.py"
 pytestmark = [pytest.mark.timeout(300)]
 
 
-def surroundings():
+def surroundings(torch_python):
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "ELASTIC_", "TORCHELASTIC_"))}
     mark = f"ELASTIC_EXAMPLE_OF={os.getpid()}"
-    env = inherited | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    env = inherited | {
+        "PYTHON_EXEC": torch_python,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
     return env | dict([mark.split("=")]), mark
 
 
-def test_nodes_come_and_go_and_the_digits_are_learned(tmp_path):
-    env, mark = surroundings()
+def test_nodes_come_and_go_and_the_digits_are_learned(torch_python, tmp_path):
+    env, mark = surroundings(torch_python)
     done = subprocess.run(
         [sys.executable, DEMO, tmp_path / "runs"],
         env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -50,8 +53,8 @@ def test_nodes_come_and_go_and_the_digits_are_learned(tmp_path):
     wait_for(lambda: not processes_with(mark), what="the end of all that the demo started")
 
 
-def test_a_demo_that_is_stopped_leaves_nothing(tmp_path):
-    env, mark = surroundings()
+def test_a_demo_that_is_stopped_leaves_nothing(torch_python, tmp_path):
+    env, mark = surroundings(torch_python)
     with subprocess.Popen(
         [sys.executable, DEMO, tmp_path / "runs"],
         env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -49,7 +48,7 @@ class Rounds:
 
 
 @pytest.mark.timeout(600)
-def test_planned_stops_cost_no_step_and_each_image_comes_once_an_epoch(elastic, redis_server, tmp_path):  # noqa: F811
+def test_planned_stops_cost_no_step_and_each_image_comes_once_an_epoch(elastic, torch_python, redis_server, tmp_path):  # noqa: F811
     folder = tmp_path / "job"
     crash, end, seen = tmp_path / "crash", tmp_path / "end", tmp_path / "seen"
 
@@ -109,7 +108,7 @@ def test_planned_stops_cost_no_step_and_each_image_comes_once_an_epoch(elastic, 
     assert sorted(epochs) == list(range(len(epochs)))
     assert all(images == Counter(range(IMAGES)) for images in epochs.values())
     (accuracy,) = map(float, ACCURACY.findall(a.out))
-    assert abs(accuracy - undisturbed(len(epochs), tmp_path)) < 2
+    assert abs(accuracy - undisturbed(torch_python, len(epochs), tmp_path)) < 2
 
 
 def test_too_little_learned_is_said(elastic, tmp_path):
@@ -118,11 +117,11 @@ def test_too_little_learned_is_said(elastic, tmp_path):
     assert "below --min-accuracy 95.0%" in agent.err
 
 
-def undisturbed(epochs, tmp_path):
+def undisturbed(python, epochs, tmp_path):
     """Return the accuracy after so many epochs in which nothing happens."""
     words = ["--folder", tmp_path / "undisturbed", "--epochs", str(epochs), "--min-accuracy", "0"]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, SCRIPT, *words], check=True, capture_output=True, text=True, timeout=patience(120), env=env
+        [python, SCRIPT, *words], check=True, capture_output=True, text=True, timeout=patience(120), env=env
     )
     return float(ACCURACY.findall(done.stdout)[0])

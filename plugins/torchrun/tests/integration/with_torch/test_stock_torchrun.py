@@ -19,7 +19,6 @@ from torch_kit import WORKER, last_round
 
 __all__ = ["etcd_server", "redis_server"]
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 LEASE_S = 2.0
 
 GLOO = """
@@ -36,18 +35,18 @@ dist.destroy_process_group()
 class Agent:
     """One torchrun."""
 
-    def __init__(self, folder, args):
+    def __init__(self, python, folder, args):
         folder.mkdir()
         self._out, self._err = folder / "out", folder / "err"
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "ELASTIC_", "TORCHELASTIC_"))}
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
-                [*TORCHRUN, *map(str, args)],
+                [python, "-m", "torch.distributed.run", *map(str, args)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
                 cwd=folder,
-                env=inherited | {"TMPDIR": str(folder), "OMP_NUM_THREADS": "1"},
+                env=inherited | {"TMPDIR": str(folder), "OMP_NUM_THREADS": "1", "PYTHON_EXEC": python},
             )
 
     @property
@@ -82,7 +81,7 @@ def backend(request):
 
 
 @pytest.fixture
-def torchrun(tmp_path, backend, script):
+def torchrun(tmp_path, backend, script, torch_python):
     """Start torchruns of one run, with the same script."""
     started, run_id = [], f"test-{os.getpid()}-{time.monotonic_ns()}"
     name, endpoint = backend
@@ -92,7 +91,7 @@ def torchrun(tmp_path, backend, script):
         conf = f"{conf},last_call_timeout=1,join_timeout=40"
         options = ["--rdzv-backend", name, "--rdzv-endpoint", endpoint, "--rdzv-id", run_id, "--rdzv-conf", conf]
         options += ["--nnodes", nnodes, "--shutdown-timeout", "5"]
-        started.append(Agent(tmp_path / f"agent{len(started)}", [*options, *args, path, tmp_path]))
+        started.append(Agent(torch_python, tmp_path / f"agent{len(started)}", [*options, *args, path, tmp_path]))
         return started[-1]
 
     yield start

@@ -11,7 +11,9 @@ TORCHS = LATE.replace(
 
 
 def test_torchs_client_works_with_our_agent(elastic, script):
-    agent = elastic("--max-restarts", "1", script(TORCHS), env=ON)
+    agent = elastic(
+        "--max-restarts", "1", script(TORCHS), env=ON | {"PYTHON_EXEC": sys.executable}
+    )  # a timer is of its process
     assert agent.wait(100) == 0, agent.err
     assert "rank 0 is over its time for 'load'" in agent.err
     assert agent.out.count("round 1") == 1
