@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,6 +27,10 @@ sys.path.insert(0, str(ROOT / "tests"))
 from tiers import TIERS, not_run  # noqa: E402  # found by the line above
 
 PR_SET_CHILD_SUBREAPER = 36
+
+
+NO_TESTS, INTERRUPTED = 5, 2
+"""Exit codes of pytest: nothing was selected; somebody pressed Ctrl-C."""
 
 
 def main() -> int:
@@ -40,17 +46,19 @@ def main() -> int:
     parser.add_argument("tiers", nargs="+", choices=TIERS, metavar="TIER")
     args = parser.parse_args(own)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    signal.signal(signal.SIGINT, lambda *_: None)  # a terminal interrupts pytest as well, which then says what it ran
-    sessions = [args.tiers[:1], args.tiers[1:]] if args.apart and len(args.tiers) > 1 else [args.tiers]
-    began_s, failed, skipped = time.monotonic(), [], ""
-    for tiers in sessions:
+    began_s, ended, skipped = time.monotonic(), [], ""
+    if args.jobs != "0":
+        compile_tests(args.tiers)
+    for tiers in [args.tiers[:1], args.tiers[1:]] if args.apart and len(args.tiers) > 1 else [args.tiers]:
         status, wants = run(tiers, args.jobs, after)
+        ended.append((tiers, status))
         skipped += wants
-        if status:
-            failed.append((tiers, status))
-        if status in (2, -signal.SIGINT):  # interrupted
+        if status in (INTERRUPTED, -signal.SIGINT):
             break
     name = args.name or args.tiers[0]
+    failed = [(tiers, status) for tiers, status in ended if status not in (0, NO_TESTS)]
+    if all(status == NO_TESTS for _, status in ended):
+        failed = ended
     if failed:
         tiers, status = failed[0]
         print(f"make {name}: FAILED in {' and '.join(tiers)}, pytest's exit code is {status}", flush=True)
@@ -62,13 +70,37 @@ def main() -> int:
     return 0
 
 
+def compile_tests(tiers: list[str]) -> None:
+    """Have one process write the bytecode of the tests of a fresh clone: else each worker compiles all of them."""
+    if not any((ROOT / "tests" / "unit").glob("*/__pycache__")):
+        print("compiling the tests", flush=True)
+        command = [sys.executable, "-m", "pytest", "--tiers", ",".join(tiers), "--collect-only", "-qq"]
+        subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=False)  # the session itself shows errors
+
+
 def run(tiers: list[str], jobs: str, args: list[str]) -> tuple[int, str]:
     """Run a session of pytest; return its exit code, and what it skipped for want of what."""
     with tempfile.NamedTemporaryFile(mode="r", prefix="tests-skipped-") as skipped:
         command = [sys.executable, "-m", "pytest", "--tiers", ",".join(tiers), "-n", jobs, "--dist", "loadgroup"]
         command += ["--durations", "20", "--durations-min", "1", *args]
         pytest = subprocess.Popen(command, env=os.environ | {"TESTS_SKIPPED": skipped.name}, cwd=ROOT)
-        return reap_until(pytest.pid), skipped.read()
+        with pass_signals_to(pytest):
+            return reap_until(pytest.pid), skipped.read()
+
+
+@contextmanager
+def pass_signals_to(pytest: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """Let pytest end the session: Ctrl-C reaches it anyway, a signal to this process alone is passed on."""
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    for signum, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            on = (lambda *_: None) if signum == signal.SIGINT else (lambda signum, _: pytest.send_signal(signum))
+            signal.signal(signum, on)
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 def reap_until(pid: int) -> int:
