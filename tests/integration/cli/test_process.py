@@ -3,8 +3,15 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from elastic_core.errors import ConfigError
+from elastic_core.options.devices import Node
+from stub_torch import stub_torch
+
+__all__ = ["stub_torch"]
 
 HEAVY = ("torch", "numpy", "asyncio", "rich")
 
@@ -120,3 +127,25 @@ def test_a_full_disk_for_our_own_output_is_one_line():
 def test_help_survives_a_terminal_without_unicode():
     ended = elastic("run", "--help", env={"PYTHONIOENCODING": "ascii"})
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [
+        ("auto", ("cuda", 2)),
+        ("cuda", ("cuda", 2)),
+        ("rocm", ("rocm", 2)),
+        ("xpu", ("xpu", 0)),
+        ("npu", ("npu", 4)),
+        ("nonsense", ("nonsense", -1)),
+    ],
+)
+def test_torch_is_asked_in_a_process_of_its_own(stub_torch, kind, answer):
+    assert Node({**os.environ, **stub_torch}).ask_torch(kind) == answer
+    assert "torch" not in sys.modules
+
+
+def test_a_torch_that_can_not_be_imported_is_named(stub_torch):
+    (Path(stub_torch["PYTHONPATH"].partition(os.pathsep)[0]) / "torch.py").write_text("raise OSError('libcudart')")
+    with pytest.raises(ConfigError, match="torch said 'OSError: libcudart'"):
+        Node({**os.environ, **stub_torch}).ask_torch("cuda")

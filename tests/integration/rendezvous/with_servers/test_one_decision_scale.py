@@ -4,7 +4,6 @@ import threading
 import time
 
 import pytest
-from integration.rendezvous.test_scale import NODES, Node
 from msgspec.structs import replace
 
 from elastic_core.clock import WaitBudget
@@ -15,6 +14,7 @@ from elastic_plugin_kit import sample_failure
 from elastic_rdzv_etcd.store import EtcdStore
 from elastic_rdzv_redis.store import RedisStore
 from etcd_servers import etcd_private
+from integration.rendezvous.with_servers.test_scale import NODES, Node
 from patience import kept
 from redis_servers import redis_server
 from support import wait_for
