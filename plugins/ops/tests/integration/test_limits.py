@@ -151,15 +151,20 @@ def test_the_agent_answers_some_at_a_time(elastic, script, folder, held):
 
 def test_a_worker_answers_some_at_a_time_and_ends_meanwhile(folder, held):
     path = str(folder / "w")
+    before = {*threading.enumerate()}
     server = WorkerServer(path)
-    before = threading.active_count()
+    waiting = {*threading.enumerate()}
+
+    def served():
+        return len({*threading.enumerate()} - waiting)
+
     clients = held(path, acceptor.MOST_CONNECTIONS + 8)
-    wait_for(lambda: threading.active_count() >= before + acceptor.MOST_CONNECTIONS)
-    assert threading.active_count() == before + acceptor.MOST_CONNECTIONS
+    wait_for(lambda: served() >= acceptor.MOST_CONNECTIONS)
+    assert served() == acceptor.MOST_CONNECTIONS
     for each in clients[:4]:
         each.close()
-    wait_for(lambda: threading.active_count() == before + acceptor.MOST_CONNECTIONS)
+    wait_for(lambda: served() == acceptor.MOST_CONNECTIONS)
     server.shutdown()
     for each in clients:
         each.close()
-    wait_for(lambda: threading.active_count() < before)
+    wait_for(lambda: {*threading.enumerate()} <= before)

@@ -145,16 +145,17 @@ class TestFunctions:
 class TestTheCaller:
     def test_keeps_its_environment_its_handlers_and_its_objects(self):
         watched = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1)
-        before = dict(os.environ), [signal.getsignal(each) for each in watched], threading.active_count()
+        before = dict(os.environ), [signal.getsignal(each) for each in watched]
+        threads = {*threading.enumerate()}
         fds = len(open_fds())
         given = config(rdzv_configs={"timeout": 5})
         fields = dict(vars(given))
         elastic_launch(given, "true")()
         with pytest.raises(ChildFailedError):
             elastic_launch(given, "false")()
-        assert (dict(os.environ), [signal.getsignal(each) for each in watched]) == before[:2]
+        assert (dict(os.environ), [signal.getsignal(each) for each in watched]) == before
         assert vars(given) == fields
-        wait_for(lambda: threading.active_count() <= before[2], what="no thread is left")
+        wait_for(lambda: {*threading.enumerate()} <= threads, what="no thread is left")
         assert len(open_fds()) <= fds
 
     def test_may_be_any_thread(self):

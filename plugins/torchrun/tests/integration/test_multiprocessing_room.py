@@ -41,7 +41,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 def start(tmp_path):
     """Return a function that starts workers; the caller must be as it was afterwards."""
     gc.collect()  # what other tests left
-    before, made = _of_caller(), []
+    before, had, made = _of_caller(), _held(), []
 
     def begin(entrypoint, args, *, name="trainer", envs=None, logs_specs=None, **more):
         specs = logs_specs or DefaultLogsSpecs(log_dir=str(tmp_path / "logs"))
@@ -52,12 +52,18 @@ def start(tmp_path):
     for context in made:
         context.close(timeout=1)
     assert _of_caller() == before
+    assert _held() <= had  # what an earlier test has left may end meanwhile
 
 
 def _of_caller():
     handlers = [signal.getsignal(signum) for signum in SIGNALS]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    return handlers, environ, Path.cwd(), open_fds(), threading.active_count()
+    return handlers, environ, Path.cwd()
+
+
+def _held():
+    """Return the threads and descriptors of this process."""
+    return {*threading.enumerate(), *open_fds()}
 
 
 def shell(text):
