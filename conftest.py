@@ -99,7 +99,9 @@ def pytest_report_header() -> str:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how to draw the same again and what the session has cost, and leave a line about what was skipped."""
     seed = os.environ[SEED]
-    terminalreporter.write_line(f"seed: {seed}; again: make test SEED={seed}")
+    tiers = _tiers(terminalreporter.config)
+    target = tiers[0] if len(tiers) == 1 else "test-all"
+    terminalreporter.write_line(f"seed: {seed}; again: make {target} SEED={seed}")
     terminalreporter.write_line(f"CPU: {_cpu_s():.0f} s, of all processes that have ended")
     if path := os.environ.get(SKIPPED):
         Path(path).write_text(_skipped(terminalreporter.stats.get("skipped", [])))

@@ -26,7 +26,7 @@ def faults(elastic, tmp_path, request, monkeypatch, record_property):
         nnodes = rng.choice(["1:3", "2:3"])
         job = Job(Run(elastic, tmp_path, server=server), nnodes=nnodes, ranks=ranks, options=options)
         engine = Engine(job, draw(f"{SEED}/{name}", count, pairs=pairs))
-        target = "chaos" if request.node.get_closest_marker("chaos_full") else "test"
+        target = "chaos" if request.node.get_closest_marker("chaos_full") else "test-system"
         again = f"CHAOS_SEED={SEED} make {target} PYTEST_ARGS=\"-k '{name}'\""
         try:
             engine.play()

@@ -18,9 +18,9 @@ HELPERS = ("tiers", "what_ran", "support", "patience", "ports")
 BUSY = """
 import pathlib, subprocess, sys, time
 ORPHAN = '''
-import pathlib, sys, time
+import os, pathlib, sys, time
 while time.process_time() < 1.5: pass
-pathlib.Path(sys.argv[1]).touch()
+pathlib.Path(sys.argv[1]).write_text(str(os.getpid()) + ".")
 '''
 
 def test_passes():
@@ -30,7 +30,9 @@ def test_leaves_an_orphan_that_works(tmp_path):
     over = tmp_path / "over"
     start = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {ORPHAN!r}, {str(over)!r}])"
     subprocess.run([sys.executable, "-c", start], check=True)
-    while not over.exists():
+    while not (over.exists() and over.read_text().endswith(".")):
+        time.sleep(0.01)
+    while pathlib.Path("/proc", over.read_text()[:-1]).exists():  # the runner reaps it
         time.sleep(0.01)
 """
 
@@ -71,6 +73,7 @@ def test_a_tier_is_run_alone_and_the_last_line_names_the_others_and_their_target
     done = run(tree, "test")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
+    assert "seed: 7; again: make test SEED=7\n" in done.stdout
     last = done.stdout.splitlines()[-1]
     assert re.match(r"make test: all tests passed in \d+ s, \d+ s of CPU; not run: ", last), last
     for tier, what in [*TIERS.items()][1:]:

@@ -61,7 +61,7 @@ def test_it_says_what_was_skipped_for_want_of_what_and_how_to_draw_the_same(tmp_
         "; 3 skipped for want of redis-server. Try: apt-get install redis-server"
         "; 1 skipped for want of a GPU; 1 skipped for other reasons"
     )
-    assert "seed: 7; again: make test SEED=7" in out
+    assert "seed: 7; again: make test-all SEED=7" in out
 
 
 def test_in_ci_what_can_be_installed_is_not_skipped(tmp_path):
