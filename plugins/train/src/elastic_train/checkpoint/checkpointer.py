@@ -12,10 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
-from elastic_core.api import ElasticError
 from elastic_train.checkpoint import content, files
-from elastic_train.checkpoint.errors import CheckpointError, hint_of, reason_of
+from elastic_train.checkpoint.disk import kept_fresh
+from elastic_train.checkpoint.errors import CheckpointError, UnreadableError, reason_of
 from elastic_train.checkpoint.layout import (
+    KINDS,
+    LAST_STEP,
+    Begun,
     Checkpoint,
     CheckpointFolder,
     StoredFile,
@@ -26,7 +29,6 @@ from elastic_train.checkpoint.ranks import Ranks
 from elastic_train.time_limits import time_limit
 from elastic_train.variables import error
 
-_KINDS: Final = ("one", "each")
 _logger: Final = logging.getLogger("elastic_train")
 
 
@@ -46,7 +48,9 @@ class Checkpointer:
 
     All ranks make one and call each method in the same order, once the process group is there; a process without a
     group is alone. Where a checkpoint is looked for, each rank looks, and the newest is taken that all see whole. No
-    code is run that a checkpoint brings: it holds tensors and plain values.
+    code is run that a checkpoint brings: it holds tensors and plain values. If ranks call different methods, or one of
+    them has a wrong argument, all ranks raise the same error. If another process saves in the folder, too, rank 0 logs
+    one line.
 
     Args:
         folder: Where checkpoints are, one for all ranks. Made by the first save.
@@ -55,7 +59,7 @@ class Checkpointer:
         files: `one`: rank 0 writes its state, which the others have as well; `each`: every rank writes its own, and
             rank r of another world size reads that of rank r modulo the old one. Of sharded tensors each rank writes
             its part in any case, and they are loaded on any mesh.
-        timeout: How long ranks wait for one another in a save: `"30m"`, seconds, a `timedelta`; None: torch's default.
+        timeout: How long ranks wait for one another in a call: `"30m"`, seconds, a `timedelta`; None: torch's default.
 
     Raises:
         ConfigError: an argument is none of these.
@@ -75,7 +79,7 @@ class Checkpointer:
         """Look at nothing yet."""
         if keep is not None and (type(keep) is not int or keep < 1):
             raise error(f"Checkpointer(keep={keep!r}): needed 1 at least, or None for all", "keep=3")
-        if files not in _KINDS:
+        if files not in KINDS:
             raise error(f"Checkpointer(files={files!r}): needed 'one' or 'each'", "files='one'")
         self._folder = CheckpointFolder(Path(os.path.abspath(folder)), job)  # noqa: PTH100  # follows no link
         self._keep = keep
@@ -84,6 +88,10 @@ class Checkpointer:
         self._members: Ranks | None = None
         self._serial: int | None = None
         """Of the newest checkpoint that any rank knows; None: nobody has looked."""
+        self._known: frozenset[str] | None = None
+        """The checkpoints that are no sign of another process that saves in the folder; None: nobody has looked."""
+        self._reported = False
+        """Whether there was a line on such a process."""
         self._saving: threading.Thread | None = None
         self._failed: CheckpointError | None = None
         """Why the last save in the background has."""
@@ -105,29 +113,51 @@ class Checkpointer:
 
         Raises:
             CheckpointError: it could not be saved, the same on all ranks; whole ones are as they were.
-            ConfigError: the step is none, or there is something in the state that could not be read again.
+            ConfigError: the step is none, or there is something in the state that could not be read again, on any rank.
         """
-        if type(step) is not int or step < 0:
-            raise error(f"save(step={step!r}): needed a whole number, 0 at least", "the number of the step just done")
-        self._join()
-        ranks = self._ranks()
+        call = f"save(step={step!r}{'' if wait else ', wait=False'})"
+        _, problem = _tried(lambda: _check_step(step))
+        ranks = self._meet(call, problem)
         if self._serial is None:
-            self._look()
-        serial = (self._serial or 0) + 1
+            self._look(ranks, call)
         taken, problem = _tried(lambda: self._taken(ranks, state, wait))
+        begun: Begun | None = None
         if ranks.rank == 0 and problem is None:
-            _, problem = _tried(lambda: self._folder.begin(serial, step))
-        unfinished = self._folder.unfinished(serial, step)
-        asked = _Asked(step, wait, bool(taken and taken.shards))
-        sharded = any(each.sharded for each in self._agree(ranks, problem, asked, unfinished))
-        self._serial = serial
-        write = partial(self._write, ranks, unfinished, step, sharded, taken, behind=not wait)
+            begun, problem = _tried(lambda: self._folder.begin((self._serial or 0) + 1, step, self._known))
+        asked = _Begins(begun, bool(taken and taken.shards))
+        try:
+            all_asked = ranks.gather(f"the beginning of {call}", asked, problem)
+        except BaseException:
+            self._discard(begun)
+            raise
+        first = all_asked[0].begun
+        if first is None:
+            raise CheckpointError("rank 0 has begun nothing", hint="a report of this")
+        self._report(begun)
+        self._serial = first.serial
+        sharded = any(each.sharded for each in all_asked)
+        unfinished = self._folder.path / first.folder.name
+        write = partial(self._write, ranks, call, unfinished, step, sharded, taken, behind=not wait)
         if wait:
             write()
         else:
             self._failed = None
             self._saving = threading.Thread(target=self._write_behind, args=(write,), name="elastic-checkpoint")
             self._saving.start()
+
+    def _discard(self, begun: Begun | None) -> None:
+        if begun is not None:
+            self._folder.discard(begun.folder)
+
+    def _report(self, begun: Begun | None) -> None:
+        """Log what rank 0 has found in the folder."""
+        if begun is None:
+            return
+        if begun.another and not self._reported:
+            self._reported = True
+            _logger.warning("%s", begun.another)
+        if begun.staying:
+            _logger.warning("%s", begun.staying)
 
     def _taken(self, ranks: Ranks, state: Mapping[str, Any], wait: bool) -> content.Content:
         """Return what this rank is to write, copied if it may change before."""
@@ -139,47 +169,67 @@ class Checkpointer:
     def _writes_values(self, ranks: Ranks) -> bool:
         return ranks.rank == 0 or self._kind == "each"
 
-    def _agree(self, ranks: Ranks, problem: Exception | None, asked: "_Asked", unfinished: Path) -> list["_Asked"]:
-        """Have all ranks begin, or none; return what each was asked for."""
-        said = ranks.gather((_for_others(problem, ranks), asked))
-        problems = [each for each, _ in said if each] or [
-            _Problem(f"rank {rank} saves {other.words()}, rank 0 {said[0][1].words()}", "one step on all ranks")
-            for rank, (_, other) in enumerate(said)
-            if other[:2] != said[0][1][:2]
-        ]
-        if not problems:
-            return [each for _, each in said]
-        if ranks.rank == 0:
-            self._folder.discard(unfinished)
-        if problem is not None:
-            raise problem
-        raise problems[0].error()
-
     def _write(
-        self, ranks: Ranks, unfinished: Path, step: int, sharded: bool, taken: content.Content, *, behind: bool
+        self,
+        ranks: Ranks,
+        call: str,
+        unfinished: Path,
+        step: int,
+        sharded: bool,
+        taken: content.Content,
+        *,
+        behind: bool,
     ) -> None:
         """Write this rank's files, and have rank 0 give the checkpoint its name when all are there."""
+        if ranks.rank != 0:
+            self._write_all(ranks, call, unfinished, step, sharded, taken, behind=behind)
+            return
+        try:
+            with kept_fresh(unfinished):
+                self._write_all(ranks, call, unfinished, step, sharded, taken, behind=behind)
+        except BaseException:
+            self._folder.discard(unfinished)
+            raise
+
+    def _write_all(
+        self,
+        ranks: Ranks,
+        call: str,
+        unfinished: Path,
+        step: int,
+        sharded: bool,
+        taken: content.Content,
+        *,
+        behind: bool,
+    ) -> None:
         alone = behind and not sharded and self._kind == "one"
-        gather: Callable[[Any], list[Any]] = (lambda value: [value]) if alone else ranks.gather
+        gather: Callable[[str, Any], list[Any]] = (lambda _, value: [value]) if alone else ranks.gather
         written, problem = _tried(lambda: self._files(ranks, unfinished, sharded, taken))
-        said = gather((_for_others(problem, ranks), written or ()))
+        said = gather(f"the files of {call}", (ranks.for_others(problem), written or ()))
         problems = [each for each, _ in said if each]
         if ranks.rank == 0 and not problems:
             all_files = [file for _, mine in said for file in mine]
             _, problem = _tried(lambda: self._complete(ranks, unfinished, all_files))
-            problems = [each] if (each := _for_others(problem, ranks)) else []
-        if ranks.rank == 0 and problems:
-            self._folder.discard(unfinished)
-        problems = gather(problems)[0]  # all learn whether it is there, and nobody goes on before
+            problems = [each] if (each := ranks.for_others(problem)) else []
+        # All learn whether it is there, and nobody goes on before.
+        problems = gather(f"the end of {call}", problems)[0]
         if problems:
             raise problems[0].error(f"step {step} was not saved in {str(self._folder.path)!r}: ")
 
     def _files(self, ranks: Ranks, folder: Path, sharded: bool, taken: content.Content) -> tuple[StoredFile, ...]:
-        names = files.write_shards(folder, taken.shards, ranks.group, ranks.rank) if sharded else []
-        if self._writes_values(ranks):
-            names.append(files.file_of(self._kind, ranks.rank))
-            files.write_values(folder / names[-1], taken.values)
-        return described(folder, names)
+        try:
+            names = files.write_shards(folder, taken.shards, ranks.group, ranks.rank) if sharded else []
+            if self._writes_values(ranks):
+                names.append(files.file_of(self._kind, ranks.rank))
+                files.write_values(folder / names[-1], taken.values)
+            return described(folder, names)
+        except Exception as err:
+            if ranks.rank == 0 and not folder.exists():
+                raise CheckpointError(
+                    f"another process has removed {folder.name!r}, into which it was being written",
+                    hint="one run for each folder",
+                ) from err
+            raise
 
     def _complete(self, ranks: Ranks, unfinished: Path, written: Sequence[StoredFile]) -> None:
         from elastic_train.attempts import attempt
@@ -239,8 +289,8 @@ class Checkpointer:
             CheckpointError: the folder can't be read, or has a checkpoint of another job or of a newer format; or some
                 ranks see checkpoints, and there is none that all see.
         """
-        self._join()
-        common = self._look()
+        call = "latest()"
+        common = self._look(self._meet(call), call)
         return common[0].step if common else None
 
     def load(
@@ -261,10 +311,12 @@ class Checkpointer:
 
         Raises:
             CheckpointError: as `latest`; or there are checkpoints, and none can be read.
+            ConfigError: `into` or `step` is none, on any rank.
         """
-        self._join()
-        ranks = self._ranks()
-        common = self._look()
+        call = "load()" if step is None else f"load(step={step!r})"
+        _, problem = _tried(lambda: _check_load(into, step))
+        ranks = self._meet(call, problem)
+        common = self._look(ranks, call, anew=True)
         if step is not None:
             common = [each for each in common if each.step == step]
             if not common:
@@ -274,31 +326,44 @@ class Checkpointer:
                 )
         reasons: list[str] = []
         for chosen in common:
-            values, problem = _tried(partial(self._read, ranks, chosen, map_location, verify))
-            problems = [each for each in ranks.gather(_for_others(problem, ranks)) if each]
+            read, problem = _tried(partial(self._read, ranks, chosen, map_location, verify))
+            said = ranks.gather(f"{call} of {chosen.name!r}", ranks.for_others(problem))
+            problems = [each.what for each in said if each]
             if not problems:
-                return self._loaded(ranks, chosen, values, into)
+                try:
+                    return self._loaded(ranks, call, chosen, read, into)
+                except UnreadableError as err:
+                    problems = [err.what]
             self._damaged.add(chosen.name)
-            reasons.append(f"checkpoint {str(chosen.folder)!r} is left out: {problems[0].what}")
+            reasons.append(f"checkpoint {str(chosen.folder)!r} is left out: {problems[0]}")
             if ranks.rank == 0:
                 _logger.warning("%s", reasons[-1])
         if reasons:
             raise CheckpointError(reasons[0], hint="another step, a copy, or an empty folder to begin anew")
         return None
 
-    def _read(self, ranks: Ranks, chosen: Checkpoint, map_location: Any, verify: bool) -> Any:  # noqa: ANN401  # values
+    def _read(self, ranks: Ranks, chosen: Checkpoint, map_location: Any, verify: bool) -> "_Read":  # noqa: ANN401
         own = files.file_of(chosen.kind, ranks.rank % chosen.world_size)
         if verify:
             reason = damage(chosen, [own, *chosen.shards[ranks.rank :: ranks.size]])
             if reason:
                 raise CheckpointError(reason)
-        return files.read_values(chosen.folder / own, map_location)
+        values = files.read_values(chosen.folder / own, map_location)
+        if content.places_of(values) and not chosen.shards:
+            raise CheckpointError("it has places of shards, and no shards")
+        return _Read(values, files.read_shard_index(chosen.folder, chosen.shards) if chosen.shards else None)
 
-    def _loaded(self, ranks: Ranks, chosen: Checkpoint, values: Any, into: Mapping[str, Any] | None) -> Loaded:  # noqa: ANN401
+    def _loaded(
+        self, ranks: Ranks, call: str, chosen: Checkpoint, read: "_Read", into: Mapping[str, Any] | None
+    ) -> Loaded:
+        values = read.values
         if chosen.shards:
-            shards = content.targets(values, into, chosen.name)
+            shards, problem = _tried(lambda: content.targets(values, into, chosen.name))
+            ranks.gather(f"the shards of {call}", None, problem)
             try:
-                files.read_shards(chosen.folder, shards, ranks.group)
+                files.read_shards(chosen.folder, shards, read.index, ranks.group)
+            except UnreadableError:
+                raise
             except Exception as err:
                 raise CheckpointError(
                     f"checkpoint {str(chosen.folder)!r} can't be read: {reason_of(err)}",
@@ -316,22 +381,35 @@ class Checkpointer:
             self._members = Ranks(self._timeout)
         return self._members
 
-    def _look(self) -> list[Checkpoint]:
-        """Return the checkpoints that all ranks see whole, newest first."""
+    def _meet(self, call: str, problem: Exception | None = None) -> Ranks:
+        """Begin a call: every rank calls the same, with arguments that are none's problem, or all raise the same.
+
+        A save of before has ended then, on this rank and on rank 0.
+        """
+        self._join()
         ranks = self._ranks()
-        ranks.gather(None)  # rank 0 may have been saving in the background until now
+        mine = f"keep={self._keep!r}, job={self._folder.job!r}, files={self._kind!r}"
+        for rank, other in enumerate(all_have := ranks.gather(call, mine, problem)):
+            if other != all_have[0]:
+                raise error(
+                    f"rank {rank} has a Checkpointer({other}), rank 0 one with {all_have[0]}",
+                    "the same arguments on all ranks",
+                )
+        return ranks
+
+    def _look(self, ranks: Ranks, call: str, *, anew: bool = False) -> list[Checkpoint]:
+        """Return the checkpoints that all ranks see whole, newest first.
+
+        `anew`: the run goes on from what is there now, so that none of it is a sign of another process.
+        """
         scan, problem = _tried(self._folder.scan)
         whole: list[Checkpoint] = [each for each in scan.whole if each.name not in self._damaged] if scan else []
         for line in scan.broken if scan and ranks.rank == 0 else ():
             _logger.warning("%s", line)
         view = _View([each.name for each in whole], scan.last_serial if scan else 0, socket.gethostname())
-        said = ranks.gather((_for_others(problem, ranks), view))
-        if problem is not None:
-            raise problem
-        for each, _ in said:
-            if each:
-                raise each.error()
-        views = [view for _, view in said]
+        views = ranks.gather(f"the folder in {call}", view, problem)
+        if anew or self._known is None:
+            self._known = scan.names.union(*(view.names for view in views))
         self._serial = max(view.last_serial for view in views)
         common = set.intersection(*(set(view.names) for view in views))
         if not common:
@@ -339,15 +417,32 @@ class Checkpointer:
         return [each for each in whole if each.name in common]
 
 
-class _Asked(NamedTuple):
-    """What a rank was asked to save."""
+def _check_step(step: object) -> None:
+    if type(step) is not int or not 0 <= step <= LAST_STEP:
+        raise error(f"save(step={step!r}): needed a whole number, 0 at least", "the number of the step just done")
 
-    step: int
-    wait: bool
+
+def _check_load(into: object, step: object) -> None:
+    if into is not None and not isinstance(into, Mapping):
+        raise error(f"load({type(into).__name__}): needed a state, a dict by name, or None", "load(state)")
+    if step is not None and type(step) is not int:
+        raise error(f"load(step={step!r}): needed a whole number, or None for the newest", "load() without step")
+
+
+class _Begins(NamedTuple):
+    """What a rank begins a save with."""
+
+    begun: Begun | None
+    """Of rank 0."""
     sharded: bool
 
-    def words(self) -> str:
-        return f"step {self.step}{'' if self.wait else ' in the background'}"
+
+class _Read(NamedTuple):
+    """What was read of a checkpoint."""
+
+    values: dict[str, Any]
+    index: Any
+    """Of its shards."""
 
 
 class _View(NamedTuple):
@@ -371,26 +466,6 @@ def _check_that_nobody_sees_one(folder: Path, views: Sequence[_View]) -> None:
         + (blind[0] if blind else "there is none that all ranks see"),
         hint="a folder that all nodes share, or an empty one",
     )
-
-
-class _Problem(NamedTuple):
-    """A rank's problem, as the others have it."""
-
-    what: str
-    hint: str
-
-    def error(self, before: str = "") -> CheckpointError:
-        """Return the error that all ranks raise."""
-        return CheckpointError(f"{before}{self.what}", hint=self.hint)
-
-
-def _for_others(problem: Exception | None, ranks: Ranks) -> _Problem | None:
-    """Return a problem as the other ranks are to have it; None: there is none."""
-    if problem is None:
-        return None
-    what = problem.what if isinstance(problem, ElasticError) else reason_of(problem)
-    where = f" (rank {ranks.rank} on {socket.gethostname()})" if ranks.size > 1 else ""
-    return _Problem(f"{what}{where}", hint_of(problem))
 
 
 def _tried(call: Callable[[], Any]) -> tuple[Any, Exception | None]:

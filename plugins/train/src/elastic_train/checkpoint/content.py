@@ -136,13 +136,28 @@ def _copied(value: Any) -> Any:  # noqa: ANN401  # anything
 # --- back
 
 
+def places_of(values: object) -> list[str]:
+    """Return the places of shards in what was read from a file.
+
+    Raises:
+        CheckpointError: it is no state.
+        RecursionError: there is a list in it that has itself in it, say.
+    """
+    if not isinstance(values, dict):
+        raise CheckpointError(f"it has a {type(values).__name__} in place of a state")
+    places = [each[_MARK] for each in _marks(values)]
+    if any(type(place) is not str for place in places):
+        raise CheckpointError("it has a shard without a place")
+    return places
+
+
 def targets(values: Mapping[str, Any], into: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
     """Return the sharded tensors of `into` that a checkpoint's shards are to be read into, by their places.
 
     Raises:
         CheckpointError: there is none for one of them.
     """
-    places = [each[_MARK] for each in _marks(values)]
+    places = places_of(values)
     if not places:
         return {}
     there: dict[str, Any] = {}

@@ -4,18 +4,24 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
+
+_TOUCH_S: Final = 20.0
+_TRIES: Final = 100
 
 
 def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Make a file of what a function writes, synced.
 
     Raises:
+        FileExistsError: there is such a file; it stays as it is.
         OSError: the disk is full, say; whatever `write` makes of that, too.
     """
-    with path.open("wb") as file:
+    with path.open("xb") as file:
         write(file)
         file.flush()
         os.fsync(file.fileno())
@@ -54,10 +60,41 @@ def give_name(unfinished: Path, name: Path) -> None:
 
 
 def remove(folder: Path, *, by_name: Path) -> None:
-    """Remove a folder in such a way that nobody takes half of it for the whole.
+    """Remove a folder in such a way that nobody takes half of it for the whole; a link or a file of its name, too.
 
-    `by_name`: what it is called while it is removed.
+    `by_name`: what it is called while it is removed. Several processes may remove the same.
     """
-    if by_name != folder:
-        folder.rename(by_name)
-    shutil.rmtree(by_name)
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            if by_name != folder and os.path.lexists(folder):
+                folder.rename(by_name)
+            if by_name.is_symlink() or not by_name.is_dir():
+                by_name.unlink(missing_ok=True)
+            else:
+                shutil.rmtree(by_name)
+        except FileNotFoundError:  # another process has just removed a part of it
+            if not tries_left:
+                raise
+        else:
+            return
+
+
+@contextmanager
+def kept_fresh(folder: Path) -> Iterator[None]:
+    """Meanwhile give a folder the present time, again and again, so that other processes see that it is in use."""
+    done = threading.Event()
+
+    def touch() -> None:
+        while not done.wait(_TOUCH_S):
+            try:
+                os.utime(folder)
+            except OSError:
+                return
+
+    thread = threading.Thread(target=touch, name="elastic-checkpoint-in-use", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

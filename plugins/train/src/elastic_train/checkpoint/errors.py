@@ -2,12 +2,30 @@
 
 import errno
 import pickle
+from typing import NamedTuple
 
-from elastic_core.api import ElasticError
+from elastic_core.api import ConfigError, ElasticError
 
 
 class CheckpointError(ElasticError):
     """A checkpoint could not be saved or read; those that were whole still are."""
+
+
+class UnreadableError(CheckpointError):
+    """A checkpoint has what a save does not write, as all its ranks know; the one before may be whole."""
+
+
+class Problem(NamedTuple):
+    """A rank's problem, as the others have it."""
+
+    what: str
+    hint: str
+    is_of_arguments: bool
+
+    def error(self, before: str = "") -> ElasticError:
+        """Return the error that all ranks raise."""
+        kind = ConfigError if self.is_of_arguments and not before else CheckpointError
+        return kind(f"{before}{self.what}", hint=self.hint)
 
 
 def system_error(err: BaseException) -> OSError | None:
@@ -27,6 +45,8 @@ def reason_of(err: BaseException) -> str:
         return err.what
     if isinstance(err, pickle.UnpicklingError):
         return "there is something in it that only code could read"
+    if isinstance(err, RecursionError):
+        return "there is something in it that has itself in it, or is nested too deep"
     return " ".join(f"{type(err).__name__}: {err}".split())
 
 

@@ -1,30 +1,16 @@
 """The files of one checkpoint, by torch: a rank's values in one, shards by torch.distributed.checkpoint."""
 
 import pickle
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final
 
 from elastic_train.checkpoint.disk import sync_file, write_file
+from elastic_train.checkpoint.errors import CheckpointError, UnreadableError, hint_of, reason_of, system_error
 from elastic_train.checkpoint.layout import SHARDS
+from elastic_train.checkpoint.shard_records import read_index
 
 _METADATA: Final = ".metadata"
-_OF_TORCH: Final = {
-    "pathlib": ("Path", "PosixPath"),
-    "torch": ("Size",),
-    "torch.distributed.checkpoint.filesystem": ("_StorageInfo", "_StoragePrefix"),
-    "torch.distributed.checkpoint.metadata": (
-        "BytesStorageMetadata",
-        "ChunkStorageMetadata",
-        "Metadata",
-        "MetadataIndex",
-        "StorageMeta",
-        "TensorProperties",
-        "TensorStorageMetadata",
-        "_MEM_FORMAT_ENCODING",
-    ),
-    "torch.serialization": ("_get_layout",),
-}
-"""What torch's own pickle of a sharded checkpoint's metadata is made of, beside types of elements."""
 
 
 def file_of(kind: str, rank: int) -> str:
@@ -57,8 +43,20 @@ def write_shards(folder: Path, shards: dict[str, Any], group: object, rank: int)
     """
     import torch.distributed.checkpoint as dcp
 
+    class Writer(dcp.FileSystemWriter):  # type: ignore[misc]  # torch is not known to the type checker
+        """Torch's writer, whose error is the system's where it was: ranks send each other errors without causes."""
+
+        def write_data(self, *args: Any) -> Any:  # noqa: ANN401  # torch's
+            try:
+                return super().write_data(*args)
+            except Exception as err:
+                cause = system_error(err)
+                if cause is None or cause is err:
+                    raise
+                raise OSError(cause.errno, cause.strerror) from err
+
     target = folder / SHARDS
-    dcp.save(shards, storage_writer=dcp.FileSystemWriter(target, sync_files=True), process_group=group)
+    _in_torch(lambda: dcp.save(shards, storage_writer=Writer(target, sync_files=True), process_group=group))
     mine = sorted(target.glob(f"__{rank}_*"))
     if rank == 0:
         mine.append(target / _METADATA)
@@ -67,31 +65,62 @@ def write_shards(folder: Path, shards: dict[str, Any], group: object, rank: int)
     return [f"{SHARDS}/{path.name}" for path in mine]
 
 
-def read_shards(folder: Path, shards: dict[str, Any], group: object) -> None:
-    """Read shards into sharded tensors, whatever the ranks were that wrote them. Called: by all ranks."""
+def read_shard_index(folder: Path, names: Collection[str]) -> Any:  # noqa: ANN401  # torch's
+    """Return what is where in a sharded checkpoint, for `read_shards`.
+
+    Raises:
+        CheckpointError: it is torn, or has what only code could read.
+        OSError: it can't be read.
+    """
+    return read_index(folder / SHARDS / _METADATA, {name.removeprefix(f"{SHARDS}/") for name in names})
+
+
+def read_shards(folder: Path, shards: dict[str, Any], index: Any, group: object) -> None:  # noqa: ANN401  # torch's
+    """Read shards into sharded tensors, whatever the ranks were that wrote them. Called: by all ranks.
+
+    Args:
+        folder: The checkpoint's.
+        shards: The tensors, by their places in the state.
+        index: What `read_shard_index` has returned.
+        group: The ranks' process group.
+
+    Raises:
+        UnreadableError: a file has something that is no tensor.
+        CheckpointError: they can't be read.
+    """
     import torch.distributed.checkpoint as dcp
 
     class Reader(dcp.FileSystemReader):  # type: ignore[misc]  # torch is not known to the type checker
-        """Torch's reader, but for the pickle of what is where: it may name nothing but torch's own records."""
+        """Torch's reader, with an index that was read before: torch's own way to read it runs code."""
 
-        def read_metadata(self, *args: object, **options: Any) -> Any:  # noqa: ANN401  # torch's
-            with self.fs.create_stream(self.path / _METADATA, "rb") as stream:
-                metadata = _RecordsOfTorch(stream).load()
-            metadata.storage_meta = metadata.storage_meta or dcp.metadata.StorageMeta()
-            metadata.storage_meta.load_id = self.load_id
-            return metadata
+        def read_metadata(self, *args: object, **options: object) -> Any:  # noqa: ANN401  # torch's
+            index.storage_meta.load_id = self.load_id
+            return index
 
-    dcp.load(shards, storage_reader=Reader(folder / SHARDS), process_group=group)
+    class Planner(dcp.DefaultLoadPlanner):  # type: ignore[misc]  # torch is not known to the type checker
+        """Torch's planner, for tensors alone: torch reads all other entries by running their code."""
+
+        def load_bytes(self, read_item: Any, value: object) -> None:  # noqa: ANN401  # torch's
+            raise CheckpointError(f"the entry {read_item.dest_index.fqn!a} is no tensor, and only code could read it")
+
+    reader = Reader(folder / SHARDS)
+    _in_torch(lambda: dcp.load(shards, storage_reader=reader, planner=Planner(), process_group=group))
 
 
-class _RecordsOfTorch(pickle.Unpickler):
-    """A reader of pickles of torch's records alone."""
+def _in_torch(call: Callable[[], object]) -> None:
+    """Call torch.distributed.checkpoint, whose own exception is no `Exception`.
 
-    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401  # a class
-        import torch
+    Raises:
+        UnreadableError: a file has something that is no tensor.
+        CheckpointError: of the first rank that has failed; the same on all.
+    """
+    from torch.distributed.checkpoint.api import CheckpointException
 
-        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
-            return getattr(torch, name)
-        if name not in _OF_TORCH.get(module, ()):
-            raise pickle.UnpicklingError(f"{module}.{name} has no place in a sharded checkpoint's metadata")
-        return super().find_class(module, name)
+    try:
+        call()
+    except CheckpointException as err:
+        failures = {rank: failure[0] for rank, failure in sorted(err.failures.items())}
+        first = next(iter(failures.values()), err)
+        if isinstance(first, pickle.UnpicklingError):
+            raise UnreadableError(reason_of(first)) from err
+        raise CheckpointError(reason_of(first), hint=hint_of(first)) from err

@@ -1,11 +1,16 @@
 """What a folder of checkpoints has: their names, their manifests, and which of them are whole."""
 
+import errno
 import json
+import os
 import re
+import secrets
+import stat
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from elastic_train.checkpoint import writer
 from elastic_train.checkpoint.disk import checksum, give_name, remove, sync_folder, write_json
 from elastic_train.checkpoint.errors import CheckpointError, reason_of
 
@@ -13,9 +18,22 @@ FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
 SHARDS: Final = "shards"
 """The folder with parts of sharded tensors."""
-_NAME: Final = re.compile(r"(?P<serial>\d{8,})-step-(?P<step>\d+)")
+KINDS: Final = ("one", "each")
+"""Whose values a checkpoint has: those of one rank, or of each."""
+LAST_STEP: Final = 10**18 - 1
+SPARED_S: Final = 180.0
+"""How long remains of a save are left alone that may be a save under way. Of a save that lives, rank 0 gives the folder
+the present time every 20 s; file systems of networks may show that as much as a minute later."""
+_NAME: Final = re.compile(r"(?P<serial>[0-9]{8,18})-step-(?P<step>[0-9]{1,18})")
 _SAVING: Final = ".saving-"
 _REMOVING: Final = ".removing-"
+_UNFINISHED: Final = re.compile(rf"(\.saving-|\.removing-){_NAME.pattern}(?:-(?P<mark>[0-9a-z-]+))?")
+_FILE: Final = re.compile(rf"(?:{SHARDS}/)?[0-9A-Za-z_.-]{{1,200}}")
+_MOST_BYTES: Final = 1 << 28
+"""Of a manifest; that of 100,000 ranks has a tenth."""
+_TAKEN: Final = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+_saved_here: Final[set[Path]] = set()
+"""The checkpoints that this process has saved."""
 
 
 class StoredFile(NamedTuple):
@@ -70,6 +88,20 @@ class Scan(NamedTuple):
     """A line for each of the others."""
     last_serial: int
     """The highest number that any of them has; 0: there is none."""
+    names: frozenset[str] = frozenset()
+    """Of all of them."""
+
+
+class Begun(NamedTuple):
+    """A checkpoint that is being saved."""
+
+    folder: Path
+    """Where its files are written, before it has its name."""
+    serial: int
+    another: str
+    """A line on another process that saves in the folder; empty: none is seen."""
+    staying: str
+    """A line on remains that could not be removed; empty: there are none."""
 
 
 class CheckpointFolder:
@@ -102,78 +134,149 @@ class CheckpointFolder:
                 hint="a folder that this process can read",
             ) from err
         found, broken, last_serial = [], [], 0
-        for entry in entries:
-            match = _NAME.fullmatch(entry)
-            if match is None:
-                continue
-            last_serial = max(last_serial, int(match["serial"]))
-            read = self._read(self.path / entry, int(match["serial"]), int(match["step"]))
-            if isinstance(read, Checkpoint):
-                found.append(read)
-            else:
-                broken.append(f"checkpoint {str(self.path / entry)!r} is left out: {read}")
-        return Scan(sorted(found, key=lambda each: (each.serial, each.step), reverse=True), broken, last_serial)
+        names = frozenset(entry for entry in entries if _NAME.fullmatch(entry))
+        for entry in sorted(names):
+            serial, step = _numbers(entry)
+            last_serial = max(last_serial, serial)
+            try:
+                found.append(self._read(self.path / entry, serial, step))
+            except _LeftOutError as err:
+                broken.append(f"checkpoint {str(self.path / entry)!r} is left out: {err}")
+        whole = sorted(found, key=lambda each: (each.serial, each.step), reverse=True)
+        return Scan(whole, broken, last_serial, names)
 
-    def _read(self, folder: Path, serial: int, step: int) -> Checkpoint | str:
-        """Return one, or why it is not whole."""
-        try:
-            manifest = json.loads((folder / MANIFEST).read_bytes())
-            version = manifest["format"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return f"{MANIFEST} is missing or torn"
-        if version != FORMAT:
+    def _read(self, folder: Path, serial: int, step: int) -> Checkpoint:
+        """Return one that is whole.
+
+        Raises:
+            _LeftOutError: it is not.
+            CheckpointError: it is another job's, or of a newer format.
+        """
+        manifest = _document(folder)
+        version = manifest.get("format")
+        if type(version) is not int or version < FORMAT:
+            raise _LeftOutError(f"{MANIFEST} is missing or torn")
+        if version > FORMAT:
             raise CheckpointError(
-                f"checkpoint {str(folder)!r} is of format {version!r}, this elastic-train reads {FORMAT}",
+                f"checkpoint {str(folder)!r} is of format {version}, this elastic-train reads {FORMAT}",
                 hint="the elastic-train that wrote it, or another folder",
             )
-        try:
-            files = tuple(StoredFile(str(f["name"]), int(f["bytes"]), str(f["sha256"])) for f in manifest["files"])
-            job, world_size, kind = str(manifest["job"]), int(manifest["world_size"]), str(manifest["kind"])
-        except (ValueError, KeyError, TypeError):
-            return f"{MANIFEST} is torn"
+        job, world_size, kind = (manifest.get(name) for name in ("job", "world_size", "kind"))
+        listed = manifest.get("files")
+        if not (
+            type(job) is str
+            and type(world_size) is int
+            and world_size > 0
+            and kind in KINDS
+            and type(listed) is list
+            and all(type(file) is dict for file in listed)
+        ):
+            raise _LeftOutError(f"{MANIFEST} is torn")
+        files = tuple(StoredFile(file.get("name"), file.get("bytes"), file.get("sha256")) for file in listed)
+        if any((type(file.name), type(file.size_bytes), type(file.sha256)) != (str, int, str) for file in files):
+            raise _LeftOutError(f"{MANIFEST} is torn")
         if self.job and job and job != self.job:
             raise CheckpointError(
-                f"checkpoint {str(folder)!r} is of the job {job!r}, this is {self.job!r}",
-                hint=f"a folder for each job, or Checkpointer(…, job={job!r})",
+                f"checkpoint {str(folder)!r} is of the job {job!a}, this is {self.job!r}",
+                hint=f"a folder for each job, or Checkpointer(…, job={job!a})",
             )
         for file in files:
             if fault := _fault_of(folder, file):
-                return fault
-        return Checkpoint(folder, serial, step, world_size, kind, job, files)
+                raise _LeftOutError(fault)
+        if sum("/" not in file.name for file in files) < (1 if kind == "one" else world_size):
+            raise _LeftOutError(f"{MANIFEST} lacks files of values")
+        return Checkpoint(folder, serial, step, world_size, str(kind), job, files)
 
     # --- writing, by one rank alone
 
-    def begin(self, serial: int, step: int) -> Path:
-        """Return an empty folder for a checkpoint to be written into; remains of saves that did not end are removed.
+    def begin(self, serial: int, step: int, known: Collection[str] | None = None) -> Begun:
+        """Make an empty folder for a checkpoint to be written into; remains of saves that did not end are removed.
+
+        Args:
+            serial: The least number that it may have.
+            step: Its step.
+            known: The names of checkpoints that are no sign of another process that saves here, beside those that
+                this one has saved; None: all.
 
         Raises:
             CheckpointError: the folder can't be written.
         """
-        unfinished = self.unfinished(serial, step)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self.sweep()
+            entries = [entry.name for entry in self.path.iterdir()]
+            unknown, staying = self._sweep(entries)
+            names = [entry for entry in entries if _NAME.fullmatch(entry)]
+            serial = max([serial, *(_numbers(name)[0] + 1 for name in names)])
+            unfinished = self.path / f"{_SAVING}{name_of(serial, step)}-{writer.mark()}"
             unfinished.mkdir()
+            under_way, old_staying = self._sweep_old(unknown, unfinished.stat().st_mtime)
         except OSError as err:
             raise CheckpointError(
                 f"checkpoints can't be written to {str(self.path)!r}: {reason_of(err)}",
                 hint="a folder that this process can write",
             ) from err
-        return unfinished
+        foreign = [] if known is None else [n for n in names if n not in known and self.path / n not in _saved_here]
+        return Begun(unfinished, serial, self._line_on_another(foreign, under_way), staying or old_staying)
 
-    def unfinished(self, serial: int, step: int) -> Path:
-        """Return where a checkpoint is written before it has its name."""
-        return self.path / f"{_SAVING}{name_of(serial, step)}"
+    def _line_on_another(self, foreign: Sequence[str], under_way: Sequence[str]) -> str:
+        if foreign:
+            sign = f"another process saves there: it has saved {max(foreign)!r}"
+        elif under_way:
+            sign = (
+                f"another process saves there, or did until it was cut off within the last {SPARED_S:.0f} s: "
+                f"{under_way[0]!r} is left alone"
+            )
+        else:
+            return ""
+        return (
+            f"checkpoints in {str(self.path)!r}: {sign}; expected one run for each folder. "
+            "Try: the end of one of the runs, or a folder for each"
+        )
 
-    def sweep(self) -> None:
-        """Remove what saves and removals have left that did not end.
+    def _sweep(self, entries: Sequence[str]) -> tuple[list[str], str]:
+        """Remove the remains of removals, and of saves whose process is known to have ended.
 
-        Raises:
-            OSError: something of it stays.
+        Returns:
+            The remains of other saves, and a line on what could not be removed.
         """
-        for entry in self.path.iterdir():
-            if entry.name.startswith((_SAVING, _REMOVING)) and _NAME.fullmatch(entry.name.split("-", 1)[1]):
-                remove(entry, by_name=entry)
+        unknown, staying = [], ""
+        for entry in entries:
+            match = _UNFINISHED.fullmatch(entry)
+            if match is None:
+                continue
+            if match[1] == _SAVING and not writer.is_gone(match["mark"] or ""):
+                unknown.append(entry)
+            else:
+                staying = self._remove(entry) or staying
+        return unknown, staying
+
+    def _sweep_old(self, entries: Sequence[str], now_s: float) -> tuple[list[str], str]:
+        """Remove remains of saves that were not written to lately.
+
+        `now_s`: by the clock of the folder's file system.
+
+        Returns:
+            Those that were, and a line on what could not be removed.
+        """
+        under_way, staying = [], ""
+        for entry in entries:
+            written_s = _last_written_s(self.path / entry)
+            if written_s is None:
+                continue
+            if now_s - written_s < SPARED_S:
+                under_way.append(entry)
+            else:
+                staying = self._remove(entry) or staying
+        return under_way, staying
+
+    def _remove(self, entry: str) -> str:
+        """Remove remains; return a line if they stay."""
+        remains = self.path / entry
+        try:
+            remove(remains, by_name=remains)
+        except OSError as err:
+            return f"remains of a save stay, {str(remains)!r}: {reason_of(err)}"
+        return ""
 
     def complete(
         self, unfinished: Path, *, world_size: int, kind: str, files: Sequence[StoredFile], more: Mapping[str, object]
@@ -186,11 +289,14 @@ class CheckpointFolder:
         for file in files:
             if fault := _fault_of(unfinished, file):
                 raise FileNotFoundError(f"{fault} where rank 0 looks")
-        name = unfinished.name.removeprefix(_SAVING)
+        match = _UNFINISHED.fullmatch(unfinished.name)
+        if match is None:
+            raise ValueError(f"{unfinished.name} is not what begin() gives")
+        serial, step = int(match["serial"]), int(match["step"])
         content = {
             "format": FORMAT,
             "job": self.job,
-            "step": int(name.rpartition("-")[2]),
+            "step": step,
             "world_size": world_size,
             "kind": kind,
             "files": [{"name": file.name, "bytes": file.size_bytes, "sha256": file.sha256} for file in files],
@@ -198,8 +304,17 @@ class CheckpointFolder:
         write_json(unfinished / MANIFEST, {**content, **more})
         for folder in {(unfinished / file.name).parent for file in files} - {unfinished}:
             sync_folder(folder)
-        give_name(unfinished, self.path / name)
-        return self.path / name
+        while True:
+            saved = self.path / name_of(serial, step)
+            try:
+                give_name(unfinished, saved)
+            except OSError as err:
+                if err.errno not in _TAKEN or not unfinished.exists():
+                    raise
+                serial += 1  # another process has saved one meanwhile; both are whole
+            else:
+                _saved_here.add(saved)
+                return saved
 
     def discard(self, unfinished: Path) -> None:
         """Remove what was written of a checkpoint that will not be; what stays is removed by the next save."""
@@ -218,7 +333,8 @@ class CheckpointFolder:
         """
         whole = [each for each in self.scan().whole if each.name not in damaged]
         for old in whole[keep:]:
-            remove(old.folder, by_name=self.path / f"{_REMOVING}{old.name}")
+            remove(old.folder, by_name=self.path / f"{_REMOVING}{old.name}-{secrets.token_hex(4)}")
+            _saved_here.discard(old.folder)
 
 
 def damage(checkpoint: Checkpoint, names: Sequence[str]) -> str:
@@ -234,12 +350,64 @@ def damage(checkpoint: Checkpoint, names: Sequence[str]) -> str:
     return ""
 
 
-def _fault_of(folder: Path, file: StoredFile) -> str:
-    path = folder / file.name
-    if not path.resolve().is_relative_to(folder.resolve()):
-        return f"{MANIFEST} names a file elsewhere"
+class _LeftOutError(Exception):
+    """Why a checkpoint is not whole."""
+
+
+def _numbers(name: str) -> tuple[int, int]:
+    serial, _, step = name.split("-")
+    return int(serial), int(step)
+
+
+def _last_written_s(path: Path) -> float | None:
+    """Return when something was last written below a path; None: it is gone."""
     try:
-        size = path.stat().st_size
-    except OSError as err:
-        return f"{file.name} is missing" if isinstance(err, FileNotFoundError) else f"{file.name}: {reason_of(err)}"
-    return "" if size == file.size_bytes else f"{file.name} has {size} bytes of {file.size_bytes}"
+        newest_s = path.lstat().st_mtime
+    except OSError:
+        return None
+    for folder, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            try:
+                newest_s = max(newest_s, (Path(folder) / name).lstat().st_mtime)
+            except OSError:
+                continue
+    return newest_s
+
+
+def _document(folder: Path) -> dict[str, Any]:
+    """Return what is in a manifest, none of it checked.
+
+    Raises:
+        _LeftOutError: it is no document.
+    """
+    try:
+        # No wait for a pipe of that name, and no end of memory by a file that has none.
+        fd = os.open(folder / MANIFEST, os.O_RDONLY | os.O_NONBLOCK)
+        with open(fd, "rb") as file:  # noqa: PTH123  # a descriptor
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
+                raise _LeftOutError(f"{MANIFEST} is missing or torn")
+            document = json.loads(file.read(_MOST_BYTES))
+    except (OSError, ValueError, RecursionError) as err:
+        raise _LeftOutError(f"{MANIFEST} is missing or torn") from err
+    if type(document) is not dict:
+        raise _LeftOutError(f"{MANIFEST} is missing or torn")
+    return document
+
+
+def _fault_of(folder: Path, file: StoredFile) -> str:
+    """Return what is wrong with a file of a checkpoint by its name and size, empty: nothing."""
+    if not _FILE.fullmatch(file.name) or file.name.rpartition("/")[2] in (".", ".."):
+        return f"{MANIFEST} names a file elsewhere" if "/" in file.name else f"{MANIFEST} names a file that no save has"
+    path = folder / file.name
+    try:
+        if not path.resolve(strict=True).is_relative_to(folder.resolve(strict=True)):
+            return f"{MANIFEST} names a file elsewhere"
+        found = path.stat()
+    except FileNotFoundError:
+        return f"{file.name} is missing"
+    except (OSError, RuntimeError) as err:  # the latter: Python's own, of links that lead in a circle
+        return f"{file.name}: {reason_of(err)}"
+    if not stat.S_ISREG(found.st_mode):
+        return f"{file.name} is no file"
+    return "" if found.st_size == file.size_bytes else f"{file.name} has {found.st_size} bytes of {file.size_bytes}"

@@ -1,14 +1,18 @@
 """All ranks of a run, as far as checkpoints need them: each gives something, and gets what all have given."""
 
+import socket
 import sys
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from elastic_train.checkpoint.errors import CheckpointError, reason_of
+from elastic_core.api import ConfigError, ElasticError
+from elastic_train.checkpoint.errors import CheckpointError, Problem, hint_of, reason_of
 
 T = TypeVar("T")
+
+SAME_CALLS: Final = "the same calls of a Checkpointer on all ranks, in the same order, while there is a group"
 
 
 class Ranks:
@@ -21,48 +25,98 @@ class Ranks:
     """
 
     def __init__(self, timeout: timedelta | None = None) -> None:
-        """Make the group: called by all ranks."""
+        """Make no group yet."""
         dist = distributed()
         self.rank: int = dist.get_rank() if dist else 0
         self.size: int = dist.get_world_size() if dist else 1
+        self._timeout = timeout
         # Weakly: torch keeps groups until they are destroyed, which must end their threads then. One that still ran
         # when the interpreter ends would abort the process.
         self._world = weakref.ref(dist.group.WORLD) if dist else _nothing
-        self._group: Callable[[], Any] = _nothing
-        if self.size > 1:
-            self._group = weakref.ref(dist.new_group(backend="gloo", **({"timeout": timeout} if timeout else {})))
+        self._group: Callable[[], Any] | None = None
+        self._apart = ""
+        """Why they did not meet; what each would get from another may be of another call from then on."""
 
     @property
     def group(self) -> Any:  # noqa: ANN401  # torch's
         """The group that they talk in; None: of a process alone, and of a default group that was destroyed."""
-        return self._group()
+        return self._group() if self._group else None
 
     def are_those_of_now(self) -> bool:
         """Return whether the default process group is still the one that these are of."""
         dist = distributed()
         return (dist.group.WORLD if dist else None) is self._world()
 
-    def gather(self, value: T) -> list[T]:
-        """Return what all ranks give, by rank.
+    def gather(self, place: str, value: T, problem: Exception | None = None) -> list[T]:
+        """Return what all ranks give, by rank. Called: by all ranks, the first time to make their group.
+
+        Args:
+            place: Where in which call this is; the same on all ranks that call the same.
+            value: What this rank gives.
+            problem: Why this rank can't go on, if it can't.
 
         Raises:
-            CheckpointError: one of them is gone, or has not come in time.
+            ElasticError: a rank's problem, the same on all ranks; of a process alone its own exception.
+            CheckpointError: a rank is gone, has not come in time, or is elsewhere: on all ranks that came.
         """
         if self.size == 1:
+            if problem is not None:
+                raise problem
             return [value]
+        given = self._exchange(_Given(place, value, self.for_others(problem)))
+        for each in given:
+            if each.problem is not None:
+                raise each.problem.error() from problem
+        for rank, each in enumerate(given):
+            if each.place != given[0].place:
+                raise CheckpointError(
+                    f"ranks differ in what they call: rank {rank} is in {each.place}, rank 0 in {given[0].place}",
+                    hint=SAME_CALLS,
+                )
+        return [each.value for each in given]
+
+    def for_others(self, problem: Exception | None) -> Problem | None:
+        """Return a problem as the other ranks are to have it; None: there is none."""
+        if problem is None:
+            return None
+        what = problem.what if isinstance(problem, ElasticError) else reason_of(problem)
+        where = f" (rank {self.rank} on {socket.gethostname()})" if self.size > 1 else ""
+        return Problem(f"{what}{where}", hint_of(problem), isinstance(problem, ConfigError))
+
+    def _exchange(self, given: "_Given") -> list["_Given"]:
+        if self._apart:
+            raise CheckpointError(
+                f"rank {self.rank} can't meet the others in {given.place}, as it did not before: {self._apart}",
+                hint="a restart of the workers, or a new process group",
+            )
         found: list[Any] = [None] * self.size
         try:
+            self._make_group()
             group = self.group
             if group is None:
                 raise RuntimeError("the process group was destroyed")
-            distributed().all_gather_object(found, value, group=group)
+            distributed().all_gather_object(found, given, group=group)
         except (RuntimeError, ValueError, AttributeError) as err:  # the last two: it is being destroyed
+            self._apart = reason_of(err)
             # With torch's own words, by which it is seen that another rank was first.
             raise CheckpointError(
-                f"rank {self.rank} did not meet the others for a checkpoint: {reason_of(err)}",
-                hint="the same calls of a Checkpointer on all ranks, in the same order, while there is a group",
+                f"rank {self.rank} did not meet the others in {given.place}: {self._apart}", hint=SAME_CALLS
             ) from err
         return found
+
+    def _make_group(self) -> None:
+        """Make the ranks' group unless there is one: a collective call."""
+        if self._group is None:
+            options = {"timeout": self._timeout} if self._timeout else {}
+            self._group = weakref.ref(distributed().new_group(backend="gloo", **options))
+
+
+class _Given(NamedTuple):
+    """What a rank gives."""
+
+    place: str
+    value: Any
+    problem: Problem | None
 
 
 def _nothing() -> None:

@@ -27,6 +27,13 @@ def test_three_ranks_save_and_two_load(elastic, tmp_path):
     assert Checkpointer(tmp_path / "parts").latest() == 20
 
 
+@pytest.mark.timeout(300)
+def test_ranks_that_differ_all_raise_the_same(elastic, tmp_path):
+    agent = elastic("--nproc-per-node", 2, "--omp-threads", 1, HERE / "differing_ranks.py", tmp_path)
+    assert agent.wait(120) == 0, agent.err
+    assert agent.out == "done\n" * 2
+
+
 def test_a_save_that_is_cut_leaves_the_one_before_or_its_own(tmp_path):
     done = subprocess.run(
         [sys.executable, HERE / "cut_saves.py", tmp_path / "checkpoints"], capture_output=True, text=True, check=False
@@ -34,6 +41,49 @@ def test_a_save_that_is_cut_leaves_the_one_before_or_its_own(tmp_path):
     assert done.returncode == 0, done.stderr
     cuts, before = map(int, re.fullmatch(r"(\d+) cuts, (\d+) before .*\n", done.stdout).groups())
     assert cuts > before > 5
+
+
+def test_two_processes_that_save_into_one_folder_at_once_lose_nothing_and_log_it(tmp_path):
+    steps = 40
+    both = [
+        subprocess.Popen(
+            [sys.executable, HERE / "two_writers.py", tmp_path / "checkpoints", str(mine), str(steps)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for mine in (0, 1)
+    ]
+    assert [each.stdout.readline() for each in both] == ["ready\n"] * 2
+    for each in both:
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    said = [each.communicate(timeout=120)[1] for each in both]
+    assert [each.returncode for each in both] == [0, 0], said
+    lines = "".join(said).splitlines()
+    assert lines
+    assert len(lines) <= 2  # once for each process
+    assert all("another process saves there" in line for line in lines)
+    left = sorted(entry.name for entry in (tmp_path / "checkpoints").iterdir())
+    assert 2 <= len(left) <= 4  # one of them prunes while the other saves
+    loaded = Checkpointer(tmp_path / "checkpoints").load()
+    assert loaded.step == steps - 1
+    assert len(set(loaded.state["values"].tolist())) == 1
+
+
+def test_a_save_into_a_folder_that_goes_is_one_line(tmp_path, monkeypatch):
+    from elastic_train.checkpoint import files
+
+    write = files.write_values
+
+    def swept(path, values):
+        path.parent.rmdir()
+        write(path, values)
+
+    monkeypatch.setattr(files, "write_values", swept)
+    with pytest.raises(CheckpointError, match=r"another process has removed '\.saving-.* Try: one run for each folder"):
+        Checkpointer(tmp_path).save({"a": 1}, step=1)
 
 
 def test_objects_are_saved_and_loaded_by_their_state(tmp_path, caplog):
@@ -109,6 +159,28 @@ def test_no_code_of_a_checkpoint_is_run(tmp_path, capsys):
     with pytest.raises(CheckpointError, match="there is something in it that only code could read"):
         checkpoints.load(verify=False)
     assert capsys.readouterr().out == ""
+
+
+ALTERED = {
+    "as_bytes": ".metadata of its shards has an entry that is no tensor (\"['w']\"), which only code could read",
+    "as_tensor": "there is something in it that only code could read",
+    "as_index": ".metadata of its shards has something that only code could read",
+    "as_values": "there is something in it that only code could read",
+    "as_old_values": "there is something in it that only code could read",
+    "endless": "there is something in it that has itself in it, or is nested too deep",
+    "no_shards": "it has places of shards, and no shards",
+}
+
+
+def test_an_altered_sharded_checkpoint_runs_nothing_and_the_one_before_is_loaded(tmp_path):
+    done = subprocess.run(
+        [sys.executable, HERE / "altered_shards.py", tmp_path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        *(f"{name} 1 checkpoint '/{name}/00000002-step-2' is left out: {reason}" for name, reason in ALTERED.items()),
+        "full step 3 was not saved in '/honest': File too large",
+    ]
 
 
 def test_a_save_in_the_background_that_fails_is_known_when_it_is_waited_for(tmp_path, monkeypatch, caplog):

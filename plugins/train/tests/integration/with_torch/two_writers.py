@@ -1,0 +1,16 @@
+"""One of two processes that save into one folder at once, as fast as they can; run by `test_checkpoints.py`."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+from elastic_train import Checkpointer
+
+folder, mine, steps = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+print("ready", flush=True)
+sys.stdin.readline()
+checkpoints = Checkpointer(folder, keep=2)
+for step in range(steps):
+    checkpoints.save({"step": step, "values": torch.full((2000,), float(mine))}, step=step, wait=step % 2 == 0)
+checkpoints.wait()
