@@ -108,6 +108,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "RankStep",
         "RunSteps",
         "FailureClass",
+        "DeviceFault",
         "FailedWorker",
         "WorkerExit",
         "ErrorRecord",
@@ -169,6 +170,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "Offer",
         "Answer",
         "AgentChannel",
+        "checks_arguments",
     ),
     "The feed": ("RunEvent", "Phase"),
     "Hooks of libraries, and plugins of plugins": (

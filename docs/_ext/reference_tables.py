@@ -49,7 +49,8 @@ WORKER_VARIABLES: Final[Mapping[str, str]] = {
     "ROLE_RANK": "this worker's number among the workers of its role",
     "ROLE_WORLD_SIZE": "how many workers have this role",
     "MASTER_ADDR": "where rank 0 is; in a run of one node `127.0.0.1`, or what `--master-addr` or `--local-addr` says",
-    "MASTER_PORT": "where rank 0 listens; in a run of one node a port that the agent holds for it, a new one each time",
+    "MASTER_PORT": "where rank 0 listens; in a run of one node a port that the agent holds for it, a new one each time "
+    "unless `--master-port` chose it",
     "TORCHELASTIC_RESTART_COUNT": "how many failures were answered with a restart so far in this run; 0 at first",
     "TORCHELASTIC_MAX_RESTARTS": "`--max-restarts`",
     "TORCHELASTIC_RUN_ID": "the run's id (`--rdzv-id`, or a fresh one)",

@@ -30,8 +30,8 @@ Rounds
     RendezvousInfo, RosterMember, Round, RunCounts, Capability, RoundChange, NodesWaiting, MemberLost,
     StopOrdered, Undecided, RoundEnded, Decided, RendezvousClosed, Suspended, Resumed
 Failures and decisions
-    Failure, NodeReport, NodeSteps, RankStep, RunSteps, FailureClass, FailedWorker, WorkerExit, ErrorRecord,
-    Origin, Decision, Restart, Stop, Ignore
+    Failure, NodeReport, NodeSteps, RankStep, RunSteps, FailureClass, DeviceFault, FailedWorker, WorkerExit,
+    ErrorRecord, Origin, Decision, Restart, Stop, Ignore
 Commands of `elastic`
     echo, echo_json, run_option, chosen_policy, checked_decision, describe_decision, chosen_store, open_store,
     proposed_values, StoreChoice, StoreReader, StoreReading, StoreWriter, stored_run, StoredRun, StoredRound,
@@ -48,7 +48,7 @@ Hosting what workers meet at
     MasterServer
 The run's handle
     RunHandle, RunTimer, RunningWorker, WorkerBeats, OpenSection, FailureReport, WorkerFault, WorkerStack, Offer,
-    Answer, AgentChannel
+    Answer, AgentChannel, checks_arguments
 The feed
     RunEvent, Phase
 Hooks of libraries, and plugins of plugins
@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from elastic_core.failure.report import ranges as rank_ranges
     from elastic_core.failure.report import render as render_incident
     from elastic_core.failure.runner import checked as checked_decision
+    from elastic_core.hooks.arguments import checks_arguments
     from elastic_core.hooks.handle import Offer, RunHandle
     from elastic_core.hooks.handler import AgentHook, register_hook
     from elastic_core.hooks.launches import fault_of_variable
@@ -198,6 +199,7 @@ if TYPE_CHECKING:
         Capability,
         Decided,
         Decision,
+        DeviceFault,
         ErrorRecord,
         FailedWorker,
         Failure,
@@ -255,6 +257,7 @@ __all__ = [
     "Decided",
     "Decision",
     "DecisionTaken",
+    "DeviceFault",
     "Document",
     "Draining",
     "ElasticError",
@@ -373,6 +376,7 @@ __all__ = [
     "arm_worker",
     "bound_to",
     "checked_decision",
+    "checks_arguments",
     "chosen_policy",
     "chosen_store",
     "clean",
@@ -440,6 +444,7 @@ _ROOMS: Final = {
     "elastic_core.failure.intensity": "Intensity",
     "elastic_core.failure.report": "ranges=rank_ranges render=render_incident",
     "elastic_core.failure.runner": "checked=checked_decision",
+    "elastic_core.hooks.arguments": "checks_arguments",
     "elastic_core.hooks.handle": "Offer RunHandle",
     "elastic_core.hooks.handler": "AgentHook register_hook",
     "elastic_core.hooks.launches": "fault_of_variable",
@@ -486,7 +491,7 @@ _ROOMS: Final = {
     "elastic_core.starters": "AgentLoop RunTimer StartedProcess WorkerStart WorkerStarter",
     "elastic_core.status": "AgentStatus WorkerStatus",
     "elastic_core.types": (
-        "API_VERSION Capability Decided Decision ErrorRecord FailedWorker Failure FailureClass "
+        "API_VERSION Capability Decided Decision DeviceFault ErrorRecord FailedWorker Failure FailureClass "
         "HookSettings Ignore MemberLost NodesWaiting OptionSpec Origin "
         "PolicySettings Record RendezvousClosed RendezvousInfo RendezvousSettings Restart "
         "Resumed RosterMember Round RoundChange RoundEnded RunCounts RunOption Stop StopOrdered Suspended "

@@ -46,6 +46,7 @@ def remembered(history: Sequence[Failure], failure: Failure) -> tuple[Failure, .
     new = replace(
         failure,
         log_tail="",
+        device_fault=None,
         summary=failure.summary[:TEXT_CHARS],
         message=failure.message[:TEXT_CHARS],
         exception_type=failure.exception_type[:NAME_CHARS],

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from elastic_core.failure_classes import DeviceFault as DeviceFault
+from elastic_core.failure_classes import FailureClass as FailureClass
 from elastic_core.option_values import OptionValues
 
 API_VERSION = 2
@@ -406,6 +408,8 @@ class HookSettings(Record, OptionValues, frozen=True, kw_only=True):
     """A worker is being debugged (`--debug-rank`): no limit of time counts."""
     shutdown_timeout_s: float = 0.0
     """`--shutdown-timeout`: how long workers have that are stopped, at most."""
+    preemption_signal: str = ""
+    """The signal of `--preemption-signal`, such as `SIGUSR1`; empty: the option was not given."""
     restarts_nodes: bool = False
     """Whether the backend can tell the other nodes of a restart that is asked for."""
 
@@ -457,24 +461,11 @@ class ErrorRecord(Record, frozen=True, kw_only=True):
     """The traceback as text; empty: not kept."""
     top_level_import: bool = False
     """A SyntaxError of the script, or an ImportError before any function of it ran."""
-
-
-class FailureClass(enum.StrEnum):
-    """What kind of thing went wrong first."""
-
-    USER_EXCEPTION = "user exception"
-    USAGE = "import or usage error"
-    EXIT = "non-zero exit"
-    SIGNAL = "signal"
-    OOM_HOST = "out of memory on host"
-    OOM_DEVICE = "out of memory on device"
-    HANG = "hang"
-    NODE_LOST = "node lost"
-    PREEMPTED = "preempted"
-    HEALTH_CHECK = "health check"
-    RENDEZVOUS = "rendezvous"
-    STORE = "store"
-    START_UP = "start-up"
+    causes: tuple[tuple[str, str, str, str], ...] = ()
+    """What led to it: relation (`from`, `while handling`, `member` of a group, `in DataLoader worker 3`), class,
+    message and place (`data.py:12`, or empty) of each; empty: nothing more is known."""
+    notes: tuple[str, ...] = ()
+    """What `add_note` has added to it and to what led to it."""
 
 
 class Origin(enum.StrEnum):
@@ -541,6 +532,8 @@ class Failure(Record, frozen=True, kw_only=True):
     """What killed the worker, unless it was our own; None: it ended by itself, or no worker is to blame."""
     log_tail: str = ""
     """The last 4 KiB of that worker's stderr, where it is kept; empty in the history."""
+    device_fault: DeviceFault | None = None
+    """What failed about the accelerator; None: the class is neither `DEVICE` nor `OOM_DEVICE`. None in the history."""
     fingerprint: str = ""
     """The same for failures of one kind: class, exception, place and message, without numbers that change."""
     progress: int | None = None

@@ -1,6 +1,7 @@
 """What etcd adds to the scenarios: TLS with users, three members that lose some, compaction, lost and old data."""
 
 import shutil
+import socket
 import time
 
 import pytest
@@ -110,7 +111,7 @@ def test_nodes_come_fail_and_are_killed_over_tls_with_a_user_of_their_own(tls_ru
     tls_run.all_end(a)
     assert [line.partition(": ")[2] for line in a.agent.err.splitlines()] == [
         "round 0 is over: 1 node joined; 2 nodes go on",
-        "rank 1 failed on b; restart 1 of 1 now",
+        f"rank 1 failed on b ({socket.gethostname()}): exit code 9; restart 1 of 1 now",
         "round 2 is over: b lost; 1 node with 1 worker goes on",
     ]
     assert not any(PASSWORD in node.agent.err + node.agent.out for node in (a, b))

@@ -99,7 +99,7 @@ def all_end_with(nodes, code, within_s=10):
     for node in nodes:
         if node is not teller:
             (line,) = (line for line in node.agent.err.splitlines() if "the report is that node's" in line)
-            assert line.startswith(f"elastic: run '{teller.agent.run_id}' failed: rank {rank} on {teller.name}: ")
+            assert line.startswith(f"elastic: run '{teller.agent.run_id}' failed: rank {rank} on {teller.name} (")
             assert line.endswith(f"; incident on {socket.gethostname()}: {node.agent.incident_path()}")
     return told
 
@@ -154,7 +154,8 @@ def test_a_restart_is_told_and_counted_the_same_on_all_nodes(job):
     assert {node.said(gen=1)["restarts"] for node in nodes} == {1}
     lines = [next(line for line in node.agent.err.splitlines() if "restart 1 of 1" in line) for node in nodes]
     rank = rank_of(said, nodes, "b")
-    assert lines[0] == f"elastic: rank {rank} failed on b; restart 1 of 1 now"
+    host = socket.gethostname()
+    assert lines[0] == f"elastic: rank {rank} failed on b ({host}): killed by SIGKILL (9); restart 1 of 1 now"
     assert lines[1] == f"elastic: rank {rank} failed: killed by SIGKILL (9) (on b); restart 1 of 1 now"
     order(job, rank_of(said, nodes, "a"), "9", gen=1)
     assert "restart budget of 1 used up" in all_end_with(nodes, 9)

@@ -60,7 +60,7 @@ def block(node):
 def names_the_node(node, other, rank):
     """Return whether a node says in a line, and no block, that the other one has the report."""
     (line,) = (line for line in node.agent.err.splitlines() if "the report is that node's" in line)
-    return "── run" not in node.agent.err and f" failed: rank {rank} on {other.name}: " in line
+    return "── run" not in node.agent.err and f" failed: rank {rank} on {other.name} (" in line
 
 
 @pytest.mark.parametrize("repetition", range(REPETITIONS))

@@ -5,7 +5,7 @@ import time
 import msgspec
 import pytest
 
-from elastic_core.api import Failure, FailureClass, Ignore, PolicySettings, Restart, Stop
+from elastic_core.api import DeviceFault, Failure, FailureClass, Ignore, PolicySettings, Restart, Stop
 from elastic_core.history import remembered
 from elastic_policy_rules.engine import Engine
 from elastic_policy_rules.reader import read
@@ -105,6 +105,15 @@ def row(policy, count, *, every_s=10.0, **given):
         ("{signal: TERM}", KILLED, False),
         ("{signal: KILL}", {}, False),
         ("{exit_code: 137}", KILLED, True),
+        ("{class: device}", {"failure_class": FailureClass.DEVICE}, True),
+        ("{class: device}", {"failure_class": FailureClass.OOM_DEVICE}, True),
+        ("{class: out of memory on device}", {"failure_class": FailureClass.DEVICE}, False),
+        ("{class: device}", {}, False),
+        ("{device: ecc}", {"device_fault": DeviceFault.ECC}, True),
+        ("{device: [lost, out-of-memory]}", {"device_fault": DeviceFault.OUT_OF_MEMORY}, True),
+        ("{device: ecc}", {"device_fault": DeviceFault.ASSERT}, False),
+        ("{device: ecc}", {}, False),
+        ("{message: 'from KeyError'}", {"message": "incomplete\na note\nfrom KeyError: 'lr'"}, True),
         ("{rank: 0-3}", {}, True),
         ("{rank: [0, 2-3]}", {}, False),
         ("{rank: 0-3}", LOST, False),

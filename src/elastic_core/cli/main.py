@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _silence_stdout()
         return _BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - the last resort: reported on stderr, below
-        return _report(error)
+        return _report(_pasted(error, list(sys.argv[1:] if argv is None else argv)) or error)
     return code
 
 
@@ -175,6 +175,15 @@ def _run_click(argv: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _pasted(error: Exception, words: list[str]) -> Exception | None:
+    """Return what names a typographic dash or blank that the error comes from, None where there is none."""
+    if all(word.isascii() for word in words):
+        return None
+    from elastic_core.cli.pasted import pasted
+
+    return pasted(error, words)
+
+
 def _report(error: Exception) -> int:
     """Write one line about an error; return the exit code that it stands for."""
     from elastic_core.errors import ElasticError
@@ -183,9 +192,16 @@ def _report(error: Exception) -> int:
         import traceback
 
         traceback.print_exception(error, file=sys.stderr)
+    if isinstance(error, ElasticError) and not str(error):  # another process of the same start reports it
+        return error.exit_code
     if isinstance(error, ElasticError):
         return _say(str(error), error.exit_code, notes=getattr(error, "__notes__", ()))
     click = sys.modules.get("click")  # not loaded: no error of its own
+    if click is not None and isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # since click 8.2
+        from elastic_core.cli.output import echo
+
+        echo(*str(error).split("\n"), err=True)
+        return 2
     if click is not None and isinstance(error, click.ClickException):
         command = getattr(getattr(error, "ctx", None), "command_path", "elastic")
         return _say(f"{error.format_message().rstrip('.')}. Try: {command} --help", 2)

@@ -60,7 +60,7 @@ def chosen_store(given: Mapping[str, str], environ: Mapping[str, str]) -> StoreC
     if not choices.chosen("rdzv_backend"):
         raise ConfigError("no rendezvous backend named: the run's store can't be found", hint="--rdzv-backend NAME")
     if not choices.chosen("rdzv_id"):
-        raise ConfigError("no run id: which run in the store is meant?", hint="--rdzv-id NAME, as on the run's nodes")
+        raise ConfigError("no run id: the store may have several runs", hint="--rdzv-id NAME, as on the run's nodes")
     conf = key_values(choices, "rdzv_conf", [choices.text("rdzv_conf") or ""])
     limit_s = READ_LIMIT_S
     if choices.chosen("connect_timeout"):

@@ -3,9 +3,11 @@
 import itertools
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from elastic_core.types import ErrorRecord, FailedWorker, FailureClass, Origin, WorkerExit
+from elastic_core.failure.device_errors import fault_among
+from elastic_core.processes.errors.causes import ELSEWHERE, MEMBER
+from elastic_core.types import DeviceFault, ErrorRecord, FailedWorker, FailureClass, Origin, WorkerExit
 
 COLLATERAL_WINDOW_NS = 100_000_000
 """A lost connection may be noticed this much before its cause is known: the cause still goes first."""
@@ -15,6 +17,9 @@ TIMED_SOURCES = ("hook", "record")
 """Where an error's time is the error's own; elsewhere it is that of the worker's end."""
 
 MAX_SUMMARY_CHARS = 300
+MAX_REASONED_CHARS = 200
+"""A summary that names a cause is no longer than a restart line shows whole."""
+MAX_REASON_CHARS = 120
 
 _COLLATERAL_TYPES = frozenset({"ConnectionResetError", "BrokenPipeError", "ConnectionAbortedError"})
 # What torch 2.13 to 2.15, gloo and NCCL say where a peer is gone or does not answer (2.15 has another implementation of
@@ -47,11 +52,11 @@ _COLLATERAL = re.compile(
     ),
     re.IGNORECASE,
 )
-_DEVICE_OOM = re.compile(r"\b(?:CUDA|HIP|XPU|MPS backend|NPU)(?: error:)? out of memory|CUBLAS_STATUS_ALLOC_FAILED")
-_DEVICE_OOM_TYPES = frozenset({"OutOfMemoryError"})
 _HOST_OOM = re.compile(
     r"DefaultCPUAllocator: (?:not enough memory|can't allocate memory)|Cannot allocate memory|std::bad_alloc"
 )
+_MAY_BE_COLLATERAL = (FailureClass.USER_EXCEPTION, FailureClass.EXIT)
+_ANNOUNCES = re.compile(r"\d+ validation errors? for ")
 _KILLED_CHILD = re.compile(r"killed by signal: Killed")
 
 
@@ -71,7 +76,7 @@ def classify(
     kind, summary = _kind(exit, error, script_missing=script_missing)
     if was_stopped(exit, error):
         return Origin.STOPPED, kind, _stopped_summary(exit, summary)
-    collateral = kind is FailureClass.USER_EXCEPTION and error is not None and is_collateral(error)
+    collateral = kind in _MAY_BE_COLLATERAL and error is not None and is_collateral(error)
     return (Origin.COLLATERAL if collateral else Origin.INTRINSIC), kind, summary
 
 
@@ -141,9 +146,12 @@ def is_collateral(error: ErrorRecord) -> bool:
     """Return whether an error says no more than that a peer is gone or silent."""
     if not error.type:
         return False  # loose last lines of stderr, which warn of lost connections on every way out
-    if re.search(r"server socket has failed|address already in use", error.message, re.IGNORECASE):
+    kind, message = error.type, error.message
+    if kind == "SystemExit" and error.causes:
+        _, kind, message, _ = error.causes[0]  # which the script has handled by leaving
+    if re.search(r"server socket has failed|address already in use", message, re.IGNORECASE):
         return False  # the same exception class, but about this worker's own port
-    return _short(error.type) in _COLLATERAL_TYPES or _COLLATERAL.search(error.message) is not None
+    return _short(kind) in _COLLATERAL_TYPES or _COLLATERAL.search(message) is not None
 
 
 def signal_name(signum: int) -> str:
@@ -178,6 +186,9 @@ def _kind(exit: WorkerExit, error: ErrorRecord | None, *, script_missing: bool) 
     killed = exit.code in (-signal.SIGKILL, 128 + signal.SIGKILL)
     if killed and exit.oom_kills > 0:
         return FailureClass.OOM_HOST, f"{_end(exit)}: out of memory in this node's cgroup ({exit.oom_kills} kills)"
+    if error is not None and error.type == "SystemExit":
+        kind = FailureClass.USAGE if error.top_level_import else _exception_kind(exit, error)
+        return (FailureClass.EXIT if kind is FailureClass.USER_EXCEPTION else kind), _describe(error, _end(exit))
     if script_missing or (error is not None and error.top_level_import):
         return FailureClass.USAGE, _describe(error) if error is not None and error.type else _end(exit)
     if error is None or not error.type:
@@ -189,8 +200,11 @@ def _kind(exit: WorkerExit, error: ErrorRecord | None, *, script_missing: bool) 
 
 def _exception_kind(exit: WorkerExit, error: ErrorRecord) -> FailureClass:
     name = _short(error.type)
-    if name in _DEVICE_OOM_TYPES or _DEVICE_OOM.search(error.message):
+    fault = fault_among(((error.type, error.message), *(cause[1:3] for cause in error.causes)))
+    if fault is DeviceFault.OUT_OF_MEMORY:
         return FailureClass.OOM_DEVICE
+    if fault is not None and not is_collateral(error):  # else it is a peer that is gone, whatever has said so
+        return FailureClass.DEVICE
     if name == "MemoryError" or _HOST_OOM.search(error.message):
         return FailureClass.OOM_HOST
     if exit.oom_kills > 0 and _KILLED_CHILD.search(error.message):
@@ -198,10 +212,48 @@ def _exception_kind(exit: WorkerExit, error: ErrorRecord) -> FailureClass:
     return FailureClass.SIGNAL if name == "KeyboardInterrupt" else FailureClass.USER_EXCEPTION
 
 
-def _describe(error: ErrorRecord) -> str:
-    message = one_line(error.message)
-    name = _short(error.type)  # its module is in the record
-    return one_line(f"{name}: {message}" if message else name)
+def _describe(error: ErrorRecord, name: str = "") -> str:
+    """Return the class (or `name`) and message that was raised, and what led to it: bounded, so that both are there."""
+    name = name or _short(error.type)  # its module is in the record
+    message, causes = error.message, list(error.causes)
+    if causes and causes[0][0].startswith(ELSEWHERE):
+        (_, kind, message, _), *causes = causes
+        name = name if _short(kind) == name else f"{name}, from {_short(kind)}"
+    told = [_named(_short(kind), text) for _, kind, text, _ in causes]
+    if not causes:
+        reason = ""
+    elif causes[0][0] == MEMBER:
+        reason = f": {_as_many_as_fit(told)}"
+    else:
+        reason = f", {causes[0][0]} {told[0]}"
+    if error.notes:
+        reason += f"; {one_line(error.notes[0], MAX_REASON_CHARS)}"
+    if not reason:
+        return one_line(_named(name, message))
+    reason = shortened(reason, MAX_REASONED_CHARS * 2 // 3)
+    return shortened(_named(name, message), MAX_REASONED_CHARS - len(reason)) + reason
+
+
+def _named(name: str, message: str) -> str:
+    text = _headline(message)
+    return one_line(f"{name}: {text}" if text else name)
+
+
+def _headline(message: str) -> str:
+    """Return a message's first line, with the lines that it announces (pydantic's, or a list after a colon)."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    if len(lines) > 1 and (lines[0].endswith(":") or _ANNOUNCES.match(lines[0])):
+        return " ".join(lines[:3])
+    return lines[0] if lines else ""
+
+
+def _as_many_as_fit(told: Sequence[str]) -> str:
+    shown = [shortened(each, MAX_REASON_CHARS) for each in told]
+    for count in range(len(shown), 1, -1):
+        text = "; ".join(shown[:count]) + (f"; {len(shown) - count} more" if count < len(shown) else "")
+        if len(text) <= MAX_REASON_CHARS + 10:
+            return text
+    return shown[0] + (f"; {len(shown) - 1} more" if len(shown) > 1 else "")
 
 
 def _end(exit: WorkerExit) -> str:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from elastic_core.encoding import decode_json, encode_json
 from elastic_core.failure.classify import ENDING_NS, rank_causes
 from elastic_core.failure.incident import (
+    MAX_TOLD_CHARS,
     Incident,
     IncidentAbsence,
     IncidentNode,
@@ -225,7 +226,7 @@ def _brief(worker: IncidentWorker) -> IncidentWorker:
     exception = worker.exception
     if exception is None:
         return worker
-    told = replace(exception, message=exception.message[:LINE_CHARS], frames=(), callstack="")
+    told = replace(exception, message=exception.message[:LINE_CHARS], frames=(), callstack="", causes=(), notes=())
     return replace(worker, exception=told)
 
 
@@ -260,6 +261,8 @@ def _cut(incident: Incident, callstack_chars: int, frame_count: int = FRAMES) ->
         message=exception.message[:MESSAGE_CHARS],
         frames=tuple(replace(frame, text=frame.text[:LINE_CHARS]) for frame in frames),
         callstack=exception.callstack[-callstack_chars:],
+        causes=tuple(replace(cause, message=cause.message[:MAX_TOLD_CHARS]) for cause in exception.causes),
+        notes=tuple(note[:MAX_TOLD_CHARS] for note in exception.notes),
     )
     return replace(incident, first=replace(first, exception=told))
 

@@ -14,6 +14,11 @@ _VARYING: Final = re.compile(
     r"|\b(?=[a-fA-F]*[0-9])[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,}){0,4}\b"
     r"|\d+(?:[.,:]\d+)*(?:[eE][+-]?\d+)?"
 )
+# The file that an error of the operating system names: of a data set's thousand files this one is the trouble. Its
+# folder's numbers may be a process's or a day's.
+_NAMED_FILE: Final = re.compile(
+    r"(\[Errno [\d#]+\] [^'\"\n]*: ['\"](?:[^'\"\n]*/)?)([^/'\"\n]+\.[A-Za-z]\w{1,9})(?=['\"])"
+)
 _BLANKS: Final = re.compile(r"\s+")
 
 
@@ -24,7 +29,8 @@ def fingerprint(*, failure_class: str, exception_type: str, place: str, message:
         failure_class: What kind of failure.
         exception_type: As Python prints it, empty where there was none.
         place: The innermost line of the user's own code (`train.py:12`), empty where unknown.
-        message: Numbers and addresses in it don't count, nor how its words are spaced.
+        message: Numbers and addresses in it don't count, except in the name of a file after `[Errno N]`; nor does how
+            its words are spaced.
     """
     text = "|".join((failure_class, exception_type, place, normalised(message)))
     if len(text) <= MAX_CHARS:
@@ -35,4 +41,6 @@ def fingerprint(*, failure_class: str, exception_type: str, place: str, message:
 
 def normalised(message: str) -> str:
     """Return a message with `#` for each number and address, and one blank between words."""
-    return _BLANKS.sub(" ", _VARYING.sub("#", message[:MAX_MESSAGE_CHARS])).strip()
+    parts = _NAMED_FILE.split(message[:MAX_MESSAGE_CHARS])  # text, what leads to a file's name, the name, text …
+    kept = "".join(part if index % 3 == 2 else _VARYING.sub("#", part) for index, part in enumerate(parts))
+    return _BLANKS.sub(" ", kept).strip()

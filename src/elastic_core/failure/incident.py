@@ -8,10 +8,13 @@ import msgspec
 
 from elastic_core.encoding import decode_json, encode_json
 from elastic_core.failure.classify import rank_causes
+from elastic_core.failure.device_errors import fault_among
 from elastic_core.failure.fingerprint import fingerprint
 from elastic_core.private_file import read_file, replace_file
+from elastic_core.processes.errors.causes import ELSEWHERE
 from elastic_core.types import (
     Decision,
+    DeviceFault,
     FailedWorker,
     Failure,
     FailureClass,
@@ -30,6 +33,8 @@ MAX_CALLSTACK_CHARS = 32_768
 MAX_SECONDARY_CALLSTACK_CHARS = 2_048
 MAX_MESSAGE_CHARS = 8_192
 MAX_LOG_TAIL_CHARS = 4_096
+MAX_TOLD_CHARS = 500
+"""Of a cause's or member's message, in what failures are compared by."""
 
 
 class IncidentFrame(Record, frozen=True, kw_only=True):
@@ -39,6 +44,19 @@ class IncidentFrame(Record, frozen=True, kw_only=True):
     line: int
     function: str
     text: str = ""
+
+
+class IncidentCause(Record, frozen=True, kw_only=True):
+    """One exception that led to another.
+
+    `relation` is `from`, `while handling`, `member` (of a group) or `in …` (another process or thread); `place` is its
+    innermost line of the user's own code, empty where unknown.
+    """
+
+    relation: str
+    type: str
+    message: str
+    place: str = ""
 
 
 class IncidentException(Record, frozen=True, kw_only=True):
@@ -52,6 +70,8 @@ class IncidentException(Record, frozen=True, kw_only=True):
     source: str
     frames: tuple[IncidentFrame, ...] = ()
     callstack: str = ""
+    causes: tuple[IncidentCause, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class IncidentWorker(Record, frozen=True, kw_only=True):
@@ -387,10 +407,11 @@ def to_failure(incident: Incident, *, at_s: float, uptime_s: float) -> Failure:
         global_rank=None if first is None else first.global_rank,
         local_rank=None if first is None else first.local_rank,
         exception_type="" if exception is None else exception.type,
-        message="" if exception is None else exception.message,
+        message="" if exception is None else _whole_message(exception),
         retryable=incident.retryable,
         signal=None if first is None else _own_signal(first),
         log_tail="" if first is None else first.log_tail,
+        device_fault=_fault(incident),
         fingerprint=_fingerprint(incident),
         node_count=incident.node_count,
         progress=incident.progress,
@@ -405,8 +426,30 @@ def _fingerprint(incident: Incident) -> str:
         # Loose last lines of stderr are other ones each time; how the worker ended is not.
         kind, where, message = "", "", incident.summary
     else:
-        kind, where, message = exception.type, place(exception.frames), exception.message
+        kind, where, message = exception.type, place(exception.frames), _distinctive(exception)
     return fingerprint(failure_class=incident.failure_class.value, exception_type=kind, place=where, message=message)
+
+
+def _fault(incident: Incident) -> DeviceFault | None:
+    exception = None if incident.first is None else incident.first.exception
+    if exception is None or not incident.failure_class.on_device:
+        return None
+    texts = ((exception.type, exception.message), *((cause.type, cause.message) for cause in exception.causes))
+    return fault_among(texts)
+
+
+def _whole_message(exception: IncidentException) -> str:
+    """Return the message with what is known beside it, a line each: what rules look for may be in any of them."""
+    told = (f"{cause.relation} {cause.type}: {cause.message}" for cause in exception.causes)
+    return "\n".join([exception.message, *exception.notes, *told])
+
+
+def _distinctive(exception: IncidentException) -> str:
+    """Return what tells this failure from others of its class: of another process's, what that one has raised."""
+    causes = exception.causes
+    relayed = bool(causes) and causes[0].relation.startswith(ELSEWHERE)
+    told = [f"{cause.place} {cause.type}: {cause.message[:MAX_TOLD_CHARS]}" for cause in causes]
+    return "\n".join([*told, *exception.notes, *(() if relayed else (exception.message,))])
 
 
 def _own_signal(worker: IncidentWorker) -> int | None:
@@ -518,4 +561,9 @@ def _exception(worker: FailedWorker, callstack_chars: int) -> IncidentException 
         else (),
         # The end names the exception; of a cut one that is what matters.
         callstack=error.callstack[-callstack_chars:] if callstack_chars else "",
+        causes=tuple(
+            IncidentCause(relation=relation, type=kind, message=message, place=place)
+            for relation, kind, message, place in error.causes
+        ),
+        notes=error.notes,
     )

@@ -6,14 +6,24 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from elastic_core.encoding import clean
 from elastic_core.failure.classify import shortened
-from elastic_core.failure.incident import Incident, IncidentDecision, IncidentFrame, IncidentWorker, iso_time
+from elastic_core.failure.incident import (
+    Incident,
+    IncidentDecision,
+    IncidentException,
+    IncidentFrame,
+    IncidentWorker,
+    iso_time,
+)
 from elastic_core.failure.traceback_text import frame_lines, place
+from elastic_core.processes.errors.causes import ELSEWHERE
 from elastic_core.types import FailureClass
 
 MAX_LINES = 25
 MIN_WIDTH = 40
 MAX_SUMMARY = 200
 MAX_MESSAGE_LINES = 3
+MAX_REASONS = 3
+MAX_DETAILS = 5
 MAX_LOG_PATHS = 2
 MAX_GROUPS = 3
 MAX_NODES = 4
@@ -47,8 +57,14 @@ def render(
     title = title or _title(incident)
     width = max(width, MIN_WIDTH)
     # Fewer frames first: all the rest is bounded, and a shorter traceback loses least.
-    for frame_count in (4, 3, 2, 1):
-        lines = list(map(clean, _block(incident, width, incident_path, frame_count, title, host)))
+    for frames, details in (
+        (4, MAX_DETAILS),
+        (3, MAX_DETAILS),
+        (2, MAX_DETAILS),
+        (1, MAX_DETAILS),
+        (1, MAX_MESSAGE_LINES),
+    ):
+        lines = list(map(clean, _block(incident, width, incident_path, frames, details, title, host)))
         if len(lines) <= MAX_LINES:
             break
     return encodable("\n".join(lines), encoding)
@@ -58,7 +74,8 @@ def render_elsewhere(
     incident: Incident, *, title: str = "", incident_path: str = "", host: str = "", encoding: str = "utf-8"
 ) -> str:
     """Return the one line about the end of a run whose block another node prints; for the rest see `render`."""
-    summary = f"{_subject(incident, verb=False)} on {incident.node_id}: {shortened(incident.summary, MAX_SUMMARY)}"
+    summary = shortened(incident.summary, MAX_SUMMARY)
+    summary = f"{_subject(incident, verb=False)} on {_node(incident)}: {summary}{_where(incident, there=True)}"
     decision = f"; {_decision(incident.decision)}" if incident.decision is not None else ""
     copy = f"; incident{_on(host)}: {incident_path}" if incident_path else ""
     text = f"{title or _title(incident)} failed: {summary}{decision}; the report is that node's{copy}"
@@ -74,7 +91,7 @@ def render_attempt(
         incident: What happened, with its decision.
         restart: Which restart this causes, from 1.
         max_restarts: How many there may be; None: not limited by count.
-        elsewhere: Another node says what failed: this line is short.
+        elsewhere: Another node has the worker that failed: the line names that node and its host.
         encoding: What the stream can show.
     """
     decision = incident.decision
@@ -85,14 +102,14 @@ def render_attempt(
     if decision is not None and decision.exclude_nodes:
         consequence += f" without {', '.join(decision.exclude_nodes)}"
     subject = _subject(incident)
-    where = _where(incident)
+    where = _where(incident, there=elsewhere)
     if decision is not None and decision.reason:
         consequence = f"; {decision.reason}{consequence}"
     others = incident.failed_count if incident.told_count else len(incident.secondary)
     if others:
         consequence = f"; {_count(others, 'other')} failed after it{consequence}"
     if elsewhere:
-        return encodable(clean(f"{subject} on {incident.node_id}{consequence}"), encoding)
+        subject = f"{subject} on {_node(incident)}"
     summary = shortened(incident.summary, MAX_SUMMARY)
     return encodable(clean(f"{subject}: {summary}{where}{consequence}"), encoding)
 
@@ -129,11 +146,11 @@ def ranges(ranks: Iterable[int]) -> str:
 
 
 def _block(
-    incident: Incident, width: int, incident_path: str, frame_count: int, title: str, host: str
+    incident: Incident, width: int, incident_path: str, frame_count: int, detail_count: int, title: str, host: str
 ) -> Iterator[str]:
-    yield _rule(f"{title} failed: {_subject(incident, verb=False)}", width)
+    yield _rule(_headline(incident, title), width)
     yield from _identity(incident, width)
-    yield from _message(incident, width)
+    yield from _message(incident, width, detail_count)
     if incident.first is not None and incident.first.exception is not None:
         yield from frame_lines(_frames(incident.first), count=frame_count, width=width)
     yield from _others(incident, width)
@@ -146,6 +163,14 @@ def _block(
     if incident_path:
         yield f"Incident{_on(host)}: {incident_path}"
     yield "─" * width
+
+
+def _headline(incident: Incident, title: str) -> str:
+    """Return what failed: the round alone, where the run goes on with a restart."""
+    failed = f"{title} failed: {_subject(incident, verb=False)}"
+    if incident.decision is None or incident.decision.kind != "restart":
+        return failed
+    return (f"round {incident.round_index} of " if incident.round_index >= 0 else "") + f"{failed}; restarted"
 
 
 def _title(incident: Incident) -> str:
@@ -195,26 +220,49 @@ def _node(incident: Incident) -> str:
     return node if host in node else f"{node} ({host})"
 
 
-def _message(incident: Incident, width: int) -> Iterator[str]:
+def _message(incident: Incident, width: int, detail_count: int) -> Iterator[str]:
     first = incident.first
     # Nothing else tells of what the launcher itself could not do, or of how it was used: the advice stands at the end.
     advises = first is None or incident.failure_class is FailureClass.USAGE
     room = MAX_SUMMARY_LINES if advises else MAX_MESSAGE_LINES
-    yield from _wrapped(f"{incident.failure_class.value}: {incident.summary}", width, room)
+    passed_on = [] if first is None else _elsewhere_in(first)
+    where = f" ({', '.join(filter(None, passed_on))})" if passed_on else ""
+    yield from _wrapped(f"{incident.failure_class.value}: {incident.summary}{where}", width, room)
     exception = None if first is None else first.exception
     if exception is None:
         return
     lines = [line for line in exception.message.splitlines() if line.strip()]
-    if exception.type:
-        lines = lines[1:]  # its first line is the summary
-        shown = lines[: MAX_MESSAGE_LINES - 1]
-    else:
+    if not exception.type:
         yield "the end of its stderr:"
-        lines = shown = lines[-MAX_MESSAGE_LINES:]
-    for line in shown:
+        lines = lines[-MAX_MESSAGE_LINES:]
+    elif passed_on:
+        lines = []  # that process's traceback
+    else:
+        lines = lines[1:]  # its first line is the summary
+    reasons = _reasons(incident, exception)[:detail_count]
+    for line in _ends_of(lines, min(MAX_MESSAGE_LINES + 1, detail_count - len(reasons))) + reasons:
         yield f"  {shortened(line.strip(), width - 2)}"
-    if len(lines) > len(shown):
-        yield f"  … {_count(len(lines) - len(shown), 'more line')}"
+
+
+def _ends_of(lines: list[str], room: int) -> list[str]:
+    """Return a message's lines; of many the first and the last, where most messages have their reason."""
+    if len(lines) <= room:
+        return lines
+    last = max(0, room - 2)
+    return [lines[0], f"… {_count(len(lines) - 1 - last, 'more line')}", *lines[len(lines) - last :]][:room]
+
+
+def _reasons(incident: Incident, exception: IncidentException) -> list[str]:
+    """Return what the summary has no room for: notes but the first, and causes, with their places."""
+    shown = [line for note in exception.notes for line in note.splitlines() if line.strip()][1:MAX_MESSAGE_LINES]
+    causes = [cause for cause in exception.causes if not cause.relation.startswith(ELSEWHERE)]
+    for cause in causes[:MAX_REASONS]:
+        text = f"{cause.type}: {cause.message.strip().partition(chr(10))[0]}" if cause.message.strip() else cause.type
+        if cause.place or text not in incident.summary:
+            shown.append(f"{cause.relation} {text}{f' ({cause.place})' if cause.place else ''}")
+    if len(causes) > MAX_REASONS:
+        shown.append(f"… {_count(len(causes) - MAX_REASONS, 'more member')}")
+    return shown
 
 
 def _others(incident: Incident, width: int) -> Iterator[str]:
@@ -293,15 +341,25 @@ def _decision(decision: IncidentDecision) -> str:
     return f"{text} ({details})" if details else text
 
 
-def _where(incident: Incident) -> str:
+def _where(incident: Incident, *, there: bool = False) -> str:
+    """Return the place, and the node where there are several, in parentheses; `there`: the line has named the node."""
     if incident.elsewhere_rank is not None:
         return f" (on {incident.host})"
     if incident.first is None:
         return ""
-    innermost = place(_frames(incident.first))
-    node = f"on {incident.node_id}" if incident.told_count > 1 else ""
-    parts = [part for part in (innermost if innermost not in incident.summary else "", node) if part]
-    return f" ({' '.join(parts)})" if parts else ""
+    parts = _elsewhere_in(incident.first) or [place(_frames(incident.first))]
+    text = ", ".join(part for part in parts if part and part not in incident.summary)
+    if incident.told_count > 1 and not there:
+        text = f"{text} on {incident.node_id}".lstrip()
+    return f" ({text})" if text else ""
+
+
+def _elsewhere_in(worker: IncidentWorker) -> list[str]:
+    """Return place and process of the exception that a process of the worker's passed on; empty: its own."""
+    causes = () if worker.exception is None else worker.exception.causes
+    if not causes or not causes[0].relation.startswith(ELSEWHERE):
+        return []
+    return [causes[-1].place or causes[0].place, causes[0].relation]
 
 
 def _frames(worker: IncidentWorker) -> tuple[IncidentFrame, ...]:

@@ -3,22 +3,15 @@
 from collections.abc import Iterator, Sequence
 
 from elastic_core.failure.incident import IncidentFrame
+from elastic_core.processes.errors.frames import is_user_file, place_of
 
-_LIBRARY_MARKS = ("/site-packages/", "/dist-packages/", "/lib/python3")
+_PACKAGE_FOLDERS = ("/site-packages/", "/dist-packages/")
 MAX_PATH_CHARS = 60
-
-
-def is_user_frame(frame: IncidentFrame) -> bool:
-    """Return whether a frame is neither the standard library's, nor an installed package's, nor generated code."""
-    return not frame.file.startswith("<") and not any(mark in frame.file for mark in _LIBRARY_MARKS)
 
 
 def place(frames: Sequence[IncidentFrame]) -> str:
     """Return `train.py:12`, the innermost line of the user's own code; empty where there is no frame."""
-    if not frames:
-        return ""
-    frame = frames[_innermost_user(frames)]
-    return f"{frame.file.rpartition('/')[2]}:{frame.line}"
+    return place_of([(frame.file, frame.line) for frame in frames])
 
 
 def frame_lines(frames: Sequence[IncidentFrame], *, count: int, width: int) -> Iterator[str]:
@@ -58,13 +51,13 @@ def _chosen(frames: Sequence[IncidentFrame], count: int) -> set[int]:
 
 
 def _innermost_user(frames: Sequence[IncidentFrame]) -> int:
-    found = (index for index in range(len(frames) - 1, -1, -1) if is_user_frame(frames[index]))
+    found = (index for index in range(len(frames) - 1, -1, -1) if is_user_file(frames[index].file))
     return next(found, len(frames) - 1)
 
 
 def _short_path(path: str) -> str:
     """Return a package's file from the package on; another long path's end, whole components."""
-    for mark in _LIBRARY_MARKS[:2]:
+    for mark in _PACKAGE_FOLDERS:
         if mark in path:
             return path.rpartition(mark)[2]
     if len(path) <= MAX_PATH_CHARS:

@@ -59,6 +59,7 @@ def hook_settings(
         dry_run=dry_run,
         debugging=settings.workers.debug_rank is not None,
         shutdown_timeout_s=settings.stops.shutdown_timeout_s,
+        preemption_signal=settings.stops.preemption_signal,
         restarts_nodes=restarts_nodes,
     )
 

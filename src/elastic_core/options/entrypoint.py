@@ -1,6 +1,7 @@
 """Builds what each worker executes, and refuses before anything starts what can't be executed."""
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -53,7 +54,7 @@ def make_entrypoint(
         if python == sys.executable and LOCAL_RANK_MACRO not in script:
             _check_module(script)
         return Entrypoint(argv=(python, "-u", "-m", script, *arguments), name=script, module=script)
-    _check_script(_for_rank_0(script))
+    _check_script(_for_rank_0(script), arguments)
     return Entrypoint(argv=(python, "-u", script, *arguments), name=script, script=script)
 
 
@@ -64,7 +65,7 @@ def _for_rank_0(text: str) -> str:
 # --- scripts ---
 
 
-def _check_script(script: str) -> None:
+def _check_script(script: str, arguments: Sequence[str]) -> None:
     path = Path(script)
     _check_here(script, absolute=path.is_absolute())
     try:
@@ -74,11 +75,32 @@ def _check_script(script: str) -> None:
     if script in ("", "-"):
         raise ConfigError(f"script {script!r}: the workers can't share standard input as their script", hint="a file")
     if missing:
-        raise ConfigError(_not_found("script", path), hint=_script_hint(path))
+        interpreter = re.fullmatch(r"(?:\S*/)?python[\d.]*", script)
+        hint = f"{arguments[0]}, without {script!r}" if interpreter and arguments else _script_hint(path)
+        raise ConfigError(_not_found("script", path), hint=hint)
     if path.is_dir() and not (path / "__main__.py").is_file():
         raise ConfigError(f"script {script!r} is a directory without __main__.py", hint=_directory_hint(path))
     if not os.access(path, os.R_OK):
         raise ConfigError(f"script {script!r} can't be read by this user", hint=f"chmod u+r {script}")
+    _check_python_script(script, path, arguments)
+
+
+def _check_python_script(script: str, path: Path, arguments: Sequence[str]) -> None:
+    """Refuse a file that is certainly something else than a Python script."""
+    program = script if os.sep in script else f"./{script}"
+    if path.is_file():
+        with path.open("rb") as file:
+            if file.read(4) == b"\x7fELF":
+                raise ConfigError(f"script {script!r} is a program, not Python", hint=f"--no-python {program}")
+    if path.suffix in (".sh", ".bash", ".zsh"):
+        raise ConfigError(f"script {script!r} is a shell script, not Python", hint=f"--no-python {program}")
+    if path.suffix == ".ipynb":
+        raise ConfigError(
+            f"script {script!r} is a notebook, not Python", hint=f"jupyter nbconvert --to script {script}"
+        )
+    if path.suffix in (".yaml", ".yml", ".toml"):
+        hint = f"{arguments[0]} {script}" if arguments else f"SCRIPT {script}"
+        raise ConfigError(f"script {script!r} is a file of settings, not Python", hint=hint)
 
 
 def _check_here(name: str, *, absolute: bool) -> None:

@@ -1,7 +1,7 @@
 """What the environments in which this agent was started propose for a run's options, where nobody gave a value."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from elastic_core.errors import ConfigError
 from elastic_core.options.option import Choices, Given, Proposed
@@ -120,14 +120,15 @@ def _merged(
 
 
 def _asked(entry: PluginEntry, environment: "Environment", texts: Mapping[str, str]) -> Iterator["Proposal"]:
-    from elastic_core.plugins.entry_import import HOOK_LIMIT, limit_of, refusal
-    from elastic_core.plugins.environment import Proposal
+    from elastic_core.plugins.entry_import import HOOK_LIMIT, limit_of, mend, refusal
+    from elastic_core.plugins.environment import fault_of_answer
     from elastic_core.plugins.loading import build
     from elastic_core.plugins.run_options import installed_options
 
-    answer = build(entry, limit_of(entry, HOOK_LIMIT), lambda: environment.propose(texts), "propose")
-    if not isinstance(answer, (list, tuple)) or not all(isinstance(each, Proposal) for each in answer):
-        raise refusal(entry, f"propose answered {answer!r}; proposals are needed")
+    made = build(entry, limit_of(entry, HOOK_LIMIT), lambda: environment.propose(texts), "propose")
+    answer = cast("Sequence[Proposal]", made)
+    if fault := fault_of_answer(answer, environment.notices):
+        raise refusal(entry, fault, hint=mend(entry))
     hooks = installed_options().flags
     yield from (each for each in answer if each.option in BY_DEST or each.option.replace("_", "-") in hooks)
 

@@ -81,7 +81,11 @@ def _proposals(given: Given, environ: Mapping[str, str]) -> tuple[dict[str, Prop
     """Return what is proposed where this process was started, and lines for the user: in most places nothing."""
     named = "environment" in given or environ.get(BY_DEST["environment"].env or "")
     if not (named or environ.keys() & ENVIRONMENTS_ELSEWHERE.keys() or environments_here(environ)):
-        return {}, []
+        from elastic_core.processes.slurm_step import cleaned_step
+
+        choices = Choices(given, environ, BY_DEST)
+        typed = "SLURM_JOB_ID" in environ or choices.chosen("nnodes") or choices.flag("standalone")
+        return {}, [] if typed else cleaned_step()
     from elastic_core.options.environments import proposals
 
     return proposals(given, environ)

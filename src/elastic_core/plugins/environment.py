@@ -26,6 +26,21 @@ class Proposal(Record, frozen=True, kw_only=True):
     """Whether another value can't work: the line is an error then, before anything is started."""
 
 
+def fault_of_answer(proposals: object, notices: object) -> str:
+    """Return what is wrong with what `propose` has answered, and with the lines that it has set; empty: nothing."""
+    if not isinstance(proposals, list | tuple) or not all(isinstance(each, Proposal) for each in proposals):
+        return f"propose answered {proposals!r}; proposals are needed"
+    for each in proposals:
+        for field in each.__struct_fields__:
+            value, kind = getattr(each, field), bool if field == "must" else str
+            if not isinstance(value, kind):
+                needed = "True or False" if kind is bool else "text"
+                return f"propose answered a Proposal with {field} {value!r}; {needed} is needed"
+    if not isinstance(notices, list | tuple) or not all(isinstance(line, str) for line in notices):
+        return f"has notices {notices!r}; a list of lines is needed"
+    return ""
+
+
 class Environment(ABC):
     """Where agents are started: by a scheduler, in pods, over a list of hosts.
 

@@ -188,7 +188,13 @@ class LoadedPlugin:
         """Build the environment; raises as `make_rendezvous`."""
         cls = cast("Callable[[Mapping[str, str]], object]", self._target)
         made = build(self.entry, self._limit, lambda: cls(variables))
-        return cast("Environment", made) if isinstance(made, bases_of(self.entry.group)) else self._refuse_product(made)
+        if not isinstance(made, bases_of(self.entry.group)):
+            self._refuse_product(made)
+        title = getattr(made, "title", None)
+        if not isinstance(title, str) or not title.strip():
+            what = f"{self.entry.value} has title {title!r}; what people call it is needed"
+            raise refusal(self.entry, what, hint=mend(self.entry))
+        return cast("Environment", made)
 
     def _refuse_product(self, made: object) -> NoReturn:
         what = f"{self.entry.value} made {type(made).__name__}; a {base_names(self.entry.group)} is needed"

@@ -83,6 +83,7 @@ _KNOWN: Final = {
         "no-control-plane": "elastic-ops",
         "numa-binding": "elastic-numa",
         "requeue": "elastic-env-slurm",
+        "requeue-limit": "elastic-env-slurm",
         "save-signal": "elastic-train",
         "save-timeout": "elastic-train",
         "standby": "elastic-standby",

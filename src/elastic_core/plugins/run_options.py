@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -12,6 +13,20 @@ from elastic_core.plugins.entry_import import HOOK_LIMIT, import_entry, limit_of
 from elastic_core.plugins.missing import known_options, option_not_installed
 from elastic_core.plugins.options import GivenValue
 from elastic_core.types import Record, RunOption
+
+CORE_FLAGS: Final = frozenset(
+    """
+    agent-port allow-mismatch connect-timeout debug-rank devices dry-run duplicate-stderr-filters
+    duplicate-stdout-filters environment exit-timeout fatal-exit-codes h help join-timeout local-addr
+    local-ranks-filter log-backups log-dir log-line-prefix-template log-max-size logs-specs m master-addr
+    master-port max-membership-changes max-restarts module monitor-interval nnodes no-python no-worker-hooks
+    node-id node-rank nproc-per-node omp-threads on-store-loss p plugin policy policy-conf preemption-signal
+    print-completion r rdzv-attempt rdzv-backend rdzv-conf rdzv-endpoint rdzv-id redirects restart-backoff
+    restart-window role run-dir run-path same-failure-limit shutdown-timeout signals-to-handle spares standalone
+    start-method store-outage-grace t tee timings virtual-local-rank
+    """.split()  # noqa: SIM905  # as many words as a page of code would be
+)
+"""What the core's own flags are called, long and short: no plugin's can be. A test compares them with its options."""
 
 
 class HookOption(Record, frozen=True, kw_only=True):
@@ -35,7 +50,7 @@ class HookOptions:
     @property
     def flags(self) -> tuple[str, ...]:
         """Their names on the command line, without the two dashes; nothing is imported for them."""
-        return tuple(sorted({entry.name for entry in self._entries if not entry.name.isupper()}))
+        return tuple(sorted({entry.name for entry in self._entries if not entry.name.isupper()} - CORE_FLAGS))
 
     def load(self, flag: str) -> HookOption | None:
         """Return one option; None: nothing that is installed brings it.
@@ -62,7 +77,7 @@ class HookOptions:
     def _load(self, name: str, shown: str) -> HookOption | None:
         if name in self._loaded:
             return self._loaded[name]
-        claims = [entry for entry in self._entries if entry.name == name]
+        claims = [entry for entry in self._entries if entry.name == name and name not in CORE_FLAGS]
         if not claims:
             return None
         if len(claims) > 1:
@@ -74,7 +89,7 @@ class HookOptions:
     def load_all(self) -> tuple[list[HookOption], list[str]]:
         """Return all that are sound, and a line for each that is not: for help and completion."""
         found: list[HookOption] = []
-        lines: list[str] = []
+        lines = [str(_of_the_core(entry)) for entry in self._entries if entry.name in CORE_FLAGS]
         for flag in self.flags:
             try:
                 option = self.load(flag)
@@ -95,7 +110,14 @@ def _installed(path: tuple[str, ...]) -> HookOptions:
     return HookOptions(find_entries(OPTIONS_GROUP))
 
 
+def _of_the_core(entry: PluginEntry) -> PluginError:
+    dashes = "-" if len(entry.name) == 1 else "--"
+    return refusal(entry, f"{dashes}{entry.name} is a flag of elastic run itself; another name is needed")
+
+
 def _declared(entry: PluginEntry) -> RunOption:
+    if entry.name in CORE_FLAGS:
+        raise _of_the_core(entry)
     declared = import_entry(entry, limit=limit_of(entry, HOOK_LIMIT))
     fault = _fault(declared, entry.name)
     if fault or not isinstance(declared, RunOption):

@@ -87,7 +87,9 @@ class UserSignals:
             ranks = ", ".join(str(running[pid]) for pid in sorted(waiting, key=lambda pid: running[pid]))
             who = f"local rank {ranks} does" if len(waiting) == 1 else f"local ranks {ranks} do"
             text = f"{who} not catch it and would die of it; it is kept until then, at most for this round"
-            self._notice(f"{signal.Signals(signum).name}: {text}")
+            name = signal.Signals(signum).name
+            hint = f"--preemption-signal {name[3:]} to save and stop, or a handler in the script"
+            self._notice(f"{name}: {text}. Try: {hint}")
         self._keep(signum, waiting)
         self._pause_s = FIRST_LOOK_S
         self._set_timer()

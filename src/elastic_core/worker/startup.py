@@ -1,8 +1,9 @@
 """The hook that an interpreter runs at its start when the agent asked for it: leave evidence of how the worker failed.
 
 A `.pth` file beside the package calls `arm` in every interpreter whose environment says so. It costs a training script
-well under a millisecond, changes nothing that the script can see but two environment values, and never raises: what
-goes wrong in here is noted in a file beside the error file, and the script runs on.
+well under a millisecond, changes little that the script can see (two environment values; `sys.exit` and
+`sys.stderr.write`, which pass everything on), and never raises: what goes wrong in here is noted in a file beside the
+error file, and the script runs on.
 
 Only the process that was armed writes. Its pid replaces the "1" in ELASTIC_WORKER_HOOKS: children that execute another
 interpreter find a pid that isn't theirs, a worker that executes itself again is armed again, and forked children, which
@@ -10,6 +11,7 @@ inherit the hook in memory, are told apart by their pid.
 """
 
 import _signal  # type: ignore[import-not-found]  # `signal` around it is the script's to pay for
+import _thread
 import atexit
 import faulthandler
 import os
@@ -42,6 +44,7 @@ class _Armed:
         self.error_file = error_file
         self.previous: Callable[[type[BaseException], BaseException, TracebackType | None], object] = sys.excepthook
         self.written = self.reported = False
+        self.exits = _Exits()
 
     def excepthook(self, kind: type[BaseException], value: BaseException, trace: "TracebackType | None") -> None:
         """Write the exception, then let whoever was there before us print it."""
@@ -58,6 +61,8 @@ class _Armed:
             self.report()
         elif _never_ran():
             self.write(None)
+        else:
+            self.write_exit()
 
     def report(self) -> None:
         """Have the agent know that the process ends for the exception on record, if it wants to know; once."""
@@ -88,6 +93,118 @@ class _Armed:
         if type(value) is KeyboardInterrupt:
             _remember_interrupt()
 
+    def write_exit(self) -> None:
+        """Write why the script has left with a code, where that is known."""
+        end = self.exits.end()
+        if end is None or self.written or os.getpid() != self.pid:
+            return
+        self.written = True
+        try:
+            from elastic_core.processes.errors import writer
+
+            writer.write_exit(self.error_file, end.code, end.message or "", usage=end.usage, handled=end.handled,
+                              frames=end.frames, at_ns=end.at_ns)  # fmt: skip
+        except Exception as reason:  # noqa: BLE001  # as in `write`
+            _note(self.error_file, reason)
+
+
+class _Exit:
+    """One exit with a code other than 0. `message` is None where the interpreter will print it, made only then."""
+
+    def __init__(self, code: int, message: "str | None" = "") -> None:
+        self.code, self.message, self.usage, self.at_ns = code, message, False, time.time_ns()
+        self.handled: dict[str, object] = {}
+        self.frames: list[tuple[str, int, str, str]] = []
+
+
+class _Exits:
+    """The last call of `sys.exit`, and the message that the interpreter prints of a SystemExit that ends the process.
+
+    The interpreter shows a SystemExit to no hook. Its message it prints by `sys.stderr.write` with no frame of Python
+    below, as nothing else does. Of an exit with a number only the call of `sys.exit` is there to be seen.
+    """
+
+    def __init__(self) -> None:
+        self.pid, self.thread = os.getpid(), _thread.get_ident()
+        self.called: _Exit | None = None
+        self.printed: _Exit | None = None
+        self.leave = sys.exit
+        self.observed = False
+
+    def end(self) -> "_Exit | None":
+        """Return why the process ends; None: not known. A message that was not printed was caught by the script."""
+        called = self.called
+        if self.printed is not None and self.printed.message:
+            if called is not None and called.message is None:
+                self.printed.frames, self.printed.at_ns = called.frames, called.at_ns
+            return self.printed
+        if called is None or called.message is None or not (called.message or called.handled):
+            return None
+        return called
+
+    def watch(self) -> None:
+        """See calls of `sys.exit` from now on, and the interpreter's last words on stderr."""
+
+        def exit(*status: object) -> object:
+            try:
+                self.note(status[0] if status else None)
+            except Exception:  # noqa: BLE001  # the script leaves, whatever can be said of it
+                self.called = None
+            return self.leave(*status)  # type: ignore[arg-type]  # as given
+
+        exit.__doc__, exit.__module__, exit.__qualname__ = sys.exit.__doc__, "sys", "exit"
+        sys.exit = exit  # type: ignore[assignment]  # as above
+        write = getattr(sys.stderr, "write", None)
+
+        def observe(text: str) -> object:
+            try:
+                sys._getframe(1)
+            except ValueError:
+                self.last_words(text)
+            return write(text)  # type: ignore[misc]  # never set without one
+
+        if write is not None:
+            sys.stderr.write = observe  # type: ignore[method-assign]
+            self.observed = True
+
+    def last_words(self, text: str) -> None:
+        """Take the first text that is printed without a frame; a callback's or a destructor's exception is none."""
+        if self.printed is None and os.getpid() == self.pid:
+            self.printed = _Exit(1, "" if text.startswith("Exception ignored ") else text.strip())
+
+    def note(self, status: object) -> None:
+        """Keep what a call of `sys.exit` says: a message, argparse's or click's, or the exception being handled."""
+        if _thread.get_ident() != self.thread or os.getpid() != self.pid:
+            return
+        if isinstance(status, tuple) and len(status) == 1:
+            status = status[0]  # as the interpreter takes it
+        self.called = None
+        if status is None or (isinstance(status, int) and not status & 0xFF):
+            return
+        frame = sys._getframe(2)  # of whoever called `exit`
+        if not isinstance(status, int):
+            called = _Exit(1, None if self.observed else str(status))
+        else:
+            called = _Exit(status & 0xFF)
+            handled: Any = sys.exc_info()[1]
+            caller = str(frame.f_globals.get("__name__"))
+            if caller.startswith("click.") and not hasattr(handled, "format_message"):
+                handled = getattr(frame.f_locals.get("report"), "__self__", None)  # click 8.5 leaves after its handler
+            if caller == "argparse":
+                called.message = str(frame.f_locals.get("message") or "")
+            elif hasattr(handled, "format_message"):  # click's, which it has printed
+                called.message = str(handled.format_message())
+            elif handled is not None and not hasattr(handled, "exit_code"):  # click's Exit has a code and no more
+                from elastic_core.processes.errors import writer
+
+                called.handled = writer.describe_handled(handled)  # as text: the exception holds what its frames hold
+            called.usage = called.code == 2 and bool(called.message)
+        walked: Any = frame
+        while walked is not None and len(called.frames) < 200:
+            called.frames.insert(0, (walked.f_code.co_filename, walked.f_lineno, walked.f_code.co_name, ""))
+            walked = walked.f_back
+        self.called = called
+
 
 def arm() -> None:
     """Arm the hook in this process, as its environment says."""
@@ -100,6 +217,7 @@ def arm() -> None:
         if error_file:
             armed = _Armed(os.path.abspath(error_file))  # noqa: PTH100  # pathlib costs more than this whole module
             sys.excepthook = armed.excepthook
+            armed.exits.watch()
             atexit.register(armed.at_exit)
         fault_file = os.environ.get(FAULT_FILE_VARIABLE, "")
         # An interpreter that has it on was asked to by its user, who then expects the dump on stderr.

@@ -17,6 +17,7 @@ DIES = {
     "non-zero exit": "import os\nos._exit(7)",
     "signal": "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
     "out of memory on host": "x = bytearray(1 << 62)",
+    "device": "raise RuntimeError('CUDA error: uncorrectable ECC error encountered')",
     "out of memory on device": "class OutOfMemoryError(RuntimeError):\n    pass\nraise OutOfMemoryError('CUDA')",
     "hang": "from elastic_core.worker import heartbeat\nimport time\nheartbeat(step=3)\ntime.sleep(60)",
 }

@@ -191,12 +191,120 @@ def test_what_an_interrupt_does_is_the_scripts_again_once_an_exception_is_writte
     assert worker.error_file.exists()
 
 
-@pytest.mark.parametrize("leaving", ["sys.exit(3)", "sys.exit('no')", "os._exit(3)", "os.kill(os.getpid(), 9)"])
+@pytest.mark.parametrize("leaving", ["sys.exit(3)", "sys.exit(True)", "os._exit(3)", "os.kill(os.getpid(), 9)"])
 def test_leaving_without_an_exception_leaves_no_record(run, leaving):
     worker = run(f"import os, sys\n{leaving}")
     assert worker.exit.code != 0
     assert not worker.error_file.exists()
     assert worker.record() is None
+
+
+ARGPARSE = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr', required=True)\np.parse_args()"
+CLICK = """
+    import click
+    @click.command()
+    @click.option("--lr", required=True)
+    def main(lr): pass
+    main()
+    """
+BROKEN = "class Bad:\n    def __str__(self): raise OSError\n"
+LEAVES = {
+    "message": ("import sys\nsys.exit('no lr')", 1, "exit code 1: no lr", "train.py", 2),
+    "raised": ("raise SystemExit('no lr')", 1, "exit code 1: no lr", "", 0),
+    "exit": ("exit('no lr')", 1, "exit code 1: no lr", "", 0),
+    "float": ("import sys\nsys.exit(3.5)", 1, "exit code 1: 3.5", "train.py", 2),
+    "tuple": ("import sys\nsys.exit(('a', 1))", 1, "exit code 1: ('a', 1)", "train.py", 2),
+    "argparse": (ARGPARSE, 2, "exit code 2: train.py: error: the following arguments are required: --lr", "", 0),
+    "click": (CLICK, 2, "exit code 2: Missing option '--lr'.", "", 0),
+    "handler": ("import sys\ntry: {}['lr']\nexcept KeyError: sys.exit(3)", 3,
+                "exit code 3, while handling KeyError: 'lr'", "train.py", 3),
+    "lines": ("import sys\nsys.exit('first\\nlast\\n')", 1, "exit code 1: first", "train.py", 2),
+    "after callbacks": ("import atexit, sys\natexit.register(lambda: 1/0)\nsys.exit('no lr')", 1,
+                        "exit code 1: no lr", "train.py", 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_an_exit_with_a_reason_is_recorded_with_it(run, name):
+    source, code, summary, file, line = LEAVES[name]
+    worker = run(source)
+    assert worker.exit.code == code
+    judged = worker.judged()
+    assert judged.summary == summary
+    assert judged.failure_class is (FailureClass.USAGE if name in ("argparse", "click") else FailureClass.EXIT)
+    assert judged.error.source == "hook"
+    if file:
+        assert (Path(judged.error.frames[-1][0]).name, judged.error.frames[-1][1]) == (file, line)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import sys\ntry: sys.exit('caught')\nexcept SystemExit: pass\nsys.exit(1)",
+        "import sys\ntry: sys.exit('caught')\nexcept SystemExit: pass\nraise SystemExit(1)",
+        "import sys\nprint('a warning', file=sys.stderr)\nsys.exit(1)",
+        "import sys, threading\nt = threading.Thread(target=sys.exit, args=('no failure',))\nt.start()\nt.join()",
+        "import sys, threading\nt = threading.Thread(target=sys.exit, args=('no failure',))\nt.start()\nsys.exit(4)",
+        "import sys\nsys.exit(0)",
+        "import sys\nsys.exit(None)",
+        "import sys\ntry: 1/0\nexcept ZeroDivisionError: sys.exit(0)",
+        "import atexit, sys\natexit.register(lambda: 1/0)\nsys.exit(1)",
+        f"{BROKEN}import sys\nsys.exit(Bad())",
+        "import os, sys\nif os.fork() == 0: sys.exit('the child')\nos.wait()\nsys.exit(5)",
+    ],
+)
+def test_an_exit_without_a_reason_of_its_own_leaves_none(run, source):
+    worker = run(source)
+    assert worker.record() is None
+
+
+def test_the_message_of_an_exit_is_printed_as_it_was_and_bounded_in_the_record(run):
+    worker = run("import sys\nsys.exit('\\x1b[31m' + 'x' * 10**8)")
+    assert len(worker.stderr) == 10**8 + 6
+    assert worker.error_file.stat().st_size < 1 << 17
+    assert worker.judged().summary.startswith("exit code 1: \x1b[31mxxx")
+
+
+def test_what_a_script_does_with_exit_and_stderr_is_as_without_us(run):
+    source = """
+        import io, pickle, sys
+        sys.stderr.write("a")
+        print("b", file=sys.stderr)
+        assert pickle.loads(pickle.dumps(sys.exit)) is sys.exit
+        assert sys.exit.__name__ == "exit" and "SystemExit" in sys.exit.__doc__
+        for wrong in (lambda: sys.exit(1, 2), lambda: sys.exit(status=1), lambda: sys.stderr.write(b"x")):
+            try: wrong()
+            except TypeError: continue
+            raise AssertionError
+        try: sys.exit((1, 2))
+        except SystemExit as error: assert error.code == (1, 2)
+        sys.stderr = io.StringIO()
+        sys.exit("lost")
+        """
+    worker = run(source)
+    assert (worker.exit.code, worker.stderr) == (1, "ab\n")
+
+
+def test_a_script_that_is_stopped_while_it_leaves_was_stopped(run):
+    worker = run("import atexit, os, sys\natexit.register(os.kill, os.getpid(), 15)\nsys.exit('no lr')")
+    assert worker.exit.code == -signal.SIGTERM
+    assert worker.record() is None
+
+
+def test_what_a_pool_passes_on_is_named_at_the_place_of_its_process(run):
+    worker = run(
+        """\
+        from concurrent.futures import ProcessPoolExecutor
+        def load(number):
+            try: {}["k"]
+            except KeyError as error: raise ValueError(f"bad shard {number}") from error
+        if __name__ == "__main__":
+            with ProcessPoolExecutor(1) as pool: pool.submit(load, 3).result()
+        """
+    )
+    assert worker.judged().summary == "ValueError: bad shard 3, from KeyError: 'k'"
+    assert [cause[0] for cause in worker.record().causes] == ["in a process of the pool", "from"]
+    assert worker.record().causes[-1][3] == "train.py:3"
 
 
 def test_a_handled_exception_and_a_good_end_leave_no_record(run):

@@ -160,6 +160,38 @@ def test_what_a_command_raises_names_its_distribution(install, capsys):
     )
 
 
+NESTED = '''
+    """Look after a garden."""
+
+    import click
+
+    api_version = 1
+
+    @click.group("garden", help="Look after a garden.")
+    def command():
+        pass
+
+    @command.group("bed", help="One bed of it.")
+    def bed():
+        pass
+
+    @bed.command("water", help="Water it.", no_args_is_help=True)
+    @click.argument("litres")
+    def water(litres):
+        pass
+'''
+
+
+@pytest.mark.parametrize("words", [["garden"], ["garden", "bed"], ["garden", "bed", "water"]])
+def test_a_group_without_a_command_prints_its_help_as_it_is(install, capsys, words):
+    install("garden", NESTED)
+    assert main([*words, "--help"]) == 0
+    helped = capsys.readouterr().out
+    assert main(words) == 2
+    assert capsys.readouterr() == ("", helped)
+    assert len(helped.splitlines()) > 4
+
+
 def test_its_own_errors_are_told_as_ours_are(install, capsys):
     source = "from elastic_core.api import ConfigError\n" + textwrap.dedent(GREET)
     install("greet", source.replace("return 7", "raise ConfigError('too early', hint='later')"))

@@ -1,11 +1,14 @@
 """`elastic runs`: with the core alone, what runs on this machine and why it failed."""
 
+import os
+
 import pytest
 
 from elastic_core.cli.main import main
 from elastic_core.failure.incident import build_launcher_incident
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.incident_files import IncidentFiles
+from elastic_core.rundir.index import find_runs
 from elastic_core.rundir.status_file import STATUS_FILE, own_identity, write_status
 from elastic_core.status import AgentStatus, EndStatus
 from elastic_core.types import Failure, FailureClass
@@ -53,6 +56,51 @@ def test_runs_are_listed_and_one_of_them_says_why_it_failed(place, capsys):
         assert path.removesuffix("incident.json") in out
     assert main(["runs", "bert-7"]) == 0
     assert "nothing has failed" in capsys.readouterr().out
+
+
+class _Gone:
+    """An entry of a directory whose file has gone since the directory was read."""
+
+    def __init__(self, path):
+        self.path = path
+        self.name = os.path.basename(path)
+
+    def is_dir(self, **_):
+        return True
+
+    def stat(self, **_):
+        raise FileNotFoundError(2, "No such file or directory", self.path)
+
+
+def test_a_run_directory_that_vanishes_while_runs_are_listed_hides_no_other(place, monkeypatch):
+    first = leave("bert-7", state="running")
+    second = leave("gpt", state="running")
+    real = os.scandir
+
+    class Listing:
+        def __init__(self, path):
+            self._real = real(path)
+
+        def __enter__(self):
+            entries = list(self._real)
+            return iter([_Gone(f"{first}-gone"), entries[0], _Gone(f"{second}-gone"), *entries[1:]])
+
+        def __exit__(self, *error):
+            self._real.close()
+
+    monkeypatch.setattr("elastic_core.rundir.index.os.scandir", Listing)
+    runs = find_runs()
+    monkeypatch.undo()
+    assert {run.path for run in runs} == {str(first), str(second)}
+
+
+def test_a_place_of_runs_that_cannot_be_read_is_passed_over(place, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", path)
+
+    leave("bert-7", state="running")
+    monkeypatch.setattr("elastic_core.rundir.index.os.scandir", refuse)
+    assert find_runs() == []
 
 
 def test_a_run_that_is_not_here_is_one_line(place, capsys):

@@ -64,6 +64,27 @@ def error(kind="ValueError", message="boom", at_ns=AT_NS, source="hook", **field
         ),
         (ended(), error(kind="RuntimeError", message="CUDA error: out of memory"), FailureClass.OOM_DEVICE, None),
         (ended(), error(kind="RuntimeError", message="HIP out of memory. Tried"), FailureClass.OOM_DEVICE, None),
+        (ended(), error(kind="RuntimeError", message="CUDA error: uncorrectable ECC error"), FailureClass.DEVICE, None),
+        (ended(-6), error(kind="c10::Error", message="CUDA error: device-side assert"), FailureClass.DEVICE, None),
+        (
+            ended(),
+            error(message="training failed", causes=(("from", "RuntimeError", "NCCL error in: x.cpp:3", "a.py:1"),)),
+            FailureClass.DEVICE,
+            "ValueError: training failed, from RuntimeError: NCCL error in: x.cpp:3",
+        ),
+        (
+            ended(3),
+            error("SystemExit", "", causes=(("while handling", "RuntimeError", "CUDA out of memory", ""),)),
+            FailureClass.OOM_DEVICE,
+            "exit code 3, while handling RuntimeError: CUDA out of memory",
+        ),
+        (ended(), error(kind="SystemExit", message="no data"), FailureClass.EXIT, "exit code 1: no data"),
+        (
+            ended(2),
+            error(kind="SystemExit", message="a.py: error: --lr", top_level_import=True),
+            FailureClass.USAGE,
+            "exit code 2: a.py: error: --lr",
+        ),
         (ended(), error(kind="MemoryError", message=""), FailureClass.OOM_HOST, "MemoryError"),
         (
             ended(),
@@ -139,6 +160,16 @@ def test_a_missing_script_is_a_usage_error():
 )
 def test_what_only_tells_of_a_lost_peer_is_collateral(kind, message):
     assert classify(ended(), error(kind, message))[0] is Origin.COLLATERAL
+
+
+def test_a_script_that_leaves_as_its_peer_is_gone_is_collateral():
+    gone = error("SystemExit", "", causes=(("while handling", "ConnectionResetError", "reset by peer", ""),))
+    assert classify(ended(), gone)[:2] == (Origin.COLLATERAL, FailureClass.EXIT)
+
+
+def test_a_peer_that_is_gone_is_no_fault_of_this_device_whoever_says_so():
+    gone = error("torch.distributed.DistBackendError", "NCCL error: remote process exited or there was a network error")
+    assert classify(ended(), gone)[:2] == (Origin.COLLATERAL, FailureClass.USER_EXCEPTION)
 
 
 @pytest.mark.parametrize(

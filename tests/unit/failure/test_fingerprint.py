@@ -22,6 +22,8 @@ def of(message="boom", **changes):
         ("id 0d3f9a77c1 lost", "id 99f1ab23cd lost"),
         ("a\n  b", "a b"),
         ("lr is 1e-05", "lr is 3.2e-4"),
+        ("[Errno 2] No such file: '/tmp/job-17/a01.jpg'", "[Errno 2] No such file: '/tmp/job-18/a01.jpg'"),
+        ("[Errno 98] Address in use: '10.0.0.1:7'", "[Errno 98] Address in use: '10.0.0.2:8'"),
     ],
 )
 def test_what_changes_from_one_to_the_next_does_not_count(first, second):
@@ -32,6 +34,7 @@ def test_what_changes_from_one_to_the_next_does_not_count(first, second):
     ("first", "second"),
     [
         ({"message": "loss is nan"}, {"message": "loss is inf"}),
+        ({"message": "[Errno 2] No such file: '/d/01.jpg'"}, {"message": "[Errno 2] No such file: '/d/02.jpg'"}),
         ({"message": "the facade is gone"}, {"message": "the decade is gone"}),
         ({"place": "train.py:12"}, {"place": "train.py:13"}),
         ({"exception_type": "ValueError"}, {"exception_type": "KeyError"}),

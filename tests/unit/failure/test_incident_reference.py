@@ -20,6 +20,7 @@ ROWS = {
     "nodes": incident.IncidentNode,
     "phases": incident.IncidentPhases,
     "frames": incident.IncidentFrame,
+    "causes": incident.IncidentCause,
 }
 
 

@@ -5,7 +5,13 @@ import pytest
 from msgspec.structs import replace
 
 from elastic_core.failure.classify import judge
-from elastic_core.failure.incident import IncidentAbsence, build_incident, build_launcher_incident, describe_decision
+from elastic_core.failure.incident import (
+    IncidentAbsence,
+    build_incident,
+    build_launcher_incident,
+    describe_decision,
+    to_failure,
+)
 from elastic_core.failure.report import MAX_LINES, encodable, ranges, render, render_attempt, render_elsewhere
 from elastic_core.types import ErrorRecord, Failure, FailureClass, Restart, Stop, WorkerExit
 
@@ -311,12 +317,125 @@ def test_another_nodes_failure_is_one_line_that_names_it_and_says_whose_a_path_i
     found = replace(incident([failed(), stopped(3)]), told_count=2, node_count=2)
     line = render_elsewhere(found, incident_path="/run/incident.json", host="gpu-7")
     assert line == (
-        "run 'bert-7' failed: rank 2 on n0: ValueError: boom; stop (2 of 2 restarts used); the report is that node's; "
-        "incident on gpu-7: /run/incident.json"
+        "run 'bert-7' failed: rank 2 on n0 (gpu-12): ValueError: boom (train.py:10); stop (2 of 2 restarts used); "
+        "the report is that node's; incident on gpu-7: /run/incident.json"
     )
     assert "Incident on gpu-7: /run/incident.json" in render(found, incident_path="/run/incident.json", host="gpu-7")
     again = replace(found, decision=describe_decision(Restart()))
-    assert render_attempt(again, restart=1, max_restarts=3, elsewhere=True) == "rank 2 failed on n0; restart 1 of 3 now"
+    assert render_attempt(again, restart=1, max_restarts=3, elsewhere=True) == (
+        "rank 2 failed on n0 (gpu-12): ValueError: boom (train.py:10); restart 1 of 3 now"
+    )
+
+
+def test_a_restart_for_what_no_worker_has_caused_on_another_node_says_what_it_was():
+    failure = Failure(
+        failure_class=FailureClass.HEALTH_CHECK, summary="gpu 3 has an uncorrectable ECC error", node_id="n1",
+        round_index=3, at_s=1.0, uptime_s=1.0,
+    )  # fmt: skip
+    found = build_launcher_incident(failure, run_id="bert-7", host="gpu-13", at_ns=AT_NS, decision=Restart())
+    assert render_attempt(found, restart=1, max_restarts=3, elsewhere=True) == (
+        "health check failed on n1 (gpu-13): gpu 3 has an uncorrectable ECC error; restart 1 of 3 now"
+    )
+
+
+# --- what led to an exception
+
+
+def led(*causes, notes=(), kind="RuntimeError", message="configuration is incomplete", told_count=0):
+    error = ErrorRecord(
+        source="hook", type=kind, message=message, timestamp_ns=AT_NS, frames=USER[:1], causes=causes, notes=notes
+    )
+    return replace(incident([judge(exit_of(2), error)]), told_count=told_count)
+
+
+RELAY = ("in DataLoader worker 3", "FileNotFoundError", "[Errno 2] No such file: '/data/1.jpg'", "data.py:12")
+SUMMARIES = [
+    (led(("from", "KeyError", "'lr'", "")), "RuntimeError: configuration is incomplete, from KeyError: 'lr'"),
+    (
+        led(("while handling", "a.b.NotThere", "", ""), message=""),
+        "RuntimeError, while handling NotThere",
+    ),
+    (
+        led(
+            ("member", "ValueError", "shard 3 is empty", "a.py:1"), ("member", "OSError", "[Errno 5] I/O", ""),
+            kind="ExceptionGroup", message="two loaders failed (2 sub-exceptions)",
+        ),
+        "ExceptionGroup: two loaders failed (2 sub-exceptions): ValueError: shard 3 is empty; OSError: [Errno 5] I/O",
+    ),
+    (led(notes=("while reading shard 17",)), "RuntimeError: configuration is incomplete; while reading shard 17"),
+    (
+        led(RELAY, kind="FileNotFoundError", message="Caught FileNotFoundError in DataLoader worker process 3.\n…"),
+        "FileNotFoundError: [Errno 2] No such file: '/data/1.jpg'",
+    ),
+    (
+        led(RELAY, ("from", "KeyError", "'x'", "data.py:3"), kind="torch.X", message="Caught …"),
+        "X, from FileNotFoundError: [Errno 2] No such file: '/data/1.jpg', from KeyError: 'x'",
+    ),
+    (
+        led(kind="pydantic.ValidationError", message="1 validation error for Config\nlr\n  Field required\n    For"),
+        "ValidationError: 1 validation error for Config lr Field required",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("found", "summary"), SUMMARIES)
+def test_the_restart_line_and_the_block_have_the_sentence_that_says_why(found, summary):
+    assert found.summary == summary
+    assert f"failed: {summary}" in render_attempt(found, restart=1, max_restarts=3)
+    assert summary in re.sub(r"\n +", " ", render(found, width=200))
+
+
+def test_the_place_is_that_of_the_process_that_raised_it():
+    (found,) = [found for found, summary in SUMMARIES if summary.startswith("FileNotFoundError")]
+    line = render_attempt(found, restart=1, max_restarts=3)
+    assert line.endswith("'/data/1.jpg' (data.py:12, in DataLoader worker 3); 2 of 2 restarts used; restart 1 of 3 now")
+    over_nodes = render_attempt(replace(found, told_count=2), restart=1, max_restarts=3)
+    assert "(data.py:12, in DataLoader worker 3 on n0)" in over_nodes
+    assert (
+        "rank 2 failed on n0 (gpu-12): FileNotFoundError: [Errno 2] No such file: '/data/1.jpg' (data.py:12, in "
+        in (render_attempt(replace(found, told_count=2), restart=1, max_restarts=3, elsewhere=True))
+    )
+
+
+def test_a_long_message_leaves_room_for_its_cause_and_many_members_are_counted():
+    long = led(("from", "KeyError", "'lr'", ""), message="m" * 900)
+    assert long.summary.endswith(", from KeyError: 'lr'")
+    assert len(long.summary) <= 200
+    many = led(*[("member", "ValueError", f"{'x' * 60} {n}", f"a.py:{n}") for n in range(8)], kind="ExceptionGroup")
+    assert many.summary.endswith("; 7 more") or "more" in many.summary
+    lines = render(many).split("\n")
+    assert [line for line in lines if "more members" in line] == ["  … 5 more members"]
+    assert len(lines) <= MAX_LINES
+
+
+def test_of_a_message_of_many_lines_the_first_and_the_last_are_shown():
+    text = render(
+        incident([failed(message="\n".join(["Could not override 'lrr'.", *map(str, range(9)), "Key 'lrr'"]))])
+    )
+    assert "Could not override" in text
+    assert "  … 7 more lines\n  8\n  Key 'lrr'\n" in text
+
+
+def fingerprint_of(found):
+    return to_failure(found, at_s=0.0, uptime_s=1.0).fingerprint
+
+
+def test_what_led_to_it_tells_failures_apart_and_the_number_of_the_process_does_not():
+    def loader(number, file, kind="FileNotFoundError"):
+        cause = (f"in DataLoader worker {number}", kind, f"[Errno 2] No such file: '/data/{file}'", "data.py:12")
+        return led(cause, kind=kind, message=f"Caught {kind} in DataLoader worker process {number}.\nOriginal …")
+
+    assert fingerprint_of(loader(3, "000123.jpg")) == fingerprint_of(loader(7, "000123.jpg"))
+    assert fingerprint_of(loader(3, "000123.jpg")) != fingerprint_of(loader(3, "000124.jpg"))
+    assert fingerprint_of(led(("from", "KeyError", "'lr'", ""))) != fingerprint_of(
+        led(("from", "KeyError", "'wd'", ""))
+    )
+    assert fingerprint_of(led(notes=("shard a",))) != fingerprint_of(led(notes=("shard b",)))
+
+
+def test_a_policy_sees_causes_and_notes_in_the_message():
+    failure = to_failure(led(("from", "KeyError", "'lr'", ""), notes=("a note",)), at_s=0.0, uptime_s=1.0)
+    assert failure.message == "configuration is incomplete\na note\nfrom KeyError: 'lr'"
 
 
 def test_a_run_without_a_name_is_not_called_none():
@@ -334,3 +453,12 @@ def test_who_was_left_out_is_named_with_by_whom_why_and_until_when():
     )
     (line,) = [line for line in block([failed()], absent=LEFT_OUT[1:]).splitlines() if line.startswith("Left out")]
     assert line == "Left out: c; c until its next decision, by policy 'rules': exit code 7"
+
+
+def test_the_headline_of_a_restart_is_not_that_of_a_failed_run():
+    workers = [failed()]
+    headline = lambda found: render(found).split("\n")[0].strip("─ ")  # noqa: E731
+    assert headline(incident(workers)) == "run 'bert-7' failed: rank 2"
+    again = incident(workers, decision=Restart())
+    assert headline(again) == f"round {again.round_index} of run 'bert-7' failed: rank 2; restarted"
+    assert headline(replace(again, round_index=-1)) == "run 'bert-7' failed: rank 2; restarted"

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,28 @@ def test_a_missing_script_names_the_nearest_file(here):
     )
     assert "-m package.train if it is a module" in refusal("package.train")
     assert refusal("/nowhere/x.py").startswith("script '/nowhere/x.py' not found: there is no directory '/nowhere'")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("train.sh", b"echo", "script 'train.sh' is a shell script, not Python. Try: --no-python ./train.sh"),
+        ("prog", b"\x7fELF\x02", "script 'prog' is a program, not Python. Try: --no-python ./prog"),
+        ("a.ipynb", b"{}", "script 'a.ipynb' is a notebook, not Python. Try: jupyter nbconvert --to script a.ipynb"),
+        ("a.yaml", b"", "script 'a.yaml' is a file of settings, not Python. Try: train.py a.yaml"),
+    ],
+)
+def test_a_file_that_is_no_python_is_refused_with_what_was_meant(here, name, content, told):
+    Path(name).write_bytes(content)
+    with pytest.raises(ConfigError) as raised:
+        make_entrypoint(name, ["train.py"], environ={})
+    assert str(raised.value) == told
+
+
+@pytest.mark.parametrize("name", ["python", "python3.11", "/nowhere/bin/python3"])
+def test_an_interpreter_in_front_of_the_script_is_one_too_many(here, name):
+    with pytest.raises(ConfigError, match=rf"Try: train.py, without {name!r}"):
+        make_entrypoint(name, ["train.py", "--lr", "1"], environ={})
 
 
 def test_directories_need_a_main(here):

@@ -206,3 +206,49 @@ def test_a_proposal_chooses_the_hook_whose_option_it_is(install):
 def test_a_caller_of_the_library_says_all_and_is_proposed_nothing(acme):
     entrypoint = settled({"module": True}).settings.entrypoint
     assert resolve({}, environ={"ACME_JOB": "job7"}, entrypoint=entrypoint).settings.nodes.max_nodes == 1
+
+
+@pytest.mark.parametrize(
+    ("known", "notices", "fault"),
+    [
+        ("value=2", "[]", "propose answered a Proposal with value 2; text is needed"),
+        ("value=None", "[]", "propose answered a Proposal with value None; text is needed"),
+        ("value='2', must='yes'", "[]", "propose answered a Proposal with must 'yes'; True or False is needed"),
+        ("value='2', contradiction=5", "[]", "propose answered a Proposal with contradiction 5; text is needed"),
+        ("value='2'", "'a line'", "has notices 'a line'; a list of lines is needed"),
+        ("value='2'", "[5]", "has notices [5]; a list of lines is needed"),
+        ("value='2'", "None", "has notices None; a list of lines is needed"),
+    ],
+)
+def test_a_proposal_of_wrong_types_is_the_environments_error(install, known, notices, fault):
+    install(
+        acme_env=f"""
+        from elastic_core.api import Environment, Proposal
+        class Acme(Environment):
+            api_version = 2
+            title = "Acme"
+            def propose(self, given):
+                self.notices = {notices}
+                return [Proposal(option="nnodes", reason="ACME_NODES", {known})]
+        """
+    )
+    with pytest.raises(PluginError) as caught:
+        settled(ACME_JOB="job7")
+    assert fault in str(caught.value)
+    assert "acme-env" in str(caught.value)
+
+
+@pytest.mark.parametrize("title", ["", "title = 5", "title = ' '"])
+def test_an_environment_without_a_title_is_one_line(install, title):
+    install(
+        acme_env=f"""
+        from elastic_core.api import Environment
+        class Acme(Environment):
+            api_version = 2
+            {title}
+            def propose(self, given):
+                return []
+        """
+    )
+    with pytest.raises(PluginError, match=r"acme_env:Acme has title .*; what people call it is needed"):
+        settled(ACME_JOB="job7")

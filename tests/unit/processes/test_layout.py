@@ -109,7 +109,7 @@ def test_other_reasons_are_named_too(tmp_path, run_dir, monkeypatch, number, see
         raise OSError(number, os.strerror(number))
 
     layout = LogLayout(log_dir=str(tmp_path / "logs"), run_dir=run_dir, run_id="x")
-    monkeypatch.setattr("pathlib.Path.mkdir", refuse)
+    monkeypatch.setattr("os.mkdir", refuse)
     with pytest.raises(ConfigError, match=seen):
         layout.prepare(0, 0)
 

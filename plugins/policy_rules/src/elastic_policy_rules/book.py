@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from elastic_core.api import FailureClass
+from elastic_core.api import DeviceFault, FailureClass
 
 Action = Literal["restart", "wait", "ignore", "fail", "done"]
 Exhausted = Literal["fail", "done", "ignore", "next"]
@@ -31,6 +31,7 @@ class Match:
     logs: tuple[Pattern, ...] = ()
     exit_codes: tuple[tuple[int, int], ...] = ()
     signals: frozenset[int] = frozenset()
+    devices: frozenset[DeviceFault] = frozenset()
     ranks: tuple[tuple[int, int], ...] = ()
     nodes: tuple[Pattern, ...] = ()
     under_s: float | None = None

@@ -36,6 +36,8 @@ def _unlike(match: Match, failure: Failure, history: Sequence[Failure]) -> str:
         return f"the exit code is {failure.exit_code}" if by_worker else "no worker failed"
     if match.signals and failure.signal not in match.signals:
         return f"the signal is {failure.signal}" if failure.signal is not None else "no signal killed it"
+    if match.devices and failure.device_fault not in match.devices:
+        return f"the device's fault is {failure.device_fault.value!r}" if failure.device_fault else "no device failed"
     if match.ranks and not (failure.global_rank is not None and _within(match.ranks, failure.global_rank)):
         return f"the rank is {failure.global_rank}" if by_worker else "no worker failed"
     if match.nodes and not _any(match.nodes, failure.node_id):

@@ -212,6 +212,7 @@ class _Reader:
             logs=self._each(found, "log", values.text_pattern),
             exit_codes=self._each(found, "exit_code", lambda v: values.span(v, 255, "exit code")),
             signals=frozenset(self._each(found, "signal", values.signal_number)),
+            devices=frozenset(self._each(found, "device", values.device_fault)),
             ranks=self._each(found, "rank", lambda v: values.span(v, 999_999_999, "rank")),
             nodes=self._each(found, "node", values.node_pattern),
             under_s=under_s,

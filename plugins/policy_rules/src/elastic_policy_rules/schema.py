@@ -80,6 +80,7 @@ MATCH_KEYS: Final = (
     Key("log", "patterns", "", "one that is found in the last 4 KiB of the worker's stderr, where that is kept"),
     Key("exit_code", "codes, ranges", "", "the worker's exit code: `3`, `64-78`; 128 + N after signal N"),
     Key("signal", "names, numbers", "", "what killed the worker: `SIGKILL`, `KILL`, `9`"),
+    Key("device", "words", "", "what failed about the accelerator: `ecc`, `lost`, `communication` …; see below"),
     Key("rank", "ranks, ranges", "", "the worker's global rank"),
     Key("node", "patterns", "", "the node's id, `*` and `?` as in file names: `gpu-1?`, `*@10.0.3.*`"),
     Key("uptime", "mapping", "", "`under` or `over` a duration, or both: how long the workers had run"),

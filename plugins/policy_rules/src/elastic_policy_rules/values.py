@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import translate
 from typing import Final
 
-from elastic_core.api import FailureClass
+from elastic_core.api import DeviceFault, FailureClass
 from elastic_policy_rules.book import Pattern
 from elastic_policy_rules.document import Scalar
 from elastic_policy_rules.problems import nearest
@@ -150,6 +150,7 @@ def _plain(name: str) -> str:
 CLASS_NAMES: Final[Mapping[str, frozenset[FailureClass]]] = {
     **{kind.name.lower().replace("_", " "): frozenset({kind}) for kind in FailureClass},
     **{_plain(kind.value): frozenset({kind}) for kind in FailureClass},
+    "device": frozenset({FailureClass.DEVICE, FailureClass.OOM_DEVICE}),
     "out of memory": frozenset({FailureClass.OOM_HOST, FailureClass.OOM_DEVICE}),
     "oom": frozenset({FailureClass.OOM_HOST, FailureClass.OOM_DEVICE}),
 }
@@ -163,6 +164,16 @@ def failure_classes(value: Scalar) -> frozenset[FailureClass]:
         near = CLASS_NAMES.get(nearest(_plain(value.text), CLASS_NAMES), frozenset())
         hint = " or ".join(sorted(kind.value for kind in near)) or f"one of {listed(k.value for k in FailureClass)}"
         raise UnfitError(f"no class of failure is called {value.text!r}", hint)
+    return found
+
+
+def device_fault(value: Scalar) -> DeviceFault:
+    """Return the fault of an accelerator that a word names."""
+    known = {_plain(fault.value): fault for fault in DeviceFault}
+    found = known.get(_plain(value.text))
+    if found is None:
+        hint = nearest(_plain(value.text), known) or f"one of {listed(known)}"
+        raise UnfitError(f"no fault of a device is called {value.text!r}", hint)
     return found
 
 

@@ -12,11 +12,9 @@ from functools import partial
 from typing import IO, TypeAlias
 
 from elastic_core.agent.watch.beat_file import MAX_STACKS_BYTES, BeatFile
-from elastic_core.failure.incident import IncidentFrame
-from elastic_core.failure.traceback_text import is_user_frame
 from elastic_core.processes import signals
 from elastic_core.processes.beat_layout import STACKS_BELOW_RTMAX
-from elastic_core.processes.errors.frames import Frame, parse_fault_frames, without_launcher
+from elastic_core.processes.errors.frames import Frame, is_user_file, parse_fault_frames, without_launcher
 from elastic_core.processes.procfs import read_stat
 from elastic_core.reactor import Reactor, Timer
 from elastic_core.reports import WorkerStack
@@ -60,12 +58,8 @@ def py_spy_frames(text: str) -> tuple[Frame, ...]:
 
 def innermost_user(frames: tuple[Frame, ...]) -> int:
     """Return which frame is the innermost line of the user's own code; -1: none."""
-    found = (index for index in range(len(frames) - 1, -1, -1) if _is_user(frames[index]))
+    found = (index for index in range(len(frames) - 1, -1, -1) if is_user_file(frames[index][0]))
     return next(found, -1)
-
-
-def _is_user(frame: Frame) -> bool:
-    return is_user_frame(IncidentFrame(file=frame[0], line=0, function=""))
 
 
 _LOOK_S = 0.05

@@ -16,12 +16,14 @@ Frame = tuple[str, int, str, str]
 _LAUNCHER_PATHS = (
     "torch/distributed/elastic/multiprocessing/errors/",
     "elastic_ops/control_plane/",
+    "elastic_standby/spare.py",
     "elastic_core/processes/errors/",
     "elastic_core/worker/",
     "/importlib/__init__.py",
     "/importlib/_bootstrap",
 )
 _LAUNCHER_FILES = ("<frozen runpy>", "<frozen importlib", "<frozen zipimport>")
+_LIBRARY_MARKS = ("/site-packages/", "/dist-packages/", "/lib/python3")
 
 TRACEBACK_HEADER = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+)(?:, in (?P<function>.*))?$')
@@ -34,6 +36,22 @@ def is_launcher_frame(file: str) -> bool:
     if file.startswith(_LAUNCHER_FILES) or file.endswith("/runpy.py"):
         return True
     return any(path in file for path in _LAUNCHER_PATHS)
+
+
+def is_user_file(file: str) -> bool:
+    """Return whether a file is neither the standard library's, nor an installed package's, nor generated code."""
+    return not file.startswith("<") and not any(mark in file for mark in _LIBRARY_MARKS)
+
+
+def place_of(places: Sequence[tuple[str, int]]) -> str:
+    """Return `train.py:12`, the innermost of files and lines that is the user's own; empty where there is none.
+
+    Without a line of the user's own it is the innermost of all.
+    """
+    if not places:
+        return ""
+    file, line = next((each for each in reversed(places) if is_user_file(each[0])), places[-1])
+    return f"{file.rpartition('/')[2]}:{line}"
 
 
 def without_launcher(frames: Iterable[Frame]) -> tuple[Frame, ...]:

@@ -5,11 +5,12 @@ Never raises: a file that is missing, truncated, binary or huge is one that says
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
+from elastic_core.processes.errors.causes import causes_in
 from elastic_core.processes.errors.frames import (
     TRACEBACK_HEADER,
     Frame,
@@ -19,6 +20,8 @@ from elastic_core.processes.errors.frames import (
 )
 from elastic_core.processes.errors.text import parse_fault, parse_stderr
 from elastic_core.types import ErrorRecord, WorkerExit
+
+T = TypeVar("T")
 
 MAX_FILE_BYTES = 1 << 20
 MAX_TEXT_CHARS = 131_072
@@ -64,12 +67,15 @@ def _build(text: object, information: dict[str, Any], mtime_ns: int, exit: Worke
     if not isinstance(text, str) or (information.get("never_ran") is True and exit.code not in (1, 2)):
         # The hook also sees an interpreter that its own package told to leave before `__main__` began.
         return None
+    if information.get("exit_code", exit.code) != exit.code:
+        return None  # a call of `sys.exit` that the script caught, or a signal while it left
     callstack = information.get("py_callstack")
     callstack = callstack[:MAX_TEXT_CHARS] if isinstance(callstack, str) else ""
     kind, message = _split(text[:MAX_TEXT_CHARS], information.get("type"))
-    given = _frames_of(information.get("frames"))
+    given = _converted(information.get("frames"), tuple[Frame, ...])
     frames = _frames_in(callstack) if given is None else given
     timestamp_ns = information.get("timestamp_ns")
+    causes = _converted(information.get("causes"), tuple[tuple[str, str, str, str], ...])
     return ErrorRecord(
         source="hook" if information.get("source") == "hook" else "record",
         type=kind,
@@ -79,6 +85,8 @@ def _build(text: object, information: dict[str, Any], mtime_ns: int, exit: Worke
         frames=without_launcher(frames),
         callstack=callstack,
         top_level_import=_is_top_level(information.get("top_level_import"), kind, frames),
+        causes=tuple(causes_in(message, callstack)) if causes is None else causes,
+        notes=_converted(information.get("notes"), tuple[str, ...]) or (),
     )
 
 
@@ -99,11 +107,12 @@ def _split(text: str, kind: object) -> tuple[str, str]:
     return (kind if isinstance(kind, str) and kind.rpartition(".")[2] == name else name), message
 
 
-def _frames_of(value: object) -> tuple[Frame, ...] | None:
+def _converted(value: object, kind: type[T]) -> T | None:
+    """Return `value` as `kind`, None where it is something else."""
     if not isinstance(value, list):
         return None
     try:
-        return msgspec.convert(value, tuple[Frame, ...])
+        return msgspec.convert(value, kind)
     except msgspec.ValidationError:
         return None
 

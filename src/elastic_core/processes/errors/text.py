@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from elastic_core.processes.errors.causes import causes_in
 from elastic_core.processes.errors.frames import (
     TRACEBACK_HEADER,
     Frame,
@@ -137,6 +138,9 @@ def _exception(
         frames=without_launcher(frames),
         callstack="\n".join([*lines[callstack_from : index + 1], *following]).rstrip(),
         top_level_import=match["type"] in _IMPORT_ERRORS and at_top_level(frames),
+        causes=tuple(
+            causes_in("\n".join([match["message"] or "", *following]), "\n".join([*lines[: index + 1], *following]))
+        ),
     )
 
 

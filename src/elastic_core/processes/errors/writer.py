@@ -7,13 +7,15 @@ either whole or not there.
 from __future__ import annotations
 
 import json
+import linecache
 import os
 import time
 import traceback
 from itertools import pairwise
 
 from elastic_core.private_file import make_folder, replace_file
-from elastic_core.processes.errors.frames import at_top_level
+from elastic_core.processes.errors.causes import HANDLING, MAX_TEXT_CHARS, causes_of, name_of, notes_of, place, text_of
+from elastic_core.processes.errors.frames import at_top_level, without_launcher
 
 # Not from typing: a worker that fails within a second of its start would wait for that import.
 TYPE_CHECKING = False
@@ -82,6 +84,50 @@ def write_never_ran(path: str, program: str, orig_argv: Sequence[str], *, at_ns:
     _dump(path, {"message": {"message": f"{kind}: {text}", "extraInfo": information}})
 
 
+def write_exit(
+    path: str, code: int, message: str, *, usage: bool, handled: dict[str, Any], frames: Sequence[Frame], at_ns: int
+) -> None:
+    """Write why a script has left with a code; a record that is there stays.
+
+    Args:
+        path: The error file.
+        code: The exit code.
+        message: What the exit said, of argparse and click the last line of it; may be empty.
+        usage: The command line was wrong: another try would be, too.
+        handled: What `describe_handled` returned; empty: no exception was being handled.
+        frames: Those of the exit, outermost first.
+        at_ns: When, in nanoseconds since the epoch.
+    """
+    if _load(path) is not None:
+        return
+    lines = [line for line in _clip(message).splitlines() if line.strip()]
+    text = lines[-1] if usage and lines else "\n".join(lines)
+    information = {
+        "py_callstack": "",
+        "timestamp": str(at_ns // 10**9),
+        "timestamp_ns": at_ns,
+        "source": "hook",
+        "type": "SystemExit",
+        "frames": [_with_source(*frame) for frame in without_launcher(frames)],
+        "causes": [],
+        "notes": [],
+        "top_level_import": usage,
+        "exit_code": code,
+    }
+    _dump(path, {"message": {"message": f"SystemExit: {text}", "extraInfo": information | handled}})
+
+
+def describe_handled(error: BaseException) -> dict[str, Any]:
+    """Return what is recorded of the exception that a script leaves in the handler of."""
+    first = (HANDLING, name_of(type(error)), _clip(text_of(error), MAX_TEXT_CHARS), place(error))
+    return {"causes": [first, *causes_of(error)], "notes": notes_of(error), "py_callstack": _callstack(error)}
+
+
+def _with_source(file: str, line: int, function: str, _: str) -> Frame:
+    text = linecache.getline(file, line).strip()
+    return _plain(file), line, _plain(function), _clip(text, MAX_SOURCE_CHARS)
+
+
 def _module_of(orig_argv: Sequence[str]) -> str:
     """Return what follows `-m` (alone, or last of several letters) on the interpreter's command line."""
     for option, following in pairwise(orig_argv):
@@ -109,15 +155,7 @@ def write_record(path: str, record: dict[str, Any]) -> None:
 
 def describe(error: BaseException) -> str:
     """Return `ValueError: boom`, as torch's recorder writes it; never raises, whatever `__str__` does."""
-    return f"{type(error).__name__}: {_text_of(error)}"
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except Exception as reason:  # noqa: BLE001  # a broken __str__ is reported in the text's place
-        return f"<no text: __str__ raised {type(reason).__name__}>"
-    return _clip(text, MAX_MESSAGE_CHARS)
+    return f"{type(error).__name__}: {_clip(text_of(error))}"
 
 
 def _document(error: BaseException, *, source: str, at_ns: int) -> dict[str, Any]:
@@ -131,18 +169,13 @@ def _our_part(error: BaseException, source: str, at_ns: int) -> dict[str, Any]:
     return {
         "timestamp_ns": at_ns,
         "source": source,
-        "type": _type_name(type(error)),
+        "type": name_of(type(error)),
         "frames": frames,
+        "causes": causes_of(error),
+        "notes": notes_of(error),
         # Without a frame of anybody's, an error of ours says that the call can't be made as it was written.
         "top_level_import": importing or (not frames and type(error).__module__ == "elastic_core.errors"),
     }
-
-
-def _type_name(kind: type[BaseException]) -> str:
-    """Return the name as Python's own tracebacks print it."""
-    if kind.__module__ in ("builtins", "__main__"):
-        return kind.__qualname__
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _callstack(error: BaseException) -> str:

@@ -1,0 +1,37 @@
+"""Whether this process is in a step of Slurm though its environment has none of the step's variables."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from elastic_core.processes.procfs import read_file, read_stat
+
+_CGROUP: Final = re.compile(r"/job_(\d+)/step_(\d+)(?:/|$)", re.ASCII | re.MULTILINE)
+_TITLE: Final = re.compile(r"slurmstepd: \[(\d+)\.(\d+)\]", re.ASCII)
+
+
+def cleaned_step() -> list[str]:
+    """Return a line if this process is in a step of Slurm whose variables it does not have.
+
+    Called: where no scheduler shows. Containers that clean the environment (`apptainer exec --cleanenv`) do so.
+    """
+    step = step_of((read_file("/proc/self/cgroup") or b"").decode(errors="replace"), _titles())
+    if not step:
+        return []
+    what = f"this process is in step {step} of Slurm, but has no SLURM_JOB_ID: its environment was cleaned"
+    return [f"{what}, and this node trains alone. Try: apptainer exec without --cleanenv, or pass on SLURM_*"]
+
+
+def step_of(cgroup: str, titles: Iterable[str]) -> str:
+    """Return the step of a process, `4711.0`, by its cgroup or by its parents' command lines; empty: none."""
+    found = _CGROUP.search(cgroup) or next((hit for each in titles if (hit := _TITLE.match(each))), None)
+    return f"{found[1]}.{found[2]}" if found else ""
+
+
+def _titles() -> Iterator[str]:
+    """Yield the command lines of this process's parents, the nearest first."""
+    pid = os.getppid()
+    while pid > 1 and (stat := read_stat(pid)) is not None:
+        yield (read_file(f"/proc/{pid}/cmdline") or b"").decode(errors="replace")
+        pid = stat.parent

@@ -1,0 +1,53 @@
+"""An option of a plugin that has the name of a flag of the core: refused with one line, and the core's stays."""
+
+import pytest
+
+from elastic_core.cli.main import main
+from elastic_core.options.table import OPTIONS
+from elastic_core.plugins.registry import PluginRegistry
+from elastic_core.plugins.run_options import CORE_FLAGS, installed_options
+
+
+def test_the_flags_of_the_core_are_all_known():
+    shorts = {row.short for row in OPTIONS if row.short is not None}
+    assert {"h", "help", *shorts, *(row.name for row in OPTIONS)} == CORE_FLAGS
+
+
+@pytest.fixture
+def install(distributions):
+    def install(name):
+        entries = f"[elastic_core.options]\n{name} = acme_flags:ONE\nacme-sound = acme_flags:TWO\n"
+        source = f"""
+            from elastic_core.api import RunOption
+            ONE = RunOption(name={name.replace("-", "_")!r}, hook="acme_flags:Hook", help="One.")
+            TWO = RunOption(name="acme_sound", hook="acme_flags:Hook", help="Two.")
+        """
+        distributions(f"acme-flags-{name}", entries, acme_flags=source)
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("help", "--help"), ("nnodes", "--nnodes"), ("dry-run", "--dry-run"), ("h", "-h"), ("p", "-p"), ("t", "-t")],
+)
+def test_a_flag_of_the_core_is_not_a_plugins_to_have(install, name, shown):
+    install(name)
+    text = f"{shown} is a flag of elastic run itself; another name is needed. Try: "
+    (status,) = [each.status for each in PluginRegistry().list_plugins() if each.name == name]
+    assert text in status
+    options = installed_options()
+    assert (options.load(name), options.find(name.replace("-", "_"))) == (None, None)
+    assert name not in options.flags
+    found, lines = options.load_all()
+    assert "acme_sound" in [each.option.name for each in found]
+    (line,) = [line for line in lines if "acme-flags" in line]
+    assert text in line
+
+
+def test_help_stays_help(install, capsys):
+    install("help")
+    assert main(["run", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "Show this and exit." in out
+    assert "--acme-sound" in out
