@@ -59,9 +59,39 @@ def make_folder(path: str) -> None:
     for folder in reversed(missing):
         try:
             os.mkdir(folder, 0o700)  # noqa: PTH102  # as above
+            give_owner_rights(folder, 0o700)
         except FileExistsError:  # another worker was faster, or somebody who means ill
             if danger := danger_in(folder):
                 raise PermissionError(errno.EPERM, f"{folder} {danger}", folder) from None
+
+
+def make_chosen_folder(path: str, mode: int = 0o777) -> None:
+    """Make a directory that the user has named, and those above it that are missing, as the umask has it for others.
+
+    Raises:
+        OSError: one can't be made.
+    """
+    above = os.path.dirname(path)  # noqa: PTH120  # as above
+    if above != path and not os.path.isdir(above):  # noqa: PTH112  # as above
+        make_chosen_folder(above)
+    try:
+        os.mkdir(path, mode)  # noqa: PTH102  # as above
+    except FileExistsError:
+        if not os.path.isdir(path):  # noqa: PTH112  # as above
+            raise
+    else:
+        give_owner_rights(path, 0o700)
+
+
+def give_owner_rights(path: str | int, rights: int) -> None:
+    """Give a file or a directory of ours the rights of its owner that a umask has kept from it (0300 and more).
+
+    Raises:
+        OSError: it can't be looked at, or changed.
+    """
+    mode = stat.S_IMODE(os.stat(path).st_mode)  # noqa: PTH116  # as above
+    if mode & rights != rights:
+        os.chmod(path, mode | rights)  # noqa: PTH101  # as above
 
 
 def danger_in(folder: str | os.PathLike[str], *, sticky: bool = False, own_group: bool = False) -> str:
@@ -88,10 +118,12 @@ def danger_in(folder: str | os.PathLike[str], *, sticky: bool = False, own_group
 
 def _create(path: str) -> int:
     try:
-        return os.open(path, _FLAGS, 0o600)
+        fd = os.open(path, _FLAGS, 0o600)
     except FileExistsError:  # of an earlier process with our number, or somebody's link
         _remove(path)
-        return os.open(path, _FLAGS, 0o600)
+        fd = os.open(path, _FLAGS, 0o600)
+    give_owner_rights(fd, 0o600)
+    return fd
 
 
 def _remove(path: str) -> None:

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from elastic_core.private_file import make_folder, read_file, replace_file
+from elastic_core.private_file import make_chosen_folder, make_folder, read_file, replace_file
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +50,36 @@ def test_missing_folders_are_made_for_their_owner_only(tmp_path):
     make_folder(str(tmp_path / "a" / "b" / "c"))
     make_folder(str(tmp_path / "a" / "b" / "c"))
     assert {mode(tmp_path / "a"), mode(tmp_path / "a" / "b"), mode(tmp_path / "a" / "b" / "c")} == {0o700}
+
+
+@pytest.fixture(params=[0o300, 0o377, 0o777])
+def greedy_umask(request, no_umask):
+    """One that keeps rights from the owner, too."""
+    os.umask(request.param)
+
+
+def test_the_owner_keeps_all_rights_whatever_the_umask(tmp_path, greedy_umask):
+    make_folder(str(tmp_path / "a" / "b"))
+    replace_file(tmp_path / "a" / "b" / "status.json", b"{}")
+    assert {mode(tmp_path / "a"), mode(tmp_path / "a" / "b")} == {0o700}
+    assert mode(tmp_path / "a" / "b" / "status.json") == 0o600
+
+
+def test_a_chosen_folder_is_as_the_umask_has_it_for_others_and_its_owners_to_use(tmp_path, greedy_umask):
+    make_chosen_folder(str(tmp_path / "a" / "b"))
+    make_chosen_folder(str(tmp_path / "a" / "b"))
+    kept = 0o777 & ~os.umask(0) | 0o700
+    assert {mode(tmp_path / "a"), mode(tmp_path / "a" / "b")} == {kept}
+
+
+def test_a_chosen_folder_with_the_usual_umask_is_open_to_read(tmp_path):
+    os.umask(0o022)
+    make_chosen_folder(str(tmp_path / "a" / "b"))
+    assert {mode(tmp_path / "a"), mode(tmp_path / "a" / "b")} == {0o755}
+    (tmp_path / "file").touch()
+    for below, error in (("file", FileExistsError), ("file/x", FileExistsError), ("file/x/y", OSError)):
+        with pytest.raises(error):
+            make_chosen_folder(str(tmp_path / below))
 
 
 def test_nothing_is_made_where_others_could_replace_it(tmp_path):

@@ -15,10 +15,18 @@ class HeldPort:
     gives the port to no one who asks for any.
     """
 
-    def __init__(self, bound: socket.socket) -> None:
-        """Take over a bound socket."""
+    def __init__(self, bound: socket.socket, *, fresh: bool) -> None:
+        """Take over a bound socket, and the name of its port, which another agent may have unless the port is fresh."""
         self._socket = bound
         self.port: int = bound.getsockname()[1]
+        # Sockets that reuse their address can all be bound to a port that nobody listens on: the name has one owner.
+        self._name = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._name.bind(f"\0elastic-core/master-port/{self.port}")
+        except OSError as error:  # no such names here, perhaps: then the bound socket has to do
+            if error.errno == errno.EADDRINUSE and not fresh:
+                self.close()
+                raise
 
     @classmethod
     def reserve(cls) -> "HeldPort":
@@ -28,7 +36,7 @@ class HeldPort:
             RendezvousError: none is to be had.
         """
         try:
-            return cls(_bind(0, reuse=False))
+            return cls(_bind(0, reuse=False), fresh=True)
         except OSError as error:
             raise RendezvousError(
                 f"no TCP port could be reserved for MASTER_PORT ({error.strerror})",
@@ -47,14 +55,15 @@ class HeldPort:
         try:
             # With reuse, or what is left of the connections of an earlier run would keep us out for a minute. Whoever
             # listens there keeps us out all the same.
-            return cls(_bind(port, reuse=True))
+            return cls(_bind(port, reuse=True), fresh=False)
         except OverflowError as error:
             raise ConfigError(f"--master-port {port} is not a TCP port (1 to 65535)") from error
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise ConfigError(
                     f"--master-port {port} is in use on this host",
-                    hint=f"end what uses it (ss -ltnp 'sport = :{port}'), or choose another --master-port",
+                    hint=f"end what uses it (a run: elastic status; else ss -ltnp 'sport = :{port}'), "
+                    "or choose another --master-port",
                 ) from error
             raise ConfigError(
                 f"--master-port {port} can't be bound on this host ({error.strerror})",
@@ -64,6 +73,31 @@ class HeldPort:
     def close(self) -> None:
         """Give the port back; idempotent. Called: when the round's workers are gone."""
         self._socket.close()
+        self._name.close()
+
+
+def is_this_host(host: str, *, look_up: bool = True) -> bool | None:
+    """Return whether a name or an address is this host's: it can be bound here.
+
+    `look_up` False: no name server is asked, which may block; None if one has to be.
+    """
+    if host.rstrip(".").lower() in ("localhost", socket.gethostname().lower()):
+        return True
+    flags = 0 if look_up else socket.AI_NUMERICHOST
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=flags)
+    except (OSError, UnicodeError):
+        return False if look_up else None
+    return any(_can_be_bound(family, address) for family, _, _, _, address in found)
+
+
+def _can_be_bound(family: int, address: object) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
+            sock.bind(address)  # type: ignore[arg-type]  # as various as families
+    except OSError:
+        return False
+    return True
 
 
 def _bind(port: int, *, reuse: bool) -> socket.socket:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol, assert_never
 from elastic_core import messages as m
 from elastic_core.agent.feed import StoreReachable
 from elastic_core.agent.guard.guardian import Guardian
-from elastic_core.agent.port import HeldPort
+from elastic_core.agent.port import HeldPort, is_this_host
 from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
 from elastic_core.encoding import encode_json
 from elastic_core.errors import ElasticError, is_momentary
@@ -247,10 +247,41 @@ class RunSide:
             else:
                 self._masters.open(round_.master_port, lambda error: done(round_ if error is None else error))
 
-        if info.master_addr and info.master_port:
+        def listens_here(here: bool | None) -> None:
+            if here:
+                self.reserve_port(make)
+            else:
+                make(0)
+
+        if not (info.master_addr and info.master_port):
+            self.reserve_port(make)
+        elif not self._chosen_for_this_node(info):
             make(0)
         else:
-            self.reserve_port(make)
+            self._look_up(info.master_addr, listens_here)
+
+    def _chosen_for_this_node(self, info: RendezvousInfo | tuple[object, int, int]) -> bool:
+        """Return whether the user chose where this node's rank 0 listens, and no store of the handler's does."""
+        if not isinstance(info, RendezvousInfo) or not info.master_port or info.rank != 0:
+            return False
+        chosen = (self._settings.master_addr, self._settings.master_port)
+        return chosen == (info.master_addr, info.master_port) and not self._handler.use_agent_store
+
+    def _look_up(self, host: str, done: Callable[[bool | None], None]) -> None:
+        """Call back with whether it is this host; what asks a name server does so on a thread."""
+        here = is_this_host(host, look_up=False)
+        if here is not None:
+            done(here)
+            return
+
+        def ask() -> None:
+            found = is_this_host(host)
+            self.post(lambda: done(found))
+
+        try:
+            threading.Thread(target=ask, name="master address", daemon=True).start()
+        except RuntimeError:  # no thread to be had
+            done(False)
 
     # --- and on another thread, which may block
 
@@ -264,6 +295,8 @@ class RunSide:
         """Return the round of what a handler gave; its nodes agree on the master's address."""
         if self._masters is not None:
             self._masters.await_shut(wait)
+        if self._chosen_for_this_node(info) and is_this_host(self._settings.master_addr or ""):
+            self._port.renew(wait)
         round_ = self._round(info, lambda: (self._own_address(), self._port.renew(wait)), wait)
         if self._masters is not None and round_.node_rank == 0:
             self._masters.await_open(round_.master_port, wait)

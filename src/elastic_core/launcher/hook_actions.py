@@ -38,6 +38,11 @@ if TYPE_CHECKING:
     from elastic_core.status import AgentStatus
 
 
+MOST_RESTARTS: Final = 10
+"""So many rounds a hook may end by itself within `RESTARTS_WITHIN_S`: no budget counts them."""
+RESTARTS_WITHIN_S: Final = 3600.0
+
+
 class HookActions:
     """Does what hooks ask for, as a signal would. Threading: the loop's, but `beats`.
 
@@ -91,6 +96,9 @@ class HookActions:
         self._send = send
         self._agent = agent
         self._rendezvous = rendezvous
+        self._restarts: dict[str, dict[int, float]] = {}
+        """When each hook has ended which rounds by itself."""
+        self._left_alone: dict[str, int] = {}
         self._round: Round | None = None
         self._launches: tuple[tuple[WorkerLaunch, str], ...] = ()
         self._begun_s = 0.0
@@ -131,15 +139,33 @@ class HookActions:
 
             self._agent().on_hang(examine)
 
-    def restart(self, reason: str, *, by_user: bool = False) -> None:
-        """Restart all workers of the run, where the backend can tell the other nodes."""
+    def restart(self, hook: str, reason: str, *, by_user: bool = False) -> None:
+        """Restart all workers of the run, where the backend can tell the other nodes; a hook by itself not for ever."""
         round_ = self._round
+        if round_ is not None and not by_user and not self._may_restart(hook, reason, round_.index):
+            return
         if by_user:
             reason = f"a restart was asked for on node {self.status().node_id}" + (f" ({reason})" if reason else "")
         if round_ is not None and round_.node_count > 1 and not self._rendezvous.takes_requests:
             self._reporter.notice(f"{reason}: left alone, the rendezvous can't tell the other nodes")
         else:
             self._agent().dispatch(RestartRequested(reason=reason))
+
+    def _may_restart(self, hook: str, reason: str, round_index: int) -> bool:
+        """Count the rounds that a hook has ended by itself; one line for each that it must leave alone."""
+        had = self._restarts.setdefault(hook, {})
+        now_s = self._reactor.now_s()
+        for earlier in [index for index, at_s in had.items() if now_s - at_s >= RESTARTS_WITHIN_S]:
+            del had[earlier]
+        if len(had) < MOST_RESTARTS or round_index in had:
+            had.setdefault(round_index, now_s)
+            return True
+        if self._left_alone.get(hook) != round_index:
+            self._left_alone[hook] = round_index
+            self._reporter.notice(
+                f"{reason}: left alone, it has ended {MOST_RESTARTS} rounds within {RESTARTS_WITHIN_S / 60:g} minutes"
+            )
+        return False
 
     def drain(self, reason: str, grace_s: float | None) -> None:
         """Stop this node's workers, and leave; an empty reason is not shown."""

@@ -169,7 +169,7 @@ class _Job:
         chosen = choose_logs_specs(settings, self._injected.logs_specs)
         self._mark("plugins")
         with held(settings.stops.ending if self._own_process else ()):
-            run_dir = RunDirectory.create(settings.output.run_dir, settings.nodes.run_id)
+            run_dir = RunDirectory.create(settings.output.run_dir, settings.nodes.run_id, self._node_id)
             self._logs = RunLogs(settings, run_dir=run_dir.path, chosen=chosen)
             self._files = RunFiles(self._closing(run_dir), self._logs)
             self._cleanup.callback(self._files.discard_unused)
@@ -185,7 +185,8 @@ class _Job:
         if hooks:
             self._cleanup.callback(close_hooks, hooks, faults=self._faults)
         self._mark("run directory")
-        return self._supervise(handler, policy, hooks, (*registry.warnings, *warnings), run_dir).exit_code
+        notices = (*registry.warnings, *warnings, *filter(None, [run_dir.notice]))
+        return self._supervise(handler, policy, hooks, notices, run_dir).exit_code
 
     def _handler(self) -> RendezvousHandler:
         if self._injected.rendezvous is not None:

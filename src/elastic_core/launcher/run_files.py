@@ -26,7 +26,7 @@ class RunFiles:
     def __init__(self, run_dir: RunDirectory, logs: RunLogs) -> None:
         self._run_dir = run_dir
         self._logs = logs
-        self._used = False
+        self._used = self._finished = False
         self._prepared: dict[int, WorkerPaths] | Exception | None = None
         self._times_made, self._last_path = run_dir.times_made, run_dir.path
 
@@ -55,6 +55,8 @@ class RunFiles:
         """
 
         def work() -> dict[int, WorkerPaths]:
+            if self._finished:  # the run has ended while the disk was busy, or slow
+                return {}
             self._run_dir.restore()
             self._logs.move(self._run_dir.path)  # whoever has made it anew, elsewhere perhaps: an incident, say
             paths = self._logs.round_paths(round_)
@@ -111,6 +113,7 @@ class RunFiles:
 
     def finish(self, *, success: bool, within_s: float) -> None:
         """End the logs, and remove the run directory unless something is to stay in it."""
+        self._finished = True
 
         def finish() -> None:
             self._logs.finish()

@@ -5,10 +5,14 @@ import os
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigError
-from elastic_core.private_file import danger_in, make_folder
+from elastic_core.private_file import danger_in, give_owner_rights, make_chosen_folder, make_folder
 from elastic_core.processes.output.layout import quote_id
+
+if TYPE_CHECKING:
+    from elastic_core.rundir.claim import Claim
 
 _ID_LIMIT = 40
 """Characters of the run id in the name: the path of a socket in the directory must stay below 108."""
@@ -21,37 +25,67 @@ class RunDirectory:
 
     A directory of our own is removed when the run succeeds, unless somebody asked for what is in it; a directory that
     the user chose is never removed. If the agent is killed its directory stays. While the agent lives it holds a shared
-    lock on it, which cleaners of temporary files heed.
+    lock on it, which cleaners of temporary files heed, and a claim on a chosen one, which other agents heed.
     """
 
-    def __init__(self, path: Path, *, chosen: str | None, run_id: str = "") -> None:
-        """Take over an existing directory; `chosen` by the user: else we made it, and may remove it."""
-        self.path = path
+    def __init__(self, chosen: str | None, run_id: str, node_id: str) -> None:
+        """Make it as `create` says."""
         self._chosen = chosen
         self._run_id = run_id
+        self._node_id = node_id
+        self._claim: Claim | None = None
+        self.notice = ""
+        """One line for people about where it is; empty: where it was to be."""
+        self.path = path = _make_fresh(run_id) if chosen is None else self._chosen_place(chosen)
         self._reason = "" if chosen is None else "--run-dir was given"
         self._lock_fd = _locked(path)
         self._restoring = threading.Lock()
+        self._finished = False
         self.times_made = 0
         """How often it was made again."""
 
     @classmethod
-    def create(cls, chosen: str | None, run_id: str) -> "RunDirectory":
+    def create(cls, chosen: str | None, run_id: str, node_id: str = "") -> "RunDirectory":
         """Make the directory of a run.
 
         Args:
-            chosen: The user's `--run-dir`, created if need be. None: `elastic-<uid>/<id>-<random>` under the temp
-                directory; under `$XDG_RUNTIME_DIR`, which is emptied when the user logs out, if the run has a terminal.
+            chosen: The user's `--run-dir`, created if need be; `node_<node id>` below it if another agent has it. None:
+                `elastic-<uid>/<id>-<random>` under the temp directory; under `$XDG_RUNTIME_DIR`, which is emptied when
+                the user logs out, if the run has a terminal.
             run_id: Any text; what can't stand in a file name is quoted, and a long one is cut.
+            node_id: Likewise.
 
         Raises:
             ConfigError: there is no place for it, or the place is not safe.
         """
-        path = _make_fresh(run_id) if chosen is None else _prepare_chosen(chosen)
-        return cls(path, chosen=chosen, run_id=run_id)
+        return cls(chosen, run_id, node_id)
+
+    def _chosen_place(self, chosen: str) -> Path:
+        """Claim the directory that the user chose, or a place for this node below it."""
+        from elastic_core.rundir.claim import CLAIM_FILE, Claim, claim  # few runs have a directory that was chosen
+
+        top = _prepare_chosen(chosen)
+        own = top / f"node_{quote_id(self._node_id)[:_ID_LIMIT]}"
+        first = ""
+        for place in (top, own, *(own.with_name(f"{own.name}-{number}") for number in range(2, _ATTEMPTS))):
+            try:
+                claimed = claim(_prepare_chosen(str(place)))
+            except OSError as error:
+                raise ConfigError(f"--run-dir {str(place)!r} can't be written ({error.strerror})", hint=_TRY) from error
+            if isinstance(claimed, Claim):
+                self._claim = claimed
+                self.notice = "" if place == top else (
+                    f"--run-dir {chosen!r} has files of {first}: this node's are in {str(place)!r}. Try: "
+                    f"a --run-dir for each node, or rm {str(top / CLAIM_FILE)!r} if that agent was killed"
+                )  # fmt: skip
+                return place
+            first = first or claimed
+        raise ConfigError(f"--run-dir {chosen!r} has files of {first}, and {place} those of others", hint=_TRY)
 
     def restore(self) -> bool:
         """Make the directory again if it has gone, elsewhere if need be; return whether it had gone.
+
+        After `finish` it makes nothing, and returns False.
 
         Raises:
             ConfigError: there is no place for it.
@@ -59,7 +93,7 @@ class RunDirectory:
         Threading: any.
         """
         with self._restoring:
-            return self._restore()
+            return not self._finished and self._restore()
 
     def _restore(self) -> bool:
         if self._is_there():
@@ -67,7 +101,7 @@ class RunDirectory:
         self.close()
         try:
             if self._chosen is not None:
-                _prepare_chosen(self._chosen)
+                self.path = self._chosen_place(self._chosen)
             else:
                 make_folder(str(self.path))
                 if danger_in(self.path):
@@ -86,7 +120,9 @@ class RunDirectory:
         return (held.st_dev, held.st_ino) == (found.st_dev, found.st_ino)
 
     def close(self) -> None:
-        """Give the lock back; idempotent."""
+        """Give lock and claim back; idempotent. It touches no file: of a chosen directory `finish` does."""
+        if self._claim is not None:
+            self._claim.close()
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
@@ -105,8 +141,12 @@ class RunDirectory:
 
         What can't be removed (a worker's file on a server that is gone) stays.
         """
+        with self._restoring:  # what is made again at this moment goes, too
+            self._finished = True
         if not success:
             self.keep("the run failed")
+        if self._claim is not None:
+            self._claim.release()
         if self._reason:
             return True
         self.close()
@@ -134,15 +174,12 @@ def _prepare_chosen(chosen: str) -> Path:
         raise ConfigError("--run-dir is empty", hint=_TRY)
     path = Path(chosen).absolute()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            path.mkdir(mode=0o700)
+        make_chosen_folder(str(path), 0o700)
     except (FileExistsError, NotADirectoryError) as error:
-        raise ConfigError(f"--run-dir {chosen!r} lies below a file", hint=_TRY) from error
+        what = "is a file, not a directory" if path.exists() else "lies below a file"
+        raise ConfigError(f"--run-dir {chosen!r} {what}", hint=_TRY) from error
     except OSError as error:
         raise ConfigError(f"--run-dir {chosen!r} can't be created ({error.strerror})", hint=_TRY) from error
-    if not path.is_dir():
-        raise ConfigError(f"--run-dir {chosen!r} is a file, not a directory", hint=_TRY)
     if not os.access(path, os.W_OK | os.X_OK):
         raise ConfigError(f"--run-dir {chosen!r} is not writable by this user", hint=_TRY)
     danger = _danger_in_chosen(path)
@@ -219,8 +256,10 @@ def _make_below(parent: Path, run_id: str) -> Path:
             # A run that ends may remove the parent at any time, and a name may be taken: again.
             with suppress(FileNotFoundError, FileExistsError):
                 _check_owner_only(parent)
+                give_owner_rights(str(parent), 0o700)  # an earlier version left it as the umask had it
                 path = parent / f"{name}-{os.urandom(4).hex()}"
                 path.mkdir(mode=0o700)
+                give_owner_rights(str(path), 0o700)
                 return path
     except OSError as error:
         raise ConfigError(f"no run directory can be made in {str(parent)!r} ({error.strerror})", hint=_TRY) from error

@@ -33,6 +33,8 @@ def find_incidents(run_dir: Path) -> list[FoundIncident]:
 
 def _files(run_dir: Path) -> Iterator[Path]:
     """Give the files that may hold one, those first that are best to name."""
-    yield from (run_dir / file_name(number) for number in sorted(numbers(run_dir)))
+    with suppress(OSError):  # a run that has just ended takes its directory with it
+        yield from (run_dir / file_name(number) for number in sorted(numbers(run_dir)))
     yield run_dir / INCIDENT_FILE
-    yield from sorted(run_dir.glob(f"attempt_*/{INCIDENT_FILE}"))
+    with suppress(OSError):
+        yield from sorted(run_dir.glob(f"attempt_*/{INCIDENT_FILE}"))

@@ -32,8 +32,11 @@ def find_runs() -> list[FoundRun]:
     """Return all run directories in their usual places, the oldest first."""
     folders: list[tuple[int, str]] = []
     for place in runs_folders():
-        with suppress(FileNotFoundError), os.scandir(place) as entries:
-            folders += [(entry.stat().st_ctime_ns, entry.path) for entry in entries if entry.is_dir()]
+        with suppress(OSError), os.scandir(place) as entries:
+            for entry in entries:
+                with suppress(OSError):  # one that has just gone hides no other
+                    if entry.is_dir():
+                        folders.append((entry.stat().st_ctime_ns, entry.path))
     found = []
     for _, path in sorted(folders):
         with suppress(OSError):  # a run that has just ended takes its directory with it
@@ -62,18 +65,18 @@ def look_at(path: Path) -> FoundRun:
 
 
 def runs_named(target: str) -> list[FoundRun]:
-    """Return the runs that somebody means: a run directory, or all of a run id in their usual places.
+    """Return all runs of an id in their usual places, or the one of a run directory; an id counts before a folder.
 
     Raises:
         ConfigError: there is none.
     """
-    path = Path(target).expanduser()
-    if path.is_dir():
-        return [_chosen_directory(path.absolute())]
-    if os.sep not in target:
+    if os.sep not in target:  # an id first: the folder in which one works is often named as the run
         named = [run for run in find_runs() if run.status is not None and run.status.run_id == target]
         if named:
             return named
+    path = Path(target).expanduser()
+    if path.is_dir():
+        return [_chosen_directory(path.absolute())]
     raise ConfigError(
         f"no run directory {target!r}, and no run of that id in {places()}",
         hint="elastic status, which lists this machine's runs; or --rdzv-backend, --rdzv-endpoint and --rdzv-id",
@@ -85,9 +88,14 @@ def _chosen_directory(path: Path) -> FoundRun:
         run = look_at(path)
     except OSError as err:
         raise ConfigError(f"run directory {str(path)!r} can't be read ({err.strerror})") from err
-    if run.status is None and not any(path.glob(f"**/{INCIDENT_FILE}")):
+    if run.status is None and not _has_incident(path):
         raise ConfigError(
             f"{str(path)!r} is no run directory, or its agent has just begun: there is no {STATUS_FILE} in it",
             hint="elastic status, which lists this machine's runs",
         )
     return run
+
+
+def _has_incident(path: Path) -> bool:
+    # `os.walk`, since a folder that goes while `Path.glob` looks ends its search with an error.
+    return any(INCIDENT_FILE in names for _, _, names in os.walk(path))

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from elastic_core.agent import port as port_module
-from elastic_core.agent.port import HeldPort
+from elastic_core.agent.port import HeldPort, is_this_host
 from elastic_core.errors import ConfigError, RendezvousError
 
 WILDCARDS = [(socket.AF_INET, "0.0.0.0")]
@@ -83,6 +83,73 @@ def test_a_given_port_in_use_is_one_line_that_names_it(held):
     text = str(caught.value)
     assert text.startswith(f"--master-port {held.port} is in use on this host. Try: ")
     assert "\n" not in text
+
+
+@pytest.mark.parametrize("first_is_chosen", [True, False])
+def test_a_given_port_that_another_agent_holds_is_refused_before_anything_listens_on_it(held, first_is_chosen):
+    if first_is_chosen:
+        held.close()
+        held = HeldPort.hold(held.port)
+    with pytest.raises(ConfigError, match=rf"--master-port {held.port} is in use on this host\. Try: .*elastic status"):
+        HeldPort.hold(held.port)
+    with listening(socket.AF_INET, "0.0.0.0", held.port, socket.SO_REUSEADDR):  # its worker still can
+        held.close()
+    HeldPort.hold(held.port).close()
+
+
+def test_a_fresh_port_is_held_though_somebody_has_its_name(held, monkeypatch):
+    held._socket.close()  # the name is left
+    monkeypatch.setattr(port_module, "_bind", lambda port, *, reuse: listening(socket.AF_INET, "127.0.0.1", held.port))
+    HeldPort.reserve().close()
+
+
+def test_where_names_of_sockets_cannot_be_had_the_bound_port_has_to_do(held, monkeypatch):
+    real = socket.socket
+
+    class Refused(real):
+        def bind(self, address):
+            if self.family == socket.AF_UNIX:
+                raise PermissionError(13, "Permission denied")
+            super().bind(address)
+
+    monkeypatch.setattr(port_module.socket, "socket", Refused)
+    port = HeldPort.hold(held.port)
+    port.close()
+
+
+OWN = ["localhost", "LocalHost.", "127.0.0.1", "127.0.0.2", "0.0.0.0", socket.gethostname()]
+if socket.has_ipv6:
+    OWN.append("::1")
+ELSEWHERE = ["192.0.2.7", "2001:db8::7"]
+
+
+@pytest.mark.parametrize("host", OWN)
+def test_an_address_that_can_be_bound_is_this_hosts(host):
+    assert is_this_host(host) is is_this_host(host, look_up=False) is True
+
+
+@pytest.mark.parametrize("host", ELSEWHERE)
+def test_an_address_of_another_host_is_not(host):
+    assert is_this_host(host) is is_this_host(host, look_up=False) is False
+
+
+@pytest.mark.parametrize(
+    ("found", "own"), [(["127.0.0.1"], True), (["192.0.2.7"], False), (["192.0.2.7", "127.0.0.1"], True), ([], False)]
+)
+def test_a_name_is_this_hosts_if_it_leads_here_and_is_not_looked_up_unasked(monkeypatch, found, own):
+    def look_up(host, port, *, type, flags):
+        if flags & socket.AI_NUMERICHOST or not found:
+            raise socket.gaierror(-2, "Name or service not known")
+        return [(socket.AF_INET, type, 6, "", (address, port)) for address in found]
+
+    monkeypatch.setattr(port_module.socket, "getaddrinfo", look_up)
+    assert is_this_host("node0.example", look_up=False) is None
+    assert is_this_host("node0.example") is own
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 300, "[::1]"])
+def test_what_is_no_name_is_not_this_host(host):
+    assert is_this_host(host) is False
 
 
 @pytest.mark.parametrize("port", [-1, 65536])

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -10,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from support import ELASTIC, lacks, processes_with
+from ports import free_port
+from support import ELASTIC, lacks, processes_with, wait_for
 
 NOBODY = 65534
 MARK = "bad-input-test"
+WAITS = "import signal; print('waits', flush=True); signal.pause()"
 
 
 @pytest.fixture
@@ -221,6 +224,27 @@ def test_a_port_in_use_is_named(refused):
         port = taken.getsockname()[1]
         code, line = refused("--master-port", port, "train.py")
     assert (code, f"--master-port {port} is in use" in line) == (2, True), line
+
+
+def test_a_second_run_with_the_address_and_port_of_one_that_runs_is_refused_before_its_workers_start(
+    refused, elastic, script
+):
+    first = elastic("--master-addr", "127.0.0.1", "--master-port", port := str(free_port()), script(WAITS))
+    wait_for(lambda: "waits" in first.out)  # and listens on nothing, as a rank 0 that still imports
+    for place in (
+        ["--master_addr=127.0.0.1", f"--master_port={port}"],
+        ["--master-addr", "localhost", "--master-port", port],
+        ["--master-addr", socket.gethostname(), "--master-port", port],
+        ["--master-addr", "127.0.0.2", "--master-port", port],
+        ["--rdzv-endpoint", f"127.0.0.1:{port}"],
+        ["--rdzv-backend", "static", "--rdzv-endpoint", f"127.0.0.1:{port}", "--nnodes", "2", "--node-rank", "0"],
+        ["--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", port],
+        ["--master-port", port],
+    ):
+        code, line = refused(*place, "train.py")
+        assert (code, f"--master-port {port} is in use on this host" in line) == (2, True), (place, line)
+    first.signal(signal.SIGTERM)
+    assert first.wait() == 128 + signal.SIGTERM
 
 
 def test_unknown_signal_names_are_left_out_with_a_word_as_under_torchrun(here):

@@ -1,6 +1,7 @@
 """The agent's side of its rendezvous: each event reaches whom it is for, on the loop, and the port of rank 0."""
 
 import socket
+import threading
 
 import msgspec
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from elastic_core import messages as m
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import ConfigError
+from elastic_core.launcher import agent_side
 from elastic_core.launcher.agent_side import RoundPort, RunSide
 from elastic_core.moments import StepsAsked, StepsSeen
 from elastic_core.plugin_faults import PluginFaults, PluginLabel
@@ -15,6 +17,7 @@ from elastic_core.rendezvous.blocking import HandlerServices
 from elastic_core.reports import NodeReport, RunSteps
 from elastic_core.testing import sample_failure
 from elastic_core.types import RendezvousInfo, RendezvousSettings
+from support import wait_for
 
 SETTINGS = RendezvousSettings(
     backend="redis", run_id="r", endpoint="h:1", min_nodes=1, max_nodes=1, local_world_size=1, options={"db": 3}
@@ -43,6 +46,7 @@ class Noted:
 
     turned_s = 7.5
     settings = SETTINGS
+    use_agent_store = False
 
     def __init__(self):
         self.given = []
@@ -149,6 +153,112 @@ def test_the_port_that_the_user_chose_can_be_held_again():
             held.renew(WaitBudget())
     assert held.renew(WaitBudget()) == held.renew(WaitBudget()) == port
     held.close()
+
+
+@pytest.fixture
+def chosen():
+    """The side of a node whose user chose where rank 0 is, with its loop, what it was given and the place."""
+    made = []
+
+    def make(address, *, rank=0, nodes=1, use_agent_store=False):
+        with socket.socket() as free:
+            free.bind(("", 0))
+            number = free.getsockname()[1]
+        noted, loop = Noted(), Loop()
+        noted.use_agent_store = use_agent_store
+        made.append(port := RoundPort(number))
+        settings = msgspec.structs.replace(SETTINGS, master_addr=address, master_port=number, max_nodes=nodes)
+        side = RunSide(
+            loop, agent=lambda: noted, guardian=noted, handler=noted, settings=settings, port=port, masters=None,
+            notice=noted.given.append, backend=PluginLabel("backend", "static"), faults=PluginFaults(),
+        )  # fmt: skip
+        return side, loop, RendezvousInfo(rank=rank, world_size=nodes, master_addr=address, master_port=number)
+
+    yield make
+    for port in made:
+        port.close()
+
+
+def is_held(port):
+    with socket.socket() as other:
+        try:
+            other.bind(("", port))
+        except OSError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("address", "rank", "use_agent_store", "held"),
+    [
+        ("127.0.0.1", 0, False, True),
+        ("localhost", 0, False, True),
+        (socket.gethostname(), 0, False, True),
+        ("192.0.2.7", 0, False, False),  # the worker will listen elsewhere, or not at all
+        ("127.0.0.1", 1, False, False),  # of another node on this host
+        ("127.0.0.1", 0, True, False),  # the handler's own store listens there
+    ],
+)
+def test_a_chosen_port_is_held_where_rank_0_of_this_node_will_listen(chosen, address, rank, use_agent_store, held):
+    side, _, info = chosen(address, rank=rank, nodes=rank + 1, use_agent_store=use_agent_store)
+    assert side.resolve(info, WaitBudget()).master_addr == address
+    assert is_held(info.master_port) is held
+    formed = []
+    side.form(info, formed.append)
+    assert (formed[0].master_addr, formed[0].master_port) == (address, info.master_port)
+    assert is_held(info.master_port) is held
+
+
+def test_a_port_that_the_handler_chose_is_its_own(chosen):
+    side, _, info = chosen("127.0.0.1")
+    other = msgspec.structs.replace(info, master_port=info.master_port - 1)
+    assert side.resolve(other, WaitBudget()).master_port == other.master_port
+    assert not is_held(other.master_port)
+
+
+def test_a_second_run_with_the_same_address_and_port_is_refused(chosen):
+    side, _, info = chosen("127.0.0.1")
+    side.resolve(info, WaitBudget())
+    second, _, _ = chosen("127.0.0.1")
+    second._settings = side._settings
+    second._port = RoundPort(info.master_port)
+    words = f"--master-port {info.master_port} is in use on this host"
+    with pytest.raises(ConfigError, match=words):
+        second.resolve(info, WaitBudget())
+    formed = []
+    second.form(info, formed.append)
+    assert words in str(formed[0])
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_name_server_that_takes_its_time_does_not_hold_the_loop_up(chosen, monkeypatch, own):
+    asked = threading.Event()
+
+    def is_this_host(host, *, look_up=True):
+        return own if look_up and asked.wait(60) else None
+
+    monkeypatch.setattr(agent_side, "is_this_host", is_this_host)
+    side, loop, info = chosen("node0.example")
+    formed = []
+    side.form(info, formed.append)
+    assert (formed, loop.posted) == ([], [])
+    asked.set()
+    wait_for(lambda: loop.posted)
+    loop.turn()
+    assert formed[0].master_port == info.master_port
+    assert is_held(info.master_port) is own
+
+
+def test_without_a_thread_for_the_name_the_round_is_made_all_the_same(chosen, monkeypatch):
+    def none_left(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(agent_side, "is_this_host", lambda host, look_up=True: None)
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    side, _, info = chosen("node0.example")
+    formed = []
+    side.form(info, formed.append)
+    assert formed[0].master_addr == "node0.example"
 
 
 def test_what_a_call_raises_is_a_line_with_whose_it_is_which_call_it_was_where_and_what_to_do(served):

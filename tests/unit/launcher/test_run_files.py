@@ -53,3 +53,37 @@ def test_files_of_a_round_are_where_another_thread_has_made_the_directory_anew()
     assert files.take(3) == {0: Path("after/3")}
     assert moved == [Path("after")]
     assert len(lines) == 1
+
+
+def test_nothing_is_made_for_workers_of_a_run_that_has_ended():
+    class Ended(Elsewhere):
+        def restore(self):
+            raise AssertionError("made again")
+
+        def finish(self, *, success):
+            pass
+
+    class Slow(Disk):
+        def __init__(self):
+            self.waiting = []
+
+        def run(self, key, work, take):
+            self.waiting.append(lambda: take(work(), None))
+
+        def wait(self, key, work, *, within_s):
+            work()
+
+    class Ending(Logs):
+        def round_paths(self, round_):
+            raise AssertionError("made")
+
+        def finish(self):
+            pass
+
+    lines, disk = [], Slow()
+    files = RunFiles(Ended(), Ending())
+    files.begin(disk, notice=lines.append, moved=lines.append)
+    files.prepare(3, lambda: None, pipes=None)
+    files.finish(success=True, within_s=1.0)
+    disk.waiting.pop()()
+    assert lines == []

@@ -1,6 +1,7 @@
 """Every incident of a run has its file, for as long as there are not too many; the last one is `incident.json`."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +9,7 @@ from elastic_core.failure.incident import MAX_FILE_BYTES, build_launcher_inciden
 from elastic_core.rundir import incident_files
 from elastic_core.rundir.found_incidents import find_incidents
 from elastic_core.rundir.incident_files import IncidentFiles
-from elastic_core.rundir.index import look_at
+from elastic_core.rundir.index import look_at, runs_named
 from elastic_core.rundir.status_file import MOST_BYTES, STATUS_FILE
 from elastic_core.types import Failure, FailureClass
 
@@ -100,6 +101,33 @@ def test_they_are_found_in_order_each_once_and_rubbish_is_passed_over(tmp_path):
     assert found[0].path == str(tmp_path / "incident-0.json")
     assert found[1].path == str(tmp_path / "attempt_1/incident.json")
     assert find_incidents(tmp_path / "attempt_0")[0].incident.summary == "failure 0"
+
+
+def test_a_run_directory_that_has_gone_since_it_was_found_has_no_incident(tmp_path, monkeypatch):
+    assert find_incidents(tmp_path / "gone") == []
+
+    def gone(path, pattern):
+        raise FileNotFoundError(2, "No such file or directory", str(path))
+
+    IncidentFiles(tmp_path).write(incident(0))
+    monkeypatch.setattr(Path, "glob", gone)  # it goes while it is searched
+    assert len(find_incidents(tmp_path)) == 1
+
+
+def test_a_folder_that_goes_while_a_chosen_directory_is_searched_does_not_end_the_search(tmp_path, monkeypatch):
+    IncidentFiles(tmp_path).write(incident(3))
+    (tmp_path / "incident.json").unlink()
+    (tmp_path / "incident-0.json").unlink()
+    (tmp_path / "attempt_0").mkdir()
+    real = os.scandir
+
+    def vanishing(path):
+        if str(path).endswith("attempt_0"):
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    assert runs_named(str(tmp_path))[0].path == str(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -319,3 +319,29 @@ def test_a_chosen_directory_that_the_users_own_group_can_write_to_will_do(tmp_pa
     (tmp_path / "run").mkdir()
     (tmp_path / "run").chmod(0o775)  # a umask of 002, usual where each user has a group
     assert RunDirectory.create(str(tmp_path / "run"), "a").path == tmp_path / "run"
+
+
+@pytest.mark.parametrize("mask", [0o300, 0o777])
+def test_a_umask_that_keeps_rights_from_the_owner_ends_no_run_of_this_user(base, tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        made = [RunDirectory.create(None, "a"), RunDirectory.create(str(tmp_path / "x" / "y"), "a")]
+    finally:
+        os.umask(before)
+    folders = (made[0].path, made[0].path.parent, made[1].path, made[1].path.parent)
+    assert [stat.S_IMODE(folder.stat().st_mode) & 0o700 for folder in folders] == [0o700] * 4
+
+
+def test_a_place_that_an_earlier_version_has_made_without_rights_is_mended(base):
+    parent_of(base).mkdir(mode=0)
+    RunDirectory.create(None, "a")
+    assert stat.S_IMODE(parent_of(base).stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("success", [True, False])
+def test_a_directory_whose_run_has_ended_is_not_made_again(base, success):
+    run = RunDirectory.create(None, "a")
+    run.finish(success=success)
+    rundir.remove_tree(run.path)
+    assert not run.restore()
+    assert (run.path.exists(), run.times_made) == (False, 0)

@@ -159,8 +159,8 @@ def test_a_port_that_cannot_be_had_is_named_and_no_worker_starts(start, free_por
     with socket.socket() as other:
         other.bind(("", free_port))
         other.listen()
-        # With an address as well the port is not ours to hold: only the store finds it taken.
-        agent = start("train", "--agent-store", "--master-addr", "127.0.0.1", "--master-port", free_port)
+        # With an address of another host the port is not ours to hold: only the store finds it taken.
+        agent = start("train", "--agent-store", "--master-addr", "192.0.2.7", "--master-port", free_port)
         assert agent.wait() == 4, agent.err
     told = " ".join(agent.err.split())
     assert f"the agent store can't be opened: port {free_port}: address already in use. Try:" in told

@@ -1,0 +1,106 @@
+"""The claim of an agent on a run directory that the user chose: one agent has it at a time, on whatever host it is."""
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from elastic_core.encoding import decode_json, encode_json
+from elastic_core.private_file import give_owner_rights
+from elastic_core.rundir.status_file import boot_id, is_running, own_identity
+from elastic_core.status import AgentIdentity
+
+CLAIM_FILE: Final = "agent.lock"
+_MOST_BYTES: Final = 4096
+_TRIES: Final = 100
+_FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Claim:
+    """A directory is this agent's until `release`. If the agent is killed its file stays, without its lock."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        """Take over the open file of the claim, and write who has it."""
+        self._path = path
+        self._fd = fd
+        # An empty file is a claim, too, of an agent that nobody knows: a full disk is no reason to share a directory.
+        with suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError):
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, encode_json(own_identity(host=os.uname().nodename, started_ns=0)), 0)
+
+    def release(self) -> None:
+        """Let others have the directory; idempotent."""
+        with suppress(OSError):
+            if self._fd >= 0 and _is_at(self._fd, self._path):
+                self._path.unlink()
+        self.close()
+
+    def close(self) -> None:
+        """Give the descriptor back, and touch no file; idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def claim(folder: Path) -> Claim | str:
+    """Return this agent's claim on a directory; or, in words, which agent has it.
+
+    The file is made with O_EXCL, which holds on file systems whose locks don't reach other hosts. The claim of another
+    host's agent counts as long as its file is there. One of this boot of this host ends with its agent: its lock says.
+
+    Raises:
+        OSError: no file can be made there.
+    """
+    path = folder / CLAIM_FILE
+    for _ in range(_TRIES):
+        try:
+            fd = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            with suppress(FileNotFoundError):  # released meanwhile: again
+                if taken := _take_over(path):
+                    return taken
+        else:
+            give_owner_rights(fd, 0o600)
+            return Claim(path, fd)
+    return "agents that come and go"
+
+
+def _take_over(path: Path) -> Claim | str:
+    """Return the claim of an agent that has ended as ours; who has it; or empty: the file has been replaced."""
+    fd = os.open(path, _FLAGS)
+    try:
+        holder = _read(fd)
+        if holder is None or holder.boot_id != boot_id() or is_running(holder):
+            return _named(holder)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # it lives in another container; or there are no locks to say that it doesn't
+            return _named(holder)
+        if not _is_at(fd, path):
+            return ""
+        taken = Claim(path, fd)
+        fd = -1
+        return taken
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def _read(fd: int) -> AgentIdentity | None:
+    with suppress(msgspec.DecodeError, UnicodeDecodeError):
+        return decode_json(os.pread(fd, _MOST_BYTES, 0), AgentIdentity)
+    return None
+
+
+def _named(holder: AgentIdentity | None) -> str:
+    return "another agent" if holder is None else f"the agent with pid {holder.pid} on host {holder.host!r}"
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    held, found = os.fstat(fd), path.stat()
+    return (held.st_dev, held.st_ino) == (found.st_dev, found.st_ino)
