@@ -1,5 +1,6 @@
 """`elastic slurm`: jobs that end with the run's code, begin again, and follow each other under one name."""
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -7,7 +8,7 @@ from typing import Final
 import click
 
 from elastic_core.api import ConfigError, ElasticError, duration_s, echo
-from elastic_env_slurm.batch_script import wrapped
+from elastic_env_slurm.batch_script import directives_of, names_its_job, wrapped
 
 api_version = 1
 
@@ -76,6 +77,8 @@ def submit(
     if name:
         variables["PET_RDZV_ID"] = name
         words.insert(0, f"--job-name={name}")
+    elif not (names_its_job((*directives_of(text), *options)) or os.environ.get("SBATCH_JOB_NAME")):
+        words.insert(0, f"--job-name={script.name}")  # sbatch reads the wrapper from a pipe, and would call it `sbatch`
     if warning is not None:
         variables["PET_PREEMPTION_SIGNAL"] = "USR1"
         words.append(f"--signal=USR1@{_seconds(warning)}")

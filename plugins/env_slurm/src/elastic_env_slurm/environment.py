@@ -14,6 +14,8 @@ run at the same time have others."""
 _STEPS: Final = 31
 _AT_HEAD: Final = ("c10d", "static")
 """Backends of which the endpoint is a port of the first node."""
+_MEETING: Final = frozenset({"rdzv_endpoint", "master_addr", "node_rank"})
+"""Options of which one shows that the user gives each agent its place in a run."""
 _ONE_A_NODE: Final = re.compile(r"1(\(x\d+\))?", re.ASCII)
 _JOB: Final = re.compile(r"(\d+)(?:_\d+)?(?:\+\d+)?(?:\.\d+)?", re.ASCII)
 
@@ -64,7 +66,7 @@ class SlurmEnvironment(Environment):
     def _hook(self) -> Iterator[Proposal]:
         """Choose the hook that ends a run so that Slurm starts it again: not in salloc's shell, which nothing can."""
         if self._is_step or self._text("SLURM_LOCALID"):
-            yield Proposal(option="requeue", value="auto", reason="SLURM_JOB_ID")
+            yield Proposal(option="requeue", value="preempted", reason="SLURM_JOB_ID")
 
     @property
     def job(self) -> str:
@@ -104,16 +106,19 @@ class SlurmEnvironment(Environment):
             yield from self._meeting(given, nodes)
 
     def _several_agents(self, given: Mapping[str, str]) -> bool:
-        """Return whether a node of this step has several agents: as somebody wants it who says how many there are.
+        """Return whether a node of this step has several agents, of a run whose user types how they find each other.
 
         Raises:
-            ConfigError: nobody has.
+            ConfigError: the user did not type it. A number of nodes alone is not enough: torchrun's users type
+                `--nnodes $SLURM_NNODES`, and each task would be rank 0 of a run of its own.
         """
         a_node, local = self._text("SLURM_STEP_TASKS_PER_NODE"), self._text("SLURM_LOCALID")
         if _ONE_A_NODE.fullmatch(a_node or "1") and local in ("", "0"):
             return False
-        if "nnodes" in given:
+        if "nnodes" in given and _MEETING & set(given):
             return True
+        if self._text("SLURM_PROCID") not in ("", "0"):
+            raise ConfigError("")  # the step's first task reports it for all
         raise ConfigError(
             f"this step has more than one task a node (SLURM_STEP_TASKS_PER_NODE={a_node}, SLURM_LOCALID={local}), and "
             "one agent starts all workers of its node",

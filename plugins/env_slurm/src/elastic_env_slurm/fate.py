@@ -9,7 +9,9 @@ from elastic_core.api import Record
 from elastic_env_slurm.options import AUTO, OFF
 
 _PAIR: Final = re.compile(r"(?:^|\s)([A-Za-z]\w*)[ \t]*=[ \t]*(\S*)")
+_TIME: Final = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", re.ASCII)
 _NEVER: Final = ("", "None", "Unknown", "N/A")
+_YEAR_MINUTES: Final = 365 * 24 * 60
 _ENDLESS: Final = ("", "UNLIMITED", "Partition_Limit", "NOT_SET", "N/A")
 _RUNNING: Final = ("RUNNING", "SIGNALING")
 KILL_WAIT_S: Final = 30
@@ -36,6 +38,10 @@ class Fate(Record, frozen=True, kw_only=True):
     """For people; empty: nothing that they don't know."""
     stay_s: float = 0.0
     """How long Slurm may take to end it."""
+    if_stuck: str = ""
+    """The line in place of `line`, if no worker got anywhere: Slurm is then not asked. Empty: it is asked anyway."""
+    within_s: float | None = None
+    """How long the agent exists after it was told to stop, as Slurm kills it then; `None`: until it ends by itself."""
 
 
 def read_fields(text: str) -> dict[str, str]:
@@ -51,6 +57,21 @@ def seconds_of(text: str) -> float | None:
     return float(text) if text.isascii() and text.isdecimal() else None
 
 
+def minutes_of(text: str) -> float | None:
+    """Return a time as `scontrol` writes it, `2-03:04:05` or `03:04:05`, in minutes; `None`: it is none."""
+    found = _TIME.fullmatch(text)
+    if not found:
+        return None
+    days, hours, minutes, seconds = (int(each or 0) for each in found.groups())
+    return (days * 24 + hours) * 60 + minutes + seconds / 60
+
+
+def has_limit(job: Mapping[str, str]) -> bool:
+    """Return whether a job's time is limited: Slurm's backfill scheduler writes a year for a job without a limit."""
+    text = job.get("TimeLimit", "")
+    return text not in _ENDLESS and (minutes_of(text) or 0) < _YEAR_MINUTES
+
+
 def is_running(job: Mapping[str, str]) -> bool:
     """Return whether a job runs, as far as Slurm is concerned."""
     return job.get("JobState") in _RUNNING
@@ -64,6 +85,7 @@ def fate_of(
     requeue: str,
     attempt: int,
     warned: bool,
+    limit: int | None = None,
 ) -> Fate:
     """Return what becomes of a job that was told to stop.
 
@@ -74,6 +96,7 @@ def fate_of(
         requeue: `--requeue`.
         attempt: How often it has begun again.
         warned: The signal was the notice of `--preemption-signal`.
+        limit: `--requeue-limit`; `None`: there is none.
     """
     name = f"job {job.get('JobId', '?')}"
     if job.get("BatchFlag") != "1" or requeue == OFF:  # nobody can begin an interactive job again
@@ -83,28 +106,51 @@ def fate_of(
         return Fate(line=f"Slurm begins {name} again")
     kill_wait_s = seconds_of(config.get("KillWait", "")) or KILL_WAIT_S
     running = is_running(job)
-    may = job.get("Requeue") == "1"
+    asked = _Asked(job, requeue=requeue, attempt=attempt, limit=limit)
     if running and job.get("PreemptTime", "") not in _NEVER:
         grace_s = seconds_of(partition.get("GraceTime", "")) or 0.0
-        by_itself = "REQUEUE" in (partition.get("PreemptMode") or config.get("PreemptMode", ""))
-        return _asked(f"{name} was preempted", requeue, may=may, by_itself=by_itself, stay_s=grace_s + kill_wait_s + 60)
+        what, stay_s = f"{name} was preempted", grace_s + kill_wait_s + 60
+        if asked.may and "REQUEUE" in (partition.get("PreemptMode") or config.get("PreemptMode", "")):
+            line = f"{what}: this agent stays until Slurm ends it and begins it again"
+            return Fate(end=End.STAY, stay_s=stay_s, line=line)
+        return asked.fate(what, End.ASK_LAST, stay_s)
     if not running and job.get("Reason") == "TimeLimit":
-        return _asked(f"{name} is out of time", requeue, may=may, stay_s=kill_wait_s + 60, now=True)
-    if running and warned and job.get("TimeLimit", "") not in _ENDLESS:
-        return _asked(f"{name} is soon out of time", requeue, may=may, stay_s=kill_wait_s + 60)
+        return asked.fate(f"{name} is out of time", End.ASK_NOW, kill_wait_s + 60, stuck=True, within_s=kill_wait_s)
+    if running and warned and has_limit(job):
+        # A notice in the first half of a job's time is somebody's: it ends no attempt that should be further.
+        ran, time = minutes_of(job.get("RunTime", "")), minutes_of(job.get("TimeLimit", ""))
+        stuck = ran is None or time is None or ran >= time / 2
+        return asked.fate(f"{name} is soon out of time", End.ASK_LAST, kill_wait_s + 60, stuck=stuck)
+    if running and warned:
+        why = "got the notice of --preemption-signal, but Slurm neither preempts it nor limits its time"
+        return Fate(line=f"{name} {why}: it is not begun again. Try: scontrol requeue {job.get('JobId', name)}")
     if not running:
         return Fate(line=f"{name} was cancelled")
     return Fate()  # the step alone was stopped, or this agent by hand
 
 
-def _asked(what: str, requeue: str, *, may: bool, stay_s: float, by_itself: bool = False, now: bool = False) -> Fate:
-    if not may:
-        return Fate(line=f"{what}, and Slurm may not begin it again. Try: sbatch --requeue")
-    if by_itself:
-        return Fate(
-            end=End.STAY, stay_s=stay_s, line=f"{what}: this agent stays until Slurm ends it and begins it again"
-        )
-    if requeue != AUTO:
-        return Fate(line=f"{what}, and is not begun again. Try: --requeue auto")
-    end = End.ASK_NOW if now else End.ASK_LAST
-    return Fate(end=end, stay_s=stay_s, line=f"{what}: Slurm is asked to begin it again")
+class _Asked:
+    """Whether Slurm is asked to begin a job again."""
+
+    def __init__(self, job: Mapping[str, str], *, requeue: str, attempt: int, limit: int | None) -> None:
+        self.may = job.get("Requeue") == "1"
+        self._requeue, self._attempt, self._limit = requeue, attempt, limit
+
+    def fate(self, what: str, end: End, stay_s: float, *, stuck: bool = False, within_s: float | None = None) -> Fate:
+        """Return what becomes of the job; `stuck`: an attempt in which no worker got anywhere ends it."""
+        if not self.may:
+            return Fate(line=f"{what}, and Slurm may not begin it again. Try: sbatch --requeue")
+        if self._requeue != AUTO:
+            return Fate(line=f"{what}, and is not begun again. Try: --requeue auto")
+        if self._limit is not None and self._attempt >= self._limit:
+            begun = "once" if self._attempt == 1 else f"{self._attempt} times"
+            past = f"it has begun again {begun} already" if self._attempt else "it may not"
+            return Fate(line=f"{what}, and is not begun again: {past}. Try: a greater --requeue-limit")
+        if_stuck = ""
+        if stuck:
+            known = "no worker made a step or saved in this attempt, as far as its agent can observe"
+            tried = "should_stop(step=n) or heartbeat(step=n) in the script"
+            tried += "" if self._limit is not None else ", or --requeue-limit N for one that calls neither"
+            if_stuck = f"{what}, and is not begun again: {known}. Try: {tried}"
+        line = f"{what}: Slurm is asked to begin it again"
+        return Fate(end=end, stay_s=stay_s, line=line, if_stuck=if_stuck, within_s=within_s)

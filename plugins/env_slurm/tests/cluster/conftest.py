@@ -27,7 +27,7 @@ from proc_kit import is_alive
 from support import lacks, places_of_runs, wait_for
 
 NODES = 4
-GRACE_S, KILL_WAIT_S = 6, 30
+GRACE_S, KILL_WAIT_S = 6, 60
 CONF = """
 ClusterName=loop
 SlurmctldHost={host}(127.0.0.1)

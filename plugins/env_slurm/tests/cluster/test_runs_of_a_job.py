@@ -40,9 +40,18 @@ def test_a_crash_for_good_is_the_jobs_verdict(submit):
 
 
 def test_a_second_agent_of_a_node_is_refused(submit):
-    job = submit("srun --ntasks-per-node=2 --overcommit elastic run train.py", "--ntasks-per-node=2", nodes=1)
+    line = "srun --ntasks-per-node=2 --overcommit elastic run --nnodes $SLURM_NNODES train.py"
+    job = submit(line, "--ntasks-per-node=2")
     assert job.end() == "FAILED 2:0"
-    assert "Try: srun --ntasks-per-node 1" in job.out
+    assert job.out.count("Try: srun --ntasks-per-node 1") == 1
+    assert not job.starts
+
+
+def test_a_cleaned_environment_is_a_line(submit):
+    job = submit("srun env -i PATH=$PATH FOLDER=$FOLDER XDG_RUNTIME_DIR=$XDG_RUNTIME_DIR elastic run train.py")
+    job.go()
+    assert job.end() == "COMPLETED 0:0"
+    assert job.out.count(f"this process is in step {job.number}.0 of Slurm, but has no SLURM_JOB_ID") == 2
 
 
 def test_the_others_train_on_without_a_killed_agent(submit):

@@ -91,8 +91,56 @@ def test_no_permission_to_requeue_is_one_line(submit, cluster):
 
 
 def test_a_grace_longer_than_slurms_is_a_line_at_the_start(submit):
-    job = submit("srun elastic run --shutdown-timeout 60 train.py")
+    job = submit("srun elastic run --shutdown-timeout 90 train.py")
     job.wait_for_starts(2)
-    job.wait_for("(KillWait), and --shutdown-timeout is 60 s. Try: --shutdown-timeout 25")
+    job.wait_for("(KillWait), and --shutdown-timeout is 90 s. Try: --shutdown-timeout 55")
     job.go()
     assert job.end() == "COMPLETED 0:0"
+
+
+def test_a_save_longer_than_slurms_is_a_line_when_workers_ask(submit):
+    job = submit("srun elastic run --save-timeout 45 train.py", "--time=10")
+    job.wait_for("after the time limit (KillWait), and workers may take 75 s to save and stop (--save-timeout 45 s, ")
+    job.go()
+    assert job.end() == "COMPLETED 0:0"
+    assert job.out.count("KillWait") == 1
+
+
+SLEEP = "srun elastic run --requeue auto {} --no-python sleep 600"
+
+
+def test_an_attempt_that_got_nowhere_is_the_last_at_a_time_limit(submit, cluster):
+    job = submit(SLEEP.format(""), "--time=2")
+    job.wait(lambda: len(job.agents()) == 2, what="two agents")
+    cluster.call("scontrol", "update", f"job={job.number}", "EndTime=now+2")
+    assert job.end().startswith("TIMEOUT")
+    assert job.said()["Restarts"] == "0"
+
+
+def test_a_limit_bounds_the_attempts_of_a_script_that_shows_no_steps(submit, cluster):
+    job = submit(SLEEP.format("--requeue-limit 1"), "--time=2")
+    for attempt in range(2):
+        job.wait(lambda: len(job.agents()) == 2, what="two agents")
+        cluster.call("scontrol", "update", f"job={job.number}", "EndTime=now+2")
+        if not attempt:
+            job.begin_again()
+            cluster.call("scontrol", "update", f"job={job.number}", "TimeLimit=2", ok=False)
+    assert job.end().startswith("TIMEOUT")
+    assert job.said()["Restarts"] == "1"
+
+
+def test_the_default_ends_at_a_time_limit(submit, cluster):
+    job = submit("srun elastic run train.py", "--time=2")
+    job.wait_for_starts(2)
+    cluster.call("scontrol", "update", f"job={job.number}", "EndTime=now+2")
+    job.wait_for("is out of time, and is not begun again. Try: --requeue auto")
+    assert job.end().startswith("TIMEOUT")
+    assert job.said()["Restarts"] == "0"
+
+
+def test_a_notice_in_a_job_without_a_limit_is_a_line(submit, cluster):
+    job = submit("srun elastic run --requeue auto --preemption-signal USR1 train.py")
+    job.wait_for_starts(2)
+    cluster.call("scancel", "--signal=USR1", job.number)
+    job.wait_for(f"it is not begun again. Try: scontrol requeue {job.number}")
+    assert job.end() == "FAILED 138:0"

@@ -29,3 +29,27 @@ def test_a_chain_goes_on_under_one_name_and_ends_with_its_run(submit_by_us):
     assert second.end() == "COMPLETED 0:0"
     assert third.end().startswith("CANCELLED")
     assert len(third.starts) == 4
+
+
+def test_a_submitted_script_has_the_signal_for_its_shell_and_passes_it_on(submit_by_us, cluster):
+    script = """trap 'echo trapped; scancel --signal=USR1 $SLURM_JOB_ID.0' USR1
+srun elastic run --preemption-signal USR1 train.py & wait; wait"""
+    (job,) = submit_by_us(script, "--sbatch=--time=10", "--sbatch=--signal=B:USR1@60")
+    job.wait_for_starts(2)
+    cluster.call("scancel", "--batch", "--signal=USR1", job.number)
+    job.wait_for("is soon out of time: Slurm is asked to begin it again")
+    job.begin_again()
+    job.wait_for_starts(4)
+    assert sum(", attempt 1, " in line for line in job.starts) == 2
+    assert job.out.count("trapped") == 1
+    assert job.said()["JobName"] == "train.sbatch"
+    job.go()
+    assert job.end() == "COMPLETED 0:0"
+
+
+def test_a_signal_for_all_of_a_job_reaches_a_submitted_script_once(submit_by_us, cluster):
+    (job,) = submit_by_us("trap 'echo trapped; got=1' USR1; echo ready; until [ $got ]; do sleep 0.1; done; exit 5")
+    job.wait_for("ready")
+    cluster.call("scancel", "--full", "--signal=USR1", job.number)
+    assert job.end() == "FAILED 5:0"
+    assert job.out.count("trapped") == 1

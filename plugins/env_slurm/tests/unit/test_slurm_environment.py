@@ -2,6 +2,7 @@
 
 import pytest
 
+from elastic_core.cli.main import main
 from elastic_core.errors import ConfigError
 from elastic_core.options.resolve import resolve
 from elastic_env_slurm.environment import FIRST_PORT, SlurmEnvironment
@@ -93,7 +94,7 @@ def test_without_srun_nothing_waits_for_nodes_that_do_not_come(variables):
 )
 def test_the_hook_is_chosen_where_slurm_can_start_the_job_again(variables, hook):
     found = {each.option: each.value for each in SlurmEnvironment(variables).propose({"standalone": "1"})}
-    assert found == ({"requeue": "auto"} if hook else {})
+    assert found == ({"requeue": "preempted"} if hook else {})
 
 
 @pytest.mark.parametrize(
@@ -121,11 +122,24 @@ def test_a_backend_that_was_named_has_its_own_endpoint(given, left_out):
 )
 @pytest.mark.parametrize("variables", [STEP, ONE], ids=["nodes", "one"])
 def test_a_second_agent_of_a_node_is_refused(variables, own):
-    text = refused(variables | own)
-    assert "more than one task a node" in text
-    assert "Try: srun --ntasks-per-node 1" in text
+    first = variables | own | {"SLURM_PROCID": "0"}
+    for given in ({}, {"nnodes": "24"}, {"nnodes": "24", "rdzv_backend": "static"}, {"rdzv_endpoint": "h:1"}):
+        text = refused(first, **given)
+        assert "more than one task a node" in text
+        assert "Try: srun --ntasks-per-node 1" in text
+    assert refused(variables | own | {"SLURM_PROCID": "5"}) == ""  # the step's first task reports it for all
     assert proposed(variables | own, standalone="1") == ({}, [])
-    assert proposed(variables | own, nnodes="24") == ({"rdzv_id": "4711.0"}, [])  # somebody knows how many there are
+    for option in ("rdzv_endpoint", "master_addr", "node_rank"):  # how the agents find each other is typed
+        assert proposed(variables | own, nnodes="24", **{option: "7"}) == ({"rdzv_id": "4711.0"}, [])
+
+
+@pytest.mark.parametrize(("task", "lines"), [("0", 1), ("5", 0)])
+def test_the_first_task_of_a_step_reports_for_all(monkeypatch, capsys, task, lines):
+    own = {"SLURM_STEP_TASKS_PER_NODE": "8(x3)", "SLURM_PROCID": task}
+    for name, value in (STEP | own).items():
+        monkeypatch.setenv(name, value)
+    assert main(["run", "--nnodes", "3", __file__]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == lines
 
 
 @pytest.mark.parametrize(

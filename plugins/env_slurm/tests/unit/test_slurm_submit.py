@@ -1,6 +1,7 @@
 """`elastic slurm submit`: what sbatch gets, and what the wrapper ends with."""
 
 import os
+import signal
 import subprocess
 
 import pytest
@@ -45,11 +46,11 @@ def test_directives_are_those_before_the_first_command():
 def test_a_job_is_submitted_with_what_its_script_says(sbatch, capsys):
     assert main(["slurm", "submit", "train.sbatch", "--lr", "0.1"]) == 0
     assert capsys.readouterr().out.split() == ["job", "1"]
-    assert words(sbatch) == ["--parsable --open-mode=append --requeue"]
+    assert words(sbatch) == ["--parsable --job-name=train.sbatch --open-mode=append --requeue"]
     given = (sbatch / "stdin").read_text()
     assert given.startswith("#!/bin/bash\n#SBATCH --nodes 2\n#SBATCH --time=60\n")
     assert "export PET_REQUEUE=auto\n" in given
-    assert '"$script" --lr 0.1\n' in given
+    assert '/bin/bash "$script" --lr 0.1 &\n' in given
 
 
 def test_a_name_a_warning_and_options_for_sbatch(sbatch):
@@ -57,6 +58,26 @@ def test_a_name_a_warning_and_options_for_sbatch(sbatch):
     assert main(line) == 0
     assert words(sbatch) == ["--parsable --job-name=bert-7 --open-mode=append --requeue --time=90 --signal=USR1@120"]
     assert "export PET_REQUEUE=auto PET_RDZV_ID=bert-7 PET_PREEMPTION_SIGNAL=USR1\n" in (sbatch / "stdin").read_text()
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "variable", "ours"),
+    [
+        ("", [], "", True),
+        ("#SBATCH --time=1 # of bert-Job", [], "", True),
+        ("#SBATCH -J mine", [], "", False),
+        ("#SBATCH --nodes 2 --job-name=mine", [], "", False),
+        ("", ["--sbatch=--job-name=mine"], "", False),
+        ("", ["--sbatch=-Jmine"], "", False),
+        ("", [], "mine", False),
+    ],
+)
+def test_a_job_is_called_as_its_script_unless_it_has_a_name(sbatch, monkeypatch, line, options, variable, ours):
+    (sbatch / "train.sbatch").write_text(f"#!/bin/bash\n{line}\n")
+    if variable:
+        monkeypatch.setenv("SBATCH_JOB_NAME", variable)
+    assert main(["slurm", "submit", *options, "train.sbatch"]) == 0
+    assert ("--job-name=train.sbatch" in words(sbatch)[0]) == ours
 
 
 def test_each_job_of_a_chain_begins_when_the_one_before_has_not_ended_well(sbatch, capsys):
@@ -72,7 +93,9 @@ def test_each_job_of_a_chain_begins_when_the_one_before_has_not_ended_well(sbatc
 
 def test_what_would_be_submitted_is_shown(sbatch, capsys):
     assert main(["slurm", "submit", "--print", "train.sbatch"]) == 0
-    assert capsys.readouterr().out.startswith("# sbatch --open-mode=append --requeue\n#!/bin/bash\n#SBATCH --nodes 2\n")
+    assert capsys.readouterr().out.startswith(
+        "# sbatch --job-name=train.sbatch --open-mode=append --requeue\n#!/bin/bash\n#SBATCH --nodes 2\n"
+    )
     assert not (sbatch / "words").exists()
 
 
@@ -110,13 +133,80 @@ def test_sbatchs_own_refusal_is_shown(sbatch, capsys, monkeypatch):
 )
 def test_a_job_ends_with_its_runs_verdict(tmp_path, verdicts, code, ended):
     left = "\n".join(f"echo {each} >$ELASTIC_SLURM_VERDICTS/{node}" for node, each in enumerate(verdicts))
-    job = wrapped(f"#!/bin/bash\n{left}\nexit {code}\n", (), {"PET_REQUEUE": "auto"})
-    env = {
-        "PATH": os.environ["PATH"],
-        "SLURM_JOB_ID": "4711",
-        "SLURM_SUBMIT_DIR": str(tmp_path),
-        "TMPDIR": str(tmp_path),
-    }
-    done = subprocess.run(["bash", "-s"], input=job, text=True, env=env, capture_output=True, timeout=30, check=False)
-    assert (done.returncode, done.stderr) == (ended, "")
+    assert done(tmp_path, f"#!/bin/bash\n{left}\nexit {code}\n") == (ended, "", "")
+    assert not list(tmp_path.iterdir())
+
+
+def job_of(folder, text, *arguments, **variables):
+    """Return a process that runs a submitted script as Slurm does."""
+    env = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "4711", "SLURM_SUBMIT_DIR": str(folder), "TMPDIR": str(folder)}
+    job = wrapped(text, arguments, {"PET_REQUEUE": "auto"})
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(["bash", "-c", job], text=True, env=env | variables, **pipes)
+
+
+def done(folder, text, *arguments, **variables):
+    """Return the exit code of a submitted script, what it wrote, and what was written about it."""
+    job = job_of(folder, text, *arguments, **variables)
+    out, err = job.communicate(timeout=30)
+    return job.returncode, out, err
+
+
+@pytest.mark.parametrize(
+    ("text", "out"),
+    [
+        ('#!/bin/bash\necho "$1 $#"\nexit 3\n', "a b 2\n"),
+        ('#!/bin/bash -u\necho "$1" $-\nexit 3\n', None),
+        ("#!/usr/bin/env python3\nimport sys\nprint(*sys.argv[1:])\nsys.exit(3)\n", "a b c\n"),
+        ('# no interpreter\necho "$1 $#"\nexit 3\n', "a b 2\n"),
+    ],
+    ids=["bash", "an argument", "python", "none"],
+)
+@pytest.mark.parametrize("place", ["noexec", "missing"])
+def test_a_temporary_directory_where_nothing_can_be_executed_is_no_hindrance(tmp_path, text, out, place):
+    (tmp_path / "bin").mkdir()
+    chmod = tmp_path / "bin" / "chmod"  # no file becomes one that can be executed
+    chmod.write_text("#!/bin/sh\n")
+    chmod.chmod(0o700)
+    submitted = tmp_path / "submitted"
+    submitted.mkdir()
+    variables = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    if place == "missing":
+        variables["TMPDIR"] = str(tmp_path / "missing")
+    code, written, err = done(submitted, text, "a b", "c", **variables)
+    assert (code, err) == (3, "")
+    assert written == out if out else "u" in written
+    assert not list(submitted.iterdir())
+
+
+@pytest.mark.parametrize("name", ["USR1", "USR2", "TERM", "INT", "CONT", "HUP"])
+def test_a_script_has_the_signals_that_its_batch_shell_gets(tmp_path, name):
+    trap = f"trap 'echo got {name}; got=1' {name}"
+    until = "until [ $got ] || [ $SECONDS -gt 20 ]; do sleep 0.05; done"
+    job = job_of(tmp_path, f"#!/bin/bash\n{trap}\necho ready\n{until}\nexit 5\n")
+    assert job.stdout.readline() == "ready\n"
+    job.send_signal(getattr(signal, f"SIG{name}"))
+    out, err = job.communicate(timeout=30)
+    assert (job.returncode, out, err) == (5, f"got {name}\n", "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_script_goes_on_after_many_signals_and_its_code_counts(tmp_path):
+    until = f"until [ -e {tmp_path}/end ] || [ $SECONDS -gt 20 ]; do sleep 0.05; done"
+    job = job_of(tmp_path, f"#!/bin/bash\ntrap 'echo got' USR1\necho ready\n{until}\nexit 138\n")
+    job.stdout.readline()
+    for _ in range(5):
+        job.send_signal(signal.SIGUSR1)
+        assert job.stdout.readline() == "got\n"
+    (tmp_path / "end").touch()
+    job.communicate(timeout=30)
+    assert job.returncode == 138
+
+
+def test_a_script_that_catches_no_signal_ends_by_it(tmp_path):
+    job = job_of(tmp_path, "#!/bin/bash\necho ready\nwhile [ $SECONDS -lt 20 ]; do sleep 0.05; done\n")
+    job.stdout.readline()
+    job.send_signal(signal.SIGTERM)
+    job.communicate(timeout=30)
+    assert job.returncode == 143
     assert not list(tmp_path.iterdir())

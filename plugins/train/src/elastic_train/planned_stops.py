@@ -5,26 +5,46 @@ import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from elastic_core.api import (
     SYSTEM_CLOCK,
     AgentHook,
+    AgentStarted,
     Agreed,
+    Answer,
     Clock,
     HookSettings,
     LaunchChange,
     Launches,
     OptionSpec,
     Power,
+    Record,
     RunTimer,
     StopPlanned,
     WorkersStarting,
     WorkersStopping,
+    encode_json,
 )
 from elastic_train import holding
 from elastic_train.options import SAVE_SIGNAL, SAVE_TIMEOUT
 from elastic_train.worker_pages import WorkerPages
+
+OFFER: Final = "planned-stops"
+"""The name under which other hooks of this agent find `Saving` (`RunHandle.offers`)."""
+
+
+class Saving(Record, frozen=True, kw_only=True):
+    """How far this node's workers are, as far as they call `should_stop`."""
+
+    asks: bool
+    """A worker calls `should_stop`, or every worker is waited for."""
+    steps: int | None
+    """The most steps that a worker has made since it was started; `None`: no worker has named a step."""
+    saved: bool
+    """The workers have saved for a planned stop of this round."""
+    within_s: float
+    """How long workers have to save before a planned stop, in seconds."""
 
 
 class PlannedStops(AgentHook):
@@ -46,6 +66,22 @@ class PlannedStops(AgentHook):
         self._pages: WorkerPages | None = None
         self._hold: holding.Hold | None = None
         self._timer: RunTimer | None = None
+        self._saved = False
+
+    def on_agent_started(self, event: AgentStarted) -> None:
+        """Let other hooks of this agent ask how far the workers are."""
+        self.run.offer(OFFER, lambda parameters: self._answer())
+
+    def _answer(self) -> Answer:
+        """Return how far the workers are. Threading: any."""
+        pages = self._pages
+        found = Saving(
+            asks=pages is not None and (self._all_count or pages.looked_at()),
+            steps=None if pages is None else pages.steps_made(),
+            saved=self._saved,
+            within_s=self._limit_s,
+        )
+        return Answer(content=encode_json(found).decode() + "\n", content_type="application/json")
 
     @property
     def hold_s(self) -> float:
@@ -59,7 +95,7 @@ class PlannedStops(AgentHook):
         """Give every worker a page of its own."""
         if event.asked_again or event.dry_run:
             return None
-        self._hold = None
+        self._hold, self._saved = None, False
         try:
             self._renew_pages(event.round.local_world_size, Path(self.run.run_dir()))
         except OSError as err:
@@ -112,6 +148,7 @@ class PlannedStops(AgentHook):
         """Follow what all nodes have agreed about."""
         if self._hold is not None:
             self.run.record("save_agreed", {"topic": event.topic, "value": event.value})
+            self._saved = self._saved or event.topic == holding.Topic.SAVED
             self._do(lambda hold: holding.take(hold, event.topic, event.value))
 
     def _look(self) -> None:

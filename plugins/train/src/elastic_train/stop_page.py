@@ -34,3 +34,5 @@ READY = 19
 """1: it has saved what it wants to keep."""
 WENT_BACK = 20
 """Where a step was less than the one before: that step, plus 1; 0: nowhere."""
+FIRST = 21
+"""The first step about which it has asked; NONE: none yet."""

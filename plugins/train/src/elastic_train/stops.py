@@ -56,6 +56,7 @@ def _planned(step: "SupportsIndex | None") -> bool:
     """Return the answer where a stop is planned; the first time it is not known yet whose memory this is."""
     if not _looked:
         _look()
+        _words[layout.FIRST] = layout.NONE if step is None else step.__index__()
         return should_stop(step=step)
     return step is None or _meet(step.__index__())
 

@@ -100,6 +100,18 @@ class WorkerPages:
         except ValueError:  # they are being given back
             return False
 
+    def steps_made(self) -> int | None:
+        """Return the most steps that a worker has made since it began; `None`: no worker has named a step.
+
+        Threading: any.
+        """
+        try:
+            words = [page.words for page in self._pages]
+            made = [each[layout.STEP] - each[layout.FIRST] for each in words if each[layout.FIRST] >= 0]
+        except ValueError:  # they are being given back
+            return None
+        return max((*made, 0)) if made else None
+
     def remarks(self) -> tuple[str, ...]:
         """Return lines for people about how scripts use this wrongly."""
         backwards = [rank for rank, page in enumerate(self._pages) if page.words[layout.WENT_BACK]]
@@ -149,7 +161,7 @@ class _Page:
         """Forget all that was said in it."""
         for word in range(len(self.words)):
             self.words[word] = 0
-        self.words[layout.STEP] = layout.NONE
+        self.words[layout.STEP] = self.words[layout.FIRST] = layout.NONE
         self.words[layout.MAGIC] = layout.MAGIC_VALUE
 
     @property

@@ -1,5 +1,6 @@
 """The agent's hook for planned stops, with a run and workers that this test plays."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.api import (
+    AgentStarted,
     Agreed,
     HookSettings,
     Launches,
@@ -76,6 +78,29 @@ def node(tmp_path):
     yield make
     for each in nodes:
         each.hook.close()
+
+
+def test_other_hooks_of_the_agent_find_how_far_the_workers_are(node):
+    it = node(save_timeout=20.0)
+    it.hook.on_agent_started(AgentStarted(run_id="r", node_id="n", run_dir="", pid=1))
+
+    def saving():
+        return json.loads(it.run.offered["planned-stops"]({}).content)
+
+    assert saving() == {"asks": True, "steps": None, "saved": False, "within_s": 20.0}
+    for first, step, steps in ((40, 40, 0), (40, 52, 12), (-1, 52, None)):
+        it.words(1)[layout.FIRST], it.words(1)[layout.STEP] = first, step
+        assert saving()["steps"] == steps
+    it.plans()
+    it.run.pass_time(0.1)
+    it.hook.on_agreed(Agreed(topic=Topic.STEP, value=53))
+    assert not saving()["saved"]
+    it.hook.on_agreed(Agreed(topic=Topic.SAVED, value=0))
+    assert saving()["saved"]
+    it.hook.on_workers_starting(WorkersStarting(round=sample_round(), restart_count=0))
+    assert saving() == {"asks": True, "steps": None, "saved": False, "within_s": 20.0}
+    it.hook.close()
+    assert saving()["steps"] is None
 
 
 def test_nothing_is_held_for_workers_that_do_not_look(node):

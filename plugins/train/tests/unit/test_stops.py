@@ -55,6 +55,15 @@ def test_agent_sees_which_step_a_rank_has_begun_and_whether_it_has_saved(pages):
     assert pages.read({}) == {}
 
 
+def test_agent_sees_how_many_steps_the_furthest_rank_has_made(pages):
+    assert pages.steps_made() is None
+    for step in (40, 41, 47):
+        stops.should_stop(step=step)
+    assert pages.steps_made() == 7
+    pages.renew()
+    assert pages.steps_made() is None
+
+
 def test_who_names_no_step_has_its_answer_at_once(pages):
     pages.ask("b joined", 30.0)
     assert stops.should_stop()

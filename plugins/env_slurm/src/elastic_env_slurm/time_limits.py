@@ -1,0 +1,64 @@
+"""Slurm's limits of time beside those of a run. Pure."""
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from elastic_env_slurm.fate import has_limit, seconds_of
+
+_MARGIN_S: Final = 5.0
+"""How much sooner than Slurm's limit a proposed time ends."""
+_NO_PREEMPTION: Final = ("", "preempt/none", "(null)")
+
+
+def line_about_times(
+    job: Mapping[str, str],
+    partition: Mapping[str, str],
+    config: Mapping[str, str],
+    *,
+    shutdown_s: float,
+    save_s: float | None,
+    notice: bool,
+) -> str:
+    """Return a line if workers may take longer to save and stop than Slurm leaves them, else an empty text.
+
+    Args:
+        job: The job as Slurm shows it.
+        partition: The partition of the job.
+        config: The configuration of the cluster.
+        shutdown_s: `--shutdown-timeout`.
+        save_s: `--save-timeout`; `None`: no worker is known to save before a planned stop.
+        notice: `--preemption-signal` was given: the run saves before the time limit.
+    """
+    kill_wait_s = seconds_of(config.get("KillWait", ""))
+    if kill_wait_s is None:
+        return ""
+    if shutdown_s > kill_wait_s:
+        return (
+            f"Slurm kills what is left {kill_wait_s:g} s after it has stopped a job (KillWait), and "
+            f"--shutdown-timeout is {shutdown_s:g} s. Try: --shutdown-timeout {max(kill_wait_s - _MARGIN_S, 1):g}"
+        )
+    if save_s is None:
+        return ""
+    needed_s = save_s + shutdown_s
+    needed = f"workers may take {needed_s:g} s to save and stop (--save-timeout {save_s:g} s, --shutdown-timeout "
+    needed += f"{shutdown_s:g} s)"
+    if has_limit(job) and not notice and needed_s > kill_wait_s:
+        warning_s = math.ceil((needed_s + kill_wait_s) / 60) * 60
+        return (
+            f"Slurm kills what is left {kill_wait_s:g} s after the time limit (KillWait), and {needed}. Try: elastic "
+            f"slurm submit --warning {warning_s // 60}m, or sbatch --signal=USR1@{warning_s} with --preemption-signal "
+            "USR1"
+        )
+    grace_s = seconds_of(partition.get("GraceTime", "")) or 0.0
+    mode = partition.get("PreemptMode") or config.get("PreemptMode", "")
+    preempted = config.get("PreemptType", "") not in _NO_PREEMPTION and mode not in ("", "OFF")
+    if preempted and needed_s > grace_s + kill_wait_s:
+        left_s = grace_s + kill_wait_s - _MARGIN_S
+        stop_s = min(shutdown_s, max(math.floor(left_s / 3), 1))
+        return (
+            f"Slurm kills what is left {grace_s + kill_wait_s:g} s after it has preempted a job (GraceTime {grace_s:g} "
+            f"s, KillWait {kill_wait_s:g} s), and {needed}. Try: --save-timeout {max(left_s - stop_s, 1):g} "
+            f"--shutdown-timeout {stop_s:g}, or a partition with a longer GraceTime"
+        )
+    return ""
