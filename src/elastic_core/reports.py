@@ -44,6 +44,8 @@ class AgentChannel(Record, frozen=True, kw_only=True):
 
     secret: str
     """What only those know who can read the run's store."""
+    incarnation: str
+    """This agent's in the run's store: a question or answer whose proof covers it is of no use to another one."""
     port: int
     """The number at which this agent is reached by the others, at all its addresses: by UDP they ask each other."""
 

@@ -25,6 +25,7 @@ from elastic_core.rendezvous.member.documents import (
     encode,
 )
 from elastic_core.reports import Absence
+from elastic_ops.status.command import _over
 from elastic_ops.stored_run import RunInStore
 
 CHOICE = StoreChoice(backend="redis", endpoint="r:6379", run_id="bert-7", conf={})
@@ -114,6 +115,18 @@ def test_a_round_that_ended_says_how(ending, state):
     raw = json.loads(encode(control()))
     raw["ending"] = {"token": 5, "nonce": "n", "kind": ending, "reason": "r", "by": "a"}
     assert view(member("ia"), control=json.dumps(raw).encode(), round=round_()).state == state
+
+
+def test_a_run_whose_last_node_has_left_is_over_for_who_watches():
+    ended = Ending(token=5, nonce="n", kind="regroup", reason="a left", by="a")
+    seen = view(control=control(ending=ended), round=round_())
+    assert (seen.state, seen.verdict) == ("no node is left", None)
+    assert _over(seen)
+    for still in (
+        view(member("ia"), silent=("ia",), control=control(ending=ended), round=round_()),
+        view(round=round_()),
+    ):
+        assert not _over(still)  # it may be back
 
 
 def test_the_end_of_an_earlier_round_says_nothing():

@@ -232,7 +232,7 @@ def test_nothing_runs_and_nothing_is_kept(machine):
     [
         (["nope"], 2, "no run directory 'nope', and no run of that id"),
         (["/nope/nope"], 2, "no run directory '/nope/nope'"),
-        (["x", "--rdzv-id", "y"], 2, "a run in a store"),
+        (["x", "--rdzv-id", "y"], 2, "two runs are named"),
         (["x", "--rdzv-backend", "redis", "--rdzv-endpoint", "127.0.0.1:1"], 4, "refused"),
         (["--rdzv-id", "y"], 2, "no rendezvous backend named"),
         (["--rdzv-backend", "redis", "--rdzv-id", "y", "--rdzv-conf", "novelty=1"], 2, "novelty"),
@@ -265,7 +265,8 @@ def test_an_endpoints_password_is_not_in_an_error(machine):
 
 def test_the_numbers_of_incidents_are_checked(machine):
     assert "there is no incident" in machine.asks("incidents", "7")[2]
-    assert "--last, or incident 7?" in machine.asks("incidents", "7", "--last")[2]
+    line = "elastic: error: --last and incident 7 are two incidents. Try: elastic incidents --help\n"
+    assert machine.asks("incidents", "7", "--last")[2] == line
 
 
 def test_a_terminal_gets_a_table_where_rich_is(machine, start):

@@ -1,16 +1,19 @@
-"""Which run is meant: the options and the argument that `elastic status` and `elastic incidents` share."""
+"""Which run is meant: the options and the argument that the commands of this distribution share."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from elastic_core.api import ConfigError, StoreChoice, chosen_store, duration_s, find_runs, run_option
+from elastic_core.api import ConfigError, StoreChoice, chosen_store, duration_s, find_runs, run_option, runs_named
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+WITHOUT_STORE: Final = ("local", "static")
+"""Backends that keep no store."""
+_BACKEND: Final = "PET_RDZV_BACKEND"
 _HELP: Final = {
     "rdzv_backend": "The run's rendezvous backend: look into its store (redis, etcd, c10d, …).",
     "rdzv_endpoint": "Where the backend is, as the run's nodes were told.",
@@ -50,23 +53,62 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     return fits or [CompletionItem(incomplete, type="dir")]
 
 
-def store_asked(options: dict[str, str | None], target: str | None) -> StoreChoice | None:
-    """Return the store that was asked for; None: this machine's run directories.
+class NoSuchRunError(ConfigError):
+    """The store has no run of that id."""
 
-    With a backend, the run that was named is the run's id there.
+
+def no_such_run(run_id: str, where: str) -> NoSuchRunError:
+    """Return the error for a store that was read and has no such run."""
+    return NoSuchRunError(
+        f"no run {run_id!r} in {where}",
+        hint="the --rdzv-id that its nodes were started with; a run that is over is forgotten after a while",
+    )
+
+
+def store_asked(options: Mapping[str, str | None], target: str | None) -> StoreChoice | None:
+    """Return the store in which the run is read; None: it is read on this host, from its run directories.
+
+    An option of the store counts first, then `PET_RDZV_BACKEND`, for a run that is named by its id as for one that is
+    not named. Agents of that id that run here and meet in another backend override the variable.
 
     Raises:
         ConfigError: a part is missing or malformed.
-        click.UsageError: two runs were named, or a run of this machine with an option of a store.
+        click.UsageError: two runs were named.
     """
-    given = {dest: text for dest, text in options.items() if text is not None}
+    given = _given(options)
     if target is None:
         return chosen_store(given, os.environ)
-    if "rdzv_backend" in given and "rdzv_id" not in given:
-        return chosen_store({**given, "rdzv_id": target}, os.environ)
-    if given:
-        named = ", ".join(f"--{dest.replace('_', '-')}" for dest in given)
+    if given.get("rdzv_id") not in (None, target):
         raise click.UsageError(
-            f"{target!r} is a run on this machine, and {named} a run in a store", click.get_current_context()
+            f"two runs are named: {target!r}, and {given['rdzv_id']!r} by --rdzv-id", click.get_current_context()
         )
-    return None
+    if not given:
+        if os.sep in target or not names_store(given):
+            return None
+        backend = os.environ[_BACKEND].strip()
+        met = {run.status.backend for run in find_runs() if run.running and run.status and run.status.run_id == target}
+        if met and backend not in met:
+            return None
+    return chosen_store({**given, "rdzv_id": target}, os.environ)
+
+
+def is_here(options: Mapping[str, str | None], target: str | None) -> bool:
+    """Return whether this host has directories of a run that the store does not know: only a variable named that store.
+
+    A run of one node leaves no trace in a store, and a store forgets a run that is over.
+    """
+    if target is None or _given(options):
+        return False
+    try:
+        return bool(runs_named(target))
+    except ConfigError:
+        return False
+
+
+def names_store(options: Mapping[str, str | None]) -> bool:
+    """Return whether options name a store, or, of none, whether `PET_RDZV_BACKEND` does."""
+    return bool(_given(options)) or (os.environ.get(_BACKEND) or "").strip() not in ("", *WITHOUT_STORE)
+
+
+def _given(options: Mapping[str, str | None]) -> dict[str, str]:
+    return {dest: text for dest, text in options.items() if text is not None}

@@ -3,7 +3,6 @@
 from typing import Final
 
 from elastic_core.api import (
-    ConfigError,
     StoreChoice,
     StoredFailure,
     StoredMember,
@@ -11,6 +10,7 @@ from elastic_core.api import (
     StoreReading,
     stored_run,
 )
+from elastic_ops.run_target import no_such_run
 from elastic_ops.status.view import (
     OUT,
     AbsenceView,
@@ -26,6 +26,8 @@ from elastic_ops.status.view import (
 LOST: Final = "lost"
 LEFT: Final = "left"
 """No longer there, and nothing is wrong with that: the run has its verdict."""
+NO_NODE: Final = "no node is left"
+"""The state of a run without a verdict whose last node has left: a new one goes on with it."""
 SILENT: Final = "silent"
 STOPPED: Final = "stopped"
 STOPPED_BY: Final = "elastic stop"
@@ -36,7 +38,7 @@ class RunInStore:
     """A run as it was read from its store.
 
     Raises:
-        ConfigError: there is no such run.
+        NoSuchRunError: there is no such run.
         RendezvousStateError: what is there is of another version, or not ours.
     """
 
@@ -44,10 +46,7 @@ class RunInStore:
         """Decode it."""
         self._where, self._choice, self._latency_s = where, choice, reading.latency_s
         if not reading.survey.documents and not reading.survey.members:
-            raise ConfigError(
-                f"no run {choice.run_id!r} in {where}",
-                hint="the --rdzv-id that its nodes were started with; a run that is over is forgotten after a while",
-            )
+            raise no_such_run(choice.run_id, where)
         self.run = run = stored_run(reading.survey)
         self._control, self._round, self._members, self._silent = run.control, run.round, run.members, run.silent
 
@@ -100,6 +99,8 @@ class RunInStore:
             return "waiting for a round"
         ending = None if control is None else control.ending
         if ending is not None and (ending.token, ending.nonce) == (round_.token, round_.nonce):
+            if not self._members:
+                return NO_NODE
             return {"restart": "restarting", "asked": "restarting", "regroup": "regrouping"}.get(
                 ending.kind, ending.kind
             )

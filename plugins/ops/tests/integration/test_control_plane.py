@@ -119,7 +119,9 @@ def test_sees_agent_and_workers(start, machine, tmp_path):
     agent = start("--nproc-per-node", "2", "--redirects", "1")
     assert machine.ok("ping") == "pong\n"
     listed = machine.ok()
-    assert listed.startswith("agent: drain, metrics, ping, restart, stacks, state, store, workers\nrank 0: no server\n")
+    assert listed.startswith(
+        "agent: drain, metrics, ping, planned-stops, restart, stacks, state, store, workers\nrank 0: no server\n"
+    )
     state = machine.state()
     assert (state["run_id"], state["state"], state["round"]["index"]) == (agent.run_id, "running", 0)
     workers = json.loads(machine.ok("workers"))["workers"]
@@ -323,7 +325,7 @@ def test_agent_that_was_killed_and_one_that_listens_to_nobody(start, machine):
 def test_two_agents_are_told_apart_by_run_or_by_rank(start, machine):
     first, second = start("--nproc-per-node", "1"), start("--nproc-per-node", "2", words=["served"])
     code, line = machine.refused("ping")
-    assert (code, "2 agents run here: which one?" in line) == (2, True)
+    assert (code, "2 agents run here, and no run is named. Try: --run with one of " in line) == (2, True)
     assert machine.ok("--run", first.run_id, "ping") == "pong\n"
     wait_for(lambda: machine.ctl("--worker", "1", "ping")[0] == 0)  # only one of them has that rank
     assert second.process.poll() is None

@@ -208,7 +208,9 @@ class Driver:
     def channel(self) -> AgentChannel | None:
         """Return how the agents of the run know each other; None: not known yet."""
         peers, secret = self._peers, self._secret()
-        return AgentChannel(secret=secret, port=peers.port) if peers is not None and secret else None
+        if peers is None or not secret:
+            return None
+        return AgentChannel(secret=secret, incarnation=self._state.me.incarnation, port=peers.port)
 
     @property
     def node(self) -> str:

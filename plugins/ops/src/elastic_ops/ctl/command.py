@@ -7,13 +7,14 @@ import click
 import msgspec
 
 import elastic_ops.control_plane.client as client
-from elastic_core.api import ConfigError, ElasticError, Record, echo, echo_json
+from elastic_core.api import AgentStatus, ConfigError, ElasticError, Record, echo, echo_json
 from elastic_ops.ctl.target import (
     NO_SERVER,
     Target,
     agent_of,
     asked,
-    chosen_run,
+    chosen_agents,
+    only_one,
     worker_of,
     workers_of,
 )
@@ -23,11 +24,14 @@ api_version = 1
 
 _NOT_FOUND: Final = 404
 _BAD_REQUEST: Final = 400
+_QUESTIONS: Final = ("metrics", "ping", "stacks", "state", "store", "workers")
+"""Commands of an agent that change nothing: of a run with several agents here each is asked."""
 
 
 class Answer(Record, frozen=True, kw_only=True):
     """What `--json` writes. `body` is JSON where the server's answer was, else text; `rank` null: the agent's."""
 
+    node_id: str
     command: str
     rank: int | None
     status: int
@@ -46,20 +50,32 @@ class CommandsDocument(Record, frozen=True, kw_only=True):
     """What `--json` writes without a command."""
 
     run_id: str
+    node_id: str
     servers: tuple[Commands, ...]
 
 
 def _ctl(words: tuple[str, ...], run: str | None, worker: int | None, timeout: float, as_json: bool) -> int:
-    status = chosen_run(run, worker)
-    agent = agent_of(status)
-    if not words:
-        _list(status.run_id, agent, worker, timeout, as_json=as_json)
-        return 0
-    command, params = words[0], _params(words[1:])
-    target = agent if worker is None else worker_of(agent, worker, timeout_s=timeout)
+    agents = chosen_agents(run, worker)
+    if words and words[0] not in _QUESTIONS:
+        agents = [only_one(agents, words[0])]
+    params = _params(words[1:])
+    codes = []
+    for status in agents:
+        agent = agent_of(status)
+        if len(agents) > 1 and not as_json:
+            echo(f"node {status.node_id}:")
+        if not words:
+            _list(status, agent, worker, timeout, as_json=as_json)
+        else:
+            target = agent if worker is None else worker_of(agent, worker, timeout_s=timeout)
+            codes.append(_ask(target, words[0], params, status.node_id, timeout, as_json=as_json))
+    return max(codes, default=0)
+
+
+def _ask(target: Target, command: str, params: dict[str, str], node_id: str, timeout: float, *, as_json: bool) -> int:
     reply = asked(target, lambda: client.call(target.path, command, params, timeout_s=timeout))
     if as_json:
-        echo_json(_answer(command, target, reply))
+        echo_json(_answer(command, target, reply, node_id))
     elif not reply.ok:
         raise _refusal(command, target, reply, timeout)
     else:
@@ -106,20 +122,27 @@ def _print(reply: client.Reply) -> None:
     echo(*reply.text.rstrip("\n").split("\n"))
 
 
-def _answer(command: str, target: Target, reply: client.Reply) -> Answer:
+def _answer(command: str, target: Target, reply: client.Reply, node_id: str) -> Answer:
     body: object = reply.text
     if reply.is_json:
         try:
             body = msgspec.json.decode(reply.content)
         except (msgspec.DecodeError, RecursionError):
             body = reply.text
-    return Answer(command=command, rank=target.rank, status=reply.status, content_type=reply.content_type, body=body)
+    return Answer(
+        node_id=node_id,
+        command=command,
+        rank=target.rank,
+        status=reply.status,
+        content_type=reply.content_type,
+        body=body,
+    )
 
 
 # --- what there is
 
 
-def _list(run_id: str, agent: Target, worker: int | None, timeout_s: float, *, as_json: bool) -> None:
+def _list(status: AgentStatus, agent: Target, worker: int | None, timeout_s: float, *, as_json: bool) -> None:
     servers = []
     if worker is None:
         names = asked(agent, lambda: client.names(agent.path, timeout_s=timeout_s))
@@ -131,7 +154,7 @@ def _list(run_id: str, agent: Target, worker: int | None, timeout_s: float, *, a
     if worker is not None and not servers:
         worker_of(agent, worker, timeout_s=timeout_s)  # which says who is there
     if as_json:
-        echo_json(CommandsDocument(run_id=run_id, servers=tuple(servers)))
+        echo_json(CommandsDocument(run_id=status.run_id, node_id=status.node_id, servers=tuple(servers)))
         return
     for server in servers:
         who = "agent" if server.rank is None else f"rank {server.rank}"
@@ -174,7 +197,7 @@ command = click.Command(
             ["--run"],
             metavar="ID|DIR",
             shell_complete=complete_run,
-            help="The run's id, or its run directory; default: the only agent that runs here.",
+            help="The run's id (questions go to all its agents here), or run directory; default: the only agent here.",
         ),
         click.Option(
             ["--worker"], metavar="RANK", type=click.IntRange(min=0), help="Talk to the worker with this global rank."
@@ -187,7 +210,7 @@ command = click.Command(
             show_default=True,
             help="How long to wait for the answer.",
         ),
-        click.Option(["--json", "as_json"], is_flag=True, help="Write one JSON object, for programs."),
+        click.Option(["--json", "as_json"], is_flag=True, help="Write JSON for programs, a line for each agent."),
     ],
     help=_HELP,
     epilog=_EPILOG,

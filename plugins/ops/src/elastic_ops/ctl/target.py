@@ -33,11 +33,11 @@ class Target(Record, frozen=True, kw_only=True):
     rank: int | None = None
 
 
-def chosen_run(target: str | None, worker: int | None) -> AgentStatus:
-    """Return the one running agent that is meant: the only one, the one that was named, or the one with that worker.
+def chosen_agents(target: str | None, worker: int | None) -> list[AgentStatus]:
+    """Return the running agents that are meant: the only one, all of the run that was named, or the worker's.
 
     Raises:
-        ConfigError: there is none, or more than one.
+        ConfigError: there is none, or more than one while no run is named.
     """
     try:
         found = find_runs() if target is None else runs_named(target)
@@ -49,12 +49,31 @@ def chosen_run(target: str | None, worker: int | None) -> AgentStatus:
     alive = [run.status for run in found if run.running and run.status is not None]
     if worker is not None and len(alive) > 1:
         alive = [status for status in alive if any(each.global_rank == worker for each in status.workers)] or alive
-    if len(alive) == 1:
-        return alive[0]
-    if alive:
-        dirs = ", ".join(repr(run.path) for run in found if run.running)
-        raise ConfigError(f"{len(alive)} agents run here: which one?", hint=f"--run with one of {dirs}")
-    raise _nothing(target, found)
+    if not alive:
+        raise _nothing(target, found)
+    if len(alive) > 1 and (target is None or worker is not None):
+        seen = "no run is named" if target is None else f"none has a worker of rank {worker} in its status"
+        raise ConfigError(f"{len(alive)} agents run here, and {seen}", hint=f"--run with one of {_paths(found)}")
+    return alive
+
+
+def only_one(agents: list[AgentStatus], command: str) -> AgentStatus:
+    """Return the agent that a command is for which may change something.
+
+    Raises:
+        ConfigError: the run has several agents here.
+    """
+    if len(agents) == 1:
+        return agents[0]
+    run_id = agents[0].run_id
+    raise ConfigError(
+        f"{len(agents)} agents of run {run_id!r} run here, and {command!r} is for one",
+        hint=f"--run with one of {_paths(runs_named(run_id))}",
+    )
+
+
+def _paths(found: list[FoundRun]) -> str:
+    return ", ".join(repr(run.path) for run in found if run.running)
 
 
 def _nothing(target: str | None, found: list[FoundRun]) -> ConfigError:

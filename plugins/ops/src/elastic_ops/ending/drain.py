@@ -1,23 +1,28 @@
 """Have nodes leave their run, from any host that reaches its store; the others go on."""
 
+import os
+from collections.abc import Mapping
+
 import click
 
+from elastic_core.api import ConfigError
 from elastic_ops.ending import on_host
 from elastic_ops.ending.in_store import StoreEnding
 from elastic_ops.ending.options import ending_params
-from elastic_ops.run_target import complete_run, store_asked
+from elastic_ops.run_target import complete_run, names_store, store_asked
 
 api_version = 1
 
 
 def _drain(
-    nodes: tuple[str, ...],
+    words: tuple[str, ...],
     run: str | None,
     deadline: float | None,
     timeout: float,
     user: str | None,
     **options: str | None,
 ) -> int:
+    run, nodes = _read_words(words, run, options)
     choice = store_asked(options, run)
     if choice is None:
         on_host.drain(run, nodes, deadline_s=deadline, timeout_s=timeout)
@@ -30,16 +35,45 @@ def _drain(
     return 0
 
 
+def _read_words(
+    words: tuple[str, ...], run: str | None, options: Mapping[str, str | None]
+) -> tuple[str | None, tuple[str, ...]]:
+    """Return which run and which nodes are meant: the first of several words is the run where no option names it.
+
+    On this host it is a node all the same if it names none of the runs here.
+
+    Raises:
+        ConfigError: the run is missing, or the first word names a run and a node.
+    """
+    first, others = words[0], words[1:]
+    if run is not None or options.get("rdzv_id") is not None:
+        return run, words
+    typed = any(text is not None for text in options.values())
+    remembered = os.environ.get("PET_RDZV_ID")
+    if remembered and names_store(options):
+        return (first, others) if others and first == remembered else (None, words)
+    if not others:
+        if typed:
+            raise ConfigError(f"no run id: {first!r} is the only name, and a node's", hint=f"elastic drain RUN {first}")
+        return None, words
+    is_run, is_node = on_host.found_names(first)
+    if typed or not (is_node or is_run):
+        return (first, others) if names_store(options) else (None, words)
+    if is_run and is_node:
+        raise ConfigError(f"{first!r} is a run and a node of this host", hint=f"elastic drain --run RUN {first}")
+    return (first, others) if is_run else (None, words)
+
+
 _HELP = """\
 Have nodes leave their run, as SIGTERM to their agents does: workers save, the agents end with 143, the others go on.
 
-NODE is a node's id as `elastic status` shows it; its host's name or address will do where only one node has it. The run
-is that of the --rdzv options, or one on this host.
+NODE is a node's id as `elastic status` shows it; its host's name or address will do where only one node has it. RUN is
+the id of a run in the store that the --rdzv options name, or of a run on this host, where RUN may be left out.
 """
 _EPILOG = """\b
 Examples:
-  elastic drain node3 --rdzv-backend redis --rdzv-endpoint redis.example:6379 --rdzv-id bert-7
-  elastic drain node3 node4 --run bert-7 --rdzv-backend c10d --rdzv-endpoint node0:29400 --deadline 2m
+  elastic drain --rdzv-backend redis --rdzv-endpoint redis.example:6379 bert-7 node3
+  elastic drain --rdzv-backend c10d --rdzv-endpoint node0:29400 --deadline 2m bert-7 node3 node4
   elastic drain "$(hostname)"
 
 Exit codes: 0 they have left; 1 not in time, the order stands; 2 usage, or there is no such run or node; 3 plugin; 4 the
@@ -50,8 +84,13 @@ command = click.Command(
     "drain",
     callback=_drain,
     params=[
-        click.Argument(["nodes"], metavar="NODE...", nargs=-1, required=True),
-        click.Option(["--run"], metavar="RUN", shell_complete=complete_run, help="Which run, by id or directory."),
+        click.Argument(["words"], metavar="[RUN] NODE...", nargs=-1, required=True, shell_complete=complete_run),
+        click.Option(
+            ["--run"],
+            metavar="RUN",
+            shell_complete=complete_run,
+            help="Which run, by id or directory; then all words are nodes.",
+        ),
         *ending_params(),
     ],
     help=_HELP,

@@ -19,6 +19,7 @@ from elastic_core.api import (
     user_name,
 )
 from elastic_ops.ending.options import asker
+from elastic_ops.run_target import no_such_run
 
 _LOOK_EVERY_S: Final = 0.25
 _NAMES: Final = 8
@@ -93,10 +94,7 @@ class StoreEnding:
     def _read(self) -> StoredRun:
         run = stored_run(self._writer.read().survey)
         if run.control is None:
-            raise ConfigError(
-                f"no run {self._choice.run_id!r} in {self._writer.where}",
-                hint="the --rdzv-id that its nodes were started with; a run that is over is forgotten after a while",
-            )
+            raise no_such_run(self._choice.run_id, self._writer.where)
         owner, mine = run.control.user, self._user or user_name()
         if owner and owner != mine:
             raise ConfigError(

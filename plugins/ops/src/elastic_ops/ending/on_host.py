@@ -1,5 +1,6 @@
 """Ends of this host's agents by their sockets: no store is needed."""
 
+import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -19,11 +20,11 @@ from elastic_core.api import (
     runs_named,
 )
 from elastic_ops.ctl.target import agent_of, asked
+from elastic_ops.run_target import WITHOUT_STORE
 
 _LOOK_EVERY_S: Final = 0.1
 _CONFLICT: Final = 409
 """The agent is ending already."""
-_WITHOUT_STORE: Final = ("local", "static")
 
 
 def stop(target: str | None, *, deadline_s: float | None, timeout_s: float) -> None:
@@ -37,7 +38,7 @@ def stop(target: str | None, *, deadline_s: float | None, timeout_s: float) -> N
     run_ids = {status.run_id for _, status in agents}
     if len(run_ids) > 1:
         shown = ", ".join(sorted(map(repr, run_ids)))
-        raise ConfigError(f"{len(run_ids)} runs are here: {shown}: which one?", hint="elastic stop RUN")
+        raise ConfigError(f"{len(run_ids)} runs are here, and none is named: {shown}", hint="elastic stop RUN")
     _, status = agents[0]
     count = 1 if status.round is None else status.round.node_count
     if count > len(agents):
@@ -58,12 +59,21 @@ def drain(target: str | None, names: Sequence[str], *, deadline_s: float | None,
         found = [agent for agent in agents if name in _own_names(agent[1])]
         if not found:
             here = ", ".join(sorted(f"{status.node_id} of run {status.run_id!r}" for _, status in agents))
-            raise ConfigError(f"no node {name!r} on this host; here: {here}", hint=_hint("drain", agents[0][1], name))
+            named = next((status for _, status in agents if status.run_id == name), None)
+            hint = _hint("drain", agents[0][1], name) if named is None else f"elastic drain {name} {named.node_id}"
+            raise ConfigError(f"no node {name!r} on this host; here: {here}", hint=hint)
         if len(found) > 1:
             dirs = ", ".join(run.path for run, _ in found)
             raise ConfigError(f"{len(found)} agents here may be {name!r}", hint=f"--run with one of {dirs}")
         chosen += found
     _drain(chosen, deadline_s=deadline_s, timeout_s=timeout_s)
+
+
+def found_names(name: str) -> tuple[bool, bool]:
+    """Return whether a run whose agents run on this host has this name or directory, and whether a node has it."""
+    running = [(run, run.status) for run in find_runs() if run.running and run.status is not None]
+    is_run = any(name == status.run_id for _, status in running) or (os.sep in name and Path(name).is_dir())
+    return is_run, any(name in _own_names(status) for _, status in running)
 
 
 def _own_names(status: AgentStatus) -> tuple[str, ...]:
@@ -83,10 +93,10 @@ def _agents(target: str | None) -> list[tuple[FoundRun, AgentStatus]]:
 
 
 def _hint(command: str, status: AgentStatus, node: str = "") -> str:
-    if status.backend in _WITHOUT_STORE:
+    if status.backend in WITHOUT_STORE:
         return f"the same on each host of the run: backend {status.backend!r} has no store"
-    words = f"{command} {node}".strip()
-    return f"elastic {words} --rdzv-backend {status.backend} --rdzv-endpoint … --rdzv-id {status.run_id}"
+    words = f"{status.run_id} {node}".strip()
+    return f"elastic {command} --rdzv-backend {status.backend} --rdzv-endpoint … {words}"
 
 
 def _drain(agents: list[tuple[FoundRun, AgentStatus]], *, deadline_s: float | None, timeout_s: float) -> None:

@@ -23,7 +23,7 @@ from elastic_ops.incidents.listed import (
     incidents_of_directories,
     incidents_of_store,
 )
-from elastic_ops.run_target import complete_run, store_asked, store_params
+from elastic_ops.run_target import NoSuchRunError, complete_run, is_here, store_asked, store_params
 from elastic_ops.status.page import Table, aligned
 from elastic_ops.status.view import decision_words
 from elastic_ops.stored_run import RunInStore
@@ -36,9 +36,14 @@ _HEADS: Final = ("N", "TIME", "RUN", "CLASS", "RANK", "NODE", "RESTARTS", "DECIS
 def _incidents(words: tuple[str, ...], last: bool, as_json: bool, **options: str | None) -> int:
     target, number = _read_words(words, last=last)
     choice = store_asked(options, target)
+    listed = None
     if choice is not None:
-        listed = _stored(choice)
-    else:
+        try:
+            listed = _stored(choice)
+        except NoSuchRunError:
+            if not is_here(options, target):
+                raise
+    if listed is None:
         listed = incidents_of_directories(find_runs() if target is None else runs_named(target))
     if number is not None or last:
         listed = [_picked(listed, number)]
@@ -60,7 +65,7 @@ def _read_words(words: tuple[str, ...], *, last: bool) -> tuple[str | None, int 
             f"{rest[1]!r} is neither the number of an incident nor an option", click.get_current_context()
         )
     if last and number is not None:
-        raise click.UsageError(f"--last, or incident {number}?", click.get_current_context())
+        raise click.UsageError(f"--last and incident {number} are two incidents", click.get_current_context())
     return (rest[0] if rest else None), number
 
 

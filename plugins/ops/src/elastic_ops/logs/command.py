@@ -1,7 +1,8 @@
 """Show what workers have written to their log files, on this host or on all of a run; -f follows them."""
 
+import os
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import ExitStack, closing
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -17,6 +18,7 @@ from elastic_core.api import (
     find_runs,
     run_places,
     runs_named,
+    user_name,
 )
 from elastic_ops.logs.follow import STREAMS, HostLogs, LogLine
 from elastic_ops.logs.wire import Wanted, ranks_of, text_of
@@ -56,12 +58,13 @@ def _logs(
     streams = STREAMS if stream == "both" else (stream,)
     last = _FOLLOWED_LINES if follow and tail is None else tail
     here = HostLogs([run.path for run in runs], ranks=rank, streams=streams, last=last)
-    wanted = Wanted(streams=streams, last=last, round_index=round_index, follow=follow)
+    reader = f"{user_name()}@{os.uname().nodename}"
+    wanted = Wanted(reader=reader, streams=streams, last=last, round_index=round_index, follow=follow)
     show = _Shown(alone=rank is not None and len(rank) == 1 and len(streams) == 1)
     with ExitStack() as held:
         others = None if choice is None else _others(choice, runs, rank, wanted, held)
         if follow:
-            _follow(here, others, show)
+            _follow(here, others, show, lambda: _notes_while_following(here, others, rank, choice))
         else:
             for line in chain(here.once(round_index), () if others is None else others.once()):
                 show.line(line)
@@ -89,7 +92,8 @@ def _others(
     return NodesLogs(places, ranks=ranks, here=here, wanted=wanted)
 
 
-def _follow(here: HostLogs, others: "NodesLogs | None", show: "_Shown") -> None:
+def _follow(here: HostLogs, others: "NodesLogs | None", show: "_Shown", notes: Callable[[], Collection[str]]) -> None:
+    """Show lines as they come, and what is missing as soon as it is known: it may take hours until the next line."""
     pause, live = WaitBudget(), [here.follow(), *([] if others is None else [others.follow()])]
     try:
         while live:
@@ -104,6 +108,8 @@ def _follow(here: HostLogs, others: "NodesLogs | None", show: "_Shown") -> None:
             while others is not None and others.notes:
                 show.note(others.notes.pop(0))
             if live:
+                for note in notes():
+                    show.note(note, final=False)
                 pause.sleep(_LOOK_EVERY_S)
     except KeyboardInterrupt:  # how one stops to follow
         return
@@ -117,15 +123,19 @@ class _Shown:
         self.count = 0
         self.noted = False
         """Something that was asked for could not be shown, and that was said."""
+        self._notes: set[str] = set()
 
     def line(self, line: LogLine) -> None:
         self.count += 1
         mark = "" if line.stream == "stdout" else " err"
         echo(line.text if self._alone else f"[{line.global_rank}{mark}]: {line.text}")
 
-    def note(self, text: str) -> None:
-        self.noted = True
-        echo(text, err=True)
+    def note(self, text: str, *, final: bool = True) -> None:
+        """Print a line once; not `final`: what is missing now may come."""
+        self.noted = self.noted or final
+        if text not in self._notes:
+            self._notes.add(text)
+            echo(text, err=True)
 
 
 # --- which run
@@ -170,6 +180,15 @@ def _meeting(run: FoundRun) -> tuple[int, str, int] | None:
 
 
 # --- what is not here
+
+
+def _notes_while_following(
+    here: HostLogs, others: "NodesLogs | None", ranks: Collection[int] | None, choice: StoreChoice | None
+) -> list[str]:
+    """Return lines about ranks that are waited for."""
+    if not here.found_ranks and not (others is not None and others.ranks):
+        return ["no worker has been started yet: waiting for the first"]
+    return _notes(here, others, ranks, choice)
 
 
 def _notes(

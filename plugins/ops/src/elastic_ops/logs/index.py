@@ -73,9 +73,9 @@ def read_index(run_dir: Path, status: AgentStatus | None) -> LogIndex:
 
 def _laid_out(run_dir: Path, status: AgentStatus | None) -> Iterable[RoundLogs]:
     base = 0 if status is None or status.round is None else status.round.base_rank
-    folders = {_number(path, "attempt_"): path for path in run_dir.glob("attempt_*")}
+    folders = {_number(path, "attempt_"): path for path in _entries(run_dir) if path.name.startswith("attempt_")}
     for index, folder in sorted((index, folder) for index, folder in folders.items() if index is not None):
-        ranks = sorted(rank for rank in (_number(path) for path in folder.iterdir()) if rank is not None)
+        ranks = sorted(rank for rank in (_number(path) for path in _entries(folder)) if rank is not None)
         workers = tuple(
             WorkerLogs(
                 global_rank=base + rank,
@@ -86,6 +86,13 @@ def _laid_out(run_dir: Path, status: AgentStatus | None) -> Iterable[RoundLogs]:
             for rank in ranks
         )
         yield RoundLogs(round_index=index, workers=workers)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:  # gone since it was named: the others are shown all the same
+        return []
 
 
 def _number(path: Path, prefix: str = "") -> int | None:

@@ -21,7 +21,7 @@ from elastic_core.api import (
 )
 from elastic_ops.logs.follow import LogLine
 from elastic_ops.logs.serving import BEAT_S
-from elastic_ops.logs.wire import HANDSHAKE_S, Refused, Wanted, ask, ranks_of, sent, text_of
+from elastic_ops.logs.wire import HANDSHAKE_S, Refused, Wanted, ask, ranks_of, text_of
 from elastic_ops.stored_run import RunInStore
 
 MOST_FOLLOWED: Final = 64
@@ -199,18 +199,17 @@ class NodesLogs:
 
         Raises:
             OSError: it can't be reached, or has gone.
-            Refused: it is not of the run.
+            Refused: it is not the agent that is meant.
         """
         if place.lost:
             raise ConnectionError("the run is over" if self._places.over else "the node is lost")
         with socket.create_connection((place.address, place.port), timeout=HANDSHAKE_S) as connection:
-            asked = ask(connection, self._places.secret, wanted, clock=self._clock)
-            for one in sent(asked, silence_s=4 * BEAT_S, clock=self._clock):
+            answer = ask(connection, self._places.secret, place.incarnation, wanted, clock=self._clock)
+            for one in answer.sent(silence_s=4 * BEAT_S):
+                with suppress(ValueError):
+                    self.without_file |= ranks_of(one.without_file if one.over is None else one.over.without_file)
                 if one.over is None:
                     yield one.line
-                else:
-                    with suppress(ValueError):
-                        self.without_file |= ranks_of(one.over.without_file)
 
     def _note(self, place: Place, err: Exception) -> None:
         """Keep a line about a node that can't be asked, once."""

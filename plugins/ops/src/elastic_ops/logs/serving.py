@@ -4,14 +4,14 @@ import errno
 import os
 import socket
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing, suppress
 from typing import ClassVar, Final
 
 from elastic_core.api import AgentChannel, encode_json
 from elastic_ops.control_plane.acceptor import MOST_CONNECTIONS, Acceptor
 from elastic_ops.logs.follow import STREAMS, HostLogs, LogLine
-from elastic_ops.logs.wire import Over, Refused, Sent, Wanted, ranks_of, text_of, welcome
+from elastic_ops.logs.wire import BATCH, BatchCodes, Over, Refused, Sent, Wanted, ranks_of, text_of, welcome
 
 BEAT_S: Final = 5.0
 """How often who follows is told that the agent is there, where no line is."""
@@ -19,7 +19,6 @@ _LOOK_S: Final = 0.3
 """How often the files of who follows are looked at."""
 _SEND_S: Final = 30.0
 """How long who reads nothing is waited for."""
-_BATCH: Final = 1 << 16
 _LAST_S: Final = 1.0
 """How long those who follow are waited for at the end, for the last lines."""
 
@@ -56,10 +55,12 @@ class LogServer(Acceptor):
         own = threading.current_thread()
         with connection, suppress(OSError, Refused, ValueError):
             channel = self._channel()
-            wanted = welcome(connection, "" if channel is None else channel.secret, clock=self.clock)
+            if channel is None:
+                return
+            wanted, codes = welcome(connection, channel.secret, channel.incarnation, clock=self.clock)
             self._served.add(own)  # not before: a stranger must not hold up the agent's end
             try:
-                self._answer(connection, wanted)
+                self._answer(connection, wanted, codes)
             finally:
                 self._served.discard(own)
 
@@ -70,7 +71,7 @@ class LogServer(Acceptor):
         for thread in tuple(self._served):
             thread.join(max(0.0, end_s - self.clock.monotonic_s()))
 
-    def _answer(self, connection: socket.socket, wanted: Wanted) -> None:
+    def _answer(self, connection: socket.socket, wanted: Wanted, codes: BatchCodes) -> None:
         connection.settimeout(_SEND_S)
         logs = HostLogs(
             [self._run_dir()],
@@ -82,21 +83,24 @@ class LogServer(Acceptor):
         lines: Generator[LogLine | None, None, None]
         lines = logs.follow() if wanted.follow else logs.once(wanted.round_index)
         with closing(logs), closing(lines):
-            for batch in self._batches(lines):
-                connection.sendall(batch)
+            for batch in self._batches(lines, logs.without_file):
+                connection.sendall(codes.sealed(batch))
         over = Over(found=text_of(logs.found_ranks), without_file=text_of(logs.without_file))
-        connection.sendall(_line(Sent(over=over)))
+        connection.sendall(codes.sealed(_line(Sent(over=over))))
 
-    def _batches(self, lines: Iterator[LogLine | None]) -> Iterator[bytes]:
-        """Yield the lines in pieces; where there are none for long, a sign of life."""
+    def _batches(self, lines: Iterator[LogLine | None], without_file: Collection[int]) -> Iterator[bytes]:
+        """Yield the lines in pieces; ranks that have no file, as soon as they are known; and a sign of life."""
         batch = bytearray()
-        said_s = self.clock.monotonic_s()
+        said_s, said_of = self.clock.monotonic_s(), 0
         for line in lines:
+            if len(without_file) > said_of:
+                said_of = len(without_file)
+                batch += _line(Sent(without_file=text_of(without_file)))
             if line is not None:
                 batch += _line(Sent(line=line))
             elif not batch and self.clock.monotonic_s() - said_s >= BEAT_S:
                 batch += _line(Sent())
-            if batch and (line is None or len(batch) >= _BATCH):
+            if batch and (line is None or len(batch) >= BATCH):
                 yield bytes(batch)
                 batch.clear()
                 said_s = self.clock.monotonic_s()

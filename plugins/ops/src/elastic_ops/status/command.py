@@ -24,16 +24,16 @@ from elastic_core.api import (
     run_places,
     runs_named,
 )
-from elastic_ops.run_target import complete_run, duration, store_asked, store_params
+from elastic_ops.run_target import NoSuchRunError, complete_run, duration, is_here, store_asked, store_params
 from elastic_ops.status.live import live, show, wanted
 from elastic_ops.status.page import Page, page_of_run, page_of_runs, plain
 from elastic_ops.status.view import RunView, StatusDocument, StoreView, iso_time, view_of_directory
-from elastic_ops.stored_run import RunInStore
+from elastic_ops.stored_run import NO_NODE, RunInStore
 
 api_version = 1
 
 _STORE_GONE: Final = "gone with its store"
-_OVER: Final = ("agent dead", "unknown", _STORE_GONE)
+_OVER: Final = ("agent dead", "unknown", _STORE_GONE, NO_NODE)
 MIN_WATCH_S: Final = 0.1
 
 
@@ -121,6 +121,27 @@ class NamedSource:
         return "its run directory is gone: the run has ended, without a failure that would have kept it"
 
 
+class RememberedSource:
+    """A run in the store that a variable names; or, where that store does not know it, its run directories."""
+
+    def __init__(self, store: StoreSource, target: str) -> None:
+        """Look at the store first."""
+        self._source: Source = store
+        self._target = target
+
+    def look(self) -> tuple[RunView, ...]:
+        """Read the one that has the run."""
+        try:
+            return self._source.look()
+        except NoSuchRunError:
+            self._source = NamedSource(self._target)
+        return self._source.look()
+
+    def nothing(self) -> str:
+        """Say what that one says."""
+        return self._source.nothing()
+
+
 class MachineSource:
     """The running agents of this user on this machine."""
 
@@ -145,31 +166,31 @@ def _status(target: str | None, as_json: bool, watch: float | None, **options: s
         if choice is not None:
             stored = StoreSource(choice)
             cleanup.callback(stored.close)
-            source = stored
+            source = RememberedSource(stored, target) if target is not None and is_here(options, target) else stored
         else:
             source = MachineSource() if target is None else NamedSource(target)
         if watch is not None:
-            return _watch(source, watch, as_json=as_json)
+            return _watch(source, watch, as_json=as_json, in_full=target is not None)
         runs = source.look()
         if as_json:
             _write_json(runs)
         elif not runs:
             echo(source.nothing())
         else:
-            page = _page(runs)
+            pages = _pages(runs, in_full=target is not None)
             if wanted():
-                show(page)
+                show(pages)
             else:
-                echo(*plain(page).split("\n"))
+                echo(*_text(pages))
         return 0
 
 
-def _watch(source: Source, every_s: float, *, as_json: bool) -> int:
+def _watch(source: Source, every_s: float, *, as_json: bool, in_full: bool) -> int:
     """Look again and again until the run is over, or Ctrl-C."""
     gc.enable()
     pause = WaitBudget()
     with ExitStack() as cleanup:
-        tell: Callable[[Page], None] = lambda page: echo(*plain(page).split("\n"), "")  # noqa: E731
+        tell: Callable[[Sequence[Page]], None] = lambda pages: echo(*_text(pages), "")  # noqa: E731
         if not as_json and wanted():
             tell = cleanup.enter_context(live())
         try:
@@ -178,7 +199,7 @@ def _watch(source: Source, every_s: float, *, as_json: bool) -> int:
                 if as_json:
                     _write_json(runs)
                 else:
-                    tell(_page(runs) if runs else Page(above=(source.nothing(),)))
+                    tell(_pages(runs, in_full=in_full) if runs else [Page(above=(source.nothing(),))])
                 sys.stdout.flush()
                 if all(map(_over, runs)):
                     return 0
@@ -191,9 +212,16 @@ def _over(run: RunView) -> bool:
     return run.verdict is not None or run.state in _OVER
 
 
-def _page(runs: Sequence[RunView]) -> Page:
+def _pages(runs: Sequence[RunView], *, in_full: bool) -> list[Page]:
+    """Return a page for each agent of a run that was named; of all that run here, a list."""
     now_ns = SYSTEM_CLOCK.wall_ns()
-    return page_of_run(runs[0], now_ns=now_ns) if len(runs) == 1 else page_of_runs(runs, now_ns=now_ns)
+    if in_full or len(runs) == 1:
+        return [page_of_run(run, now_ns=now_ns) for run in runs]
+    return [page_of_runs(runs, now_ns=now_ns)]
+
+
+def _text(pages: Sequence[Page]) -> list[str]:
+    return "\n\n".join(map(plain, pages)).split("\n")
 
 
 def _write_json(runs: Sequence[RunView]) -> None:
@@ -207,9 +235,9 @@ def _now() -> str:
 _HELP = """\
 Show what a run is doing: state, nodes and ranks, round, restarts, the last incident, the store.
 
-RUN is a run directory, or the id of a run on this machine; without it, this user's agents that run on this machine.
-With the --rdzv options the run (RUN, or --rdzv-id) is read from its store, from any host that reaches it. Nothing is
-changed anywhere.
+RUN is a run directory, or the id of a run on this machine, all of whose agents here are shown; without it, this user's
+agents that run on this machine are listed. With the --rdzv options, or PET_RDZV_BACKEND in the environment, the run
+(RUN, or --rdzv-id) is read from its store, from any host that reaches it. Nothing is changed anywhere.
 """
 _EPILOG = """\b
 Examples:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -37,25 +37,31 @@ def wanted() -> bool:
     return True
 
 
-def show(page: Page) -> None:
-    """Print a page once."""
+def show(pages: Sequence[Page]) -> None:
+    """Print pages once, one below the other."""
     from rich.console import Console
 
-    Console(soft_wrap=False).print(_drawn(page))
+    Console(soft_wrap=False).print(_drawn(pages))
 
 
 @contextmanager
-def live() -> Iterator[Callable[[Page], None]]:
-    """Give a function that shows a page in the place of the one before."""
+def live() -> Iterator[Callable[[Sequence[Page]], None]]:
+    """Give a function that shows pages in the place of those before."""
     from rich.console import Console
     from rich.live import Live
 
     console = Console()
     with Live(console=console, auto_refresh=False, vertical_overflow="visible") as shown:
-        yield lambda page: shown.update(_drawn(page), refresh=True)
+        yield lambda pages: shown.update(_drawn(pages), refresh=True)
 
 
-def _drawn(page: Page) -> "Group":
+def _drawn(pages: Sequence[Page]) -> "Group":
+    from rich.console import Group
+
+    return Group(*map(_drawn_page, pages))
+
+
+def _drawn_page(page: Page) -> "Group":
     from rich.console import Group
     from rich.text import Text
 

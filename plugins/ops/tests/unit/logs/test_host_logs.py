@@ -2,14 +2,15 @@
 
 import os
 import tracemalloc
+from pathlib import Path
 
 import click
 import pytest
 
 from elastic_core.api import FoundRun, RunningWorker
 from elastic_core.cli.main import main
-from elastic_ops.logs import follow
-from elastic_ops.logs.command import _ranks
+from elastic_ops.logs import command, follow
+from elastic_ops.logs.command import _follow, _notes_while_following, _ranks, _Shown
 from elastic_ops.logs.follow import HostLogs
 from elastic_ops.logs.index import KEPT_ROUNDS, IndexWriter, read_index
 from elastic_ops.logs.tail import LONGEST_LINE, LogTail
@@ -185,6 +186,23 @@ def test_without_an_index_the_core_s_own_layout_is_found(tmp_path):
     assert rounds[0].workers[1].stderr == ""
 
 
+def test_without_an_index_a_round_that_vanishes_hides_no_other(tmp_path, monkeypatch):
+    for index in range(3):
+        (tmp_path / f"attempt_{index}" / "0").mkdir(parents=True)
+    real = Path.iterdir
+
+    def vanishing(folder):
+        if folder.name == "attempt_1":
+            raise FileNotFoundError(2, "No such file or directory", str(folder))
+        return real(folder)
+
+    monkeypatch.setattr(Path, "iterdir", vanishing)
+    assert [(each.round_index, len(each.workers)) for each in read_index(tmp_path, None).rounds] == [
+        (0, 1), (1, 0), (2, 1),
+    ]  # fmt: skip
+    assert read_index(tmp_path / "gone", None).rounds == ()
+
+
 # --- a run's
 
 
@@ -280,6 +298,62 @@ def test_a_worker_without_a_file_is_noted(tmp_path, monkeypatch):
 
 
 # --- the command
+
+
+@pytest.fixture
+def followed(monkeypatch, capsys):
+    """Return what follows a run's logs, does a step at each pause, and returns what each pause found printed."""
+
+    def follow_it(run, *steps, ranks=None):
+        printed, left = [], list(steps)
+
+        class Pause:
+            def sleep(self, _):
+                printed.append(capsys.readouterr())
+                left.pop(0)()
+
+        monkeypatch.setattr(command, "WaitBudget", Pause)
+        here, show = HostLogs([run.found.path], ranks=ranks, streams=("stdout",), last=None), _Shown(alone=False)
+        _follow(here, None, show, lambda: _notes_while_following(here, None, ranks, None))
+        return printed, show
+
+    return follow_it
+
+
+def test_who_follows_is_told_at_once_that_no_file_is_written(tmp_path, monkeypatch, followed):
+    run = Run(tmp_path / "a", monkeypatch)
+
+    def begin():
+        IndexWriter().add(run.folder, [(0, [running(0), running(1)])])
+
+    def end():
+        run.alive = False
+
+    printed, show = followed(run, begin, lambda: None, end)
+    assert [said.err for said in printed] == [
+        "no worker has been started yet: waiting for the first\n",
+        "rank 0,1: its output goes to its agent's console. Try: elastic run with --tee 3 or --redirects 3\n",
+        "",
+    ]
+    assert (show.count, show.noted) == (0, False)
+
+
+def test_who_follows_a_rank_that_is_not_here_is_told_at_once(tmp_path, monkeypatch, followed):
+    run = Run(tmp_path / "a", monkeypatch)
+    run.begin(0)
+
+    def write():
+        run.logs[0].write("hello\n")
+
+    def end():
+        run.alive = False
+
+    printed, _ = followed(run, write, end, ranks={0, 7})
+    assert [said.err for said in printed] == [
+        "rank 7 is not on this host (here: 0,1). Try: the run's --rdzv options say where it is\n",
+        "",
+    ]
+    assert [said.out for said in printed] == ["", "[0]: hello\n"]
 
 
 @pytest.mark.parametrize(("text", "ranks"), [("3", {3}), ("3, 17", {3, 17}), ("0-2,5", {0, 1, 2, 5}), ("7-7", {7})])

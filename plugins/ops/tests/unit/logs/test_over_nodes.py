@@ -7,16 +7,18 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from elastic_core.api import AgentChannel, ElasticError, RendezvousConnectionError, RunningWorker, encode_json
 from elastic_ops.logs import over_nodes, wire
+from elastic_ops.logs.follow import LogLine
 from elastic_ops.logs.index import IndexWriter
 from elastic_ops.logs.over_nodes import NodesLogs, Place
 from elastic_ops.logs.serving import LogServer
-from elastic_ops.logs.wire import Greeting, Lines, Refused, Wanted, ask, welcome
+from elastic_ops.logs.wire import BatchCodes, Greeting, Lines, Over, Refused, Sent, Session, Wanted, ask, welcome
 from support import wait_for
 
-SECRET = "of the run"
+SECRET, AGENT = "of the run", "i0"
 WANTED = Wanted(streams=("stdout",))
 
 
@@ -37,13 +39,13 @@ def pair():
         yield ours, theirs
 
 
-def served(connection, secret=SECRET):
-    """Welcome one on a thread; return what becomes of it."""
+def served(connection, secret=SECRET, incarnation=AGENT):
+    """Have an agent welcome a reader on a thread; return what becomes of it."""
     found = []
 
     def serve():
         try:
-            found.append(welcome(connection, secret))
+            found.append(welcome(connection, secret, incarnation))
         except (OSError, Refused) as err:
             found.append(err)
             connection.close()
@@ -73,20 +75,45 @@ def watched(monkeypatch):
 def test_both_sides_know_each_other_and_the_secret_is_never_sent(watched):
     with watched() as (ours, theirs):
         found = served(theirs)
-        ask(ours, SECRET, Wanted(ranks="3", streams=("stderr",)))
-        (wanted,) = wait_for(lambda: found)
+        ask(ours, SECRET, AGENT, Wanted(ranks="3", streams=("stderr",)))
+        ((wanted, _),) = wait_for(lambda: found)
         assert (wanted.ranks, wanted.streams) == ("3", ("stderr",))
     assert len(Watched.said) > 100
     assert SECRET.encode() not in Watched.said
 
 
-@pytest.mark.parametrize(("asks", "answers"), [("other", SECRET), (SECRET, "other"), ("", ""), (SECRET, "")])
-def test_who_does_not_know_the_secret_is_told_nothing(asks, answers):
+@pytest.mark.parametrize(
+    ("asks", "answers"),
+    [
+        (("other", AGENT), (SECRET, AGENT)),
+        ((SECRET, AGENT), ("other", AGENT)),
+        ((SECRET, AGENT), ("", AGENT)),
+        (("", AGENT), ("", AGENT)),
+        ((SECRET, "i1"), (SECRET, AGENT)),  # a request for another agent, which this one was handed
+        ((SECRET, ""), (SECRET, "")),
+    ],
+)
+def test_a_request_with_another_secret_or_for_another_agent_is_rejected(asks, answers):
     with pair() as (ours, theirs):
-        found = served(theirs, answers)
+        found = served(theirs, *answers)
         with pytest.raises((Refused, OSError)):
-            ask(ours, asks, WANTED)
+            ask(ours, *asks, WANTED)
         assert isinstance(wait_for(lambda: found)[0], Refused)
+
+
+@pytest.mark.parametrize("purpose", [wire._REQUEST, wire._ANSWER, wire._LINES])
+def test_each_purpose_and_each_part_has_a_code_of_its_own(purpose):
+    session = Session(secret=SECRET, incarnation=AGENT, greeting=b"g", request=b"r")
+    others = [each for each in (wire._REQUEST, wire._ANSWER, wire._LINES) if each != purpose]
+    assert session.key(purpose) not in [session.key(other) for other in others]
+    with pytest.raises(Refused):
+        session.check(session.proof(others[0]), purpose)
+    session.check(session.proof(purpose), purpose)
+    for part in ("secret", "incarnation", "greeting", "request"):
+        changed = replace(session, **{part: getattr(session, part) * 2})
+        assert changed.proof(purpose) != session.proof(purpose)
+        assert changed.batches().next(b"") != session.batches().next(b"")
+    assert SECRET.encode() not in session.key(purpose) + session.proof(purpose)
 
 
 def test_what_was_heard_of_another_is_of_no_use():
@@ -95,7 +122,8 @@ def test_what_was_heard_of_another_is_of_no_use():
         lines = Lines(ours)
         greeting = lines.read(1000, time.monotonic() + 20)
         asked = encode_json(WANTED)
-        proof = wire._proof(SECRET, b"asks", greeting, asked)
+        session = Session(secret=SECRET, incarnation=AGENT, greeting=greeting, request=asked)
+        proof = session.proof(wire._REQUEST)
     with pair() as (ours, theirs):
         found = served(theirs)
         ours.sendall(asked + b"\n" + proof + b"\n")  # again, to another greeting
@@ -105,12 +133,12 @@ def test_what_was_heard_of_another_is_of_no_use():
 def test_an_agent_that_says_again_what_another_has_said_is_refused(watched):
     with watched() as (ours, theirs):
         served(theirs)
-        ask(ours, SECRET, WANTED)
+        ask(ours, SECRET, AGENT, WANTED)
     greeting, _, _, answer, _ = Watched.said.split(b"\n")
     with pair() as (ours, theirs):
         theirs.sendall(greeting + b"\n" + answer + b"\n")
         with pytest.raises(Refused, match="does not know the run's secret"):
-            ask(ours, SECRET, WANTED)
+            ask(ours, SECRET, AGENT, WANTED)
 
 
 def test_an_agent_that_returns_the_asker_s_own_proof_is_refused():
@@ -123,7 +151,7 @@ def test_an_agent_that_returns_the_asker_s_own_proof_is_refused():
 
         threading.Thread(target=mirror, daemon=True).start()
         with pytest.raises(Refused, match="does not know the run's secret"):
-            ask(ours, SECRET, WANTED)
+            ask(ours, SECRET, AGENT, WANTED)
 
 
 @pytest.mark.parametrize(
@@ -138,23 +166,70 @@ def test_noise_ends_the_connection(noise):
 
 
 @pytest.mark.parametrize(
-    "greeting", [b"SSH-2.0\n", b"[]\n", b'{"v":2,"nonce":"n"}\n', b"x" * (wire.LONGEST_REQUEST + 2)]
+    "greeting", [b"SSH-2.0\n", b"[]\n", b'{"v":1,"nonce":"n"}\n', b"x" * (wire.LONGEST_REQUEST + 2)]
 )
 def test_what_is_no_agent_is_refused(greeting):
     with pair() as (ours, theirs):
         theirs.sendall(greeting)
         with pytest.raises(Refused):
-            ask(ours, SECRET, WANTED)
+            ask(ours, SECRET, AGENT, WANTED)
 
 
 def test_who_says_nothing_is_not_waited_for_without_end(monkeypatch):
     monkeypatch.setattr(wire, "HANDSHAKE_S", 0.05)
     with pair() as (ours, theirs):
         with pytest.raises(TimeoutError):
-            welcome(theirs, SECRET)
+            welcome(theirs, SECRET, AGENT)
         Lines(ours).read(1000, time.monotonic() + 20)  # the greeting
         with pytest.raises(TimeoutError):
             Lines(ours).read(1000, time.monotonic() + 0.05)
+
+
+# --- what follows
+
+
+def answered(ours, theirs, *sent):
+    """Have an agent send batches; return the reader's side of the connection, and what is read from it."""
+    found = served(theirs)
+    answer = ask(ours, SECRET, AGENT, WANTED)
+    ((_, codes),) = wait_for(lambda: found)
+    return answer, [codes.sealed(encode_json(each) + b"\n") for each in sent]
+
+
+HELLO, AGAIN = (Sent(line=LogLine(global_rank=0, stream="stdout", text=text)) for text in ("hello", "again"))
+OVER = Sent(over=Over(found="0"))
+
+
+def test_lines_come_in_batches_to_the_last_word():
+    with pair() as (ours, theirs):
+        answer, batches = answered(ours, theirs, HELLO, AGAIN, OVER)
+        for part in (batches[0][:90], batches[0][90:] + batches[1], batches[2]):
+            theirs.sendall(part)
+        assert list(answer.sent(silence_s=20)) == [HELLO, AGAIN, OVER]
+
+
+@pytest.mark.parametrize(
+    "tampered",
+    [
+        lambda one, two: one.replace(b"hello", b"HELLO"),
+        lambda one, two: two,  # the first was held back
+        lambda one, two: one + one,  # sent again
+        lambda one, two: b'{"line":{"global_rank":0,"stream":"stdout","text":"forged"}}\n{"over":{}}\n',
+        lambda one, two: one.partition(b"\n")[2],
+        lambda one, two: b"0" * 64 + b" 99999999999\n",
+        lambda one, two: b"0" * 64 + b" -1\n",
+        lambda one, two: BatchCodes(b"another connection's").sealed(encode_json(HELLO) + b"\n"),
+    ],
+)
+def test_a_line_that_is_not_the_agent_s_is_not_shown(tampered):
+    with pair() as (ours, theirs):
+        answer, (one, two) = answered(ours, theirs, HELLO, AGAIN)
+        theirs.sendall(tampered(one, two))
+        theirs.shutdown(socket.SHUT_WR)
+        shown = []
+        with pytest.raises(Refused):
+            shown.extend(answer.sent(silence_s=20))
+        assert shown in ([], [HELLO])
 
 
 # --- nodes
@@ -169,7 +244,8 @@ class Node:
         self.path.touch()
         worker = RunningWorker(local_rank=0, global_rank=rank, pid=1, stdout=str(self.path))
         IndexWriter().add(folder, [(0, [worker])])
-        self.server = LogServer(0, channel=lambda: AgentChannel(secret=secret, port=0), run_dir=lambda: str(folder))
+        channel = AgentChannel(secret=secret, incarnation=f"i{rank}", port=0)
+        self.server = LogServer(0, channel=lambda: channel, run_dir=lambda: str(folder))
 
     def write(self, text):
         with self.path.open("a") as file:
@@ -265,6 +341,37 @@ def test_a_node_that_can_not_be_asked_is_one_line_and_the_others_are_shown(node)
     assert gone == "rank 7 is on node gone (127.0.0.1): the node is lost. Try: on that host, elastic logs"
 
 
+def test_a_process_at_the_port_of_one_agent_can_not_pass_the_request_on_to_another(node):
+    one, two = node(0), node(1)
+    two.write("secret line\n")
+    read = []
+
+    def relay(listening):
+        theirs, _ = listening.accept()
+        with theirs, socket.create_connection(("127.0.0.1", two.server.port)) as real:
+            reader, agent = theirs.makefile("rb"), real.makefile("rb")
+            theirs.sendall(agent.readline())
+            real.sendall(reader.readline() + reader.readline())
+            read.append(agent.readline())
+            theirs.sendall(read[0])
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=relay, args=(listening,), daemon=True).start()
+        logs = logs_of(Places(one.place(port=listening.getsockname()[1])))
+        assert texts(logs.once()) == []
+        assert wait_for(lambda: read) == [b""]
+    (note,) = logs.notes
+    assert note.startswith("rank 0 is on node n0 (127.0.0.1), which can't be asked at TCP port")
+
+
+def test_who_follows_is_told_at_once_which_ranks_have_no_file(node, tmp_path):
+    one = node(0)
+    IndexWriter().add(tmp_path / "0", [(0, [RunningWorker(local_rank=0, global_rank=0, pid=1)])])
+    logs = logs_of(Places(one.place()), wanted=Wanted(streams=("stdout",), follow=True))
+    with closing(logs.follow()) as lines:
+        wait_for(lambda: next(lines) is None and logs.without_file == {0})
+
+
 def test_output_that_goes_to_the_console_is_noted(node, tmp_path):
     one = node(0)
     IndexWriter().add(tmp_path / "0", [(0, [RunningWorker(local_rank=0, global_rank=0, pid=1)])])
@@ -340,9 +447,9 @@ def test_who_goes_away_leaves_no_file_open(node):
     before = len(list(folder.iterdir()))
     for _ in range(3):
         with socket.create_connection(("127.0.0.1", one.server.port)) as connection:
-            lines = ask(connection, SECRET, Wanted(streams=("stdout",), follow=True))
+            answer = ask(connection, SECRET, AGENT, Wanted(streams=("stdout",), follow=True))
             one.write("x\n")
-            assert next(wire.sent(lines, silence_s=20)).line.text == "x"
+            assert next(answer.sent(silence_s=20)).line.text == "x"
 
     def left():
         one.write("x\n")  # who has gone is missed when something is sent
@@ -378,7 +485,7 @@ def test_who_connects_again_and_again_is_slowed_down(node, monkeypatch):
 def test_an_agent_ends_although_somebody_follows_and_reads_nothing(node):
     one = node(0)
     with socket.create_connection(("127.0.0.1", one.server.port)) as connection:
-        ask(connection, SECRET, Wanted(streams=("stdout",), follow=True))
+        ask(connection, SECRET, AGENT, Wanted(streams=("stdout",), follow=True))
         for _ in range(40):
             one.write(("y" * 1000 + "\n") * 1000)
         one.server.shutdown()  # returns

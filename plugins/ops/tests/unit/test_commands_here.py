@@ -1,0 +1,220 @@
+"""Commands that name a run: which of this host's agents, or which store, they are about."""
+
+import os
+from types import SimpleNamespace
+
+import click
+import pytest
+
+import elastic_ops.control_plane.client as client
+from elastic_core.api import AgentStatus, ConfigError, runs_named
+from elastic_core.cli.main import main
+from elastic_core.rundir.directory import RunDirectory
+from elastic_core.rundir.status_file import STATUS_FILE, own_identity, write_status
+from elastic_core.status import EndStatus
+from elastic_ops.ctl import command as ctl
+from elastic_ops.ending.drain import _read_words
+from elastic_ops.run_target import is_here, store_asked
+
+VARIABLES = {"PET_RDZV_BACKEND": "redis", "PET_RDZV_ENDPOINT": "r:6379"}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700)
+    for variable in ("XDG_RUNTIME_DIR", "TMPDIR"):
+        monkeypatch.setenv(variable, str(runtime))
+    for name in [name for name in os.environ if name.startswith("PET_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+
+
+@pytest.fixture
+def agent():
+    """Leave the run directory of an agent, which this process is; return it."""
+    kept = []
+
+    def leave(run_id, node_id="a", *, backend="redis", end=None, control=""):
+        kept.append(RunDirectory.create(None, run_id))
+        status = AgentStatus(
+            run_id=run_id,
+            node_id=node_id,
+            agent=own_identity(host="h", started_ns=len(kept)),
+            backend=backend,
+            state="running" if end is None else "ended",
+            end=end,
+            control=control,
+        )
+        write_status(kept[-1].path / STATUS_FILE, status)
+        return kept[-1].path
+
+    return leave
+
+
+@pytest.fixture
+def remembered(monkeypatch):
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+
+
+def asked(target, **options):
+    with click.Context(click.Command("status")):
+        choice = store_asked(options, target)
+    return None if choice is None else (choice.backend, choice.endpoint, choice.run_id)
+
+
+# --- a store by variables
+
+
+def test_a_named_run_is_read_from_the_store_of_the_variables(remembered, agent):
+    assert asked("bert-7") == ("redis", "r:6379", "bert-7")
+    agent("bert-7")  # also where a node of it is
+    assert asked("bert-7") == ("redis", "r:6379", "bert-7")
+    assert asked("bert-7", rdzv_endpoint="other:1") == ("redis", "other:1", "bert-7")
+    assert asked("bert-7", rdzv_backend="etcd") == ("etcd", "r:6379", "bert-7")
+
+
+def test_the_name_overrides_the_id_of_the_variables(remembered, monkeypatch):
+    monkeypatch.setenv("PET_RDZV_ID", "gpt")
+    assert asked("bert-7") == ("redis", "r:6379", "bert-7")
+    assert asked(None) == ("redis", "r:6379", "gpt")
+
+
+def test_a_path_and_a_run_of_another_backend_are_on_this_host(remembered, agent):
+    path = agent("alone", backend="local")
+    assert asked(str(path)) is None
+    assert asked("alone") is None
+
+
+@pytest.mark.parametrize("backend", ["", "local", "static"])
+def test_variables_without_a_store_name_none(monkeypatch, backend):
+    monkeypatch.setenv("PET_RDZV_BACKEND", backend)
+    assert asked("bert-7") is None
+
+
+def test_an_option_that_lacks_a_backend_or_names_another_run_is_one_line():
+    with pytest.raises(ConfigError, match="no rendezvous backend named"):
+        asked("bert-7", rdzv_endpoint="r:6379")
+    with pytest.raises(click.UsageError, match="two runs are named: 'bert-7', and 'gpt' by --rdzv-id"):
+        asked("bert-7", rdzv_backend="redis", rdzv_id="gpt")
+    assert asked("bert-7", rdzv_backend="redis", rdzv_id="bert-7") == ("redis", "", "bert-7")
+
+
+def test_what_the_store_forgot_is_read_here(remembered, agent):
+    assert not is_here({}, "bert-7")
+    agent("bert-7", end=EndStatus(outcome="failed", exit_code=7, reason="exit code 7"))
+    assert is_here({"rdzv_backend": None}, "bert-7")
+    assert not is_here({"rdzv_backend": "redis"}, "bert-7")  # typed: that store alone is meant
+
+
+# --- a folder of the run's name
+
+
+def test_a_folder_that_is_named_as_the_run_does_not_hide_it(agent, tmp_path):
+    (tmp_path / "work" / "bert-7").mkdir()
+    with pytest.raises(ConfigError, match="is no run directory"):
+        runs_named("bert-7")
+    path = agent("bert-7")
+    assert [run.path for run in runs_named("bert-7")] == [str(path)]
+    with pytest.raises(ConfigError, match="is no run directory"):
+        runs_named("./bert-7")
+
+
+# --- two agents of a run
+
+
+def test_status_shows_each_agent_of_a_named_run_in_full(agent, capsys):
+    paths = [agent("bert-7", node) for node in "ab"]
+    assert main(["status", "bert-7"]) == 0
+    out = capsys.readouterr().out
+    assert [line for line in out.splitlines() if line.startswith("run ")] == [
+        line for path in paths for line in ("run 'bert-7': running", f"run directory: {path}")
+    ]
+    assert "One in full" not in out
+    assert main(["status"]) == 0
+    assert "One in full: elastic status RUN" in capsys.readouterr().out
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    """Have sockets answer with their own path."""
+    calls = []
+
+    def call(path, command, params=None, **_):
+        calls.append((path, command))
+        return SimpleNamespace(
+            ok=True, status=200, text=f"{command} at {path}", content_type="text/plain", is_json=False
+        )
+
+    monkeypatch.setattr(client, "call", call)
+    return calls
+
+
+def test_ctl_asks_each_agent_of_a_named_run(agent, answers, capsys):
+    for node in "ab":
+        agent("bert-7", node, control=f"/s/{node}")
+    assert main(["ctl", "--run", "bert-7", "state"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["node a:", "state at /s/a", "node b:", "state at /s/b"]
+    assert main(["ctl", "--json", "--run", "bert-7", "state"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert ['"node_id":"a"' in lines[0], '"node_id":"b"' in lines[1]] == [True, True]
+
+
+def test_ctl_has_one_agent_alone_change_something(agent, answers, capsys):
+    assert set(ctl._QUESTIONS).isdisjoint(("drain", "restart"))
+    paths = [agent("bert-7", node, control=f"/s/{node}") for node in "ab"]
+    assert main(["ctl", "--run", "bert-7", "drain"]) == 2
+    line = capsys.readouterr().err
+    assert "2 agents of run 'bert-7' run here, and 'drain' is for one. Try: --run with one of '" in line
+    assert all(repr(str(path)) in line for path in paths)
+    assert answers == []
+    assert main(["ctl", "--run", str(paths[1]), "drain"]) == 0
+    assert answers == [("/s/b", "drain")]
+    assert main(["ctl", "ping"]) == 2
+    assert "2 agents run here, and no run is named. Try: --run" in capsys.readouterr().err
+
+
+# --- the words of `elastic drain`
+
+REDIS = {"rdzv_backend": "redis", "rdzv_endpoint": "r:6379"}
+
+
+@pytest.mark.parametrize(
+    ("words", "run", "options", "variables", "found"),
+    [
+        (("gpt", "a"), None, REDIS, {}, ("gpt", ("a",))),
+        (("gpt", "a", "b"), None, REDIS, {}, ("gpt", ("a", "b"))),
+        (("a", "b"), "gpt", REDIS, {}, ("gpt", ("a", "b"))),
+        (("a", "b"), None, REDIS | {"rdzv_id": "gpt"}, {}, (None, ("a", "b"))),
+        (("gpt", "b"), None, {}, VARIABLES, ("gpt", ("b",))),
+        (("a", "b"), None, {}, VARIABLES | {"PET_RDZV_ID": "gpt"}, (None, ("a", "b"))),
+        (("gpt", "b"), None, {}, VARIABLES | {"PET_RDZV_ID": "gpt"}, ("gpt", ("b",))),
+        (("gpt",), None, {}, VARIABLES | {"PET_RDZV_ID": "gpt"}, (None, ("gpt",))),
+        (("bert-7", "here"), None, {}, {}, ("bert-7", ("here",))),
+        (("here", "b"), None, {}, {}, (None, ("here", "b"))),
+        (("here", "b"), None, {}, VARIABLES, (None, ("here", "b"))),
+        (("here",), None, {}, VARIABLES, (None, ("here",))),
+        (("x", "y"), None, {}, {}, (None, ("x", "y"))),
+    ],
+)
+def test_drain_takes_the_run_as_the_other_commands_do(agent, monkeypatch, words, run, options, variables, found):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    agent("bert-7", "here")
+    assert _read_words(words, run, options) == found
+
+
+def test_drain_says_what_is_missing_or_ambiguous(agent, capsys):
+    assert main(["drain", "--rdzv-backend", "redis", "--rdzv-endpoint", "r:6379", "c"]) == 2
+    line = "elastic: error: no run id: 'c' is the only name, and a node's. Try: elastic drain RUN c\n"
+    assert capsys.readouterr().err == line
+    agent("bert-7", "a")
+    assert main(["drain", "bert-7"]) == 2
+    assert (
+        "no node 'bert-7' on this host; here: a of run 'bert-7'. Try: elastic drain bert-7 a" in capsys.readouterr().err
+    )
+    agent("same", "same")
+    assert main(["drain", "same", "b"]) == 2
+    assert "'same' is a run and a node of this host. Try: elastic drain --run RUN same" in capsys.readouterr().err
