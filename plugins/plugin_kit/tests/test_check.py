@@ -98,6 +98,18 @@ class Acme(Environment):
                 Proposal(option="tomorrow", value=nodes, reason="ACME_NODES")]
 
 
+class Exits(AgentHook):
+    api_version = 2
+
+    def on_workers_started(self, event):
+        import os
+        pid = os.fork()
+        if pid == 0:
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        os._exit(0)
+
+
 class Misspelt(AgentHook):
     api_version = 2
 
@@ -202,6 +214,13 @@ def test_a_hook_has_the_options_that_are_given_behind_its_name(check):
 def test_a_misspelt_moment_is_named_as_in_a_run(check):
     _, _, err = check("mine:Misspelt", "--only", "api version")
     assert "nothing calls Misspelt.on_worker_start: AgentHook has no such method. Try: on_workers_start" in err
+
+
+def test_a_plugin_that_ends_the_process_does_not_end_the_check(check):
+    code, out, _ = check("mine:Exits", "--only", "every moment")
+    assert code == 1
+    assert "failed   every moment is taken  it called os._exit(0), which ends an agent without a verdict" in out
+    assert "hook 'mine:Exits' does not keep its promises: 2 failed" in out
 
 
 def test_what_a_run_would_refuse_comes_first(check):

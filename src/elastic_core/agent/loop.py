@@ -112,7 +112,7 @@ class Agent:
             reporter=reporter,
             feed=feed,
             longest_grace_s=options.stops.shutdown_timeout_s,
-            holds=hooks.holds,
+            ask_holds=hooks.ask_holds,
             call_later=reactor.call_later,
             clock=clock,
         )
@@ -344,8 +344,9 @@ class Agent:
         if refusal is not None:
             self.dispatch(m.StartRefused(hook=hook, reason=refusal.reason, again_s=refusal.again_s))
             return
-        round_ = self._round
-        assert round_ is not None
+        if not isinstance(self._state, Preparing):  # we are stopping: no file of a worker is made any more
+            return
+        round_ = self._state.round
 
         def prepared() -> None:
             if isinstance(self._state, Preparing) and self._state.round is round_:  # else we are stopping

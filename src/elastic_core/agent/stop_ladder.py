@@ -1,7 +1,8 @@
 """The stop ladder of this node's workers: what is held before it, its grace period, what hooks and people get of it."""
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from elastic_core import messages as m
 from elastic_core import moments
@@ -9,6 +10,11 @@ from elastic_core.agent.feed import Feed
 from elastic_core.agent.parts import ENDING_SIGNALS, Reporter, Workers
 from elastic_core.clock import Clock
 from elastic_core.reactor import Timer
+
+MOST_HOLD_S: Final = 3600.0
+"""The longest that hooks hold a stop, unless the grace period is longer."""
+ANSWER_S: Final = 10.0
+"""How long a stop waits until its hooks have answered: twice what one call of one hook may take."""
 
 
 class StopLadder:
@@ -19,7 +25,7 @@ class StopLadder:
         reporter: The voice of the run.
         feed: Takes the moments of a stop.
         longest_grace_s: The grace period, as the user set it.
-        holds: Returns which hooks hold a planned stop, and for how long at the longest.
+        ask_holds: Finds out which hooks hold a planned stop, and for how long at the longest; may answer later.
         call_later: Calls back after so many seconds.
         clock: Measures.
     """
@@ -31,7 +37,7 @@ class StopLadder:
         reporter: Reporter,
         feed: Feed,
         longest_grace_s: float,
-        holds: Callable[[], Mapping[str, float]],
+        ask_holds: Callable[[Callable[[Mapping[str, float]], None]], None],
         call_later: Callable[[float, Callable[[], None]], Timer],
         clock: Clock,
     ) -> None:
@@ -39,28 +45,51 @@ class StopLadder:
         self._reporter = reporter
         self._feed = feed
         self._longest_grace_s = longest_grace_s
-        self._holds = holds
+        self._ask_holds = ask_holds
         self._call_later = call_later
         self._clock = clock
         self._ends_s = self._hold_ends_s = clock.monotonic_s()
         self._held: tuple[m.StopWorkers, int] | None = None
+        self._asked = False
+        """Whether hooks have not said yet how long they hold it."""
+        self._bounded = False
         self._holding: set[str] = set()
         self._timer: Timer | None = None
 
     def stop(self, command: m.StopWorkers, round_index: int) -> None:
         """Begin, or hold a planned stop until the hooks that asked for it let it go on."""
-        holds = self._holds() if command.planned and self._workers.alive else {}
-        grace_s, hold_s = self._grace_s(command.grace_s), max(holds.values(), default=0.0)
-        if command.grace_s is None:
-            self._ends_s = self._clock.monotonic_s() + hold_s + grace_s
-        else:  # all that the workers have
-            hold_s = min(hold_s, grace_s)
-            self._ends_s = self._clock.monotonic_s() + grace_s
+        grace_s, now_s = self._grace_s(command.grace_s), self._clock.monotonic_s()
+        self._held, self._asked, self._bounded = (command, round_index), True, command.grace_s is not None
+        self._ends_s = self._hold_ends_s = now_s + grace_s
+        if not command.planned or not self._workers.alive:
+            self._take_holds({})
+            return
+        held = self._held
+        self._ask_holds(lambda holds: self._take_holds(holds) if self._asked and self._held is held else None)
+        if self._asked:
+            self._hold_until(now_s + (min(ANSWER_S, grace_s) if self._bounded else ANSWER_S))
+
+    def _take_holds(self, holds: Mapping[str, float]) -> None:
+        """Hold what was ordered, or begin: its hooks have answered."""
+        assert self._held is not None
+        command, round_index = self._held
+        most_s = max(MOST_HOLD_S, self._longest_grace_s)
+        for hook in sorted(hook for hook, hold_s in holds.items() if hold_s > most_s):
+            self._reporter.notice(
+                f"hook {hook!r}: hold_s is {holds[hook]:g}; it holds this stop for {most_s:g} s at most"
+            )
+        hold_s = min(max(holds.values(), default=0.0), most_s)
+        if self._bounded:  # all that the workers have
+            hold_s = min(hold_s, self._left_s())
+        else:
+            self._ends_s = self._clock.monotonic_s() + hold_s + self._longest_grace_s
+        self._asked = False
         if command.drain:
-            self._announce(command.signum, self._left_s())
-        self._held = (command, round_index)
+            self._announce(
+                command.signum, self._left_s(), held_by=sorted(holds) if hold_s > self._longest_grace_s else ()
+            )
         if hold_s <= 0:
-            self._begin(grace_s)
+            self._begin(self._grace_s(round(self._left_s(), 3) if self._bounded else None))
             return
         self._holding = set(holds)
         self._hold_until(self._clock.monotonic_s() + hold_s)
@@ -81,6 +110,7 @@ class StopLadder:
     def shorten(self, bound_s: float, *, at_once: bool) -> None:
         """Give the workers no longer than this from now on; `at_once`: what is held is held no longer."""
         self._ends_s = min(self._ends_s, self._clock.monotonic_s() + max(0.0, bound_s))
+        self._bounded = True
         if self._held is None:
             self._workers.stop(signal.SIGTERM, grace_s=self._grace_s(bound_s))
         elif at_once:
@@ -90,6 +120,7 @@ class StopLadder:
 
     def kill(self) -> None:
         """Cut the ladder short, as the user asked."""
+        self._answer_for_hooks()
         self._reporter.notice("second signal: killing the workers")
         self._forget()
         self._workers.kill()
@@ -98,6 +129,16 @@ class StopLadder:
         """Announce that the user wants an end of what is being stopped already, or of a node without workers."""
         self._announce(signum, self._left_s() if self._workers.alive else 0.0)
 
+    def _answer_for_hooks(self) -> None:
+        """Announce what no hook has answered about in time, as if none held it."""
+        if not self._asked or self._held is None:
+            return
+        self._asked = False
+        if not self._bounded:
+            self._ends_s = self._clock.monotonic_s() + self._longest_grace_s
+        if self._held[0].drain:
+            self._announce(self._held[0].signum, self._left_s())
+
     def _hold_until(self, end_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -105,6 +146,7 @@ class StopLadder:
         self._timer = self._call_later(max(0.0, end_s - self._clock.monotonic_s()), self._begin)
 
     def _begin(self, grace_s: float | None = None) -> None:
+        self._answer_for_hooks()
         held = self._forget()
         if held is None:
             return
@@ -127,11 +169,12 @@ class StopLadder:
     def _grace_s(self, bound_s: float | None) -> float:
         return self._longest_grace_s if bound_s is None else min(self._longest_grace_s, max(0.0, bound_s))
 
-    def _announce(self, signum: int, within_s: float) -> None:
+    def _announce(self, signum: int, within_s: float, *, held_by: Sequence[str] = ()) -> None:
         self._feed.publish(moments.Draining(signum=signum, deadline_s=within_s))
         if self._workers.alive:
             name, count = signal.Signals(signum).name, len(self._workers.alive)
             workers = "1 worker" if count == 1 else f"{count} workers"
+            held = f" (held by hook {', '.join(map(repr, held_by))})" if held_by else ""
             self._reporter.notice(
-                f"{name}: stopping {workers}, at most {round(within_s, 1):g} s; a second signal kills"
+                f"{name}: stopping {workers}, at most {round(within_s, 1):g} s{held}; a second signal kills"
             )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from elastic_core.hooks.arguments import checks_arguments
 from elastic_core.reports import (
     AgentChannel,
     Answer,
@@ -26,8 +27,9 @@ Offer = Callable[[Mapping[str, str]], Answer]
 class RunHandle(Protocol):
     """The run as a hook has it: `self.run`, from `on_agent_started` on.
 
-    Nothing here blocks, waits or raises: what is asked is done by the agent, soon, if it still makes sense then, and
-    nothing once the run is over or the hook is off. Threading: any.
+    Nothing here blocks or waits: what is asked is done by the agent, soon, if it still makes sense then, and nothing
+    once the run is over or the hook is off. An argument of a wrong type raises TypeError, and a value that can't be
+    kept ValueError, in the call itself: neither is felt by the run. The agent keeps copies. Threading: any.
     """
 
     def workers(self) -> tuple[RunningWorker, ...]:
@@ -43,6 +45,9 @@ class RunHandle(Protocol):
 
     def ask_restart(self, reason: str, *, by_user: bool = False) -> None:
         """Have all workers of the run started again; no restart is counted.
+
+        Of one hook the agent obeys in at most 10 rounds of an hour, and ignores the rest with a line; `by_user` has no
+        such limit.
 
         `by_user`: the hook passes on what somebody has asked it for, and people are told so; `reason` may be empty.
         """
@@ -76,6 +81,14 @@ class RunHandle(Protocol):
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> RunTimer:
         """Make a call after so many seconds, on the thread of the hooks, within their deadline."""
+        ...
+
+    def call_every(self, period_s: float, call: Callable[[], None]) -> RunTimer:
+        """Make a call every so many seconds (0.01 or more), as `call_later`, until the timer is cancelled.
+
+        It goes on after a call that raises, which is counted like any other, and after one that was left out because
+        the hooks had too much to do. A call that is still waiting or under way is not made a second time.
+        """
         ...
 
     def stacks(self, on_taken: StacksTaken, *, ranks: Collection[int] | None = None) -> None:
@@ -160,7 +173,7 @@ class RunActions(Protocol):
         """Return the workers of a round that were started, by local rank."""
         ...
 
-    def restart(self, reason: str, *, by_user: bool) -> None:
+    def restart(self, hook: str, reason: str, *, by_user: bool) -> None:
         """Restart all workers."""
         ...
 
@@ -217,6 +230,7 @@ class RunActions(Protocol):
         ...
 
 
+@checks_arguments
 class HookHandle:
     """One hook's handle.
 
@@ -226,7 +240,8 @@ class HookHandle:
         post: Runs a callback on the supervisor's thread, unless the run is over or the hook is off.
         say: Shows people a line. Threading: any.
         call_later: Runs a callback on the supervisor's thread after so many seconds.
-        call: Has a call of the hook's made on the thread of the hooks. Threading: the supervisor's.
+        call: Has a call of the hook's made on the thread of the hooks, and returns whether it is still due or under
+            way. Threading: the supervisor's.
         workers: Returns those that run. Threading: any.
     """
 
@@ -238,7 +253,7 @@ class HookHandle:
         post: Callable[[Callable[[], None]], None],
         say: Callable[[str], None],
         call_later: Callable[[float, Callable[[], None]], object],
-        call: Callable[[Callable[[], None]], None],
+        call: Callable[[Callable[[], None]], Callable[[], bool]],
         workers: Callable[[], tuple[RunningWorker, ...]],
     ) -> None:
         self._name = name
@@ -256,7 +271,7 @@ class HookHandle:
     def ask_restart(self, reason: str, *, by_user: bool = False) -> None:
         """Ask for a restart."""
         told = reason if by_user else f"hook {self._name!r} asks for a restart ({reason})"
-        self._post(lambda: self._actions.restart(told, by_user=by_user))
+        self._post(lambda: self._actions.restart(self._name, told, by_user=by_user))
 
     def ask_drain(self, reason: str, *, grace_s: float | None = None, by_user: bool = False) -> None:
         """Ask for a drain."""
@@ -270,12 +285,11 @@ class HookHandle:
 
     def publish(self, fields: Mapping[str, FieldValue]) -> None:
         """Keep fields."""
-        kept = dict(fields)
-        self._post(lambda: self._actions.publish(self._name, kept))
+        self._post(lambda: self._actions.publish(self._name, fields))
 
     def record(self, name: str, values: Mapping[str, object]) -> None:
         """Add an event."""
-        self._actions.record(self._name, name, dict(values))
+        self._actions.record(self._name, name, values)
 
     def keep_run_dir(self, because: str) -> None:
         """Keep the run directory."""
@@ -288,11 +302,32 @@ class HookHandle:
         return later
 
     def _start(self, later: "_Later", delay_s: float) -> None:
-        self._call_later(max(0.0, delay_s), lambda: None if later.cancelled else self._call(later.make))
+        def make() -> None:
+            if not later.cancelled:
+                self._call(later.make)
+
+        self._call_later(delay_s, make)
+
+    def call_every(self, period_s: float, call: Callable[[], None]) -> RunTimer:
+        """Make a call again and again."""
+        later = _Later(call)
+        self._post(lambda: self._repeat(later, period_s, lambda: False))
+        return later
+
+    def _repeat(self, later: "_Later", period_s: float, due: Callable[[], bool]) -> None:
+        def look() -> None:
+            if not later.cancelled:
+                self._repeat(later, period_s, due if due() else self._call(later.make))
+
+        self._call_later(period_s, look)
 
     def stacks(self, on_taken: StacksTaken, *, ranks: Collection[int] | None = None) -> None:
         """Have stacks taken."""
-        self._post(lambda: self._actions.stacks(lambda found: self._call(lambda: on_taken(found)), ranks))
+
+        def take(found: Mapping[int, WorkerStack]) -> None:
+            self._call(lambda: on_taken(found))
+
+        self._post(lambda: self._actions.stacks(take, ranks))
 
     def status(self, on_status: "Callable[[AgentStatus], None]") -> None:
         """Have the status of the moment."""

@@ -105,7 +105,8 @@ class AgentHook:
     def hold_s(self) -> float:
         """How long it holds a planned stop (`Power.HOLDS`) at the longest, in seconds; 0: not at all.
 
-        Looked at when one begins, on the agent's thread: nothing here may block.
+        Looked at when one begins, on the thread of all hooks, within their deadline. At most an hour is held, or
+        `--shutdown-timeout` if that is longer.
         """
         return 0.0
 
@@ -255,4 +256,9 @@ def fault_of_powers(version: object, declared: object, moments: frozenset[str], 
 def notices_of(hook: AgentHook) -> tuple[str, ...]:
     """Return a hook's lines for the user; one of version 1 has none, whatever it calls so."""
     version = getattr(hook, "api_version", 1)
-    return tuple(map(str, hook.notices)) if type(version) is int and version >= DECLARED_FROM else ()
+    if type(version) is not int or version < DECLARED_FROM:
+        return ()
+    lines: object = hook.notices
+    if isinstance(lines, list | tuple) and all(isinstance(line, str) for line in lines):
+        return tuple(lines)
+    return (f"{type(hook).__qualname__} has notices {lines!r}; a list of lines is needed",)

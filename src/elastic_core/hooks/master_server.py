@@ -218,8 +218,11 @@ class _Server:
 
     @property
     def hosting(self) -> bool:
-        usable = self._made is not None and not self.left and not self._fence.off
-        return usable and self._hook.hosting is True
+        wanted = False
+        if self._made is not None and not self.left and not self._fence.off:
+            with self._fence.call("hosting"):
+                wanted = self._hook.hosting is True
+        return wanted
 
     def call(self, method: str, call: Callable[[MasterServer], None]) -> None:
         if self._made is None or self._fence.off:

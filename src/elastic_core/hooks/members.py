@@ -166,6 +166,27 @@ class Task:
         return self._call() if self.moment is None else getattr(member.named.hook, self.method)(self.moment)
 
 
+class HoldTask(Task):
+    """The question for how long hooks hold a stop.
+
+    Args:
+        members: Those to ask.
+        answer: Takes the task when all have answered.
+        holds: Gets the seconds, by name.
+    """
+
+    def __init__(self, members: Sequence[Member], answer: Callable[[Task], None], holds: "dict[str, float]") -> None:
+        super().__init__(None, members, answer, method="hold_s")
+        self.holds = holds
+
+    def fail(self, member: Member, fault: str) -> None:
+        """Hold nothing for it: no gate has a say in a stop."""
+
+    def make(self, member: Member) -> object:
+        """Ask a hook. Threading: the hooks'."""
+        return member.named.hook.hold_s
+
+
 CLOSE_S: Final = 5.0
 """How long a hook may take to close."""
 

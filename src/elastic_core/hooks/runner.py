@@ -7,9 +7,10 @@ from functools import partial
 from typing import Final, TypeGuard
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.hooks.arguments import is_seconds
 from elastic_core.hooks.feed import HookFeed
 from elastic_core.hooks.handle import HookHandle, RunActions
-from elastic_core.hooks.members import CATCH_ALL, METHODS, HookStats, Member, NamedHook, Task
+from elastic_core.hooks.members import CATCH_ALL, METHODS, HoldTask, HookStats, Member, NamedHook, Task
 from elastic_core.moments import (
     AddEnvironment,
     Joining,
@@ -114,9 +115,17 @@ class HookRunner:
             post=post,
             say=lambda text: None if member.abandoned else self._say(text),
             call_later=self._call_later,
-            call=lambda call: self._put(Task(None, [member], call=call)),
+            call=lambda call: self._put_call(Task(None, [member], call=call)),
             workers=lambda: self._workers,
         )
+
+    def _put_call(self, task: Task) -> Callable[[], bool]:
+        def due() -> bool:
+            with self._changed:
+                return task in self._tasks
+
+        self._put(task)
+        return due
 
     def _say(self, text: str) -> None:
         """Show people a line, also one that comes between the end of the loop and `close_feed`. Threading: any."""
@@ -160,21 +169,15 @@ class HookRunner:
 
         self._enqueue(moment, answer)
 
-    def holds(self) -> Mapping[str, float]:
-        """Return which hooks hold a planned stop that begins now, and for how many seconds at the longest."""
+    def ask_holds(self, on_answer: Callable[[Mapping[str, float]], None]) -> None:
+        """Ask which hooks hold a planned stop that begins now, and for how many seconds at the longest.
+
+        It overtakes moments that still wait to be told: the stop waits for it.
+        """
         with self._changed:
             holding = [each for each in self._members if Power.HOLDS in each.powers and not each.abandoned]
-        return {each.named.name: hold_s for each in holding if (hold_s := self._hold_s(each)) > 0}
-
-    def _hold_s(self, member: Member) -> float:
-        try:
-            hold_s = member.named.hook.hold_s
-            fault = "" if _is_seconds(hold_s) else f"is {hold_s!r}; a number of seconds is needed"
-        except Exception as err:  # noqa: BLE001  # a plugin's code, on the agent's thread
-            hold_s, fault = 0.0, f"raised {self._faults.raised(member.label, 'hold_s', err).text}"
-        if fault:
-            self._log(member.label.line(f"hold_s {fault}"))
-        return 0.0 if fault else hold_s
+        holds: dict[str, float] = {}
+        self._put(HoldTask(holding, lambda task: on_answer(holds), holds), first=True)
 
     def overdue(self) -> str:
         """Return in words what has held the interpreter while the loop stood still: a hook's call; empty: none has."""
@@ -228,14 +231,14 @@ class HookRunner:
         if watchers:
             self._put(Task(moment, watchers, method=CATCH_ALL))
 
-    def _put(self, task: Task) -> None:
+    def _put(self, task: Task, *, first: bool = False) -> None:
         with self._changed:
             queued = bool(task.waiting) and task.refusal is None and not self._closing
             if queued and task.answer is None and len(self._tasks) >= MOST_WAITING:
                 self._left_out += 1
                 return
             if queued:
-                self._tasks.append(task)
+                self._tasks.insert(1 if first else len(self._tasks), task)  # the foremost may be under way
                 self._changed.notify_all()
         if queued:
             self._watch()  # before there is a thread, which may hold the interpreter from its first instruction
@@ -395,7 +398,7 @@ class HookRunner:
             if fault is not None:
                 self._complain(member, task, f"raised {fault.text}", again=fault.again)
                 task.fail(member, f"{task.method} raised {fault.text}")
-            elif task.answer is not None and answer is not None:
+            elif isinstance(task, HoldTask) or (task.answer is not None and answer is not None):
                 self._take_answer(member, task, answer)
             told = len(self._lines) > before
         if told:
@@ -409,10 +412,16 @@ class HookRunner:
             self._lines.append(member.label.line(text))
 
     def _take_answer(self, member: Member, task: Task, answer: object) -> None:
+        if isinstance(task, HoldTask):
+            if not is_seconds(answer):
+                self._complain(member, task, f"is {answer!r}; a number of seconds is needed")
+            elif seconds := float(answer):
+                task.holds[member.named.name] = seconds
+            return
         starting = task.moment if isinstance(task.moment, WorkersStarting) else None
         if isinstance(answer, Refuse) and isinstance(answer.reason, str):
             if self._may(member, task, Power.REFUSAL, answer):
-                if not _is_time(answer.again_s):
+                if answer.again_s is not None and not is_seconds(answer.again_s):
                     self._complain(member, task, f"wants to be asked again in {answer.again_s!r} s; a number is needed")
                     answer = Refuse(reason=answer.reason)
                 task.refusal, task.refused_by = answer, str(member.label)
@@ -436,14 +445,6 @@ class HookRunner:
         needed = f"powers = frozenset({{Power.{power.name}}})"
         self._complain(member, task, f"answered {type(answer).__name__}, which takes {needed} in its class")
         return False
-
-
-def _is_time(seconds: object) -> bool:
-    return seconds is None or _is_seconds(seconds)
-
-
-def _is_seconds(seconds: object) -> bool:
-    return isinstance(seconds, int | float) and 0 <= seconds < float("inf")
 
 
 def _is_change(answer: object) -> TypeGuard[AddEnvironment | Launches]:

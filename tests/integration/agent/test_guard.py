@@ -294,7 +294,8 @@ def guarded():
 def settled(pid):
     """Whether a guard is up: the last that it does is to open its agent's pidfd."""
     links = {int(link.name): os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
-    return sorted(links) == [0, 1, 2, 3] and "pidfd" in links[3]
+    own = os.readlink("/proc/self/fd/2")
+    return sorted(links) == [0, 1, 2, 3, 4] and links[3] == own and "pidfd" in links[4]
 
 
 def turn_until(reactor, condition, within_s=10.0):

@@ -70,8 +70,8 @@ class Hooks:
     def ask_start(self, moment, answer):
         answer({}, None, "")
 
-    def holds(self):
-        return {}
+    def ask_holds(self, answer):
+        answer({})
 
     def overdue(self):
         return ""
@@ -123,15 +123,16 @@ def killed(rank, **changes):
 class Played:
     """An agent that has come to run the round."""
 
-    def __init__(self, reactor, fence_s, gathers):
+    def __init__(self, reactor, fence_s, gathers, hooks):
         self.reactor = reactor
         self.rendezvous, self.policy, self.workers, self.reporter = Rendezvous(), Policy(), Workers(), Reporter()
-        self.journal, feed = Journal(), Feed()
+        self.journal, feed, self.prepared = Journal(), Feed(), []
         feed.subscribe(journaling(self.journal))
         self.agent = Agent(
             AgentOptions(run_id="r", node_id="b", run_dir="/run", pid=1), reactor=reactor, rendezvous=self.rendezvous,
-            policy=self.policy, hooks=Hooks(), workers=self.workers, reporter=self.reporter, plan=lambda _: [],
+            policy=self.policy, hooks=hooks or Hooks(), workers=self.workers, reporter=self.reporter, plan=lambda _: [],
             feed=feed, note_workers=lambda _: None, fence_passed=lambda now_s: now_s >= fence_s,
+            prepare=lambda round_, done: (self.prepared.append(round_.index), done()),
         )  # fmt: skip
         self.agent.dispatch(m.StartRequested(control=True, gathers=gathers))
         self.agent.dispatch(m.RoundFormed(round=ROUND))
@@ -143,7 +144,7 @@ class Played:
 @pytest.fixture
 def play():
     reactor = Reactor()
-    yield lambda fence_s=float("inf"), gathers=False: Played(reactor, fence_s, gathers)
+    yield lambda fence_s=float("inf"), gathers=False, hooks=None: Played(reactor, fence_s, gathers, hooks)
     reactor.close()
 
 
@@ -223,3 +224,17 @@ def test_where_all_have_merely_lost_a_peer_it_is_judged_later_and_with_what_came
     (failure, _), late = it.policy.answers[0], origin is Origin.COLLATERAL
     assert (failure.global_rank, took_s >= PEERS_SETTLE_S) == (3 if late else 2, late)
     kept(took_s, 1.0)
+
+
+def test_nothing_is_made_for_workers_where_a_hook_answers_only_when_the_agent_is_stopping(play):
+    class Slow(Hooks):
+        def ask_start(self, moment, answer):
+            self.answer = answer
+
+    hooks = Slow()
+    it = play(hooks=hooks)
+    it.agent.dispatch(m.StopRequested(signum=signal.SIGTERM))
+    hooks.answer({}, None, "")
+    assert it.prepared == []
+    assert not [event for _, event in it.journal.events if isinstance(event, m.StartAllowed)]
+    assert play().prepared == [ROUND.index]

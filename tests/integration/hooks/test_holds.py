@@ -1,6 +1,18 @@
 """Hooks of strangers that hold a planned stop, in real runs; what a broken one does."""
 
+import signal
+import threading
+
 import pytest
+
+from elastic_core.agent.machine.states import URGE_S
+from patience import promised
+from support import wait_for
+
+SIGNALS_S = 3.0
+"""The agent acts so soon on two signals, whatever a hook does: half a second lies between them."""
+DEADLINE_S = 12.0
+"""A hook that blocks holds a stop up no longer than its deadline."""
 
 HOOK = """
 import os
@@ -15,7 +27,8 @@ class Hold(AgentHook):
         return eval(os.environ["TEST_HOLD_S"])
 
     def on_workers_started(self, event):
-        self.run.ask_drain("the switch is to be replaced")
+        if os.environ["TEST_ASK"]:
+            self.run.ask_drain("the switch is to be replaced")
 
     def on_stop_planned(self, event):
         self.run.notice(f"held for {event.hold_s:g} s: {event.reason}")
@@ -28,8 +41,20 @@ class Hold(AgentHook):
 
 
 @pytest.fixture
-def run(elastic, script, tmp_path, monkeypatch):
-    """Return a function that has such a hook hold a stop, by what its `hold_s` is."""
+def run(start):
+    """Return a function that has such a hook hold a stop, by what its `hold_s` is, and returns what people see."""
+
+    def run(hold_s):
+        agent = start(hold_s)
+        assert agent.wait(30) == 143, agent.err
+        return agent.err
+
+    return run
+
+
+@pytest.fixture
+def start(elastic, script, tmp_path, monkeypatch):
+    """Return a function that starts a run with such a hook, which asks for a stop unless told otherwise."""
     info = tmp_path / "acme_hold-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-hold\nVersion: 1\n")
@@ -37,13 +62,12 @@ def run(elastic, script, tmp_path, monkeypatch):
     (tmp_path / "acme_hold.py").write_text(HOOK)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    def run(hold_s):
+    def start(hold_s, ask="1"):
         monkeypatch.setenv("TEST_HOLD_S", hold_s)
-        agent = elastic(script("import time\ntime.sleep(600)"))
-        assert agent.wait(30) == 143, agent.err
-        return agent.err
+        monkeypatch.setenv("TEST_ASK", ask)
+        return elastic(script("import time\nprint('trains', flush=True)\ntime.sleep(600)"))
 
-    return run
+    return start
 
 
 def test_a_hook_holds_a_stop_and_lets_it_go_on(run):
@@ -64,3 +88,30 @@ def test_a_hold_of_no_length_holds_nothing_and_is_told(run, hold_s, line):
     err = run(hold_s)
     assert f"hook 'hold' (acme-hold 1): {line}" in err
     assert "held for" not in err
+
+
+def test_a_hold_that_blocks_does_not_keep_the_agent_from_signals(start):
+    agent = start("__import__('time').sleep(20)", ask="")
+    wait_for(lambda: "trains" in agent.out)
+    with promised(SIGNALS_S):
+        agent.signal(signal.SIGTERM)
+        threading.Event().wait(URGE_S + 0.1)  # what comes sooner is the same wish
+        agent.signal(signal.SIGTERM)
+        wait_for(lambda: "second signal: killing the workers" in agent.err)
+    assert agent.wait(30) == 143, agent.err  # the end waits for the hook, no longer than its deadline
+
+
+def test_a_hold_that_blocks_ends_at_the_deadline_of_hooks(start):
+    agent = start("__import__('time').sleep(20)")
+    with promised(DEADLINE_S):
+        assert agent.wait(30) == 143, agent.err
+    assert "hook 'hold' (acme-hold 1): hold_s has not returned after 5.0 s; it is off for the rest" in agent.err
+
+
+def test_a_hold_without_end_is_bounded_by_name(start):
+    agent = start("1e9")
+    line = "hook 'hold': hold_s is 1e+09; it holds this stop for 3600 s at most"
+    wait_for(lambda: line in agent.err)
+    wait_for(lambda: "at most 3630 s (held by hook 'hold'); a second signal kills" in agent.err)
+    agent.signal(signal.SIGTERM)
+    assert agent.wait(30) == 143, agent.err

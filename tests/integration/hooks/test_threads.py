@@ -77,6 +77,7 @@ class Bench:
             call_later=self.reactor.call_later,
             log=self.hear_line,
             deadline_s=deadline_s,
+            actions=self,
         )
         return self.runner
 
@@ -567,3 +568,132 @@ def test_version_1_has_no_catch_all(bench):
         runner.tell(moment)
     bench.until(lambda: len(bench.hooks["old"].seen) == 2)
     assert bench.hooks["old"].seen == [JOINED, STOPPED]
+
+
+class Holds(AgentHook):
+    """Holds a stop for as long as the test has it."""
+
+    api_version = 2
+    powers = frozenset({Power.RUN, Power.HOLDS})
+    seconds = 2
+    thread = None
+
+    @property
+    def hold_s(self):
+        type(self).thread = threading.current_thread()
+        return self.seconds
+
+
+def test_holds_are_asked_for_beside_the_loop_and_overtake_moments(bench, release):
+    runner = bench.start(stuck=stuck_hook(release), holds=Holds, none=type("None_", (Holds,), {"seconds": 0}))
+    runner.tell(JOINED)
+    bench.until(lambda: bench.hooks["stuck"].seen)
+    runner.tell(STOPPED)
+    runner.ask_holds(bench.hear)
+    assert bench.answers == []
+    release.set()
+    bench.until(lambda: bench.answers)
+    assert bench.answers == [({"holds": 2.0},)]
+    assert bench.answer_threads == {threading.current_thread()}
+    assert Holds.thread is not threading.current_thread()
+    bench.until(lambda: STOPPED in bench.hooks["stuck"].seen)
+
+
+def test_without_a_hook_that_holds_the_answer_comes_at_once(bench):
+    bench.start(other=Recorder).ask_holds(bench.hear)
+    assert bench.answers == [({},)]
+
+
+def test_a_hold_that_blocks_is_abandoned_at_the_deadline(bench, release):
+    class Blocks(Holds):
+        @property
+        def hold_s(self):
+            release.wait(PATIENCE_S)
+            return 5.0
+
+    bench.start(deadline_s=DEADLINE_S, blocks=Blocks, holds=Holds).ask_holds(bench.hear)
+    bench.until(lambda: bench.answers)
+    assert bench.answers == [({"holds": 2.0},)]
+    assert bench.runner.stats()["blocks"].abandoned
+    (line,) = bench.lines
+    assert re.fullmatch(
+        r"hook 'blocks' \(fake-blocks 1\): hold_s has not returned after 0\.\d s; it is off for the rest of the run",
+        line,
+    )
+
+
+@pytest.mark.parametrize("value", ["long", -1, float("nan"), float("inf"), None, True, 1e300])
+def test_a_hold_of_no_length_is_told_and_holds_nothing(bench, value):
+    bench.start(odd=type("Odd", (Holds,), {"seconds": value}), holds=Holds).ask_holds(bench.hear)
+    bench.until(lambda: bench.answers)
+    bench.until(lambda: bench.lines)
+    assert bench.answers == [({"holds": 2.0},)]
+    (line,) = bench.lines
+    assert f"hook 'odd' (fake-odd 1): hold_s is {value!r}; a number of seconds is needed" in line
+
+
+def test_a_repeated_call_goes_on_after_it_has_raised(bench):
+    seen = []
+
+    class Watches(Holds):
+        def on_agent_started(self, event):
+            self.timer = self.run.call_every(0.01, self.look)
+
+        def look(self):
+            seen.append(threading.current_thread().name)
+            raise ValueError("half a file")
+
+    bench.start(watches=Watches).tell(STARTED)
+    bench.until(lambda: len(seen) >= 3)
+    bench.until(lambda: bench.runner.stats()["watches"].errors >= 3)
+    assert set(seen) == {"elastic-hooks"}
+    assert len(bench.lines) == 1
+    assert "a call that it had set raised ValueError: half a file" in bench.lines[0]
+    bench.hooks["watches"].timer.cancel()
+    end_s, count = time.monotonic() + 0.2, len(seen)
+    bench.until(lambda: time.monotonic() > end_s)
+    assert len(seen) <= count + 1  # one may have been under way
+
+
+def test_a_repeated_call_that_is_under_way_is_not_made_again(bench, release):
+    seen = []
+
+    class Slow(Holds):
+        def on_agent_started(self, event):
+            self.run.call_every(0.01, self.look)
+            self.run.call_later(0.1, lambda: None)
+
+        def look(self):
+            seen.append(1)
+            release.wait(PATIENCE_S)
+
+    bench.start(slow=Slow).tell(STARTED)
+    bench.until(lambda: seen)
+    end_s = time.monotonic() + 0.1
+    bench.until(lambda: time.monotonic() > end_s)
+    assert bench.runner.stats()["slow"].calls <= 3
+    release.set()
+    bench.until(lambda: len(seen) >= 2)
+
+
+def test_the_repeated_call_of_a_gate_that_was_stuck_is_made_again(bench, release):
+    seen = []
+
+    class Gate(Holds):
+        powers = frozenset({Power.RUN, Power.REFUSAL})
+        fail_closed = True
+
+        def on_agent_started(self, event):
+            self.run.call_every(0.05, lambda: seen.append(1))
+
+        def on_joining(self, event):
+            release.wait(PATIENCE_S)
+
+    runner = bench.start(deadline_s=DEADLINE_S, gate=Gate)
+    runner.tell(STARTED)
+    bench.until(lambda: seen)
+    runner.ask_join(Joining(round_index=0), bench.hear)
+    bench.until(lambda: bench.answers)
+    count = len(seen)
+    release.set()
+    bench.until(lambda: len(seen) >= count + 2)

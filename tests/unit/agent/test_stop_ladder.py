@@ -4,7 +4,7 @@ import pytest
 
 from elastic_core import messages as m
 from elastic_core import moments
-from elastic_core.agent.stop_ladder import StopLadder
+from elastic_core.agent.stop_ladder import ANSWER_S, MOST_HOLD_S, StopLadder
 
 PLANNED = m.StopWorkers(signum=15, reason="b joined", planned=True)
 
@@ -28,7 +28,7 @@ class Node:
             reporter=self,
             feed=self,
             longest_grace_s=grace_s,
-            holds=lambda: holds,
+            ask_holds=lambda answer: answer(holds),
             call_later=self.call_later,
             clock=self,
         )
@@ -175,3 +175,92 @@ def test_second_signal_kills_those_that_save():
     node.ladder.kill()
     node.pass_time(60.0)
     assert (node.killed, node.stops) == (1, [])
+
+
+class Late(Node):
+    """A node whose hooks answer when the test has them answer."""
+
+    def __init__(self, **more):
+        super().__init__(**more)
+        self.answers = []
+        self.ladder._ask_holds = self.answers.append
+
+
+DRAIN = m.StopWorkers(signum=15, reason="stopped by signal 15", planned=True, drain=True)
+
+
+def test_a_stop_waits_for_the_answer_of_hooks_and_no_longer():
+    node = Late()
+    node.ladder.stop(DRAIN, 3)
+    node.pass_time(ANSWER_S - 0.1)
+    assert (node.stops, node.lines) == ([], [])
+    node.pass_time(0.2)
+    assert node.stops == [(15, 30.0)]
+    assert node.lines == ["SIGTERM: stopping 2 workers, at most 30 s; a second signal kills"]
+    node.answers[0]({"save": 5.0})  # too late
+    assert len(node.stops) == 1
+    assert node.moments == [moments.Draining, moments.WorkersStopping]
+
+
+def test_a_second_signal_kills_while_hooks_have_not_answered():
+    node = Late()
+    node.ladder.stop(DRAIN, 3)
+    node.pass_time(1.0)
+    node.ladder.kill()
+    node.answers[0]({"save": 5.0})
+    node.pass_time(60.0)
+    assert (node.killed, node.stops) == (1, [])
+    assert node.lines[-1] == "second signal: killing the workers"
+    assert moments.Draining in node.moments
+
+
+def test_the_whole_grace_period_is_left_after_a_late_answer():
+    node = Late()
+    node.ladder.stop(DRAIN, 3)
+    node.pass_time(4.0)
+    node.answers[0]({"save": 5.0})
+    assert node.lines == ["SIGTERM: stopping 2 workers, at most 35 s; a second signal kills"]
+    node.pass_time(5.0)
+    assert node.stops == [(15, 30.0)]
+
+
+def test_what_a_lost_lease_leaves_is_not_prolonged_by_a_late_answer():
+    node = Late()
+    node.ladder.stop(PLANNED, 3)
+    node.pass_time(1.0)
+    node.ladder.shorten(3.0, at_once=False)
+    node.pass_time(1.0)
+    node.answers[0]({"save": 500.0})
+    node.pass_time(2.1)
+    assert node.stops == [(15, 0.0)]
+    again = Late()
+    again.ladder.stop(PLANNED, 3)
+    again.ladder.shorten(3.0, at_once=True)
+    again.answers[0]({"save": 500.0})
+    assert again.stops == [(15, 3.0)]
+
+
+def test_a_stop_of_workers_that_end_before_hooks_have_answered_goes_on():
+    node = Late()
+    node.ladder.stop(DRAIN, 3)
+    node.alive = frozenset()
+    node.ladder.worker_ended()
+    node.answers[0]({"save": 5.0})
+    assert len(node.stops) == 1
+
+
+def test_a_hold_without_end_is_bounded_by_name():
+    node = Node(grace_s=3.0, save=1e9)
+    node.ladder.stop(DRAIN, 3)
+    assert node.lines == [
+        "hook 'save': hold_s is 1e+09; it holds this stop for 3600 s at most",
+        "SIGTERM: stopping 2 workers, at most 3603 s (held by hook 'save'); a second signal kills",
+    ]
+    node.pass_time(MOST_HOLD_S)
+    assert node.stops == [(15, 3.0)]
+
+
+def test_a_grace_period_that_is_longer_allows_a_longer_hold():
+    node = Node(grace_s=7200.0, save=7200.0)
+    node.ladder.stop(DRAIN, 3)
+    assert node.lines == ["SIGTERM: stopping 2 workers, at most 14400 s; a second signal kills"]

@@ -243,3 +243,13 @@ def test_a_cancelled_wait_ends_at_once(loop):
 def test_nobody_waits_where_nothing_is_hosted(loop):
     servers(loop, Hook(Server(), hosting=False)).await_open(5, WaitBudget())
     assert loop.posted == []
+
+
+def test_a_hook_that_cant_say_whether_it_hosts_does_not(loop):
+    class Raises(Hook):
+        hosting = property(lambda self: 1 / 0, lambda self, value: None)
+
+    made = servers(loop, Raises(Server()))
+    assert made.hosting is False
+    assert len(loop.lines) == 1
+    assert "hosting raised ZeroDivisionError: division by zero" in loop.lines[0]

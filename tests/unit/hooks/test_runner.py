@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastic_core.hooks.handler import AgentHook, Power
+from elastic_core.hooks.handler import AgentHook, Power, notices_of
 from elastic_core.hooks.launches import fault_of_variable
 from elastic_core.hooks.members import METHODS, HookStats, NamedHook
 from elastic_core.hooks.runner import HookRunner
@@ -118,3 +118,18 @@ def test_a_line_that_comes_when_the_loop_has_ended_is_shown():
     runner.tell(AgentStopped(exit_code=0, reason=""))
     runner.close()
     assert lines == ["late: the end is near", "goodbye"]
+
+
+@pytest.mark.parametrize(
+    ("notices", "lines"),
+    [
+        (["a", "b"], ("a", "b")),
+        ("a line", ("Late has notices 'a line'; a list of lines is needed",)),
+        ([5], ("Late has notices [5]; a list of lines is needed",)),
+        (None, ("Late has notices None; a list of lines is needed",)),
+    ],
+)
+def test_lines_for_the_user_are_lines(notices, lines):
+    hook = Late(HookSettings(name="late"))
+    hook.notices = notices
+    assert notices_of(hook) == lines

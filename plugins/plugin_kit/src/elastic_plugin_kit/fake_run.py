@@ -11,6 +11,7 @@ from elastic_core.api import (
     RunningWorker,
     WorkerBeats,
     WorkerStack,
+    checks_arguments,
 )
 
 FieldValue = str | int | float | bool | None
@@ -18,11 +19,12 @@ FieldValue = str | int | float | bool | None
 
 
 class FakeTimer:
-    """A call that is due at a time of the fake run's."""
+    """A call that is due at a time of the fake run's; `period_s`: after so many seconds again, None: once only."""
 
-    def __init__(self, at_s: float, call: Callable[[], None]) -> None:
+    def __init__(self, at_s: float, call: Callable[[], None], period_s: float | None = None) -> None:
         self.at_s = at_s
         self.call = call
+        self.period_s = period_s
         self.cancelled = False
 
     def cancel(self) -> None:
@@ -30,8 +32,9 @@ class FakeTimer:
         self.cancelled = True
 
 
+@checks_arguments
 class FakeRun:
-    """A `RunHandle`: set it as `run` of a hook with `Power.RUN`.
+    """A `RunHandle`: set it as `run` of a hook with `Power.RUN`. It checks arguments as the agent's own does.
 
     Args:
         workers: Those that run; replace `running` to have others.
@@ -108,7 +111,13 @@ class FakeRun:
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> FakeTimer:
         """Keep a call for `pass_time`."""
-        timer = FakeTimer(self.now_s + max(0.0, delay_s), call)
+        timer = FakeTimer(self.now_s + delay_s, call)
+        self.timers.append(timer)
+        return timer
+
+    def call_every(self, period_s: float, call: Callable[[], None]) -> FakeTimer:
+        """Keep a call for every so many seconds of `pass_time`."""
+        timer = FakeTimer(self.now_s + period_s, call, period_s)
         self.timers.append(timer)
         return timer
 
@@ -170,11 +179,17 @@ class FakeRun:
         return self.agents
 
     def pass_time(self, seconds: float) -> None:
-        """Make the calls that are due within so many seconds, in order, each at its time."""
+        """Make the calls that are due within so many seconds, in order, each at its time.
+
+        What one of them raises is raised here; a repeated one is due again all the same.
+        """
         end_s = self.now_s + seconds
         while due := [timer for timer in self.timers if timer.at_s <= end_s and not timer.cancelled]:
             timer = min(due, key=lambda each: each.at_s)
-            self.timers.remove(timer)
             self.now_s = max(self.now_s, timer.at_s)
+            if timer.period_s is None:
+                self.timers.remove(timer)
+            else:
+                timer.at_s = self.now_s + timer.period_s
             timer.call()
         self.now_s = end_s

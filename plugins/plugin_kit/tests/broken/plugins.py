@@ -303,6 +303,16 @@ class FailsLater(Listener):
         self.run.call_later(30.0, lambda: 1 / 0)
 
 
+@broken(HOOKS, "every_moment_is_taken", "answers_are_what_the_moment_allows", "every_moment_is_quick",
+        "fields_of_later_versions_do_no_harm", "nothing_heavy_is_imported_on_the_way",
+        "its_own_calls_are_taken", "two_hooks_of_one_process_are_apart", "it_leaves_nothing")  # fmt: skip
+class PublishesWhatNoFileCanHold(Listener):
+    powers = frozenset({Power.RUN})
+
+    def on_workers_started(self, event):
+        self.run.publish({"gpu": object()})
+
+
 @broken(HOOKS, "the_feed_is_taken")
 class KnowsNoOtherEvent(Listener):
     """Takes the feed for what it has seen of it."""

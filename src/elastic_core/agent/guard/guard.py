@@ -10,6 +10,8 @@ from its standard input; of each kind the latest counts:
 - `forget SIGNAL`: the agent has seen that this one is pending;
 - `farewell`: the agent ends in peace, there is nothing to do.
 
+Descriptor 3 is the agent's stderr: when it died without a farewell, its workers are gone, and one line says so.
+
 Lines that it does not know it ignores. When the pipe ends, or the agent's process does, without a farewell, the hunt
 begins.
 
@@ -43,6 +45,8 @@ _NEWCOMER_LOOKS = 20
 _CHUNK_BYTES = 65536
 _LAST_ACT_WAIT_S = 12.0
 _LONGEST_POLL_MS = 86_400_000.0
+_PEOPLE = 3
+"""Descriptor of what was the agent's stderr."""
 _SIGKILL = 9  # importing signal would double the time and add a quarter to the memory
 
 
@@ -50,15 +54,37 @@ def main() -> None:
     """Be a guard on standard input. Called: as the only thing that a fresh interpreter does."""
     os.chdir("/")  # no directory is kept busy
     for fd in procfs.numbers_in("/proc/self/fd"):
-        if fd > 2:
+        if fd > _PEOPLE:
             _close(fd)
+    try:
+        os.set_inheritable(_PEOPLE, False)
+    except OSError:  # none was given: no file that is opened later may have the number
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        if nowhere != _PEOPLE:
+            os.dup2(nowhere, _PEOPLE, inheritable=False)
     watch = Watch()
     watch.until_agent_ends(0)
     if watch.incarnation and not watch.farewell:
         last_act = LastAct(watch.last_act)  # starts while we hunt
-        if hunt(watch.incarnation, watch.workers):
+        cleared = hunt(watch.incarnation, watch.workers)
+        _report(watch.dead_agent)
+        if cleared:
             last_act.go()
     os._exit(0)  # nothing to clean up: the interpreter's own shutdown would only take time
+
+
+def _report(agent_pid: int) -> None:
+    """Write the one line that an agent could not write, which ended without a verdict; 0: it lives."""
+    poll = select.poll()
+    poll.register(_PEOPLE, select.POLLOUT)
+    what = f"agent {agent_pid} ended without a verdict, whatever its exit code: it was killed, or called os._exit"
+    try:
+        if agent_pid and any(events & select.POLLOUT for _, events in poll.poll(0)):  # else it would hold us up
+            os.write(_PEOPLE, f"elastic: {what}; its guard has ended its workers\n".encode())
+    except OSError:
+        return  # nobody reads it
+    finally:
+        _close(_PEOPLE)  # somebody may wait for the end of what the agent prints
 
 
 def _close(fd: int) -> None:
@@ -93,6 +119,16 @@ class Watch:
         self._agent_gone = False
         self._fence_told = False
         self._partial = b""
+
+    @property
+    def dead_agent(self) -> int:
+        """The agent's process, if it is over; 0: it lives, and has its guard do what is left."""
+        if self._agent_gone:
+            return self._agent_pid
+        poll = select.poll()
+        if self._agent_fd >= 0:
+            poll.register(self._agent_fd, select.POLLIN)
+        return self._agent_pid if poll.poll(0) else 0
 
     def until_agent_ends(self, pipe: int) -> None:
         """Follow what the agent tells until the pipe ends, the agent ends, or it says farewell; keep its fences.

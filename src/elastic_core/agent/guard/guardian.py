@@ -224,6 +224,14 @@ def _fits(pipe: int, line: bytes) -> bool:
         return False
 
 
+def _has_stderr() -> bool:
+    try:
+        os.fstat(2)
+    except OSError:
+        return False
+    return sys.stderr is not None  # else a file of somebody's may have the number
+
+
 def _spawn_guard(greeting: bytes, last_act_line: bytes) -> tuple[int, int]:
     """Start a guard that finds `greeting` in its pipe, and the line if it fits; return its pid and the writing end.
 
@@ -237,6 +245,7 @@ def _spawn_guard(greeting: bytes, last_act_line: bytes) -> tuple[int, int]:
         0
     ]  # -I and -S keep the guard from finding our package by itself
     code = f"import sys; sys.path.append({root!r}); from elastic_core.agent.guard.guard import main; main()"
+    shown = _has_stderr()
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         os.write(writing, greeting)
@@ -247,8 +256,10 @@ def _spawn_guard(greeting: bytes, last_act_line: bytes) -> tuple[int, int]:
             [sys.executable, "-I", "-S", "-c", code, "elastic-guard"],
             {},
             file_actions=[
-                (os.POSIX_SPAWN_DUP2, reading, 0),
+                (os.POSIX_SPAWN_DUP2, reading, 0),  # first: it may be 3 itself
+                *(((os.POSIX_SPAWN_DUP2, 2, 3),) if shown else ()),
                 (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_RDWR, 0),
+                *(() if shown else ((os.POSIX_SPAWN_DUP2, 1, 3),)),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
             ],
             setsid=True,

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from elastic_core.errors import ConfigError
-from elastic_core.private_file import make_folder
+from elastic_core.private_file import make_chosen_folder, make_folder
 from elastic_core.processes.spec import StreamPlan
 from elastic_core.types import Record
 
@@ -137,7 +137,7 @@ class LogLayout:
     def _make_root(self, log_dir: str) -> Path:
         path = Path(log_dir).absolute() / f"{quote_id(self._run_id)}_{os.urandom(4).hex()}"
         try:
-            path.mkdir(parents=True)
+            make_chosen_folder(str(path))
         except OSError as error:
             raise _log_dir_error(log_dir, error) from error
         return path
@@ -162,7 +162,7 @@ class LogLayout:
             if self._log_dir is None:
                 make_folder(str(directory))
             else:
-                directory.mkdir(parents=True, exist_ok=True)
+                make_chosen_folder(str(directory))
             error_file = _free_error_file(directory)
         except OSError as error:
             raise _log_dir_error(self._log_dir or str(self._run_dir), error, given=bool(self._log_dir)) from error

@@ -2,9 +2,11 @@
 
 import json
 import os
-from collections.abc import Iterable
+import posix
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
@@ -46,31 +48,34 @@ def _check(
     only: str,
     as_json: bool,
 ) -> int:
-    from elastic_plugin_kit.checking.subject import Subject, find
+    with no_exit():  # else this command ended where the plugin did, as if all were well
+        from elastic_plugin_kit.checking.subject import Subject, find
 
-    conf = _pairs([part for text in (rdzv_conf or "", *policy_conf, *hook_conf) for part in text.split(",")])
-    subject = Subject(find(name, kind), endpoint=rdzv_endpoint or "", conf=conf, variables=_pairs(variable))
-    subject.reach()
-    try:
-        from elastic_plugin_kit.checking.session import run_checks
-    except ModuleNotFoundError as err:
-        if err.name != "pytest":
-            raise
-        raise ConfigError("the kit runs by pytest, which is not installed", hint="pip install 'pytest>=8'") from None
-    table = _Table(subject.label, shown=not as_json)
-    try:
-        table.known = _faults_of_loading(subject)
-        checks = table.known + run_checks(
-            subject,
-            only=only,
-            most_nodes=most_nodes,
-            keeps_budget=not no_budget,
-            reads_files=reads_files,
-            on_begin=table.begin,
-            on_check=table.add,
-        )
-    finally:
-        table.close()
+        conf = _pairs([part for text in (rdzv_conf or "", *policy_conf, *hook_conf) for part in text.split(",")])
+        subject = Subject(find(name, kind), endpoint=rdzv_endpoint or "", conf=conf, variables=_pairs(variable))
+        subject.reach()
+        try:
+            from elastic_plugin_kit.checking.session import run_checks
+        except ModuleNotFoundError as err:
+            if err.name != "pytest":
+                raise
+            raise ConfigError(
+                "the kit runs by pytest, which is not installed", hint="pip install 'pytest>=8'"
+            ) from None
+        table = _Table(subject.label, shown=not as_json)
+        try:
+            table.known = _faults_of_loading(subject)
+            checks = table.known + run_checks(
+                subject,
+                only=only,
+                most_nodes=most_nodes,
+                keeps_budget=not no_budget,
+                reads_files=reads_files,
+                on_begin=table.begin,
+                on_check=table.add,
+            )
+        finally:
+            table.close()
     unasked = table.count - len(checks)
     counts = {outcome: sum(check.outcome == outcome for check in checks) for outcome in ("passed", "failed", "skipped")}
     kept = counts["passed"] > 0 and not counts["failed"]
@@ -86,6 +91,23 @@ def _check(
         verdict = f"keeps {asked}" if kept else "does not keep its promises"
         echo(f"{subject.label} {verdict}: {told}")
     return 0 if kept else 1
+
+
+@contextmanager
+def no_exit() -> Iterator[None]:
+    """Have `os._exit` raise where a plugin calls it in this process; in those that it forks it stays what it is."""
+    own, real = os.getpid(), os._exit
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != own:
+            real(status)
+        raise AssertionError(f"it called os._exit({status}), which ends an agent without a verdict")
+
+    os._exit = posix._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = posix._exit = real
 
 
 def _faults_of_loading(subject: "Subject") -> "list[Check]":

@@ -228,7 +228,7 @@ def find(name: str, kind: str | None) -> PluginEntry:
     if len({entry.group for entry in named}) > 1:
         kinds = " and ".join(f"a {_KINDS[entry.group]}" for entry in named)
         hint = " or ".join(f"--kind {_KINDS[entry.group]}" for entry in named)
-        raise ConfigError(f"{name!r} is {kinds}: which is meant?", hint=hint)
+        raise ConfigError(f"{name!r} is {kinds}, and no kind is named", hint=hint)
     if not named:
         from difflib import get_close_matches
 

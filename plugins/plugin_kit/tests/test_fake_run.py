@@ -1,0 +1,51 @@
+"""The run's handle for tests: it checks what the agent's own checks, and makes calls as time passes."""
+
+import math
+
+import pytest
+
+from elastic_core.api import FailureReport
+from elastic_plugin_kit import FakeRun
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda run: run.report("gpu is sick"), "report: report: got 'gpu is sick'; expected a FailureReport"),
+        (lambda run: run.report(FailureReport(summary="x", fields={"f": object()})), "that JSON can't hold"),
+        (lambda run: run.publish({"a": object()}), "publish: fields: got values that JSON can't hold"),
+        (lambda run: run.call_later("2s", print), "call_later: delay_s: got '2s'; expected a number of seconds"),
+        (lambda run: run.call_every(0, print), "call_every: period_s: got 0; expected a number of seconds from 0.01"),
+        (lambda run: run.ask_drain("", grace_s=math.nan), "ask_drain: grace_s: got nan"),
+        (lambda run: run.agree("acme: step", "5"), "agree: value: got '5'; expected a whole number"),
+    ],
+)
+def test_a_wrong_argument_is_an_error_as_in_a_run(call, text):
+    run = FakeRun()
+    with pytest.raises((TypeError, ValueError)) as raised:
+        call(run)
+    assert text in str(raised.value)
+    assert (run.reports, run.fields, run.timers, run.drains, run.stated) == ([], {}, [], [], {})
+
+
+def test_a_repeated_call_is_made_at_each_of_its_times_until_it_is_cancelled():
+    run, at = FakeRun(), []
+    timer = run.call_every(10.0, lambda: at.append(run.now_s))
+    run.pass_time(35.0)
+    timer.cancel()
+    run.pass_time(60.0)
+    assert at == [10.0, 20.0, 30.0]
+
+
+def test_a_repeated_call_that_raises_is_due_again():
+    run, made = FakeRun(), []
+
+    def look():
+        made.append(run.now_s)
+        raise KeyError("seat")
+
+    run.call_every(10.0, look)
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            run.pass_time(10.0)
+    assert made == [10.0, 20.0]
