@@ -39,7 +39,8 @@ class Phase(Record, frozen=True, kw_only=True):
 class AgentChannel(Record, frozen=True, kw_only=True):
     """How agents of a run know each other, and people who can read its store.
 
-    Whoever asks proves that it knows the secret, which is never sent as it is.
+    By TCP, a process that asks proves that it knows the secret, and does not send it. The question by UDP whether an
+    agent reaches the store carries the secret in clear.
     """
 
     secret: str

@@ -28,7 +28,7 @@ class WorkerSettings(Record, frozen=True, kw_only=True):
     """What to export as OMP_NUM_THREADS; None: leave as inherited."""
     debug_rank: int | None = None
     worker_hooks: bool = True
-    """A process beside the agent of node 0 hosts the workers' torch store, not the worker with rank 0."""
+    """Whether workers' interpreters record uncaught exceptions; `--no-worker-hooks` turns it off."""
 
 
 WORKERS: Final[tuple[OptionRow, ...]] = (
