@@ -1,11 +1,12 @@
-"""Train a small network on handwritten digits, and lose no step to a stop that somebody plans.
+r"""Train a small network on handwritten digits, and lose no step to a stop that somebody plans.
 
 The same digits as in `examples/digits`, with what elastic-train has for scripts: `should_stop`, `Checkpointer`,
 `ElasticSampler`, `init_process_group`. Nodes may join, be drained and be taken away by a scheduler: all ranks save
 before the same step, and the next round begins there. After a crash, or when a node is lost, it begins at the last
 save.
 
-    elastic run --nnodes 1:3 --nproc-per-node 2 --rdzv-backend redis --rdzv-endpoint HOST train.py --folder runs/saved
+    elastic run --nnodes 1:3 --nproc-per-node 2 --rdzv-backend redis --rdzv-endpoint HOST --rdzv-id digits \
+        train.py --folder runs/saved
 
 It runs under torchrun and under bare Python, too: nothing is planned there. Every step takes as many images, however
 many ranks there are, so that the result hardly depends on what happened on the way.
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from elastic_core.worker import Checkpointer, ElasticSampler, attempt, init_process_group, should_stop
+from elastic_train import Checkpointer, ElasticSampler, attempt, init_process_group, should_stop
 
 SEED = 7
 HELD_OUT = 360  # of 1797 images; never trained on
