@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -450,6 +451,7 @@ def test_the_agent_of_the_host_is_killed(make, port, monkeypatch):
     guard = subprocess.Popen(
         [sys.executable, "-c", "from elastic_core.agent.guard.guard import main; main()"], stdin=subprocess.PIPE
     )
+    server = 0
     try:
         server = int(agent.stdout.readline())
         guest = make(f"{LOCAL}:{port}")
@@ -472,6 +474,10 @@ def test_the_agent_of_the_host_is_killed(make, port, monkeypatch):
             process.kill()
             process.wait()
         agent.stdout.close()
+        with suppress(OSError):
+            guard.stdin.close()
+        if server and is_alive(server):  # its guard has failed
+            os.kill(server, signal.SIGKILL)
 
 
 def test_cancelled_while_the_host_is_awaited(make):
