@@ -215,9 +215,9 @@ def _identity(incident: Incident, width: int) -> Iterator[str]:
 
 
 def _node(incident: Incident) -> str:
-    """Call this node as the others' reports do, and say on which host it is where its id does not."""
+    """Return this node's id, with its host if the id does not name it; the host alone before the node has an id."""
     node, host = incident.node_id, incident.host
-    return node if host in node else f"{node} ({host})"
+    return (node or host) if not node or host in node else f"{node} ({host})"
 
 
 def _message(incident: Incident, width: int, detail_count: int) -> Iterator[str]:

@@ -166,6 +166,10 @@ def test_a_failure_of_the_launcher_says_so():
     assert "host n0 (gpu-12)  source=launcher" in text
     assert "rendezvous: 2 of at least 4 nodes joined within 600 s" in text
     assert "stopped by the launcher: rank 1" in text
+    early = build_launcher_incident(
+        replace(failure, node_id=""), run_id="bert-7", host="gpu-12", at_ns=AT_NS, workers=[stopped(1)]
+    )
+    assert "host gpu-12  source=launcher" in render(early)
 
 
 @pytest.mark.parametrize("width", [1, 40, 72, 250])
