@@ -61,7 +61,8 @@ def main() -> int:
         failed = ended
     if failed:
         tiers, status = failed[0]
-        print(f"make {name}: FAILED in {' and '.join(tiers)}, pytest's exit code is {status}", flush=True)
+        how = "interrupted" if status in (INTERRUPTED, -signal.SIGINT) else "FAILED"
+        print(f"make {name}: {how} in {' and '.join(tiers)}, pytest's exit code is {status}", flush=True)
         return status if status > 0 else 128 - status
     if not os.environ.get("CI"):
         took = f"{time.monotonic() - began_s:.0f} s, {cpu_s():.0f} s of CPU"

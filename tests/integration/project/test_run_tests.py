@@ -136,6 +136,20 @@ def test_a_signal_ends_pytest_which_says_what_it_has_run(tree):
     assert made.returncode != 0
 
 
+def test_an_interrupt_of_all_is_no_failure_of_a_test(tree):
+    (tree / "tests/test_busy.py").write_text(
+        "import pathlib, time\ndef test_it():\n    pathlib.Path('begun').touch()\n    time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        command(tree, "test"), env=environment(), stdout=subprocess.PIPE, text=True, cwd=tree, start_new_session=True
+    ) as made:
+        wait_for((tree / "begun").exists, what="the test's begin")
+        os.killpg(made.pid, signal.SIGINT)
+        out, _ = made.communicate(timeout=30)
+    assert made.returncode == 2
+    assert out.splitlines()[-1] == "make test: interrupted in test, pytest's exit code is 2"
+
+
 @pytest.mark.parametrize(
     ("path", "tier"),
     [
