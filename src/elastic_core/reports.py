@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from elastic_core.clock import duration_text
 from elastic_core.types import ErrorRecord, Failure, FailureClass, Record
 
 FieldValue = str | int | float | bool | None
@@ -39,8 +40,7 @@ class Phase(Record, frozen=True, kw_only=True):
 class AgentChannel(Record, frozen=True, kw_only=True):
     """How agents of a run know each other, and people who can read its store.
 
-    By TCP, a process that asks proves that it knows the secret, and does not send it. The question by UDP whether an
-    agent reaches the store carries the secret in clear.
+    A process that asks, by TCP or by a datagram, proves that it knows the secret, and does not send it.
     """
 
     secret: str
@@ -136,7 +136,7 @@ class Absence(Record, frozen=True, kw_only=True):
         """The absence as part of a sentence about the node."""
         if self.refused:
             return f"{self.by} refused: {self.reason}"
-        time = "until its next decision" if self.for_s is None else f"for {self.for_s:g} s"
+        time = "until its next decision" if self.for_s is None else f"for {duration_text(self.for_s)}"
         return f"left out {time} by {self.by}: {self.reason}"
 
 

@@ -129,6 +129,28 @@ def test_a_node_that_is_cut_off_stops_in_time(cluster, network, how):
     assert f": this node is cut off from {run.backend} at {run.server.endpoint}: {found}" in told
 
 
+def test_nodes_that_are_cut_off_together_stop_in_time(cluster):
+    """Two of three reach each other, and neither the store nor the third: what they tell each other is not enough."""
+    run, nodes, hosts, _ = cluster
+    gen = nodes["a"].says()[-1]["gen"]
+    workers = {name: nodes[name].says()[-1]["pid"] for name in "bc"}
+    elsewhere = (run.server.host, f"{Network.SUBNET}.2")
+    began_s = time.monotonic()
+    for name in "bc":
+        for address in elsewhere:
+            ip("-n", hosts[name], "route", "add", "blackhole", f"{address}/32")
+    for worker in workers.values():
+        wait_for(lambda worker=worker: not is_alive(worker), within_s=LEASE_S, what="the end of its workers")
+    kept(time.monotonic() - began_s, LEASE_S)
+    for name in "bc":
+        for address in elsewhere:
+            ip("-n", hosts[name], "route", "del", "blackhole", f"{address}/32")
+    again = [node.said(world=3, gen=gen + 1) for node in nodes.values()]
+    assert {line["restarts"] for line in again} == {0}
+    run.all_end(*nodes.values())
+    assert "1 of 2 other nodes answered that it is away for all, and all are needed" in nodes["b"].agent.err
+
+
 def test_a_store_that_nobody_reaches_stops_nobody(cluster, network):
     run, nodes, _, place = cluster
     pids = [line["pid"] for node in nodes.values() for line in node.says()]

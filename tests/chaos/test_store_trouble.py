@@ -202,6 +202,41 @@ def test_a_worker_fails_while_the_server_is_away(troubled_run):
     troubled_run.all_end(*nodes)
 
 
+def full(server, *, yet):
+    """Have a server take no more writes, or take them again."""
+    if isinstance(server, RedisServer):
+        assert server.call(f"CONFIG SET maxmemory {int(yet)}").startswith("+OK")
+    else:
+        server.call("maintenance/alarm", {"action": "ACTIVATE" if yet else "DEACTIVATE", "alarm": "NOSPACE"})
+
+
+def test_a_worker_fails_while_the_server_is_full(troubled_run):
+    nodes = [troubled_run.node(name, "2", "--max-restarts", "1") for name in "ab"]
+    for node in nodes:
+        node.said(world=2)
+    failing = next(node for node in nodes if node.says()[0]["rank"] == 1)
+    full(troubled_run.server, yet=True)
+    troubled_run.exit_rank(1, 0, 9)
+    failing.told(f"{AWAY}: {troubled_run.server.endpoint} is out of ")
+    full(troubled_run.server, yet=False)
+    for node in nodes:
+        assert node.said(world=2, gen=1)["restarts"] == 1
+    assert [sum(word in line for line in failing.agent.err.splitlines()) for word in (AWAY, BACK)] == [1, 1]
+    troubled_run.all_end(*nodes)
+
+
+def test_the_loss_of_writes_can_end_the_run(troubled_run):
+    options = ("--on-store-loss", "fail", "--store-outage-grace", "1.5", "--max-restarts", "1")
+    nodes = [troubled_run.node(name, "2", *options) for name in "ab"]
+    for node in nodes:
+        node.said(world=2)
+    full(troubled_run.server, yet=True)
+    troubled_run.exit_rank(1, 0, 9)
+    for node in nodes:
+        node.ends(4, within_s=4 * LEASE_S + SLACK_S)
+        assert "stayed away for 1.5 s" in node.agent.err
+
+
 # --- the embedded store
 
 

@@ -25,7 +25,8 @@ class Report(Record, frozen=True, kw_only=True):
     """What happened in a run that went well.
 
     `rounds`: how many had workers; `decided`: how many ended by a decision on evidence, `saved`: in how many ranks
-    saved before a planned stop. `operations`: requests to the store by node,
+    saved before a planned stop, `twofold`: how many began while another trained, since partitions outlasted the grace.
+    `operations`: requests to the store by node,
     and `forming` those of them until the first round stood. `outcomes`: how many members ended how.
     """
 
@@ -40,6 +41,7 @@ class Report(Record, frozen=True, kw_only=True):
     steps: int
     decided: int = 0
     saved: int = 0
+    twofold: int = 0
 
 
 class Checks:
@@ -63,6 +65,7 @@ class Checks:
         self.agreements: dict[tuple[tuple[int, str], str], int] = {}
         self.saves: dict[tuple[int, str], tuple[str, int]] = {}
         self.decided = 0
+        self.twofold: set[tuple[int, str]] = set()
         self.trace: deque[tuple[float, str, str]] = deque(maxlen=trace_length)
         self.outcomes: Counter[str] = Counter()
 
@@ -82,10 +85,14 @@ class Checks:
         """Judge that workers of a round start on a node."""
         key = (document.token, document.nonce)
         for other, theirs in self.live.items():
-            if theirs.epoch != document.epoch:
+            if (theirs.epoch, theirs.token, theirs.nonce) == (document.epoch, *key):
+                continue
+            if self.scenario.beyond_grace:
+                self.twofold.add(key)
+            elif theirs.epoch != document.epoch:
                 what = f"{incarnation} starts workers of {document.epoch}, {other} has some of {theirs.epoch}"
                 raise Violation("one run trains", what)
-            if (theirs.token, theirs.nonce) != key:
+            else:
                 what = f"{incarnation} starts workers of {key}, {other} has some of {(theirs.token, theirs.nonce)}"
                 raise Violation("one round trains", what)
         if key not in self.rounds:

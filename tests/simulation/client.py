@@ -10,7 +10,8 @@ from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.documents import ControlDocument, MemberRecord, RoundDocument, decode, encode
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.roster import Candidate
-from elastic_core.rendezvous.member.state import NEVER_S, Me, State
+from elastic_core.rendezvous.member.state import NEVER_S, PATIENCE_SHARE, Me, State
+from elastic_core.rendezvous.shell.grants import Answer, PeerExchange, PeerView, Question, peer_view
 from elastic_core.rendezvous.store import (
     CONTROL_KEY,
     Document,
@@ -27,10 +28,27 @@ from simulation.network import Call, Line, Refused
 if TYPE_CHECKING:
     from simulation.simulator import Simulation
 
+MOST_TURNS = 400
+"""How many turns a member may have within one second: it has a few dozen where most happens at once."""
+
 _record = lru_cache(maxsize=4096)(partial(decode, kind=MemberRecord))
 _round = lru_cache(maxsize=512)(partial(decode, kind=RoundDocument))
 _control = lru_cache(maxsize=512)(partial(decode, kind=ControlDocument))
-PEERS_AGAIN_S = 0.05
+
+
+class Pace:
+    """How often something happens within one second."""
+
+    def __init__(self) -> None:
+        self._since_s = float("-inf")
+        self._count = 0
+
+    def count(self, now_s: float) -> int:
+        """Take note that it happens now; return how often it has within this second."""
+        if now_s >= self._since_s + 1.0:
+            self._since_s, self._count = now_s, 0
+        self._count += 1
+        return self._count
 
 
 class SimulatedClient(ABC):
@@ -44,16 +62,18 @@ class SimulatedClient(ABC):
         self.incarnation = f"{name}#{number}"
         self.offset_s = self.rng.uniform(0, 1e6)
         self.state = State(me=self._me())
-        self.line = Line()
-        self.peers_cut = False
+        self.line = Line(self.net.cuts, self.incarnation)
         self.paused = False
         self.dead = False
         self.operations = 0
+        self._pace = Pace()
         self._turn = 0
         self._operation: m.Operation | None = None
         self._intents: list[m.Event] = []
         self._held: list[Callable[[], None]] = []
         self._reached_s = float("-inf")
+        self._exchange = PeerExchange(self._view(), self.rng)
+        self._asks_s = NEVER_S
 
     def _me(self) -> Me:
         scenario = self.world.scenario
@@ -147,11 +167,13 @@ class SimulatedClient(ABC):
         intents, self._intents = tuple(self._intents), []
         self._turn += 1
         self.world.steps += 1
+        self._count_turn()
         after = step(self.state, (*events, *intents), now_s=self.local_s)
         self.state = after.state
         self._operation = after.operation
         if self.world.verbose and not isinstance(after.operation, m.Pause | m.Watch):
             self.world.checks.said(self.net.now_s, self.incarnation, f"{after.reason}: {_short(after.operation)}")
+        self._talk()
         self._guard()
         for announcement in after.announcements:
             self._told(announcement)
@@ -160,14 +182,16 @@ class SimulatedClient(ABC):
             turn = self._turn
             self._soon(0.0, lambda: self._answer(turn, m.WatchEnded(watched=None)))
 
+    def _count_turn(self) -> None:
+        if self._pace.count(self.net.now_s) > MOST_TURNS:
+            self.world.checks.fail("nobody spins", f"{self.incarnation} has {MOST_TURNS} turns in a second")
+
     # --- the client
 
     def _perform(self, operation: m.Operation) -> None:
         match operation:
             case m.Pause(until_s=until_s):
                 self._wait(until_s)
-            case m.AskPeers():
-                self._ask(operation)
             case m.Ask():
                 turn = self._turn
                 self._soon(0.0, lambda: self._answer(turn, m.WatchEnded(watched=None)))
@@ -184,42 +208,61 @@ class SimulatedClient(ABC):
             turn = self._turn
             self._soon(until_s - self.local_s, lambda: self._answer(turn, m.WatchEnded(watched=None)))
 
-    def _ask(self, operation: m.AskPeers) -> None:
-        """Ask all again and again, each with its own way there and back; end when each could tell, or at last."""
-        turn, asked_s = self._turn, self.local_s
-        answers: dict[str, bool] = {}
+    # --- what its members ask each other
 
-        def end() -> None:
-            event = m.PeersAnswered(
-                asked_s=asked_s, asked=len(operation.peers), answered=len(answers), reaching=sum(answers.values())
-            )
-            self._answer(turn, event)
+    def _view(self) -> PeerView:
+        return peer_view(self.state, self._reached_s + self.offset_s)
 
-        def back(name: str, age_s: float, away: bool) -> None:
-            reaches = age_s < self.local_s - asked_s
-            if reaches or away:
-                answers[name] = answers.get(name, False) or reaches
-            if len(answers) == len(operation.peers):
-                end()
+    def _talk(self) -> None:
+        """Tell what is new about this member, and ask when it is time."""
+        self._exchange.tell(self._view(), self.local_s)
+        self._plan()
 
-        def there(peer: "SimulatedClient") -> None:
-            if self._hears(peer):
-                age_s, away = peer.asked()
-                self._soon(self.net.latency_s(), lambda: back(peer.incarnation, age_s, away))
+    def _plan(self) -> None:
+        due_s = self._exchange.due_s - self.offset_s
+        if due_s == NEVER_S or due_s >= self._asks_s:
+            return
+        self._asks_s = due_s
+        self._soon(due_s - self.net.now_s, lambda: self._ask_peers(due_s))
 
-        def ask() -> None:
-            if turn != self._turn:
-                return
-            for peer in map(self.world.member_of, operation.peers):
-                if peer is not None:
-                    self.net.after(self.net.latency_s(), partial(there, peer))
-            self._soon(PEERS_AGAIN_S, ask)
+    def _ask_peers(self, due_s: float) -> None:
+        if due_s != self._asks_s or not self.live:
+            return
+        self._asks_s = NEVER_S
+        self._count_turn()
+        asked = self._exchange.ask(self.local_s) if self.local_s >= self._exchange.due_s - 1e-9 else ()
+        for entry, question in asked:
+            peer = self.world.member_of(entry)
+            if peer is not None:
+                self.net.datagram(self.incarnation, peer.incarnation, partial(peer.asked, question, self))
+        self._hear()
+        self._plan()
 
-        ask()
-        self._soon(operation.until_s - self.local_s, end)
+    def _hear(self) -> None:
+        for event in self._exchange.news():
+            self._intend(event)
 
-    def _hears(self, peer: "SimulatedClient") -> bool:
-        return peer.live and not peer.paused and not peer.peers_cut and not self.peers_cut
+    def asked(self, question: Question, asker: "SimulatedClient") -> None:
+        """Answer what another one asks, once it has a turn."""
+        self._run(partial(self._answer_peer, question, asker))
+
+    def _answer_peer(self, question: Question, asker: "SimulatedClient") -> None:
+        if not self.live:
+            return
+        answer = self._exchange.answer(question, self.local_s)
+        if answer is not None:
+            self.net.datagram(self.incarnation, asker.incarnation, partial(asker.answered, answer))
+        self._hear()
+        self._plan()
+
+    def answered(self, answer: Answer) -> None:
+        """Take an answer, once it has a turn."""
+        self._run(partial(self._take_answer, answer))
+
+    def _take_answer(self, answer: Answer) -> None:
+        if self.live:
+            self._exchange.take(answer, self.local_s)
+            self._hear()
 
     def _watch(self, operation: m.Watch) -> None:
         turn = self._turn
@@ -236,7 +279,7 @@ class SimulatedClient(ABC):
             self._soon(0.0, lambda: self._answer(turn, event))
 
         lost = m.Failed(text="no answer", unknown=True)
-        patience_s = max(0.0, operation.until_s - self.local_s) + self.state.me.ttl_s / 6
+        patience_s = max(0.0, operation.until_s - self.local_s) + self.state.ttl_s / PATIENCE_SHARE
         self._soon(patience_s, lambda: self._answer(turn, lost))
         self.operations += 1
         if since is None:
@@ -248,40 +291,40 @@ class SimulatedClient(ABC):
     def _request(self, operation: m.Operation) -> None:
         turn, sent_s = self._turn, self.local_s
         key = operation.key if isinstance(operation, m.Load | m.Swap) else ""
+        write = isinstance(operation, m.Enlist | m.Update | m.Swap)
 
         def back(answer: object) -> None:
             event: m.Event
             if isinstance(answer, Refused):
-                event = m.Failed(text="connection refused", key=key)
+                event = m.Failed(text="connection refused", write=write, key=key)
             else:
                 event = _event(operation, answer, sent_s, self)
                 self._soon(0.0, self._reached)
             self._soon(0.0, lambda: self._answer(turn, event))
 
-        lost = m.Failed(text="no answer", unknown=True, key=key)
+        lost = m.Failed(text="no answer", unknown=True, write=write, key=key)
         self._soon(self._patience_s(operation), lambda: self._answer(turn, lost))
         self.operations += 1
-        self.net.send(self.line, self._call(operation), back)
+        self.net.send(self.line, self._call(operation), back, write=write)
 
     def _patience_s(self, operation: m.Operation) -> float:
-        ttl_s = self.state.me.ttl_s
+        ttl_s = self.state.ttl_s
         if isinstance(operation, m.Connect):
             return 5.0
-        return max(3.0, ttl_s / 3) if isinstance(operation, m.Withdraw) else ttl_s / 6
+        return max(3.0, ttl_s / 3) if isinstance(operation, m.Withdraw) else ttl_s / PATIENCE_SHARE
 
     def _reached(self) -> None:
         self._reached_s = self.net.now_s
 
     def _call(self, operation: m.Operation) -> Call:
-        ttl_s = self.state.me.ttl_s
         match operation:
             case m.Connect():
                 return lambda store, now_s: None
-            case m.Enlist(record=record):
+            case m.Enlist(record=record, ttl_s=ttl_s):
                 return lambda s, t: s.enlist(record, incarnation=self.incarnation, ttl_s=ttl_s, now_s=t)
             case m.Update(seat=seat, record=record):
                 return lambda s, t: s.update(seat, record, now_s=t)
-            case m.Renew(seat=seat):
+            case m.Renew(seat=seat, ttl_s=ttl_s):
                 return lambda s, t: s.renew(seat, ttl_s=ttl_s, now_s=t)
             case m.Withdraw(seat=seat):
                 return lambda s, t: s.withdraw(seat, now_s=t)
@@ -297,14 +340,6 @@ class SimulatedClient(ABC):
             case _:
                 raise AssertionError(operation)
 
-    def asked(self) -> tuple[float, bool]:
-        """Return what it answers a peer: how long ago the store last answered, and whether it was then tried in vain.
-
-        It tries at once, for the next question.
-        """
-        self._soon(0.0, lambda: self._intend(m.PeerAsked()))
-        return self.net.now_s - self._reached_s, self.state.trouble is not None
-
 
 def _value(key: str, document: Document | None) -> ControlDocument | RoundDocument | None:
     if document is None:
@@ -316,12 +351,12 @@ def _event(operation: m.Operation, answer: object, sent_s: float, member: Simula
     match operation, answer:
         case m.Connect(), None:
             return m.Connected(address=f"10.0.0.{member.name}", alternative="", agent_port=9000)
-        case m.Enlist(record=record), Seat():
-            return m.Enlisted(seat=answer, record=record, sent_s=sent_s)
+        case m.Enlist(record=record, ttl_s=ttl_s), Seat():
+            return m.Enlisted(seat=answer, record=record, sent_s=sent_s, ttl_s=ttl_s)
         case m.Update(record=record), bool():
             return m.Updated(record=record, kept=answer)
-        case m.Renew(), Renewal() | None:
-            return m.Renewed(renewal=answer, sent_s=sent_s)
+        case m.Renew(ttl_s=ttl_s), Renewal() | None:
+            return m.Renewed(renewal=answer, sent_s=sent_s, ttl_s=ttl_s)
         case m.Withdraw(), None:
             return m.Withdrawn()
         case m.ReadMembers(), Members():
@@ -333,8 +368,10 @@ def _event(operation: m.Operation, answer: object, sent_s: float, member: Simula
         case m.Load(key=key), (Document() | None as document, float() | None as age_s):
             return m.Loaded(key=key, document=document, value=_value(key, document), age_s=age_s)
         case m.SurveyRun(), Survey():
-            live = (one for one in answer.members if one.incarnation not in answer.silent)
-            return m.Surveyed(epochs=frozenset(_record(one.record).epoch for one in live))
+            records = {one.incarnation: _record(one.record) for one in answer.members}
+            epochs = frozenset(record.epoch for name, record in records.items() if name not in answer.silent)
+            silent = frozenset(name for name in answer.silent if records[name].state != "gone")
+            return m.Surveyed(epochs=epochs, silent=silent)
         case m.Swap(key=key), Swapped():
             return m.SwapAnswered(key=key, swapped=answer, value=_value(key, answer.current))
         case _:

@@ -6,11 +6,8 @@ from msgspec.structs import replace
 
 from elastic_core.failure.evidence import first_cause
 from elastic_core.rendezvous.member import protocol as m
-from elastic_core.rendezvous.member.documents import (
-    Ending,
-    RoundDocument,
-    Verdict,
-)
+from elastic_core.rendezvous.member.announce import record_of
+from elastic_core.rendezvous.member.documents import Ending, RoundDocument, Verdict, encode
 from elastic_core.rendezvous.member.state import Want
 from elastic_core.reports import Absence, NodeReport
 from elastic_core.types import Decided, Failure, FailureClass, Restart, RoundEnded, Stop, StopOrdered, Undecided
@@ -122,6 +119,7 @@ class SimulatedMember(SimulatedClient):
         self._gone = False
         self._round_turn += 1
         self._guard()
+        self.world.starting(self)
         if self._departing:
             self.depart()
         if self.world.finishing:
@@ -354,10 +352,17 @@ class SimulatedMember(SimulatedClient):
         self.net.after(self.rng.uniform(0, 0.9), self._clean_up)
 
     def _clean_up(self) -> None:
+        """Say that no worker is left, then give the seat back, as the guard's last act does."""
         self._kill()
         seat = self.state.seat
-        if seat is not None:
-            self.net.send(self.line, lambda store, now_s: store.withdraw(seat, now_s=now_s), lambda _: None)
+        if seat is None:
+            return
+        record = encode(replace(record_of(self.state, self.local_s), state="gone"))
+        self.net.send(self.line, lambda store, now_s: store.update(seat, record, now_s=now_s), lambda _: None)
+        self.net.after(
+            0.2,
+            lambda: self.net.send(self.line, lambda store, now_s: store.withdraw(seat, now_s=now_s), lambda _: None),
+        )
 
     def _leave(self) -> None:
         self._end("left")

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from elastic_core.rendezvous.member import admission, announce, duty, forming, leader, machine, observe
 from elastic_core.rendezvous.member import protocol as m
-from elastic_core.rendezvous.member.state import NEVER_S, Me, question_about
+from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, State, question_about
+from elastic_core.rendezvous.shell.grants import GrantTable, PeerExchange
 from elastic_plugin_kit.store_model import StoreModel
 from elastic_train import holding
 from simulation import scenario as s
@@ -77,24 +78,74 @@ def a_token_is_used_again(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(TRAINS, **faults(s.PARTITION, s.SIGSTOP))
 def a_lease_that_ends_stops_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Me, "fence_s", property(lambda self: 1000.0))
-    patch.setattr(Me, "cut_s", property(lambda self: 1000.0))
+    patch.setattr(State, "fence_s", property(lambda self: NEVER_S))
+    patch.setattr(State, "cut_s", property(lambda self: NEVER_S))
 
 
 @mutation(TRAINS, **faults(s.SIGSTOP))
 def the_guard_is_told_too_late_a_time(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Me, "fence_s", property(lambda self: 1.6 * self.ttl_s))
+    patch.setattr(State, "fence_s", property(lambda self: self.confirmed_s + 1.6 * self.last_lease_s))
 
 
-@mutation("an outage ends no round", **faults(s.STORE_DOWN, steady=True))
-def nobody_asks_the_peers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(machine, "_peers", lambda state: ())
+# --- grants
 
 
-@mutation(TRAINS, **faults(s.PARTITION))
-def no_answer_of_the_peers_is_taken_for_an_outage(patch: pytest.MonkeyPatch) -> None:
-    answered = observe._peers
-    patch.setattr(observe, "_peers", lambda state, event: answered(state, replace(event, answered=1, reaching=0)))
+def parted(kind: str, **others: Any) -> dict[str, Any]:
+    """Return what a scenario needs in which the round has all its members' grants, and others are beside it."""
+    return faults(kind, **{"nodes": 4, "min_nodes": 1, "max_nodes": 3, "count": 5, **others})
+
+
+@mutation("an outage ends no round", "nobody spins", **faults(s.STORE_DOWN, steady=True))
+def nobody_asks_for_grants(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        PeerExchange,
+        "ask",
+        lambda self, now_s: setattr(self, "_next_s", NEVER_S) or setattr(self, "_practice_s", NEVER_S) or (),
+    )
+
+
+@mutation(TRAINS, **parted(s.SPLIT))
+def grants_of_some_are_taken_for_those_of_all(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(GrantTable, "oldest_s", property(lambda self: max(self._at_s)))
+
+
+@mutation(TRAINS, **parted(s.SPLIT))
+def a_member_is_ready_while_its_grant_lasts(patch: pytest.MonkeyPatch) -> None:
+    record_of = machine.record_of
+    patch.setattr(machine, "record_of", lambda state, now_s: record_of(replace(state, granted_s=LONG_AGO_S), now_s))
+
+
+@mutation(TRAINS, **parted(s.SPLIT))
+def a_hold_by_an_own_grant_ends_early(patch: pytest.MonkeyPatch) -> None:
+    for module in (announce, machine):
+        patch.setattr(module, "grant_ends_s", lambda state: state.granted_s + 0.1 * state.grant_s)
+
+
+@mutation(
+    "one run trains", TRAINS, "a run that goes on stays", **faults(s.SPLIT, s.ARRIVAL, count=6, nodes=2, min_nodes=1)
+)
+def a_newcomer_grants_no_grace(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(admission, "_over_s", lambda state, control: control.over_s or state.me.over_s)
+
+
+@mutation(TRAINS, **parted(s.SPLIT, nodes=5, max_nodes=3))
+def a_spare_that_leads_waits_for_nobody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leader, "silent_until_s", lambda view, notes, current: view.now_s)
+
+
+@mutation(TRAINS, "one run trains", **parted(s.UNHEARD, nodes=5, max_nodes=3, outage_grace_s=2.0))
+def the_word_of_a_silent_member_is_passed_over(patch: pytest.MonkeyPatch) -> None:
+    observe_ = machine.observe
+
+    def deaf(state, event, now_s):
+        return state if isinstance(event, m.StillRuns) else observe_(state, event, now_s)
+
+    patch.setattr(machine, "observe", deaf)
+
+
+@mutation(PLACE, END, **faults(s.STARVED, count=1, calm_s=3.0, fault_s=0.1, ttl_s=2.0, min_nodes=3))
+def a_lease_is_never_longer(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(forming, "_lease_s", lambda view, current, ending: view.shortest_ttl_s)
 
 
 @mutation("an outage ends no round", TRAINS, **faults(s.STORE_EMPTIED, steady=True))
@@ -130,15 +181,15 @@ SECOND = ("one run trains", TRAINS, "a run that goes on stays", "an outage ends 
 
 @mutation(*SECOND, **faults(s.DOOR, steady=True, nodes=4, max_nodes=4, last_call_s=0.1))
 def a_newcomer_waits_for_nobody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(admission, "_over_s", lambda control, me: 0.0)
+    patch.setattr(admission, "_over_s", lambda state, control: 0.0)
 
 
-@mutation(*SECOND, **faults(s.DOOR, steady=True, nodes=2, max_nodes=2, last_call_s=0.1))
+@mutation(*SECOND, **faults(s.DOOR, steady=True, nodes=2, max_nodes=2, last_call_s=0.1, outage_grace_s=0.1))
 def a_newcomer_counts_from_when_it_came(patch: pytest.MonkeyPatch) -> None:
     look = observe._look
 
-    def early(state, epochs, now_s):
-        after = look(state, epochs, now_s)
+    def early(state, epochs, silent, now_s):
+        after = look(state, epochs, silent, now_s)
         return replace(after, door=replace(after.door, empty_s=min(after.door.empty_s, state.began_s)))
 
     patch.setattr(observe, "_look", early)
@@ -147,7 +198,7 @@ def a_newcomer_counts_from_when_it_came(patch: pytest.MonkeyPatch) -> None:
 @mutation(*SECOND, **faults(s.DOOR, steady=True, nodes=4, max_nodes=4, last_call_s=0.1))
 def a_newcomer_looks_at_nobody(patch: pytest.MonkeyPatch) -> None:
     look = observe._look
-    patch.setattr(observe, "_look", lambda state, epochs, now_s: look(state, frozenset(), now_s))
+    patch.setattr(observe, "_look", lambda state, _, silent, now_s: look(state, frozenset(), silent, now_s))
 
 
 @mutation(PLACE, END, **faults(s.BLACKOUT))

@@ -3,19 +3,97 @@
 import heapq
 import itertools
 import random
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Protocol
 
 from elastic_core.rendezvous.store import Document, Revisions, Swapped, Topic, Watched, compare
+from elastic_core.types import Record
 from elastic_plugin_kit.store_model import StoreModel
 from simulation.checks import Checks
 from simulation.scenario import MESSAGES, Scenario
 
 Call = Callable[[StoreModel, float], object]
 Back = Callable[[object], None]
+DATAGRAM_LOSS = 0.02
 
 
 class Refused:
     """What a caller gets whose connection is refused."""
+
+
+class Cut(Protocol):
+    """A fault of the network that goes on: who does not reach the store, and which two do not reach each other."""
+
+    @property
+    def refuses(self) -> bool:
+        """Return whether those who are cut off from the store are told so at once, and do not wait in vain."""
+        ...
+
+    def from_store(self, name: str) -> bool:
+        """Return whether an incarnation is cut off from the store."""
+        ...
+
+    def between(self, one: str, other: str) -> bool:
+        """Return whether nothing passes from one incarnation to another."""
+        ...
+
+
+class Victim(Record, frozen=True, kw_only=True):
+    """One member is cut off from the store, and from the others or not."""
+
+    name: str
+    refuses: bool
+    alone: bool
+
+    def from_store(self, name: str) -> bool:
+        """Return whether it is this one."""
+        return name == self.name
+
+    def between(self, one: str, other: str) -> bool:
+        """Return whether one of them is the one that is cut off from all."""
+        return self.alone and self.name in (one, other)
+
+
+@lru_cache(maxsize=4096)
+def _drawn(what: tuple[object, ...]) -> float:
+    """Return a number from 0 up to 1 that is always the same for the same."""
+    return zlib.crc32(repr(what).encode()) / 2**32
+
+
+class Split(Record, frozen=True, kw_only=True):
+    """The hosts are in groups that do not reach each other, and some of the groups do not reach the store.
+
+    Also of single pairs within a group some do not reach each other, in one direction or both. `open`: all do.
+    `placed` are hosts whose groups are not by chance.
+    """
+
+    seed: int
+    groups: int
+    without_store: frozenset[int]
+    holes: float
+    refuses: bool
+    open: bool = False
+    placed: Mapping[str, int] = {}
+
+    def _drawn(self, *what: object) -> float:
+        return _drawn((self.seed, *what))
+
+    def group_of(self, name: str) -> int:
+        """Return the group of a host: all incarnations of it are in the same."""
+        host = name.partition("#")[0]
+        return self.placed[host] if host in self.placed else int(self._drawn("group", host) * self.groups)
+
+    def from_store(self, name: str) -> bool:
+        """Return whether its group is cut off from the store."""
+        return self.group_of(name) in self.without_store
+
+    def between(self, one: str, other: str) -> bool:
+        """Return whether they are of two groups, or a pair that is cut by itself."""
+        if self.open:
+            return False
+        return self.group_of(one) != self.group_of(other) or self._drawn("pair", one, other) < self.holes
 
 
 class Line:
@@ -25,10 +103,20 @@ class Line:
     `disturbed_s`: when something last began or ended that this member alone had to suffer.
     """
 
-    def __init__(self) -> None:
-        self.cut = False
-        self.refused = False
+    def __init__(self, cuts: "list[Cut]", name: str) -> None:
+        self._cuts = cuts
+        self._name = name
         self.disturbed_s = float("-inf")
+
+    @property
+    def cut(self) -> bool:
+        """Return whether nothing passes now."""
+        return any(cut.from_store(self._name) for cut in self._cuts)
+
+    @property
+    def refused(self) -> bool:
+        """Return whether its caller is told so."""
+        return any(cut.refuses and cut.from_store(self._name) for cut in self._cuts)
 
 
 class Network:
@@ -42,8 +130,12 @@ class Network:
         self.store = StoreModel("b0")
         self.paused = False
         self.down = False
+        self.full = False
         self.noisy = False
+        self.late_s = 0.0
+        """How much longer datagrams take."""
         self.disturbed_s = float("-inf")
+        self.cuts: list[Cut] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._waiting: list[Callable[[], None]] = []
@@ -78,7 +170,7 @@ class Network:
 
     def calm(self, line: Line, since_s: float) -> bool:
         """Return whether everything that went over a line since then went through at once."""
-        harmed = self._noise or self.paused or self.down or line.cut
+        harmed = self._noise or self.paused or self.down or self.full or line.cut
         return not harmed and max(self.disturbed_s, line.disturbed_s) < since_s
 
     @property
@@ -90,9 +182,9 @@ class Network:
 
     # --- requests
 
-    def send(self, line: Line, call: Call, back: Back) -> None:
-        """Carry a request to the store and its answer back, or not."""
-        if self.down or (line.cut and line.refused):
+    def send(self, line: Line, call: Call, back: Back, *, write: bool = False) -> None:
+        """Carry a request to the store and its answer back, or not; a store that is full refuses to write."""
+        if self.down or (line.cut and line.refused) or (self.full and write):
             self.after(self.latency_s(), lambda: back(Refused()))
             return
         if self._unlucky():
@@ -117,6 +209,19 @@ class Network:
         self.noticed()
         if not self._unlucky():
             self.after(self.latency_s(), lambda: None if line.cut else back(result))
+
+    # --- datagrams
+
+    def datagram(self, sender: str, receiver: str, call: Callable[[], None]) -> None:
+        """Carry a datagram from one member to another: late, twice, or not at all."""
+        if any(cut.between(sender, receiver) for cut in self.cuts) or self.rng.random() < DATAGRAM_LOSS:
+            return
+        delay_s = self.latency_s() + self.late_s
+        if self._unlucky():
+            delay_s += self.rng.uniform(0, 2 * self.scenario.ttl_s)
+        self.after(delay_s, call)
+        if self._unlucky():
+            self.after(delay_s + self.rng.uniform(0, self.scenario.ttl_s), call)
 
     def resume(self) -> None:
         """End a pause of the store: what has come meanwhile is done now, in any order between connections."""

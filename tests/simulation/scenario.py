@@ -9,11 +9,18 @@ MESSAGES = "messages"
 STORE_PAUSE = "store pause"
 STORE_DOWN = "store down"
 """The store refuses connections for a while, and keeps its data."""
+STORE_FULL = "store full"
+"""The store takes no write for a while, but answers reads and renews leases."""
 STORE_EMPTIED = "store emptied"
 STORE_BACK = "store back"
 """A failover: the last writes, at most `LOST_WRITES_S` of them, are lost."""
 PARTITION = "partition"
 """One member is cut off from the store, and from its peers or not."""
+SPLIT = "split"
+"""Hosts are in groups that do not reach each other; some groups reach the store. Splits may overlap, and heal in any
+order."""
+UNHEARD = "unheard"
+"""Some hosts do not reach the store, and all reach each other; otherwise as a split."""
 SIGSTOP = "sigstop"
 CRASH = "crash"
 """An agent dies; its guard kills its workers and withdraws its seat."""
@@ -38,6 +45,8 @@ ORDER = "order"
 """Somebody outside has one node drained, by a word in the store."""
 STOPPED = "stopped"
 """Somebody outside has the run stopped, by a word in the store."""
+STARVED = "starved"
+"""All agents of some hosts get no processor time, again and again, whenever workers start there."""
 BLACKOUT = "blackout"
 """All nodes lose power, and others come in their place."""
 
@@ -46,7 +55,7 @@ STORE_FAULTS = frozenset({STORE_PAUSE, STORE_DOWN, STORE_EMPTIED, STORE_BACK})
 STORE_AWAY = frozenset({STORE_PAUSE, STORE_DOWN, DOOR, ARRIVAL, FAILURE, FAILURES})
 """With these alone every member reaches the store again when a newcomer does."""
 ALL_FAULTS = STORE_FAULTS | {MESSAGES, PARTITION, SIGSTOP, CRASH, POWER, ARRIVAL, DEPARTURE, FAILURE, FINISH}
-ALL_FAULTS |= {FAILURES, LEADER, DOOR, BLACKOUT, REFUSAL, ORDER, STOPPED}
+ALL_FAULTS |= {SPLIT, UNHEARD, STARVED, FAILURES, LEADER, DOOR, BLACKOUT, REFUSAL, ORDER, STOPPED}
 
 
 class Scenario(Record, frozen=True, kw_only=True):
@@ -55,7 +64,7 @@ class Scenario(Record, frozen=True, kw_only=True):
     `count` faults of the kinds in `faults` are spread over `fault_s`, the first after `calm_s`. `steady`: nothing in it
     is a reason to end a round, and none may end. `forming_only`: it is over after `calm_s`, all workers
     running. `latency_s`: the longest of a message that is not late. `fatal`: how likely a failure ends the run.
-    `thought_s`: how long a policy may think.
+    `thought_s`: how long a policy may think. `split_s`: how long a split lasts at most.
     """
 
     nodes: int = 4
@@ -75,7 +84,13 @@ class Scenario(Record, frozen=True, kw_only=True):
     forming_only: bool = False
     fatal: float = 0.0
     outage_grace_s: float = 120.0
+    split_s: float = 30.0
     thought_s: float = 0.3
+
+    @property
+    def beyond_grace(self) -> bool:
+        """Return whether partitions may last longer than the grace, so that two rounds may train: they are counted."""
+        return SPLIT in self.faults and self.fault_s + self.split_s > self.outage_grace_s
 
     @property
     def exact(self) -> bool:
@@ -88,10 +103,12 @@ def scenario_of(seed: int) -> Scenario:
     rng = random.Random(seed ^ 0x5EED)
     kinds = sorted(ALL_FAULTS)
     faults = frozenset(rng.sample(kinds, rng.randint(1, 5)))
+    if faults & {SPLIT, UNHEARD}:  # a store that forgets while all members of a round are cut off from it is not played
+        faults -= {STORE_EMPTIED, STORE_BACK}
     nodes = rng.randint(2, 6)
     return Scenario(
         nodes=nodes,
-        min_nodes=rng.randint(2, max(2, nodes - 1)),
+        min_nodes=rng.randint(1, max(2, nodes - 1)),
         max_nodes=nodes + rng.randint(-1, 2) if nodes > 2 else nodes,
         faults=faults,
         count=rng.randint(1, 5),

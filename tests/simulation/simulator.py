@@ -2,13 +2,14 @@
 
 What cannot hold, and is therefore not played:
 
-- Rounds of one node (`min_nodes` 1) together with a partition, or with a pause of that node: it has no peer to ask,
-  takes its being cut off for an outage, as the design wants it, and trains on while others may begin a round.
 - A store that loses a round of which no living node knew: its token may come again, with another nonce, and on an
-  emptied store newcomers begin another run. Tokens are checked to rise beyond all that anybody alive has run.
-- Partitions of several members at once: two that hear each other and not the store would take it for away.
+  emptied store newcomers begin another run. Tokens are checked to rise beyond all that anybody alive has run. So no
+  store forgets while members are parted from it, each of which may train on and be all that knows of its round.
 - A request that arrives more than a lease after it was given up, or two copies of one that are applied at different
   times without an error in between: sockets that are closed and one connection a client rule both out.
+
+What cannot hold, and is counted (`Report.twofold`): that one round trains while partitions, in which datagrams do not
+pass either, last longer than the grace that the user gave an outage.
 """
 
 import random
@@ -33,8 +34,11 @@ from simulation.member import SimulatedMember
 from simulation.network import Network
 from simulation.scenario import Scenario, scenario_of
 
-SETTLE_S = 150.0
-"""How long after the last fault all must have found their places; nodes that were lost wait as spares before."""
+SETTLE_S = 300.0
+"""How long after the last fault all must have found their places.
+
+Nodes that were lost wait as spares before, and members of a round of which nobody is alive are waited for as long as
+the grace."""
 MOST_STEPS = 400_000
 STOP_LATENCIES = 12
 """How many messages one after another an order to stop may take at the most, to all nodes that hear anything."""
@@ -59,13 +63,16 @@ def simulate(seed: int, scenario: Scenario | None = None, *, verbose: bool = Fal
 class Simulation:
     """One run."""
 
-    def __init__(self, seed: int, scenario: Scenario, *, verbose: bool = False) -> None:
+    def __init__(
+        self, seed: int, scenario: Scenario, *, verbose: bool = False, rng: random.Random | None = None
+    ) -> None:
         self.seed = seed
         self.scenario = scenario
         self.verbose = verbose
-        self.rng = random.Random(seed)
+        self.rng = random.Random(seed) if rng is None else rng
         self.checks = Checks(scenario, trace_length=None if verbose else TRACE_LENGTH)
         self.net = Network(scenario, self.rng, self.checks)
+        self.faults = Faults(self)
         self.members: list[SimulatedMember] = []
         self.checks.alive = lambda name: any(one.live for one in self.members if one.incarnation == name)
         self.finishing = False
@@ -109,13 +116,21 @@ class Simulation:
         if self.scenario.forming_only:
             self._await("every member finds its place", self._settled)
             return self._report(forming)
-        self._until(Faults(self).plan())
+        self._until(self._plan_faults())
         self._await("every member finds its place", self._settled)
         self.finishing = True
         for member in self.members:
             member.finish(self.rng.uniform(0, 5))
         self._await("every member hears the verdict", self._over)
         return self._report(forming)
+
+    def _plan_faults(self) -> float:
+        """Put the faults on the calendar; return when the last of them will be over."""
+        return self.faults.plan()
+
+    def starting(self, member: SimulatedMember) -> None:
+        """Take note that workers start on a node: that may cost agents there their processor time."""
+        self.faults.starting(member)
 
     def stop_posted(self, poster: SimulatedMember, round_: RoundDocument) -> None:
         """Judge, a moment from now, that all who could hear of it have been told to stop."""
@@ -213,4 +228,5 @@ class Simulation:
             steps=self.steps,
             decided=self.checks.decided,
             saved=len(self.checks.saves),
+            twofold=len(self.checks.twofold),
         )

@@ -18,11 +18,16 @@ from simulation.scenario import (
     LEADER,
     MESSAGES,
     ORDER,
+    PARTITION,
     POWER,
     REFUSAL,
+    SPLIT,
+    STARVED,
     STOPPED,
     STORE_DOWN,
+    STORE_FULL,
     STORE_PAUSE,
+    UNHEARD,
     Scenario,
 )
 from simulation.simulator import simulate
@@ -97,6 +102,47 @@ def test_a_run_without_a_live_node_is_begun_anew_with_all_its_restarts():
     assert len({report.outcomes["crashed"] for report in reports if "crashed" in report.outcomes}) > 1
 
 
+@pytest.mark.parametrize("min_nodes", [1, 2])
+def test_of_hosts_that_are_parted_one_round_trains(min_nodes):
+    """In groups, some of which reach the store, that heal one after another; with spares and without."""
+    for seed in some(15):
+        nodes = 2 + seed % 4
+        given = {"nodes": nodes, "min_nodes": min_nodes, "max_nodes": max(2, nodes - seed % 3), "count": 5}
+        simulate(seed, Scenario(faults=frozenset({SPLIT}), noise=0.1, **given))
+        simulate(seed, Scenario(faults=frozenset({SPLIT, CRASH, ARRIVAL, MESSAGES}), noise=0.1, **given))
+
+
+@pytest.mark.parametrize("grace_s", [1.0, 10.0])
+def test_no_round_begins_beyond_the_grace_while_a_member_of_the_last_answers_that_it_runs(grace_s):
+    for seed in some(15):
+        simulate(seed, several(seed, {UNHEARD, ARRIVAL}, outage_grace_s=grace_s))
+
+
+def test_two_rounds_train_only_where_partitions_outlast_the_grace(capsys):
+    """Nothing can hold then, as long as datagrams do not pass either: it is counted."""
+    counts = {}
+    for name, grace_s, split_s in (("shorter", 60.0, 30.0), ("longer", 4.0, 40.0)):
+        given = {"min_nodes": 1, "max_nodes": 2, "count": 3, "outage_grace_s": grace_s, "split_s": split_s}
+        scenarios = [Scenario(nodes=3 + seed % 2, faults=frozenset({SPLIT}), **given) for seed in some(20)]
+        counts[name] = sum(simulate(seed, scenario).twofold for seed, scenario in enumerate(scenarios))
+    if "SIMULATE_SEEDS" in os.environ:
+        with capsys.disabled():
+            runs = len(some(20))
+            print(f"\nrounds that began while another trained, in {runs} runs each, by partitions: {counts}")
+    assert counts["shorter"] == 0
+    assert counts["longer"] > 0
+
+
+@pytest.mark.parametrize("ttl_s", [2.0, 5.0])
+def test_runs_settle_on_hosts_that_starting_workers_take_all_processors_of(ttl_s):
+    """Agents there stall together for up to two leases, whenever workers start: the lease grows until they do not."""
+    for seed in some(15):
+        nodes = 2 + seed % 4
+        given = {"nodes": nodes, "min_nodes": 1 + seed % nodes, "max_nodes": nodes, "count": 1, "ttl_s": ttl_s}
+        report = simulate(seed, Scenario(faults=frozenset({STARVED}), calm_s=3.0, fault_s=0.1, **given))
+        assert report.rounds <= 12, report
+
+
 def several(seed, faults, **more):
     return Scenario(nodes=2 + seed % 4, min_nodes=2, max_nodes=6, faults=frozenset(faults), count=4, **more)
 
@@ -144,6 +190,13 @@ def test_a_leader_that_dies_between_stop_and_decision_changes_nothing():
 def test_a_store_in_trouble_while_a_decision_is_awaited_holds_nobody_up_for_ever(grace_s):
     for seed in some(20):
         simulate(seed, several(seed, {FAILURES, STORE_DOWN, STORE_PAUSE, MESSAGES}, outage_grace_s=grace_s))
+
+
+@pytest.mark.parametrize("grace_s", [1.0, 120.0])
+@pytest.mark.parametrize("others", [{FAILURES, STORE_DOWN}, {ARRIVAL, DEPARTURE, CRASH}, {DOOR, PARTITION, FAILURE}])
+def test_a_store_that_takes_no_writes_for_a_while_holds_nobody_up_for_ever(grace_s, others):
+    for seed in some(2):
+        simulate(seed, several(seed, {STORE_FULL, *others}, outage_grace_s=grace_s))
 
 
 def test_a_failure_that_ends_the_run_ends_it_for_all():

@@ -197,7 +197,7 @@ class CoordinationStore(ABC):
     100 ms of `wait.cancel()` (`wait.on_cancel` can close or wake a socket). Every method may raise, and must tell
     apart:
 
-    - `BackendUnavailableError`: the server could not be reached and nothing was written;
+    - `BackendUnavailableError`: the server could not be reached, or takes no writes now, and nothing was written;
     - `OutcomeUnknownError`: the request may have been carried out (the reply was lost); never repeated silently;
     - `BackendRefusedError`: the server answered and will not serve us (password, permission, version, not this kind of
       server); trying again would not help;

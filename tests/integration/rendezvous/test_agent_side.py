@@ -216,6 +216,13 @@ def test_a_port_that_the_handler_chose_is_its_own(chosen):
     assert not is_held(other.master_port)
 
 
+def test_a_chosen_port_is_held_where_the_handler_reaches_this_node_by_loopback(chosen):
+    side, _, info = chosen("name-that-is-for-others.test")
+    local = msgspec.structs.replace(info, master_addr="127.0.0.1")
+    assert side.resolve(local, WaitBudget()).master_port == info.master_port
+    assert is_held(info.master_port)
+
+
 def test_a_second_run_with_the_same_address_and_port_is_refused(chosen):
     side, _, info = chosen("127.0.0.1")
     side.resolve(info, WaitBudget())

@@ -62,6 +62,20 @@ def test_no_server_is_one_line_that_names_endpoint_and_option(run):
     assert "s3cret" not in err
 
 
+def test_a_server_that_takes_no_writes_is_named_with_its_reason_and_what_to_do(run, redis_server):  # noqa: F811
+    assert redis_server.call("CONFIG SET maxmemory 1").startswith("+OK")
+    limit = f"{patience(3):g}"
+    line = ["--rdzv-backend", "redis", "--rdzv-endpoint", redis_server.endpoint, "--connect-timeout", limit, "train.py"]
+    code, out, err = run(*line)
+    assert (code, out) == (4, [])
+    assert err.splitlines() == [
+        f"elastic: store unreachable: {redis_server.endpoint} is out of memory; trying again",
+        err.splitlines()[-1],
+    ]
+    assert f"has not let this node in within {limit} s: {redis_server.endpoint} is out of memory. Try: raise max" in err
+    assert "joined" not in err
+
+
 @pytest.mark.parametrize("endpoint", [[], ["--rdzv-endpoint", "localhost:0"]])
 def test_c10d_hosts_its_store_beside_the_agent(run, endpoint):
     line = ["--rdzv-backend", "c10d", *endpoint, "--rdzv-id", "job", "--nproc-per-node", "2", "train.py"]

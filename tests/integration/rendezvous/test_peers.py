@@ -1,7 +1,7 @@
-"""Agents ask each other whether they reach the store."""
+"""Members of a round ask each other by datagrams, with codes that only those can make who know the run's secret."""
 
-import json
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -9,80 +9,147 @@ import sys
 import threading
 
 import pytest
+from msgspec.structs import replace
 
 from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.errors import ConfigError
-from elastic_core.rendezvous.member.documents import RosterEntry
-from elastic_core.rendezvous.net import peers
-from elastic_core.rendezvous.net.peers import PeerEndpoint, PeerNames, ask_peers
+from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member.documents import RosterEntry, RoundDocument
+from elastic_core.rendezvous.member.state import LONG_AGO_S
+from elastic_core.rendezvous.shell import peers
+from elastic_core.rendezvous.shell.grants import Answer, PeerExchange, PeerView
+from elastic_core.rendezvous.shell.peers import PeerEndpoint, PeerNames, opened, sealed
 from patience import patience
 from support import lacks, wait_for
 
+SECRET = "s3cret"
+VIEW = PeerView(incarnation="i", secret=SECRET, lease_s=5.0)
+
+
+class Member:
+    """An endpoint, and what it has told its member."""
+
+    def __init__(self, name, **view):
+        self.heard = []
+        self.view = replace(VIEW, incarnation=name, **view)
+        self.endpoint = PeerEndpoint(view=self.view, heard=self.heard.append)
+
+    def tell(self, **changes):
+        self.view = replace(self.view, **changes)
+        self.endpoint.tell(self.view)
+
+    def entry(self, host="127.0.0.1"):
+        return RosterEntry(self.view.incarnation, self.view.incarnation, host, self.endpoint.port)
+
+    @property
+    def evidence_s(self):
+        return max((e.oldest_s for e in self.heard if isinstance(e, m.PeersAnswered)), default=LONG_AGO_S)
+
 
 @pytest.fixture
-def endpoint():
+def member():
     started = []
 
-    def start(address="127.0.0.1", *, secret="s3cret", reached=lambda: None, away=False, asked=lambda: None):
-        peer = PeerEndpoint(secret=lambda: secret, reached_s=reached, away=lambda: away, asked=asked)
-        started.append(peer)
-        return RosterEntry("i", "n", address, peer.port)
+    def start(name, **view):
+        started.append(Member(name, **view))
+        return started[-1]
 
     yield start
-    for peer in started:
-        peer.close()
+    for one in started:
+        one.endpoint.close()
 
 
-def ask(*peers, secret="s3cret", within_s=5.0):
-    return ask_peers(peers, secret, until_s=SYSTEM_CLOCK.monotonic_s() + within_s)
-
-
-def test_a_peer_that_has_reached_the_store_since_says_so(endpoint):
-    assert ask(endpoint(reached=lambda: SYSTEM_CLOCK.monotonic_s())) == (1, 1)
-
-
-def test_a_peer_that_tried_in_vain_says_so(endpoint):
-    assert ask(endpoint(reached=lambda: SYSTEM_CLOCK.monotonic_s() - 5, away=True)) == (1, 0)
-
-
-def test_a_peer_that_has_not_tried_since_is_asked_again_until_it_has(endpoint):
-    tries = []
-    peer = endpoint(
-        reached=lambda: SYSTEM_CLOCK.monotonic_s() if len(tries) > 2 else SYSTEM_CLOCK.monotonic_s() - 5,
-        asked=lambda: tries.append(1),
+def round_of(*entries):
+    return RoundDocument(
+        epoch="e", token=1, nonce="x", index=0, master_addr="", master_port=1, roster=entries, lease_s=5.0
     )
-    assert ask(peer) == (1, 1)
-    never = endpoint(reached=lambda: SYSTEM_CLOCK.monotonic_s() - 5)
-    assert ask(never, within_s=0.3) == (0, 0)
 
 
-def test_several_answer_for_themselves(endpoint):
-    now = SYSTEM_CLOCK.monotonic_s
-    assert ask(endpoint(away=True), endpoint(reached=now), endpoint("::1", reached=now)) == (3, 2)
+def in_trouble(*members, hosts=()):
+    """Have members run one round, and be unable to reach the store."""
+    hosts = hosts or ("127.0.0.1",) * len(members)
+    round_ = round_of(*(one.entry(host) for one, host in zip(members, hosts, strict=True)))
+    now_s = SYSTEM_CLOCK.monotonic_s()
+    for one in members:
+        one.tell(mine=round_, runs=True, troubled_s=now_s, granted_s=now_s)
+    return now_s
 
 
-def test_who_does_not_know_the_secret_gets_no_answer(endpoint):
-    asked = []
-    peer = endpoint(reached=SYSTEM_CLOCK.monotonic_s, asked=lambda: asked.append(1))
-    assert ask(peer, secret="guess", within_s=0.3) == (0, 0)
-    assert asked == []
-    assert ask(peer) == (1, 1)
+def gathered(*members, since_s):
+    def all_have():
+        return all(one.evidence_s >= since_s - 1 for one in members)
+
+    wait_for(all_have, what="the grants of all")
 
 
-def test_nobody_there_is_no_answer():
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+def test_members_gather_each_others_grants(member):
+    members = [member(name) for name in "abc"]
+    gathered(*members, since_s=in_trouble(*members))
+
+
+def test_each_address_and_name_of_a_host_will_do(member):
+    members = [member(name) for name in "abcd"]
+    gathered(*members, since_s=in_trouble(*members, hosts=("127.0.0.1", "127.0.0.5", "::1", "localhost")))
+
+
+def test_a_member_that_reaches_the_store_tries_it_again_and_grants_nothing(member):
+    one, well = member("a"), member("b")
+    in_trouble(one, well)
+    well.tell(troubled_s=None, granted_s=LONG_AGO_S, reached_s=SYSTEM_CLOCK.monotonic_s())
+    wait_for(lambda: m.PeerAsked(token=1, nonce="x", needs=True) in well.heard, what="the question")
+    wait_for(lambda: any(getattr(e, "reaching", 0) == 1 for e in one.heard), what="the answer")
+
+
+def test_who_does_not_know_the_secret_is_neither_answered_nor_believed(member):
+    one, other = member("a"), member("b")
+    other.tell(secret="guess")
+    in_trouble(one, other)
+    wait_for(lambda: len(one.heard) > 5, what="several questions")
+    assert (one.evidence_s, other.evidence_s) == (LONG_AGO_S, LONG_AGO_S)
+    assert not any(isinstance(e, m.PeerAsked) for e in (*one.heard, *other.heard))
+
+
+def question(to="b", **changes):
+    round_ = round_of(RosterEntry("a", "a", "127.0.0.1", 1), RosterEntry("b", "b", "127.0.0.1", 1))
+    asker = PeerExchange(replace(VIEW, incarnation="a", mine=round_, runs=True, troubled_s=1.0), random.Random(1))
+    asker.tell(replace(VIEW, incarnation="a", mine=round_, runs=True, troubled_s=1.0), 1.0)
+    ((_, asked),) = asker.ask(1.0)
+    return replace(asked, addressee=to, **changes)
+
+
+def test_a_datagram_never_has_the_secret_in_it_and_can_not_be_turned_into_another_one():
+    asked = question()
+    raw = sealed(asked, SECRET)
+    assert SECRET.encode() not in raw
+    assert opened(raw, SECRET) == asked
+    for at in range(len(raw)):
+        assert opened(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :], SECRET) is None
+    assert opened(raw, "another") is None
+    assert opened(raw, "") is None
+    answer = Answer(asker="a", addressee="b", serial=1, ages=b"", reached_age_s=1.0, runs=True)
+    code = sealed(answer, SECRET)[:32]
+    assert opened(code + raw[32:], SECRET) is None  # a question's body with an answer's code
+
+
+def test_what_was_asked_of_one_is_not_answered_by_another(member):
+    other = member("c")
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with sock:
         sock.bind(("127.0.0.1", 0))
-        silent = RosterEntry("i", "n", "127.0.0.1", sock.getsockname()[1])
-        assert ask(silent, within_s=0.3) == (0, 0)
-    assert ask(silent, within_s=0.3) == (0, 0)
+        sock.settimeout(10)
+        sock.sendto(sealed(question(to="b"), SECRET), ("127.0.0.1", other.endpoint.port))
+        sock.sendto(sealed(question(to="c"), SECRET), ("127.0.0.1", other.endpoint.port))
+        found = opened(sock.recvfrom(2000)[0], SECRET)
+    assert found.addressee == "c"
 
 
-def test_junk_is_not_answered_and_does_no_harm(endpoint):
-    peer = endpoint(reached=lambda: SYSTEM_CLOCK.monotonic_s())
+def test_junk_is_not_answered_and_does_no_harm(member):
+    members = [member(name) for name in "ab"]
+    code = b"x" * 32
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        for junk in (b"", b"\xff" * 2000, b"[]", b'{"v":1}', b"{" * 400):
-            sock.sendto(junk, (peer.host, peer.agent_port))
-    assert ask(peer) == (1, 1)
+        for junk in (b"", b"\xff" * 2000, code, code + b"\x91" * 60000, sealed(question(), SECRET)[:-1]):
+            sock.sendto(junk, ("127.0.0.1", members[0].endpoint.port))
+    gathered(*members, since_s=in_trouble(*members))
 
 
 @pytest.mark.parametrize(
@@ -94,67 +161,62 @@ def test_junk_is_not_answered_and_does_no_harm(endpoint):
         (socket.AF_INET6, "::", "::ffff:127.0.0.5"),
     ],
 )
-def test_the_answer_comes_from_the_address_that_was_asked(endpoint, family, source, asked):
-    peer = endpoint(reached=lambda: SYSTEM_CLOCK.monotonic_s())
+def test_the_answer_comes_from_the_address_that_was_asked(member, family, source, asked):
+    port = member("b").endpoint.port
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
         sock.bind((source, 0))
         sock.settimeout(10)
-        sock.sendto(json.dumps({"secret": "s3cret", "serial": "1"}).encode(), (asked, peer.agent_port))
+        sock.sendto(sealed(question(), SECRET), (asked, port))
         _, sender = sock.recvfrom(512)
-    assert sender[:2] == (asked, peer.agent_port)
+    assert sender[:2] == (asked, port)
 
 
-def test_a_host_without_ipv6_answers_from_the_address_that_was_asked(endpoint, monkeypatch):
-    def refused(family, kind):
+def test_a_host_without_ipv6_asks_and_answers(member, monkeypatch):
+    def refused(family, *rest):
         if family == socket.AF_INET6:
             raise OSError(97, "Address family not supported by protocol")
-        return made(family, kind)
+        return made(family, *rest)
 
     made = socket.socket
     monkeypatch.setattr(peers.socket, "socket", refused)
-    entry = endpoint(reached=lambda: SYSTEM_CLOCK.monotonic_s())
+    members = [member(name) for name in "ab"]
     monkeypatch.undo()
-    assert [ask(RosterEntry("i", "n", f"127.0.0.{at}", entry.agent_port)) for at in (5, 7)] == [(1, 1), (1, 1)]
-    assert ask(RosterEntry("i", "n", "::1", entry.agent_port), within_s=0.3) == (0, 0)
+    gathered(*members, since_s=in_trouble(*members, hosts=("127.0.0.5", "127.0.0.7")))
 
 
-def test_one_endpoint_answers_at_each_address_and_name_of_its_host(endpoint):
-    port = endpoint(reached=lambda: SYSTEM_CLOCK.monotonic_s()).agent_port
-    hosts = ("127.0.0.1", "127.0.0.5", "::1", "localhost")
-    assert ask(*(RosterEntry("i", "n", host, port) for host in hosts)) == (4, 4)
-
-
-def test_a_name_that_takes_long_keeps_nobody_waiting(endpoint, monkeypatch):
+def test_a_name_that_takes_long_keeps_nobody_waiting(member, monkeypatch):
     answers, looks = threading.Event(), []
+    look_up = socket.getaddrinfo
 
-    def look_up(host, *_, **__):
+    def slow(host, *rest, **more):
+        if host != "gpu-7.example":
+            return look_up(host, *rest, **more)
         looks.append(host)
         assert answers.wait(20)
         if len(looks) == 1:
             raise OSError("no name server")
         return [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("127.0.0.5", 0))]
 
-    monkeypatch.setattr(peers.socket, "getaddrinfo", look_up)
-    entry = RosterEntry("i", "n", "gpu-7.example", endpoint(reached=lambda: SYSTEM_CLOCK.monotonic_s()).agent_port)
+    monkeypatch.setattr(peers.socket, "getaddrinfo", slow)
     names = PeerNames()
-    began_s = SYSTEM_CLOCK.monotonic_s()
-    assert ask_peers([entry], "s3cret", until_s=began_s + 0.3, names=names) == (0, 0)
-    assert SYSTEM_CLOCK.monotonic_s() - began_s < 10
+    assert names.addresses("gpu-7.example") == ()
+    members = [member(name) for name in "abc"]
+    in_trouble(*members, hosts=("127.0.0.1", "gpu-7.example", "127.0.0.1"))
+    wait_for(lambda: any(getattr(e, "granted", 0) >= 1 for e in members[0].heard), what="what the others answer")
     answers.set()
-    wait_for(lambda: names.addresses("gpu-7.example"), what="the answer of the second try")
-    assert ask_peers([entry], "s3cret", until_s=SYSTEM_CLOCK.monotonic_s() + 5, names=names) == (1, 1)
-    assert looks == ["gpu-7.example"] * 2
+    gathered(*members, since_s=SYSTEM_CLOCK.monotonic_s() - 60)
 
 
 MANY_CONNECTIONS = """
 import pathlib, socket
-from elastic_core.rendezvous.net.peers import PeerEndpoint
+from elastic_core.rendezvous.shell.grants import PeerView
+from elastic_core.rendezvous.shell.peers import PeerEndpoint
 
 pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("40000 40199")
 with socket.create_server(("127.0.0.1", 7000), backlog=128) as server:
     held = [socket.create_connection(server.getsockname()) for _ in range(60)]
     for _ in range(30):
-        peer = PeerEndpoint(secret=str, reached_s=lambda: None, away=bool, asked=lambda: None)
+        peer = PeerEndpoint(view=PeerView(incarnation="i", secret="", lease_s=5.0), heard=print)
         socket.create_server(("", peer.port)).close()
         peer.close()
 """
@@ -174,7 +236,7 @@ def test_a_tcp_server_can_have_the_port_of_a_host_with_many_connections():
 
 def test_a_port_that_is_taken_or_forbidden_is_one_line():
     def made(port):
-        return PeerEndpoint(port, secret=str, reached_s=lambda: None, away=bool, asked=lambda: None)
+        return PeerEndpoint(port, view=VIEW, heard=lambda event: None)
 
     first = made(0)
     try:

@@ -74,7 +74,7 @@ def test_a_run_that_is_over_is_left_alone(store):
 
 def test_orders_to_those_who_have_gone_do_not_pile_up(store):
     put(store, CONTROL)
-    seat = store.enlist(b'{"v":3}', incarnation="live", ttl_s=60.0, wait=WAIT)
+    seat = store.enlist(b'{"v":4}', incarnation="live", ttl_s=60.0, wait=WAIT)
     writer = StoreWriter(CHOICE)
     writer.order_drain({"live": "n"}, by="ada")
     for index in range(40):

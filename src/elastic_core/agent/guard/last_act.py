@@ -12,10 +12,13 @@ import signal
 import sys
 import zlib
 from base64 import b64decode, b64encode
+from contextlib import suppress
 
 _HARD_LIMIT_S = 12
 _CONNECT_S = 8.0  # a machine with other work to do needs seconds for what a client imports and asks to connect
 _WITHDRAW_S = 4.0
+_TELL_S = 1.0
+_READ_S = 0.2  # for the leader to read that no worker is left
 
 
 def encode(store: str, seat: bytes, settings: bytes) -> str:
@@ -54,6 +57,7 @@ def _act() -> None:
     import msgspec
 
     from elastic_core.clock import WaitBudget
+    from elastic_core.rendezvous.member.documents import MemberRecord, decode, encode
     from elastic_core.rendezvous.store import Seat
     from elastic_core.types import RendezvousSettings
 
@@ -65,5 +69,15 @@ def _act() -> None:
         settings = msgspec.structs.replace(settings, options={**settings.options, "is_host": False})
     store = kind(settings)
     store.connect(wait=WaitBudget.lasting(_CONNECT_S))
-    if sys.stdin.buffer.readline() == b"go\n":
-        store.withdraw(msgspec.json.decode(orders["seat"], type=Seat), wait=WaitBudget.lasting(_WITHDRAW_S))
+    if sys.stdin.buffer.readline() != b"go\n":
+        return
+    seat = msgspec.json.decode(orders["seat"], type=Seat)
+    with suppress(Exception):  # a store's too: what counts is that the seat is given back
+        wait = WaitBudget.lasting(_TELL_S)
+        records = {one.incarnation: decode(one.record, MemberRecord) for one in store.members(wait=wait).members}
+        if any(record.state in ("ready", "out") for record in records.values()):
+            # A seat that was given back looks like one whose lease has ended; the record tells those who wait.
+            gone = encode(msgspec.structs.replace(records[seat.incarnation], state="gone"))
+            store.update(seat, gone, wait=wait)
+            wait.sleep(_READ_S)
+    store.withdraw(seat, wait=WaitBudget.lasting(_WITHDRAW_S))

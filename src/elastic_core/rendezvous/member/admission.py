@@ -15,6 +15,7 @@ from elastic_core.rendezvous.member.documents import ControlDocument, Verdict
 from elastic_core.rendezvous.member.outage import NOTHING, Announced, stop, store_failure
 from elastic_core.rendezvous.member.roster import given_id
 from elastic_core.rendezvous.member.state import LONG_AGO_S, Me, State, Want
+from elastic_core.rendezvous.member.texts import named
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
 from elastic_core.types import Decided, FailureClass, RoundEnded, Stop
 
@@ -136,12 +137,24 @@ def _meet_standing(state: State, control: ControlDocument, now_s: float) -> Anno
         return replace(state, begin=True), NOTHING
     if not _has_round(state, control) or not _is_empty(state, control):
         return state, NOTHING
-    text = f"run {me.run_id!r} has no live node: a new run begins in {_over_s(control, me):g} s unless one comes back"
+    wait = f"a new run begins in {_over_s(state, control):g} s unless one comes back"
+    text = f"run {me.run_id!r} has no live node: {wait}"
+    if state.door is not None and state.door.silent and state.round is not None:
+        names = named([entry.node for entry in state.round.roster])
+        text = f"run {me.run_id!r} has no live node, and {names} may train on without the store: {wait}"
+        text += f". {_TRY_ATTEMPT} {me.attempt + 1}"
     return _show_once(state, text)
 
 
-def _over_s(control: ControlDocument, me: Me) -> float:
-    return control.over_s or me.over_s
+_TRY_ATTEMPT = "Try, where they are known to be dead: --rdzv-attempt"
+
+
+def _over_s(state: State, control: ControlDocument) -> float:
+    """Return for how long nobody of the run must have been alive: longer where its members may train on."""
+    over_s = control.over_s or state.me.over_s
+    if state.door is None or not state.door.silent or state.round is None:
+        return over_s
+    return max(over_s, state.round.lease_s + state.me.last_call_s) + state.round.grace_s
 
 
 def _is_alive(state: State, control: ControlDocument) -> bool:
@@ -157,7 +170,9 @@ def _is_empty(state: State, control: ControlDocument) -> bool:
 def is_over(state: State, control: ControlDocument) -> bool:
     """Return whether nobody of a run has been alive for so long that it is over: by what was looked at since then."""
     door = state.door
-    return _is_empty(state, control) and door is not None and door.looked_s >= door.empty_s + _over_s(control, state.me)
+    if door is None or not _is_empty(state, control) or door.looked_s < door.empty_s + _over_s(state, control):
+        return False
+    return not door.silent or door.looked_s >= state.silent_s + state.me.ttl_s
 
 
 def looks_again_s(state: State, control: ControlDocument) -> float:
@@ -165,8 +180,8 @@ def looks_again_s(state: State, control: ControlDocument) -> float:
     door = state.door
     if door is None or door.epoch != control.epoch:
         return LONG_AGO_S
-    next_s = door.looked_s + state.me.period_s
-    over_s = door.empty_s + _over_s(control, state.me)
+    next_s = door.looked_s + state.period_s
+    over_s = door.empty_s + _over_s(state, control)
     return min(next_s, over_s) if not door.alive and door.looked_s < over_s else next_s
 
 

@@ -19,7 +19,7 @@ from elastic_core.rendezvous.store import CONTROL_KEY
 
 MOST_TOPICS = 16
 """A round has no more: what nodes state must not fill their records."""
-_WITHOUT_WORKERS = ("ready", "out", "done", "stopped")
+_WITHOUT_WORKERS = ("ready", "out", "done", "stopped", "gone")
 
 
 def stated(state: State, topic: str, value: int) -> State:

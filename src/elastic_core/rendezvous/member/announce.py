@@ -21,13 +21,18 @@ from elastic_core.rendezvous.member.documents import (
 )
 from elastic_core.rendezvous.member.duty import ended
 from elastic_core.rendezvous.member.forming import out_until
-from elastic_core.rendezvous.member.observe import LINE_EVERY_S, MEMBERS
+from elastic_core.rendezvous.member.observe import LINE_EVERY_S, MEMBERS, crowded
 from elastic_core.rendezvous.member.outage import (
     NOTHING,
     Announced,
+    announce_grace,
     announce_lost_seat,
     announce_outage,
+    announce_silence,
+    announce_unreachable,
     end_alone,
+    gives_up_joining_s,
+    grant_ends_s,
     host_lost,
     keep_lease,
     leave_to_agent,
@@ -46,6 +51,8 @@ from elastic_core.types import Decided, FailureClass, Restart, RoundEnded, Stop,
 
 PART_S = 0.5
 """How long a node that was told to stop waits, without workers, for the others to have noticed."""
+GONE_S = 0.2
+"""How long it waits where they have, for others than the round's members to read that it has no workers."""
 NAMES_LIMIT = 64
 """Up to so many members a waiting node reads who they are; beyond, it only counts them."""
 
@@ -59,7 +66,7 @@ def announce(state: State, now_s: float) -> Announced:
     return state, tuple(every)
 
 
-def record_of(state: State) -> MemberRecord:
+def record_of(state: State, now_s: float) -> MemberRecord:
     """Return what this member says of itself."""
     me = state.me
     mine = state.mine
@@ -68,7 +75,11 @@ def record_of(state: State) -> MemberRecord:
         what = state.progress.value if state.want is Want.RUN else _stopping(state)
         # Where the store goes with this node, the verdict comes first: the others would begin a round without it.
         if state.leaving and what != "done" and not isinstance(state.post, Verdict):
-            what = "leaving"
+            what = "gone" if state.parting else "leaving"
+    elif state.leaving and state.seat is not None:
+        what = "leaving"  # no round is formed with it
+    elif now_s < grant_ends_s(state):
+        what = "running"  # as others of its round do: it has promised them to take part in no later one
     return MemberRecord(
         epoch=state.epoch,
         node=me.node,
@@ -282,10 +293,12 @@ def _round(state: State, now_s: float) -> Announced:
         return (replace(state, spare=False, waiting_s=now_s), NOTHING) if state.spare else (state, NOTHING)
     rank = round_.rank_of(state.me.incarnation)
     last = state.mine.token if state.mine is not None else 0
-    if rank is None or round_.token <= last or state.absence is not None:
+    if rank is None or round_.token <= last or state.absence is not None or state.leaving:
         return _spare(state, round_, now_s)
-    if state.seat is None or now_s - state.confirmed_s > state.me.ttl_s / 2:
+    if state.seat is None or now_s - state.confirmed_s > min(state.last_lease_s, state.ttl_s) / 2:
         return replace(state, renew_s=now_s), NOTHING  # not without a lease that lasts
+    if now_s < grant_ends_s(state):
+        return state, NOTHING  # not before others of the round before have had their time: it has given its word
     return _formed(state, round_, rank, control, now_s)
 
 
@@ -310,6 +323,9 @@ def _formed(state: State, round_: RoundDocument, rank: int, control: ControlDocu
         agreed=frozenset(),
         spare=False,
         line_s=NEVER_S,
+        evidence_s=LONG_AGO_S,
+        granted_s=LONG_AGO_S,
+        unreachable=frozenset(),
         fresh=state.fresh - {MEMBERS},
         members_read_s=LONG_AGO_S,  # what members said before the round says nothing about it
     )
@@ -359,7 +375,8 @@ def _part(state: State, now_s: float) -> Announced:
     if not state.parting:
         return state, NOTHING
     known = state.verdict_announced or (state.mine is not None and state.announced >= state.mine.token)
-    if known or state.trouble is not None or state.seat is None or now_s >= state.leave_s + PART_S:
+    wait_s = PART_S if not known else GONE_S if crowded(state) or state.want is Want.JOIN else 0.0
+    if state.trouble is not None or state.seat is None or now_s >= state.leave_s + wait_s:
         return replace(state, parting=False, want=Want.LEAVE), NOTHING
     return state, NOTHING
 
@@ -379,12 +396,14 @@ def _wait(state: State, now_s: float) -> Announced:
     if trouble is not None and trouble.refused:
         failed = m.JoinFailed(kind="connection", what=f"run {me.run_id!r}: {trouble.text}", hint=trouble.hint)
         return replace(state, want=Want.NOTHING), (failed,)
-    if not state.ever_connected:
-        if now_s < state.began_s + me.connect_timeout_s or trouble is None:
-            return state, NOTHING
-        what = f"run {me.run_id!r}: {me.where} could not be reached within {me.connect_timeout_s:g} s: {trouble.text}"
-        hint = trouble.hint or "check --rdzv-endpoint, or raise --connect-timeout"
+    if trouble is not None and now_s >= gives_up_joining_s(state):
+        away = "has not let this node in" if state.ever_connected else "could not be reached"
+        what = f"run {me.run_id!r}: {me.where} {away} within {me.connect_timeout_s:g} s: {trouble.text}"
+        look = "look at the store" if state.ever_connected else "check --rdzv-endpoint"
+        hint = trouble.hint or f"{look}, or raise --connect-timeout"
         return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="connection", what=what, hint=hint),)
+    if not state.ever_connected:
+        return state, NOTHING
     if now_s >= misses_host_s(state):
         what = f"run {me.run_id!r}: {host_lost(state)}"
         return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="connection", what=what),)
@@ -397,7 +416,8 @@ def _wait(state: State, now_s: float) -> Announced:
         kind = "refusal" if lacks_refused(state) else "timeout"
         return replace(state, want=Want.NOTHING), (m.JoinFailed(kind=kind, what=what, hint=hint),)
     if now_s >= state.line_s and knows:
-        announcements = () if trouble is not None else (m.PrintLine(text=waiting(state, now_s)),)
+        here = trouble is None and state.had_seat
+        announcements = (m.PrintLine(text=waiting(state, now_s)),) if here else ()
         return replace(state, line_s=now_s + LINE_EVERY_S), announcements
     return state, NOTHING
 
@@ -414,6 +434,9 @@ _RULES: tuple[Callable[[State, float], Announced], ...] = (
     _wait,  # before `announce_outage`: whoever gives up says why
     announce_outage,
     announce_lost_seat,
+    announce_grace,
+    announce_unreachable,
+    announce_silence,
     end_alone,
     leave_to_agent,
     _part,

@@ -17,18 +17,18 @@ from elastic_core.history import RECENT_LIMIT, OldFailures, remembered
 from elastic_core.reports import Absence, NodeReport, NodeSteps, RunSteps
 from elastic_core.types import Failure, Record, Restart, Stop
 
-FORMAT = 3
+FORMAT = 4
 """The version of everything in this module; a node that finds another one refuses to join."""
 
 DEFAULT_ROLE = "default"
 
-MemberState = Literal["ready", "out", "running", "finishing", "done", "stopped", "leaving"]
+MemberState = Literal["ready", "out", "running", "finishing", "done", "stopped", "leaving", "gone"]
 """What a member says of itself.
 
 `ready`: no worker of it exists, it waits for a round. `out`: so, but it wants no place in one. `running`: workers of a
 round exist or may exist. `finishing`: so, and the first has ended well. `done`: all have ended well, it waits for the
 verdict. `stopped`: none is left after the run was stopped, it waits for what is decided. `leaving`: it was told to
-stop.
+stop. `gone`: it has none any more, will have none, and gives its seat back in a moment.
 """
 EVIDENCE_BYTES = 16_384
 """The longest evidence of one node."""
@@ -104,6 +104,8 @@ class RoundDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     `left` has the last ranks of nodes that are not in it; `strikes` counts how often a node left without a word. `at_s`
     is the run's age when it was written, as its writer knew it: whoever reads it takes its own clock from there.
+    `lease_s`: the length of its members' leases and grants. `grace_s`: for how long members that are all silent may
+    have workers, which the next round waits for.
     """
 
     v: int = FORMAT
@@ -114,6 +116,8 @@ class RoundDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     restarts: int = 0
     changes: int = 0
     at_s: float = 0.0
+    lease_s: float = 0.0
+    grace_s: float = 0.0
     master_addr: str
     master_port: int
     roster: tuple[RosterEntry, ...]
@@ -133,14 +137,15 @@ class RoundDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
 class Ending(Record, frozen=True, kw_only=True, omit_defaults=True):
     """How a round ended, for all its nodes: they stop their workers and join the next one.
 
-    `kind`: `restart` after a failure, `regroup` because nodes came or went, `asked` because a user wants it. `lost` and
+    `kind`: `restart` after a failure, `regroup` because nodes came or went, `asked` because a user wants it, `outage`
+    because nodes have stopped their workers for want of the store, and are back. `lost` and
     `exclude` are node ids; `unclean` those among the lost that went without a word, `out` those whose hooks refused to
     start their workers, `exclude_s` how long the first excluded are.
     """
 
     token: int
     nonce: str
-    kind: Literal["restart", "regroup", "asked"]
+    kind: Literal["restart", "regroup", "asked", "outage"]
     reason: str
     by: str
     delay_s: float = 0.0
@@ -153,6 +158,8 @@ class Ending(Record, frozen=True, kw_only=True, omit_defaults=True):
     unclean: tuple[str, ...] = ()
     out: tuple[str, ...] = ()
     arrived: int = 0
+    age_s: float = 0.0
+    """How old the round was when it ended."""
     failure: Failure | None = None
     evidence: str = ""
 
@@ -262,6 +269,8 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     user: str = ""
     over_s: float = 0.0
     drains: tuple[DrainOrder, ...] = ()
+    silent_of: str = ""
+    """The nonce of a round of which somebody saw no member alive, and not all of them leave: they may train on."""
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -337,7 +346,8 @@ def _check_version(raw: bytes, what: str) -> None:
 def document_of(decision: Restart | Stop, failure: Failure, evidence: str = "", policy: str = "") -> Ending | Verdict:
     """Return what is published of a decision; the machine fills in which round it is about."""
     noted = replace(failure, decision=decision)
-    fitting = evidence if len(evidence.encode()) <= RUN_EVIDENCE_BYTES else ""
+    # None at all would be a decision of one node alone, of which the hooks of the others get none.
+    fitting = evidence if len(evidence.encode()) <= RUN_EVIDENCE_BYTES else "{}"
     if isinstance(decision, Restart):
         return Ending(
             token=0,

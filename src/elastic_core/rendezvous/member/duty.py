@@ -34,8 +34,14 @@ class View(Record, frozen=True, kw_only=True):
     round: RoundDocument | None
     members: Sequence[Candidate]
     ttl_s: float = 5.0
+    """The lease of the last round."""
+    shortest_ttl_s: float = 5.0
+    """The lease that somebody asked for: rounds have it unless nodes were lost as their workers started."""
+    grace_s: float = 0.0
     run_s: float = 0.0
     """The run's age."""
+    heard_s: float = float("-inf")
+    """When a member that is silent in the store last said that it runs the last round."""
 
     @property
     def current(self) -> RoundDocument | None:
@@ -49,7 +55,8 @@ class Notes(Record, frozen=True, kw_only=True):
     `hold_until_s`: after trouble with the store nobody is taken for lost, and no round formed, before all who were
     alive can have been heard again. `steps`: the serial of the last question about steps, and when it saw that first.
     `stopping_s`: when it first saw that the round was stopped; `ending_s`: that the
-    one before it had ended with `ending`.
+    one before it had ended with `ending`; `silent_s`: that no member of the round was alive, though some may have
+    workers. `rested` are the members that were seen to have no workers of it any more.
     """
 
     token: int = -1
@@ -61,6 +68,8 @@ class Notes(Record, frozen=True, kw_only=True):
     steps: tuple[int, float] = (0, 0.0)
     done: frozenset[str] = frozenset()
     clean: frozenset[str] = frozenset()
+    rested: frozenset[str] = frozenset()
+    silent_s: float | None = None
     hold_until_s: float = float("-inf")
 
 
@@ -109,7 +118,13 @@ class Agree(Record, frozen=True, kw_only=True):
     agreement: Agreement
 
 
-Duty = FormRound | EndRound | GiveVerdict | NoteDone | PublishSteps | Agree | AskDecision
+class NoteSilent(Record, frozen=True, kw_only=True):
+    """Write down that no member of the round is alive, and that some may train on: for whoever looks next."""
+
+    nonce: str
+
+
+Duty = FormRound | EndRound | GiveVerdict | NoteDone | NoteSilent | PublishSteps | Agree | AskDecision
 
 
 class Judgement(Record, frozen=True, kw_only=True):

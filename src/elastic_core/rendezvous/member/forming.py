@@ -5,16 +5,19 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.member.documents import (
-    Ending,
-    RoundDocument,
-)
+from elastic_core.rendezvous.member.documents import Ending, MemberRecord, RoundDocument
 from elastic_core.rendezvous.member.duty import LAST_CALL, FormRound, Judgement, Notes, View, ended
 from elastic_core.rendezvous.member.roster import Candidate, assign, choose, entries
 
+SILENT: Final = "members of the last round may train on without the store"
+_RESTED: Final = ("ready", "out", "done", "stopped", "gone")
 _FOR_GOOD: Final = float("inf")
 PARK_S = (0.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """How long a node that left without a word waits as a spare when it is back, by how often it did so."""
+STARTING_LEASES = 12
+"""For how many leases after a round was formed a node that is lost counts as lost while workers start."""
+LONGEST_LEASE_S = 40.0
+"""How long a lease may become for that."""
 MEMORY_LIMIT = 64
 """How many nodes that are gone a round document remembers."""
 
@@ -28,7 +31,7 @@ def excluded(view: View) -> frozenset[str]:
         1
         for member in view.members
         if member.record.epoch == view.control.epoch
-        and member.record.state not in ("leaving", "out")
+        and member.record.state not in ("leaving", "gone", "out")
         and member.record.node not in names
     )
     return needed(names, others, view.min_nodes)
@@ -69,7 +72,7 @@ def _too_few(view: View, ready: Sequence[Candidate], free: Sequence[Candidate], 
 def _has_workers(member: Candidate, view: View, current: RoundDocument | None, roster: frozenset[str]) -> bool:
     """Return whether a member has workers, or may be about to start some: it has not seen yet that its round ended."""
     record = member.record
-    if record.state not in ("ready", "out"):
+    if record.state not in ("ready", "out", "gone"):
         return True
     unaware = current is not None and record.seen < current.token and member.incarnation in roster
     return unaware and record.epoch == view.control.epoch
@@ -147,12 +150,29 @@ def _document(view: View, candidates: Sequence[Candidate], current: RoundDocumen
         restarts=_count(current.restarts, ending, "restart") if current is not None else 0,
         changes=_count(current.changes, ending, "regroup") if current is not None else 0,
         at_s=round(view.run_s, 3),
+        lease_s=_lease_s(view, current, ending),
+        grace_s=view.grace_s,
         master_addr=ranked[0].record.master or roster[0].host,
         master_port=ranked[0].record.master_port,
         roster=roster,
         left=_recent({node: rank for node, rank in left.items() if node not in here}),
         strikes=_recent(_strikes(view, current)),
     )
+
+
+def _lease_s(view: View, current: RoundDocument | None, ending: Ending | None) -> float:
+    """Return the lease of the next round: longer after one that has lost nodes as their workers started.
+
+    Starting workers can take all processors for so long that agents get no turn; then a round that begins anew is no
+    cure. A round that has run for a while has the lease that was asked for again, in steps.
+    """
+    shortest_s = view.shortest_ttl_s
+    if current is None or ending is None:
+        return shortest_s
+    lost = bool(ending.unclean) or ending.kind == "outage"
+    starved = lost and ending.age_s < STARTING_LEASES * current.lease_s
+    longer_s = current.lease_s * (2.0 if starved else 0.5)
+    return min(max(longer_s, shortest_s), max(LONGEST_LEASE_S, shortest_s))
 
 
 def _count(before: int, ending: Ending | None, kind: str) -> int:
@@ -205,3 +225,40 @@ def carried(
 def needed(names: Collection[str], others: int, min_nodes: int) -> frozenset[str]:
     """Return the nodes left out; none where the others are too few for a round."""
     return frozenset(names) if others >= min_nodes else frozenset()
+
+
+# --- a round of which nobody is alive
+#
+# Who loses its lease has stopped its workers, unless each other member of its round has given it a grant: then none of
+# them is alive for the store, or one that is says `running` until its grant has ended. So where one member is alive and
+# says that it has no workers, no other has any. Where none is, all may be cut off together and hold each other's
+# grants, for as long as the round's outage grace.
+
+
+def watch(view: View, notes: Notes) -> Notes:
+    """Return the notes with who of the last round is known to have no workers of it, and since when nobody is alive."""
+    current = view.current
+    if current is None:
+        return replace(notes, silent_s=None)
+    roster = current.incarnations
+    records = {member.incarnation: member.record for member in view.members if member.incarnation in roster}
+    done = notes.done | (frozenset(view.control.done) if view.control.done_of == current.nonce else frozenset())
+    rested = notes.rested | done | {name for name, record in records.items() if _rests(record, current)}
+    alive = any(record.state != "gone" for record in records.values())
+    if alive and notes.silent_s is not None:  # the others of the round have as long to be heard again
+        notes = replace(notes, hold_until_s=max(notes.hold_until_s, view.now_s + current.lease_s))
+    if alive or roster <= rested:
+        return replace(notes, rested=rested, silent_s=None)
+    return replace(notes, rested=rested, silent_s=view.now_s if notes.silent_s is None else notes.silent_s)
+
+
+def _rests(record: MemberRecord, current: RoundDocument) -> bool:
+    """Return whether a member has had its part in a round, and has no workers of it any more."""
+    return record.state in _RESTED and (record.token, record.nonce) == (current.token, current.nonce)
+
+
+def silent_until_s(view: View, notes: Notes, current: RoundDocument) -> float:
+    """Return until when they are waited for: from when they were first missed, and never while one answers."""
+    if notes.silent_s is None:
+        return view.now_s
+    return max(notes.silent_s + current.lease_s + current.grace_s, view.heard_s + current.lease_s)

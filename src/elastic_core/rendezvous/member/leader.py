@@ -33,16 +33,27 @@ from elastic_core.rendezvous.member.duty import (
     Judgement,
     NoteDone,
     Notes,
+    NoteSilent,
     PublishSteps,
     View,
     ended,
 )
-from elastic_core.rendezvous.member.forming import carried, excluded, form, out_until, still_out, unpark
+from elastic_core.rendezvous.member.forming import (
+    SILENT,
+    carried,
+    excluded,
+    form,
+    out_until,
+    silent_until_s,
+    still_out,
+    unpark,
+    watch,
+)
 from elastic_core.rendezvous.member.observe import MEMBERS
 from elastic_core.rendezvous.member.protocol import Operation
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, State, question_about
 from elastic_core.rendezvous.member.steps import GATHER_STEPS_S, answers, merged, standing
-from elastic_core.rendezvous.member.texts import nodes
+from elastic_core.rendezvous.member.texts import named, nodes
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
 from elastic_core.reports import NodeReport
 from elastic_core.types import Failure, FailureClass
@@ -63,6 +74,7 @@ LOSS_MARGIN_S = 1.5
 """How much later than its lease ends a lost node is missed by all, at the longest."""
 
 Planned = tuple[State, Operation | None]
+_Written = FormRound | EndRound | NoteDone | NoteSilent | PublishSteps | Agree | GiveVerdict
 
 
 def judge(view: View, notes: Notes) -> Judgement:
@@ -77,12 +89,23 @@ def judge(view: View, notes: Notes) -> Judgement:
         return Judgement(notes=notes, why="the run is over")
     token = current.token if current else 0
     if notes.token != token:
-        notes = replace(
-            notes, token=token, steps=(0, 0.0), stopping_s=None, enough_s=None, done=frozenset(), clean=frozenset()
+        notes = Notes(
+            token=token,
+            ending=notes.ending,
+            ending_s=notes.ending_s,
+            hold_until_s=notes.hold_until_s,
+            back_s=notes.back_s,
         )
     ending = view.control.ending
     if ending is not None and notes.ending != (ending.token, ending.nonce):
         notes = replace(notes, ending=(ending.token, ending.nonce), ending_s=view.now_s)
+    notes = watch(view, notes)
+    if current is not None and notes.silent_s is not None:
+        until_s = silent_until_s(view, notes, current)
+        if view.now_s < until_s:
+            noted = view.control.silent_of == current.nonce
+            duty = None if noted else NoteSilent(nonce=current.nonce)
+            return Judgement(notes=notes, duty=duty, look_s=until_s, why=SILENT)
     if current is None or ended(view.control, current):
         if view.control.stop_order is not None:
             return Judgement(notes=notes, why="the run is being stopped")
@@ -107,7 +130,7 @@ def leads(view: View, seat: int) -> int:
         for member in view.members
         if member.seat < seat
         and member.record.epoch == view.control.epoch
-        and member.record.state != "leaving"
+        and member.record.state not in ("leaving", "gone")
         and member.record.node not in exclude
     )
 
@@ -158,7 +181,7 @@ def _note(notes: Notes, current: RoundDocument, live: Mapping[str, MemberRecord]
     roster = current.incarnations
     mine = {inc: record for inc, record in live.items() if inc in roster and _of(record, current)}
     done = frozenset(inc for inc, record in mine.items() if record.state == "done")
-    clean = frozenset(inc for inc, record in mine.items() if record.state in ("leaving", "out"))
+    clean = frozenset(inc for inc, record in mine.items() if record.state in ("leaving", "ready", "out"))
     return replace(notes, done=notes.done | done, clean=notes.clean | clean)
 
 
@@ -168,7 +191,7 @@ def _of(record: MemberRecord, current: RoundDocument) -> bool:
 
 def _gone(entry: RosterEntry, live: Mapping[str, MemberRecord], current: RoundDocument) -> bool:
     record = live.get(entry.incarnation)
-    if record is None or record.state == "leaving":
+    if record is None or record.state in ("leaving", "gone"):
         return True
     return record.state in ("ready", "out") and record.seen >= current.token  # it has left the round by itself
 
@@ -266,13 +289,16 @@ def _change(
     reason = _reason_of(lost, unclean, refused, arrived)
     # Where the others are too few without it, they wait for it: it may come back as soon as it can.
     goes_on = len(current.roster) - len(lost) >= view.min_nodes
-    if view.max_changes is not None and current.changes >= view.max_changes:
+    back = not arrived and _are_back(view, lost)
+    if back:
+        reason = f"{named(names)} stopped while the store was away"
+    if not back and view.max_changes is not None and current.changes >= view.max_changes:
         return GiveVerdict(verdict=_too_many_changes(view, current, names, unclean, reason))
     exclude, exclude_s = carried(view.control.ending, current, notes.ending_s, view.now_s)
     ending = Ending(
         token=current.token,
         nonce=current.nonce,
-        kind="regroup",
+        kind="outage" if back else "regroup",
         exclude=exclude,
         exclude_s=exclude_s,
         policy=view.control.ending.policy if exclude and view.control.ending is not None else "",
@@ -282,8 +308,19 @@ def _change(
         unclean=unclean,
         out=tuple(refused) if goes_on else (),
         arrived=arrived,
+        age_s=_age_s(view, current),
     )
     return EndRound(ending=ending)
+
+
+def _are_back(view: View, lost: Sequence[RosterEntry]) -> bool:
+    """Return whether all of them are here again, and have but stopped their workers while the store was away."""
+    states = {member.incarnation: member.record.state for member in view.members}
+    return all(states.get(entry.incarnation) == "ready" for entry in lost)
+
+
+def _age_s(view: View, current: RoundDocument) -> float:
+    return round(max(0.0, view.run_s - current.at_s), 3)
 
 
 def _too_many_changes(
@@ -344,8 +381,7 @@ def _reason_of(lost: Sequence[RosterEntry], unclean: Sequence[str], refused: Map
     parts = [f"{node} stays out: {reason}" for node, reason in refused.items()]
     for names, what in ((unclean, "lost"), (left, "left")):
         if names:
-            shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-            parts.append(f"{shown} {what}")
+            parts.append(f"{named(names)} {what}")
     if arrived:
         parts.append("1 node joined" if arrived == 1 else f"{arrived} nodes joined")
     return "; ".join(parts)
@@ -372,10 +408,10 @@ def do_duty(state: State, now_s: float) -> Planned:
     owed = _name(judgement.duty)
     if state.owed != owed:
         state = replace(state, owed=owed, owed_s=now_s)
-    due_s = state.owed_s + behind * DUTY_PERIODS * state.me.period_s
+    due_s = state.owed_s + behind * DUTY_PERIODS * state.period_s
     if now_s < due_s:
         return replace(state, look_s=min(state.look_s, due_s)), None
-    if behind and state.members_read_s < due_s - state.me.period_s:
+    if behind and state.members_read_s < due_s - state.period_s:
         return state, None  # a deputy acts on what it has read lately; it reads again within a period
     if isinstance(judgement.duty, AskDecision):
         return _ask(state, judgement.duty, now_s)
@@ -399,8 +435,11 @@ def _view(state: State, now_s: float) -> View | None:
         control=state.control,
         round=state.round,
         members=state.members,
-        ttl_s=me.ttl_s,
+        ttl_s=state.ttl_s,
+        shortest_ttl_s=me.ttl_s,
+        grace_s=me.store_outage_grace_s,
         run_s=state.run_s(now_s),
+        heard_s=state.silent_s,
     )
 
 
@@ -436,6 +475,8 @@ def _name(duty: Duty) -> str:
             return f"end {ending.token} {ending.nonce}"
         case NoteDone(nonce=nonce, done=done):
             return f"done {nonce} {len(done)}"
+        case NoteSilent(nonce=nonce):
+            return f"silent {nonce}"
         case PublishSteps(seen=seen):
             return f"steps {seen.serial}"
         case Agree(agreement=agreement):
@@ -446,7 +487,7 @@ def _name(duty: Duty) -> str:
             return f"decide {token} {nonce}"
 
 
-def _do(state: State, duty: FormRound | EndRound | NoteDone | PublishSteps | Agree | GiveVerdict) -> Planned:
+def _do(state: State, duty: _Written) -> Planned:
     control = state.control
     assert control is not None
     match duty:
@@ -457,6 +498,8 @@ def _do(state: State, duty: FormRound | EndRound | NoteDone | PublishSteps | Agr
             return swap_control(state, replace(control, ending=ending, stopping=None))
         case NoteDone(nonce=nonce, done=done):
             return swap_control(state, replace(control, done_of=nonce, done=done))
+        case NoteSilent(nonce=nonce):
+            return swap_control(state, replace(control, silent_of=nonce))
         case PublishSteps(seen=seen):
             order = None if control.steps is None else replace(control.steps, seen=seen)
             return swap_control(state, replace(control, steps=order))

@@ -15,11 +15,21 @@ from msgspec.structs import replace
 
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.admission import looks_again_s, puts_back
-from elastic_core.rendezvous.member.announce import PART_S, announce, knows_members, own_round, record_of
-from elastic_core.rendezvous.member.documents import ControlDocument, Ending, RosterEntry, Verdict, encode
+from elastic_core.rendezvous.member.announce import GONE_S, PART_S, announce, knows_members, own_round, record_of
+from elastic_core.rendezvous.member.documents import ControlDocument, Ending, Verdict, encode
 from elastic_core.rendezvous.member.leader import DEPUTIES, KEEP_S, Planned, do_duty, swap_control
 from elastic_core.rendezvous.member.observe import MEMBERS, observe
-from elastic_core.rendezvous.member.outage import gives_up_s, misses_host_s, needs_lease, outage_line_s, undecided_s
+from elastic_core.rendezvous.member.outage import (
+    gives_up_joining_s,
+    gives_up_s,
+    grace_line_s,
+    grant,
+    grant_ends_s,
+    misses_host_s,
+    needs_lease,
+    outage_line_s,
+    undecided_s,
+)
 from elastic_core.rendezvous.member.protocol import Step
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, Progress, State, Want
 from elastic_core.rendezvous.member.steps import question
@@ -28,8 +38,6 @@ from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic
 
 LAST_POST_S = 2.0
 """How long a node that leaves with the run's verdict waits for a store that is away, to give it."""
-ASK_EVERY_S = 0.25
-PEERS_LIMIT = 8
 _READ_COST_S = 0.0002
 """How much later the leader reads all members again, for each of them: it must not spend its time on reading."""
 _LONGEST_READ_PAUSE_S = 0.25
@@ -43,6 +51,7 @@ def step(state: State, events: tuple[m.Event, ...], *, now_s: float) -> Step:
     for event in events:
         state = observe(state, event, now_s)
     state, announcements = announce(state, now_s)
+    state = grant(state, now_s)
     for rule in _RULES:
         state, operation = rule(state, now_s)
         if operation is not None:
@@ -65,11 +74,12 @@ def _leave(state: State, now_s: float) -> Planned:
         return state, None
     if state.trouble is not None and now_s < _last_post_s(state):
         return state, None
-    if state.trouble is not None or not state.connected or (state.seat is None and state.post is None):
+    away = state.trouble is not None and not state.trouble.answers
+    post = state.post if state.trouble is None else None
+    if away or not state.connected or (state.seat is None and post is None):
         return state, m.Gone()
-    if state.post is not None:
+    if post is not None or state.seat is None:
         return state, None
-    assert state.seat is not None
     return state, m.Withdraw(seat=state.seat)
 
 
@@ -80,42 +90,28 @@ def _last_post_s(state: State) -> float:
 
 
 def _trouble(state: State, now_s: float) -> Planned:
-    """Wait for the next try; ask the peers meanwhile."""
+    """Wait for the next try."""
     trouble = state.trouble
     if trouble is None or now_s >= trouble.retry_s:
         return state, None
-    peers = () if trouble.own else _peers(state)
-    # So short beside the lease that a peer's own try, begun by the first question, has failed in time for the second.
-    pause_s = min(ASK_EVERY_S, state.me.ttl_s / 20)
-    ask_s = trouble.asked_s + pause_s if peers else NEVER_S
-    if now_s >= ask_s and state.kept is not None:
-        return state, m.AskPeers(peers=peers, secret=state.kept.secret, until_s=now_s + pause_s)
-    return state, m.Pause(until_s=min(trouble.retry_s, ask_s, _deadline_s(state, now_s)))
-
-
-def _peers(state: State) -> tuple[RosterEntry, ...]:
-    """Return some others of the round that runs: those behind this node, so that not everybody asks the same."""
-    mine = state.mine
-    if state.want is not Want.RUN or mine is None or len(mine.roster) == 1:
-        return ()
-    rank = mine.rank_of(state.me.incarnation) or 0
-    others = (*mine.roster[rank + 1 :], *mine.roster[:rank])
-    return others[:PEERS_LIMIT]
+    return state, m.Pause(until_s=min(trouble.retry_s, _deadline_s(state, now_s)))
 
 
 def _deadline_s(state: State, now_s: float) -> float:
     """Return when this member must look at itself again, whatever happens."""
     due = [gives_up_s(state), misses_host_s(state), outage_line_s(state, now_s), undecided_s(state)]
+    due.append(grace_line_s(state))
     if state.want is Want.LEAVE:
         due.append(_last_post_s(state))
     if state.parting:
-        due.append(state.leave_s + PART_S)
+        due += [due_s for due_s in (state.leave_s + GONE_S, state.leave_s + PART_S) if due_s > now_s]
     if needs_lease(state):
-        due.append(state.lease_s + state.me.cut_s if state.trouble is not None else state.fence_s)
+        due.append(state.cut_s if state.trouble is not None else state.fence_s)
     if state.want is Want.JOIN:
-        if not state.ever_connected:
-            due.append(state.began_s + state.me.connect_timeout_s)
-        else:
+        if grant_ends_s(state) > now_s:
+            due.append(grant_ends_s(state))
+        due.append(gives_up_joining_s(state))
+        if state.ever_connected:
             due.append(state.line_s)
             due.append(state.waiting_s + state.me.join_timeout_s if not state.spare else NEVER_S)
     if state.trouble is not None and state.me.on_store_loss == "fail" and state.want is Want.RUN:
@@ -142,7 +138,7 @@ def _renew(state: State, now_s: float) -> Planned:
         return state, None
     expired = state.ahead <= 1 and now_s >= state.expiry_s + _EXPIRY_MARGIN_S
     if now_s >= state.renew_s or expired:
-        return state, m.Renew(seat=state.seat)
+        return state, m.Renew(seat=state.seat, ttl_s=state.ttl_s)
     return state, None
 
 
@@ -203,7 +199,7 @@ def _enlist(state: State, now_s: float) -> Planned:
         # A loopback address, and no way out but to networks of this host: there the others may be, and who they are
         # says which of its addresses they can use.
         return state, m.ReadMembers()
-    return state, m.Enlist(record=encode(record_of(state)))
+    return state, m.Enlist(record=encode(record_of(state, now_s)), ttl_s=state.ttl_s)
 
 
 def _read_round(state: State, now_s: float) -> Planned:
@@ -220,7 +216,7 @@ def _write_round(state: State, now_s: float) -> Planned:
 
 
 def _update(state: State, now_s: float) -> Planned:
-    record = encode(record_of(state))
+    record = encode(record_of(state, now_s))
     if now_s >= state.repeat_s:
         state = replace(state, repeat_s=NEVER_S, recorded=b"")
     if state.seat is None or state.want is Want.LEAVE or record == state.recorded:
@@ -277,7 +273,7 @@ def _members(state: State, now_s: float) -> Planned:
         pause_s = min(_LONGEST_READ_PAUSE_S, len(state.members) * _READ_COST_S)
         due_s = state.members_read_s + pause_s if MEMBERS not in state.fresh else NEVER_S
     elif state.ahead <= DEPUTIES and (MEMBERS not in state.fresh or _pending(state) or state.owed):
-        due_s = state.members_read_s + state.me.period_s
+        due_s = state.members_read_s + state.period_s
     if _wants_names(state, now_s):
         due_s = now_s
     if now_s >= due_s:
@@ -289,7 +285,7 @@ def _wants_names(state: State, now_s: float) -> bool:
     if state.want is not Want.JOIN or knows_members(state, now_s):
         return False
     if state.spare:
-        return state.me.spares is not None and MEMBERS not in state.fresh
+        return now_s >= state.line_s or (state.me.spares is not None and MEMBERS not in state.fresh)
     return now_s >= min(state.line_s, state.waiting_s + state.me.join_timeout_s)
 
 

@@ -20,6 +20,7 @@ from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import (
     LONG_AGO_S,
     NEVER_S,
+    PATIENCE_SHARE,
     Door,
     Ended,
     Progress,
@@ -36,7 +37,7 @@ EARLY_SHARE = 0.9
 LINE_EVERY_S = 10.0
 """How often a waiting member says who has come."""
 RETRY_S = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
-"""From one try of a store that is away to the next, less up to a third of it; at most a sixth of the lease."""
+"""From one try of a store that is away to the next, less up to a third of it; at most an eighth of the lease."""
 MEMBERS = Topic.MEMBERS.value
 
 
@@ -50,11 +51,16 @@ def observe(state: State, event: m.Event, now_s: float) -> State:
         case m.PeersAnswered():
             return _peers(state, event)
         case m.PeerAsked():
-            return replace(state, renew_s=now_s)
+            return _asked(state, event, now_s)
+        case m.StillRuns(nonce=nonce):
+            about = state.round is not None and state.round.nonce == nonce
+            return replace(state, silent_s=now_s) if about else state
+        case m.PeersUnreachable():
+            return _unreachable(state, event)
         case m.WatchEnded(watched=None):
             return state
         case _:
-            return _answer(_recover(state, now_s), event, now_s)
+            return _answer(_recover(state, event, now_s), event, now_s)
 
 
 # --- what the agent wants
@@ -120,12 +126,19 @@ def _joining(state: State, now_s: float) -> State:
 
 
 def _is_missed(state: State) -> bool:
-    """Return whether this node would be taken for lost: it was told to stop, and its round does not know that yet."""
+    """Return whether others would wonder where this node is: it was told to stop, and they do not know that yet."""
     mine = state.mine
     if not state.leaving or state.trouble is not None or state.seat is None or state.verdict_announced or mine is None:
         return False
+    if state.want is Want.JOIN:  # they may be about to form a round with it
+        return state.live > 1
     trains = state.want in (Want.RUN, Want.STOP) and state.progress is not Progress.DONE
-    return trains and len(mine.roster) > 1 and state.announced < mine.token
+    return trains and (crowded(state) or (len(mine.roster) > 1 and state.announced < mine.token))
+
+
+def crowded(state: State) -> bool:
+    """Return whether others than its round's members are there, who must hear that this one has no workers any more."""
+    return state.mine is not None and state.live > len(state.mine.roster)
 
 
 def _closing(state: State) -> Verdict | None:
@@ -174,7 +187,7 @@ def _fail(state: State, event: m.Failed, now_s: float) -> State:
     trouble = state.trouble
     count = trouble.count + 1 if trouble is not None else 1
     jitter = zlib.crc32(f"{state.me.incarnation}/{count}".encode()) % 1000 / 3000
-    pause_s = min(RETRY_S[min(count, len(RETRY_S)) - 1], state.me.ttl_s / 6)
+    pause_s = min(RETRY_S[min(count, len(RETRY_S)) - 1], state.ttl_s / PATIENCE_SHARE)
     retry_s = now_s + pause_s * (1 - jitter)
     # The last try before the limit has the least time: what one before it has found tells more than its silence.
     telling = trouble if event.silent and trouble is not None and not state.ever_connected else event
@@ -186,41 +199,61 @@ def _fail(state: State, event: m.Failed, now_s: float) -> State:
         hint=telling.hint,
         refused=event.refused,
         own=event.own,
+        no_write=event.write,
+        answers=event.write and trouble is not None and trouble.answers,
     )
     alone = state.mine is not None and len(state.mine.roster) == 1 and not event.own
     return replace(
         state,
         trouble=trouble,
-        fresh=state.fresh - {event.key},
+        # Before a write is tried again, what others may have written is read, and there is always one to try.
+        fresh=frozenset() if event.write else state.fresh - {event.key},
+        recorded=b"" if event.write else state.recorded,
         evidence_s=now_s if alone else state.evidence_s,
     )
 
 
+def _is_mine(state: State, token: int, nonce: str) -> bool:
+    mine = state.mine
+    return mine is not None and (mine.token, mine.nonce) == (token, nonce)
+
+
 def _peers(state: State, event: m.PeersAnswered) -> State:
-    if state.trouble is None:
+    trouble = state.trouble
+    if trouble is None or trouble.own or not _is_mine(state, event.token, event.nonce):
         return state
+    trouble = replace(trouble, asked=event.asked, granted=event.granted, reaching=event.reaching)
     # A store that one of the members hosts is lost with it: that others miss it, too, is no comfort.
-    away = event.answered > 0 and event.reaching == 0 and not state.me.hosted
-    return replace(
-        state,
-        trouble=replace(
-            state.trouble,
-            asked_s=event.asked_s,
-            asked=event.asked,
-            answered=event.answered,
-            reaching=event.reaching,
-        ),
-        evidence_s=event.asked_s if away else state.evidence_s,
-    )
+    evidence_s = state.evidence_s if state.me.hosted else max(state.evidence_s, event.oldest_s)
+    return replace(state, trouble=trouble, evidence_s=evidence_s)
 
 
-def _recover(state: State, now_s: float) -> State:
+def _asked(state: State, event: m.PeerAsked, now_s: float) -> State:
+    """Try the store at once, and remember that others need this member's grant."""
+    if not _is_mine(state, event.token, event.nonce):
+        return state
+    return replace(state, renew_s=now_s, needed_s=now_s if event.needs else state.needed_s)
+
+
+def _unreachable(state: State, event: m.PeersUnreachable) -> State:
+    about = _is_mine(state, event.token, event.nonce) and state.trouble is None
+    return replace(state, unreachable=frozenset(event.ranks)) if about else state
+
+
+def _recover(state: State, event: m.Answer, now_s: float) -> State:
     """Take an answer of the store for the end of trouble: what was read before it must be read again."""
     if state.trouble is None:
         return state
+    if state.trouble.no_write and not _writes(event):
+        return replace(state, trouble=replace(state.trouble, answers=True))
     # A request that was given up may arrive yet, and put an older record in the place of a newer one.
     # Nor do the revisions that were known count: a store that went back may have come as far again, with other content.
-    return _doubt(replace(state, trouble=None, repeat_s=now_s + state.me.ttl_s, since=None, renew_s=now_s), now_s)
+    return _doubt(replace(state, trouble=None, repeat_s=now_s + state.ttl_s, since=None, renew_s=now_s), now_s)
+
+
+def _writes(event: m.Answer) -> bool:
+    """Return whether an answer is one to a write, or to a survey: a newcomer that makes one has no write to try."""
+    return isinstance(event, m.Enlisted | m.Updated | m.SwapAnswered | m.Surveyed)
 
 
 def _doubt(state: State, now_s: float) -> State:
@@ -228,7 +261,7 @@ def _doubt(state: State, now_s: float) -> State:
 
     Who had a lease when the trouble began is heard again, or has stopped its workers, before one lease has passed.
     """
-    hold_s = now_s + state.me.ttl_s if state.confirmed_s > LONG_AGO_S else state.notes.hold_until_s
+    hold_s = now_s + state.ttl_s if state.had_seat else state.notes.hold_until_s
     # The record, too: a store that went back in time may have an older one. And whoever waits for a run's members to
     # come back begins to wait anew: the trouble may have been theirs as well.
     notes = replace(state.notes, hold_until_s=hold_s)
@@ -251,18 +284,23 @@ def _answer(state: State, event: m.Answer, now_s: float) -> State:
                 agent_port=port,
                 waiting_s=now_s,
             )
-        case m.Enlisted(seat=seat, record=record, sent_s=sent_s):
+        case m.Enlisted(seat=seat, record=record, sent_s=sent_s, ttl_s=ttl_s):
             return replace(
-                _confirmed(state, sent_s), seat=seat, ahead=seat.ahead, recorded=record, fresh=state.fresh - {MEMBERS}
+                _confirmed(state, sent_s, ttl_s),
+                seat=seat,
+                ahead=seat.ahead,
+                recorded=record,
+                fresh=state.fresh - {MEMBERS},
             )
         case m.Updated(record=record, kept=kept):
             return replace(state, recorded=record) if kept else _unseated(state, now_s)
         case m.Renewed(renewal=None):
             return _unseated(state, now_s)
-        case m.Renewed(renewal=renewal, sent_s=sent_s):
+        case m.Renewed(renewal=renewal, sent_s=sent_s, ttl_s=ttl_s):
             assert renewal is not None
             expiry_s = NEVER_S if renewal.next_expiry_s is None else now_s + renewal.next_expiry_s
-            return replace(_confirmed(_counted(state, renewal.live), sent_s), ahead=renewal.ahead, expiry_s=expiry_s)
+            state = _confirmed(_counted(state, renewal.live), sent_s, ttl_s)
+            return replace(state, ahead=renewal.ahead, expiry_s=expiry_s)
         case m.Withdrawn():
             return replace(state, seat=None, recorded=b"")
         case m.MembersRead(members=members, alternative=alternative):
@@ -274,8 +312,8 @@ def _answer(state: State, event: m.Answer, now_s: float) -> State:
         case m.Loaded(key=key, document=document, value=value, age_s=age_s):
             state = _read(state, key, document.version if document is not None else None, value)
             return _age(state, value, age_s, now_s) if isinstance(value, ControlDocument) else state
-        case m.Surveyed(epochs=epochs):
-            return _look(state, epochs, now_s)
+        case m.Surveyed(epochs=epochs, silent=silent):
+            return _look(state, epochs, silent, now_s)
         case m.SwapAnswered(key=key, swapped=swapped, value=value):
             current = swapped.current
             state = replace(state, owed="", begin=False)
@@ -297,14 +335,20 @@ def _age(state: State, control: ControlDocument, age_s: float | None, now_s: flo
     return replace(state, ended=Ended(epoch=control.epoch, at_s=now_s - (age_s or 0.0), known=age_s is not None))
 
 
-def _look(state: State, epochs: frozenset[str], now_s: float) -> State:
-    """Take note of whether somebody of the run in the store is alive."""
+def _look(state: State, epochs: frozenset[str], silent: frozenset[str] | None, now_s: float) -> State:
+    """Take note of whether somebody of the run in the store is alive, and who may be though nobody hears of it."""
     if state.control is None:
         return state
-    epoch, door = state.control.epoch, state.door
+    epoch, door, round_ = state.control.epoch, state.door, state.round
+    may_train = round_ is not None and round_.epoch == epoch
+    if round_ is not None:
+        known = silent is not None and state.control.silent_of != round_.nonce
+        may_train &= not known or not round_.incarnations.isdisjoint(silent or ())
     empty = door is not None and door.epoch == epoch and not door.alive
     empty_s = door.empty_s if door is not None and empty else now_s
-    return replace(state, door=Door(epoch=epoch, alive=epoch in epochs, looked_s=now_s, empty_s=empty_s))
+    alive = epoch in epochs
+    silent_now = may_train and not alive
+    return replace(state, door=Door(epoch=epoch, alive=alive, looked_s=now_s, empty_s=empty_s, silent=silent_now))
 
 
 def _rerouted(member: Candidate, state: State) -> Candidate:
@@ -326,13 +370,13 @@ def _refusals(state: State, members: tuple[Candidate, ...]) -> dict[str, str]:
     return gone | {node: absence.text for node, absence in absences if absence is not None}
 
 
-def _confirmed(state: State, sent_s: float) -> State:
-    return replace(state, confirmed_s=sent_s, renew_s=sent_s + state.me.period_s)
+def _confirmed(state: State, sent_s: float, ttl_s: float) -> State:
+    return replace(state, confirmed_s=sent_s, held_s=ttl_s, renew_s=sent_s + ttl_s / 3)
 
 
 def _unseated(state: State, now_s: float) -> State:
     age_s = now_s - state.confirmed_s
-    early_s = age_s if age_s < EARLY_SHARE * state.me.ttl_s else None
+    early_s = age_s if age_s < EARLY_SHARE * state.last_lease_s else None
     return _doubt(replace(state, seat=None, recorded=b"", ahead=0, unseated_s=early_s), now_s)
 
 

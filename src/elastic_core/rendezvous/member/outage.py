@@ -3,7 +3,8 @@
 from msgspec.structs import replace
 
 from elastic_core.rendezvous.member import protocol as m
-from elastic_core.rendezvous.member.state import NEVER_S, Progress, State, Want
+from elastic_core.rendezvous.member.state import CUT_SHARE, NEVER_S, Progress, State, Want
+from elastic_core.rendezvous.member.texts import named
 from elastic_core.types import Decided, Failure, FailureClass, RoundEnded, Stop, Undecided
 
 LINE_AFTER_S = 1.0
@@ -51,7 +52,7 @@ def keep_lease(state: State, now_s: float) -> Announced:
     """Stop in time what a lease no longer covers."""
     if not needs_lease(state):
         return state, NOTHING
-    cut_s = state.lease_s + state.me.cut_s
+    cut_s = state.cut_s
     # Trouble that began later says nothing about the host of the store: this node itself stood still.
     stood_still = state.me.hosted and state.trouble is not None and state.trouble.since_s >= cut_s
     if state.trouble is not None and now_s >= cut_s and not stood_still:
@@ -68,12 +69,36 @@ def needs_lease(state: State) -> bool:
     return state.want is Want.RUN and (state.progress is not Progress.DONE or state.me.hosted)
 
 
+def gives_up_joining_s(state: State) -> float:
+    """Return when a node that has never had a seat no longer waits for a store that is away, or takes no write."""
+    if state.want is not Want.JOIN or state.had_seat or (state.ever_connected and state.trouble is None):
+        return NEVER_S
+    since_s = state.trouble.since_s if state.ever_connected and state.trouble is not None else state.began_s
+    return since_s + state.me.connect_timeout_s
+
+
 def misses_host_s(state: State) -> float:
     """Return when a node that waits in a run with rounds no longer waits for the host of its store."""
     trouble, round_ = state.trouble, state.kept_round
     if not state.me.hosted or state.want is not Want.JOIN or trouble is None or round_ is None:
         return NEVER_S
-    return max(trouble.since_s, state.began_s) + state.me.cut_s
+    return max(trouble.since_s, state.began_s) + CUT_SHARE * state.ttl_s
+
+
+def grant(state: State, now_s: float) -> State:
+    """Give a grant where another member of the round needs it, and the store does not answer this one either."""
+    trouble, mine = state.trouble, state.mine
+    if trouble is None or trouble.own or state.me.hosted or mine is None or len(mine.roster) == 1:
+        return state
+    runs = state.want is Want.RUN or state.awaiting
+    if not runs or now_s > state.needed_s + state.grant_s:
+        return state
+    return replace(state, granted_s=now_s)
+
+
+def grant_ends_s(state: State) -> float:
+    """Return until when this member takes part in no later round."""
+    return state.granted_s + state.grant_s
 
 
 def gives_up_s(state: State) -> float:
@@ -99,7 +124,7 @@ def undecided_s(state: State) -> float:
     if not state.awaiting or state.alone or not gone or trouble is None or mine is None:
         return NEVER_S
     if me.hosted:
-        return state.lease_s + me.cut_s
+        return state.cut_s
     alone = len(mine.roster) == 1
     return max(trouble.since_s + (LINE_AFTER_S if alone else me.store_outage_grace_s), state.stopped_s + LINE_AFTER_S)
 
@@ -132,7 +157,8 @@ def _evidence(state: State) -> str:
     others = f"of {trouble.asked} other node{'s' * (trouble.asked != 1)}"
     if trouble.reaching:
         return f"{trouble.reaching} {others} reach{'es' * (trouble.reaching == 1)} it"
-    return f"{trouble.answered or 'none'} {others} answered whether it is away for all (asked over UDP: --agent-port)"
+    said = f"{trouble.granted or 'none'} {others} answered that it is away for all"
+    return f"{said}{', and all are needed' * bool(trouble.granted)} (asked over UDP: --agent-port)"
 
 
 def outage_line_s(state: State, now_s: float) -> float:
@@ -140,10 +166,7 @@ def outage_line_s(state: State, now_s: float) -> float:
     if state.trouble is None or state.outage_shown or state.want in (Want.NOTHING, Want.LEAVE):
         return NEVER_S
     line_s = max(now_s, state.trouble.since_s + LINE_AFTER_S)
-    if state.want is Want.JOIN and not state.ever_connected:
-        error_s = state.began_s + state.me.connect_timeout_s
-        return line_s if line_s + LINE_AFTER_S <= error_s else NEVER_S
-    return line_s
+    return line_s if line_s + LINE_AFTER_S <= gives_up_joining_s(state) else NEVER_S
 
 
 def announce_outage(state: State, now_s: float) -> Announced:
@@ -168,6 +191,54 @@ def announce_outage(state: State, now_s: float) -> Announced:
     return state, announcements
 
 
+def grace_line_s(state: State) -> float:
+    """Return when people are told that others may begin another round, since the store is away for so long."""
+    trouble, mine = state.trouble, state.mine
+    if trouble is None or mine is None or state.grace_shown or state.want is not Want.RUN or len(mine.roster) == 1:
+        return NEVER_S
+    keeps = state.me.on_store_loss != "fail" and not state.me.hosted
+    return trouble.since_s + mine.grace_s if keeps else NEVER_S
+
+
+def announce_grace(state: State, now_s: float) -> Announced:
+    """Tell people that this round no longer has the run for itself, for all that anybody here can know."""
+    if state.trouble is None:
+        return replace(state, grace_shown=False) if state.grace_shown else state, NOTHING
+    if state.mine is None or now_s < grace_line_s(state):
+        return state, NOTHING
+    away = f"{state.me.where} has been away for {state.mine.grace_s:g} s (--store-outage-grace)"
+    text = f"{away}: workers keep running, and nodes that can reach it may begin another round from now on"
+    return replace(state, grace_shown=True), (m.PrintLine(text=text),)
+
+
+def announce_unreachable(state: State, now_s: float) -> Announced:
+    """Tell people once a round that members could not be asked if the store went away."""
+    mine, ranks = state.mine, state.unreachable
+    if mine is None or not ranks or state.unreachable_of == mine.nonce or state.want is not Want.RUN:
+        return state, NOTHING
+    names = named([entry.node for rank, entry in enumerate(mine.roster) if rank in ranks])
+    verb = "does" if len(ranks) == 1 else "do"
+    text = (
+        f"{names} {verb} not answer this node's datagrams: if {state.me.where} goes away for all, workers stop here "
+        f"after {state.ttl_s:g} s. Try: open the nodes' UDP ports for each other (--agent-port, --local-addr)"
+    )
+    return replace(state, unreachable_of=mine.nonce), (m.PrintLine(text=text),)
+
+
+def announce_silence(state: State, now_s: float) -> Announced:
+    """Tell people once that members which the store does not hear of may train on, and are waited for."""
+    round_, since_s = state.round, state.notes.silent_s
+    if since_s is None or round_ is None or state.silence_of == round_.nonce:
+        return state, NOTHING
+    names = named([entry.node for entry in round_.roster])
+    text = (
+        f"no node of round {round_.index} ({names}) is heard of, and they may train on without {state.me.where}: the "
+        f"next round waits for them, at most {round_.lease_s + round_.grace_s:g} s. Try, where they are known to be "
+        f"dead: --rdzv-attempt {state.me.attempt + 1}"
+    )
+    return replace(state, silence_of=round_.nonce), (m.PrintLine(text=text),)
+
+
 def announce_lost_seat(state: State, now_s: float) -> Announced:
     """Say that it is the store which took this node's seat away: the others can only say that this node was lost."""
     age_s, me = state.unseated_s, state.me
@@ -176,6 +247,6 @@ def announce_lost_seat(state: State, now_s: float) -> Announced:
     state = replace(state, unseated_s=None)
     if now_s < state.unseated_line_s + SEAT_LINE_EVERY_S:
         return state, NOTHING
-    lease = f"{age_s:.1f} s after its lease of {me.ttl_s:g} s was renewed"
+    lease = f"{age_s:.1f} s after its lease of {state.last_lease_s:g} s was renewed"
     text = f"this node's seat in {me.where} was gone {lease}: the store has lost it, or ends leases early"
     return replace(state, unseated_line_s=now_s), (m.PrintLine(text=text),)

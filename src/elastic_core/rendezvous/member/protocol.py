@@ -20,7 +20,7 @@ from elastic_core.messages import StateNumber as StateNumber
 from elastic_core.messages import StepsAsked as StepsAsked
 from elastic_core.messages import StepsSeen as StepsSeen
 from elastic_core.messages import StopRound as StopRound
-from elastic_core.rendezvous.member.documents import ControlDocument, Ending, RosterEntry, RoundDocument, Verdict
+from elastic_core.rendezvous.member.documents import ControlDocument, Ending, RoundDocument, Verdict
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import State
 from elastic_core.rendezvous.store import Document, Renewal, Revisions, Seat, Swapped, Topic, Watched
@@ -70,6 +70,7 @@ class Enlisted(Record, frozen=True, kw_only=True):
     seat: Seat
     record: bytes
     sent_s: float
+    ttl_s: float
 
 
 class Updated(Record, frozen=True, kw_only=True):
@@ -84,6 +85,7 @@ class Renewed(Record, frozen=True, kw_only=True):
 
     renewal: Renewal | None
     sent_s: float
+    ttl_s: float
 
 
 class Withdrawn(Record, frozen=True, kw_only=True):
@@ -121,9 +123,13 @@ class SwapAnswered(Record, frozen=True, kw_only=True):
 
 
 class Surveyed(Record, frozen=True, kw_only=True):
-    """Who is alive was looked at from outside: the epochs of the runs that they are of."""
+    """Who is alive was looked at from outside: the epochs of the runs that they are of.
+
+    `silent` are those whose leases have ended, and who may have workers still; None: the store can't tell.
+    """
 
     epochs: frozenset[str]
+    silent: frozenset[str] | None = frozenset()
 
 
 class WatchEnded(Record, frozen=True, kw_only=True):
@@ -133,32 +139,55 @@ class WatchEnded(Record, frozen=True, kw_only=True):
 
 
 class PeersAnswered(Record, frozen=True, kw_only=True):
-    """Of the `asked` peers, asked at `asked_s`, so many could tell, and so many of those had reached the store since.
+    """What is known of the grants of a round: the oldest of the `asked` other members' was made at `oldest_s`.
 
-    The others of those who could tell had tried, and failed. One that has not tried since it was asked can't tell.
+    `oldest_s` is `LONG_AGO_S` while one is missing. So many have `granted` within a lease, so many reach the store.
     """
 
-    asked_s: float
+    token: int
+    nonce: str
+    oldest_s: float
     asked: int
-    answered: int
+    granted: int
     reaching: int
 
 
 class PeerAsked(Record, frozen=True, kw_only=True):
-    """Another agent asks whether this one reaches the store."""
+    """Another member of the round can't reach the store, or has heard of one: does this one? `needs`: its grant."""
+
+    token: int
+    nonce: str
+    needs: bool
+
+
+class StillRuns(Record, frozen=True, kw_only=True):
+    """A member of the round, silent in the store, has answered that it has workers of it."""
+
+    token: int
+    nonce: str
+
+
+class PeersUnreachable(Record, frozen=True, kw_only=True):
+    """These ranks of the round could not be reached by datagrams, directly or by way of others, in two tries."""
+
+    token: int
+    nonce: str
+    ranks: tuple[int, ...]
 
 
 class Failed(Record, frozen=True, kw_only=True):
     """A store operation failed; `unknown`: it may have been carried out; `refused`: trying again won't help.
 
     `key` is the document that it was about, if any; `own`: it is not the store but this agent that is in trouble;
-    `silent`: there was no answer in time, and that is all that is known.
+    `silent`: there was no answer in time, and that is all that is known; `write`: the operation writes more than the
+    end of a lease.
     """
 
     text: str
     unknown: bool = False
     refused: bool = False
     silent: bool = False
+    write: bool = False
     own: bool = False
     key: str = ""
     hint: str = ""
@@ -186,7 +215,7 @@ Answer = (
 )
 """What the store answers."""
 
-Event = Request | Answer | PeersAnswered | PeerAsked | Failed
+Event = Request | Answer | PeersAnswered | PeerAsked | StillRuns | PeersUnreachable | Failed
 
 
 # --- operations: a member does one at a time
@@ -197,9 +226,10 @@ class Connect(Record, frozen=True, kw_only=True):
 
 
 class Enlist(Record, frozen=True, kw_only=True):
-    """Take a seat; answers Enlisted."""
+    """Take a seat with a lease of so many seconds; answers Enlisted."""
 
     record: bytes
+    ttl_s: float
 
 
 class Update(Record, frozen=True, kw_only=True):
@@ -213,6 +243,7 @@ class Renew(Record, frozen=True, kw_only=True):
     """Extend the lease; answers Renewed."""
 
     seat: Seat
+    ttl_s: float
 
 
 class Withdraw(Record, frozen=True, kw_only=True):
@@ -252,14 +283,6 @@ class Watch(Record, frozen=True, kw_only=True):
     until_s: float
 
 
-class AskPeers(Record, frozen=True, kw_only=True):
-    """Ask other agents whether they reach the store; answers PeersAnswered."""
-
-    peers: tuple[RosterEntry, ...]
-    secret: str
-    until_s: float
-
-
 class Ask(Record, frozen=True, kw_only=True):
     """Have the agent decide about what the nodes report; answers AnswerGiven with the same `question`, some time."""
 
@@ -279,20 +302,7 @@ class Gone(Record, frozen=True, kw_only=True):
 
 
 Operation = (
-    Connect
-    | Enlist
-    | Update
-    | Renew
-    | Withdraw
-    | ReadMembers
-    | SurveyRun
-    | Load
-    | Swap
-    | Watch
-    | AskPeers
-    | Ask
-    | Pause
-    | Gone
+    Connect | Enlist | Update | Renew | Withdraw | ReadMembers | SurveyRun | Load | Swap | Watch | Ask | Pause | Gone
 )
 
 

@@ -19,6 +19,12 @@ from elastic_core.types import Record, RendezvousSettings
 
 NEVER_S = float("inf")
 LONG_AGO_S = float("-inf")
+CUT_SHARE = 0.75
+"""How much of a lease has passed since its last word when a member that hears nothing begins to stop."""
+FENCE_SHARE = 0.88
+"""How much of it when the last of its workers must be dead: with a margin before the lease ends."""
+PATIENCE_SHARE = 8
+"""A request to the store is given up after a lease divided by this: so late are others asked, who then try it, too."""
 
 
 class Me(RendezvousSettings, frozen=True, kw_only=True):
@@ -42,24 +48,9 @@ class Me(RendezvousSettings, frozen=True, kw_only=True):
     hosted: bool = False
 
     @property
-    def period_s(self) -> float:
-        """Return the time from one renewal to the next."""
-        return self.ttl_s / 3
-
-    @property
     def over_s(self) -> float:
         """Return how long nobody of a run that this member begins must have been alive for it to be over."""
         return self.ttl_s + self.last_call_s
-
-    @property
-    def cut_s(self) -> float:
-        """Return how long after the last word of a lease that holds a member that hears nothing begins to stop."""
-        return 0.75 * self.ttl_s
-
-    @property
-    def fence_s(self) -> float:
-        """Return how long after it the last of its workers must be dead: with a margin before the lease ends."""
-        return 0.88 * self.ttl_s
 
 
 class Want(enum.StrEnum):
@@ -107,10 +98,16 @@ class Door(Record, frozen=True, kw_only=True):
     alive: bool
     looked_s: float
     empty_s: float
+    silent: bool = False
+    """Whether members of its round may have workers still: their leases have ended, and nobody has given them back."""
 
 
 class Trouble(Record, frozen=True, kw_only=True):
-    """The store can't be reached. At `asked_s` so many peers were `asked`; of them so many could tell, and reach it."""
+    """The store can't be reached. Of the `asked` other members so many have `granted`, and so many reach it.
+
+    `no_write`: the operation that failed last was a write, so only a write ends this trouble; `answers`: the store has
+    answered since, as one does that is full: it renews leases, too.
+    """
 
     since_s: float
     count: int = 0
@@ -119,9 +116,10 @@ class Trouble(Record, frozen=True, kw_only=True):
     hint: str = ""
     refused: bool = False
     own: bool = False
-    asked_s: float = LONG_AGO_S
+    no_write: bool = False
+    answers: bool = False
     asked: int = 0
-    answered: int = 0
+    granted: int = 0
     reaching: int = 0
 
 
@@ -134,7 +132,9 @@ class State(Record, frozen=True, kw_only=True):
     `live` counts the members, `most` how many there were at once since this one began to wait.
     `ended` and `door` are about a run in the store that is not this member's. `door_shown`: people know that it waits
     there. `mine` is the round that this member runs or ran last. `confirmed_s` is when the last lease operation that
-    the store confirmed was sent, `evidence_s` when peers were asked who then said that the store is away for all.
+    the store confirmed was sent, and `held_s` the length of that lease. `evidence_s` is when the oldest of the grants
+    of all others of `mine` was made, `granted_s` when this member made its own last one, and `needed_s` when another
+    member last asked for it. `silent_s` is when a silent member last said that it runs.
     `recorded` is what the store has of it, as far as is known; at `repeat_s` it is told again, come what may.
     `stop_token` is the token of the round of which this node has ordered the stop, or was told it, at `stopped_s`;
     `lag_s` is how much later an order stood that this node had given, or another's in its place: all nodes tell how
@@ -191,7 +191,17 @@ class State(Record, frozen=True, kw_only=True):
     recorded: bytes = b""
     repeat_s: float = NEVER_S
     confirmed_s: float = LONG_AGO_S
+    held_s: float = 0.0
     evidence_s: float = LONG_AGO_S
+    granted_s: float = LONG_AGO_S
+    needed_s: float = LONG_AGO_S
+    silent_s: float = LONG_AGO_S
+    unreachable: frozenset[int] = frozenset()
+    """The ranks of `mine` that this member could not reach in two tries."""
+    unreachable_of: str = ""
+    silence_of: str = ""
+    """The nonces of the rounds about which people have been told: of unreachable members, and of silent ones."""
+    grace_shown: bool = False
     renew_s: float = LONG_AGO_S
     expiry_s: float = NEVER_S
 
@@ -241,18 +251,55 @@ class State(Record, frozen=True, kw_only=True):
     """When this node, waiting, first saw that the round before had ended with `ending`."""
 
     @property
+    def ttl_s(self) -> float:
+        """Return how long a lease lasts: the last round says so for all its members, and for those that wait."""
+        return (self.kept_round.lease_s if self.kept_round is not None else 0.0) or self.me.ttl_s
+
+    @property
+    def grant_s(self) -> float:
+        """Return how long a grant lasts that is about this member's round."""
+        return (self.mine.lease_s if self.mine is not None else 0.0) or self.me.ttl_s
+
+    @property
+    def had_seat(self) -> bool:
+        """Return whether the store has ever taken a write of this member: its first one asks for a seat."""
+        return self.confirmed_s > LONG_AGO_S
+
+    @property
+    def period_s(self) -> float:
+        """Return the time from one renewal to the next."""
+        return self.ttl_s / 3
+
+    @property
+    def last_lease_s(self) -> float:
+        """Return the length of the lease that the store confirmed last."""
+        return self.held_s or self.ttl_s
+
+    @property
     def lease_s(self) -> float:
         """Return the last moment of which it is known that the lease held, or that nobody could have ended it."""
         return max(self.confirmed_s, self.evidence_s)
 
     @property
+    def cut_s(self) -> float:
+        """Return when this node begins to stop its workers if it hears nothing."""
+        return max(self.confirmed_s + CUT_SHARE * self.last_lease_s, self.evidence_s + CUT_SHARE * self.grant_s)
+
+    @property
     def fence_s(self) -> float:
-        """Return by when this node's workers must be dead unless there is a newer word.
+        """Return by when this node's workers must be dead unless there is a newer word: with a margin before the end.
 
         Never, once the verdict is known of a run whose store goes with the node that hosts it: that node is not there
         for as long as the others' grace periods, and with its store every other round of this run is gone, too.
         """
-        return NEVER_S if self.verdict_announced and self.me.hosted else self.lease_s + self.me.fence_s
+        if self.verdict_announced and self.me.hosted:
+            return NEVER_S
+        return max(self.confirmed_s + FENCE_SHARE * self.last_lease_s, self.evidence_s + FENCE_SHARE * self.grant_s)
+
+    @property
+    def watches_silent(self) -> bool:
+        """Return whether this member waits for members of the last round that may train on without the store."""
+        return self.notes.silent_s is not None or (self.door is not None and self.door.silent)
 
     def run_s(self, now_s: float) -> float:
         """Return the run's age: since its first round was formed."""

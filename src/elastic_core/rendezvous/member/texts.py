@@ -1,5 +1,7 @@
 """The lines of a waiting member for people: who has come, and who is missing. Pure."""
 
+from collections.abc import Sequence
+
 from elastic_core.rendezvous.member.duty import LAST_CALL
 from elastic_core.rendezvous.member.state import State
 
@@ -38,9 +40,9 @@ def lacks_refused(state: State) -> bool:
     return state.trouble is None and (enough or state.absence is not None)
 
 
-def _names(names: list[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
+def named(names: Sequence[str], most: int = 4) -> str:
+    """Return names for people: the first ones, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def nodes(count: int) -> str:
@@ -50,10 +52,10 @@ def nodes(count: int) -> str:
 
 def _came(state: State) -> str:
     here, count = _here(state), _count(state)
-    named = f" ({_names(here)})" if here else ""
+    shown = f" ({named(here, _SHOWN)})" if here else ""
     if count >= state.me.min_nodes:
-        return f"{nodes(count)} joined{named}, at least {state.me.min_nodes} needed"
-    return f"{count} of at least {nodes(state.me.min_nodes)} joined{named}"
+        return f"{nodes(count)} joined{shown}, at least {state.me.min_nodes} needed"
+    return f"{count} of at least {nodes(state.me.min_nodes)} joined{shown}"
 
 
 def _absent(state: State) -> list[str]:
@@ -69,7 +71,7 @@ def _busy(state: State) -> str:
         for member in state.members
         if member.record.epoch == state.epoch and member.record.state in ("running", "finishing", "leaving")
     ]
-    return f"the old workers of {_names(names)} have not ended yet" if names else ""
+    return f"the old workers of {named(names, _SHOWN)} have not ended yet" if names else ""
 
 
 def _call_left_s(state: State, now_s: float) -> tuple[float, bool]:
@@ -85,7 +87,11 @@ def _call_left_s(state: State, now_s: float) -> tuple[float, bool]:
 
 
 def _leader(state: State) -> str:
-    names = [m.record.node for m in state.members if m.record.epoch == state.epoch and m.record.state != "leaving"]
+    names = [
+        m.record.node
+        for m in state.members
+        if m.record.epoch == state.epoch and m.record.state not in ("leaving", "gone")
+    ]
     return names[0] if names else ""
 
 
@@ -110,7 +116,7 @@ def waiting(state: State, now_s: float) -> str:
     absent = _absent(state)
     lacks = f"; {short} missing" if short else ""
     if absent and short:
-        lacks += f" (the last round had {_names(absent)})"
+        lacks += f" (the last round had {named(absent, _SHOWN)})"
     if not short:
         return f"run {state.me.run_id!r}: {_came(state)}: {_obstacle(state, now_s)}"
     return f"run {state.me.run_id!r}: waiting for nodes: {_came(state)}{lacks}{_reasons(state)}"
@@ -135,11 +141,13 @@ def timed_out(state: State, now_s: float) -> str:
 
 def missing(state: State, now_s: float) -> str:
     """Return what could help it."""
+    if state.trouble is not None:
+        return state.trouble.hint or "look at the store, or raise --join-timeout"
     if lacks_refused(state):
         return f"mend {', '.join(list(_refused(state))[:_REASONS])}, start more nodes, or raise --join-timeout"
     if _count(state) < state.me.min_nodes:
         absent = _absent(state)
-        look = f"look at {_names(absent)}, " if absent else ""
+        look = f"look at {named(absent, _SHOWN)}, " if absent else ""
         return f"{look}start more nodes, or raise --join-timeout"
     if _busy(state):
         return "raise --join-timeout, or lower --shutdown-timeout of the nodes that have workers"

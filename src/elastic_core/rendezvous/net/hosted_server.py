@@ -4,6 +4,7 @@ What a backend adds is how its server is configured, and how one sees that it is
 """
 
 import os
+import posix
 import select
 import signal
 from collections.abc import Mapping, Sequence
@@ -82,7 +83,7 @@ class HostedProcess:
         reading, writing = (-1, output) if output is not None else os.pipe()
         source = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
         try:
-            self._pid = os.posix_spawn(
+            self._pid = posix.posix_spawn(
                 self._argv[0],
                 self._argv,
                 self._environment,

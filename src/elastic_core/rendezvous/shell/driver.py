@@ -18,7 +18,7 @@ from elastic_core.errors import (
     WaitExpiredError,
 )
 from elastic_core.messages import AnswerQuestion, DecisionAsked, Fenced, PublishDecision, RequestRestart, SeatHeld
-from elastic_core.plugin_faults import CallMeter
+from elastic_core.plugin_faults import CallMeter, wrong_answer
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
@@ -34,9 +34,10 @@ from elastic_core.rendezvous.member.documents import (
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.outage import needs_lease, store_failure
 from elastic_core.rendezvous.member.roster import Candidate
-from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, State, Want
-from elastic_core.rendezvous.net.peers import PeerEndpoint, PeerNames, ask_peers
-from elastic_core.rendezvous.shell.node import Node
+from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, PATIENCE_SHARE, State, Want
+from elastic_core.rendezvous.shell.grants import peer_view
+from elastic_core.rendezvous.shell.node import Node, proves_dead
+from elastic_core.rendezvous.shell.peers import PeerEndpoint
 from elastic_core.rendezvous.store import (
     CONTROL_KEY,
     CoordinationStore,
@@ -138,8 +139,7 @@ class Driver:
         self._wait: WaitBudget | None = None
         self._interruptible = False
         self._peers: PeerEndpoint | None = None
-        self._names = PeerNames()
-        self._reached_s: float | None = None
+        self._reached_s = LONG_AGO_S
         self._asked_tick_s: float | None = None
         self._fenced_s = LONG_AGO_S
         self._left_seat: Seat | None = None
@@ -226,7 +226,7 @@ class Driver:
     @property
     def ttl_s(self) -> float:
         """Return how long the lease lasts."""
-        return self._state.me.ttl_s
+        return self._state.ttl_s
 
     @property
     def connect_timeout_s(self) -> float:
@@ -243,7 +243,7 @@ class Driver:
     def stops_s(self) -> tuple[float, float]:
         """Return when a node whose lease nobody renews begins to stop its workers, and when the last must be dead."""
         state = self._state
-        return (state.lease_s + state.me.cut_s, state.fence_s) if needs_lease(state) else (NEVER_S, NEVER_S)
+        return (state.cut_s, state.fence_s) if needs_lease(state) else (NEVER_S, NEVER_S)
 
     @property
     def has_post(self) -> bool:
@@ -268,19 +268,14 @@ class Driver:
     def _run(self) -> None:
         failure: Exception | None = None
         try:
-            self._peers = PeerEndpoint(
-                self._node.agent_port,
-                secret=self._secret,
-                reached_s=lambda: self._reached_s,
-                away=lambda: self._state.trouble is not None,
-                asked=lambda: self.post(m.PeerAsked()),
-                clock=self._clock,
-            )
+            view = peer_view(self._state, self._reached_s)
+            self._peers = PeerEndpoint(self._node.agent_port, view=view, heard=self.post, clock=self._clock)
             events: tuple[m.Event, ...] = self._take()
             while True:
                 now_s = self._clock.monotonic_s()
                 done = step(self._state, events, now_s=now_s)
                 self._state = done.state
+                self._peers.tell(peer_view(self._state, self._reached_s))
                 self._guard()  # before a round is announced: its workers must not start behind an old fence
                 for announcement in done.announcements:
                     self._emit(announcement)
@@ -334,16 +329,11 @@ class Driver:
         if isinstance(operation, m.Ask):
             self._emit(DecisionAsked(reports=operation.reports, history=operation.history, question=operation.question))
             return m.WatchEnded(watched=None)
-        if isinstance(operation, m.AskPeers):
-            asked_s = self._clock.monotonic_s()
-            answered, reaching = ask_peers(
-                operation.peers, operation.secret, until_s=operation.until_s, names=self._names, clock=self._clock
-            )
-            return m.PeersAnswered(asked_s=asked_s, asked=len(operation.peers), answered=answered, reaching=reaching)
         if isinstance(operation, m.Renew) and self._loop_is_stuck():
             self._pause(self._clock.monotonic_s() + _STUCK_PAUSE_S)
             return m.Failed(text="this agent's own loop does not turn", own=True)
         key = operation.key if isinstance(operation, (m.Load, m.Swap)) else ""
+        write = isinstance(operation, m.Enlist | m.Update | m.Swap)
         try:
             answer = self._ask_store(operation)
         except WaitCancelledError:
@@ -351,13 +341,14 @@ class Driver:
                 return m.WatchEnded(watched=None)
             return m.Failed(text=f"{self._store.where}: the call was given up", unknown=True, key=key)
         except WaitExpiredError:
-            return m.Failed(text=f"{self._store.where} does not answer", unknown=True, silent=True, key=key)
+            text = f"{self._store.where} does not answer"
+            return m.Failed(text=text, unknown=True, silent=True, write=write, key=key)
         except OutcomeUnknownError as err:
-            return m.Failed(text=err.what, unknown=True, key=key, hint=err.hint)
+            return m.Failed(text=err.what, unknown=True, write=write, key=key, hint=err.hint)
         except BackendRefusedError as err:
             return m.Failed(text=err.what, refused=True, key=key, hint=err.hint)
         except BackendUnavailableError as err:
-            return m.Failed(text=err.what, key=key, hint=err.hint)
+            return m.Failed(text=err.what, write=write, key=key, hint=err.hint)
         self._reached_s = self._clock.monotonic_s()
         self._pass_notices()
         return answer
@@ -379,24 +370,25 @@ class Driver:
         now_s, asked_s = self._clock.monotonic_s(), self._asked_tick_s
         ticked_s = self._turned_s()
         if asked_s is not None and ticked_s < asked_s:
-            return now_s - asked_s > self._state.me.ttl_s / 2
+            return now_s - asked_s > self._state.ttl_s / 2
         self._asked_tick_s = now_s
         return False
 
     def _budget(self, operation: m.Operation) -> WaitBudget:
         me, now_s = self._state.me, self._clock.monotonic_s()
+        patience_s = self._state.ttl_s / PATIENCE_SHARE
         if isinstance(operation, m.Watch):
             # Somewhat later than the wait itself: what ends it in the ordinary way is its timeout.
-            return WaitBudget(max(operation.until_s, now_s) + me.ttl_s / 6, clock=self._clock)
+            return WaitBudget(max(operation.until_s, now_s) + patience_s, clock=self._clock)
         if isinstance(operation, m.Connect):
             state = self._state
             first = state.want is Want.JOIN and not state.ever_connected
             limit_s = state.began_s + me.connect_timeout_s if first else NEVER_S
             return WaitBudget(min(now_s + min(CONNECT_TRY_S, me.connect_timeout_s), limit_s), clock=self._clock)
         if isinstance(operation, m.Withdraw):
-            return WaitBudget(now_s + max(3.0, me.period_s), clock=self._clock)
+            return WaitBudget(now_s + max(3.0, self._state.period_s), clock=self._clock)
         # So short that a call that hangs, and one of a peer that was asked after it, both end before the lease does.
-        return WaitBudget(now_s + me.ttl_s / 6, clock=self._clock)
+        return WaitBudget(now_s + patience_s, clock=self._clock)
 
     def _ask_store(self, operation: m.Operation) -> m.Event:
         wait = self._budget(operation)
@@ -424,14 +416,15 @@ class Driver:
         match operation:
             case m.Connect():
                 return self._connected(_given(store.connect(wait=wait), str))
-            case m.Enlist(record=record):
-                seat = store.enlist(record, incarnation=me.incarnation, ttl_s=me.ttl_s, wait=wait)
-                return m.Enlisted(seat=_given(seat, Seat), record=record, sent_s=sent_s)
+            case m.Enlist(record=record, ttl_s=ttl_s):
+                seat = store.enlist(record, incarnation=me.incarnation, ttl_s=ttl_s, wait=wait)
+                return m.Enlisted(seat=_given(seat, Seat), record=record, sent_s=sent_s, ttl_s=ttl_s)
             case m.Update(seat=seat, record=record):
                 return m.Updated(record=record, kept=store.update(seat, record, wait=wait))
-            case m.Renew(seat=seat):
-                renewal = store.renew(seat, ttl_s=me.ttl_s, wait=wait)
-                return m.Renewed(renewal=None if renewal is None else _given(renewal, Renewal), sent_s=sent_s)
+            case m.Renew(seat=seat, ttl_s=ttl_s):
+                renewal = store.renew(seat, ttl_s=ttl_s, wait=wait)
+                given = None if renewal is None else _given(renewal, Renewal)
+                return m.Renewed(renewal=given, sent_s=sent_s, ttl_s=ttl_s)
             case m.Withdraw(seat=seat):
                 store.withdraw(seat, wait=wait)
                 return m.Withdrawn()
@@ -451,14 +444,14 @@ class Driver:
                 value = _value(key, document)
                 return m.Loaded(key=key, document=document, value=value, age_s=self._age_s(value, wait))
             case m.SurveyRun():
-                return m.Surveyed(epochs=self._epochs(wait))
+                return self._surveyed(wait)
             case m.Swap(key=key, document=new, expect=expect, keep_s=keep_s):
                 swapped = _given(store.swap(key, encode(new), expect=expect, keep_s=keep_s, wait=wait), Swapped)
                 return m.SwapAnswered(key=key, swapped=swapped, value=_value(key, swapped.current))
             case m.Watch(since=since, topics=topics, until_s=until_s):
                 watched = store.watch(since or _NOTHING, topics, timeout_s=max(0.0, until_s - sent_s), wait=wait)
                 return m.WatchEnded(watched=_given(watched, Watched))
-            case m.AskPeers() | m.Ask() | m.Pause() | m.Gone():
+            case m.Ask() | m.Pause() | m.Gone():
                 raise AssertionError("not the store's")
             case _:
                 assert_never(operation)
@@ -472,12 +465,17 @@ class Driver:
         newcomer = not self._state.epoch and isinstance(value, ControlDocument) and value.verdict is not None
         return self._store.keep_age_s(wait=wait) if newcomer else None
 
-    def _epochs(self, wait: WaitBudget) -> frozenset[str]:
-        """Return the epochs of the runs of which somebody is known to be alive."""
+    def _surveyed(self, wait: WaitBudget) -> m.Surveyed:
+        """Return the epochs of the runs of which somebody is known to be alive, and who is silent."""
         seen = self._store.survey((), wait=wait)
         doubtful = seen.silent | seen.unproven
-        records = (decode(one.record, MemberRecord) for one in seen.members if one.incarnation not in doubtful)
-        return frozenset(record.epoch for record in records)
+        records = {one.incarnation: decode(one.record, MemberRecord) for one in seen.members}
+        epochs = frozenset(record.epoch for name, record in records.items() if name not in doubtful)
+        if type(self._store).survey is CoordinationStore.survey:  # it removes expired seats before they are seen
+            return m.Surveyed(epochs=epochs, silent=None)
+        may_run = (name for name in doubtful & records.keys() if records[name].state != "gone")
+        silent = frozenset(name for name in may_run if not proves_dead(records[name]))
+        return m.Surveyed(epochs=epochs, silent=silent)
 
     def _secret(self) -> str:
         kept = self._state.kept
@@ -493,14 +491,14 @@ def _fault(operation: str, err: BaseException) -> StoreFault:
 def _given(value: object, kind: type[_T]) -> _T:
     """Return what a store has given, if it is of the kind that it has to be."""
     if not isinstance(value, kind):
-        raise TypeError(f"it gave {type(value).__name__}; a {kind.__name__} is needed")
+        raise TypeError(wrong_answer(value, f"a {kind.__name__}"))
     return value
 
 
 def _bytes(value: bytes, field: str) -> bytes:
     """Return what a record of a store's has, if it is bytes: client libraries give text for them, or a view."""
     if not isinstance(value, bytes | bytearray):
-        raise TypeError(f"it gave {type(value).__name__} as {field}; bytes are needed")
+        raise TypeError(f"{field}: {wrong_answer(value, 'a bytes object')}")
     return value
 
 

@@ -1,6 +1,7 @@
 """This node as the other members see it: what of its settings they compare, and where they reach it."""
 
 import os
+import socket
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
 from elastic_core.rendezvous.coordinated_options import (
@@ -10,6 +11,7 @@ from elastic_core.rendezvous.coordinated_options import (
 )
 from elastic_core.rendezvous.identity import default_node_id, user_name
 from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member.documents import MemberRecord
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import Me
 from elastic_core.rendezvous.net.address import LOOPBACK, full_name, host_identity, is_loopback, route_source
@@ -81,6 +83,21 @@ class Node:
         )
         sources = (route_source(address) for address in given if not is_loopback(address))
         return next((source for source in sources if source and not is_loopback(source)), "")
+
+
+def proves_dead(record: MemberRecord) -> bool:
+    """Return whether the agent that has said this was on this host and has ended: nobody has its port any more.
+
+    Only of its own boot and network can a process say so; a port that somebody else has by now proves nothing.
+    """
+    if not record.boot or record.boot != host_identity() or not record.agent_port:
+        return False
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+            sock.bind(("::", record.agent_port))
+    except OSError:
+        return False
+    return True
 
 
 def _seconds(value: object, default_s: float) -> float:

@@ -52,8 +52,8 @@ def running(**given):
 def test_number_is_in_the_record_while_there_are_workers_and_the_first_stands(want):
     state = observe(running(want=want), m.StateNumber(topic="t", value=3), 0.0)
     state = observe(state, m.StateNumber(topic="t", value=9), 0.0)
-    assert record_of(state).stated == {"t": 3}
-    assert record_of(replace(state, want=Want.JOIN)).stated == {}
+    assert record_of(state, 100.0).stated == {"t": 3}
+    assert record_of(replace(state, want=Want.JOIN), 100.0).stated == {}
 
 
 def test_without_a_round_nothing_is_stated():
@@ -75,7 +75,7 @@ def test_agreement_is_told_once_to_who_has_stated_a_number_and_stands_in_its_rec
     state, told = announce_agreed(state, 0.0)
     assert told == (m.Agreed(topic="t", value=5),)
     assert announce_agreed(state, 1.0)[1] == ()
-    assert record_of(state).stated == {"t": 5}
+    assert record_of(state, 100.0).stated == {"t": 5}
 
 
 @pytest.mark.parametrize("change", [{"nonce": "other"}, {"token": 2}])

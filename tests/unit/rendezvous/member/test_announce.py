@@ -59,11 +59,11 @@ def test_who_soon_gives_up_on_a_store_says_one_line(connect_timeout_s):
 def test_a_lease_is_renewed_a_third_of_it_after_the_last_renewal_was_sent():
     seat = Seat(number=1, incarnation="n1#1", ahead=0)
     state = State(me=ME, want=Want.JOIN, connected=True, ever_connected=True, seat=seat, since=Revisions(birth="b"))
-    renewed = m.Renewed(renewal=Renewal(ahead=0, live=1, next_expiry_s=None), sent_s=100.0)
+    renewed = m.Renewed(renewal=Renewal(ahead=0, live=1, next_expiry_s=None), sent_s=100.0, ttl_s=5.0)
     state = observe(state, renewed, 100.4)
     due_s = 100.0 + ME.ttl_s / 3
     assert not isinstance(step(state, (), now_s=due_s - 0.1).operation, m.Renew)
-    assert step(state, (), now_s=due_s).operation == m.Renew(seat=seat)
+    assert step(state, (), now_s=due_s).operation == m.Renew(seat=seat, ttl_s=5.0)
 
 
 @pytest.mark.parametrize("connect_timeout_s", [4.0, 60.0])
@@ -163,11 +163,11 @@ def test_who_ordered_a_stop_that_was_published_late_tells_how_long_before_that_i
     report = NodeReport(node_id="n1", age_s=0.1)
     ordered = observe(replace(DRAINED, leaving=False), m.StopRound(reason="boom", report=report), 100.0)
     theirs = StopOrder(token=7, nonce="x", by="n2", incarnation="n2#1", reason="reset", report=NodeReport(node_id="n2"))
-    assert record_of(ordered).report is None  # the order has it
+    assert record_of(ordered, 100.0).report is None  # the order has it
     stood = step(replace(ordered, control=replace(CONTROL, stopping=theirs)), (), now_s=103.0).state
-    assert record_of(stood).report.age_s == pytest.approx(3.1)
+    assert record_of(stood, 100.0).report.age_s == pytest.approx(3.1)
     final = observe(stood, m.ReportStopped(report=replace(report, final=True)), 104.0)
-    assert record_of(final).report.age_s == pytest.approx(3.1)
+    assert record_of(final, 100.0).report.age_s == pytest.approx(3.1)
 
 
 DECIDED = Ending(token=0, nonce="", kind="restart", reason="n2 failed", by="n2", evidence="what n2 saw")
@@ -194,13 +194,13 @@ def test_an_answer_counts_for_the_round_that_it_was_asked_about_only(question, p
 )  # fmt: skip
 def test_a_store_that_goes_with_its_host_after_the_verdict_cuts_no_grace_period_short(changes, fenced):
     state = replace(State(me=ME, want=Want.STOP, confirmed_s=100.0), **changes)
-    assert state.fence_s == (100.0 + ME.fence_s if fenced else NEVER_S)
+    assert state.fence_s == (100.0 + 0.88 * ME.ttl_s if fenced else NEVER_S)
 
 
 # --- a seat that is gone before its lease can have ended
 
 SEATED = replace(DRAINED, leaving=False)
-NO_SEAT = {"renewed": m.Renewed(renewal=None, sent_s=101.0), "updated": m.Updated(record=b"", kept=False)}
+NO_SEAT = {"renewed": m.Renewed(renewal=None, sent_s=101.0, ttl_s=5.0), "updated": m.Updated(record=b"", kept=False)}
 
 
 def seat_lines(state, *times, event):
@@ -256,3 +256,16 @@ def test_a_node_that_was_cut_off_does_not_outwait_a_store_that_is_to_fail_the_ru
         kind="connection", what="run 'r': w stayed away for 8 s: refused (--on-store-loss is fail)"
     )
     assert ends_at(ME) is None, "it waits for as long as --join-timeout says"
+
+
+def test_a_node_that_is_told_to_stop_between_two_rounds_is_in_none_and_has_left():
+    """It says so first, and waits for others to read it: else they would form a round with it, and miss it there."""
+    asked = replace(
+        SEATED, want=Want.JOIN, mine=ROUND, announced=ROUND.token, live=2, epoch="e", leaving=True, recorded=b"ready"
+    )
+    assert record_of(asked, 101.0).state == "leaving"
+    left = step(asked, (m.LeaveRendezvous(close=False),), now_s=101.0)
+    assert left.state.parting
+    assert not isinstance(left.operation, m.Withdraw)
+    later = step(left.state, (), now_s=101.3)
+    assert later.operation == m.Withdraw(seat=SEATED.seat)

@@ -73,15 +73,15 @@ def test_an_entry_of_a_roster_is_short():
     assert len(encode(many)) <= 64 * 1000
 
 
-@pytest.mark.parametrize("raw", [b"", b"\xff\xfe", b"[]", b"{}", b'"x"', b'{"v":3}', b'{"v":3,"epoch":3}'])
+@pytest.mark.parametrize("raw", [b"", b"\xff\xfe", b"[]", b"{}", b'"x"', b'{"v":4}', b'{"v":4,"epoch":3}'])
 def test_what_is_not_ours_is_refused(raw):
     with pytest.raises(RendezvousStateError):
         decode(raw, ControlDocument)
 
 
 def test_another_version_is_named():
-    with pytest.raises(RendezvousStateError, match=r"format 1; this version of elastic-core reads 3"):
-        decode(encode(ROUND).replace(b'"v":3', b'"v":1'), RoundDocument)
+    with pytest.raises(RendezvousStateError, match=r"format 1; this version of elastic-core reads 4"):
+        decode(encode(ROUND).replace(b'"v":4', b'"v":1'), RoundDocument)
 
 
 def test_a_field_of_a_later_minor_version_is_passed_over():

@@ -133,7 +133,7 @@ def out(state=RUNS, now_s=100.0):
 
 
 def test_it_says_so_of_the_round_that_it_leaves():
-    record = record_of(observe(RUNS, ASIDE, 100.0))
+    record = record_of(observe(RUNS, ASIDE, 100.0), 100.0)
     assert (record.state, record.seen, record.token, record.nonce, record.absence) == ("out", 2, 2, "x2", HOT)
 
 
@@ -143,7 +143,7 @@ def test_it_takes_no_place_that_was_meant_for_it_until_it_asks_for_one():
     assert not any(isinstance(one, m.Formed) for one in done.announcements)
     joins = step(done.state, (m.JoinAsked(master_port=1),), now_s=101.0)
     assert any(isinstance(one, m.Formed) for one in joins.announcements)
-    assert record_of(joins.state).absence is None
+    assert record_of(joins.state, 100.0).absence is None
 
 
 def test_it_hears_how_the_run_ends():
@@ -199,7 +199,7 @@ def test_a_node_that_is_left_out_says_by_whom_why_and_how_long_until_it_is_no_lo
     line, left_out = told(done)
     assert line.text == "this node is left out for 20 s by policy 'hw': exit code 77"
     assert (left_out.absence.by, left_out.absence.for_s) == ("policy 'hw'", 20.0)
-    record = record_of(done.state)
+    record = record_of(done.state, 100.0)
     assert (record.state, record.absence) == ("ready", left_out.absence)
     assert told(step(done.state, (), now_s=110.0)) == []
     # The round that runs without it ends for another reason: what is left of its time is carried on.
@@ -209,7 +209,7 @@ def test_a_node_that_is_left_out_says_by_whom_why_and_how_long_until_it_is_no_lo
     assert (again.absence.reason, again.absence.for_s) == ("exit code 77", 9.0)
     over = step(step(carried, (), now_s=111.0).state, (), now_s=120.0)
     assert told(over) == [m.LeftOut(absence=None)]
-    assert record_of(over.state).absence is None
+    assert record_of(over.state, 100.0).absence is None
 
 
 def test_a_node_without_a_place_hears_what_the_run_has_failed_of():

@@ -61,7 +61,7 @@ def test_nothing_is_asked_or_said_while_nobody_wants_to_know():
     state = running()
     assert question(state, CONTROL) is None
     assert announce_steps(state, 0.0) == (state, ())
-    assert record_of(state).steps is None
+    assert record_of(state, 100.0).steps is None
 
 
 def test_who_wonders_asks_once_even_if_another_was_first():
@@ -93,8 +93,8 @@ def test_question_and_its_answer_are_told_once():
 
 def test_answer_is_in_the_record_while_workers_run():
     state = observe(running(), m.ReportSteps(steps=steps("a", max_step=3)), 0.0)
-    assert record_of(state).steps.max_step == 3
-    assert record_of(replace(state, want=Want.STOP)).steps is None
+    assert record_of(state, 100.0).steps.max_step == 3
+    assert record_of(replace(state, want=Want.STOP), 100.0).steps is None
 
 
 # --- the leader

@@ -1,0 +1,260 @@
+"""How members of a round ask each other: datagrams, each with a code that covers who asks whom about what.
+
+Who does not know the run's secret gets no answer, and can't have one believed. The secret itself is never sent: a
+datagram begins with its code under a key that is derived for questions, or for answers. What is asked and answered is
+`rendezvous.shell.grants`.
+"""
+
+import errno
+import hmac
+import os
+import random
+import select
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import lru_cache
+from math import ceil
+from typing import Final
+
+import msgspec
+
+from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.errors import ConfigError
+from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member.documents import RosterEntry
+from elastic_core.rendezvous.net.endpoint import is_ip
+from elastic_core.rendezvous.shell.grants import Answer, PeerExchange, PeerView, Question
+
+_LARGEST_BYTES: Final = 65_536
+_CODE_BYTES: Final = 32
+_QUESTIONS: Final = b"elastic-core: question of a member by datagram, 2"
+_ANSWERS: Final = b"elastic-core: answer of a member by datagram, 2"
+_IP_PKTINFO: Final = 8
+"""Of Linux; Python's `socket` does not name it."""
+_CLOSE_S: Final = 1.0
+MOST_NAMES: Final = 1_024
+"""Hosts whose addresses are remembered: a run of weeks may see ever new ones."""
+_AT_ONCE: Final = 64
+"""How many datagrams are taken before anything else is looked at."""
+_QUESTION: Final = msgspec.msgpack.Decoder(Question)
+_ANSWER: Final = msgspec.msgpack.Decoder(Answer)
+
+
+@lru_cache(maxsize=8)
+def _key(secret: str, purpose: bytes) -> bytes:
+    return hmac.digest(secret.encode(), purpose, "sha256")
+
+
+def sealed(message: Question | Answer, secret: str) -> bytes:
+    """Return a message as it is sent."""
+    body = msgspec.msgpack.encode(message)
+    purpose = _QUESTIONS if isinstance(message, Question) else _ANSWERS
+    return hmac.digest(_key(secret, purpose), body, "sha256") + body
+
+
+def opened(raw: bytes, secret: str) -> Question | Answer | None:
+    """Return the message of a datagram; None: whoever sent it does not know the secret."""
+    code, body = raw[:_CODE_BYTES], raw[_CODE_BYTES:]
+    if not secret or not body:
+        return None
+    with suppress(msgspec.DecodeError, UnicodeDecodeError):
+        if hmac.compare_digest(code, hmac.digest(_key(secret, _QUESTIONS), body, "sha256")):
+            return _QUESTION.decode(body)
+        if hmac.compare_digest(code, hmac.digest(_key(secret, _ANSWERS), body, "sha256")):
+            return _ANSWER.decode(body)
+    return None
+
+
+class PeerEndpoint:
+    """Asks and answers for one member, on a thread of its own that sleeps in the kernel.
+
+    It is there at every address of this host, whichever of them the roster gives, and answers from the one that was
+    asked: firewalls that know of the question let no other answer pass.
+
+    Threading: `tell` and `close` from any thread; `heard` is called on its own.
+
+    Args:
+        port: The UDP port; 0: a free one.
+        view: What the member has to say at first.
+        heard: Takes what the member must know.
+
+    Raises:
+        ConfigError: the port can't be bound.
+    """
+
+    def __init__(
+        self, port: int = 0, *, view: PeerView, heard: Callable[[m.Event], None], clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        """Bind a port and begin to answer."""
+        self._exchange = PeerExchange(view, random.Random())
+        self._view = view
+        self._heard = heard
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._names = PeerNames()
+        self._socket = _bound(port) if port else _bound_anywhere()
+        self._socket.setblocking(False)
+        self._mapped = self._socket.family == socket.AF_INET6
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.port: int = self._socket.getsockname()[1]
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="elastic-peers", daemon=True)
+        self._thread.start()
+
+    def tell(self, view: PeerView) -> None:
+        """Say how the member is now. Never blocks for long."""
+        with self._lock:
+            if view == self._view:
+                return
+            self._view = view
+            before_s = self._exchange.due_s
+            self._exchange.tell(view, self._clock.monotonic_s())
+            sooner = self._exchange.due_s < before_s
+        if sooner:
+            self._rouse()
+
+    def _rouse(self) -> None:
+        with suppress(OSError):  # closed meanwhile
+            os.eventfd_write(self._wake, 1)
+
+    def _serve(self) -> None:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        while not self._closed.is_set():
+            left_s = self._exchange.due_s - self._clock.monotonic_s()
+            with suppress(OSError):
+                poll.poll(None if left_s > 3600 else max(0, ceil(left_s * 1000)))
+            with suppress(OSError):  # BlockingIOError: it was not this that has woken it
+                os.eventfd_read(self._wake)
+            if self._closed.is_set():
+                return
+            self._receive()
+            self._ask()
+            with self._lock:
+                news = self._exchange.news()
+            for each in news:
+                self._heard(each)
+
+    def _ask(self) -> None:
+        with self._lock:
+            now_s, secret = self._clock.monotonic_s(), self._view.secret
+            asked = self._exchange.ask(now_s) if now_s >= self._exchange.due_s else ()
+        for entry, question in asked if secret else ():
+            self._send_to(entry, sealed(question, secret))
+
+    def _send_to(self, entry: RosterEntry, raw: bytes) -> None:
+        for address in self._names.addresses(entry.host):
+            if self._mapped or ":" not in address:
+                mapped = f"::ffff:{address}" if self._mapped and ":" not in address else address
+                with suppress(OSError):  # no way there, or nobody: the same as no answer
+                    self._socket.sendto(raw, (mapped, entry.agent_port))
+
+    def _receive(self) -> None:
+        room = socket.CMSG_SPACE(20)  # the larger of the two kinds
+        for _ in range(_AT_ONCE):
+            try:
+                raw, ancillary, _, sender = self._socket.recvmsg(_LARGEST_BYTES, room)
+            except BlockingIOError:
+                return
+            except OSError:
+                continue  # an answer of the network to something that was sent
+            secret = self._view.secret
+            message = opened(raw, secret)
+            with self._lock:
+                now_s = self._clock.monotonic_s()
+                answer = self._exchange.answer(message, now_s) if isinstance(message, Question) else None
+                if isinstance(message, Answer):
+                    self._exchange.take(message, now_s)
+            if answer is not None:
+                with suppress(OSError):  # who asked is gone, or there is no way back
+                    self._socket.sendmsg([sealed(answer, secret)], _from_asked(ancillary), 0, sender)
+
+    def close(self) -> None:
+        """Answer no more, and give the port back; idempotent."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._rouse()
+        self._thread.join(_CLOSE_S)
+        self._socket.close()
+        os.close(self._wake)
+
+
+def _bound_anywhere() -> socket.socket:
+    """Return one at a port that a TCP server can have, too: Linux gives connections the other half of its ports."""
+    with suppress(ConfigError, OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
+        server.bind(("", 0))
+        return _bound(server.getsockname()[1])
+    return _bound(0)
+
+
+def _bound(port: int) -> socket.socket:
+    """Return a socket at every address, of both families where the host has both, that learns which one was asked."""
+    problem = OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+    for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+        with ExitStack() as undo:
+            try:
+                sock = undo.enter_context(socket.socket(family, socket.SOCK_DGRAM))
+                if family == socket.AF_INET6:
+                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+                else:
+                    sock.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
+                sock.bind((host, port))
+                undo.pop_all()
+                return sock
+            except OSError as err:
+                problem = err
+                if err.errno == errno.EADDRINUSE:
+                    break
+    if problem.errno == errno.EADDRINUSE:
+        raise ConfigError(
+            f"--agent-port {port} is in use on this host",
+            hint=f"end what uses it (ss -lunp 'sport = :{port}'), or choose another: each agent of a host has its own",
+        ) from problem
+    raise ConfigError(
+        f"--agent-port {port}: the UDP port can't be bound on this host ({problem.strerror})",
+        hint="choose an --agent-port from 1024 to 65535, or leave it out",
+    ) from problem
+
+
+def _from_asked(ancillary: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
+    """Return what has the kernel send from the address at which a datagram came in; the way out is its own choice."""
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO):  # the address, the interface
+            return [(level, kind, data[:16] + bytes(4))]
+        if (level, kind) == (socket.IPPROTO_IP, _IP_PKTINFO):  # the interface, our address, the one in the header
+            return [(level, kind, bytes(4) + data[4:8] + bytes(4))]
+    return []
+
+
+class PeerNames:
+    """Looks up names of hosts, each on a thread of its own: name servers may be away together with the store.
+
+    Threading: one thread at a time.
+    """
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._found: dict[str, tuple[str, ...]] = {}
+        self._pending: set[str] = set()
+
+    def addresses(self, host: str) -> tuple[str, ...]:
+        """Return the addresses of a host; none: not known yet, ask again."""
+        if is_ip(host):
+            return (host,)
+        if host and host not in self._found and host not in self._pending:
+            self._pending.add(host)
+            if len(self._found) >= MOST_NAMES:
+                self._found.clear()
+            threading.Thread(target=self._look_up, args=(host,), name="elastic-names", daemon=True).start()
+        return self._found.get(host, ())
+
+    def _look_up(self, host: str) -> None:
+        with suppress(OSError, UnicodeError):  # the next question asks again
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
+            self._found[host] = tuple(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+        self._pending.discard(host)
