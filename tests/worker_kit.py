@@ -26,22 +26,25 @@ class Worker:
             "ELASTIC_WORKER_HOOKS": "1",
         }
         began_ns = time.time_ns()
-        done = subprocess.run(
+        with subprocess.Popen(
             [*interpreter, *arguments],
             env=inherited | hooks | environment,
             cwd=folder,
-            capture_output=True,
-            timeout=TIMEOUT_S,
             stdin=subprocess.DEVNULL,
-            check=False,
-        )
-        self.stderr = done.stderr.decode()
-        self.stdout = done.stdout.decode()
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as done:
+            try:
+                self.stdout, self.stderr = done.communicate(timeout=TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                done.kill()
+                raise
         at_ns = time.time_ns()
         self.exit = WorkerExit(
             local_rank=0,
             global_rank=0,
-            pid=1,
+            pid=done.pid,
             code=done.returncode,
             at_s=1.0,
             at_ns=at_ns,

@@ -230,6 +230,7 @@ class StopWorkers(Record, frozen=True, kw_only=True):
 
     `drain`: the agent itself was told to stop. `grace_s` bounds the grace period; None: it is the user's. `planned`:
     the workers are healthy, and so are those of all other nodes, so that hooks may hold it until all have saved.
+    `ends_run`: no worker is started after it, and none runs on another node.
     """
 
     signum: int
@@ -237,6 +238,7 @@ class StopWorkers(Record, frozen=True, kw_only=True):
     drain: bool = False
     grace_s: float | None = None
     planned: bool = False
+    ends_run: bool = False
 
 
 class ShortenGrace(Record, frozen=True, kw_only=True):

@@ -16,6 +16,8 @@ from typing import Protocol
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 
+_STOPPED_S = 1.0
+"""If a sleep takes so much longer than it should, this process was stopped meanwhile."""
 _LONGEST_SLEEP_S = 86_400.0
 """The kernel takes at most 24 days at once, and users may ask for more ("never", as they understand it)."""
 
@@ -44,6 +46,7 @@ class Reactor:
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         """Open the wake-up descriptor."""
         self._clock = clock
+        self._left_out_s = 0.0
         self._selector = selectors.DefaultSelector()
         self._interest: dict[int, dict[int, Callable[[], None]]] = {}
         self._timers: list[tuple[float, int, _Timer]] = []
@@ -58,8 +61,12 @@ class Reactor:
         self._old_wakeup: int | None = None
 
     def now_s(self) -> float:
-        """Return the clock's monotonic seconds."""
-        return self._clock.monotonic_s()
+        """Return the clock's monotonic seconds, without those that were left out: what timers count in."""
+        return self._clock.monotonic_s() - self._left_out_s
+
+    def leave_out(self, seconds: float) -> None:
+        """Have timers count as if the last `seconds` had not passed."""
+        self._left_out_s += seconds
 
     # --- descriptors
 
@@ -152,7 +159,10 @@ class Reactor:
 
     def turn(self, timeout_s: float | None = None) -> None:
         """Wait for the next thing, at most `timeout_s` (None: for ever), and run what is due."""
-        ready = self._selector.select(self._timeout(timeout_s))
+        sleep_s, began_s = self._timeout(timeout_s), self.now_s()
+        ready = self._selector.select(sleep_s)
+        if sleep_s is not None and (slept_s := self.now_s() - began_s) > sleep_s + _STOPPED_S:
+            self.leave_out(slept_s)  # this process was stopped, mostly with its workers
         # First, whatever the kernel reports first: who signals us and our processes at once has us know why they end.
         self._deliver_signals()
         for key, mask in ready:

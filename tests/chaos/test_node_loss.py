@@ -8,7 +8,7 @@ import pytest
 
 from chaos.multi_node import FULL_FIRST, LEASE_S, SLACK_S
 from patience import kept
-from proc_kit import is_alive
+from proc_kit import is_alive, state_of
 from support import wait_for
 from time_limits import GUARD_S, LEFT_S
 
@@ -115,6 +115,21 @@ def test_a_stopped_agent_is_fenced_and_comes_back(run):
     assert {line["restarts"] for line in again} == {0}
     assert len({line["master"] for line in again}) == 1
     run.all_end(*nodes)
+
+
+def test_a_node_that_its_terminal_stops_reports_the_lease_and_comes_back(redis_run):
+    a, b = pair(redis_run, nnodes="1:2")
+    worker, gen = b.says()[-1]["pid"], b.says()[-1]["gen"]
+    b.agent.signal(signal.SIGTSTP)
+    b.told("the agent and 1 worker stop here; unless they are continued within")
+    wait_for(lambda: state_of(b.agent.pid) == state_of(worker) == "T", what="agent and worker to stand still")
+    alone = a.said(world=1, gen=gen + 1, within_s=LEASE_S + SLACK_S)
+    assert b.last_alive_s(worker) < alone["at"]
+    wait_for(lambda: not is_alive(worker), what="the guard to end the worker")
+    b.agent.signal(signal.SIGCONT)
+    again = [node.said(world=2, gen=gen + 2) for node in (a, b)]
+    assert {line["restarts"] for line in again} == {0}
+    redis_run.all_end(a, b)
 
 
 def test_a_stopped_leader_is_fenced_and_comes_back(served_run):

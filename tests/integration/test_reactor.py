@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from elastic_core.clock import SystemClock
 from elastic_core.reactor import Reactor
 
 
@@ -31,6 +32,48 @@ def test_timers_fire_in_order_and_a_cancelled_one_never(reactor):
     reactor.call_later(0.0, lambda: fired.append("early"))
     run_until(reactor, lambda: "late" in fired)
     assert fired == ["early", "late"]
+
+
+class Stoppable(SystemClock):
+    """The host's clock, ahead by what a test leaves out."""
+
+    ahead_s = 0.0
+
+    def monotonic_s(self):
+        return super().monotonic_s() + self.ahead_s
+
+
+def test_time_that_is_left_out_does_not_count_for_timers():
+    clock, fired = Stoppable(), []
+    reactor = Reactor(clock=clock)
+    reactor.call_later(30.0, lambda: fired.append("a"))
+    clock.ahead_s = 100.0
+    reactor.leave_out(100.0)
+    reactor.turn(0.0)
+    assert fired == []
+    clock.ahead_s += 30.0
+    reactor.turn(0.0)
+    assert fired == ["a"]
+    reactor.close()
+
+
+def test_sleep_in_which_the_process_was_stopped_does_not_count_for_timers(monkeypatch):
+    clock, fired = Stoppable(), []
+    reactor = Reactor(clock=clock)
+    reactor.call_later(30.0, lambda: fired.append("a"))
+
+    def stopped(timeout_s):
+        clock.ahead_s += 100.0
+        return []
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reactor._selector, "select", stopped)
+        reactor.turn()
+    assert fired == []
+    clock.ahead_s += 31.0
+    reactor.turn(0.0)
+    assert fired == ["a"]
+    reactor.close()
 
 
 def test_post_from_another_thread_wakes_a_sleeping_reactor(reactor):

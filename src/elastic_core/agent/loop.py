@@ -74,6 +74,7 @@ class Agent:
         fence_passed: Callable[[float], bool] = lambda _: False,
         progress: Callable[[], int | None] = lambda: None,
         prepare: Callable[[Round, Callable[[], None]], None] = lambda round_, done: done(),
+        suspend: Callable[[], None] = lambda: signal.raise_signal(signal.SIGSTOP),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Wire the parts.
@@ -81,7 +82,7 @@ class Agent:
         `note_workers` takes the worker pids that exist; `adopted` reaps children that came to us as a subreaper;
         `fence_passed` returns whether the guard had to end the workers by a time, as this process was stopped;
         `progress` returns the furthest step of this node's workers; `prepare` has made what a round's workers need on
-        disk, and calls back.
+        disk, and calls back; `suspend` stops this node until it is continued.
         """
         self._options = options
         self._reactor = reactor
@@ -97,6 +98,7 @@ class Agent:
         self._note_workers = note_workers
         self._fence_passed = fence_passed
         self._prepare = prepare
+        self._suspend = suspend
         self._clock = clock
         self._state: AgentState = Created()
         self._events: deque[m.AgentEvent] = deque()
@@ -112,9 +114,10 @@ class Agent:
             reporter=reporter,
             feed=feed,
             longest_grace_s=options.stops.shutdown_timeout_s,
+            longest_option_s=options.longest_option_s,
             ask_holds=hooks.ask_holds,
             call_later=reactor.call_later,
-            clock=clock,
+            now_s=reactor.now_s,
         )
         self._context = FailureContext(lambda: self._node_id, clock, progress=progress)
         self._run_decision = RunDecision(
@@ -133,7 +136,8 @@ class Agent:
     def run(self) -> AgentResult:
         """Run to the end. Threading: the caller's; on the main thread, signals are handled until it returns."""
         options = self._options
-        _Signals(options, dispatch=self.dispatch, child_ended=self._child_ended).handle(self._reactor)
+        signals = _Signals(options, dispatch=self.dispatch, child_ended=self._child_ended, suspend=self._suspend)
+        signals.handle(self._reactor)
         self._feed.publish(
             moments.AgentStarted(
                 run_id=options.run_id, node_id=options.node_id, run_dir=options.run_dir, pid=options.pid
@@ -274,7 +278,7 @@ class Agent:
                 self._ask_policy(failure, history)
             case m.RecordIncident(failure=failure, decision=decision, evidence=evidence):
                 if evidence:
-                    self._run_decision.publish_decision(failure, decision)
+                    self._run_decision.publish_decision(failure, decision, evidence=evidence)
                 self._failed_code = self._reporter.record(
                     self._round, self._exits, failure, decision, evidence=evidence, stop_s=self._phases.stop_s
                 )
@@ -284,7 +288,7 @@ class Agent:
             case m.ReportDecision(failure=failure, decision=decision, evidence=evidence):
                 self._reporter.followed(failure, decision, evidence, restarts=command.restart_count)
                 if evidence:
-                    self._run_decision.publish_decision(failure, decision)
+                    self._run_decision.publish_decision(failure, decision, evidence=evidence)
             case m.OrderStop(failure=failure):
                 assert self._round is not None
                 self._run_decision.order_stop(self._placed(failure), self._round, self._exits, self._restart_count)
@@ -465,21 +469,28 @@ class _Signals:
         options: Which of them stop the job, and which are the workers' to have.
         dispatch: Takes an event.
         child_ended: Called when some child has ended.
+        suspend: Called when the terminal, or a batch system, wants this node to stop for a while.
     """
 
     def __init__(
-        self, options: AgentOptions, *, dispatch: Callable[[m.AgentEvent], None], child_ended: Callable[[], None]
+        self,
+        options: AgentOptions,
+        *,
+        dispatch: Callable[[m.AgentEvent], None],
+        child_ended: Callable[[], None],
+        suspend: Callable[[], None],
     ) -> None:
         self._options = options
         self._dispatch = dispatch
         self._child_ended = child_ended
+        self._suspend = suspend
 
     def handle(self, reactor: Reactor) -> None:
         """Take them from now on, until the reactor is closed."""
         if threading.current_thread() is not threading.main_thread():
             return  # Python delivers signals to the main thread only; they stay its owner's business
         # A signal that was ignored when we were started (nohup) stays ignored, here and in the workers.
-        asked = (*self._options.stops.ending, *self._options.stops.forwarded)
+        asked = (*self._options.stops.ending, *self._options.stops.forwarded, signal.SIGTSTP)
         wanted = [signum for signum in asked if signal.getsignal(signum) is not signal.SIG_IGN]
         reactor.handle_signals([*wanted, signal.SIGCHLD], self._take)
 
@@ -490,6 +501,8 @@ class _Signals:
             return
         elif signum in self._options.stops.ending:
             self._dispatch(m.StopRequested(signum=signum))
+        elif signum == signal.SIGTSTP and signum not in self._options.stops.forwarded:
+            self._suspend()
         else:
             self._dispatch(m.SignalForwarded(signum=signum))
 

@@ -27,6 +27,11 @@ class Workers(Protocol):
         """Return the local ranks that have not ended."""
         ...
 
+    @property
+    def raised_s(self) -> Mapping[int, float]:
+        """Return when the uncaught exception of a worker that lives came on record, on the reactor's clock."""
+        ...
+
     def start(self, launches: Iterable[WorkerLaunch]) -> None:
         """Start them, or raise WorkerError."""
         ...
@@ -41,6 +46,14 @@ class Workers(Protocol):
 
     def forward(self, signum: int) -> None:
         """Send a signal to each worker."""
+        ...
+
+    def suspend(self) -> None:
+        """Stop them as a terminal would."""
+        ...
+
+    def resume(self) -> None:
+        """Have them go on."""
         ...
 
     def reap(self) -> None:
@@ -142,6 +155,8 @@ class AgentOptions(Record, frozen=True, kw_only=True):
     """How long a hook may refuse where no other node can go on without this one."""
     keep_interrupt: bool = False
     """SIGINT belongs to a worker that has the terminal (`--debug-rank`): the agent lets it pass."""
+    longest_option_s: float = 0.0
+    """The longest time that the user gave an option of a hook (`--save-timeout`); 0: none."""
 
 
 class AgentResult(Record, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """The port of a round: held by its agent, free for its worker, taken for everybody else."""
 
 import errno
+import os
 import socket
 
 from elastic_core.errors import ConfigError, RendezvousError
@@ -24,7 +25,7 @@ class HeldPort:
         try:
             self._name.bind(f"\0elastic-core/master-port/{self.port}")
         except OSError as error:  # no such names here, perhaps: then the bound socket has to do
-            if error.errno == errno.EADDRINUSE and not fresh:
+            if error.errno == errno.EADDRINUSE and not fresh and not _held_for_us(self.port):
                 self.close()
                 raise
 
@@ -89,6 +90,12 @@ def is_this_host(host: str, *, look_up: bool = True) -> bool | None:
     except (OSError, UnicodeError):
         return False if look_up else None
     return any(_can_be_bound(family, address) for family, _, _, _, address in found)
+
+
+def _held_for_us(port: int) -> bool:
+    """Return whether an outer agent holds the port for its worker with rank 0, and that worker has started this one."""
+    own = {"RANK": "0", "MASTER_PORT": str(port)}
+    return "ELASTIC_INCARNATION" in os.environ and own.items() <= os.environ.items()
 
 
 def _can_be_bound(family: int, address: object) -> bool:

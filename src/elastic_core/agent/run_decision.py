@@ -34,7 +34,7 @@ class FailureContext:
         self, node_id: Callable[[], str], clock: Clock, *, progress: Callable[[], int | None] = lambda: None
     ) -> None:
         # Counts from now on, until there is a round that knows how old the run is.
-        self._node_id = node_id
+        self.node_id = node_id
         self.progress = progress
         self._clock = clock
         self._began_s = self.spawned_s = clock.monotonic_s()
@@ -55,7 +55,7 @@ class FailureContext:
             at_s = exits[0].at_s if exits else self._clock.monotonic_s()
         return replace(
             failure,
-            node_id=round_.node_id or failure.node_id or self._node_id(),
+            node_id=round_.node_id or failure.node_id or self.node_id(),
             at_s=at_s - self._began_s,
             uptime_s=at_s - self.spawned_s,
             progress=self.progress(),
@@ -63,10 +63,12 @@ class FailureContext:
         )
 
     def of_machine(self, failure: Failure, round_: Round | None) -> Failure:
-        """Return a failure that the machine made up, with where and when."""
+        """Return a failure that the machine made up, with where and when: between two rounds, in the last one."""
         if failure.node_id:
             return failure
-        return replace(self.of_run(failure, round_), node_id=self._node_id(), progress=self.progress())
+        if round_ is not None and failure.round_index < 0:
+            failure = replace(failure, round_index=round_.index)
+        return replace(self.of_run(failure, round_), node_id=self.node_id(), progress=self.progress())
 
     def of_run(self, failure: Failure, round_: Round | None) -> Failure:
         """Return a failure that is no node's own, with when, and in a round of how many nodes."""
@@ -79,7 +81,7 @@ class FailureContext:
         return Failure(
             failure_class=FailureClass.START_UP,
             summary=str(err),
-            node_id=self._node_id(),
+            node_id=self.node_id(),
             round_index=round_.index,
             node_count=round_.node_count,
             at_s=self.spawned_s - self._began_s,
@@ -94,7 +96,7 @@ class FailureContext:
         return Failure(
             failure_class=FailureClass.STORE,
             summary=reason,
-            node_id=self._node_id(),
+            node_id=self.node_id(),
             round_index=round_.index,
             node_count=round_.node_count,
             progress=self.progress(),
@@ -127,6 +129,10 @@ class RunDecision:
         self._feed = feed
         self._clock = clock
         self._context = context
+        self._question = ""
+        """The last for the whole run that this node has answered."""
+        self._answered: tuple[str, str] | None = None
+        """Of this node's last answer for the whole run: what is known of the failure, and why not by the policy."""
         self.begin_round()
 
     def begin_round(self) -> None:
@@ -172,6 +178,12 @@ class RunDecision:
                 self._reporter.notice(f"{fallback_reason}; the built-in policy 'intensity' decided in its place")
             if isinstance(decision, Ignore):  # the node where it failed had not: all workers are gone
                 decision = Stop(reason="there is no worker to go on with", rule=decision.rule)
+            again, self._question = question == self._question, question
+            self._answered = (evidence, fallback_reason)
+            here = self._context.node_id()
+            if not again and not any(report.node_id == here for report in reports if report.absence is None):
+                self.begin_failure()  # no part in the round: the decision itself does not come here
+                self.publish_decision(failure, decision, evidence=evidence)
             self._rendezvous.post(
                 m.AnswerQuestion(
                     failure=failure,
@@ -197,13 +209,22 @@ class RunDecision:
             workers = () if failure.local_rank is None else self._reporter.failed_workers()
             self._feed.publish(moments.FailureSeen(failure=failure, workers=workers))
 
-    def publish_decision(self, failure: Failure, decision: Decision, fallback_reason: str = "") -> None:
-        """Give the hooks the decision, once."""
-        if not self._taken:
-            self._taken = True
-            policy = self._policy.name
-            self._feed.publish(
-                moments.DecisionTaken(
-                    failure=failure, decision=decision, policy=policy, fallback_reason=fallback_reason
-                )
+    def publish_decision(
+        self, failure: Failure, decision: Decision, fallback_reason: str = "", *, evidence: str = ""
+    ) -> None:
+        """Give the hooks the decision, once; `evidence` is that of all nodes, where it is for the whole run."""
+        if self._taken:
+            return
+        self._taken = True
+        here = not evidence
+        if evidence and self._answered is not None and self._answered[0] == evidence:
+            here, fallback_reason = True, self._answered[1]
+        self._feed.publish(
+            moments.DecisionTaken(
+                failure=failure,
+                decision=decision,
+                policy=self._policy.name,
+                fallback_reason=fallback_reason,
+                decided_here=here,
             )
+        )

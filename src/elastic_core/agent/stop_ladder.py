@@ -8,11 +8,12 @@ from elastic_core import messages as m
 from elastic_core import moments
 from elastic_core.agent.feed import Feed
 from elastic_core.agent.parts import ENDING_SIGNALS, Reporter, Workers
-from elastic_core.clock import Clock
 from elastic_core.reactor import Timer
 
 MOST_HOLD_S: Final = 3600.0
-"""The longest that hooks hold a stop, unless the grace period is longer."""
+"""The longest that hooks hold a stop, unless the user gave the grace period or an option of a hook a longer time."""
+NOTICE_S: Final = 1.0
+"""Exit handlers that take longer are reported: most take less."""
 ANSWER_S: Final = 10.0
 """How long a stop waits until its hooks have answered: twice what one call of one hook may take."""
 
@@ -20,14 +21,17 @@ ANSWER_S: Final = 10.0
 class StopLadder:
     """Stops workers: at once, or (healthy ones) once no hook holds the stop any more.
 
+    A stop that ends the run waits for workers that are ending by themselves: see `_left_for_handlers_s`.
+
     Args:
         workers: This node's.
         reporter: The voice of the run.
         feed: Takes the moments of a stop.
         longest_grace_s: The grace period, as the user set it.
+        longest_option_s: The longest time that the user gave an option of a hook; 0: none.
         ask_holds: Finds out which hooks hold a planned stop, and for how long at the longest; may answer later.
         call_later: Calls back after so many seconds.
-        clock: Measures.
+        now_s: Returns the time on the reactor's clock.
     """
 
     def __init__(
@@ -37,30 +41,39 @@ class StopLadder:
         reporter: Reporter,
         feed: Feed,
         longest_grace_s: float,
+        longest_option_s: float = 0.0,
         ask_holds: Callable[[Callable[[Mapping[str, float]], None]], None],
         call_later: Callable[[float, Callable[[], None]], Timer],
-        clock: Clock,
+        now_s: Callable[[], float],
     ) -> None:
         self._workers = workers
         self._reporter = reporter
         self._feed = feed
         self._longest_grace_s = longest_grace_s
+        self._most_hold_s = max(MOST_HOLD_S, longest_grace_s, longest_option_s)
         self._ask_holds = ask_holds
         self._call_later = call_later
-        self._clock = clock
-        self._ends_s = self._hold_ends_s = clock.monotonic_s()
+        self._now_s = now_s
+        self._ends_s = self._hold_ends_s = now_s()
         self._held: tuple[m.StopWorkers, int] | None = None
         self._asked = False
         """Whether hooks have not said yet how long they hold it."""
         self._bounded = False
+        self._handlers = False
+        """Whether the exit handlers of the workers hold it."""
         self._holding: set[str] = set()
         self._timer: Timer | None = None
 
     def stop(self, command: m.StopWorkers, round_index: int) -> None:
         """Begin, or hold a planned stop until the hooks that asked for it let it go on."""
-        grace_s, now_s = self._grace_s(command.grace_s), self._clock.monotonic_s()
+        grace_s, now_s = self._grace_s(command.grace_s), self._now_s()
         self._held, self._asked, self._bounded = (command, round_index), True, command.grace_s is not None
         self._ends_s = self._hold_ends_s = now_s + grace_s
+        if command.ends_run and (left_s := self._left_for_handlers_s()) > 0:
+            self._asked, self._bounded, self._handlers, self._ends_s = False, True, True, now_s + left_s
+            self._hold_until(self._ends_s)
+            self._call_later(NOTICE_S, self._report_handlers)
+            return
         if not command.planned or not self._workers.alive:
             self._take_holds({})
             return
@@ -69,11 +82,29 @@ class StopLadder:
         if self._asked:
             self._hold_until(now_s + (min(ANSWER_S, grace_s) if self._bounded else ANSWER_S))
 
+    def _left_for_handlers_s(self) -> float:
+        """Return how long threads and exit handlers may still run if all live workers have raised an exception; else 0.
+
+        SIGTERM ends an interpreter at once, in the middle of what its exit handlers save or upload. So they get the
+        grace period without a signal, counted from the last exception.
+        """
+        raised_s = self._workers.raised_s
+        if not raised_s or not self._workers.alive <= raised_s.keys():
+            return 0.0
+        return max(raised_s.values()) + self._longest_grace_s - self._now_s()
+
+    def _report_handlers(self) -> None:
+        if self._handlers and self._workers.alive:
+            self._reporter.notice(
+                f"waiting for threads and exit handlers of {self._count()}, at most {round(self._left_s(), 1):g} s "
+                "(--shutdown-timeout)"
+            )
+
     def _take_holds(self, holds: Mapping[str, float]) -> None:
         """Hold what was ordered, or begin: its hooks have answered."""
         assert self._held is not None
         command, round_index = self._held
-        most_s = max(MOST_HOLD_S, self._longest_grace_s)
+        most_s = self._most_hold_s
         for hook in sorted(hook for hook, hold_s in holds.items() if hold_s > most_s):
             self._reporter.notice(
                 f"hook {hook!r}: hold_s is {holds[hook]:g}; it holds this stop for {most_s:g} s at most"
@@ -82,7 +113,7 @@ class StopLadder:
         if self._bounded:  # all that the workers have
             hold_s = min(hold_s, self._left_s())
         else:
-            self._ends_s = self._clock.monotonic_s() + hold_s + self._longest_grace_s
+            self._ends_s = self._now_s() + hold_s + self._longest_grace_s
         self._asked = False
         if command.drain:
             self._announce(
@@ -92,7 +123,7 @@ class StopLadder:
             self._begin(self._grace_s(round(self._left_s(), 3) if self._bounded else None))
             return
         self._holding = set(holds)
-        self._hold_until(self._clock.monotonic_s() + hold_s)
+        self._hold_until(self._now_s() + hold_s)
         self._feed.publish(moments.StopPlanned(round_index=round_index, reason=command.reason, hold_s=hold_s))
 
     def release(self, hook: str) -> None:
@@ -109,7 +140,7 @@ class StopLadder:
 
     def shorten(self, bound_s: float, *, at_once: bool) -> None:
         """Give the workers no longer than this from now on; `at_once`: what is held is held no longer."""
-        self._ends_s = min(self._ends_s, self._clock.monotonic_s() + max(0.0, bound_s))
+        self._ends_s = min(self._ends_s, self._now_s() + max(0.0, bound_s))
         self._bounded = True
         if self._held is None:
             self._workers.stop(signal.SIGTERM, grace_s=self._grace_s(bound_s))
@@ -135,7 +166,7 @@ class StopLadder:
             return
         self._asked = False
         if not self._bounded:
-            self._ends_s = self._clock.monotonic_s() + self._longest_grace_s
+            self._ends_s = self._now_s() + self._longest_grace_s
         if self._held[0].drain:
             self._announce(self._held[0].signum, self._left_s())
 
@@ -143,13 +174,16 @@ class StopLadder:
         if self._timer is not None:
             self._timer.cancel()
         self._hold_ends_s = end_s
-        self._timer = self._call_later(max(0.0, end_s - self._clock.monotonic_s()), self._begin)
+        self._timer = self._call_later(max(0.0, end_s - self._now_s()), self._begin)
 
     def _begin(self, grace_s: float | None = None) -> None:
         self._answer_for_hooks()
+        cut = self._handlers and self._workers.alive
         held = self._forget()
         if held is None:
             return
+        if cut:
+            self._reporter.notice(f"threads and exit handlers of {self._count()} are cut short: the time is over")
         command, round_index = held
         grace_s = self._grace_s(self._left_s()) if grace_s is None else grace_s
         self._feed.publish(moments.WorkersStopping(round_index=round_index, reason=command.reason, grace_s=grace_s))
@@ -157,14 +191,18 @@ class StopLadder:
 
     def _forget(self) -> tuple[m.StopWorkers, int] | None:
         held, self._held = self._held, None
-        self._holding = set()
+        self._holding, self._handlers = set(), False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         return held
 
+    def _count(self) -> str:
+        count = len(self._workers.alive)
+        return "1 worker" if count == 1 else f"{count} workers"
+
     def _left_s(self) -> float:
-        return max(0.0, self._ends_s - self._clock.monotonic_s())
+        return max(0.0, self._ends_s - self._now_s())
 
     def _grace_s(self, bound_s: float | None) -> float:
         return self._longest_grace_s if bound_s is None else min(self._longest_grace_s, max(0.0, bound_s))
@@ -172,8 +210,7 @@ class StopLadder:
     def _announce(self, signum: int, within_s: float, *, held_by: Sequence[str] = ()) -> None:
         self._feed.publish(moments.Draining(signum=signum, deadline_s=within_s))
         if self._workers.alive:
-            name, count = signal.Signals(signum).name, len(self._workers.alive)
-            workers = "1 worker" if count == 1 else f"{count} workers"
+            name, workers = signal.Signals(signum).name, self._count()
             held = f" (held by hook {', '.join(map(repr, held_by))})" if held_by else ""
             self._reporter.notice(
                 f"{name}: stopping {workers}, at most {round(within_s, 1):g} s{held}; a second signal kills"

@@ -15,7 +15,7 @@ from elastic_core.processes.errors.record_pipe import RecordPipes
 from elastic_core.processes.output.disk import Disk, Lane
 from elastic_core.processes.output.sink import Console
 from elastic_core.processes.process import OomCounter, WorkerProcess, remnants_exist, spawn
-from elastic_core.processes.signals import UserSignals
+from elastic_core.processes.signals import UserSignals, catches
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.processes.sweep import Survivor, Sweeper, kill_pids
 from elastic_core.reactor import Reactor, Timer
@@ -125,6 +125,11 @@ class WorkerGroup:
         """The local ranks of the workers that have not ended."""
         return frozenset(worker.launch.local_rank for worker in self._running())
 
+    @property
+    def raised_s(self) -> Mapping[int, float]:
+        """When the uncaught exception of each worker that lives came on record, by local rank; not of the others."""
+        return {each.launch.local_rank: each.raised_s for each in self._running() if each.raised_s is not None}
+
     def _running(self) -> list[WorkerProcess]:
         return [worker for worker in self._workers.values() if not worker.ended and not worker.given_up]
 
@@ -184,6 +189,7 @@ class WorkerGroup:
     def _on_record(self, pid: int, local_rank: int) -> None:
         worker = self._workers.get(pid)
         if worker is not None and worker.launch.local_rank == local_rank:
+            worker.raised_s = self._reactor.now_s()
             self._reactor.call_later(self._exit_timeout_s, partial(self._tell_overdue, worker))
 
     def _tell_overdue(self, worker: WorkerProcess) -> None:
@@ -276,7 +282,7 @@ class WorkerGroup:
             code=code,
             at_s=at_s,
             at_ns=at_ns,
-            runtime_s=at_s - worker.started_s,
+            runtime_s=self._reactor.now_s() - worker.started_s,
             stop_signal=worker.stop_signal,
             stop_sent_ns=worker.stop_sent_ns,
             oom_kills=self._oom.kills() if code == -signal.SIGKILL else 0,
@@ -319,6 +325,24 @@ class WorkerGroup:
         """Have each worker process get a signal, not its group: it is meant for the ranks (`signals`)."""
         self._user_signals.forward(signum)
 
+    def suspend(self) -> None:
+        """Stop all workers with their process groups: by SIGSTOP, or by SIGTSTP if the worker catches that.
+
+        The kernel ignores the default action of SIGTSTP in a session without a shell, such as a worker's.
+        """
+        for worker in self._running():
+            signum = signal.SIGTSTP if catches(worker.pid, signal.SIGTSTP) else signal.SIGSTOP
+            self._send_to_own_group(worker, signum)
+
+    def resume(self) -> None:
+        """Continue suspended workers."""
+        for worker in self._running():
+            self._send_to_own_group(worker, signal.SIGCONT)
+
+    def _send_to_own_group(self, worker: WorkerProcess, signum: int) -> None:
+        if worker.leads_group:  # else the worker gets the signals of the terminal itself
+            self._permitted(worker.pid, partial(worker.send_group, signum))
+
     def _ready_for_signals(self) -> dict[int, int]:
         return {} if self._state.order is not None else {w.pid: w.launch.local_rank for w in self._running()}
 
@@ -334,7 +358,7 @@ class WorkerGroup:
                 self._permitted(worker.pid, partial(_send_and_continue, worker.send, signum))
 
     def _advance(self, event: ladder.LadderEvent) -> None:
-        step = ladder.advance(self._state, event, now_s=self._clock.monotonic_s())
+        step = ladder.advance(self._state, event, now_s=self._reactor.now_s())
         self._state = step.state
         self._mixed = self._sweeper.mixed_groups(
             {action.pid for action in step.actions if isinstance(action, ladder.SignalLeader) and action.group}
@@ -350,7 +374,7 @@ class WorkerGroup:
             self._timer = None
         due_s = self._state.due_s
         if due_s is not None:
-            self._timer = self._reactor.call_later(due_s - self._clock.monotonic_s(), self._on_due)
+            self._timer = self._reactor.call_later(due_s - self._reactor.now_s(), self._on_due)
 
     def _on_due(self) -> None:
         self._timer = None

@@ -56,6 +56,8 @@ class WorkerProcess:
         self.pidfd: int | None = None
         self.stop_signal: int | None = None
         self.stop_sent_ns: int | None = None
+        self.raised_s: float | None = None
+        """When its uncaught exception came on record, on the reactor's clock."""
         self.given_up = False
         self.code: int | None = None
         """Its exit code, -N for death by signal N; None: it was not reaped."""

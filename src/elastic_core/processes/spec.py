@@ -122,7 +122,7 @@ _OF_ROUND_IF_ANY: Final[Mapping[str, Make]] = {
 ROUND_VARIABLES: Final = frozenset(_OF_ROUND) | frozenset(_OF_ROUND_IF_ANY)
 """What differs between the rounds of one worker; no library reads it at its import. A spare starts without them."""
 PLACE_VARIABLES: Final = ROUND_VARIABLES | frozenset(_LASTING)
-AGENTS_OWN: Final = frozenset(_OF_ROUND_IF_ANY) | {"ELASTIC_KEEP"}
+AGENTS_OWN: Final = frozenset(_OF_ROUND_IF_ANY) | {"ELASTIC_KEEP", "ELASTIC_WORKER_PROGRAM"}
 """What no process inherits from an agent: ELASTIC_KEEP is for what a worker starts, ours would make all of it stay."""
 
 

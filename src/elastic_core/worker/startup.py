@@ -8,6 +8,10 @@ error file, and the script runs on.
 Only the process that was armed writes. Its pid replaces the "1" in ELASTIC_WORKER_HOOKS: children that execute another
 interpreter find a pid that isn't theirs, a worker that executes itself again is armed again, and forked children, which
 inherit the hook in memory, are told apart by their pid.
+
+A worker that is a shell or another program leaves the "1" as it is, so that each interpreter which it starts itself is
+armed. So does an interpreter whose program has the command line of another as its arguments, for that one alone. One
+that is armed after another takes away what that has recorded: the worker has survived that.
 """
 
 import _signal  # type: ignore[import-not-found]  # `signal` around it is the script's to pay for
@@ -30,6 +34,8 @@ ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 FAULT_FILE_VARIABLE = "ELASTIC_FAULT_FILE"
 BEAT_FILE_VARIABLE = "ELASTIC_BEAT_FILE"
 STARTUP_VARIABLE = "ELASTIC_STARTUP"
+PROGRAM_VARIABLE = "ELASTIC_WORKER_PROGRAM"
+"""How the command line of the only interpreter ends that a command in front of it lets be armed."""
 RECORD_PIPE_SUFFIX = ".pipe"
 """What follows the error file's name where the agent wants to know at once that something is in it."""
 STACKS_BELOW_RTMAX = 5
@@ -213,8 +219,15 @@ def arm() -> None:
         return  # two installations of the package, each with its .pth file
     error_file = os.environ.get(ERROR_FILE_VARIABLE, "")
     try:
-        os.environ[HOOKS_VARIABLE] = str(os.getpid())
+        if not ("\n" + "\n".join(sys.orig_argv)).endswith(os.environ.get(PROGRAM_VARIABLE, "")):
+            return
+        os.environ.pop(PROGRAM_VARIABLE, None)
+        if program := _program_behind(sys.orig_argv):
+            os.environ[PROGRAM_VARIABLE] = program
+        else:
+            os.environ[HOOKS_VARIABLE] = str(os.getpid())
         if error_file:
+            _put(error_file, os.O_TRUNC | os.O_NONBLOCK, b"")
             armed = _Armed(os.path.abspath(error_file))  # noqa: PTH100  # pathlib costs more than this whole module
             sys.excepthook = armed.excepthook
             armed.exits.watch()
@@ -222,7 +235,7 @@ def arm() -> None:
         fault_file = os.environ.get(FAULT_FILE_VARIABLE, "")
         # An interpreter that has it on was asked to by its user, who then expects the dump on stderr.
         if fault_file and not faulthandler.is_enabled():
-            fault_fd = os.open(fault_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            fault_fd = os.open(fault_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
             faulthandler.enable(file=fault_fd, all_threads=True)
             _write_stacks_to(fault_fd)
         beat_file = os.environ.get(BEAT_FILE_VARIABLE, "")
@@ -233,6 +246,18 @@ def arm() -> None:
                 _call(name, error_file)
     except Exception as reason:  # noqa: BLE001  # a script must run whether or not its failure can be recorded
         _note(error_file, reason)
+
+
+def _program_behind(command: "list[str]") -> str:
+    """Return the arguments of the interpreter that a command line has behind its own program, each after a line end.
+
+    Such a program is one that starts the worker's (a profiler, say), or has the name of an interpreter as an argument.
+    """
+    for at, word in enumerate(command[2:], start=2):
+        name = word.rpartition("/")[2]
+        if name.startswith("python") and not name[6:].strip("0123456789."):
+            return "".join("\n" + following for following in command[at + 1 :])
+    return ""
 
 
 def _call(name: str, error_file: str) -> None:

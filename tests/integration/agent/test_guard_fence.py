@@ -15,6 +15,7 @@ import pytest
 from elastic_core.agent.guard import last_act
 from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.api import WaitBudget
+from elastic_core.clock import SystemClock
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.store import Seat
 from guard_kit import (
@@ -128,16 +129,16 @@ def test_a_guard_with_a_fence_does_not_wake_for_nothing(agent):
 def guardian():
     """A guardian whose guard hunts nobody, on a clock that the test moves."""
 
-    class Later(Reactor):
+    class Later(SystemClock):
         later_s = 0.0
 
-        def now_s(self):
-            return super().now_s() + self.later_s
+        def monotonic_s(self):
+            return super().monotonic_s() + self.later_s
 
-    reactor = Later()
-    guardian = Guardian(reactor, incarnation=secrets.token_hex(8), notice=print)
-    guardian.later = lambda seconds: setattr(reactor, "later_s", seconds)
-    guardian.now_s = reactor.now_s
+    reactor, clock = Reactor(), Later()
+    guardian = Guardian(reactor, incarnation=secrets.token_hex(8), notice=print, clock=clock)
+    guardian.later = lambda seconds: setattr(clock, "later_s", seconds)
+    guardian.now_s = clock.monotonic_s
     yield guardian
     guardian.dismiss()
     reactor.close()

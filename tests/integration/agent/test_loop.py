@@ -79,7 +79,7 @@ class Hooks:
 
 class Workers:
     def __init__(self):
-        self.pids, self.alive, self.stops = {0: 100, 1: 101}, frozenset({0, 1}), []
+        self.pids, self.alive, self.raised_s, self.stops = {0: 100, 1: 101}, frozenset({0, 1}), {}, []
 
     def start(self, launches):
         self.alive = frozenset({0, 1})

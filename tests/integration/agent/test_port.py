@@ -97,6 +97,21 @@ def test_a_given_port_that_another_agent_holds_is_refused_before_anything_listen
     HeldPort.hold(held.port).close()
 
 
+def test_a_launcher_in_the_worker_with_rank_0_holds_that_workers_own_port(held, monkeypatch):
+    inherited = {"ELASTIC_INCARNATION": "outer", "RANK": "0", "MASTER_PORT": str(held.port)}
+    for name, value in inherited.items():
+        monkeypatch.setenv(name, value)
+    inner = HeldPort.hold(held.port)
+    with listening(socket.AF_INET, "0.0.0.0", held.port, socket.SO_REUSEADDR):  # its worker can
+        pass
+    inner.close()
+    for name, other in (("RANK", "1"), ("MASTER_PORT", "1"), ("ELASTIC_INCARNATION", None)):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, other) if other else patch.delenv(name)
+            with pytest.raises(ConfigError, match="is in use on this host"):
+                HeldPort.hold(held.port)
+
+
 def test_a_fresh_port_is_held_though_somebody_has_its_name(held, monkeypatch):
     held._socket.close()  # the name is left
     monkeypatch.setattr(port_module, "_bind", lambda port, *, reuse: listening(socket.AF_INET, "127.0.0.1", held.port))

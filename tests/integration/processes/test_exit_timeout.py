@@ -69,6 +69,63 @@ def test_worker_that_ends_in_time_is_let(run):
     assert "has not ended" not in agent.err
 
 
+UPLOADS = """
+import atexit, os, pathlib, subprocess, sys, threading, time
+from multiprocessing import get_context
+end, rank = pathlib.Path(os.environ["HERE"], "end"), os.environ["RANK"]
+def upload():
+    while not end.exists():
+        time.sleep(0.01)
+    os.write(1, b"uploaded by %d\\n" % int(rank))
+if sys.argv[1] == "thread":
+    threading.Thread(target=upload).start()
+elif sys.argv[1] == "child":
+    get_context("fork").Process(target=upload).start()
+elif rank == "0":
+    atexit.register(upload)
+raise ValueError("label 11 is not a digit")
+"""
+WAITS = "waiting for threads and exit handlers of 1 worker, at most "
+
+
+@pytest.mark.parametrize(("how", "nproc"), [("atexit", 1), ("thread", 1), ("child", 1), ("atexit", 2)])
+def test_exit_handlers_that_nobody_waits_for_have_the_grace_period_without_a_signal(
+    elastic, script, tmp_path, how, nproc
+):
+    options = ("--nproc-per-node", nproc, "--exit-timeout", "0.3", "--shutdown-timeout", "60")
+    agent = elastic(*options, script(UPLOADS), how, env={"HERE": str(tmp_path)})
+    wait_for(lambda: WAITS in agent.err, what="a line about what is waited for")
+    # Of two the first to end has failed; the other, whose exception is on record, too, is in nobody's way.
+    assert ("rank 0 has not ended 0.3 s after" in agent.err) == (nproc == 1)
+    assert agent.process.poll() is None
+    (tmp_path / "end").touch()
+    assert agent.wait(30) == 1
+    assert "uploaded by 0" in agent.out
+    incident = agent.incident()
+    assert incident["summary"].startswith("ValueError: label 11 is not a digit")
+    assert incident["first"]["exit_code"] == 1
+    assert incident["stopped"] == []
+    assert agent.survivors() == []
+
+
+def test_exit_handlers_without_end_are_cut_after_the_grace_period(run):
+    agent = run(
+        UPLOADS.replace("sys.argv[1]", "'atexit'"), "--exit-timeout", "0.2", "--shutdown-timeout", "1.5", nproc=1
+    )
+    assert agent.wait(30) == 1
+    assert "threads and exit handlers of 1 worker are cut short: the time is over" in agent.err
+    assert agent.incident()["summary"].startswith("ValueError: label 11 is not a digit")
+    assert agent.survivors() == []
+
+
+def test_exit_handlers_after_a_code_have_any_time(run):
+    text = "import atexit, sys, time\natexit.register(print, 'saved')\natexit.register(time.sleep, 1)\n"
+    agent = run(text + "try:\n    sys.exit(4)\nfinally:\n    time.sleep(0.5)", "--exit-timeout", "0.2", nproc=1)
+    assert agent.wait(30) == 4
+    assert "saved" in agent.out
+    assert "has not ended" not in agent.err
+
+
 @pytest.mark.parametrize("options", [("--exit-timeout", "0"), ("--exit-timeout", "0.2", "--no-worker-hooks")])
 def test_time_without_end(run, tmp_path, options):
     agent = run(HANGS + "main()", *options)
@@ -107,7 +164,7 @@ def main():
     raise ValueError("label 11 is not a digit")
 if __name__ == "__main__":
     try:
-        launch(main, exit_timeout=0.5)
+        launch(main, exit_timeout=0.5, shutdown_timeout=1)
     except Exception as error:
         print(type(error).__name__, "label 11 is not a digit" in str(error))
 """

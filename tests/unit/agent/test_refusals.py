@@ -68,7 +68,7 @@ def test_a_node_whose_start_is_refused_leaves_its_round_and_asks_about_it_before
     assert still.state.round == ROUND
     joins = drive(m.JoinAllowed(), state=asks.state, now_s=65.0)
     assert names(joins) == ["PrintLine", "JoinRendezvous"]
-    assert joins.commands[0].text == "no hook refuses any more, after 65 s: this node joins"
+    assert joins.commands[0].text == "no hook refuses any more, after 1 min 5 s: this node joins"
     assert isinstance(joins.state, Joining)
 
 

@@ -20,21 +20,19 @@ class Timer:
 class Node:
     """A node's workers, its clock, and what hooks and people get."""
 
-    def __init__(self, *, grace_s=30.0, **holds):
-        self.now_s, self.alive = 100.0, frozenset({0, 1})
+    def __init__(self, *, grace_s=30.0, option_s=0.0, **holds):
+        self.now_s, self.alive, self.raised_s = 100.0, frozenset({0, 1}), {}
         self.stops, self.moments, self.lines, self.timers, self.killed = [], [], [], [], 0
         self.ladder = StopLadder(
             workers=self,
             reporter=self,
             feed=self,
             longest_grace_s=grace_s,
+            longest_option_s=option_s,
             ask_holds=lambda answer: answer(holds),
             call_later=self.call_later,
-            clock=self,
+            now_s=lambda: self.now_s,
         )
-
-    def monotonic_s(self):
-        return self.now_s
 
     def call_later(self, delay_s, call):
         self.timers.append(Timer(self.now_s + delay_s, call))
@@ -257,6 +255,16 @@ def test_a_hold_without_end_is_bounded_by_name():
         "SIGTERM: stopping 2 workers, at most 3603 s (held by hook 'save'); a second signal kills",
     ]
     node.pass_time(MOST_HOLD_S)
+    assert node.stops == [(15, 3.0)]
+
+
+def test_a_longer_time_that_an_option_of_a_hook_was_given_is_held_in_full():
+    node = Node(grace_s=3.0, option_s=7200.0, save=7200.0)
+    node.ladder.stop(DRAIN, 3)
+    assert node.lines == ["SIGTERM: stopping 2 workers, at most 7203 s (held by hook 'save'); a second signal kills"]
+    node.pass_time(7199.0)
+    assert node.stops == []
+    node.pass_time(1.0)
     assert node.stops == [(15, 3.0)]
 
 

@@ -62,9 +62,9 @@ def main() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         if nowhere != _PEOPLE:
             os.dup2(nowhere, _PEOPLE, inheritable=False)
-    watch = Watch()
+    watch = Watch(alone=_is_alone())
     watch.until_agent_ends(0)
-    if watch.incarnation and not watch.farewell:
+    if watch.incarnation and not watch.farewell and watch.may_act():
         last_act = LastAct(watch.last_act)  # starts while we hunt
         cleared = hunt(watch.incarnation, watch.workers)
         _report(watch.dead_agent)
@@ -73,18 +73,28 @@ def main() -> None:
     os._exit(0)  # nothing to clean up: the interpreter's own shutdown would only take time
 
 
+def _is_alone() -> bool:
+    """Return whether this process runs the guard's code alone. Called: before a hunt, whose threads may stay."""
+    return sys.gettrace() is None and len(procfs.numbers_in("/proc/self/task")) <= 1
+
+
 def _report(agent_pid: int) -> None:
     """Write the one line that an agent could not write, which ended without a verdict; 0: it lives."""
+    what = f"agent {agent_pid} ended without a verdict, whatever its exit code: it was killed, or called os._exit"
+    if agent_pid:
+        _say(f"{what}; its guard has ended its workers")
+    _close(_PEOPLE)  # somebody may wait for the end of what the agent prints
+
+
+def _say(what: str) -> None:
+    """Write a line to what was the agent's stderr, unless that would block."""
     poll = select.poll()
     poll.register(_PEOPLE, select.POLLOUT)
-    what = f"agent {agent_pid} ended without a verdict, whatever its exit code: it was killed, or called os._exit"
     try:
-        if agent_pid and any(events & select.POLLOUT for _, events in poll.poll(0)):  # else it would hold us up
-            os.write(_PEOPLE, f"elastic: {what}; its guard has ended its workers\n".encode())
+        if any(events & select.POLLOUT for _, events in poll.poll(0)):
+            os.write(_PEOPLE, f"elastic: {what}\n".encode())
     except OSError:
         return  # nobody reads it
-    finally:
-        _close(_PEOPLE)  # somebody may wait for the end of what the agent prints
 
 
 def _close(fd: int) -> None:
@@ -104,8 +114,9 @@ def _forget(signum: int) -> None:
 class Watch:
     """What the agent has told, until it ends."""
 
-    def __init__(self) -> None:
-        """Know nothing yet."""
+    def __init__(self, *, alone: bool = True) -> None:
+        """Know nothing yet; `alone`: no debugger or other tool runs in this process."""
+        self._alone = alone
         self.incarnation = ""
         self.farewell = False
         self.last_act = b""
@@ -119,6 +130,16 @@ class Watch:
         self._agent_gone = False
         self._fence_told = False
         self._partial = b""
+
+    def may_act(self) -> bool:
+        """Return whether what is seen of the agent is to be believed; write a line if not.
+
+        A debugger in here uses descriptors that can be confused with those that we hold: that the agent seems to have
+        ended proves nothing then.
+        """
+        if not self._alone:
+            _say("a debugger or another tool runs in the guard of this agent: the guard ends no worker")
+        return self._alone
 
     @property
     def dead_agent(self) -> int:
@@ -171,7 +192,8 @@ class Watch:
             ended = self._read(pipe) or any(fd != pipe for fd, _ in poll.poll(0))
             return not (ended or self.farewell or self._fence_told)
 
-        hunt(self.incarnation, self.workers, fenced_agent=self._agent_pid, still=unchanged)
+        if self.may_act():
+            hunt(self.incarnation, self.workers, fenced_agent=self._agent_pid, still=unchanged)
 
     def _read(self, pipe: int) -> bool:
         """Take what is in the pipe; return whether it has ended."""

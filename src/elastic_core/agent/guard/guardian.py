@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import posix
 import select
 import signal
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import is_momentary
 from elastic_core.processes import signals
 from elastic_core.reactor import Reactor, Timer
@@ -32,8 +34,11 @@ class Guardian:
     Threading: everything on the reactor's thread.
     """
 
-    def __init__(self, reactor: Reactor, *, incarnation: str, notice: Callable[[str], None]) -> None:
-        """Prepare to guard the workers that carry `incarnation`; nothing is started yet."""
+    def __init__(
+        self, reactor: Reactor, *, incarnation: str, notice: Callable[[str], None], clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        """Prepare to guard the workers that carry `incarnation`; nothing is started yet. Fences are on `clock`."""
+        self._clock = clock
         self._reactor = reactor
         self._incarnation = incarnation
         self._notice = notice
@@ -120,9 +125,14 @@ class Guardian:
         watching; whoever was late must move the fence before other workers are started: the guard may still be
         looking. Without a guard there is no fence.
         """
-        self._missed = self._missed or (bool(self._workers) and self._reactor.now_s() >= self._fence_s)
+        self._missed = self._missed or (bool(self._workers) and self._clock.monotonic_s() >= self._fence_s)
         self._fence_s = until_s
         self._send(self._fence_line())
+
+    @property
+    def fence_left_s(self) -> float:
+        """How long the workers may still live without a word of this agent; `inf`: for ever."""
+        return self._fence_s - self._clock.monotonic_s()
 
     def fence_passed(self, now_s: float) -> bool:
         """Return whether the guard may have killed the workers that exist, or existed last: their fence has passed.
@@ -235,9 +245,10 @@ def _has_stderr() -> bool:
 def _spawn_guard(greeting: bytes, last_act_line: bytes) -> tuple[int, int]:
     """Start a guard that finds `greeting` in its pipe, and the line if it fits; return its pid and the writing end.
 
-    By posix_spawn: subprocess would cost 8 ms to import. Every signal is blocked from its first instruction, so that
-    there is no moment in which one meant for the agent or its workers ends it; a session of its own keeps the
-    terminal's away.
+    By posix_spawn: subprocess would cost 8 ms to import. From `posix`: a debugger that follows children replaces the
+    one in `os`, and puts its own code in front of every Python command. Every signal is blocked from the guard's first
+    instruction, so that there is no moment in which one meant for the agent or its workers ends it; a session of its
+    own keeps the terminal's away.
     """
     if not sys.executable:
         raise FileNotFoundError("this process does not know its Python interpreter")
@@ -251,7 +262,7 @@ def _spawn_guard(greeting: bytes, last_act_line: bytes) -> tuple[int, int]:
         os.write(writing, greeting)
         if _fits(writing, greeting + last_act_line):
             os.write(writing, last_act_line)
-        pid = os.posix_spawn(
+        pid = posix.posix_spawn(
             sys.executable,
             [sys.executable, "-I", "-S", "-c", code, "elastic-guard"],
             {},

@@ -50,7 +50,8 @@ def decided(state: Deciding, event: m.DecisionMade, now_s: float) -> Step:
     gathers = state.ledger.gathers and not state.alone
     match event.decision:
         case Restart() | Stop() if gathers and state.round is not None:
-            return _order_stop(state, state.round, event.failure)
+            # The policy of a round's only node decides for the run, too.
+            return _order_stop(state, state.round, event.failure, ends_run=isinstance(event.decision, Stop))
         case Restart():
             return _restart(state, event.failure, event.decision)
         case Stop():
@@ -59,12 +60,12 @@ def decided(state: Deciding, event: m.DecisionMade, now_s: float) -> Step:
             return _ignore(state, event.failure, event.decision)
 
 
-def _order_stop(state: Deciding, round_: Round, failure: Failure) -> Step:
+def _order_stop(state: Deciding, round_: Round, failure: Failure, *, ends_run: bool = False) -> Step:
     """Stop all nodes, the others first: what follows is decided for the run, when it is known what all have seen."""
     order = (m.OrderStop(failure=failure),)
     # The others first: their workers wait in collectives for ours, and would fail one by one with errors of their own.
     if state.running is not None:
-        return stop_and_wait(state.ledger, round_, failure.summary, order)
+        return stop_and_wait(state.ledger, round_, failure.summary, order, ends_run=ends_run)
     return wait_for_run(state.ledger, round_, failure.summary, order)
 
 

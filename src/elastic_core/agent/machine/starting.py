@@ -29,6 +29,7 @@ from elastic_core.agent.machine.states import (
     watch_on,
     without_workers,
 )
+from elastic_core.clock import duration_text
 from elastic_core.reports import Absence
 from elastic_core.types import Failure, FailureClass, Round, Stop
 
@@ -60,7 +61,7 @@ def join(state: Gating, event: m.JoinAllowed, now_s: float) -> Step:
     gates = state.ledger.gates
     commands: tuple[m.AgentCommand, ...] = (m.JoinRendezvous(),)
     if gates.count:
-        text = f"no hook refuses any more, after {now_s - gates.since_s:.0f} s: this node joins"
+        text = f"no hook refuses any more, after {duration_text(round(now_s - gates.since_s))}: this node joins"
         commands = (m.PrintLine(text=text), *commands)
     return Step(state=Joining(ledger=state.ledger), commands=commands, reason="joining")
 
@@ -105,7 +106,7 @@ def no_round(state: Gating | Refused | Joining, event: m.RendezvousFailed, now_s
         return _failed_elsewhere(state.ledger, event, event.failure, first)
     kind = FailureClass.HEALTH_CHECK if event.refused else FailureClass.RENDEZVOUS
     failure = replace(without_workers(event.summary, kind), exit_code=event.exit_code)
-    return _without_round(state.ledger, failure, "there is no round to run", first)
+    return _without_round(state.ledger, failure, "no round was formed", first)
 
 
 def _without_round(ledger: Ledger, failure: Failure, reason: str, first: tuple[m.AgentCommand, ...] = ()) -> Step:
@@ -163,7 +164,7 @@ def _stay_out(ledger: Ledger, refused: Round | None, event: m.JoinRefused | m.St
     first: tuple[m.AgentCommand, ...] = (m.StandAside(absence=absence),) if gates.aside else ()
     if absence.text != gates.shown:  # each refusal is one of many: people are told when another reason is given
         often = "and so on" if event.again_s is not None else "then less and less often"
-        text = f"this node stays out: {absence.text}; it is asked again in {pause_s:.1f} s, {often}"
+        text = f"this node stays out: {absence.text}; it is asked again in {duration_text(pause_s)}, {often}"
         first = (*first, m.PrintLine(text=text))
         gates = replace(gates, shown=absence.text)
     state = Refused(ledger=replace(ledger, gates=gates), absence=absence, round=refused)

@@ -306,17 +306,21 @@ def stop(
     incident: Incident | None = None,
     grace_s: float | None = None,
     planned: bool = False,
+    ends_run: bool = False,
 ) -> Step:
-    """Stop the workers, and watch on for what the run decides meanwhile."""
+    """Stop the workers, and watch on for what the run decides meanwhile; `ends_run`: it is bound to be the end."""
     stopping = Stopping(ledger=ledger, round=round, then=then, incident=incident)
-    halt = m.StopWorkers(signum=SIGTERM, reason=reason, grace_s=grace_s, planned=planned)
+    ends = (ends_run or isinstance(then, End)) and round.node_count == 1
+    halt = m.StopWorkers(signum=SIGTERM, reason=reason, grace_s=grace_s, planned=planned, ends_run=ends)
     return Step(state=stopping, commands=(*first, halt, *watch_on(ledger)), reason=reason)
 
 
-def stop_and_wait(ledger: Ledger, round: Round, reason: str, first: Iterable[m.AgentCommand] = ()) -> Step:
-    """Stop the workers because the run was stopped; then wait for what it decides."""
+def stop_and_wait(
+    ledger: Ledger, round: Round, reason: str, first: Iterable[m.AgentCommand] = (), *, ends_run: bool = False
+) -> Step:
+    """Stop the workers because the run was stopped; then wait for what it decides. `ends_run` as in `stop`."""
     timer = m.SetTimer(name=REPORT, delay_s=REPORT_S)
-    return stop(ledger, round, Await(), reason, first=(*first, timer))
+    return stop(ledger, round, Await(), reason, first=(*first, timer), ends_run=ends_run)
 
 
 def wait_for_run(ledger: Ledger, round: Round, reason: str, first: Iterable[m.AgentCommand] = ()) -> Step:

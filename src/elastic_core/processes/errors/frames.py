@@ -17,6 +17,7 @@ _LAUNCHER_PATHS = (
     "torch/distributed/elastic/multiprocessing/errors/",
     "elastic_ops/control_plane/",
     "elastic_standby/spare.py",
+    "elastic_torchrun/store/watch.py",
     "elastic_core/processes/errors/",
     "elastic_core/worker/",
     "/importlib/__init__.py",

@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 MAX_FILE_BYTES = 1 << 20
 MAX_TEXT_CHARS = 131_072
+SIGNAL_CODES = 128
+"""From here on a shell's exit code says which signal has ended what it ran."""
 MAX_TYPE_CHARS = 300
 """Of an exception's dotted name, which every node of the run gets to read."""
 
@@ -69,6 +71,8 @@ def _build(text: object, information: dict[str, Any], mtime_ns: int, exit: Worke
         return None
     if information.get("exit_code", exit.code) != exit.code:
         return None  # a call of `sys.exit` that the script caught, or a signal while it left
+    if information.get("pid", exit.pid) != exit.pid and not 0 < exit.code < SIGNAL_CODES:
+        return None  # an interpreter below the worker: a shell, say, that a signal ended some time after
     callstack = information.get("py_callstack")
     callstack = callstack[:MAX_TEXT_CHARS] if isinstance(callstack, str) else ""
     kind, message = _split(text[:MAX_TEXT_CHARS], information.get("type"))
@@ -132,7 +136,7 @@ def _is_top_level(given: object, kind: str, frames: tuple[Frame, ...]) -> bool:
 
 def _from_fault_file(path: Path | None, stderr_tail: bytes | None, exit: WorkerExit) -> ErrorRecord | None:
     found = read_file(path)
-    if found is None:
+    if found is None or 0 < exit.code < SIGNAL_CODES:
         return None
     content, mtime_ns = found
     at_ns = _believable(mtime_ns, exit)

@@ -51,7 +51,7 @@ def write_exception(path: str, error: BaseException, *, source: str = "hook", at
     known = _find(written, error)
     if known is not None:
         _complete(path, written, known)
-    elif _is_default_form(written) and not hasattr(error, "get_first_failure"):
+    elif _is_default_form(written) and not hasattr(error, "get_first_failure") and not _is_of_command(written, error):
         # A recorder saw an earlier exception, which the script survived. (Torch's ChildFailedError has a root cause
         # from elsewhere, which was copied here on purpose.)
         _dump(path, _document(error, source=source, at_ns=at_ns))
@@ -107,6 +107,7 @@ def write_exit(
         "timestamp": str(at_ns // 10**9),
         "timestamp_ns": at_ns,
         "source": "hook",
+        "pid": os.getpid(),
         "type": "SystemExit",
         "frames": [_with_source(*frame) for frame in without_launcher(frames)],
         "causes": [],
@@ -169,6 +170,7 @@ def _our_part(error: BaseException, source: str, at_ns: int) -> dict[str, Any]:
     return {
         "timestamp_ns": at_ns,
         "source": source,
+        "pid": os.getpid(),
         "type": name_of(type(error)),
         "frames": frames,
         "causes": causes_of(error),
@@ -211,6 +213,11 @@ def _is_default_form(written: dict[str, Any]) -> bool:
     message = written["message"]
     information = message.get("extraInfo") if isinstance(message, dict) else None
     return isinstance(information, dict) and "py_callstack" in information
+
+
+def _is_of_command(written: dict[str, Any], error: BaseException) -> bool:
+    """Return whether `error` says that a command has failed (CalledProcessError), which has written this record."""
+    return hasattr(error, "returncode") and written["message"]["extraInfo"].get("pid", os.getpid()) != os.getpid()
 
 
 def _find(written: dict[str, Any], error: BaseException) -> BaseException | None:

@@ -1,0 +1,40 @@
+"""The stop of a terminal (Ctrl-Z, SIGTSTP) for a whole node: workers, in sessions of their own, do not get it."""
+
+import math
+import signal
+from collections.abc import Callable
+
+from elastic_core.agent.parts import Workers
+from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.reactor import Reactor
+
+
+def suspend_node(
+    reactor: Reactor,
+    workers: Workers,
+    *,
+    fence_left_s: Callable[[], float],
+    notice: Callable[[str], None],
+    stop_agent: Callable[[], None] = lambda: signal.raise_signal(signal.SIGSTOP),
+    clock: Clock = SYSTEM_CLOCK,
+) -> None:
+    """Stop the workers, then this process; continue the workers when a SIGCONT has continued this process.
+
+    The time in between counts for no timer of the agent. A lease goes on: `fence_left_s` returns what is left of it,
+    `inf` where there is none.
+
+    Threading: the main thread. Blocks for as long as the process is stopped.
+    """
+    left_s, count = fence_left_s(), len(workers.alive)
+    if count and math.isfinite(left_s):
+        notice(
+            f"SIGTSTP: the agent and {'1 worker' if count == 1 else f'{count} workers'} stop here; unless they are "
+            f"continued within {max(0.0, left_s):.1f} s, the lease ends: the guard then ends these workers, and the "
+            "other nodes go on without this node until it is continued"
+        )
+    workers.suspend()
+    began_s = clock.monotonic_s()
+    # Not by SIGTSTP: the kernel ignores that in a process group without a shell, as below a batch system.
+    stop_agent()
+    reactor.leave_out(clock.monotonic_s() - began_s)
+    workers.resume()
