@@ -51,6 +51,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "resolve_options",
         "ResolvedOptions",
         "duration_s",
+        "duration_text",
     ),
     "Waiting": ("WaitBudget", "Interrupt", "Clock", "SystemClock", "SYSTEM_CLOCK"),
     "Stores": (

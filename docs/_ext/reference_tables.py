@@ -66,7 +66,7 @@ WORKER_VARIABLES: Final[Mapping[str, str]] = {
     "ELASTIC_NODE_ID": "the node's name in logs and reports (`--node-id`, else the host's name)",
     "ELASTIC_INCARNATION": "random mark of this agent, by which left-over processes are recognised",
     "ELASTIC_WORKER_HOOKS": "`1`: the worker's interpreter records its uncaught exception; absent with "
-    "`--no-worker-hooks` and `--no-python`",
+    "`--no-worker-hooks`",
     "ELASTIC_FAULT_FILE": "where the stack of a fault signal (SIGSEGV and the like) is written",
     "ELASTIC_STARTUP": "functions that a hook has the worker's interpreter call before its script; absent without one",
     "ELASTIC_BEAT_FILE": "memory for [heartbeats](../howto/hangs.md) and stacks; absent without a hook that reads them "
@@ -134,6 +134,8 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "ELASTIC_ETCD_USERNAME": "user of backend `etcd`, where neither URL nor `username` in `--rdzv-conf` says it",
     "ELASTIC_ETCD_PASSWORD": "its password, where neither URL nor `password_file` in `--rdzv-conf` says it",
     "ELASTIC_C10D_TOKEN": "token that all nodes of backend `c10d` share, where `token_file` is not given",
+    "ELASTIC_C10D_SECRETS": "the folder, which all hosts of the user share, for the secrets that hosts of backend "
+    "`c10d` make; default `~/.local/state/elastic/c10d`",
     "ELASTIC_KEEP": "`1` in what a worker starts: that process is [left running](../explanation/no-orphans.md) on "
     "purpose; the launcher's own is not passed on to workers",
     "PATH": "where a program of `--no-python` is looked for, and the server of backend `c10d`",
@@ -143,6 +145,8 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
 
 INTERNAL_VARIABLES: Final[Mapping[str, str]] = {
     "ELASTIC_SIDECAR": "`1` in a server that an agent has started beside its workers, by which its guard knows it",
+    "ELASTIC_WORKER_PROGRAM": "below a command in front that is a Python program: how the command line ends of the "
+    "interpreter that counts as the worker's",
     "ELASTIC_KEPT_FOLDER": "the folder that a server of a backend has on this host; both go when the agent does",
     "TORCH_DEVICE_BACKEND_AUTOLOAD": "set to `0` for the process of `--agent-store`, which needs no device",
 }

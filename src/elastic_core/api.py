@@ -8,7 +8,7 @@ Interfaces
     AgentServices, Environment, Proposal
 What plugins are built with
     RendezvousSettings, PolicySettings, HookSettings, OptionSpec, RunOption, resolve_options, ResolvedOptions,
-    duration_s
+    duration_s, duration_text
 Waiting
     WaitBudget, Interrupt, Clock, SystemClock, SYSTEM_CLOCK
 Stores
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from elastic_core.cli.run_choices import chosen_policy, run_option
     from elastic_core.cli.store_reader import StoreChoice, StoreReader, StoreReading, chosen_store, open_store
     from elastic_core.cli.store_writer import StoreWriter
-    from elastic_core.clock import SYSTEM_CLOCK, Clock, SystemClock, WaitBudget
+    from elastic_core.clock import SYSTEM_CLOCK, Clock, SystemClock, WaitBudget, duration_text
     from elastic_core.encoding import clean, decode_json, encode_json
     from elastic_core.errors import (
         BackendError,
@@ -385,6 +385,7 @@ __all__ = [
     "describe_decision",
     "dial",
     "duration_s",
+    "duration_text",
     "echo",
     "echo_json",
     "encode_json",
@@ -432,7 +433,7 @@ _ROOMS: Final = {
     "elastic_core.accelerators.visible": "visible_entries",
     "elastic_core.cli.output": "echo echo_json",
     "elastic_core.cli.run_choices": "chosen_policy run_option",
-    "elastic_core.clock": "Clock SYSTEM_CLOCK SystemClock WaitBudget",
+    "elastic_core.clock": "Clock SYSTEM_CLOCK SystemClock WaitBudget duration_text",
     "elastic_core.encoding": "clean decode_json encode_json",
     "elastic_core.errors": (
         "BackendError BackendRefusedError BackendUnavailableError ConfigError ElasticError OutcomeUnknownError "

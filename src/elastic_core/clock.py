@@ -12,6 +12,16 @@ from typing import Protocol
 from elastic_core.errors import WaitCancelledError, WaitExpiredError
 
 
+def duration_text(seconds: float) -> str:
+    """Return `0.5 s`, `3 min 5 s`, `2 h 7 min`, `3 d 4 h`: from a minute on rounded."""
+    whole = max(0, round(seconds))
+    for size, name, below, part in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // below
+            return f"{whole // size} {name} {rest} {part}" if rest else f"{whole // size} {name}"
+    return f"{max(0.0, seconds):.3g} s"
+
+
 class Clock(Protocol):
     """What the product asks of a clock."""
 

@@ -78,7 +78,7 @@ class FailureSeen(Record, frozen=True, kw_only=True):
 
 
 class DecisionTaken(Record, frozen=True, kw_only=True):
-    """The policy has answered; where it was asked for the whole run, every node is told.
+    """The policy has answered; where it was asked for the whole run, every node of the round is told.
 
     `fallback_reason` is set where it raised or was slow and `intensity` answered in its place.
     """
@@ -90,7 +90,10 @@ class DecisionTaken(Record, frozen=True, kw_only=True):
     policy: str
     """Who decided."""
     fallback_reason: str = ""
-    """Why the chosen policy did not, and `intensity` did; empty: it decided itself."""
+    """Why the chosen policy did not, and `intensity` did; empty: it decided itself, or on another node."""
+    decided_here: bool = True
+    """This agent has asked the policy: of all nodes of a decision for the whole run, one. That node sends a message of
+    which people want one; none does if the node is lost before the decision reaches it."""
 
 
 class Draining(Record, frozen=True, kw_only=True):

@@ -324,6 +324,11 @@ class LoopFence:
             self._notice(f"{self._plugin}: {method} {fault}; {self._without}")
 
 
+def wrong_answer(answer: object, needed: str) -> str:
+    """Return what is wrong with an answer that is not `needed`, to follow the name of a plugin's method."""
+    return f"answered {type(answer).__name__}; {needed} is needed"
+
+
 def text_of(error: BaseException, module: str = "") -> str:
     """Return an exception as a user reads it, on one line, with its innermost place in the plugin's own code."""
     place = place_of(error, module)

@@ -126,6 +126,10 @@ class WorkerStarter:
 class CallStarter(WorkerStarter):
     """Starts workers that run no program: only an embedding program brings one, with what it wants called."""
 
+    def prepare(self, count: int, done: Callable[[], None]) -> None:
+        """Make what so many workers need ahead of their start, and call `done`. Called: before each round's start."""
+        done()
+
     def value(self, local_rank: int) -> object:
         """Return what the last worker of a local rank has returned; None where it did not.
 

@@ -50,6 +50,23 @@ class RoundStatus(Record, frozen=True, kw_only=True):
     master_port: int = 0
 
 
+class PastRound(Record, frozen=True, kw_only=True):
+    """One of the rounds that this node was in.
+
+    `ended_ns` 0: it is not over, or this agent did not see its end. `ended_by`: `membership` (nodes came or went),
+    `failure`, or `restart` (it was asked for).
+    """
+
+    index: int
+    token: int = 0
+    node_count: int = 1
+    world_size: int = 1
+    began_ns: int = 0
+    ended_ns: int = 0
+    ended_by: str = ""
+    reason: str = ""
+
+
 class AbsenceStatus(Record, frozen=True, kw_only=True):
     """Why this node is left out of rounds."""
 
@@ -86,6 +103,8 @@ class AgentStatus(Record, frozen=True, kw_only=True):
     """The run's id."""
     node_id: str
     """This node's id."""
+    script: str = ""
+    """The script, module or program as typed."""
     agent: AgentIdentity
     """Which process it is."""
     backend: str
@@ -100,6 +119,8 @@ class AgentStatus(Record, frozen=True, kw_only=True):
     """Why, for people."""
     round: RoundStatus | None = None
     """This node's place in its last round; None: there was none yet."""
+    rounds: tuple[PastRound, ...] = ()
+    """Its last 16 rounds, oldest first."""
     workers: tuple[WorkerStatus, ...] = ()
     """Its workers, by local rank; empty: none were started."""
     restart_count: int = 0

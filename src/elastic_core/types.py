@@ -263,6 +263,9 @@ class RunOption(OptionSpec, frozen=True, kw_only=True):
 
     hook: str
     """Where the hook's class is, `package.module:Class`: imported and built only where one of its options is given."""
+    hook_name: str = ""
+    """What that hook is called, in lines, `status.json`, incidents and `-p no:NAME`: the same in all options of its
+    class. Empty: as the flag, of several that are given the first by alphabet."""
     heading: str = ""
     """Under which the help has it; empty: the distribution's name."""
     metavar: str = ""
@@ -534,6 +537,8 @@ class Failure(Record, frozen=True, kw_only=True):
     """The last 4 KiB of that worker's stderr, where it is kept; empty in the history."""
     device_fault: DeviceFault | None = None
     """What failed about the accelerator; None: the class is neither `DEVICE` nor `OOM_DEVICE`. None in the history."""
+    reported_by: str = ""
+    """The hook that has reported it (`self.run.report`); empty: the agent saw it itself."""
     fingerprint: str = ""
     """The same for failures of one kind: class, exception, place and message, without numbers that change."""
     progress: int | None = None
@@ -568,7 +573,8 @@ class Restart(Record, frozen=True, kw_only=True, tag="restart"):
     rule: str = ""
     """Which rule decided, for people and for `rule_counts`."""
     reason: str = ""
-    """For the line about it: why one doubts that it helps, say; empty: nothing to add."""
+    """For the line about it: why one doubts that it helps, say; empty: nothing to add. The line names the number of the
+    restart, its delay and the nodes that stay out by itself."""
 
 
 class Stop(Record, frozen=True, kw_only=True, tag="stop"):

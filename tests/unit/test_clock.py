@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastic_core.clock import WaitBudget
+from elastic_core.clock import WaitBudget, duration_text
 from elastic_core.errors import WaitCancelledError, WaitExpiredError
 
 
@@ -51,3 +51,22 @@ def test_sleep_past_the_deadline_says_so():
     wait = WaitBudget.lasting(0.0, clock=clock)
     with pytest.raises(WaitExpiredError):
         wait.sleep(60)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (-5, "0 s"),
+        (0.5, "0.5 s"),
+        (18.27, "18.3 s"),
+        (60, "1 min"),
+        (61.4, "1 min 1 s"),
+        (7260, "2 h 1 min"),
+        (7200, "2 h"),
+        (3599.47, "59 min 59 s"),
+        (273_600, "3 d 4 h"),
+        (2.592e6, "30 d"),
+    ],
+)
+def test_durations_are_in_units_that_people_use(seconds, shown):
+    assert duration_text(seconds) == shown

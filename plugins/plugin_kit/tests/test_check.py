@@ -252,8 +252,9 @@ def test_an_import_that_never_ends_is_named_without_a_guess_at_its_kind(monkeypa
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr("elastic_plugin_kit.checking.subject.CALL_S", 0.1)
     assert main(["plugins", "check", "stuck:Hook"]) == 3
-    said = "'stuck:Hook' (not installed): importing stuck:Hook takes longer than 0.1 s. Try: look at stuck:Hook"
-    assert capsys.readouterr().err == f"elastic: error: {said}\n"
+    said = "'stuck:Hook' (not installed): importing stuck:Hook takes longer than 0.1 s"
+    cure = "Try: mend stuck:Hook, then elastic plugins check stuck:Hook"
+    assert capsys.readouterr().err == f"elastic: error: {said}. {cure}\n"
 
 
 def test_programs_get_json(check):

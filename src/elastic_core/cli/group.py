@@ -44,14 +44,10 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 
 @click.group(
     cls=_Elastic,
-    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
 )
-@click.pass_context
-def elastic(ctx: click.Context) -> None:
+def elastic() -> None:
     """Launch distributed PyTorch training, keep it alive, and say why it failed."""
-    if ctx.invoked_subcommand is None:
-        raise ConfigError("no command given", hint="elastic run SCRIPT, or elastic --help")

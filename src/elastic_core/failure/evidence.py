@@ -36,6 +36,8 @@ NODE_WORKERS = 8
 RUN_WORKERS = 16
 RUN_NODES = 32
 FEW_NODES = 4
+HOOKS_BYTES = 4_096
+"""The most that hooks have in a node's evidence: what they publish, and a report's fields. Longer ones stay out."""
 NODE_BYTES = 15_000
 RUN_BYTES = 24_000
 _ROOM = ((NODE_WORKERS, FRAMES), (NODE_WORKERS // 2, FRAMES // 4), (0, 0))
@@ -244,7 +246,9 @@ def _shrunk(incident: Incident, room: tuple[int, int]) -> Incident:
 def _in_small(incident: Incident) -> Incident:
     small = _cut(incident, CALLSTACK_CHARS)
     secondary = tuple(map(_brief, incident.secondary[:NODE_WORKERS]))
-    return replace(small, secondary=secondary, stopped=())
+    fields = incident.fields if len(msgspec.json.encode(incident.fields)) <= HOOKS_BYTES else {}
+    hooks = incident.hooks if len(msgspec.json.encode((fields, incident.hooks))) <= HOOKS_BYTES else {}
+    return replace(small, secondary=secondary, stopped=(), fields=fields, hooks=hooks)
 
 
 def _cut(incident: Incident, callstack_chars: int, frame_count: int = FRAMES) -> Incident:
@@ -274,6 +278,9 @@ def _bounded(incident: Incident) -> Incident:
         lambda it: replace(it, stopped=(), nodes=it.nodes[: RUN_NODES // 2]),
         lambda it: replace(_shrunk(it, _ROOM[0]), nodes=it.nodes[:FEW_NODES], absent=it.absent[:FEW_NODES]),
         lambda it: _shrunk(it, _ROOM[-1]),
+        lambda it: replace(
+            it, first=it.first and _bare(it.first), fields={}, hooks={}, summary=it.summary[:LINE_CHARS]
+        ),
     )
     for shorten in stages:
         if len(encode_json(incident)) <= RUN_BYTES:

@@ -221,6 +221,12 @@ class Incident(Record, frozen=True, kw_only=True):
     """Where it was seen: `worker`, or what else found it."""
     failure_class: FailureClass
     """What kind of failure it is."""
+    reported_by: str = ""
+    """The hook that has reported it; empty: the agent saw it itself."""
+    fields: Mapping[str, object] = {}
+    """What that report has besides."""
+    decided_by: str = ""
+    """The node whose agent asked the policy for the whole run; empty: each node asked its own."""
     summary: str
     """One line for people."""
     exit_code: int
@@ -371,6 +377,7 @@ def build_launcher_incident(
         at=iso_time(at_ns),
         source="launcher",
         failure_class=failure.failure_class,
+        reported_by=failure.reported_by,
         summary=failure.summary,
         exit_code=failure.exit_code,
         retryable=failure.retryable,
@@ -412,6 +419,7 @@ def to_failure(incident: Incident, *, at_s: float, uptime_s: float) -> Failure:
         signal=None if first is None else _own_signal(first),
         log_tail="" if first is None else first.log_tail,
         device_fault=_fault(incident),
+        reported_by=incident.reported_by,
         fingerprint=_fingerprint(incident),
         node_count=incident.node_count,
         progress=incident.progress,

@@ -22,8 +22,8 @@ class Intensity(FailureHandler):
     failures cost none either.
 
     Where the same exception comes again from the same place, and the run got no further than the last time, a restart
-    says so; the one that makes it `--same-failure-limit` in a row ends the run. Further is a step that workers say;
-    where none says any, more than 60 s after their start.
+    says so; the one that makes it `--same-failure-limit` in a row ends the run. Further is a step of `heartbeat` or
+    `should_stop`; if workers call neither, more than 60 s after their start.
 
     Threading: pure; called on the supervisor's thread.
 

@@ -4,6 +4,7 @@ import re
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 
+from elastic_core.clock import duration_text
 from elastic_core.encoding import clean
 from elastic_core.failure.classify import shortened
 from elastic_core.failure.incident import (
@@ -25,6 +26,7 @@ MAX_MESSAGE_LINES = 3
 MAX_REASONS = 3
 MAX_DETAILS = 5
 MAX_LOG_PATHS = 2
+MAX_FIELDS = 4
 MAX_GROUPS = 3
 MAX_NODES = 4
 MAX_SUMMARY_LINES = 5
@@ -96,7 +98,7 @@ def render_attempt(
     """
     decision = incident.decision
     delay_s = 0.0 if decision is None else decision.delay_s
-    when = f"in {delay_s:g} s" if delay_s > 0 else "now"
+    when = f"in {duration_text(delay_s)}" if delay_s > 0 else "now"
     count = f"restart {restart}" if max_restarts is None else f"restart {restart} of {max_restarts}"
     consequence = f"; {count} {when}"
     if decision is not None and decision.exclude_nodes:
@@ -112,6 +114,11 @@ def render_attempt(
         subject = f"{subject} on {_node(incident)}"
     summary = shortened(incident.summary, MAX_SUMMARY)
     return encodable(clean(f"{subject}: {summary}{where}{consequence}"), encoding)
+
+
+def headline(incident: Incident) -> str:
+    """Return what failed and where, in few words: `ValueError: boom (train.py:11)`."""
+    return clean(f"{shortened(incident.summary, MAX_SUMMARY)}{_where(incident, there=True)}")
 
 
 def encodable(text: str, encoding: str) -> str:
@@ -196,7 +203,8 @@ def _subject(incident: Incident, *, verb: bool = True) -> str:
 def _identity(incident: Incident, width: int) -> Iterator[str]:
     first = incident.first
     where = f"round {incident.round_index}" if incident.round_index >= 0 else "no round yet"
-    tail = f"source={incident.source}  {where}, restarts {incident.restart_count}  {incident.at}"
+    source = f"hook {incident.reported_by}" if incident.reported_by else incident.source
+    tail = f"source={source}  {where}, restarts {incident.restart_count}  {incident.at}"
     if first is None and incident.elsewhere_rank is not None:
         yield _cut(f"rank {incident.elsewhere_rank} on {incident.host}, another node  {tail}", width)
         return
@@ -228,8 +236,13 @@ def _message(incident: Incident, width: int, detail_count: int) -> Iterator[str]
     passed_on = [] if first is None else _elsewhere_in(first)
     where = f" ({', '.join(filter(None, passed_on))})" if passed_on else ""
     yield from _wrapped(f"{incident.failure_class.value}: {incident.summary}{where}", width, room)
+    fields = [f"{name}: {value}" for name, value in incident.fields.items()]
+    if len(fields) > (most := min(MAX_FIELDS, detail_count)):
+        fields[most - 1 :] = [f"… {_count(len(fields) - most + 1, 'more field')}"]
+    yield from (f"  {shortened(line, width - 2)}" for line in fields)
+    detail_count -= len(fields)
     exception = None if first is None else first.exception
-    if exception is None:
+    if exception is None or detail_count <= 0:
         return
     lines = [line for line in exception.message.splitlines() if line.strip()]
     if not exception.type:
@@ -326,17 +339,19 @@ def _listing(what: str, workers: Sequence[IncidentWorker], story: str, width: in
 
 
 def _logs(incident: Incident) -> Iterator[str]:
-    """Give the first worker's log files, uncut: they are there to be copied."""
+    """Give the first worker's log files, uncut: they are there to be copied; if there are none, what keeps them."""
     paths = () if incident.first is None else incident.first.log_paths
     title = f"Logs on {incident.node_id}:" if incident.told_count > 1 else "Logs:"
     for index, path in enumerate(paths[:MAX_LOG_PATHS]):
         yield f"{title if index == 0 else ' ' * len(title)} {path}"
+    if not paths and incident.failure_class is FailureClass.EXIT and incident.first and not incident.first.exception:
+        yield f"{title} none, what it printed last is not kept. Try: --tee 3"
 
 
 def _decision(decision: IncidentDecision) -> str:
     text = decision.kind
     if decision.kind == "restart" and decision.delay_s > 0:
-        text += f" in {decision.delay_s:g} s"
+        text += f" in {duration_text(decision.delay_s)}"
     details = "; ".join(part for part in (decision.reason, decision.rule) if part)
     return f"{text} ({details})" if details else text
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec.structs import replace
 
-from elastic_core.failure.incident import IncidentHang
+from elastic_core.failure.incident import Incident, IncidentHang
 from elastic_core.reports import FailureReport, WorkerFault
-from elastic_core.types import FailedWorker, Failure, Origin, Round, WorkerExit
+from elastic_core.types import FailedWorker, Failure, FailureClass, Origin, Round, WorkerExit
 
 
 class Reported:
@@ -15,6 +15,7 @@ class Reported:
 
     Args:
         report: What was reported.
+        hook: By which hook.
         round_: The round whose workers run.
         pids: Theirs, by local rank.
         now_ns: When, in nanoseconds since the Unix epoch.
@@ -28,21 +29,20 @@ class Reported:
         round_: Round,
         pids: Mapping[int, int],
         *,
+        hook: str,
         now_ns: int,
         now_s: float,
         uptime_s: float,
     ) -> None:
         self._report = report
+        self._hook = hook
         self._round = round_
         self._faults: dict[int, WorkerFault] = {fault.local_rank: fault for fault in report.workers}
         self._pids = pids
         self._now_ns, self._now_s = now_ns, now_s
         self.uptime_s = uptime_s
         self.blamed = tuple(rank for rank in self._faults if rank in pids)
-        self.for_good = not report.retryable
         self.failure_class = report.failure_class
-        self.record = _hang(report.fields.get("hang"))
-        self.fields = {name: value for name, value in report.fields.items() if name != "hang"}
 
     @property
     def detect_s(self) -> float:
@@ -60,6 +60,20 @@ class Reported:
             uptime_s=0.0,
             message=self._report.summary,
             retryable=self._report.retryable,
+            reported_by=self._hook,
+        )
+
+    def described(self, incident: Incident) -> Incident:
+        """Return an incident with what the report says of it, if that is what it is about."""
+        first, report = incident.first, self._report
+        if incident.reported_by != self._hook if first is None else first.local_rank not in self._faults:
+            return incident
+        return replace(
+            incident,
+            reported_by=self._hook,
+            fields={name: value for name, value in report.fields.items() if name != "hang"},
+            hang=_hang(report.fields.get("hang")) if incident.failure_class is FailureClass.HANG else None,
+            retryable=incident.retryable and report.retryable,
         )
 
     def exit_of(self, local_rank: int) -> WorkerExit:

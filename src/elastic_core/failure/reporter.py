@@ -155,12 +155,14 @@ class Reporter:
 
         return to_failure(incident, at_s=0.0, uptime_s=0.0)
 
-    def reported(self, round_: Round, report: FailureReport, pids: Mapping[int, int], *, uptime_s: float) -> Failure:
-        """Take a report for the first cause, and return it as a failure that is not yet placed in time."""
+    def reported(
+        self, round_: Round, report: FailureReport, pids: Mapping[int, int], *, hook: str, uptime_s: float
+    ) -> Failure:
+        """Take a hook's report for the first cause, and return it as a failure that is not yet placed in time."""
         from elastic_core.failure.reported import Reported
 
         now_ns, now_s = self._clock.wall_ns(), self._clock.monotonic_s()
-        self._reported = Reported(report, round_, pids, now_ns=now_ns, now_s=now_s, uptime_s=uptime_s)
+        self._reported = Reported(report, round_, pids, hook=hook, now_ns=now_ns, now_s=now_s, uptime_s=uptime_s)
         if not self._reported.blamed:
             return self._reported.without_workers()
         failure = self.examine(round_, (), self._restarts)
@@ -185,7 +187,7 @@ class Reporter:
             stopped_count=len(evidence.failed) - len(failed),
             finished_count=evidence.finished_count,
         )
-        incident = self._incident(round_, evidence, restart_count, None) if failed else None
+        incident = self._incident(round_, evidence, restart_count, None) if failed else self._of_this_node(round_)
         seen = replace(seen, evidence=node_evidence(self._host, evidence.failed, incident))
         if incident is None or incident.first is None:
             return seen
@@ -206,7 +208,14 @@ class Reporter:
         from elastic_core.failure.evidence import run_incident
 
         failure, incident = run_incident(reports, run_id=self._run_id, at_ns=self._clock.wall_ns(), restarts=restarts)
-        return failure, encode_json(incident).decode()
+        return failure, encode_json(replace(incident, decided_by=self._node_id)).decode()
+
+    def _of_this_node(self, round_: Round) -> Incident | None:
+        """Return the incident that a hook has reported of this node, and of none of its workers."""
+        if self._reported is None or self._reported.blamed:
+            return None
+        failure = replace(self._reported.without_workers(), node_id=self._node_id, node_count=round_.node_count)
+        return self._launcher_incident(failure, None, ())
 
     def _incident(self, round_: Round, evidence: Evidence, restart_count: int, decision: Decision | None) -> Incident:
         from elastic_core.failure.incident import build_incident
@@ -223,13 +232,12 @@ class Reporter:
             node_count=round_.node_count,
             decision=decision,
         )
-        incident = replace(incident, hooks=self._fields())
-        reported = self._reported
-        if reported is None:
-            return incident
-        retryable = incident.retryable and not reported.for_good
-        hang = reported.record if incident.failure_class is FailureClass.HANG else None
-        return replace(incident, hang=hang, retryable=retryable)
+        return self._with_hooks(incident)
+
+    def _with_hooks(self, incident: Incident) -> Incident:
+        """Return an incident with what hooks publish, and with what the one that has reported it says of it."""
+        incident = replace(incident, hooks=dict(self.hook_fields))
+        return incident if self._reported is None else self._reported.described(incident)
 
     # --- decisions
 
@@ -301,12 +309,7 @@ class Reporter:
         )
         if elsewhere:
             return replace(incident, source="worker", elsewhere_rank=failure.global_rank)
-        return replace(incident, hooks=self._fields())
-
-    def _fields(self) -> dict[str, dict[str, object]]:
-        """Return what hooks say of themselves, and of the failure that one of them has reported."""
-        own = {} if self._reported is None or not self._reported.fields else {"failure": self._reported.fields}
-        return {**self.hook_fields, **own}
+        return self._with_hooks(incident)
 
     # --- the record
 
@@ -348,7 +351,11 @@ class Reporter:
         return incident.exit_code
 
     def _print_end(self, incident: Incident, path: str) -> None:
-        """Print the block, or, where another node does, a line that names it."""
+        """Print the block, or a line if another node does, or if the run was asked to end: nothing is to be mended."""
+        if incident.failure_class is FailureClass.PREEMPTED:
+            where = f". Incident: {path}" if path else ""
+            self.notice(f"run {self._run_id!r} was preempted: {incident.summary}{where}")
+            return
         from elastic_core.failure.report import NO_ID, render, render_elsewhere
 
         several = (incident.node_count or 1) > 1

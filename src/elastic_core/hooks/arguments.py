@@ -134,7 +134,7 @@ def _report(value: object) -> FailureReport:
     for fault in report.workers:
         if fault.signal and fault.signal not in signal.valid_signals():
             raise TypeError(f"signal: {_wrong(fault.signal, 'the number of a signal, or 0')}")
-    return replace(report, summary=_text(report.summary))
+    return replace(report, summary=_text(report.summary).strip() or "no summary")
 
 
 def _steps(value: object) -> NodeSteps:

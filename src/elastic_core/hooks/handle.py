@@ -63,7 +63,8 @@ class RunHandle(Protocol):
     def notice(self, text: str, *, named: bool = True) -> None:
         """Show people one line, with the hook's name in front; not `named`: it says by itself whose it is.
 
-        No line is lost that was said before `on_agent_stopped` has returned.
+        At most 1000 lines of one hook are shown within 10 s; one line then states how many more were left out. No other
+        line is lost that was said before `on_agent_stopped` has returned.
         """
         ...
 
@@ -160,8 +161,8 @@ class RunHandle(Protocol):
 class RunActions(Protocol):
     """What the agent does for hooks. Threading: the supervisor's."""
 
-    def report(self, report: FailureReport) -> None:
-        """Take a failure."""
+    def report(self, hook: str, report: FailureReport) -> None:
+        """Take a failure that a hook has found."""
         ...
 
     offers: dict[str, Offer]
@@ -266,16 +267,18 @@ class HookHandle:
 
     def report(self, report: FailureReport) -> None:
         """Report a failure."""
-        self._post(lambda: self._actions.report(report))
+        self._post(lambda: self._actions.report(self._name, report))
 
     def ask_restart(self, reason: str, *, by_user: bool = False) -> None:
         """Ask for a restart."""
-        told = reason if by_user else f"hook {self._name!r} asks for a restart ({reason})"
+        told = f"hook {self._name!r} asks for a restart" + (f" ({reason})" if reason.strip() else "")
+        told = reason if by_user else told
         self._post(lambda: self._actions.restart(self._name, told, by_user=by_user))
 
     def ask_drain(self, reason: str, *, grace_s: float | None = None, by_user: bool = False) -> None:
         """Ask for a drain."""
-        told = reason if by_user else f"hook {self._name!r} asks this node to leave: {reason}"
+        told = f"hook {self._name!r} asks this node to leave" + (f": {reason}" if reason.strip() else "")
+        told = reason if by_user else told
         self._post(lambda: self._actions.drain(told, grace_s))
 
     def notice(self, text: str, *, named: bool = True) -> None:

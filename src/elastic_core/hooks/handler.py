@@ -105,8 +105,8 @@ class AgentHook:
     def hold_s(self) -> float:
         """How long it holds a planned stop (`Power.HOLDS`) at the longest, in seconds; 0: not at all.
 
-        Looked at when one begins, on the thread of all hooks, within their deadline. At most an hour is held, or
-        `--shutdown-timeout` if that is longer.
+        Looked at when one begins, on the thread of all hooks, within their deadline. At most an hour is held, or,
+        if that is longer, the time that the user gave `--shutdown-timeout` or a flag of a hook.
         """
         return 0.0
 

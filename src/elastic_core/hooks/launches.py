@@ -42,7 +42,7 @@ class CheckedChanges:
             self.by_rank[rank] = LaunchChange(
                 environment=self._environment(change.environment),
                 processors=self._processors(rank, change.processors),
-                command=self._command(rank, change.command),
+                command=self._command(rank, change),
                 startup=self._startup(rank, change.startup),
             )
 
@@ -81,11 +81,15 @@ class CheckedChanges:
             return None
         return frozenset(numbers)
 
-    def _command(self, rank: int, command: tuple[str, ...]) -> tuple[str, ...]:
+    def _command(self, rank: int, change: LaunchChange) -> tuple[str, ...]:
+        command = change.command
         words = tuple(command) if isinstance(command, (tuple, list)) else (None,)
+        needed = "a program and its arguments are needed"
         if all(isinstance(word, str) and "\0" not in word for word in words) and words[:1] != ("",):
-            return tuple(map(str, words))
-        self.faults.append(f"may not put {command!r} before the worker {rank}: a program and its arguments are needed")
+            if not words or _is_program(str(words[0]), change.environment.get("PATH")):
+                return tuple(map(str, words))
+            needed = "there is no such program to run"
+        self.faults.append(f"may not put {command!r} before the worker {rank}: {needed}")
         return ()
 
     def _startup(self, rank: int, startup: tuple[str, ...]) -> tuple[str, ...]:
@@ -100,6 +104,12 @@ def is_function_name(name: object) -> bool:
     """Return whether a function is named as in `LaunchChange.startup`: `package.module:function`."""
     module, colon, function = name.partition(":") if isinstance(name, str) else ("", "", "")
     return bool(colon) and all(part.isidentifier() for part in (*module.split("."), function))
+
+
+def _is_program(name: str, path: object) -> bool:
+    from shutil import which  # here, not at the top: most hooks put nothing in front
+
+    return which(name, path=path if isinstance(path, str) else None) is not None
 
 
 def fault_of_variable(name: object, value: object) -> str:

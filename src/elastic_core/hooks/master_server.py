@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
 from elastic_core.errors import BackendUnavailableError, ElasticError
-from elastic_core.plugin_faults import LoopFence, PluginFaults
+from elastic_core.plugin_faults import LoopFence, PluginFaults, wrong_answer
 from elastic_core.starters import AgentLoop
 
 if TYPE_CHECKING:
@@ -212,9 +212,10 @@ class _Server:
         )
         with self._fence.call("master_server"):
             made: object = named.hook.master_server(loop)
-            if made is not None and not isinstance(made, MasterServer):
-                raise TypeError(f"it gave {type(made).__name__}; a MasterServer or None is needed")
-            self._made = made
+            if made is None or isinstance(made, MasterServer):
+                self._made = made
+            else:
+                self._fence.turn_off("master_server", wrong_answer(made, "a MasterServer or None"))
 
     @property
     def hosting(self) -> bool:

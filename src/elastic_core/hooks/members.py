@@ -94,6 +94,30 @@ def hook_feed(
     return HookFeed([(named.label, named.hook) for named in takers], post=post, notice=notice, faults=faults)
 
 
+MOST_LINES: Final = 1000
+"""So many lines of one hook (`RunHandle.notice`) are shown within `LINES_WITHIN_S`; the rest are counted."""
+LINES_WITHIN_S: Final = 10.0
+
+
+class LineLimit:
+    """The bound on the lines that one hook shows. Guarded by the runner's lock."""
+
+    def __init__(self) -> None:
+        self.left_out = 0
+        """How many lines exceeded the bound and have not been reported yet."""
+        self._since_s = float("-inf")
+        self._count = 0
+
+    def takes(self, now_s: float) -> bool:
+        """Count a line, and return whether it is shown."""
+        if now_s - self._since_s >= LINES_WITHIN_S:
+            self._since_s, self._count = now_s, 0
+        self._count += 1
+        shown = self._count <= MOST_LINES
+        self.left_out += not shown
+        return shown
+
+
 class Member:
     """An observer and its record. Guarded by the runner's lock."""
 
@@ -104,6 +128,7 @@ class Member:
         self.calls = 0
         self.errors = 0
         self.abandoned = False
+        self.lines = LineLimit()
         closed = named.fail_closed or getattr(type(named.hook), "fail_closed", False) is True
         self.fail_closed = closed and Power.REFUSAL in self.powers
         self.stuck = ""

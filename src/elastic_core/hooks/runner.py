@@ -6,11 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeGuard
 
+from msgspec.structs import replace
+
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.hooks.arguments import is_seconds
 from elastic_core.hooks.feed import HookFeed
 from elastic_core.hooks.handle import HookHandle, RunActions
-from elastic_core.hooks.members import CATCH_ALL, METHODS, HoldTask, HookStats, Member, NamedHook, Task
+from elastic_core.hooks.members import (
+    CATCH_ALL,
+    LINES_WITHIN_S,
+    METHODS,
+    MOST_LINES,
+    HoldTask,
+    HookStats,
+    Member,
+    NamedHook,
+    Task,
+)
 from elastic_core.moments import (
     AddEnvironment,
     Joining,
@@ -24,7 +36,7 @@ from elastic_core.moments import (
     WorkersStarting,
     merged_changes,
 )
-from elastic_core.plugin_faults import CallMeter, Fault, PluginFaults, held
+from elastic_core.plugin_faults import CallMeter, Fault, PluginFaults, held, wrong_answer
 from elastic_core.reports import RunningWorker
 
 MOST_WAITING: Final = 1_000
@@ -113,7 +125,7 @@ class HookRunner:
             member.named.name,
             actions,
             post=post,
-            say=lambda text: None if member.abandoned else self._say(text),
+            say=lambda text: self._say(member, text),
             call_later=self._call_later,
             call=lambda call: self._put_call(Task(None, [member], call=call)),
             workers=lambda: self._workers,
@@ -127,11 +139,20 @@ class HookRunner:
         self._put(task)
         return due
 
-    def _say(self, text: str) -> None:
+    def _say(self, member: Member, text: str) -> None:
         """Show people a line, also one that comes between the end of the loop and `close_feed`. Threading: any."""
         with self._changed:
-            self._lines.append(text)
-        self._post(self._flush)
+            if member.abandoned:
+                return
+            shown = member.lines.takes(self._clock.monotonic_s())
+            if shown:
+                self._lines.append(text)
+            elif member.lines.left_out > 1:
+                return
+        self._post(self._flush if shown else self._count_later)
+
+    def _count_later(self) -> None:
+        self._call_later(LINES_WITHIN_S, self._flush_counts)
 
     def _note_workers(self, moment: Moment) -> None:
         """Keep who runs, for hooks that ask."""
@@ -206,12 +227,12 @@ class HookRunner:
                 self._lines.append(f"hooks were not called for {self._left_out} moments: they were too slow")
                 self._left_out = 0
             self._changed.notify_all()
-        self._flush()
+        self._flush_counts()
 
     def close_feed(self) -> None:
         """Wait a moment until the feed is handed on, and end it; idempotent."""
         self._feed.close()
-        self._flush()
+        self._flush_counts()
 
     def _enqueue(self, moment: Moment, answer: Callable[[Task], None] | None) -> None:
         self._note_workers(moment)
@@ -332,6 +353,16 @@ class HookRunner:
             self._lines.append(f"hooks {', '.join(untold)}: not told of the end, the others took too long")
         self._tasks.clear()
 
+    def _flush_counts(self) -> None:
+        """Show people how many lines of a hook were too many."""
+        with self._changed:
+            for member in self._members:
+                if member.lines.left_out:
+                    bound = f"more than {MOST_LINES} within {LINES_WITHIN_S:g} s"
+                    self._lines.append(f"{member.label}: {member.lines.left_out} lines were left out: {bound}")
+                    member.lines.left_out = 0
+        self._flush()
+
     def _flush(self) -> None:
         while True:
             with self._changed:
@@ -424,7 +455,8 @@ class HookRunner:
                 if answer.again_s is not None and not is_seconds(answer.again_s):
                     self._complain(member, task, f"wants to be asked again in {answer.again_s!r} s; a number is needed")
                     answer = Refuse(reason=answer.reason)
-                task.refusal, task.refused_by = answer, str(member.label)
+                reason = answer.reason if answer.reason.strip() else "without a reason"
+                task.refusal, task.refused_by = replace(answer, reason=reason), str(member.label)
         elif starting is not None and _is_change(answer):
             if self._may(member, task, Power.LAUNCHES, answer):
                 from elastic_core.hooks.launches import CheckedChanges  # most hooks change nothing
@@ -436,7 +468,7 @@ class HookRunner:
                     task.changes[rank] = merged_changes((task.changes.get(rank, LaunchChange()), change))
         else:
             needed = "Refuse or None" if starting is None else "Launches, AddEnvironment, Refuse or None"
-            self._complain(member, task, f"answered {type(answer).__name__}; {needed} is needed")
+            self._complain(member, task, wrong_answer(answer, needed))
             task.fail(member, f"{task.method} answered {type(answer).__name__}")
 
     def _may(self, member: Member, task: Task, power: Power, answer: object) -> bool:

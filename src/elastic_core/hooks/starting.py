@@ -9,7 +9,7 @@ from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.hooks.handler import powers_of
 from elastic_core.hooks.members import NamedHook
 from elastic_core.moments import Power
-from elastic_core.plugin_faults import LoopFence, PluginFaults, PluginLabel
+from elastic_core.plugin_faults import LoopFence, PluginFaults, PluginLabel, wrong_answer
 from elastic_core.starters import AgentLoop, StartedProcess, WorkerStart, WorkerStarter
 
 
@@ -55,9 +55,10 @@ class HookStarter(WorkerStarter):
         """Have the hook make its starter; return whether there is one."""
         with self._fence.call("worker_starter"):
             made: object = make(self._loop)
-            if made is not None and not isinstance(made, WorkerStarter):
-                raise TypeError(f"it gave {type(made).__name__}; a WorkerStarter or None is needed")
-            self._starter = made
+            if made is None or isinstance(made, WorkerStarter):
+                self._starter = made
+            else:
+                self._fence.turn_off("worker_starter", wrong_answer(made, "a WorkerStarter or None"))
         return self._starter is not None
 
     def start(self, worker: WorkerStart) -> StartedProcess | None:

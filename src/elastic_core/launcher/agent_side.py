@@ -4,7 +4,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, assert_never
+from typing import TYPE_CHECKING, Final, Protocol, TypeGuard, assert_never
 
 from elastic_core import messages as m
 from elastic_core.agent.feed import StoreReachable
@@ -260,12 +260,12 @@ class RunSide:
         else:
             self._look_up(info.master_addr, listens_here)
 
-    def _chosen_for_this_node(self, info: RendezvousInfo | tuple[object, int, int]) -> bool:
+    def _chosen_for_this_node(self, info: RendezvousInfo | tuple[object, int, int]) -> TypeGuard[RendezvousInfo]:
         """Return whether the user chose where this node's rank 0 listens, and no store of the handler's does."""
-        if not isinstance(info, RendezvousInfo) or not info.master_port or info.rank != 0:
+        if not isinstance(info, RendezvousInfo) or not info.master_addr or not info.master_port or info.rank != 0:
             return False
-        chosen = (self._settings.master_addr, self._settings.master_port)
-        return chosen == (info.master_addr, info.master_port) and not self._handler.use_agent_store
+        # The address may differ: node 0 reaches itself by loopback where the chosen name does not lead to it.
+        return self._settings.master_port == info.master_port and not self._handler.use_agent_store
 
     def _look_up(self, host: str, done: Callable[[bool | None], None]) -> None:
         """Call back with whether it is this host; what asks a name server does so on a thread."""
@@ -295,7 +295,7 @@ class RunSide:
         """Return the round of what a handler gave; its nodes agree on the master's address."""
         if self._masters is not None:
             self._masters.await_shut(wait)
-        if self._chosen_for_this_node(info) and is_this_host(self._settings.master_addr or ""):
+        if self._chosen_for_this_node(info) and is_this_host(info.master_addr or ""):
             self._port.renew(wait)
         round_ = self._round(info, lambda: (self._own_address(), self._port.renew(wait)), wait)
         if self._masters is not None and round_.node_rank == 0:

@@ -124,14 +124,14 @@ class HookActions:
             if launch.local_rank in pids
         )
 
-    def report(self, report: FailureReport) -> None:
-        """Take a failure, unless something else is being decided."""
+    def report(self, hook: str, report: FailureReport) -> None:
+        """Take a failure that a hook has found, unless something else is being decided."""
         round_ = self._round
         if round_ is not None:
             uptime_s, pids = self._reactor.now_s() - self._begun_s, self._workers.pids
 
             def examine() -> Failure:
-                failure = self._reporter.reported(round_, report, pids, uptime_s=uptime_s)
+                failure = self._reporter.reported(round_, report, pids, hook=hook, uptime_s=uptime_s)
                 for fault in report.workers:
                     if fault.signal > 0:
                         self._send(fault.local_rank, fault.signal)

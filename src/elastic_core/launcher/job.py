@@ -17,6 +17,7 @@ from elastic_core.agent.loop import Agent
 from elastic_core.agent.machine.journal import Journal
 from elastic_core.agent.machine.states import Ending
 from elastic_core.agent.parts import AgentOptions, AgentResult
+from elastic_core.agent.suspension import suspend_node
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
 from elastic_core.failure.reporter import Reporter
@@ -267,10 +268,13 @@ class _Job:
             note_workers=guardian.note_workers,
             adopted=workers.reap_adopted if subreaper else None,
             fence_passed=guardian.fence_passed,
-            progress=self._beats.progress,
+            progress=lambda: self._beats.progress(self._actions.offers),
             prepare=lambda round_, done: self._files.prepare(
-                round_, done, pipes=workers.prepare if settings.workers.worker_hooks else None
+                round_,
+                done if calls is None else partial(calls.prepare, round_.local_world_size, done),
+                pipes=workers.prepare if settings.workers.worker_hooks else None,
             ),
+            suspend=partial(suspend_node, reactor, workers, fence_left_s=lambda: guardian.fence_left_s, notice=notice),
         )
         reactor.call_later(WARM_AFTER_S, self._settle_in)
         result = agent.run()
@@ -417,6 +421,7 @@ class _Job:
             stops=settings.stops,
             join_timeout_s=settings.join_timeout_s,
             keep_interrupt=settings.workers.debug_rank is not None,
+            longest_option_s=max((v for v in settings.hook_options.values() if isinstance(v, float)), default=0.0),
         )
 
     def _settle_in(self) -> None:

@@ -131,7 +131,7 @@ def worker_environment(
         use_agent_store=attempt.use_agent_store,
         virtual_local_rank=settings.workers.virtual_local_rank,
         files=paths,
-        hooks=settings.workers.worker_hooks and settings.entrypoint.python,
+        hooks=settings.workers.worker_hooks,
         startup=attempt.change(local_rank).startup,
     )
     return without_agents_own(env) | place_variables(place)

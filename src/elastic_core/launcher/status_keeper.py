@@ -3,24 +3,42 @@
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from elastic_core.agent.feed import Observation, StepTaken, StoreReachable
 from elastic_core.agent.machine.states import AgentState, Created, Deciding, Ended, Joining, Refused, Running, Settling
 from elastic_core.agent.parts import AgentResult, Workers
 from elastic_core.clock import SYSTEM_CLOCK, Clock
-from elastic_core.messages import LeftOut, RoundChanged
+from elastic_core.messages import AgentEvent, DecisionMade, LeftOut, RoundChanged, RoundFormed
 from elastic_core.options.settings import RunSettings
 from elastic_core.reports import Absence
-from elastic_core.types import Resumed, Round, RoundChange, Suspended
+from elastic_core.types import Decided, Ignore, Resumed, Round, RoundChange, RoundEnded, Suspended
 
 if TYPE_CHECKING:
     from elastic_core.rundir.status_file import StatusWriter
-    from elastic_core.status import AbsenceStatus, AgentIdentity, AgentStatus, EndStatus, RoundStatus, WorkerStatus
+    from elastic_core.status import (
+        AbsenceStatus,
+        AgentIdentity,
+        AgentStatus,
+        EndStatus,
+        PastRound,
+        RoundStatus,
+        WorkerStatus,
+    )
 
 GATHER_S: Final = 0.05
 """Changes come in bursts (a round forms, workers start): one file tells of all of them."""
 _WRITE_LIMIT_S: Final = 1.0
+MOST_ROUNDS: Final = 16
+_REASON_CHARS: Final = 240
+
+
+class _Past(NamedTuple):
+    round: Round
+    began_ns: int
+    ended_ns: int = 0
+    ended_by: str = ""
+    reason: str = ""
 
 
 class StatusKeeper:
@@ -61,6 +79,7 @@ class StatusKeeper:
         self._state: AgentState = Created()
         self._reason = ""
         self._round: Round | None = None
+        self._past: list[_Past] = []
         self._done: frozenset[int] = frozenset()
         self._began_ns = self._since_ns = clock.wall_ns()
         self._trouble, self._trouble_ns = "", 0
@@ -88,6 +107,7 @@ class StatusKeeper:
     def observe(self, what: Observation) -> None:
         """Take a step of the machine, or that the store is away or back."""
         if isinstance(what, StepTaken):
+            self._note_round(what.event)
             self._note(what.step.state, what.step.reason)
             if isinstance(what.event, RoundChanged) and isinstance(what.step.state, Running):
                 self._note_store(what.event.change)
@@ -97,6 +117,22 @@ class StatusKeeper:
         elif isinstance(what, StoreReachable):
             self._set_trouble("" if what.reachable else what.text)
             self._mark()
+
+    def _note_round(self, event: AgentEvent) -> None:
+        match event:
+            case RoundFormed(round=round_):
+                self._past = [*self._past, _Past(round_, self._clock.wall_ns())][-MOST_ROUNDS:]
+            case RoundChanged(change=RoundEnded(reason=reason)):
+                self._end_round("membership", reason)
+            case RoundChanged(change=Decided(failure=failure, decision=decision)):
+                self._end_round(*(("restart", decision.rule) if failure is None else ("failure", failure.summary)))
+            case DecisionMade(failure=failure, decision=decision) if not isinstance(decision, Ignore):
+                self._end_round("failure", failure.summary)
+
+    def _end_round(self, by: str, reason: str) -> None:
+        if self._past and not self._past[-1].ended_ns:
+            now_ns, shown = self._clock.wall_ns(), reason[:_REASON_CHARS]
+            self._past[-1] = self._past[-1]._replace(ended_ns=now_ns, ended_by=by, reason=shown)
 
     def _note_store(self, change: RoundChange) -> None:
         if isinstance(change, Suspended):
@@ -211,6 +247,7 @@ class StatusKeeper:
         return AgentStatus(
             run_id=settings.nodes.run_id,
             node_id=(round_.node_id if round_ is not None else "") or self._node_id,
+            script=settings.entrypoint.name,
             agent=self._agent,
             backend=settings.nodes.backend,
             where=self._asked_where(),
@@ -218,6 +255,7 @@ class StatusKeeper:
             since_ns=self._since_ns,
             reason=self._reason,
             round=None if round_ is None else _placed(round_),
+            rounds=tuple(map(_past, self._past)),
             workers=self._workers_now(),
             restart_count=ledger.restart_count,
             # Only the built-in policy promises a number of restarts; another's budget is its own.
@@ -261,3 +299,15 @@ def _placed(round_: Round) -> "RoundStatus":
     from elastic_core.status import RoundStatus
 
     return RoundStatus(**{field: getattr(round_, field) for field in RoundStatus.__struct_fields__})
+
+
+def _past(seen: _Past) -> "PastRound":
+    from elastic_core.status import PastRound
+
+    return PastRound(
+        index=seen.round.index,
+        token=seen.round.token,
+        node_count=seen.round.node_count,
+        world_size=seen.round.world_size,
+        **{field: getattr(seen, field) for field in _Past._fields[1:]},
+    )

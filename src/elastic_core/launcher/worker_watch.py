@@ -4,14 +4,18 @@ What gets at either is imported when it is first asked for: a run that nobody wa
 """
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from elastic_core.agent.parts import Workers
+from elastic_core.encoding import decode_json
+from elastic_core.hooks.handle import Offer
 from elastic_core.processes.spec import WorkerPaths
 from elastic_core.reactor import Reactor
 from elastic_core.reports import WorkerStack
+from elastic_core.types import Record
 
 if TYPE_CHECKING:
     from elastic_core.agent.watch.beat_file import BeatFile, BeatFiles
@@ -87,6 +91,12 @@ class WorkerStacks:
         self._requests.clear()
 
 
+class _Asked(Record, frozen=True, kw_only=True):
+    """The part of the `planned-stops` offer that shows how far workers are that call `should_stop`."""
+
+    step: int | None = None
+
+
 class Heartbeats:
     """The memory that each worker beats into; nothing at all where nobody wants to know.
 
@@ -117,9 +127,13 @@ class Heartbeats:
                 self._notice(f"heartbeats can't be taken ({error}): the policy does not know of steps")
         return {rank: replace(own, beat_file=files.get(rank, "")) for rank, own in paths.items()}
 
-    def progress(self) -> int | None:
-        """Return the furthest step of this node's workers; None: none has said one, or nobody listens."""
-        return None if self.files is None else self.files.progress()
+    def progress(self, offers: Mapping[str, Offer]) -> int | None:
+        """Return the furthest step of this node's workers: of heartbeats, else of `should_stop`; None: of neither."""
+        step, asked = None if self.files is None else self.files.progress(), offers.get("planned-stops")
+        if step is None and asked is not None:
+            with suppress(Exception):  # a hook's answer: the decision needs none
+                step = decode_json(asked({}).content, _Asked).step
+        return step
 
     def file(self, local_rank: int) -> "BeatFile | None":
         """Return what a worker beats into, and writes its stacks to; None: nothing."""

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,18 +75,19 @@ class Node:
         """Return the AMD GPUs that the kernel shows us."""
         count = 0
         for properties in sorted(self.kfd_nodes.glob("*/properties")):
-            try:
-                text = properties.read_text()
-            except OSError:  # a device that our control group may not use
-                continue
-            fields = dict(line.split(maxsplit=1) for line in text.splitlines() if " " in line)
-            count += int(fields.get("simd_count", "0")) > 0
+            with suppress(OSError, ValueError):  # a device that our control group may not use, or that has gone
+                lines = properties.read_text().splitlines()
+                fields = dict(line.split(maxsplit=1) for line in lines if " " in line)
+                count += int(fields.get("simd_count", "0")) > 0
         return count
 
     def has_intel_gpu(self) -> bool:
         """Return whether a render device of Intel is there."""
-        vendors = self.drm.glob("renderD*/device/vendor")
-        return any(vendor.read_text().strip() == _INTEL for vendor in vendors)
+        for vendor in self.drm.glob("renderD*/device/vendor"):
+            with suppress(OSError, ValueError):
+                if vendor.read_text().strip() == _INTEL:
+                    return True
+        return False
 
     def torch_kinds(self) -> frozenset[str] | None:
         """Return the kinds of accelerators that the installed torch is built for; None: it does not say."""

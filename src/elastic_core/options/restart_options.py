@@ -189,8 +189,9 @@ EXIT: Final[tuple[OptionRow, ...]] = (
         Section.RESTARTS,
         "exit-timeout",
         "SECONDS",
-        "How long a worker may take to end after an uncaught exception; then it is stopped, and has failed with that "
-        "exception. Exit handlers and threads may need the time. 0: any time.",
+        "How long a worker may take to end after an uncaught exception; then it has failed with that exception. It is "
+        "stopped then if another worker runs or a restart follows; else its threads and exit handlers have "
+        "--shutdown-timeout from the exception on. 0: any time.",
         default="5",
         field="stops.exit_timeout_s",
     ),

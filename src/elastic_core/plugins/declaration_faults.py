@@ -9,7 +9,7 @@ from types import CodeType, FunctionType
 from typing import Final
 
 from elastic_core.plugins.discovery import PluginEntry, core_name, find_entries
-from elastic_core.plugins.entry_import import mend, refusal
+from elastic_core.plugins.entry_import import NOT_INSTALLED, mend, refusal
 from elastic_core.plugins.options import OPTION_TYPES, fits, parse, wanted
 from elastic_core.types import API_VERSION, OptionSpec, Record
 
@@ -70,7 +70,7 @@ def check_api_version(entry: PluginEntry, target: object) -> tuple[str, ...]:
 
         core = core_name(find_entries())
         behind = core if SERVED.is_newer(version) else entry.distribution
-        raise refusal(entry, what, hint=upgrade_hint(behind, core=core))
+        raise refusal(entry, what, hint=mend(entry) if behind == NOT_INSTALLED else upgrade_hint(behind, core=core))
     abstract = sorted(getattr(target, "__abstractmethods__", ()))
     if abstract:
         raise refusal(entry, f"{name} does not define {', '.join(abstract)}", hint=mend(entry))

@@ -230,7 +230,7 @@ def label_of(entry: PluginEntry) -> PluginLabel:
     kind = "backend" if entry.group == RENDEZVOUS_GROUP else KINDS[entry.group]
     hint = f"{off}report it to the authors of {entry.distribution}"
     if entry.distribution in _NOBODYS:
-        hint = f"{off}look at {entry.value}"
+        hint = f"{off}{_mend_own(entry)}"
     return PluginLabel(kind, entry.name, entry.label, entry.value.partition(":")[0], hint)
 
 
@@ -265,10 +265,16 @@ def _package(entry: PluginEntry) -> str:
 def mend(entry: PluginEntry) -> str:
     """Return what a user can do about a plugin that is broken."""
     if entry.distribution in _NOBODYS:
-        return f"look at {entry.value}"
+        return _mend_own(entry)
     from elastic_core.plugins.missing import upgrade_hint
 
     return f"{upgrade_hint(entry.distribution, core=core_name(find_entries()))}, or report it to its authors"
+
+
+def _mend_own(entry: PluginEntry) -> str:
+    """Return the same for one of the user's own, which came with no distribution."""
+    check = f", then elastic plugins check {entry.value}" if entry.distribution == NOT_INSTALLED else ""
+    return f"mend {entry.value}{check}"
 
 
 def entry_at(group: str, place: str) -> PluginEntry | None:

@@ -30,7 +30,11 @@ def fault_of_answer(proposals: object, notices: object) -> str:
     """Return what is wrong with what `propose` has answered, and with the lines that it has set; empty: nothing."""
     if not isinstance(proposals, list | tuple) or not all(isinstance(each, Proposal) for each in proposals):
         return f"propose answered {proposals!r}; proposals are needed"
+    values: dict[str, str] = {}
     for each in proposals:
+        if values.setdefault(each.option, each.value) != each.value:
+            both = f"{values[each.option]!r} and {each.value!r}"
+            return f"propose answered {both} for the option {each.option!r}; one proposal for each option is needed"
         for field in each.__struct_fields__:
             value, kind = getattr(each, field), bool if field == "must" else str
             if not isinstance(value, kind):

@@ -24,11 +24,9 @@ OUR_NAMES: Final = frozenset({"c10d", "etcd", "etcd-v2", "static", "redis", "etc
 def find_hosted(ours: Sequence[PluginEntry]) -> list[PluginEntry]:
     """Return the handlers for torch that can serve here, as entries of our group.
 
-    Left out are names that ours have, and what the distributions of ours offer to torchrun: that is the other way.
+    Left out are the names of ours, also of those that we offer to torchrun: that is the other way.
     """
-    backends = [entry for entry in ours if entry.group == RENDEZVOUS_GROUP]
-    names = OUR_NAMES | {entry.name for entry in backends}
-    distributions = {entry.distribution for entry in backends}
+    names = OUR_NAMES | {entry.name for entry in ours if entry.group == RENDEZVOUS_GROUP}
     return [
         PluginEntry(
             group=RENDEZVOUS_GROUP,
@@ -38,7 +36,7 @@ def find_hosted(ours: Sequence[PluginEntry]) -> list[PluginEntry]:
             version=entry.version,
         )
         for entry in find_entries(TORCH_GROUP)
-        if entry.group == TORCH_GROUP and entry.name not in names and entry.distribution not in distributions
+        if entry.group == TORCH_GROUP and entry.name not in names
     ]
 
 

@@ -3,7 +3,7 @@
 Listing reads metadata only; a plugin's code is imported when it is chosen by name, and hooks when they are installed.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -196,8 +196,8 @@ class PluginRegistry:
             ConfigError: it refuses its settings.
         """
         hooks: list[NamedHook] = []
-        warnings = [*self._needlessly_disabled(), *self._misplaced_lines()]
         chosen = _chosen_hooks(options)
+        warnings = [*self._needlessly_disabled(choice.entry.name for choice in chosen), *self._misplaced_lines()]
         for entry in self._hook_entries():
             own = next((choice.values for choice in chosen if choice.entry.value == entry.value), {})
             try:
@@ -274,6 +274,7 @@ class PluginRegistry:
     ) -> list[NamedHook]:
         always = {entry.value for entry in self.entries() if entry.group == HOOKS_GROUP}.difference(on)
         chosen = [(choice.entry, choice.values) for choice in _chosen_hooks(options)]
+        chosen = [(entry, own) for entry, own in chosen if entry.name not in self.disabled]
         chosen += [(entry, {}) for entry in self._placed_hooks()]
         return [self._make_hook(entry, settings, own) for entry, own in chosen if entry.value not in always]
 
@@ -439,8 +440,8 @@ class PluginRegistry:
         hooks = {e.name: e for e in self.entries() if e.group == HOOKS_GROUP and e.name not in self.disabled}
         return [hooks[name] for name in sorted(hooks)]
 
-    def _needlessly_disabled(self) -> list[str]:
-        hooks = {entry.name for entry in self.entries() if entry.group == HOOKS_GROUP}
+    def _needlessly_disabled(self, chosen: Iterable[str]) -> list[str]:
+        hooks = {entry.name for entry in self.entries() if entry.group == HOOKS_GROUP}.union(chosen)
         lines = []
         for name in sorted(self.disabled - hooks):
             from elastic_core.plugins.missing import nearest_name

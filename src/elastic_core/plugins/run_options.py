@@ -128,6 +128,8 @@ def _declared(entry: PluginEntry) -> RunOption:
 def _fault(declared: object, flag: str) -> str:
     if not isinstance(declared, RunOption):
         return f"is {type(declared).__name__}; a RunOption is needed"
+    if not isinstance(declared.hook_name, str) or set(declared.hook_name) & set(" ,:='\"\t\n"):
+        return f"has hook_name {declared.hook_name!r}; a word is needed, or nothing"
     if flag.isupper() and declared.variable != flag:
         return f"has variable {declared.variable!r}; {flag!r} is needed"
     if not flag.isupper() and declared.name.replace("_", "-") != flag:
@@ -139,7 +141,7 @@ def _fault(declared: object, flag: str) -> str:
 
 
 class ChosenHook(Record, frozen=True, kw_only=True):
-    """A hook that options chose: its class, under the name of the first of them, and the values of all."""
+    """A hook that options chose: its class, under the name that they have for it, and the values of all."""
 
     entry: PluginEntry
     values: Mapping[str, GivenValue]
@@ -152,7 +154,7 @@ def chosen_hooks(options: Mapping[str, GivenValue]) -> list[ChosenHook]:
         options: By name, as `RunSettings.hook_options` has them.
     """
     found: dict[str, ChosenHook] = {}
-    for name, value in options.items():
+    for name, value in sorted(options.items()):  # whatever was typed first: what the hook is called must not change
         given = installed_options().find(name)
         if given is None and name.replace("_", "-") in known_options():
             raise option_not_installed(name.replace("_", "-"))
@@ -170,4 +172,4 @@ def hook_entry(entry: PluginEntry) -> PluginEntry:
         PluginError: what declares it is broken.
     """
     declared = _declared(entry)
-    return entry._replace(name=declared.name.replace("_", "-"), value=declared.hook)
+    return entry._replace(name=declared.hook_name or declared.name.replace("_", "-"), value=declared.hook)

@@ -32,6 +32,24 @@ def test_worker_fails(elastic, script, kind):
     assert incident["progress"] == (3 if kind == "hang" else None)
 
 
+@pytest.mark.parametrize("line", ["exec PYTHON SCRIPT", "PYTHON SCRIPT; exit $?"])
+def test_program_that_starts_an_interpreter_fails(elastic, script, line):
+    """Its exception is known, and that another try would fail alike."""
+    path = script(DIES["import or usage error"])
+    line = line.replace("PYTHON", sys.executable).replace("SCRIPT", str(path))
+    agent = elastic("--max-restarts", "3", "--no-python", "sh", "-c", line)
+    assert agent.wait(60) == 1
+    incident = agent.incident()
+    assert (incident["failure_class"], incident["restart_count"]) == ("import or usage error", 0)
+    assert "ModuleNotFoundError: No module named 'nowhere_to_be_found'" in agent.err
+
+
+def test_program_that_ends_without_a_word_has_advice(elastic):
+    agent = elastic("--no-python", "sh", "-c", "exit 7")
+    assert agent.wait(60) == 7
+    assert "\nLogs: none, what it printed last is not kept. Try: --tee 3\n" in agent.err
+
+
 def test_worker_can_not_be_started(elastic, tmp_path):
     program = tmp_path / "program"
     program.write_bytes(b"\x7fELF, but not really")

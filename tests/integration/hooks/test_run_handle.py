@@ -46,7 +46,7 @@ class Act(AgentHook):
         self.run.report(report)
 
     def node(self):
-        self.run.report(FailureReport(summary="GPU 3 fell off the bus", retryable=False))
+        self.run.report(FailureReport(summary="GPU 3 fell off the bus", retryable=False, fields={"gpu": 3, "xid": 79}))
 
     def restart(self):
         self.run.ask_restart("new data")
@@ -135,7 +135,8 @@ def test_a_worker_that_a_hook_reports_is_the_first_cause(run, tmp_path):
     first = incident["first"]
     assert (incident["failure_class"], incident["summary"]) == ("hang", "rank 1 is stale")
     assert (first["global_rank"], first["exception"]["type"], incident["restart_count"]) == (1, "Stale", 0)
-    assert incident["hooks"] == {"act": {"temperature": 41.5, "gpu": "ok"}, "failure": {"age": 7}}
+    assert (incident["reported_by"], incident["fields"]) == ("act", {"age": 7})
+    assert incident["hooks"] == {"act": {"temperature": 41.5, "gpu": "ok"}}
     assert incident["phases"]["detect_s"] == 2.0
 
 
@@ -145,6 +146,9 @@ def test_a_node_that_a_hook_reports_fails_the_run(run, tmp_path):
     incident = json.loads((tmp_path / "run" / "incident.json").read_text())
     assert (incident["failure_class"], incident["summary"]) == ("health check", "GPU 3 fell off the bus")
     assert (incident["first"], incident["source"], incident["hooks"]["act"]["gpu"]) == (None, "launcher", "ok")
+    assert (incident["reported_by"], incident["fields"]) == ("act", {"gpu": 3, "xid": 79})
+    assert "source=hook act  round 0" in agent.err
+    assert "health check: GPU 3 fell off the bus\n  gpu: 3\n  xid: 79\n" in agent.err
 
 
 def test_a_restart_that_a_hook_asks_for_costs_nothing(run):

@@ -305,6 +305,18 @@ def test_a_time_that_is_none_is_told_and_the_refusal_stands(bench, wanted):
     assert f"wants to be asked again in {wanted!r} s; a number is needed" in bench.lines[0]
 
 
+@pytest.mark.parametrize("reason", ["", " \n"])
+def test_a_refusal_without_a_reason_says_so(bench, reason):
+    class Gate(AgentHook):
+        def on_joining(self, event):
+            return Refuse(reason=reason)
+
+    runner = bench.start(gate=Gate)
+    runner.ask_join(Joining(round_index=0), bench.hear)
+    bench.until(lambda: bench.answers)
+    assert bench.answers == [(Refuse(reason="without a reason"), "hook 'gate' (fake-gate 1)")]
+
+
 def test_about_a_start_that_was_refused_only_those_are_asked_again_who_may_refuse(bench):
     class Gate(Recorder):
         api_version = 2

@@ -182,7 +182,7 @@ NESTED = '''
 '''
 
 
-@pytest.mark.parametrize("words", [["garden"], ["garden", "bed"], ["garden", "bed", "water"]])
+@pytest.mark.parametrize("words", [[], ["garden"], ["garden", "bed"], ["garden", "bed", "water"]])
 def test_a_group_without_a_command_prints_its_help_as_it_is(install, capsys, words):
     install("garden", NESTED)
     assert main([*words, "--help"]) == 0

@@ -87,7 +87,6 @@ def test_interrupt_before_the_job_is_quiet(job, script, capsys):
 @pytest.mark.parametrize(
     ("argv", "text"),
     [
-        ([], "no command given. Try: elastic run SCRIPT, or elastic --help"),
         (["rum"], "no such command: 'rum'. Try: elastic run"),
         (["train.py"], "no such command: 'train.py'. Try: elastic run train.py"),
         (["--bogus"], "No such option"),

@@ -19,7 +19,7 @@ from elastic_core.failure.evidence import (
 )
 from elastic_core.failure.incident import build_incident, describe_decision, to_failure
 from elastic_core.failure.report import MAX_LINES, render, render_attempt
-from elastic_core.rendezvous.member.documents import EVIDENCE_BYTES, RUN_EVIDENCE_BYTES
+from elastic_core.rendezvous.member.documents import EVIDENCE_BYTES, RUN_EVIDENCE_BYTES, document_of
 from elastic_core.reports import Absence, NodeReport
 from elastic_core.types import ErrorRecord, Failure, FailureClass, Origin, Restart, Stop, WorkerExit
 
@@ -171,6 +171,25 @@ def test_a_thousand_nodes_and_long_texts_fit():
     assert len(render(incident).splitlines()) <= MAX_LINES
 
 
+@pytest.mark.parametrize("text", ["x", "語", "\x1b"], ids=["plain", "long in UTF-8", "long in JSON"])
+def test_whatever_is_long_the_incident_fits_for_hooks_hear_of_no_decision_without_it(text):
+    long = Failure(
+        failure_class=FailureClass.HEALTH_CHECK, summary=text * 40_000, node_id="b", round_index=0, at_s=0.0,
+        uptime_s=0.0,
+    )  # fmt: skip
+    _, incident = merged(report("a", worker(0, RESET)), replace(report("b"), failure=long))
+    assert len(encode_json(incident)) <= RUN_BYTES
+    assert incident.summary.startswith(text * 100)
+    assert document_of(Restart(), long, encode_json(incident).decode()).evidence
+
+
+@pytest.mark.parametrize("decision", [Restart(), Stop(reason="no budget")])
+def test_evidence_that_does_not_fit_all_the_same_leaves_a_decision_for_the_whole_run(decision):
+    told = document_of(decision, report("a", worker(0)).failure, "x" * (RUN_EVIDENCE_BYTES + 1)).evidence
+    assert told  # by which each node knows that its hooks have not had it
+    assert read_run(told) is None
+
+
 def test_a_failure_without_a_worker_is_the_launchers():
     refused = Failure(
         failure_class=FailureClass.HEALTH_CHECK, summary="hot", node_id="b", round_index=0, at_s=0.0, uptime_s=0.0
@@ -213,3 +232,22 @@ def test_nodes_that_were_left_out_are_listed_and_have_seen_nothing():
     many = [NodeReport(node_id=f"n{i:04}", absence=gate) for i in range(1000)]
     _, incident = merged(report("a", *(worker(i, long=300) for i in range(8))), *many)
     assert len(encode_json(incident)) <= RUN_BYTES
+
+
+def test_what_hooks_say_travels_unless_it_is_too_long_to():
+    def said(size, published=0):
+        found = build_incident(run_id="r", node_id="a", host="host-a", round_index=0, workers=[worker(0, long=50)])
+        hooks = {"act": {"text": "p" * published}}
+        found = replace(found, reported_by="act", fields={"gpu": 3, "text": "x" * size}, hooks=hooks)
+        told = NodeReport(
+            node_id="a", failure=to_failure(found, at_s=0.0, uptime_s=0.0), evidence=node_evidence("h", (), found)
+        )
+        assert len(told.evidence) <= EVIDENCE_BYTES
+        return merged(told)
+
+    failure, incident = said(1_000)
+    assert (failure.reported_by, incident.reported_by, incident.fields["gpu"]) == ("act", "act", 3)
+    _, incident = said(1_000, published=100_000)
+    assert (incident.fields["gpu"], incident.hooks) == (3, {})
+    _, incident = said(100_000)
+    assert (incident.reported_by, incident.fields, incident.first.summary) == ("act", {}, worker(0, long=50).summary)

@@ -54,9 +54,9 @@ LEFT_OUT = (
 )
 
 
-def block(workers, *, width=100, encoding="utf-8", absent=(), **changes):
+def block(workers, *, width=100, encoding="utf-8", absent=(), reported=None, **changes):
     text = render(
-        replace(incident(workers, **changes), absent=absent),
+        replace(incident(workers, **changes), absent=absent, **(reported or {})),
         width=width,
         encoding=encoding,
         incident_path="/run/incident.json",
@@ -466,3 +466,12 @@ def test_the_headline_of_a_restart_is_not_that_of_a_failed_run():
     again = incident(workers, decision=Restart())
     assert headline(again) == f"round {again.round_index} of run 'bert-7' failed: rank 2; restarted"
     assert headline(replace(again, round_index=-1)) == "run 'bert-7' failed: rank 2; restarted"
+
+
+def test_the_block_names_the_hook_that_has_reported_it_and_at_most_four_lines_of_what_it_knows():
+    fields = {"gpu": 3, "text": "x" * 300, **{f"counter{number}": number for number in range(5)}}
+    workers = [failed(message="\n".join("line" for _ in range(30)), frames=USER + LIBRARY), *map(stopped, range(40))]
+    lines = block(workers, reported={"reported_by": "gpu-gate", "fields": fields}, absent=LEFT_OUT).split("\n")
+    assert sum(line.startswith("source=hook gpu-gate  round 3") for line in lines) == 1
+    shown = lines[lines.index("  gpu: 3") : lines.index("Traceback, innermost last:")]
+    assert [line.strip()[:10] for line in shown] == ["gpu: 3", "text: xxxx", "counter0: ", "… 4 more f", "line"]

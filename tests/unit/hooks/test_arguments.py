@@ -158,7 +158,7 @@ def test_what_is_right_reaches_the_agent(run, agent):
     assert [name for name, *_ in agent.asked] == [
         *("report", "drain", "agree", "report_steps", "stacks", "call_later", "call_later"),
     ]
-    assert agent.asked[0][1] == (REPORT,)
+    assert agent.asked[0][1] == ("acme", REPORT)
     assert agent.asked[1][1] == ("hook 'acme' asks this node to leave: old", 5.0)
     assert agent.asked[2][1] == ("acme: step", -3)
     assert agent.asked[4][1][1] == frozenset({0, 1})
@@ -174,7 +174,7 @@ def test_what_is_kept_is_a_copy(run, agent):
     published, recorded, reported = (asked[1] for asked in agent.asked)
     assert published == ("acme", {"gpus": [1, 2]})
     assert recorded == ("acme", "seen", {"gpus": [1, 2]})
-    assert reported[0].fields == {"gpus": [1, 2]}
+    assert reported[1].fields == {"gpus": [1, 2]}
 
 
 def test_what_utf_8_cant_express_is_written_out(run, agent):
@@ -183,7 +183,16 @@ def test_what_utf_8_cant_express_is_written_out(run, agent):
     run.report(FailureReport(summary="b\udcff"))
     assert agent.asked[0][1] == ("acme", {"file": "a\\udcff"})
     assert agent.asked[1][1] == ("acme", "\\ud800")
-    assert agent.asked[2][1][0].summary == "b\\udcff"
+    assert agent.asked[2][1][1].summary == "b\\udcff"
+
+
+def test_an_empty_text_leaves_no_hole_in_a_line(run, agent):
+    run.report(FailureReport(summary=" "))
+    run.ask_restart("")
+    run.ask_drain(" ")
+    assert agent.asked[0][1][1].summary == "no summary"
+    assert agent.asked[1][1] == ("acme", "hook 'acme' asks for a restart")
+    assert agent.asked[2][1][0] == "hook 'acme' asks this node to leave"
 
 
 def test_a_long_text_is_cut(run, agent):

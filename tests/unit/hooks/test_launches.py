@@ -15,9 +15,21 @@ def checked(workers, nproc=2):
 
 def test_what_is_allowed_stays():
     change = LaunchChange(
-        environment={"A": "b"}, processors=frozenset({0, 3}), command=("numactl", "--localalloc"), startup=("a.b:c",)
+        environment={"A": "b"}, processors=frozenset({0, 3}), command=("nice", "-n1"), startup=("a.b:c",)
     )
     assert checked({1: change}) == ({1: change}, [])
+
+
+def test_a_command_is_looked_for_where_the_worker_would(tmp_path):
+    profiler = tmp_path / "acme-profile"
+    profiler.write_text("#!/bin/sh\n")
+    profiler.chmod(0o755)
+    for change in (
+        LaunchChange(command=(str(profiler),)),
+        LaunchChange(command=["acme-profile", "--"], environment={"PATH": str(tmp_path)}),
+    ):
+        by_rank, faults = checked({0: change})
+        assert (by_rank[0].command, faults) == (tuple(change.command), [])
 
 
 def test_variables_for_all_are_for_each():
@@ -38,6 +50,11 @@ def test_variables_for_all_are_for_each():
         ({0: LaunchChange(command=("", "x"))}, "may not put ('', 'x') before the worker 0"),
         ({0: LaunchChange(command="numactl")}, "may not put 'numactl' before the worker 0"),
         ({0: LaunchChange(command=("a\0",))}, "may not put"),
+        (
+            {0: LaunchChange(command=("acme-nowhere", "--"))},
+            "may not put ('acme-nowhere', '--') before the worker 0: there is no such program to run",
+        ),
+        ({0: LaunchChange(command=("/etc/passwd",))}, "may not put ('/etc/passwd',) before the worker 0: there is no"),
         ({0: LaunchChange(startup="acme:begin")}, "may not have 'acme:begin' called in the worker 0: names"),
         ({0: LaunchChange(startup=("acme.begin",))}, "may not have ('acme.begin',) called in the worker 0"),
         ({0: LaunchChange(startup=("acme:a,b:c",))}, "may not have"),

@@ -191,11 +191,14 @@ def test_one_that_holds_the_agent_up_is_off(loop):
     assert "prepare held the agent up for 5.0 s" in loop.lines[0]
 
 
-@pytest.mark.parametrize("given", [ValueError("no"), object()])
-def test_a_hook_that_gives_none_is_off(loop, given):
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [(ValueError("no"), "raised ValueError: no"), (7, "answered int; a MasterServer or None is needed")],
+)
+def test_a_hook_that_gives_none_is_off(loop, given, fault):
     made = servers(loop, Hook(given))
     assert not made.hosting
-    assert "master_server raised" in loop.lines[0]
+    assert f"master_server {fault}" in loop.lines[0]
 
 
 def test_a_rendezvous_with_a_store_of_its_own_leaves_all_alone(loop):

@@ -1,10 +1,12 @@
 """What can be said of observers without a thread: nobody is woken for nothing, and what they may not set."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from elastic_core.hooks.handler import AgentHook, Power, notices_of
 from elastic_core.hooks.launches import fault_of_variable
-from elastic_core.hooks.members import METHODS, HookStats, NamedHook
+from elastic_core.hooks.members import METHODS, MOST_LINES, HookStats, NamedHook
 from elastic_core.hooks.runner import HookRunner
 from elastic_core.moments import AgentStopped, Joining, WorkersStarting
 from elastic_core.types import HookSettings, Round
@@ -118,6 +120,37 @@ def test_a_line_that_comes_when_the_loop_has_ended_is_shown():
     runner.tell(AgentStopped(exit_code=0, reason=""))
     runner.close()
     assert lines == ["late: the end is near", "goodbye"]
+
+
+def test_a_flood_of_lines_is_cut_and_counted():
+    lines, timers, now_s = [], [], [100.0]
+    named = [NamedHook(name=name, distribution="d", hook=Late(HookSettings(name=name))) for name in ("flood", "calm")]
+    runner = HookRunner(
+        named,
+        post=lambda call: call(),
+        call_later=lambda delay_s, call: timers.append((delay_s, call)),
+        log=lines.append,
+        clock=SimpleNamespace(monotonic_s=lambda: now_s[0]),
+        actions=object(),
+    )
+    flood, calm = (each.hook.run for each in named)
+    for number in range(5000):
+        flood.notice(f"{number}")
+    calm.notice("another hook's")
+    assert lines[-2:] == ["flood: 999", "calm: another hook's"]
+    assert len(lines) == MOST_LINES + 1
+    ((delay_s, count),) = timers
+    now_s[0] += delay_s
+    count()
+    assert lines[MOST_LINES + 1 :] == ["hook 'flood' (d): 4000 lines were left out: more than 1000 within 10 s"]
+    for number in range(MOST_LINES + 5):
+        flood.notice(f"again {number}")
+    runner.close()
+    runner.close_feed()
+    assert lines[-2:] == ["flood: again 999", "hook 'flood' (d): 5 lines were left out: more than 1000 within 10 s"]
+    count()
+    assert len(timers) == 2
+    assert len(lines) == 2 * MOST_LINES + 3
 
 
 @pytest.mark.parametrize(

@@ -85,15 +85,17 @@ def test_only_hooks_with_the_power_start_workers():
     assert not loop.lines
 
 
-@pytest.mark.parametrize("made", [7, "raise"])
-def test_what_is_no_starter_is_left_alone_with_a_line(made):
+@pytest.mark.parametrize(
+    ("made", "fault"), [(7, "answered int; a WorkerStarter or None is needed"), ("raise", "raised ZeroDivisionError")]
+)
+def test_what_is_no_starter_is_left_alone_with_a_line(made, fault):
     loop = Loop()
     hook = hook_of(made)
     if made == "raise":
         type(hook.hook).worker_starter = lambda self, loop: 1 / 0
     assert hook_starters([hook], loop) == []
     (line,) = loop.lines
-    assert line.startswith("hook 'acme' (acme 1): worker_starter raised ")
+    assert line.startswith(f"hook 'acme' (acme 1): worker_starter {fault}")
 
 
 def test_a_process_that_can_be_a_worker_is_taken(forks):

@@ -1,9 +1,12 @@
 """What a node tells and writes of a failure on another node."""
 
 import pytest
+from msgspec.structs import replace
 
+from elastic_core.failure.evidence import read_run
 from elastic_core.failure.incident import read_incident
 from elastic_core.failure.reporter import Reporter
+from elastic_core.reports import FailureReport
 from elastic_core.rundir.incident_files import IncidentFiles
 from elastic_core.types import (
     Failure,
@@ -87,3 +90,25 @@ def test_a_failure_of_this_node_is_told_in_full(reporter, tmp_path):
     assert reporter.record(ROUND, [make_exit(0, 7)], own, Stop(reason="no budget")) == 7
     incident = read_incident(tmp_path / "incident.json")
     assert (incident.first.global_rank, incident.elsewhere_rank, incident.node_id) == (0, None, "a/10.0.0.1")
+
+
+def test_a_report_of_this_node_alone_reaches_the_other_nodes_with_its_hook_and_fields(reporter):
+    report = FailureReport(summary="GPU 3 fell off the bus", fields={"xid": 79})
+    reporter.hook_fields["gate"] = {"healthy": False}
+    cause = reporter.reported(ROUND, report, {0: 100}, hook="gate", uptime_s=3.0)
+    assert cause.reported_by == "gate"
+    told = reporter.report(ROUND, [make_exit(0, -15, stop_signal=15)], 1, ordered_s=0.0)
+    failure, evidence = reporter.merge([replace(told, failure=replace(cause, node_id=told.node_id))], 1)
+    incident = read_run(evidence)
+    assert (failure.reported_by, incident.reported_by, incident.source) == ("gate", "gate", "launcher")
+    assert (incident.fields, incident.hooks) == ({"xid": 79}, {"gate": {"healthy": False}})
+    assert (incident.node_id, incident.decided_by, incident.stopped_count) == ("a/10.0.0.1", "a/10.0.0.1", 1)
+
+
+def test_a_preempted_run_is_one_line(reporter, lines, tmp_path):
+    failure = make_failure(
+        None, failure_class=FailureClass.PREEMPTED, summary="node b was told to stop", local_rank=None
+    )
+    reporter.record(ROUND, (), failure, Stop(reason="node b was told to stop"))
+    assert lines == [f"elastic: run 'r' was preempted: node b was told to stop. Incident: {tmp_path / 'incident.json'}"]
+    assert read_incident(tmp_path / "incident.json").failure_class is FailureClass.PREEMPTED

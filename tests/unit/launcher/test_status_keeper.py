@@ -19,13 +19,25 @@ from elastic_core.agent.machine.states import (
 from elastic_core.agent.machine.states import Rejoin as Again
 from elastic_core.agent.parts import AgentResult
 from elastic_core.launcher.status_keeper import StatusKeeper
-from elastic_core.messages import LeftOut, RoundChanged
+from elastic_core.messages import DecisionMade, LeftOut, RoundChanged, RoundFormed
 from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.reports import Absence
 from elastic_core.rundir import status_file
 from elastic_core.rundir.status_file import is_running, own_identity, read_status, write_status
 from elastic_core.status import AgentIdentity
-from elastic_core.types import PolicySettings, RendezvousSettings, Resumed, Round, Suspended
+from elastic_core.types import (
+    Decided,
+    Failure,
+    FailureClass,
+    Ignore,
+    PolicySettings,
+    RendezvousSettings,
+    Restart,
+    Resumed,
+    Round,
+    RoundEnded,
+    Suspended,
+)
 
 SETTINGS = RunSettings(
     entrypoint=Entrypoint(argv=("train.py",), name="train.py"),
@@ -246,3 +258,36 @@ def test_a_process_is_known_by_more_than_its_number():
     assert is_running(AgentIdentity(**(fields | {"pid": 2**22 + 1}))) is False
     assert is_running(AgentIdentity(**(fields | {"boot_id": "another"}))) is None
     assert is_running(AgentIdentity(**(fields | {"pid_namespace": "pid:[1]"}))) is None
+
+
+def test_the_last_rounds_say_what_ended_them(rig):
+    def formed(index):
+        rig.take(Joining(ledger=LEDGER), event=RoundFormed(round=replace(ROUND, index=index, token=index + 1)))
+
+    def changed(change):
+        rig.take(Joining(ledger=LEDGER), event=RoundChanged(change=change))
+
+    failure = Failure(
+        failure_class=FailureClass.SIGNAL, summary="killed", node_id="b", round_index=1, at_s=1.0, uptime_s=1.0
+    )
+    formed(0)
+    changed(RoundEnded(reason="b lost; 1 node with 2 workers goes on", lost=("b",)))
+    formed(1)
+    rig.take(Joining(ledger=LEDGER), event=DecisionMade(failure=failure, decision=Ignore()))
+    rig.take(Joining(ledger=LEDGER), event=DecisionMade(failure=failure, decision=Restart()))
+    changed(Decided(decision=Restart(), failure=replace(failure, summary="another word on what is over")))
+    formed(2)
+    changed(Decided(decision=Restart(rule="hook 'act' asks for a restart")))
+    formed(3)
+    past = rig.keeper.now().rounds
+    assert [(one.index, one.token, one.ended_by, one.reason) for one in past] == [
+        (0, 1, "membership", "b lost; 1 node with 2 workers goes on"),
+        (1, 2, "failure", "killed"),
+        (2, 3, "restart", "hook 'act' asks for a restart"),
+        (3, 4, "", ""),
+    ]
+    assert [bool(one.ended_ns) for one in past] == [True, True, True, False]
+    assert (past[3].node_count, past[3].world_size, past[3].began_ns > 0) == (2, 6, True)
+    for index in range(4, 40):
+        formed(index)
+    assert [one.index for one in rig.keeper.now().rounds] == list(range(24, 40))

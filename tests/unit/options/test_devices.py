@@ -130,6 +130,22 @@ def test_intel_gpus_are_counted_by_torch_where_there_is_one(tmp_path):
     assert node.asked == []
 
 
+@pytest.mark.parametrize("content", [b"0x8086\xff", None])
+def test_a_device_that_can_not_be_read_hides_no_other_one(tmp_path, content):
+    for number, text in ((128, content), (129, b"0x8086\n"), (130, content)):
+        device = tmp_path / f"renderD{number}" / "device"
+        device.mkdir(parents=True)
+        if text is None:
+            (device / "vendor").mkdir()  # no read works; stands for a device that goes meanwhile
+        else:
+            (device / "vendor").write_bytes(text)
+    assert FakeNode(drm=tmp_path).has_intel_gpu()
+    nodes = kfd(tmp_path, 304, 304, 304)
+    for number, odd in enumerate((b"simd_count many\n", b"\xff 1\n")):
+        (sorted(nodes.iterdir())[number] / "properties").write_bytes(odd)
+    assert FakeNode(kfd_nodes=nodes).rocm() == 1
+
+
 def test_words_stand_for_the_first_kind_that_is_there(tmp_path):
     both = FakeNode(gpus=2, kfd_nodes=kfd(tmp_path, 304))
     assert (count_for("gpu", both).kind, count_for("gpu", both).count) == ("cuda", 2)

@@ -238,6 +238,26 @@ def test_a_proposal_of_wrong_types_is_the_environments_error(install, known, not
     assert "acme-env" in str(caught.value)
 
 
+@pytest.mark.parametrize("second", ["2", "4"])
+def test_two_proposals_for_one_option_are_the_environments_error_where_they_differ(install, second):
+    install(
+        acme_env=f"""
+        from elastic_core.api import Environment, Proposal
+        class Acme(Environment):
+            api_version = 2
+            title = "Acme"
+            def propose(self, given):
+                return [Proposal(option="nnodes", value=value, reason="ACME") for value in ("2", "{second}")]
+        """
+    )
+    if second == "2":
+        settings = settled({"module": True, "rdzv_backend": "redis", "rdzv_id": "r"}, ACME_JOB="j").settings
+        assert settings.nodes.max_nodes == 2
+        return
+    with pytest.raises(PluginError, match=r"acme-env.*'2' and '4' for the option 'nnodes'; one proposal for each"):
+        settled(ACME_JOB="job7")
+
+
 @pytest.mark.parametrize("title", ["", "title = 5", "title = ' '"])
 def test_an_environment_without_a_title_is_one_line(install, title):
     install(

@@ -34,7 +34,7 @@ HOOK = """
         powers = frozenset({Power.LAUNCHES})
         options = (acme_options.PROFILE, acme_options.PERIOD, acme_options.COUNT, acme_options.LOUD)
         def on_workers_starting(self, event):
-            command = ("acme", str(self.settings.options["acme_profile"]))
+            command = ("env", str(self.settings.options["acme_profile"]))
             changes = {0: LaunchChange(command=command, environment={"ACME": "1"}, processors=frozenset({3, 4, 5, 7}))}
             return Launches(workers=changes)
 """
@@ -161,7 +161,7 @@ def test_completion_knows_them(acme, capsys, monkeypatch):
 
 def test_a_dry_run_shows_what_the_hook_changes(acme, script):
     text = describe(settle(script, "--acme-profile", "cpu"), {})
-    assert "  command  acme cpu " in text
+    assert "  command  env cpu " in text
     assert "    ACME=1" in text
     assert "  runs on  processors 3-5,7 (--acme-profile)" in text
     assert "flag --acme-profile" in text
@@ -177,7 +177,7 @@ def make(options, **registry):
 
 def test_a_chosen_hook_is_built_with_its_options_and_defaults(acme):
     ([named], warnings) = make({"acme_profile": "cpu", "acme_count": 3})
-    assert (named.name, named.distribution, warnings) == ("acme-profile", "acme-tools 1.2", [])
+    assert (named.name, named.distribution, warnings) == ("acme-count", "acme-tools 1.2", [])
     assert dict(named.hook.settings.options) == {
         "acme_profile": "cpu", "acme_period": 1.5, "acme_count": 3, "acme_loud": None,
     }  # fmt: skip
@@ -348,3 +348,34 @@ def test_one_may_be_given_several_times_and_say_what_is_wrong_with_a_text(instal
     assert settings.option_list("acme_tag", str) == ("red", "blue")
     with pytest.raises(ConfigError, match=r"needed small letters. Try: --acme-tag red"):
         settle(script, "--acme-tag", "Red")
+
+
+NAMED = DECLARED.replace("hook=HOOK", 'hook=HOOK, hook_name="acme"')
+
+
+def built(settled, **registry):
+    settings = settled.settings
+    hooks, lines = PluginRegistry(**registry).make_hooks(hook_settings(settings, ""), settings.hook_options)
+    return [named.name for named in hooks if "acme" in named.distribution], [line for line in lines if "no:" in line]
+
+
+@pytest.mark.parametrize(("declared", "name"), [(DECLARED, "acme-count"), (NAMED, "acme")])
+def test_what_a_hook_is_called_does_not_hang_on_what_was_typed_first(install, script, declared, name):
+    install(acme_options=declared, acme_hook=HOOK)
+    words = [["--acme-profile", "cpu"], ["--acme-count", "3"]]
+    assert built(settle(script, *words[0], *words[1])) == ([name], [])
+    assert built(settle(script, *words[1], *words[0])) == ([name], [])
+
+
+def test_a_hook_that_an_option_chose_is_turned_off_by_its_name(install, script):
+    install(acme_options=NAMED, acme_hook=HOOK)
+    settled = settle(script, "--acme-profile", "cpu")
+    assert built(settled, disabled=("acme",)) == ([], [])
+    _, (line,) = built(settled, disabled=("acme-profile",))
+    assert line.startswith("-p no:acme-profile has no effect")
+
+
+def test_a_name_of_a_hook_is_a_word(install, script):
+    install(acme_options=NAMED.replace('"acme"', '"two words"'), acme_hook=HOOK)
+    with pytest.raises(PluginError, match="has hook_name 'two words'; a word is needed, or nothing"):
+        settle(script, "--acme-profile", "cpu")

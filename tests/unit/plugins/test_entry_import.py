@@ -21,6 +21,8 @@ SOURCE = """
     class Old(FailureHandler):
         api_version = 99
         def decide(self, failure, history): ...
+    class Ancient(Old):
+        api_version = 0
     class Solo(RendezvousHandler):
         api_version = 2
         def next_rendezvous(self):
@@ -70,6 +72,7 @@ def test_a_backend_too():
     ("name", "what"),
     [
         ("mine_here:Old", "(not installed): Old states api_version 99; 1 to 2 is needed"),
+        ("mine_here:Ancient", "1 to 2 is needed. Try: mend mine_here:Ancient, then elastic plugins check mine_here:A"),
         ("mine_here:Solo", "(not installed): mine_here:Solo is the class Solo; a subclass of FailureHandler"),
         ("mine_here:Nix", "importing mine_here:Nix raised AttributeError"),
         ("nix_here:Nix", "Try: the directory that has nix_here, or put it on PYTHONPATH"),

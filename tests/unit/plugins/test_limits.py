@@ -28,12 +28,12 @@ def test_a_hook_of_a_library_that_breaks_or_hangs_is_left_out(monkeypatch):
     first, second = warnings
     assert first.startswith("left out: hook 'broken' (in code): building it raised ValueError: no such place (")
     assert first.endswith("or turn it off: -p no:broken")
-    assert second.startswith("left out: hook 'hangs' (in code): building it takes longer than 0.05 s. Try: look at ")
+    assert second.startswith("left out: hook 'hangs' (in code): building it takes longer than 0.05 s. Try: mend ")
 
 
 def test_a_backend_that_was_registered_in_code_has_as_long_as_the_others(monkeypatch):
     monkeypatch.setattr(in_code, "_makers", {"seats": lambda settings: threading.Event().wait()})
-    fault = r"backend 'seats' \(in code\): building it takes longer than 0.05 s \(--connect-timeout\). Try: look at "
+    fault = r"backend 'seats' \(in code\): building it takes longer than 0.05 s \(--connect-timeout\). Try: mend "
     with pytest.raises(PluginError, match=fault):
         PluginRegistry().make_rendezvous(
             "seats", RendezvousSettings(run_id="r", backend="seats"), {"connect_timeout": "50ms"}

@@ -294,6 +294,7 @@ def test_nothing_at_all_is_none(tail):
         ("/usr/lib/python3.11/runpy.py", True),
         ("/v/site-packages/torch/distributed/elastic/multiprocessing/errors/__init__.py", True),
         ("/src/elastic_core/processes/errors/record.py", True),
+        ("/src/elastic_torchrun/store/watch.py", True),
         ("/u/train.py", False),
         ("/v/site-packages/torch/nn/modules/module.py", False),
         ("<string>", False),

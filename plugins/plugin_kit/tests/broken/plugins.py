@@ -1,6 +1,7 @@
 """Policies, hooks and rendezvous that are wrong in one way each, and the tests of their kits that must say so."""
 
 import itertools
+import os
 import random
 import socket
 import threading
@@ -220,7 +221,8 @@ class MisspellsAMoment(Listener):
 
 @broken(HOOKS, "every_moment_is_taken", "answers_are_what_the_moment_allows", "every_moment_is_quick",
         "fields_of_later_versions_do_no_harm", "nothing_heavy_is_imported_on_the_way",
-        "its_own_calls_are_taken", "two_hooks_of_one_process_are_apart", "it_leaves_nothing")  # fmt: skip
+        "its_own_calls_are_taken", "two_hooks_of_one_process_are_apart", "it_leaves_nothing",
+        "it_changes_nothing_around_it")  # fmt: skip
 class TakesEveryRankForANumber(Listener):
     def on_failure(self, event):
         return f"{event.failure.global_rank:d}" and None
@@ -228,7 +230,7 @@ class TakesEveryRankForANumber(Listener):
 
 @broken(HOOKS, "every_moment_is_quick", "every_moment_is_taken", "answers_are_what_the_moment_allows",
         "fields_of_later_versions_do_no_harm", "nothing_heavy_is_imported_on_the_way", "it_leaves_nothing",
-        "its_own_calls_are_taken", "two_hooks_of_one_process_are_apart")  # fmt: skip
+        "its_own_calls_are_taken", "two_hooks_of_one_process_are_apart", "it_changes_nothing_around_it")  # fmt: skip
 class Hangs(Listener):
     """A call that does not come back fails the first test that makes it, in five seconds, and the others at once."""
 
@@ -246,6 +248,20 @@ class KeepsAThread(Listener):
 class LeavesASocket(Listener):
     def on_agent_started(self, event):
         KEPT.append(socket.socket())
+
+
+@broken(HOOKS, "it_changes_nothing_around_it")
+class SetsAVariable(Listener):
+    def on_agent_started(self, event):
+        os.environ["ACME_STARTS"] = str(1 + int(os.environ.get("ACME_STARTS", 0)))
+
+
+@broken(HOOKS, "answers_are_what_the_moment_allows")
+class CallsWhatIsNotThere(Listener):
+    powers = frozenset({Power.LAUNCHES})
+
+    def on_workers_starting(self, event):
+        return Launches(workers={0: LaunchChange(startup=("json:loads", "acme_nowhere.worker:begin"))})
 
 
 @broken(HOOKS, "every_moment_is_quick")
@@ -305,7 +321,8 @@ class FailsLater(Listener):
 
 @broken(HOOKS, "every_moment_is_taken", "answers_are_what_the_moment_allows", "every_moment_is_quick",
         "fields_of_later_versions_do_no_harm", "nothing_heavy_is_imported_on_the_way",
-        "its_own_calls_are_taken", "two_hooks_of_one_process_are_apart", "it_leaves_nothing")  # fmt: skip
+        "its_own_calls_are_taken", "two_hooks_of_one_process_are_apart", "it_leaves_nothing",
+        "it_changes_nothing_around_it")  # fmt: skip
 class PublishesWhatNoFileCanHold(Listener):
     powers = frozenset({Power.RUN})
 

@@ -1,8 +1,9 @@
 """The kit for observers: does an `AgentHook` take every moment, soon, and answer only where it may?"""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, get_type_hints
 
@@ -23,7 +24,13 @@ from elastic_core.api import (
     fault_of_variable,
 )
 from elastic_plugin_kit.conformance.kit import Kit, check_api_version, check_options, in_time
-from elastic_plugin_kit.conformance.kit_process import check_imports, no_heavy_imports, nothing_left
+from elastic_plugin_kit.conformance.kit_process import (
+    check_imports,
+    no_heavy_imports,
+    nothing_changed,
+    nothing_left,
+    put_back,
+)
 from elastic_plugin_kit.fake_run import FakeRun
 from elastic_plugin_kit.samples import sample_feed, sample_moments
 
@@ -54,6 +61,12 @@ class AgentHookConformance(Kit):
     def make_hook(self) -> MakeHook:
         """Return a function that makes a hook: the one fixture that a subclass must give."""
         pytest.fail(f"{type(self).__name__} must give the fixture `make_hook`: a function from a run directory")
+
+    @pytest.fixture(autouse=True)
+    def _put_back(self) -> Iterator[None]:
+        """Have each test begin with what workers inherit as the one before has found it."""
+        with put_back():
+            yield
 
     @pytest.fixture
     def hook(self, make_hook: MakeHook, tmp_path: Path) -> AgentHook:
@@ -155,6 +168,17 @@ class AgentHookConformance(Kit):
                 in_time(hook, "close", hook.close, within_s=ABANDONED_S)
                 del hook
 
+    def test_it_changes_nothing_around_it(self, make_hook: MakeHook, tmp_path: Path) -> None:
+        """Variables, working directory and umask are what workers inherit, and stdout is theirs."""
+        moments = sample_moments(run_dir=str(tmp_path))
+        with nothing_changed("the hook's constructor"):
+            hook = make_hook(str(tmp_path))
+        for moment in moments:
+            with nothing_changed(_taken_by(hook, moment)):
+                _tell(hook, moment)
+        with nothing_changed("close"):
+            in_time(hook, "close", hook.close, within_s=ABANDONED_S)
+
     def test_its_own_calls_are_taken(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
         """What it has the run's handle call later raises as little as a moment, in the minute after each of them."""
         for moment in moments:
@@ -230,8 +254,17 @@ def _check_launches(answer: Launches, moment: Moment) -> None:
         names = change.startup
         assert isinstance(names, (tuple, list)), f"{names!r} is no tuple of functions"
         assert all(isinstance(name, str) and name.count(":") == 1 for name in names), f"{names!r}: 'module:function'"
+        missing = [name for name in names if not _is_module(name.partition(":")[0])]
+        assert not missing, f"startup names {missing}: no such module is installed, and a worker would start without"
         cpus = change.processors
         assert cpus is None or (cpus and all(type(cpu) is int and cpu >= 0 for cpu in cpus)), f"processors {cpus!r}"
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def _check_variables(variables: Mapping[str, str]) -> None:

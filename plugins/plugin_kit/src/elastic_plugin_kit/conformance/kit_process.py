@@ -4,9 +4,10 @@ import gc
 import os
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Final
 
@@ -77,6 +78,51 @@ def nothing_left(what: str, *, within_s: float = 2.0) -> Iterator[None]:
         )
         gc.collect()
         settle(0.02)
+
+
+@contextmanager
+def nothing_changed(what: str) -> Iterator[None]:
+    """Fail where the block changes what workers inherit of an agent, or writes to stdout; put that back as it was."""
+    with put_back() as changes, tempfile.TemporaryFile() as written:
+        kept = os.dup(1)
+        os.dup2(written.fileno(), 1)
+        try:
+            with open(1, "w", closefd=False) as stdout, redirect_stdout(stdout):
+                yield
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
+        changed = changes()
+        assert not changed, f"{what} changed {', '.join(changed)}: all workers start from that"
+        written.seek(0)
+        text = written.read().decode(errors="replace")
+        assert not text, f"{what} wrote {text[:80]!r} to stdout, which is the workers'"
+
+
+@contextmanager
+def put_back() -> Iterator[Callable[[], list[str]]]:
+    """Put variables, working directory and umask back after the block; give what names those that have changed."""
+    variables, folder, umask = dict(os.environ), os.getcwd(), _umask()  # noqa: PTH109  # a text, to go back to
+
+    def changes() -> list[str]:
+        names = sorted(variables.keys() | os.environ.keys())
+        changed = [name for name in names if variables.get(name) != os.environ.get(name)]
+        return changed + ["the working directory"] * (os.getcwd() != folder) + ["the umask"] * (_umask() != umask)  # noqa: PTH109
+
+    try:
+        yield changes
+    finally:
+        for name in os.environ.keys() - variables.keys():
+            del os.environ[name]
+        os.environ.update(variables)
+        os.chdir(folder)
+        os.umask(umask)
+
+
+def _umask() -> int:
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
 
 
 def _descriptors() -> dict[int, str]:
