@@ -1,14 +1,17 @@
 """`elastic k8s render`: the manifest of a run, as YAML on standard output."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import click
 import yaml
 
 from elastic_core.api import ConfigError, duration_s, echo, run_option
+from elastic_env_kubernetes.manifests.line import contradictions
 from elastic_env_kubernetes.manifests.objects import documents
+from elastic_env_kubernetes.manifests.patch import Patch, patched
 from elastic_env_kubernetes.manifests.run import Claim, Kind, Run, SecretKey, read_nnodes
+from elastic_env_kubernetes.yaml_file import read_documents
 
 _T = TypeVar("_T")
 _KINDS: Final = click.Choice([kind.value for kind in Kind])
@@ -18,7 +21,16 @@ _DEFAULT_SHUTDOWN: Final = "30"
 def _render(name: str, words: tuple[str, ...], **given: Any) -> None:  # noqa: ANN401 - click's values
     run = _run(name, words, given)
     run.check()
-    echo(*yaml.safe_dump_all(documents(run), sort_keys=False, width=120).splitlines())
+    notes = list(contradictions(run))
+    manifest = patched(run, documents(run), [patch for file in given["patch"] for patch in _patches(file)])
+    echo(*(f"elastic: {note}" for note in notes), err=True)
+    echo(*yaml.safe_dump_all(manifest, sort_keys=False, width=120).splitlines())
+
+
+def _patches(file: str) -> Iterator[Patch]:
+    found = read_documents("--patch", file, "a YAML file with spec: {nodeSelector: {…}}, say")
+    for number, content in enumerate(found, start=1):
+        yield Patch(f"--patch {file!r}{f', document {number}' if len(found) > 1 else ''}", content)
 
 
 def _run(name: str, words: tuple[str, ...], given: Mapping[str, Any]) -> Run:
@@ -102,6 +114,7 @@ Examples:
   elastic k8s render bert-7 --image registry.example/train:1 --kind jobset --nnodes 2:8 --gpus 8 \\
       --rdzv-backend redis --rdzv-endpoint redis.infra:6379 --store-secret redis:password \\
       --volume checkpoints:/checkpoints --save-timeout 2m --metrics-port 9400 -- --max-restarts 3 train.py
+  elastic k8s render bert-7 --image registry.example/train:1 --patch cluster.yaml -- train.py
 """
 
 
@@ -185,6 +198,13 @@ command = click.Command(
         _flag("--queue", "Kueue's LocalQueue.", metavar="NAME"),
         _flag("--priority-class", "Of the pods.", metavar="NAME"),
         _flag("--service-account", "Of the pods; default: none is mounted.", metavar="NAME"),
+        _flag(
+            "--patch",
+            "YAML that is merged into the pod template, or into the object whose kind it names; -: standard input "
+            "(repeatable).",
+            metavar="FILE|-",
+            multiple=True,
+        ),
     ],
     help=_HELP,
     epilog=_EPILOG,

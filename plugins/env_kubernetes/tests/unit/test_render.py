@@ -32,7 +32,7 @@ def rendered(*words):
     result = CliRunner().invoke(command, list(words))
     if result.exception:
         raise result.exception
-    return list(yaml.safe_load_all(result.output))
+    return list(yaml.safe_load_all(result.stdout))
 
 
 def of_kind(documents, kind):
@@ -251,8 +251,8 @@ def test_surroundings_of_a_pod(kind):
         (["b" * 62, *PLAIN[1:], *LINE], "has 63 characters at most"),
         ([*PLAIN, "--"], "no script was named"),
         ([*PLAIN, "--nnodes", "8:2", *LINE], "--nnodes '8:2': needed N or MIN:MAX"),
-        ([*PLAIN, "--", "--nnodes=4", "train.py"], "--nnodes stands behind the --, and the manifest depends on it"),
-        ([*PLAIN, "--", "--max-restarts", "3", "--save-timeout", "60", "t.py"], "--save-timeout stands behind the --"),
+        ([*PLAIN, "--", "--nnodes=4", "train.py"], "--nnodes 4 behind the --: the manifest depends on it"),
+        ([*PLAIN, "--", "--max-restarts", "3", "--save-timeout", "60", "t.py"], "--save-timeout 60 behind the --"),
         ([*PLAIN, "--rdzv-backend", "redis", *LINE], "--rdzv-backend 'redis' without --rdzv-endpoint"),
         ([*PLAIN, "--rdzv-endpoint", "redis://:secret-7@h:1", *LINE], "holds a user or a password"),
         ([*PLAIN, "--rdzv-backend", "own", "--store-secret", "a:b", *LINE], "no variable is known"),

@@ -1,12 +1,9 @@
 """`elastic k8s apply`: what a manifest says, to the API server."""
 
-import sys
-from pathlib import Path
 from typing import Any, Final
 
 import click
 import httpx2
-import yaml
 from lightkube import ApiError, Client
 from lightkube.codecs import resource_registry
 from lightkube.core.exceptions import LoadResourceError
@@ -15,6 +12,7 @@ from lightkube.types import PatchType
 from elastic_core.api import ConfigError, ElasticError, echo
 from elastic_env_kubernetes.cluster.connection import CONTEXT, NAMESPACE, connected, is_missing
 from elastic_env_kubernetes.manifests import kinds
+from elastic_env_kubernetes.yaml_file import read_documents
 
 _EXTENSIONS: Final = {
     "JobSet": "install JobSet in the cluster, or --kind job",
@@ -32,15 +30,8 @@ def _apply(file: str, context: str | None, namespace: str | None, dry_run: bool)
             echo(f"{document['kind']} {document['metadata']['name']} {'would be ' if dry_run else ''}applied")
 
 
-def _documents(file: str) -> list[dict[str, Any]]:
-    try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-        found = [each for each in yaml.safe_load_all(text) if each is not None]
-    except (OSError, UnicodeDecodeError) as err:
-        raise ConfigError(f"the manifest {file!r} can't be read: {err}", hint="a file of elastic k8s render") from err
-    except yaml.YAMLError as err:
-        text = " ".join(str(err).split())
-        raise ConfigError(f"the manifest {file!r} is no YAML: {text}", hint="a file of elastic k8s render") from err
+def _documents(file: str) -> list[Any]:
+    found = read_documents("the manifest", file, "a file of elastic k8s render")
     if not found:
         raise ConfigError(f"the manifest {file!r} is empty", hint="elastic k8s render … | elastic k8s apply -f -")
     return found

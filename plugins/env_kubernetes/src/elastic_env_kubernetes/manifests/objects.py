@@ -37,6 +37,8 @@ from elastic_env_kubernetes.manifests.run import NODES, Kind, Run
 from elastic_env_kubernetes.variables import PORT
 
 _QUEUE = "kueue.x-k8s.io/queue-name"
+_LEAST_PODS = "kueue.x-k8s.io/job-min-parallelism"
+_SAME_COMPLETIONS = "kueue.x-k8s.io/job-completions-equal-parallelism"
 _METRICS = "metrics"
 _LOST_STORES = 3
 """How often pod 0 may be lost with the store that it hosts, or a run may fail for good, before its Job has failed."""
@@ -150,6 +152,10 @@ def _headless(
 
 def _metadata(run: Run, suffix: str = "", marks: dict[str, str] | None = None, *, queue: bool = False) -> ObjectMeta:
     queued = {_QUEUE: run.queue} if queue and run.queue else {}
+    partial = {_LEAST_PODS: str(run.min_nodes), _SAME_COMPLETIONS: "true"} if queue and run.partial_admission else None
     return ObjectMeta(
-        name=run.name + suffix, namespace=run.namespace or None, labels={**labels(run), **(marks or {}), **queued}
+        name=run.name + suffix,
+        namespace=run.namespace or None,
+        labels={**labels(run), **(marks or {}), **queued},
+        annotations=partial,
     )

@@ -1,5 +1,6 @@
 """The pod of a run: one container whose command is `elastic run`, and what it needs to know."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from lightkube.models.core_v1 import (
@@ -21,6 +22,7 @@ from lightkube.models.core_v1 import (
 )
 from lightkube.models.meta_v1 import ObjectMeta
 
+from elastic_core.api import ConfigError
 from elastic_env_kubernetes.manifests.run import Kind, Run, SecretKey
 from elastic_env_kubernetes.variables import (
     FIRST_POD,
@@ -47,14 +49,24 @@ def labels(run: Run) -> dict[str, str]:
 
 
 def pod_template(run: Run) -> PodTemplateSpec:
-    """Return the template of a run's pods."""
+    """Return the template of a run's pods.
+
+    Raises:
+        ConfigError: a variable was given that the manifest sets itself, or twice.
+    """
     volumes, mounts = _volumes(run)
+    variables = list(_variables(run))
+    (name, times), *_ = Counter(each.name for each in variables).most_common(1)
+    if times > 1:
+        raise ConfigError(
+            f"the variable {name} is set {times} times, once by the manifest itself perhaps", hint="another name"
+        )
     container = Container(
         name=CONTAINER,
         image=run.image,
         command=["elastic", "run"],
         args=list(run.words),
-        env=list(_variables(run)),
+        env=variables,
         ports=list(_ports(run)) or None,
         resources=_resources(run),
         livenessProbe=_probe(run),

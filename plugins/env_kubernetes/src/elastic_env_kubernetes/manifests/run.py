@@ -17,8 +17,6 @@ _NNODES: Final = re.compile(r"([1-9][0-9]*)(?::([1-9][0-9]*))?")
 _HIGHEST_PORT: Final = 65_535
 NODES: Final = "nodes"
 """The name of the one replicated job in a JobSet."""
-_MANIFESTS_OWN: Final = ("--nnodes", "--spares", "--shutdown-timeout", "--save-timeout", "--metrics-port")
-"""Options of `elastic run` that a manifest depends on, so that it has to know them."""
 _C10D: Final = "c10d"
 _CREDENTIALS: Final = {
     _C10D: "ELASTIC_C10D_TOKEN",
@@ -118,6 +116,11 @@ class Run(Record, frozen=True, kw_only=True):
         return self.several and self.backend == _C10D and not self.endpoint
 
     @property
+    def partial_admission(self) -> bool:
+        """Whether Kueue may admit fewer pods than there are; of what makes pods, it can only reduce a Job."""
+        return bool(self.queue) and self.kind is Kind.JOB and self.min_nodes < self.pods
+
+    @property
     def credential(self) -> str:
         """The variable of `store_secret`."""
         return _CREDENTIALS[self.backend]
@@ -155,13 +158,6 @@ class Run(Record, frozen=True, kw_only=True):
     def _check_words(self) -> None:
         if not self.words:
             raise ConfigError("no script was named", hint=f"elastic k8s render {self.name} … -- train.py")
-        before = ""
-        for word in self.words:  # up to the script, as far as that can be known without the options of the image
-            if not word.startswith("-") and not before.startswith("--"):
-                return
-            if (flag := word.partition("=")[0].replace("_", "-")) in _MANIFESTS_OWN:
-                raise ConfigError(f"{flag} stands behind the --, and the manifest depends on it", hint="put it before")
-            before = "" if "=" in word or not word.startswith("-") else word
 
     def _check_store(self) -> None:
         if self.store_secret is not None and self.backend not in _CREDENTIALS:
