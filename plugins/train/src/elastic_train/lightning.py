@@ -9,13 +9,15 @@ Once it has saved it ends the process, and does not set `trainer.should_stop`: t
 """
 
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from elastic_train.checkpoint.disk import give_name, sync_file
+from elastic_train.checkpoint import writer
+from elastic_train.checkpoint.disk import give_name, kept_fresh, remove, sync_file
+from elastic_train.checkpoint.layout import SPARED_S, TAKEN, last_written_s
 from elastic_train.resumed import check_same_step
 from elastic_train.sampler import ElasticSampler
 from elastic_train.stops import should_stop
@@ -34,14 +36,16 @@ except ImportError:
 _STEP: Final = re.compile(r"(?!\.)(?:.*-)?step=(\d+)(?:-v\d+)?\.ckpt")
 _PLANNED: Final = "planned-step="
 _SAVING: Final = ".saving-"
+_REMOVING: Final = ".removing-"
+_TRIES: Final = 10
 
 
 class SaveBeforeStop(Callback):  # type: ignore[misc]  # Any, where types are checked without Lightning
     """Asks after every optimizer step whether a stop is planned; then saves, on all ranks, and ends the process with 0.
 
     The checkpoint is Lightning's own, of all that `trainer.save_checkpoint` saves, written beside its name and given it
-    when it is complete: `planned-step=N.ckpt`, which takes the place of the one before. While gradients are
-    accumulated it does not ask.
+    when it is complete: `planned-step=N.ckpt`, which takes the place of the one before. What another process is saving
+    there is left alone. While gradients are accumulated it does not ask.
 
     Args:
         folder: Where the checkpoints are; of a file system that all nodes share.
@@ -84,21 +88,37 @@ class SaveBeforeStop(Callback):  # type: ignore[misc]  # Any, where types are ch
 
     def _save(self, trainer: Any) -> None:  # noqa: ANN401  # Lightning's
         name = self.folder / f"{_PLANNED}{self._step}.ckpt"
-        unfinished = self.folder / f"{_SAVING}{name.name}"
+        unfinished = self.folder / trainer.strategy.broadcast(f"{_SAVING}{name.name}-{writer.mark()}")
         if trainer.is_global_zero:
-            _remove(self.folder.glob(f"{_SAVING}{_PLANNED}*"))
+            self._sweep(now_s=None)
         trainer.strategy.barrier("SaveBeforeStop: begin")
         trainer.save_checkpoint(unfinished)
         trainer.strategy.checkpoint_io.teardown()  # what saves in the background has written it then
         if trainer.is_global_zero:
-            before = [path for path in self.folder.glob(f"{_PLANNED}*.ckpt") if path != name]
-            if name.is_dir():  # of a sharded strategy; no rename takes its place
-                _remove([name])
-            for path in unfinished.rglob("*"):
-                sync_file(path)
-            give_name(unfinished, name)
-            _remove(before)
+            with kept_fresh(unfinished):
+                before = [path for path in self.folder.glob(f"{_PLANNED}*.ckpt") if path != name]
+                for path in unfinished.rglob("*"):
+                    sync_file(path)
+                now_s = unfinished.stat().st_mtime
+                _take_place(unfinished, name)
+            for path in before:
+                _remove(path)
+            self._sweep(now_s=now_s)
         trainer.strategy.barrier("SaveBeforeStop: end")
+
+    def _sweep(self, *, now_s: float | None) -> None:
+        """Remove what was cut off: at once if its process is known to have ended, else if it was not written to lately.
+
+        `now_s`: by the clock of the folder's file system; None: not known, so that only the former is removed.
+        """
+        for path in self.folder.glob(f"{_SAVING}{_PLANNED}*"):
+            written_s = last_written_s(path)
+            is_old = now_s is not None and written_s is not None and now_s - written_s >= SPARED_S
+            if is_old or writer.is_gone(path.name.rpartition(".ckpt-")[2]):
+                _remove(path)
+        for path in self.folder.glob(f"{_REMOVING}{_PLANNED}*"):
+            with suppress(OSError):  # it is in nobody's way
+                remove(path, by_name=path)
 
 
 class Batches:
@@ -128,9 +148,25 @@ def newest(folder: str | PathLike[str]) -> str | None:
     return max(found, default=(0, 0, None))[2]
 
 
-def _remove(paths: Iterable[Path]) -> None:
-    for path in paths:
-        if path.is_dir():
-            shutil.rmtree(path)
+def _take_place(unfinished: Path, name: Path) -> None:
+    """Give what is complete its name, in the place of what has it.
+
+    Raises:
+        OSError: it can't have it.
+    """
+    for tries_left in reversed(range(_TRIES)):
+        if name.is_dir():  # of a sharded strategy; no rename takes its place
+            _remove(name)
+        try:
+            give_name(unfinished, name)
+        except OSError as err:
+            if err.errno not in TAKEN or not tries_left:
+                raise  # else another process has saved the same step meanwhile
         else:
-            path.unlink(missing_ok=True)
+            return
+
+
+def _remove(path: Path) -> None:
+    """Remove what has another in its place, or was cut off. If that fails, the next save tries again."""
+    with suppress(OSError):
+        remove(path, by_name=path.with_name(f"{_REMOVING}{path.name.removeprefix(_SAVING)}-{writer.mark()}"))

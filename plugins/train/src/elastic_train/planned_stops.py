@@ -41,6 +41,8 @@ class Saving(Record, frozen=True, kw_only=True):
     """A worker calls `should_stop`, or every worker is waited for."""
     steps: int | None
     """The most steps that a worker has made since it was started; `None`: no worker has named a step."""
+    step: int | None
+    """The furthest step about which a worker has asked; `None`: no worker has named a step."""
     saved: bool
     """The workers have saved for a planned stop of this round."""
     within_s: float
@@ -78,6 +80,7 @@ class PlannedStops(AgentHook):
         found = Saving(
             asks=pages is not None and (self._all_count or pages.looked_at()),
             steps=None if pages is None else pages.steps_made(),
+            step=None if pages is None else pages.furthest_step(),
             saved=self._saved,
             within_s=self._limit_s,
         )

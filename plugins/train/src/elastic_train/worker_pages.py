@@ -112,6 +112,13 @@ class WorkerPages:
             return None
         return max((*made, 0)) if made else None
 
+    def furthest_step(self) -> int | None:
+        """Return the furthest step about which a worker has asked; `None`: no worker has named one. Threading: any."""
+        try:
+            return max((step for page in self._pages if (step := page.words[layout.STEP]) >= 0), default=None)
+        except ValueError:  # they are being given back
+            return None
+
     def remarks(self) -> tuple[str, ...]:
         """Return lines for people about how scripts use this wrongly."""
         backwards = [rank for rank, page in enumerate(self._pages) if page.words[layout.WENT_BACK]]

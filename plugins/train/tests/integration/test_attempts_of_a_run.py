@@ -30,3 +30,23 @@ def test_neither_the_package_nor_what_needs_no_torch_imports_it():
     code = "import sys, elastic_train, elastic_train.hook; elastic_train.attempt(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "numpy"} & set(done.stdout.split())
+
+
+FAILS = """
+import os, sys
+from elastic_train import attempt, should_stop
+begin, ends = int(sys.argv[1]) * attempt().restart_count, (6, 11, 11)
+for step in range(begin, 99):
+    should_stop(step=step)
+    if step == ends[attempt().restart_count]:
+        raise ValueError(f"bad sample {step}")
+"""
+
+
+def test_steps_of_should_stop_are_progress_between_two_failures(elastic, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(FAILS)
+    agent = elastic("--max-restarts", 3, "--restart-backoff", 0, "--same-failure-limit", 2, script, 5)
+    assert agent.wait() == 1
+    assert "ValueError: bad sample 11 (train.py:8); restart 2 of 3 now" in agent.err  # after 6: further
+    assert "the same failure 2 times in a row, and no step between (--same-failure-limit 2)" in agent.err

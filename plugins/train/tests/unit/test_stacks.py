@@ -1,6 +1,7 @@
 """The callbacks for Lightning and transformers, called by stand-ins; `make ecosystem` has the real ones."""
 
 import importlib
+import os
 import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
@@ -8,6 +9,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from elastic_train import ElasticSampler, resumed
+from elastic_train.checkpoint import writer
 from patience import patience
 
 MODULES = {
@@ -103,12 +105,19 @@ class Trainer:
         self.global_step, self.is_global_zero, self.save, self.done = step, rank == 0, save, []
         self.strategy = SimpleNamespace(
             barrier=lambda name: self.done.append(name),
+            broadcast=lambda name: name,
             checkpoint_io=SimpleNamespace(teardown=lambda: self.done.append("written")),
         )
 
     def save_checkpoint(self, path):
         self.done.append(path.name)
         self.save(path)
+
+
+def cut_off():
+    """Return the mark of a process of this host that is no more."""
+    place, _pid, start, random = writer.mark().split("-")
+    return f"{place}-{1 << 40}-{start}-{random}"
 
 
 def names(folder):
@@ -118,7 +127,7 @@ def names(folder):
 def test_lightning_asks_after_each_step_of_the_optimizer_and_saves_before_the_stop(lightning, planned_at, tmp_path):
     asked, trainer = planned_at(lightning, 7), Trainer(5)
     (tmp_path / "planned-step=3.ckpt").touch()
-    (tmp_path / ".saving-planned-step=4.ckpt").mkdir()  # was cut off
+    (tmp_path / f".saving-planned-step=4.ckpt-{cut_off()}").mkdir()
     (tmp_path / "epoch=0-step=5.ckpt").touch()  # not ours
     callback = lightning.SaveBeforeStop(tmp_path)
     callback.on_train_start(trainer, None)
@@ -130,8 +139,9 @@ def test_lightning_asks_after_each_step_of_the_optimizer_and_saves_before_the_st
     with pytest.raises(SystemExit) as ended:
         callback.on_train_batch_end(trainer, None, None, None, 2)
     assert not ended.value.code
-    saving = ".saving-planned-step=7.ckpt"
-    assert trainer.done == ["SaveBeforeStop: begin", saving, "written", "SaveBeforeStop: end"]
+    begin, saving, *rest = trainer.done
+    assert (begin, rest) == ("SaveBeforeStop: begin", ["written", "SaveBeforeStop: end"])
+    assert saving.startswith(".saving-planned-step=7.ckpt-")
     assert names(tmp_path) == ["epoch=0-step=5.ckpt", "planned-step=7.ckpt"]
     assert (tmp_path / "planned-step=7.ckpt").read_text() == "whole"
 
@@ -149,7 +159,9 @@ def test_lightning_that_fails_to_save_leaves_what_was_whole(lightning, planned_a
     assert lightning.newest(tmp_path) == str(tmp_path / "planned-step=3.ckpt")
 
 
-def test_lightning_renames_a_folder_of_shards_and_only_rank_0_does(lightning, planned_at, tmp_path):
+def test_lightning_renames_a_folder_of_shards_and_only_rank_0_does(lightning, planned_at, tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "mark", lambda: "of-rank-0")  # which all ranks get
+
     def shards(path):
         path.mkdir(exist_ok=True)
         (path / "part").write_text("new")
@@ -163,6 +175,50 @@ def test_lightning_renames_a_folder_of_shards_and_only_rank_0_does(lightning, pl
             lightning.SaveBeforeStop(tmp_path).on_train_batch_end(Trainer(4, rank=rank, save=shards), None)
         assert names(old) == (["more", "part"] if rank else ["part"])
     assert names(tmp_path) == [old.name]
+
+
+def test_lightning_leaves_alone_what_another_process_is_saving(lightning, planned_at, tmp_path):
+    planned_at(lightning, 1)
+    theirs = tmp_path / f".saving-planned-step=4.ckpt-{'0' * 12}-1-1-abcd"  # of another host
+    without_mark = tmp_path / ".saving-planned-step=4.ckpt"  # of an earlier version
+    removing = tmp_path / ".removing-planned-step=2.ckpt-abcd"
+    seen = []
+
+    def while_theirs_is_saved(path):
+        for other in (theirs, without_mark):
+            other.write_text("half")
+        removing.touch()
+        seen.append(path.name)
+        path.write_text("whole")
+
+    for old in (False, True):
+        if old:
+            os.utime(theirs, (1, 1))
+            os.utime(without_mark, (1, 1))
+        trainer = Trainer(4, save=while_theirs_is_saved if not old else lambda path: path.write_text("again"))
+        with pytest.raises(SystemExit):
+            lightning.SaveBeforeStop(tmp_path).on_train_batch_end(trainer, None, None, None, 0)
+        left = [] if old else [theirs.name, without_mark.name]
+        assert names(tmp_path) == sorted([*left, "planned-step=4.ckpt"])
+    assert seen[0] not in (theirs.name, without_mark.name)
+    assert (tmp_path / "planned-step=4.ckpt").read_text() == "again"
+
+
+def test_lightning_takes_the_place_of_what_another_process_has_just_saved(lightning, tmp_path, monkeypatch):
+    ours, name, give_name = tmp_path / ".saving", tmp_path / "planned-step=4.ckpt", lightning.give_name
+    ours.mkdir()
+    (ours / "part").write_text("ours")
+    tried = []
+
+    def another_was_first(unfinished, saved):
+        tried.append(saved)
+        if len(tried) == 1:
+            (saved / "theirs").mkdir(parents=True)
+        give_name(unfinished, saved)
+
+    monkeypatch.setattr(lightning, "give_name", another_was_first)
+    lightning._take_place(ours, name)
+    assert (len(tried), names(name), names(tmp_path)) == (2, ["part"], [name.name])
 
 
 def test_lightning_that_is_to_stop_before_it_begins_saves_nothing(lightning, planned_at, tmp_path):

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 from elastic_train.checkpoint import content, files
+from elastic_train.checkpoint.claims import Claims, claims_of
 from elastic_train.checkpoint.disk import kept_fresh
 from elastic_train.checkpoint.errors import CheckpointError, UnreadableError, reason_of
 from elastic_train.checkpoint.layout import (
@@ -21,6 +22,7 @@ from elastic_train.checkpoint.layout import (
     Begun,
     Checkpoint,
     CheckpointFolder,
+    Scan,
     StoredFile,
     damage,
     described,
@@ -49,8 +51,12 @@ class Checkpointer:
     All ranks make one and call each method in the same order, once the process group is there; a process without a
     group is alone. Where a checkpoint is looked for, each rank looks, and the newest is taken that all see whole. No
     code is run that a checkpoint brings: it holds tensors and plain values. If ranks call different methods, or one of
-    them has a wrong argument, all ranks raise the same error. If another process saves in the folder, too, rank 0 logs
-    one line.
+    them has a wrong argument, all ranks raise the same error.
+
+    A round claims the folder, and saves no more once another round or process has claimed it since: each save raises
+    then. The claim is taken by the first save; its place in the order is that of the first load or save. The first load
+    claims the folder at once where an earlier round of the same run has it. Any other load makes no claim, so that a
+    job that only loads never stops a training's saves. Without `elastic run`, a process group counts as a round.
 
     Args:
         folder: Where checkpoints are, one for all ranks. Made by the first save.
@@ -86,6 +92,8 @@ class Checkpointer:
         self._kind = files
         self._timeout = time_limit(timeout, "Checkpointer")
         self._members: Ranks | None = None
+        self._claims: Claims | None = None
+        """On the folder, as rank of the group that `_members` are of; None: before the first call."""
         self._serial: int | None = None
         """Of the newest checkpoint that any rank knows; None: nobody has looked."""
         self._known: frozenset[str] | None = None
@@ -112,7 +120,8 @@ class Checkpointer:
                 the next save waits for it, and so do `wait()` and the end of the interpreter.
 
         Raises:
-            CheckpointError: it could not be saved, the same on all ranks; whole ones are as they were.
+            CheckpointError: it could not be saved, the same on all ranks; whole ones are as they were. A later round
+                or another run may have claimed the folder.
             ConfigError: the step is none, or there is something in the state that could not be read again, on any rank.
         """
         call = f"save(step={step!r}{'' if wait else ', wait=False'})"
@@ -123,7 +132,7 @@ class Checkpointer:
         taken, problem = _tried(lambda: self._taken(ranks, state, wait))
         begun: Begun | None = None
         if ranks.rank == 0 and problem is None:
-            begun, problem = _tried(lambda: self._folder.begin((self._serial or 0) + 1, step, self._known))
+            begun, problem = _tried(lambda: self._begun(step))
         asked = _Begins(begun, bool(taken and taken.shards))
         try:
             all_asked = ranks.gather(f"the beginning of {call}", asked, problem)
@@ -144,6 +153,9 @@ class Checkpointer:
             self._failed = None
             self._saving = threading.Thread(target=self._write_behind, args=(write,), name="elastic-checkpoint")
             self._saving.start()
+
+    def _begun(self, step: int) -> Begun:
+        return self._folder.begin((self._serial or 0) + 1, step, self._known, self._claims)
 
     def _discard(self, begun: Begun | None) -> None:
         if begun is not None:
@@ -236,7 +248,9 @@ class Checkpointer:
 
         this = attempt()
         more = {"run_id": this.run_id, "round": this.round_index}
-        self._folder.complete(unfinished, world_size=ranks.size, kind=self._kind, files=written, more=more)
+        self._folder.complete(
+            unfinished, world_size=ranks.size, kind=self._kind, files=written, more=more, claims=self._claims
+        )
         if self._keep is not None:
             _, problem = _tried(partial(self._folder.prune, self._keep, self._damaged))
             if problem is not None:
@@ -379,6 +393,7 @@ class Checkpointer:
     def _ranks(self) -> Ranks:
         if self._members is None or not self._members.are_those_of_now():
             self._members = Ranks(self._timeout)
+            self._claims = claims_of(self._folder.path, self._members.world)
         return self._members
 
     def _meet(self, call: str, problem: Exception | None = None) -> Ranks:
@@ -402,7 +417,7 @@ class Checkpointer:
 
         `anew`: the run goes on from what is there now, so that none of it is a sign of another process.
         """
-        scan, problem = _tried(self._folder.scan)
+        scan, problem = _tried(partial(self._scan, ranks, claims=anew))
         whole: list[Checkpoint] = [each for each in scan.whole if each.name not in self._damaged] if scan else []
         for line in scan.broken if scan and ranks.rank == 0 else ():
             _logger.warning("%s", line)
@@ -415,6 +430,11 @@ class Checkpointer:
         if not common:
             _check_that_nobody_sees_one(self._folder.path, views)
         return [each for each in whole if each.name in common]
+
+    def _scan(self, ranks: Ranks, *, claims: bool) -> Scan:
+        if claims and self._claims is not None and ranks.rank == 0:
+            self._claims.load()
+        return self._folder.scan()
 
 
 def _check_step(step: object) -> None:

@@ -4,11 +4,12 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 _TOUCH_S: Final = 20.0
 _TRIES: Final = 100
@@ -31,6 +32,21 @@ def write_json(path: Path, content: Mapping[str, object]) -> None:
     """Make a file of a document, synced."""
     text = json.dumps(content, indent=1) + "\n"
     write_file(path, lambda file: file.write(text.encode()))
+
+
+def read_json(path: Path, most_bytes: int) -> dict[str, Any] | None:
+    """Return the document that a file holds, none of it checked; None: it holds none, or more than `most_bytes`."""
+    try:
+        # No wait for a pipe of that name, and no end of memory by a file that has none.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with open(fd, "rb") as file:  # noqa: PTH123  # a descriptor
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or found.st_size > most_bytes:
+                return None
+            document = json.loads(file.read(most_bytes))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return document if type(document) is dict else None
 
 
 def sync_file(path: Path) -> None:

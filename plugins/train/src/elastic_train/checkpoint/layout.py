@@ -1,7 +1,6 @@
 """What a folder of checkpoints has: their names, their manifests, and which of them are whole."""
 
 import errno
-import json
 import os
 import re
 import secrets
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from elastic_train.checkpoint import writer
-from elastic_train.checkpoint.disk import checksum, give_name, remove, sync_folder, write_json
+from elastic_train.checkpoint.claims import Claims
+from elastic_train.checkpoint.disk import checksum, give_name, read_json, remove, sync_folder, write_json
 from elastic_train.checkpoint.errors import CheckpointError, reason_of
 
 FORMAT: Final = 1
@@ -31,7 +31,7 @@ _UNFINISHED: Final = re.compile(rf"(\.saving-|\.removing-){_NAME.pattern}(?:-(?P
 _FILE: Final = re.compile(rf"(?:{SHARDS}/)?[0-9A-Za-z_.-]{{1,200}}")
 _MOST_BYTES: Final = 1 << 28
 """Of a manifest; that of 100,000 ranks has a tenth."""
-_TAKEN: Final = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+TAKEN: Final = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 _saved_here: Final[set[Path]] = set()
 """The checkpoints that this process has saved."""
 
@@ -189,7 +189,9 @@ class CheckpointFolder:
 
     # --- writing, by one rank alone
 
-    def begin(self, serial: int, step: int, known: Collection[str] | None = None) -> Begun:
+    def begin(
+        self, serial: int, step: int, known: Collection[str] | None = None, claims: Claims | None = None
+    ) -> Begun:
         """Make an empty folder for a checkpoint to be written into; remains of saves that did not end are removed.
 
         Args:
@@ -197,13 +199,15 @@ class CheckpointFolder:
             step: Its step.
             known: The names of checkpoints that are no sign of another process that saves here, beside those that
                 this one has saved; None: all.
+            claims: Of who saves; None: no claim is looked at.
 
         Raises:
-            CheckpointError: the folder can't be written.
+            CheckpointError: the folder can't be written, or a later round has claimed it.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             entries = [entry.name for entry in self.path.iterdir()]
+            self._check(claims, step, entries)
             unknown, staying = self._sweep(entries)
             names = [entry for entry in entries if _NAME.fullmatch(entry)]
             serial = max([serial, *(_numbers(name)[0] + 1 for name in names)])
@@ -217,6 +221,15 @@ class CheckpointFolder:
             ) from err
         foreign = [] if known is None else [n for n in names if n not in known and self.path / n not in _saved_here]
         return Begun(unfinished, serial, self._line_on_another(foreign, under_way), staying or old_staying)
+
+    def _check(self, claims: Claims | None, step: int, entries: Sequence[str]) -> None:
+        """Check a claim before anything is removed or written."""
+        try:
+            if claims is not None:
+                claims.check(entries)
+        except CheckpointError as err:
+            what = f"step {step} was not saved in {str(self.path)!r}: {err.what}"
+            raise CheckpointError(what, hint=err.hint) from err
 
     def _line_on_another(self, foreign: Sequence[str], under_way: Sequence[str]) -> str:
         if foreign:
@@ -260,7 +273,7 @@ class CheckpointFolder:
         """
         under_way, staying = [], ""
         for entry in entries:
-            written_s = _last_written_s(self.path / entry)
+            written_s = last_written_s(self.path / entry)
             if written_s is None:
                 continue
             if now_s - written_s < SPARED_S:
@@ -279,11 +292,19 @@ class CheckpointFolder:
         return ""
 
     def complete(
-        self, unfinished: Path, *, world_size: int, kind: str, files: Sequence[StoredFile], more: Mapping[str, object]
+        self,
+        unfinished: Path,
+        *,
+        world_size: int,
+        kind: str,
+        files: Sequence[StoredFile],
+        more: Mapping[str, object],
+        claims: Claims | None = None,
     ) -> Path:
         """Give a checkpoint whose files are all there its manifest and its name, and return where it is.
 
         Raises:
+            CheckpointError: a later round has claimed the folder.
             OSError: the disk is full, say.
         """
         for file in files:
@@ -304,12 +325,14 @@ class CheckpointFolder:
         write_json(unfinished / MANIFEST, {**content, **more})
         for folder in {(unfinished / file.name).parent for file in files} - {unfinished}:
             sync_folder(folder)
+        if claims is not None:
+            claims.check()
         while True:
             saved = self.path / name_of(serial, step)
             try:
                 give_name(unfinished, saved)
             except OSError as err:
-                if err.errno not in _TAKEN or not unfinished.exists():
+                if err.errno not in TAKEN or not unfinished.exists():
                     raise
                 serial += 1  # another process has saved one meanwhile; both are whole
             else:
@@ -359,7 +382,7 @@ def _numbers(name: str) -> tuple[int, int]:
     return int(serial), int(step)
 
 
-def _last_written_s(path: Path) -> float | None:
+def last_written_s(path: Path) -> float | None:
     """Return when something was last written below a path; None: it is gone."""
     try:
         newest_s = path.lstat().st_mtime
@@ -380,17 +403,8 @@ def _document(folder: Path) -> dict[str, Any]:
     Raises:
         _LeftOutError: it is no document.
     """
-    try:
-        # No wait for a pipe of that name, and no end of memory by a file that has none.
-        fd = os.open(folder / MANIFEST, os.O_RDONLY | os.O_NONBLOCK)
-        with open(fd, "rb") as file:  # noqa: PTH123  # a descriptor
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
-                raise _LeftOutError(f"{MANIFEST} is missing or torn")
-            document = json.loads(file.read(_MOST_BYTES))
-    except (OSError, ValueError, RecursionError) as err:
-        raise _LeftOutError(f"{MANIFEST} is missing or torn") from err
-    if type(document) is not dict:
+    document = read_json(folder / MANIFEST, _MOST_BYTES)
+    if document is None:
         raise _LeftOutError(f"{MANIFEST} is missing or torn")
     return document
 

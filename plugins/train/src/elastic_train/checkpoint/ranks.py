@@ -32,7 +32,7 @@ class Ranks:
         self._timeout = timeout
         # Weakly: torch keeps groups until they are destroyed, which must end their threads then. One that still ran
         # when the interpreter ends would abort the process.
-        self._world = weakref.ref(dist.group.WORLD) if dist else _nothing
+        self.world = weakref.ref(dist.group.WORLD) if dist else _nothing
         self._group: Callable[[], Any] | None = None
         self._apart = ""
         """Why they did not meet; what each would get from another may be of another call from then on."""
@@ -45,7 +45,7 @@ class Ranks:
     def are_those_of_now(self) -> bool:
         """Return whether the default process group is still the one that these are of."""
         dist = distributed()
-        return (dist.group.WORLD if dist else None) is self._world()
+        return (dist.group.WORLD if dist else None) is self.world()
 
     def gather(self, place: str, value: T, problem: Exception | None = None) -> list[T]:
         """Return what all ranks give, by rank. Called: by all ranks, the first time to make their group.

@@ -131,7 +131,7 @@ def lagging(group):
     """Each rank has a disk of its own here, and what is saved comes to them one after another."""
     source = FOLDER / "one"
     disk = FOLDER / f"disk{group.rank}"
-    names = sorted(entry.name for entry in source.iterdir())
+    names = sorted(entry.name for entry in source.glob("*-step-*"))
     older, newer = names
     shutil.copytree(source / older, disk / older)
     if group.rank != 1:

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from elastic_train import Checkpointer
+from elastic_train.checkpoint import claims
 
 FOLDER = Path(sys.argv[1]).resolve()
 EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir")
@@ -18,6 +19,7 @@ def state(step):
 
 def save_and_end(step, cut):
     """Save, and end at the operation of that number as if the power had gone; return how many there were."""
+    claims._held.clear()  # as a process of its own has none
     count = 0
 
     def operation():
@@ -44,13 +46,14 @@ def save_and_end(step, cut):
 
 def take_stock(before, step):
     """Return whether the newest is the one that was being saved, and not the one before; a last save tidies up."""
+    claims._held.clear()
     checkpoints = Checkpointer(FOLDER, keep=2)
     loaded = checkpoints.load()
     assert loaded is not None
     assert loaded.step in (before, step), (loaded.step, before, step)
     assert torch.equal(loaded.state["values"], state(loaded.step)["values"])
     checkpoints.save(state(step + 1), step=step + 1)
-    names = sorted(entry.name for entry in FOLDER.iterdir())
+    names = sorted(entry.name for entry in FOLDER.iterdir() if not entry.name.startswith(".claim-"))
     assert [name.rpartition("-")[2] for name in names] == [str(loaded.step), str(step + 1)], names
     return loaded.step == step
 

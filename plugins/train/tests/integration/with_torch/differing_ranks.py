@@ -87,7 +87,7 @@ def differ():
     )
     ours.save({"a": 1}, step=4)  # they are in step all the time
     assert ours.load().step == 4
-    assert sorted(entry.name for entry in (FOLDER / "ours").iterdir()) == ["00000001-step-4"]
+    assert sorted(entry.name for entry in (FOLDER / "ours").iterdir()) == [".claim-00000001", "00000001-step-4"]
 
 
 def differ_in_shards():

@@ -1,6 +1,7 @@
 """Checkpoints of real ranks, of a process alone, and of one that ends while it saves."""
 
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -43,11 +44,13 @@ def test_a_save_that_is_cut_leaves_the_one_before_or_its_own(tmp_path):
     assert cuts > before > 5
 
 
-def test_two_processes_that_save_into_one_folder_at_once_lose_nothing_and_log_it(tmp_path):
+def test_two_processes_of_a_round_that_save_into_one_folder_at_once_lose_nothing_and_log_it(tmp_path):
     steps = 40
+    one_round = {"TORCHELASTIC_RUN_ID": "one", "ELASTIC_ROUND": "0", "MASTER_ADDR": "::1", "MASTER_PORT": "1"}
     both = [
         subprocess.Popen(
             [sys.executable, HERE / "two_writers.py", tmp_path / "checkpoints", str(mine), str(steps)],
+            env=os.environ | one_round,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -65,11 +68,43 @@ def test_two_processes_that_save_into_one_folder_at_once_lose_nothing_and_log_it
     assert lines
     assert len(lines) <= 2  # once for each process
     assert all("another process saves there" in line for line in lines)
-    left = sorted(entry.name for entry in (tmp_path / "checkpoints").iterdir())
+    left = sorted(entry.name for entry in (tmp_path / "checkpoints").glob("*-step-*"))
     assert 2 <= len(left) <= 4  # one of them prunes while the other saves
     loaded = Checkpointer(tmp_path / "checkpoints").load()
     assert loaded.step == steps - 1
     assert len(set(loaded.state["values"].tolist())) == 1
+
+
+def test_a_round_saves_no_more_when_the_next_one_has_loaded(tmp_path, monkeypatch):
+    from elastic_train.checkpoint import claims, files
+
+    def of_round(index):
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "bert-7")
+        monkeypatch.setenv("ELASTIC_ROUND", str(index))
+        claims._held.clear()  # as a process of its own has none
+        return Checkpointer(tmp_path, keep=1)
+
+    old = of_round(0)
+    old.save({"a": 1}, step=1)
+    assert Checkpointer(tmp_path, keep=1).load().step == 1  # another one of the same round
+    old.save({"a": 2}, step=2)
+    new, write = of_round(1), files.write_values
+
+    def written_while_the_next_round_loads(path, values):
+        write(path, values)
+        assert new.load().step == 2
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_values", written_while_the_next_round_loads)
+        old.save({"a": 3}, step=3, wait=False)
+        with pytest.raises(CheckpointError, match=r"^step 3 was not saved in '.*': round 1 of run 'bert-7' \(pid"):
+            old.wait()
+    for wait in (True, False):
+        with pytest.raises(CheckpointError, match=r"^step 3 was not saved in '.*': round 1 of run 'bert-7' \(pid"):
+            old.save({"a": 3}, step=3, wait=wait)
+    assert sorted(path.name for path in tmp_path.glob("[!.]*")) == ["00000002-step-2"]
+    new.save({"a": 4}, step=4)
+    assert Checkpointer(tmp_path).load().state == {"a": 4}
 
 
 def test_a_save_into_a_folder_that_goes_is_one_line(tmp_path, monkeypatch):
@@ -198,7 +233,7 @@ def test_a_save_in_the_background_that_fails_is_known_when_it_is_waited_for(tmp_
         with pytest.raises(CheckpointError, match=r"step 2 was not saved in .*: No space left .* Try: more room there"):
             checkpoints.wait()
     assert "step 2 was not saved" in caplog.text
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["00000001-step-1"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".claim-00000001", "00000001-step-1"]
     checkpoints.wait()
     checkpoints.save({"a": 3}, step=3)
     assert checkpoints.latest() == 3
