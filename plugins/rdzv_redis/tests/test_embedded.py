@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from elastic_core.api import (
     BackendRefusedError,
@@ -25,8 +26,9 @@ from elastic_core.api import (
     WaitCancelledError,
 )
 from elastic_rdzv_redis import embedded
-from elastic_rdzv_redis.embedded import DEFAULT_PORT, TOKEN_VARIABLE, EmbeddedStore, derive_password
-from elastic_rdzv_redis.place import is_free
+from elastic_rdzv_redis.credentials import FOLDER_VARIABLE, STEP_VARIABLE, TOKEN_VARIABLE, derive_password
+from elastic_rdzv_redis.embedded import DEFAULT_PORT, EmbeddedStore
+from elastic_rdzv_redis.place import Own, is_free
 from elastic_rdzv_redis.server import find_program
 from patience import kept
 from ports import free_port
@@ -39,8 +41,10 @@ INCARNATION = os.urandom(16).hex()  # another in each process of the tests: a gu
 
 
 @pytest.fixture(autouse=True)
-def _server(monkeypatch):
-    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+def _server(monkeypatch, tmp_path):
+    for name in (TOKEN_VARIABLE, STEP_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "secrets"))
     monkeypatch.setattr(embedded, "_OTHERS_GRACE_S", 0.0)
     try:
         find_program()
@@ -161,7 +165,7 @@ def test_another_node_waits_for_the_host(make, port):
 
 
 def test_the_address_of_another_node_is_not_hosted(make, port, monkeypatch):
-    monkeypatch.setattr(embedded, "own_addresses", lambda host, *, wait: ())
+    monkeypatch.setattr(embedded, "find_own", lambda host, *, is_host, wait: Own())
     store = make(f"{LOCAL}:{port}")
     with pytest.raises(BackendUnavailableError, match="no node hosts the store there yet"):
         connect(store)
@@ -173,6 +177,64 @@ def test_is_host_behind_another_address(make, port, monkeypatch):
     assert connect(host) == LOCAL
     assert host.hosting
     connect(make(f"127.0.0.2:{port}"))  # it listens everywhere: this stands for the address that is translated
+
+
+@pytest.fixture
+def nowhere(monkeypatch):
+    """This host's own name, which does not resolve here."""
+    look_up = socket.getaddrinfo
+
+    def getaddrinfo(host, *given, **options):
+        if host in ("nowhere", "elsewhere"):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return look_up(host, *given, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "gethostname", lambda: "nowhere")
+    return "nowhere"
+
+
+def test_a_host_whose_own_name_does_not_resolve(make, port, nowhere):
+    host, second, command = (make(f"{nowhere}:{port}", **more) for more in ({}, {}, {"is_host": False}))
+    assert connect(host) == LOCAL
+    assert host.hosting
+    (line,) = host.notices
+    assert line.startswith(
+        f"c10d at nowhere:{port}: cannot resolve 'nowhere' (Name or service not known) after 0.0 s; "
+    )
+    assert line.endswith("reaches it at 127.0.0.1, but other nodes must resolve the name")
+    for guest in (second, command):  # another agent of this host, and a command
+        connect(guest)
+        assert not guest.hosting
+        assert guest.notices == ()
+    connect(make(f"127.0.0.2:{port}", is_host=False))  # a node on another host, whose name for this one leads here
+    assert host.where == f"c10d at nowhere:{port}"
+
+
+def test_is_host_with_a_name_that_does_not_resolve(make, port, nowhere):
+    host = make(f"elsewhere:{port}", is_host=True)
+    connect(host)
+    assert host.hosting
+    assert "cannot resolve 'elsewhere'" in host.notices[0]
+    second = make(f"elsewhere:{port}", is_host=True)
+    connect(second)
+    assert not second.hosting
+
+
+def test_another_node_needs_the_name(make, port, nowhere):
+    for more in ({}, {"is_host": False}):
+        with pytest.raises(BackendUnavailableError, match="cannot resolve 'elsewhere'"):
+            connect(make(f"elsewhere:{port}", **more))
+
+
+def test_a_server_that_is_started_again_needs_no_name_either(make, port, nowhere):
+    host = make(f"{nowhere}:{port}")
+    connect(host)
+    (pid,) = host.pids()
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    connect(host)
+    assert host.hosting
 
 
 def test_a_name_that_can_not_be_resolved(make):
@@ -218,7 +280,7 @@ def test_another_run_on_the_same_endpoint(make, port):
     assert str(caught.value) == (
         f"c10d at {LOCAL}:{port}: port {port} is in use by a store that another run, or somebody else, protects with a "
         f"password of its own, not by run 'two'. Try: another port in --rdzv-endpoint {LOCAL}:PORT, the same on every "
-        f"node; or the same --rdzv-id, and the same token if $ELASTIC_C10D_TOKEN or token_file is set"
+        f"node; or the same --rdzv-id, and the same token in $ELASTIC_C10D_TOKEN or token_file"
     )
 
 
@@ -231,6 +293,16 @@ def test_an_earlier_run_gets_time_to_go(make, port, monkeypatch):
     earlier.close()
     connect(later)
     assert later.hosting
+
+
+def test_a_command_with_another_id_is_hinted_at_the_id(make, port, monkeypatch):
+    monkeypatch.setattr(embedded, "_OTHERS_GRACE_S", 60.0)
+    connect(make(f"{LOCAL}:{port}", run_id="one"))
+    command = EmbeddedStore(replace(settings_of(f"{LOCAL}:{port}", run_id="two", is_host=False), incarnation=""))
+    with pytest.raises(
+        BackendUnavailableError, match=r"not by run 'two'\. Try: the run's --rdzv-id, and the same token"
+    ):
+        connect(command)
 
 
 def test_another_token(make, port, monkeypatch, tmp_path):
@@ -299,11 +371,11 @@ def test_an_open_server_on_the_port(make, port):
 def test_the_password_is_shown_nowhere(make, port):
     host = make(f"{LOCAL}:{port}")
     connect(host)
-    password = derive_password(host.settings, {})
+    password = derive_password("run", "")
     (pid,) = host.pids()
     assert len(password) == 64
-    assert password != derive_password(settings_of("x", run_id="other"), {})
-    assert password != derive_password(host.settings, {TOKEN_VARIABLE: "t"})
+    assert host._credentials.password == password
+    assert len({password, derive_password("other", ""), derive_password("run", "t")}) == 3
     for name in ("cmdline", "environ", "comm"):
         assert password.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
     texts = [host.where, repr(host), str(vars(host._store).get("_target"))]

@@ -6,13 +6,14 @@ import socket
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from elastic_core.api import BackendRefusedError, BackendUnavailableError, ConfigError, WaitBudget, WaitCancelledError
 from elastic_rdzv_redis import place, probe, server
-from elastic_rdzv_redis.place import EVERYWHERE, free_port, is_free, own_addresses
+from elastic_rdzv_redis.place import EVERYWHERE, Own, find_own, free_port, is_free
 from elastic_rdzv_redis.probe import Answer, who_answers
 from elastic_rdzv_redis.server import EmbeddedServer, PortTakenError, find_program
 from patience import kept
@@ -52,7 +53,7 @@ def start(program):
 
 
 def ask(port, password=PASSWORD, host="127.0.0.1"):
-    return who_answers(host, port, password, timeout_s=5, wait=WaitBudget())
+    return who_answers(host, port, lambda public: password, timeout_s=5, wait=WaitBudget()).answer
 
 
 def pid_of(made):
@@ -191,11 +192,11 @@ def test_does_not_import_the_extra():
     ],
 )
 def test_own_addresses(host, own):
-    assert own_addresses(host, wait=WaitBudget()) == own
+    assert find_own(host, wait=WaitBudget()) == Own(own)
 
 
 def test_localhost_is_own():
-    assert "127.0.0.1" in own_addresses("localhost", wait=WaitBudget())
+    assert "127.0.0.1" in find_own("localhost", wait=WaitBudget()).addresses
 
 
 @pytest.mark.parametrize(
@@ -209,22 +210,79 @@ def test_localhost_is_own():
 )
 def test_names(monkeypatch, ips, own):
     addresses = [place.Address(family=socket.AF_INET, sockaddr=(ip, 0)) for ip in ips]
-    monkeypatch.setattr(place, "resolve", lambda host, port, *, wait: addresses)
-    assert own_addresses("node0.test", wait=WaitBudget()) == own
+    monkeypatch.setattr(place, "resolve", lambda host, port, *, wait, timeout_s: addresses)
+    assert find_own("node0.test", wait=WaitBudget()) == Own(own)
 
 
 def test_own_host_name_behind_another_address(monkeypatch):
     there = [place.Address(family=socket.AF_INET, sockaddr=("198.51.100.7", 0))]
-    monkeypatch.setattr(place, "resolve", lambda host, port, *, wait: there)
+    monkeypatch.setattr(place, "resolve", lambda host, port, *, wait, timeout_s: there)
     monkeypatch.setattr(place.socket, "gethostname", lambda: "Node0")
-    assert own_addresses("node0", wait=WaitBudget()) == EVERYWHERE
+    assert find_own("node0", wait=WaitBudget()) == Own(EVERYWHERE)
+
+
+UNKNOWN = "cannot resolve 'node0' (Name or service not known) after 0.0 s"
+
+
+@pytest.fixture
+def names(monkeypatch):
+    """What names lead to; others do not resolve. This host's own is `node0`."""
+    found = {}
+
+    def resolve(host, port, *, wait, timeout_s):
+        if host not in found:
+            raise BackendUnavailableError(UNKNOWN.replace("node0", host))
+        return [place.Address(family=socket.AF_INET, sockaddr=(ip, port)) for ip in found[host]]
+
+    monkeypatch.setattr(place, "resolve", resolve)
+    monkeypatch.setattr(place.socket, "gethostname", lambda: "node0")
+    return found
+
+
+@pytest.mark.parametrize("host", ["node0", "NODE0", "node0."])
+def test_own_host_name_that_does_not_resolve(names, host):
+    own, unresolved = find_own(host, wait=WaitBudget())
+    assert own == EVERYWHERE
+    assert unresolved == UNKNOWN.replace("node0", host)
+
+
+def test_a_host_that_is_taken_for_this_one_and_does_not_resolve(names):
+    assert find_own("other", is_host=True, wait=WaitBudget()).addresses == EVERYWHERE
+    with pytest.raises(BackendUnavailableError, match="cannot resolve 'other'"):
+        find_own("other", wait=WaitBudget())
+
+
+@pytest.mark.parametrize(
+    ("host", "leads", "own"),
+    [
+        ("node0.cluster", {"node0.cluster": ["198.51.100.7"], "node0": ["198.51.100.7"]}, EVERYWHERE),  # hostname -f
+        ("node0.cluster", {"node0.cluster": ["198.51.100.7"], "node0": ["198.51.100.8"]}, ()),  # of another domain
+        ("node0.cluster", {"node0.cluster": ["198.51.100.7"]}, ()),
+        ("node1.cluster", {"node1.cluster": ["198.51.100.7"], "node0": ["198.51.100.7"]}, ()),
+    ],
+)
+def test_full_host_name_behind_another_address(names, host, leads, own):
+    names.update(leads)
+    assert find_own(host, wait=WaitBudget()) == Own(own)
+
+
+def test_a_name_server_that_does_not_reply_leaves_the_host_time_to_begin(names, monkeypatch):
+    limits = []
+
+    def silent(host, port, *, wait, timeout_s):
+        limits.append(timeout_s)
+        raise BackendUnavailableError("cannot resolve")
+
+    monkeypatch.setattr(place, "resolve", silent)
+    assert find_own("node0", wait=WaitBudget.lasting(4.0)).addresses == EVERYWHERE
+    assert limits[0] <= 2.0
 
 
 @pytest.mark.parametrize(("ip", "own"), [("198.51.100.7", ()), ("127.0.0.7", ("127.0.0.7",))])
 def test_a_host_that_lets_any_address_be_bound(monkeypatch, ip, own):
     monkeypatch.setattr(place, "_bind", lambda family, sockaddr: 0)
     monkeypatch.setattr(place, "_binds_anything", lambda address: True)
-    assert own_addresses(ip, wait=WaitBudget()) == own
+    assert find_own(ip, wait=WaitBudget()) == Own(own)
 
 
 def test_free_ports():
@@ -256,12 +314,13 @@ def serve_once(answer):
     over = threading.Event()
 
     def run():
-        with listener, listener.accept()[0] as connection:
-            connection.recv(4096)
-            if answer is None:
-                over.wait(10)
-            else:
-                connection.sendall(answer)
+        with suppress(ConnectionError), listener, listener.accept()[0] as connection:
+            while connection.recv(4096):
+                if answer is None:
+                    over.wait(10)
+                connection.sendall(answer or b"")
+                if b"\n" not in (answer or b""):
+                    break
 
     threading.Thread(target=run, daemon=True).start()
     return listener.getsockname()[1], over
@@ -297,7 +356,7 @@ def test_another_password(start):
 def test_nobody_says_anything():
     port, over = serve_once(None)
     with pytest.raises(BackendUnavailableError, match=r"no answer from 127\.0\.0\.1 within 0\.2 s"):
-        probe.who_answers("127.0.0.1", port, PASSWORD, timeout_s=0.2, wait=WaitBudget())
+        probe.who_answers("127.0.0.1", port, lambda public: PASSWORD, timeout_s=0.2, wait=WaitBudget())
     over.set()
 
 
@@ -305,5 +364,5 @@ def test_cancelled_while_nobody_says_anything():
     (port, over), wait = serve_once(None), WaitBudget()
     threading.Timer(0.1, wait.cancel).start()
     with pytest.raises(WaitCancelledError):
-        probe.who_answers("127.0.0.1", port, PASSWORD, timeout_s=20, wait=wait)
+        probe.who_answers("127.0.0.1", port, lambda public: PASSWORD, timeout_s=20, wait=wait)
     over.set()

@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+from redis.exceptions import ResponseError
 
 from cancelled_calls import cancelled
 from elastic_core.api import (
@@ -16,6 +17,8 @@ from elastic_core.api import (
     WaitBudget,
     WaitCancelledError,
 )
+from elastic_rdzv_redis.failures import translated
+from elastic_rdzv_redis.url import Login
 from patience import kept
 from ports import free_port
 from redis_servers import Proxy, RedisServer
@@ -299,7 +302,7 @@ def test_a_replica_is_unavailable_for_now(make_store, redis_server, store, wait)
     enlist(store, wait)
     redis_server.call("REPLICAOF 127.0.0.1 1")
     for call in (lambda: enlist(store, wait, "b"), lambda: store.members(wait=wait)):
-        with pytest.raises(BackendUnavailableError, match="is a replica"):
+        with pytest.raises(BackendUnavailableError, match=r"is a replica.* Try: the endpoint of the primary"):
             call()
     redis_server.call("REPLICAOF NO ONE")
     assert enlist(store, wait, "b").ahead == 1
@@ -337,10 +340,28 @@ def test_a_server_that_forgot_its_scripts_learns_them_again(store, redis_server,
 def test_a_full_server_is_unavailable_for_now(make_store, tmp_path, wait):
     server = RedisServer(tmp_path / "full", config=("--maxmemory", "1", "--maxmemory-policy", "noeviction"))
     try:
-        with pytest.raises(BackendUnavailableError, match="is out of memory"):
+        with pytest.raises(BackendUnavailableError, match=r"is out of memory\. Try: raise maxmemory"):
             enlist(make_store(server.start().endpoint), wait)
     finally:
         server.stop()
+
+
+@pytest.mark.parametrize(
+    ("answer", "hint"),
+    [
+        ("MISCONF Redis is configured to save RDB snapshots", "log"),
+        ("NOREPLICAS Not enough good replicas to write.", "min-replicas-to-write"),
+        ("ERR Error running script: @user_script:12: -OOM command not allowed", "maxmemory"),
+        ("CLUSTERDOWN The cluster is down", "--cluster check"),
+        ("MASTERDOWN Link with MASTER is down", "primary"),
+        ("LOADING Redis is loading the dataset in memory", "wait"),
+        ("ERR max number of clients reached", "maxclients"),
+    ],
+)
+def test_what_helps_stands_beside_what_a_server_refuses_for_now(answer, hint):
+    error = translated(ResponseError(answer), peer="r:1", login=Login(), sent=True, writes=True)
+    assert isinstance(error, BackendUnavailableError)
+    assert hint in error.hint
 
 
 def test_close_is_idempotent(store, wait):

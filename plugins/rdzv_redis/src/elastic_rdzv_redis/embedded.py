@@ -4,12 +4,11 @@ The protocol, the scripts and the promises are those of `RedisStore`; what is ad
 long. torch's names of options hold.
 """
 
-import hashlib
 import os
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from pathlib import Path
+from functools import partial
 from typing import ClassVar, Final
 
 import msgspec
@@ -36,15 +35,16 @@ from elastic_core.api import (
     WaitExpiredError,
     Watched,
 )
+from elastic_rdzv_redis.credentials import FOLDER_VARIABLE, TOKEN_VARIABLE, Credentials
 from elastic_rdzv_redis.network import Endpoint, parse_endpoint
-from elastic_rdzv_redis.place import EVERYWHERE, UNSPECIFIED, free_port, is_free, own_addresses
+from elastic_rdzv_redis.place import EVERYWHERE, UNSPECIFIED, Own, find_own, free_port, is_free, is_own_name
 from elastic_rdzv_redis.probe import Answer, who_answers
+from elastic_rdzv_redis.public import USER, write_public
 from elastic_rdzv_redis.server import EmbeddedServer, PortTakenError, find_program
 from elastic_rdzv_redis.store import RedisStore
 
 DEFAULT_PORT: Final = 29400
 """As in torch."""
-TOKEN_VARIABLE: Final = "ELASTIC_C10D_TOKEN"
 
 _LINGER_S: Final = 3.0
 _OTHERS_GRACE_S: Final = 5.0
@@ -64,9 +64,8 @@ class EmbeddedStore(CoordinationStore):
     settled by the first `connect` that succeeds, and stays: a node that has been a guest never begins a second store.
 
     The server listens on the endpoint's address only, keeps nothing on disk, and wants a password that is derived from
-    the run's id and, where given, a token: another run can't use it by mistake. Whoever shall be kept out on purpose
-    must not know the token; traffic is not encrypted. A server that died under its living agent is started again,
-    empty, on the same port.
+    the run's id and a token, or a secret that the host makes (`Credentials`); without either only other runs are kept
+    out. Traffic is not encrypted. A server that died under its living agent is started again, empty, on the same port.
 
     Threading: as the base class says; `pids` from any thread.
     """
@@ -87,6 +86,11 @@ class EmbeddedStore(CoordinationStore):
         OptionSpec(
             name="token_file", type="str", help=f"file with a token that all nodes share; default: ${TOKEN_VARIABLE}"
         ),
+        OptionSpec(
+            name="make_secret",
+            type="bool",
+            help="whether the host makes a secret for this run, where there is no token; default: in a step of Slurm",
+        ),
     )
 
     def __init__(self, settings: RendezvousSettings) -> None:
@@ -101,13 +105,14 @@ class EmbeddedStore(CoordinationStore):
         self._endpoint = _endpoint(settings)
         self._any_port = self._endpoint.port == 0
         self._moves = not settings.endpoint.strip()  # a default that nobody else has to know
-        self._password = derive_password(settings, os.environ)
+        self._credentials = Credentials(settings, os.environ)
         is_host = settings.options.get("is_host")
         self._is_host = None if is_host is None else bool(is_host)
-        self._bind: tuple[str, ...] | None = None
+        self._own: Own | None = None
         self._server: EmbeddedServer | None = None
         self._store: RedisStore | None = None
         self._others_since_s: float | None = None
+        self._difference = ""
         self._starts: deque[float] = deque(maxlen=_REVIVALS)
 
     @property
@@ -128,7 +133,14 @@ class EmbeddedStore(CoordinationStore):
     @property
     def notices(self) -> Sequence[str]:
         """What an agent should tell its user once, as of `RedisStore`."""
-        return () if self._store is None else self._store.notices
+        lines = (*self._credentials.notices, *(() if self._store is None else self._store.notices))
+        if not (self.hosting and self._own and self._own.unresolved):
+            return lines
+        line = (
+            f"{self.where}: {self._own.unresolved}; this node hosts the store on all its addresses and reaches it at "
+            f"{_LOOPBACK}, but other nodes must resolve the name"
+        )
+        return (line, *lines)
 
     # --- who hosts
 
@@ -144,29 +156,47 @@ class EmbeddedStore(CoordinationStore):
         self._revive(wait)
         if self._store is None:
             self._settle(wait)
-        elif self._server is None and (answer := self._ask(wait)) is not Answer.OURS:
-            raise self._taken(answer)
+        elif self._server is None:
+            before = self._credentials.password
+            if (answer := self._ask(wait)) is not Answer.OURS:
+                raise self._taken(answer)
+            if self._credentials.password != before:  # the host is another process, and has made another secret
+                self._store.close()
+                self._store = self._driver()
         return self._inner.connect(wait=wait)
 
     def _settle(self, wait: WaitBudget) -> None:
         """Become host or guest."""
-        if self._bind is None:
-            self._bind = self._own_addresses(wait)
-        if self._bind and (self._any_port or is_free(self._bind, self._endpoint.port)) and self._host(self._bind, wait):
+        if self._own is None:
+            self._own = self._find_own(wait)
+        bind = self._bind
+        if bind and (self._any_port or is_free(bind, self._endpoint.port)) and self._host(bind, wait):
             return
         answer = self._ask(wait)
         if answer is Answer.OURS:
-            self._store = self._driver(self._endpoint.host)
-        elif self._moves and self._bind:
+            self._store = self._driver()
+        elif self._moves and bind:
             self._any_port = True  # this is the only node: any port will do
-            self._host(self._bind, wait)
+            self._host(bind, wait)
         else:
             raise self._taken(answer)
 
-    def _own_addresses(self, wait: WaitBudget) -> tuple[str, ...]:
-        if self._is_host is False:
-            return ()
-        return own_addresses(self._endpoint.host, wait=wait) or (EVERYWHERE if self._is_host else ())
+    def _find_own(self, wait: WaitBudget) -> Own:
+        host = self._endpoint.host
+        if self._is_host is not False:
+            return find_own(host, is_host=bool(self._is_host), wait=wait)
+        return Own((), find_own(host, wait=wait).unresolved) if is_own_name(host) else Own()
+
+    @property
+    def _bind(self) -> tuple[str, ...]:
+        return self._own.addresses if self._own else ()
+
+    @property
+    def _reached(self) -> str:
+        """Where this node reaches the store. One that listens everywhere needs no name, which may lead past it."""
+        host = self._endpoint.host
+        is_local = self._bind == EVERYWHERE or host in UNSPECIFIED or (self._own is not None and self._own.unresolved)
+        return _LOOPBACK if is_local else host
 
     def _host(self, bind: tuple[str, ...], wait: WaitBudget) -> bool:
         """Start the server; False: somebody else was faster."""
@@ -181,8 +211,7 @@ class EmbeddedStore(CoordinationStore):
                     continue
                 return False
             self._any_port = False
-            # What listens everywhere is reached without a name, which may lead past this node.
-            self._store = self._driver(_LOOPBACK if bind == EVERYWHERE else self._endpoint.host)
+            self._store = self._driver()
             return True
         raise BackendUnavailableError(f"{self.where}: no free port was left in {_FREE_PORT_TRIES} tries")
 
@@ -191,16 +220,25 @@ class EmbeddedStore(CoordinationStore):
             program,
             bind=bind,
             port=self._endpoint.port,
-            password=self._password,
+            password=self._credentials.begin(self._endpoint.port),
             incarnation=self.settings.incarnation,
         )
         self._server = server  # before it is started: sweeps must spare it from its first moment
         try:
             server.start(wait=wait)
+            self._publish(bind, wait)
         except BaseException:
             self._server = None
+            server.stop()
+            self._credentials.remove()
             raise
         self._starts.append(SYSTEM_CLOCK.monotonic_s())
+
+    def _publish(self, bind: tuple[str, ...], wait: WaitBudget) -> None:
+        """Show others how the store is protected; the port is ours, so that no password is sent to another's."""
+        host = _LOOPBACK if set(bind) & {*EVERYWHERE} else bind[0]
+        password, shown = self._credentials.password, self._credentials.publish()
+        write_public(host, self._endpoint.port, password, shown, timeout_s=_ANSWER_LIMIT_S, wait=wait)
 
     def _revive(self, wait: WaitBudget) -> None:
         """Start the server again if it has died; what it knew, the members bring back."""
@@ -214,7 +252,7 @@ class EmbeddedStore(CoordinationStore):
         dead = self._server
         dead.stop()
         try:
-            self._start(find_program(), self._bind or (), wait)
+            self._start(find_program(), self._bind, wait)
         except ElasticError as error:
             self._server = dead  # still the host: tried again by the next call
             if isinstance(error, PortTakenError):
@@ -225,7 +263,7 @@ class EmbeddedStore(CoordinationStore):
         """Return who answers at the endpoint; `BackendUnavailableError` when nobody does."""
         limit_s = min(_ANSWER_LIMIT_S, self._read_timeout_s)
         try:
-            answer = who_answers(self._endpoint.host, self._endpoint.port, self._password, timeout_s=limit_s, wait=wait)
+            answer = self._tried(limit_s, wait)
         except (BackendUnavailableError, WaitExpiredError) as error:
             self._others_since_s = None
             if self._store is None and self._bind and not is_free(self._bind, self._endpoint.port):
@@ -244,6 +282,13 @@ class EmbeddedStore(CoordinationStore):
             self._others_since_s = None
         return answer
 
+    def _tried(self, limit_s: float, wait: WaitBudget) -> Answer:
+        host, port, credentials = self._reached, self._endpoint.port, self._credentials
+        found = who_answers(host, port, partial(credentials.choose, port=port), timeout_s=limit_s, wait=wait)
+        credentials.password = found.password
+        self._difference = credentials.difference(found.public) if found.answer is Answer.OTHER_RUN else ""
+        return found.answer
+
     def _taken(self, answer: Answer) -> ElasticError:
         """Return that the port is somebody else's: at first as what may pass, then as what won't."""
         now_s = SYSTEM_CLOCK.monotonic_s()
@@ -252,11 +297,19 @@ class EmbeddedStore(CoordinationStore):
         text = (
             f"{self.where}: port {self._endpoint.port} is in use by {answer.value}, not by run {self.settings.run_id!r}"
         )
+        text += f": {self._difference}" if self._difference else ""
+        same = f"the same token in ${TOKEN_VARIABLE} or token_file"
+        if self._difference:
+            folder = f"a folder that all its hosts share in ${FOLDER_VARIABLE}"
+            same = f"the run's --rdzv-id and user, and {folder}, or {same}"
         if now_s - self._others_since_s < _OTHERS_GRACE_S:
-            return BackendUnavailableError(text, hint="wait for it to end, or another port in --rdzv-endpoint")
+            hint = same if self._difference else "wait for it to end, or another port in --rdzv-endpoint"
+            if answer is Answer.OTHER_RUN and not (self._difference or self.settings.incarnation):  # of a command
+                hint = f"the run's --rdzv-id, and {same}"
+            return BackendUnavailableError(text, hint=hint)
         hint = f"another port in --rdzv-endpoint {self._endpoint.host}:PORT, the same on every node"
         if answer is Answer.OTHER_RUN:
-            hint += f"; or the same --rdzv-id, and the same token if ${TOKEN_VARIABLE} or token_file is set"
+            hint = same if self._difference else f"{hint}; or the same --rdzv-id, and {same}"
         if answer is Answer.OPEN_SERVER:
             hint += "; or --rdzv-backend redis to use that server"
         return BackendRefusedError(text, hint=hint)
@@ -269,12 +322,12 @@ class EmbeddedStore(CoordinationStore):
             raise BackendUnavailableError(f"{self.where} is not connected")
         return self._store
 
-    def _driver(self, host: str) -> RedisStore:
-        place = Endpoint(host=_LOOPBACK if host in UNSPECIFIED else host, port=self._endpoint.port)
+    def _driver(self) -> RedisStore:
+        place = Endpoint(host=self._reached, port=self._endpoint.port)
         options: dict[str, str | int | float | bool | None] = {spec.name: spec.default for spec in RedisStore.options}
         settings = msgspec.structs.replace(
             self.settings,
-            endpoint=f"redis://default:{self._password}@{place}",
+            endpoint=f"redis://{USER}:{self._credentials.password}@{place}",
             options=options | {key: value for key, value in self.settings.options.items() if key not in _OWN},
         )
         return RedisStore(settings)
@@ -342,37 +395,10 @@ class EmbeddedStore(CoordinationStore):
         if self._server is not None:
             self._server.stop()
             self._server = None
+            self._credentials.remove()
 
 
 _OWN: Final = frozenset(spec.name for spec in EmbeddedStore.options)
-
-
-def derive_password(settings: RendezvousSettings, environ: Mapping[str, str]) -> str:
-    """Return what the run's nodes know and other runs don't, in characters that need no quotes.
-
-    Raises:
-        ConfigError: the token file can't be read, or is empty.
-    """
-    secret = hashlib.sha256()
-    for part in (settings.run_id, _token(settings.options.get("token_file"), environ)):
-        raw = os.fsencode(part)
-        secret.update(b"%d:%s" % (len(raw), raw))
-    return secret.hexdigest()
-
-
-def _token(path: object, environ: Mapping[str, str]) -> str:
-    if not path:
-        return environ.get(TOKEN_VARIABLE, "")
-    try:
-        token = Path(str(path)).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not text"
-        raise ConfigError(
-            f"--rdzv-conf token_file={str(path)!r} can't be read ({reason})", hint="another file"
-        ) from error
-    if not token:
-        raise ConfigError(f"--rdzv-conf token_file={str(path)!r} is empty", hint="a file with the token in it")
-    return token
 
 
 def _check_store_type(settings: RendezvousSettings) -> None:

@@ -43,24 +43,29 @@ _FIRST_HINT: Final = (
     "certificates of clients"
 )
 
-_FOR_NOW: Final[tuple[tuple[type[RedisError], str], ...]] = (
-    (BusyLoadingError, "is loading its data"),
-    (ReadOnlyError, "is a replica, which takes no writes"),
-    (MasterDownError, "is a replica that has lost its master"),
-    (ClusterDownError, "says that its cluster is down"),
-    (TryAgainError, "is moving the run's keys to another node"),
-    (OutOfMemoryError, "is out of memory"),
-)
-_FOR_NOW_CODES: Final = {
-    "BUSY": "is busy with a script",
-    "READONLY": "is a replica, which takes no writes",
-    "OOM": "is out of memory",
-    "MISCONF": "can't save its data, and takes no writes",
-    "NOREPLICAS": "has too few replicas, and takes no writes",
-    "LOADING": "is loading its data",
-    "MASTERDOWN": "is a replica that has lost its master",
-    "UNKILLABLE": "is busy with a script",
+_PRIMARY: Final = "the endpoint of the primary, or of a Sentinel with --rdzv-conf sentinel_master=NAME"
+_FOR_NOW: Final = {
+    "BUSY": ("is busy with a script", ""),
+    "UNKILLABLE": ("is busy with a script", ""),
+    "READONLY": ("is a replica, which takes no writes", _PRIMARY),
+    "MASTERDOWN": ("is a replica that has lost its master", _PRIMARY),
+    "OOM": ("is out of memory", "raise maxmemory of the server, or free memory there"),
+    "MISCONF": ("can't save its data, and takes no writes", "look at the server's log, and free space on its disk"),
+    "NOREPLICAS": ("has too few replicas, and takes no writes", "start replicas, or lower min-replicas-to-write"),
+    "LOADING": ("is loading its data", "wait until it has, or raise --connect-timeout"),
+    "CLUSTERDOWN": ("says that its cluster is down", "redis-cli --cluster check HOST:PORT"),
+    "TRYAGAIN": ("is moving the run's keys to another node", ""),
 }
+"""What a server that refuses for now does, and what to do about it, by the code of its answer."""
+_CODE_OF: Final[tuple[tuple[type[RedisError], str], ...]] = (
+    (BusyLoadingError, "LOADING"),
+    (ReadOnlyError, "READONLY"),
+    (MasterDownError, "MASTERDOWN"),
+    (ClusterDownError, "CLUSTERDOWN"),
+    (TryAgainError, "TRYAGAIN"),
+    (OutOfMemoryError, "OOM"),
+)
+"""The errors from whose text redis-py takes the code."""
 # Redis 6.2 wraps what fails within a script: `ERR Error running script (call to …): @user_script:12: -READONLY …`.
 _CODE: Final = re.compile(r"(?:^|: -)([A-Z]{3,})\b")
 _PERMISSION: Final = re.compile(r"\bNOPERM\b|no permissions|can't run this command|ACL failure", re.IGNORECASE)
@@ -123,14 +128,13 @@ def _reply(error: Exception, peer: str, login: Login) -> BackendError:
     """Return what an error that the server sent means."""
     text = " ".join(login.hidden_in(str(error)).split())
     shown = text[:_SHOWN]
-    for kind, what in _FOR_NOW:
-        if isinstance(error, kind):
-            return BackendUnavailableError(f"{peer} {what}")
-    for code in _CODE.findall(text):
-        if code in _FOR_NOW_CODES:
-            return BackendUnavailableError(f"{peer} {_FOR_NOW_CODES[code]}")
+    for code in (*(code for kind, code in _CODE_OF if isinstance(error, kind)), *_CODE.findall(text)):
+        if code in _FOR_NOW:
+            what, hint = _FOR_NOW[code]
+            return BackendUnavailableError(f"{peer} {what}", hint=hint)
     if "max number of clients" in text:
-        return BackendUnavailableError(f"{peer} has as many clients as it takes")
+        hint = "raise maxclients of the server, or end some of its clients"
+        return BackendUnavailableError(f"{peer} has as many clients as it takes", hint=hint)
     # Nothing that a server says to a login is shown: an old one repeats the command, password and all.
     if isinstance(error, AuthenticationError) or "NOAUTH" in text:
         if "without any password" in str(error):

@@ -3,35 +3,82 @@
 import errno
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from elastic_core.api import Address, BackendRefusedError, WaitBudget, is_ip, resolve, route_source
+from elastic_core.api import (
+    Address,
+    BackendRefusedError,
+    BackendUnavailableError,
+    WaitBudget,
+    is_ip,
+    resolve,
+    route_source,
+)
 
 EVERYWHERE: Final = ("*", "-::*")
 """What makes the server listen on all addresses, also where there is no IPv6."""
 UNSPECIFIED: Final = ("0.0.0.0", "::")
 
+_LOOK_UP_S: Final = 60.0
+_OWN_LOOK_UP_S: Final = 10.0
 _ELSEWHERE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.ENODEV})
 
 
-def own_addresses(host: str, *, wait: WaitBudget) -> tuple[str, ...]:
-    """Return on which addresses of this node the server of an endpoint's host would listen; empty: on another node.
+class Own(NamedTuple):
+    """The addresses of this node on which the server of an endpoint's host would listen; empty: on another node.
+
+    `unresolved` is why the endpoint's name, which is this host's, leads nowhere here.
+    """
+
+    addresses: tuple[str, ...] = ()
+    unresolved: str = ""
+
+
+def is_own_name(host: str) -> bool:
+    """Return whether this host has that name by its own account: no name server is needed."""
+    return host.rstrip(".").lower() in ("localhost", socket.gethostname().lower())
+
+
+def find_own(host: str, *, is_host: bool = False, wait: WaitBudget) -> Own:
+    """Return whether an endpoint's host is this node, and where its server would listen.
 
     A name that leads to loopback addresses alone here (many systems map their own name so) leads elsewhere on other
-    nodes: then it is all addresses. So it is for this host's own name where it leads to none of ours.
+    nodes: then it is all addresses. So it is for this host's own name where it leads to none of ours, or nowhere: it is
+    for the others. With `is_host` any host is taken for this one.
 
     Raises:
-        BackendUnavailableError: the host can't be resolved.
+        BackendUnavailableError: the host can't be resolved, and is not known to be this one.
     """
     if host in UNSPECIFIED:
-        return EVERYWHERE
-    own = tuple(address.ip for address in resolve(host, 0, wait=wait) if _is_own(address))
-    if is_ip(host) or host.rstrip(".").lower() == "localhost":
-        return own
+        return Own(EVERYWHERE)
+    ours = is_host or is_own_name(host)
+    # A server that begins without a name server must not wait for one until no time is left to begin.
+    limit_s = wait.remaining_s(_OWN_LOOK_UP_S) / 2 if ours else _LOOK_UP_S
+    try:
+        found = resolve(host, 0, wait=wait, timeout_s=limit_s)
+    except BackendUnavailableError as error:
+        if ours:
+            return Own(EVERYWHERE, error.what)
+        raise
+    own = tuple(address.ip for address in found if _is_own(address))
     if not own:
-        return EVERYWHERE if host.lower() == socket.gethostname().lower() else ()
-    return EVERYWHERE if all(_is_loopback(ip) for ip in own) else own
+        return Own(EVERYWHERE if ours or _is_full_name(host, found, wait) else ())
+    if is_ip(host) or host.rstrip(".").lower() == "localhost":
+        return Own(own)
+    return Own(EVERYWHERE if all(_is_loopback(ip) for ip in own) else own)
+
+
+def _is_full_name(host: str, found: Sequence[Address], wait: WaitBudget) -> bool:
+    """Return whether a name is this host's, but for the domain: then both lead to the same addresses."""
+    own = socket.gethostname()
+    if is_ip(host) or host.partition(".")[0].lower() != own.partition(".")[0].lower():
+        return False
+    try:
+        return set(resolve(own, 0, wait=wait, timeout_s=_LOOK_UP_S)) == set(found)
+    except BackendUnavailableError:
+        return False
 
 
 def _is_own(address: Address) -> bool:

@@ -1,14 +1,12 @@
 """Who answers at an endpoint: asked before a client library is let near it, whose words would not say."""
 
 import enum
-import socket
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
-from elastic_core.api import BackendUnavailableError, WaitBudget
-from elastic_rdzv_redis.network import Endpoint, dial
-
-_CHUNK_BYTES: Final = 4096
-_LOOK_S: Final = 0.05
+from elastic_core.api import WaitBudget
+from elastic_rdzv_redis.public import USER, read_public
+from elastic_rdzv_redis.talk import Talk
 
 
 class Answer(enum.Enum):
@@ -20,42 +18,40 @@ class Answer(enum.Enum):
     STRANGER = "something that is no Redis or Valkey server"
 
 
-def who_answers(host: str, port: int, password: str, *, timeout_s: float, wait: WaitBudget) -> Answer:
-    """Connect, try the password and return who it is.
+class Found(NamedTuple):
+    """Who answers, what it shows to anybody, and the password that was tried; empty: none."""
+
+    answer: Answer
+    public: Mapping[str, str]
+    password: str
+
+
+def who_answers(
+    host: str, port: int, choose: Callable[[Mapping[str, str]], str], *, timeout_s: float, wait: WaitBudget
+) -> Found:
+    """Connect, try a password and return who it is.
+
+    Args:
+        host: Where it is.
+        port: Its port.
+        choose: Gives the password for a store that shows this to anybody; empty: there is none to try.
+        timeout_s: How long it may take.
+        wait: Ends it.
 
     Raises:
         BackendUnavailableError: nobody listens, or says a word within `timeout_s`. One that hangs up is taken for a
             host that ends, or a tunnel to one that is not there yet.
         WaitCancelledError: the agent asked the call to end.
     """
-    with dial(host, port, timeout_s=timeout_s, wait=wait) as sock:
-        try:
-            sock.sendall(f"*2\r\n$4\r\nAUTH\r\n${len(password)}\r\n{password}\r\n".encode())
-            line = _first_line(sock, timeout_s, wait)
-        except ConnectionError:
-            line = b""
-        if not line:
-            raise BackendUnavailableError(f"{Endpoint(host=host, port=port)} closed the connection without an answer")
-    if line.startswith(b"+OK"):
-        return Answer.OURS
-    if line.startswith((b"-WRONGPASS", b"-ERR invalid password")):
-        return Answer.OTHER_RUN
-    if line.startswith((b"-ERR", b"-DENIED", b"-NOAUTH")):
-        return Answer.OPEN_SERVER
-    return Answer.STRANGER
-
-
-def _first_line(sock: socket.socket, timeout_s: float, wait: WaitBudget) -> bytes:
-    line = b""
-    looks = max(1, round(timeout_s / _LOOK_S))
-    sock.settimeout(_LOOK_S)
-    for _ in range(looks):
-        wait.check()
-        try:
-            chunk = sock.recv(_CHUNK_BYTES)
-        except TimeoutError:
-            continue
-        line += chunk
-        if not chunk or b"\n" in line or len(line) >= _CHUNK_BYTES:
-            return line
-    raise BackendUnavailableError(f"no answer from {sock.getpeername()[0]} within {timeout_s:g} s")
+    with Talk(host, port, timeout_s=timeout_s, wait=wait) as talk:
+        first, public = read_public(talk)
+        if isinstance(first, list) or not first.startswith((b"+OK", b"-WRONGPASS", b"-ERR", b"-DENIED", b"-NOAUTH")):
+            return Found(Answer.STRANGER, {}, "")
+        if not first.startswith((b"+OK", b"-WRONGPASS", b"-ERR invalid password")):
+            return Found(Answer.OPEN_SERVER, {}, "")
+        password = choose(public)
+        if password and talk.ask("AUTH", USER, password) == b"+OK":
+            return Found(Answer.OURS, public, password)
+        # A server without passwords knows no user of that name, either.
+        is_open = not public and talk.ask("PING") == b"+PONG"
+        return Found(Answer.OPEN_SERVER if is_open else Answer.OTHER_RUN, public, "")

