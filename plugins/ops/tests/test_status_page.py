@@ -5,12 +5,13 @@ from msgspec.structs import replace
 
 from elastic_core.api import WorkerStatus
 from elastic_core.failure.incident import iso_time
-from elastic_ops.status.page import age, duration, incident_line, page_of_run, page_of_runs, plain
+from elastic_ops.status.page import age, incident_line, page_of_run, page_of_runs, plain
 from elastic_ops.status.view import (
     AbsenceView,
     AgentView,
     IncidentView,
     NodeView,
+    PastRoundView,
     RoundView,
     RunView,
     StoreView,
@@ -71,7 +72,7 @@ def test_nodes_that_are_left_out_are_told_by_whom_why_and_until_when():
     gate = {"by": "hook 'gate' (acme 1.0)", "reason": "ECC errors", "refused": True}
     line = "n2 is out: hook 'gate' (acme 1.0) refused: ECC errors"
     assert f"{line}\n" in absent(**gate)
-    assert f"{line}; asked again within 60 s\n" in absent(**gate, for_s=60.0)
+    assert f"{line}; asked again within 1 min\n" in absent(**gate, for_s=60.0)
     assert f"{line}; asked again in 18 s\n" in absent(**gate, until=iso_time(NOW_NS + 18 * 10**9))
     policy = {"by": "policy 'hw'", "reason": "exit code 77", "refused": False}
     assert "n2 is left out for 20 s in all by policy 'hw': exit code 77\n" in absent(**policy, for_s=20.0)
@@ -79,6 +80,42 @@ def test_nodes_that_are_left_out_are_told_by_whom_why_and_until_when():
     assert "n2 is left out for 18 s by policy 'hw': exit code 77\n" in absent(**policy, until=until)
     assert "n2 is left out until the policy's next decision by policy 'hw'" in absent(**policy)
     assert "waiting for a place" not in absent(**policy)
+
+
+def test_a_long_absence_is_told_in_units_that_people_use_and_its_node_has_no_workers():
+    policy = {"by": "policy 'hw'", "reason": "exit code 77", "refused": False}
+    shown = absent(**policy, for_s=2_592_000.0)
+    assert "n2 is left out for 30 d in all by policy 'hw': exit code 77\n" in shown
+    assert "n2    -         out      -            -        -\n" in shown
+
+
+def test_a_lost_node_stays_visible_among_the_last_rounds():
+    def past(index, ended="", **fields):
+        began = iso_time(NOW_NS - (60 - index) * 10**9)
+        return PastRoundView(index=index, node_count=2, world_size=4, began=began, ended=ended, **fields)
+
+    lost = past(8, iso_time(NOW_NS), ended_by="membership", reason="b lost; 1 node with 2 workers goes on")
+    shown = text(of_directory(rounds=(*map(past, range(8)), lost, past(9))))
+    assert (
+        "ROUND  BEGAN     LASTED  NODES  WORKERS  ENDED BY\n"
+        "5      55 s ago  -       2      4        -\n"
+        "6      54 s ago  -       2      4        -\n"
+        "7      53 s ago  -       2      4        -\n"
+        "8      52 s ago  52 s    2      4        membership: b lost; 1 node with 2 workers goes on\n"
+        "9      51 s ago  -       2      4        -\n"
+    ) in shown
+    assert "LASTED" not in text(of_directory(rounds=(past(0),)))
+
+
+def test_what_hooks_publish_is_shown_within_bounds():
+    hooks = {"gpu-gate": {"healthy": False, "worst": "GPU 3", "temp": 81.5}, "idle": {}, "long": {"x": "y\n" * 500}}
+    lines = text(of_directory(hooks=hooks)).split("\n")
+    assert "hook 'gpu-gate': healthy=false, worst=GPU 3, temp=81.5" in lines
+    assert not any("idle" in line for line in lines)
+    (long,) = (line for line in lines if line.startswith("hook 'long'"))
+    assert len(long) < 300
+    many = {f"hook{number:02}": {"ok": True} for number in range(11)}
+    assert "3 more hooks: --json has all" in text(of_directory(hooks=many))
 
 
 def test_a_run_from_its_store():
@@ -182,21 +219,9 @@ def test_what_others_wrote_can_not_steer_a_terminal():
     assert shown.count("a?[2Jb c?d") == 5
 
 
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [
-        (-5, "0 s"),
-        (0.4, "0 s"),
-        (59.4, "59 s"),
-        (60, "1 min"),
-        (61, "1 min 1 s"),
-        (7260, "2 h 1 min"),
-        (7200, "2 h"),
-        (273_600, "3 d 4 h"),
-    ],
-)
-def test_durations(seconds, shown):
-    assert duration(seconds) == shown
+@pytest.mark.parametrize(("seconds", "shown"), [(-5, "0 s"), (0.4, "0 s"), (59.4, "59 s"), (61, "1 min 1 s")])
+def test_ages_are_whole_seconds(seconds, shown):
+    assert age(iso_time(NOW_NS - int(seconds * 1e9)), NOW_NS) == shown
 
 
 def test_an_age_that_nobody_knows():

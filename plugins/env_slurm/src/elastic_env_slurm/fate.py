@@ -2,7 +2,7 @@
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from elastic_core.api import Record
@@ -10,7 +10,8 @@ from elastic_env_slurm.options import AUTO, OFF
 
 _PAIR: Final = re.compile(r"(?:^|\s)([A-Za-z]\w*)[ \t]*=[ \t]*(\S*)")
 _TIME: Final = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", re.ASCII)
-_NEVER: Final = ("", "None", "Unknown", "N/A")
+NEVER: Final = ("", "None", "Unknown", "N/A")
+"""A time of Slurm's that was not and will not be."""
 _YEAR_MINUTES: Final = 365 * 24 * 60
 _ENDLESS: Final = ("", "UNLIMITED", "Partition_Limit", "NOT_SET", "N/A")
 _RUNNING: Final = ("RUNNING", "SIGNALING")
@@ -86,8 +87,9 @@ def fate_of(
     attempt: int,
     warned: bool,
     limit: int | None = None,
+    lost: Sequence[str] = (),
 ) -> Fate:
-    """Return what becomes of a job that was told to stop.
+    """Return what becomes of a job that was told to stop, or that has lost agents.
 
     Args:
         job: What Slurm says of it.
@@ -97,6 +99,7 @@ def fate_of(
         attempt: How often it has begun again.
         warned: The signal was the notice of `--preemption-signal`.
         limit: `--requeue-limit`; `None`: there is none.
+        lost: Nodes without whose agents the run can't go on.
     """
     name = f"job {job.get('JobId', '?')}"
     if job.get("BatchFlag") != "1" or requeue == OFF:  # nobody can begin an interactive job again
@@ -107,7 +110,7 @@ def fate_of(
     kill_wait_s = seconds_of(config.get("KillWait", "")) or KILL_WAIT_S
     running = is_running(job)
     asked = _Asked(job, requeue=requeue, attempt=attempt, limit=limit)
-    if running and job.get("PreemptTime", "") not in _NEVER:
+    if running and job.get("PreemptTime", "") not in NEVER:
         grace_s = seconds_of(partition.get("GraceTime", "")) or 0.0
         what, stay_s = f"{name} was preempted", grace_s + kill_wait_s + 60
         if asked.may and "REQUEUE" in (partition.get("PreemptMode") or config.get("PreemptMode", "")):
@@ -116,6 +119,9 @@ def fate_of(
         return asked.fate(what, End.ASK_LAST, stay_s)
     if not running and job.get("Reason") == "TimeLimit":
         return asked.fate(f"{name} is out of time", End.ASK_NOW, kill_wait_s + 60, stuck=True, within_s=kill_wait_s)
+    if running and lost:
+        what = f"{name} has lost the agent of {' and '.join(lost)}"
+        return asked.fate(what, End.ASK_LAST, kill_wait_s + 60, stuck=True)
     if running and warned and has_limit(job):
         # A notice in the first half of a job's time is somebody's: it ends no attempt that should be further.
         ran, time = minutes_of(job.get("RunTime", "")), minutes_of(job.get("TimeLimit", ""))

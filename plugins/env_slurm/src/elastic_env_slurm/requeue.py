@@ -19,8 +19,11 @@ from elastic_core.api import (
     Draining,
     ElasticError,
     HookSettings,
+    MembershipChanged,
     OptionSpec,
     Power,
+    RoundJoined,
+    RunTimer,
     WorkerEnded,
     WorkersStarted,
     WorkersStopping,
@@ -29,7 +32,8 @@ from elastic_env_slurm import scheduler
 from elastic_env_slurm.fate import End, Fate, fate_of, is_running
 from elastic_env_slurm.options import AUTO, OFF, REQUEUE, REQUEUE_LIMIT
 from elastic_env_slurm.progress import OFFER, Progress, Saving, saving_of
-from elastic_env_slurm.time_limits import line_about_times
+from elastic_env_slurm.step_nodes import StepNodes
+from elastic_env_slurm.time_limits import line_about_stop, line_about_times
 
 VERDICTS: Final = "ELASTIC_SLURM_VERDICTS"
 """The variable with the folder in which each agent leaves its exit code, as `elastic slurm submit` sets it."""
@@ -40,6 +44,10 @@ _OTHERS_S: Final = 5.0
 """How long other nodes leave it to the first one to ask."""
 _LOOK_S: Final = 2.0
 """Seconds between two looks at the workers, until one has made a step."""
+_RETURN_S: Final = 10.0
+"""How long a lost agent may take to come back: one that was but cut off does so."""
+_NO_ROUND_CODE: Final = 4
+"""The exit code of an agent without whose peers, or their store, no round is formed."""
 _MARGIN_S: Final = 4.0
 """How long before Slurm kills the agent at a time limit the agent no longer waits for workers that save."""
 
@@ -60,6 +68,8 @@ class Requeue(AgentHook):
         self._job = os.environ.get("SLURM_JOB_ID", "")
         self._node = _number("SLURM_NODEID")
         self._attempt = _number("SLURM_RESTART_COUNT")
+        self._nodes = StepNodes(os.environ, settings.run_id, submitted=VERDICTS in os.environ)
+        self._return: RunTimer | None = None
         self._fate = Fate()
         self._over = False
         self._saying = threading.Lock()
@@ -71,6 +81,8 @@ class Requeue(AgentHook):
         """Set when a worker got anywhere, or when no worker can any more."""
         self._compared = False
         """A worker saves before planned stops, and the times were compared with that in mind."""
+        self._save_s = 0.0
+        """How long workers may take to save; 0: none is known to."""
         self._drained = False
         self._drained_s = 0.0
         if not self._job:
@@ -133,6 +145,7 @@ class Requeue(AgentHook):
             with suppress(ElasticError):  # the agent then observes fewer signs
                 saving = saving_of(answer({}).content)
         self._progress.take_saving(saving)
+        self._save_s = saving.within_s if saving.asks else 0.0
         self._publish_progress()
         return saving
 
@@ -149,6 +162,28 @@ class Requeue(AgentHook):
         """Note whether the workers saved: a planned stop is held no longer."""
         self._observe()
 
+    # --- an agent that is lost
+
+    def on_membership_changed(self, event: MembershipChanged) -> None:
+        """End the run soon if an agent of this step is lost: nothing starts it again, and the others would wait."""
+        if self._job and self._nodes.take(event.change) and self._return is None:
+            self._observe()
+            self._return = self.run.call_later(_RETURN_S, self._give_up)
+
+    def on_round_joined(self, event: RoundJoined) -> None:
+        """Go on: the lost agents have come back, or the others are enough."""
+        self._nodes.lost = ()
+        if self._return is not None:
+            self._return.cancel()
+            self._return = None
+
+    def _give_up(self) -> None:
+        if self._drained:  # another stop would have the workers killed
+            return
+        names = " and ".join(self._nodes.lost)
+        line = f"{names} lost its agent, and nothing in a step of Slurm starts it again: this run ends"
+        self.run.ask_drain(line if self._nodes.speaks else "", by_user=True)
+
     # --- a stop
 
     def on_drain(self, event: Draining) -> None:
@@ -156,9 +191,11 @@ class Requeue(AgentHook):
         self._drained, self._drained_s = True, self.clock.monotonic_s()
         if self._job:
             self._observe()
+        self._begin_to_ask(event.signum not in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT))
+
+    def _begin_to_ask(self, warned: bool) -> None:
         if not self._job or self._requeue == OFF or self._asking is not None:
             return
-        warned = event.signum not in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
         self._asking = threading.Thread(target=self._find_out, args=(warned,), name="slurm", daemon=True)
         self._asking.start()
         if self.settings.own_process:
@@ -169,6 +206,11 @@ class Requeue(AgentHook):
         with self._saying:
             self._code, self._over = event.exit_code, True
         self._known.set()
+        hosted = self._node and self.settings.backend == "c10d"
+        if event.exit_code == _NO_ROUND_CODE and hosted and not self._drained and self._requeue == AUTO:
+            self._nodes.take_end()
+            if self._nodes.lost:
+                self._begin_to_ask(warned=False)
         folder = os.environ.get(VERDICTS)
         if folder:
             Path(folder, str(self._node)).write_text(f"{event.exit_code}\n", encoding="ascii")
@@ -186,8 +228,18 @@ class Requeue(AgentHook):
         except scheduler.SlurmError as err:
             self._say(f"Slurm does not say why job {self._job} was stopped: {err}")
             return
+        needed_s = self._save_s + self.settings.shutdown_timeout_s
+        if line := line_about_stop(job, partition, config, needed_s=needed_s):
+            self._say(line)
         fate = fate_of(
-            job, partition, config, requeue=self._requeue, attempt=self._attempt, warned=warned, limit=self._limit
+            job,
+            partition,
+            config,
+            requeue=self._requeue,
+            attempt=self._attempt,
+            warned=warned,
+            limit=self._limit,
+            lost=self._nodes.lost,
         )
         if fate.if_stuck and self._stuck(fate):
             fate = Fate(line=fate.if_stuck)
@@ -206,8 +258,8 @@ class Requeue(AgentHook):
         return not self._progress.made
 
     def _say(self, text: str) -> None:
-        """Say it once for the job, on its first node; the run may be over by now."""
-        if self._node:
+        """Say it once for the job, on its first node that has an agent; the run may be over by now."""
+        if not self._nodes.speaks:
             return
         with self._saying:
             if self._over:
@@ -215,16 +267,21 @@ class Requeue(AgentHook):
             else:
                 self.run.notice(text, named=False)
 
-    def _ask(self) -> None:
-        """Ask for another attempt: the first node does, and another where that one does not."""
-        if self._node:
+    def _ask(self, *, needed: bool = True) -> None:
+        """Ask for another attempt: the first node does, and another where that one does not.
+
+        Not `needed`: Slurm begins the job again without being asked.
+        """
+        if not self._nodes.speaks:
             _wait(_OTHERS_S + self._spread_s)
         try:
             restarts = scheduler.show("job", self._job).get("Restarts", "0")
             if not restarts.isdecimal() or int(restarts) <= self._attempt:
                 scheduler.requeue(self._job)
         except scheduler.SlurmError as err:
-            sys.stderr.write(f"elastic: job {self._job} is not begun again: {err}. Try: scontrol requeue {self._job}\n")
+            if needed:
+                line = f"job {self._job} is not begun again: {err}. Try: scontrol requeue {self._job}"
+                sys.stderr.write(f"elastic: {line}\n")
 
     # --- when all else is over
 
@@ -243,16 +300,37 @@ class Requeue(AgentHook):
             self._stay()
 
     def _stay(self) -> None:
-        """Wait until Slurm has taken the job back: it says so by another SIGTERM, or SIGKILL."""
-        end_s = self.clock.monotonic_s() + self._fate.stay_s
+        """Wait until Slurm has taken the job back: it says so by another SIGTERM, or SIGKILL.
+
+        When all nodes have saved, the first one asks Slurm to take it now: another job waits for the nodes.
+        """
+        over_s = self.clock.monotonic_s()
+        end_s, asks = over_s + self._fate.stay_s, not self._node
         while (left_s := end_s - self.clock.monotonic_s()) > 0:
-            if signal.sigtimedwait({signal.SIGTERM}, left_s) is None:
-                return
+            if asks and self._all_over(over_s):
+                asks = False
+                self._ask(needed=False)
+            if signal.sigtimedwait({signal.SIGTERM}, min(left_s, _LOOK_S) if asks else left_s) is None:
+                continue
             try:
                 if not is_running(scheduler.show("job", self._job)):
                     return
             except scheduler.SlurmError:
                 continue
+
+    def _all_over(self, over_s: float) -> bool:
+        """Return whether the agents of all nodes have stopped their workers: all began to when Slurm stopped the job.
+
+        Args:
+            over_s: When this node's agent had.
+        """
+        nodes, folder = _number("SLURM_STEP_NUM_NODES"), os.environ.get(VERDICTS, "")
+        if nodes <= 1 or self.clock.monotonic_s() >= over_s + self.settings.shutdown_timeout_s + _MARGIN_S:
+            return True
+        try:
+            return bool(folder) and sum(1 for _ in Path(folder).iterdir()) >= nodes
+        except OSError:
+            return False
 
 
 def _wait(seconds: float) -> None:

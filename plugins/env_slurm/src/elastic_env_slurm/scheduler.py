@@ -1,5 +1,6 @@
 """Questions to Slurm, by its own program: each with a time limit, and out of reach of the signals that a step gets."""
 
+import re
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -8,6 +9,7 @@ from typing import Final
 from elastic_env_slurm.fate import read_fields
 
 LIMIT_S: Final = 10.0
+_RECORDS: Final = re.compile(r"^(?=\w+Id=)", re.MULTILINE)
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -22,6 +24,18 @@ def show(*what: str) -> Mapping[str, str]:
         SlurmError: it does not answer.
     """
     return read_fields(_scontrol("show", *what))
+
+
+def show_all(*what: str) -> list[dict[str, str]]:
+    """Return what Slurm says of several things, each by name; at least one: `show_all("step", "4711")`.
+
+    Raises:
+        SlurmError: it does not answer, or there is none.
+    """
+    found = [read_fields(text) for text in _RECORDS.split(_scontrol("show", *what)) if "=" in text]
+    if not found:
+        raise SlurmError("Slurm shows none")
+    return found
 
 
 def requeue(job: str) -> None:

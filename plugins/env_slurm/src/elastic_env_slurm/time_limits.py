@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from elastic_env_slurm.fate import has_limit, seconds_of
+from elastic_env_slurm.fate import NEVER, has_limit, is_running, seconds_of
 
 _MARGIN_S: Final = 5.0
 """How much sooner than Slurm's limit a proposed time ends."""
@@ -62,3 +62,25 @@ def line_about_times(
             f"--shutdown-timeout {stop_s:g}, or a partition with a longer GraceTime"
         )
     return ""
+
+
+def line_about_stop(
+    job: Mapping[str, str], partition: Mapping[str, str], config: Mapping[str, str], *, needed_s: float
+) -> str:
+    """Return a line if Slurm, which stops this job now, kills workers before their time is over, else an empty text.
+
+    Args:
+        job: The job as Slurm shows it.
+        partition: The partition of the job.
+        config: The configuration of the cluster.
+        needed_s: How long workers may take to save and stop.
+    """
+    left_s, names = seconds_of(config.get("KillWait", "")), "KillWait"
+    if is_running(job):
+        if job.get("PreemptTime", "") in NEVER:
+            return ""  # somebody's own signal
+        names = "GraceTime, KillWait"
+        left_s = None if left_s is None else left_s + (seconds_of(partition.get("GraceTime", "")) or 0.0)
+    if left_s is None or needed_s <= left_s:
+        return ""
+    return f"Slurm kills what is left {left_s:g} s after its signal ({names}): before the {needed_s:g} s are over"

@@ -67,6 +67,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 PartitionName=DEFAULT Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=EXCLUSIVE PriorityTier=1
 PartitionName=main Default=YES GraceTime={grace}
+PartitionName=patient GraceTime=600
 PartitionName=cancelled GraceTime=60 PreemptMode=CANCEL
 PartitionName=urgent PriorityTier=10
 """
@@ -201,6 +202,7 @@ class Cluster:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(THEIRS)}
         path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"], "/usr/sbin"))
         ours = {"SLURM_CONF": str(self.conf), "PATH": path, "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8"}
+        ours["ELASTIC_C10D_SECRETS"] = str(root / "secrets")
         self.env = inherited | places_of_runs(root / "runtime") | ours
         self._names = names
 

@@ -83,3 +83,37 @@ def test_nodes_of_a_step_meet_before_a_run_with_nothing_typed(submit):
     assert "2 have met" in job.out
     assert job.out.count("agents' ports  1 tried") == 1
     assert sorted(job.starts) == BOTH
+
+
+def test_a_job_is_shown_and_stopped_by_its_number(submit, cluster):
+    job = submit("srun elastic run train.py")
+    job.wait_for_starts(2)
+    assert f"run '{job.number}.0': running" in cluster.call("elastic", "status", job.number)
+    assert "is to stop: 2 nodes" in cluster.call("elastic", "stop", "--deadline", "20", job.number)
+    assert job.end() == "FAILED 143:0"
+    assert f"job {job.number} is FAILED; expected RUNNING" in cluster.call("elastic", "status", job.number, ok=False)
+
+
+def test_a_job_that_has_lost_an_agent_does_not_wait_for_it(submit):
+    job = submit("srun elastic run train.py")
+    job.wait_for_starts(2)
+    job.wait(lambda: len(job.agents()) == 2, what="two agents")
+    other = max(job.agents())
+    os.kill(job.agents()[other], signal.SIGKILL)
+    assert job.end() == "FAILED 137:0"  # within a minute: --join-timeout is ten
+    assert f"{other} lost its agent, and nothing in a step of Slurm starts it again: this run ends" in job.out
+    assert f"has lost the agent of {other}, and is not begun again. Try: --requeue auto" in job.out
+
+
+@pytest.mark.parametrize("which", [min, max], ids=["first", "other"])
+def test_a_job_that_has_lost_an_agent_is_begun_again_if_asked(submit, which):
+    job = submit("srun elastic run --requeue auto train.py")
+    job.wait_for_starts(2)
+    job.wait(lambda: len(job.agents()) == 2, what="two agents")
+    lost = which(job.agents())
+    os.kill(job.agents()[lost], signal.SIGKILL)
+    job.wait_for(f"has lost the agent of {lost}: Slurm is asked to begin it again")
+    job.begin_again()
+    job.wait_for_starts(4)
+    job.go()
+    assert job.end() == "COMPLETED 0:0"

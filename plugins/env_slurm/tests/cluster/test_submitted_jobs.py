@@ -53,3 +53,16 @@ def test_a_signal_for_all_of_a_job_reaches_a_submitted_script_once(submit_by_us,
     cluster.call("scancel", "--full", "--signal=USR1", job.number)
     assert job.end() == "FAILED 5:0"
     assert job.out.count("trapped") == 1
+
+
+def test_a_preempted_job_gives_its_nodes_back_when_all_have_saved(submit_by_us, submit):
+    (job,) = submit_by_us("srun elastic run train.py", "--sbatch=--partition=patient", "--sbatch=--nodes=4")
+    job.wait_for_starts(4)
+    urgent = submit("true", "--partition=urgent", nodes=4, name="urgent")
+    job.wait_for("was preempted: this agent stays until Slurm ends it and begins it again")
+    assert urgent.end() == "COMPLETED 0:0"  # though the GraceTime is 600 s
+    job.begin_again()
+    job.wait_for_starts(8)
+    assert sum(", attempt 1, " in line for line in job.starts) == 4
+    job.go()
+    assert job.end() == "COMPLETED 0:0"

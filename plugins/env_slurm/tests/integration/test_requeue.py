@@ -11,6 +11,9 @@ from elastic_core.api import (
     Answer,
     Draining,
     HookSettings,
+    MembershipChanged,
+    RoundEnded,
+    RoundJoined,
     RunningWorker,
     WorkerBeats,
     WorkerEnded,
@@ -31,16 +34,22 @@ STUCK = "job 4711 is out of time, and is not begun again: no worker made a step 
 class Node:
     """The hook on the first node of a job, with one worker, and Slurm as this test plays it."""
 
-    def __init__(self, monkeypatch, kill_wait_s=30, **options):
+    def __init__(self, monkeypatch, kill_wait_s=30, job=JOB, number=0, run_id="4711.0", backend="c10d", **options):
         self.asked = []
-        answers = {"job": JOB, "partition": {}, "config": {"KillWait": str(kill_wait_s)}}
+        answers = {"job": job, "partition": {}, "config": {"KillWait": str(kill_wait_s)}}
         monkeypatch.setattr(module.scheduler, "show", lambda what, *_: answers[what])
         monkeypatch.setattr(module.scheduler, "requeue", self.asked.append)
         monkeypatch.setattr(module.atexit, "register", lambda call: None)
         monkeypatch.setenv("SLURM_JOB_ID", "4711")
-        monkeypatch.setenv("SLURM_NODEID", "0")
+        monkeypatch.setenv("SLURM_NODEID", str(number))
+        monkeypatch.setenv("SLURMD_NODENAME", f"n{number}")
+        monkeypatch.setenv("SLURM_STEP_ID", "0")
+        monkeypatch.setenv("SLURM_STEP_NODELIST", "n[0-2]")
+        monkeypatch.setattr(module, "_OTHERS_S", 0.0)
         given = {"requeue": "auto", "requeue_limit": None} | options
-        self.hook = module.Requeue(HookSettings(name="requeue", options=given, shutdown_timeout_s=30.0))
+        named = {"name": "requeue", "run_id": run_id, "backend": backend}
+        settings = HookSettings(**named, options=given, shutdown_timeout_s=30.0)
+        self.hook = module.Requeue(settings)
         worker = RunningWorker(local_rank=0, global_rank=0, pid=7, stdout="", stderr="", error_file="")
         self.run = self.hook.run = FakeRun((worker,))
         self.hook.on_agent_started(AgentStarted(run_id="4711.0", node_id="n", run_dir="", pid=1))
@@ -55,6 +64,10 @@ class Node:
 
     def drains(self):
         self.hook.on_drain(Draining(signum=signal.SIGTERM, deadline_s=30.0))
+
+    def loses(self, *names, planned=False):
+        change = RoundEnded(reason="", lost=names, planned=planned)
+        self.hook.on_membership_changed(MembershipChanged(round_index=0, change=change))
 
     def ends(self, code=143):
         self.hook.on_agent_stopped(AgentStopped(exit_code=code, reason=""))
@@ -155,6 +168,19 @@ def test_times_are_compared_again_when_workers_begin_to_ask_and_shown_once(node,
     assert len(it.run.notices) == 1
 
 
+@pytest.mark.parametrize(("kill_wait_s", "shown"), [(30, 1), (60, 0)])
+def test_a_stop_names_the_limit_of_slurm_that_is_shorter_than_its_own(node, kill_wait_s, shown):
+    it = node(kill_wait_s=kill_wait_s)
+    it.offers('{"asks": true, "steps": 1, "saved": false, "within_s": 30}')
+    it.drains()
+    it.decided()
+    lines = [line for line in it.run.notices if "before the 60 s are over" in line]
+    assert (
+        lines
+        == [f"Slurm kills what is left {kill_wait_s} s after its signal (KillWait): before the 60 s are over"] * shown
+    )
+
+
 @pytest.mark.parametrize(
     ("job", "options", "line"),
     [
@@ -167,3 +193,110 @@ def test_what_has_no_effect_is_a_line(monkeypatch, job, options, line):
     monkeypatch.setenv("SLURM_JOB_ID", job)
     settings = HookSettings(name="requeue", options={"requeue_limit": None} | options)
     assert module.Requeue(settings).notices == (line,)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "codes", "waited_s", "over"),
+    [("1", 0, 0.0, True), ("3", 2, 20.0, False), ("3", 3, 0.0, True), ("3", 0, 35.0, True)],
+)
+def test_the_nodes_of_a_preempted_job_are_over_by_their_codes_or_by_time(
+    node, monkeypatch, tmp_path, nodes, codes, waited_s, over
+):
+    it = node()
+    monkeypatch.setenv("SLURM_STEP_NUM_NODES", nodes)
+    monkeypatch.setenv("ELASTIC_SLURM_VERDICTS", str(tmp_path))
+    for number in range(codes):
+        (tmp_path / str(number)).touch()
+    assert it.hook._all_over(it.hook.clock.monotonic_s() - waited_s) is over
+
+
+# --- agents that are lost
+
+RUNS = JOB | {"JobState": "RUNNING", "Reason": "None"}
+ENDS = "lost its agent, and nothing in a step of Slurm starts it again: this run ends"
+
+
+def test_a_run_whose_agent_is_lost_ends_and_another_attempt_is_asked_for(node):
+    it = node(job=RUNS)
+    it.beats(40)
+    it.beats(41)
+    it.loses("n2")
+    assert it.run.drains == []
+    it.run.pass_time(10.0)
+    assert [reason for reason, _ in it.run.drains] == [f"n2 {ENDS}"]
+    it.drains()
+    it.ends()
+    assert it.hook._fate.end is module.End.ASK_LAST
+    assert it.lines == ["job 4711 has lost the agent of n2: Slurm is asked to begin it again"]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"requeue": "preempted"}, "job 4711 has lost the agent of n2, and is not begun again. Try: --requeue auto"),
+        ({}, "job 4711 has lost the agent of n2, and is not begun again: no worker made a step or saved in this"),
+        ({"requeue_limit": 0}, "job 4711 has lost the agent of n2, and is not begun again: it may not. Try: a greater"),
+    ],
+)
+def test_it_is_bounded_as_after_a_time_limit(node, capsys, options, line):
+    it = node(job=RUNS, **options)
+    it.loses("n2")
+    it.run.pass_time(10.0)
+    it.drains()
+    it.ends()
+    said = [*it.lines, *capsys.readouterr().err.removeprefix("elastic: ").splitlines()]
+    assert len(said) == 1
+    assert said[0].startswith(line)
+    assert it.hook._fate.end is module.End.AS_IT_IS
+
+
+def test_an_agent_that_comes_back_in_time_is_not_lost(node):
+    it = node(job=RUNS)
+    it.loses("n2")
+    it.run.pass_time(9.0)
+    it.hook.on_round_joined(RoundJoined(round=sample_round()))
+    it.run.pass_time(60.0)
+    assert it.run.drains == []
+
+
+def test_a_run_that_stops_meanwhile_is_not_stopped_once_more(node):
+    it = node(job=RUNS)
+    it.loses("n2")
+    it.drains()
+    it.run.pass_time(60.0)
+    assert it.run.drains == []
+
+
+@pytest.mark.parametrize(
+    ("given", "planned"),
+    [({}, True), ({"run_id": "bert-7"}, False)],  # it has left; nodes of another job may join
+)
+def test_a_run_that_may_go_on_is_waited_for(node, given, planned):
+    it = node(job=RUNS, **given)
+    it.loses("n2", planned=planned)
+    it.run.pass_time(60.0)
+    assert it.run.drains == []
+
+
+@pytest.mark.parametrize(("number", "speaks"), [(1, True), (2, False)])
+def test_for_a_lost_first_node_the_next_one_reports(node, number, speaks):
+    it = node(job=RUNS, number=number)
+    it.loses("n0")
+    it.run.pass_time(10.0)
+    assert [reason for reason, _ in it.run.drains] == [f"n0 {ENDS}" if speaks else ""]
+
+
+@pytest.mark.parametrize(
+    ("given", "asks"),
+    [({}, True), ({"requeue": "preempted"}, False), ({"backend": "redis"}, False), ({"number": 0}, False)],
+)
+def test_without_the_node_that_kept_the_store_another_attempt_is_asked_for(node, capsys, given, asks):
+    it = node(**{"job": RUNS, "number": 1} | given)
+    it.beats(40)
+    it.beats(41)
+    it.hook.on_agent_stopped(AgentStopped(exit_code=4, reason="its store is lost"))
+    if asks:
+        it.decided()
+    line = "elastic: job 4711 has lost the agent of n0: Slurm is asked to begin it again\n"
+    assert capsys.readouterr().err == line * asks
+    assert (it.hook._fate.end is module.End.ASK_LAST) is asks

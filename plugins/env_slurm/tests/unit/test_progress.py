@@ -4,7 +4,7 @@ import pytest
 
 from elastic_core.api import WorkerBeats, WorkerExit
 from elastic_env_slurm.progress import Progress, Saving, saving_of
-from elastic_env_slurm.time_limits import line_about_times
+from elastic_env_slurm.time_limits import line_about_stop, line_about_times
 
 
 def beats(step, owner=7):
@@ -94,3 +94,24 @@ def test_a_stop_that_slurm_cuts_short_is_a_line(job, more, given, line):
     found = line_about_times(job, partition, config, **times)
     assert (line in found) if line else not found
     assert not line_about_times(job, partition, config | {"KillWait": "?"}, **times)
+
+
+OVER, RUNNING = {"JobState": "COMPLETING"}, {"JobState": "RUNNING"}
+PREEMPTED = RUNNING | {"PreemptTime": "2026-11-26T03:52:22"}
+
+
+@pytest.mark.parametrize(
+    ("job", "grace", "needed_s", "line"),
+    [
+        (OVER, "0", 60, "Slurm kills what is left 30 s after its signal (KillWait): before the 60 s are over"),
+        (OVER, "0", 30, ""),
+        (OVER, "600", 60, "Slurm kills what is left 30 s after its signal (KillWait): before the 60 s are over"),
+        (PREEMPTED, "10", 60, "Slurm kills what is left 40 s after its signal (GraceTime, KillWait): before the 60 s"),
+        (PREEMPTED, "600", 60, ""),
+        (RUNNING | {"PreemptTime": "None"}, "0", 60, ""),  # somebody's own SIGTERM
+    ],
+)
+def test_the_stop_itself_names_a_shorter_limit_of_slurm(job, grace, needed_s, line):
+    found = line_about_stop(job, {"GraceTime": grace}, {"KillWait": "30"}, needed_s=needed_s)
+    assert (found.startswith(line) and bool(found)) == bool(line)
+    assert not line_about_stop(job, {"GraceTime": grace}, {}, needed_s=needed_s)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from elastic_core.api import ConfigError, StoreChoice, chosen_store, duration_s, find_runs, run_option, runs_named
+from elastic_core.api import ConfigError, StoreChoice, chosen_store, duration_s, find_runs, run_option
+from elastic_ops.jobs import has_runs, options_of_job
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -69,15 +70,18 @@ def store_asked(options: Mapping[str, str | None], target: str | None) -> StoreC
     """Return the store in which the run is read; None: it is read on this host, from its run directories.
 
     An option of the store counts first, then `PET_RDZV_BACKEND`, for a run that is named by its id as for one that is
-    not named. Agents of that id that run here and meet in another backend override the variable.
+    not named. Agents of that id that run here and meet in another backend override the variable. Without either, a
+    run that is named by the number of a scheduler's job is read in the store where that job meets.
 
     Raises:
-        ConfigError: a part is missing or malformed.
+        ConfigError: a part is missing or malformed, or the job has no run in a store.
         click.UsageError: two runs were named.
     """
-    given = _given(options)
+    given = typed_options(options)
     if target is None:
         return chosen_store(given, os.environ)
+    if job := options_of_job(target, given):
+        return chosen_store({**job, **given}, os.environ)
     if given.get("rdzv_id") not in (None, target):
         raise click.UsageError(
             f"two runs are named: {target!r}, and {given['rdzv_id']!r} by --rdzv-id", click.get_current_context()
@@ -97,18 +101,14 @@ def is_here(options: Mapping[str, str | None], target: str | None) -> bool:
 
     A run of one node leaves no trace in a store, and a store forgets a run that is over.
     """
-    if target is None or _given(options):
-        return False
-    try:
-        return bool(runs_named(target))
-    except ConfigError:
-        return False
+    return target is not None and not typed_options(options) and has_runs(target)
 
 
 def names_store(options: Mapping[str, str | None]) -> bool:
     """Return whether options name a store, or, of none, whether `PET_RDZV_BACKEND` does."""
-    return bool(_given(options)) or (os.environ.get(_BACKEND) or "").strip() not in ("", *WITHOUT_STORE)
+    return bool(typed_options(options)) or (os.environ.get(_BACKEND) or "").strip() not in ("", *WITHOUT_STORE)
 
 
-def _given(options: Mapping[str, str | None]) -> dict[str, str]:
+def typed_options(options: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the options of a command that its user typed."""
     return {dest: text for dest, text in options.items() if text is not None}

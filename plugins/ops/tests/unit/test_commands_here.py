@@ -12,6 +12,7 @@ from elastic_core.cli.main import main
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.status_file import STATUS_FILE, own_identity, write_status
 from elastic_core.status import EndStatus
+from elastic_ops import jobs
 from elastic_ops.ctl import command as ctl
 from elastic_ops.ending.drain import _read_words
 from elastic_ops.run_target import is_here, store_asked
@@ -218,3 +219,62 @@ def test_drain_says_what_is_missing_or_ambiguous(agent, capsys):
     agent("same", "same")
     assert main(["drain", "same", "b"]) == 2
     assert "'same' is a run and a node of this host. Try: elastic drain --run RUN same" in capsys.readouterr().err
+
+
+# --- a run by the number of a scheduler's job
+
+
+OF_JOB = {"rdzv_backend": "c10d", "rdzv_endpoint": "n1:21031", "rdzv_id": "4711.0", "rdzv_conf": "is_host=false"}
+
+
+@pytest.fixture
+def scheduler(monkeypatch):
+    """Install a scheduler that has job 4711; return the numbers that it was asked for."""
+    asked_for = []
+
+    def run_of_job(name):
+        asked_for.append(name)
+        if name != "4711":
+            raise ConfigError(f"job {name}: there is none", hint="squeue")
+        return OF_JOB
+
+    entry = SimpleNamespace(group="elastic_ops.jobs", name="slurm", value="m:f", label="slurm 1")
+    monkeypatch.setattr(jobs, "find_entries", lambda group: [entry])
+    monkeypatch.setattr(jobs, "import_entry", lambda entry: run_of_job)
+    return asked_for
+
+
+def test_the_number_of_a_job_names_the_store_of_its_run(scheduler):
+    assert asked("4711") == ("c10d", "n1:21031", "4711.0")
+    assert asked("4711", rdzv_id="bert-7") == ("c10d", "n1:21031", "bert-7")
+    with pytest.raises(ConfigError, match="job 4712: there is none"):
+        asked("4712")
+
+
+@pytest.mark.parametrize("name", ["bert-7", "a4711", "4711-a", "./4711"])
+def test_other_names_are_no_jobs(scheduler, name):
+    asked(name)
+    assert not scheduler
+
+
+def test_a_store_that_is_named_overrides_the_job(scheduler, monkeypatch):
+    assert asked("4711", rdzv_backend="redis", rdzv_endpoint="r:1") == ("redis", "r:1", "4711")
+    monkeypatch.setenv("PET_RDZV_BACKEND", "redis")
+    assert asked("4711") == ("redis", "", "4711")
+    assert not scheduler
+
+
+def test_a_run_here_is_found_whose_job_is_over(scheduler, agent):
+    agent("4712.0", end=EndStatus(outcome="failed", exit_code=1, reason=""))
+    assert asked("4712.0") is None
+
+
+def test_a_scheduler_that_is_not_on_this_host_knows_nothing(scheduler, monkeypatch):
+    monkeypatch.setattr(jobs, "import_entry", lambda entry: lambda name: None)
+    assert asked("4711") is None
+
+
+def test_the_first_word_of_drain_may_be_a_job(scheduler):
+    assert _read_words(("4711", "n3", "n4"), None, {}) == ("4711", ("n3", "n4"))
+    assert _read_words(("4711", "n3"), "4711", {"rdzv_id": "bert-7"}) == ("4711", ("4711", "n3"))
+    assert _read_words(("4711",), None, {}) == (None, ("4711",))

@@ -73,7 +73,7 @@ def _doctor(
         raise click.UsageError("--nnodes: nodes meet in the run's store", click.get_current_context())
     brought, broken = installed_checks()
     found = (*examine(asked, {**brought, **OWN}, limit_s=time_limit), *broken)
-    own = NodeFindings(node=node_id or os.uname().nodename, findings=found, facts=facts() if nnodes > 1 else {})
+    own = NodeFindings(node=node_id or os.uname().nodename, findings=found, facts=facts(asked) if nnodes > 1 else {})
     if nnodes > 1:
         meeting = _met(asked, own, nnodes, time_limit)
     else:

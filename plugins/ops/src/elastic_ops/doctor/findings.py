@@ -8,6 +8,8 @@ from elastic_core.api import Record, StoreChoice
 
 CHECKS_GROUP: Final = "elastic_ops.checks"
 """The group of entry points that bring checks."""
+WORKERS: Final = "--nproc-per-node"
+"""The fact of how many workers a node is to have."""
 
 
 class Level(enum.StrEnum):

@@ -30,7 +30,7 @@ from elastic_core.api import (
     open_store,
     route_source,
 )
-from elastic_ops.doctor.findings import Finding, Level, NodeFindings
+from elastic_ops.doctor.findings import WORKERS, Finding, Level, NodeFindings
 from elastic_ops.doctor.probing import Answering, Station, Trial, probe
 
 SUFFIX: Final = ".doctor"
@@ -60,7 +60,7 @@ class _Seated(Record, frozen=True, kw_only=True):
 
 
 class _Plan(Record, frozen=True, kw_only=True):
-    """Who takes part, in the order of arrival. Who does not know `secret` gets no answer."""
+    """Who takes part, in the order of arrival. Who does not prove to know `secret` gets no answer."""
 
     secret: str
     stations: tuple[Station, ...]
@@ -131,7 +131,7 @@ class _Participant:
             plan = self._until(self._end_s, self._plan)
             if plan is None:
                 return self._alone("nobody has said in time who is there")
-            self._answering.secret = plan.secret
+            self._answering.incarnation, self._answering.secret = self._incarnation, plan.secret
             findings = replace(self._own, findings=(*self._own.findings, *self._tried(plan)))
             self._update(_Seated(station=station, findings=findings, done=plan.secret))
             return self._told(plan, findings)
@@ -313,7 +313,8 @@ def missing(seated: int, count: int, silent: Sequence[str]) -> list[Finding]:
     return [Finding(check="nodes", level=Level.OK, what=f"{count} have met")]
 
 
-_STRICT: Final = ("torch", "nccl", "elastic-core")
+_STRICT: Final = ("torch", "nccl", "elastic-core", WORKERS)
+"""Facts of which two different ones end a run."""
 
 
 def differences(nodes: Sequence[NodeFindings]) -> list[Finding]:

@@ -1,6 +1,10 @@
-"""Other nodes' ports and clocks, tried: a datagram there and back, and a connection."""
+"""Other nodes' ports and clocks, tried: a datagram there and back, and a connection.
 
-import hmac
+Each datagram has a proof that its sender knows what the nodes have agreed on in the store, which is not sent. It covers
+the node that asks, the node that is asked, and a random text of the question.
+"""
+
+import os
 import select
 import socket
 import threading
@@ -11,8 +15,11 @@ from typing import Final
 import msgspec
 
 from elastic_core.api import SYSTEM_CLOCK, Record, decode_json, encode_json, is_loopback
+from elastic_ops.proofs import is_proof, proof
 
 _LARGEST: Final = 512
+_QUESTION, _ANSWER = b"elastic doctor question", b"elastic doctor answer"
+"""The purposes of keys."""
 _AGAIN_S: Final = 0.3
 """A datagram may be lost: it is sent again after so long."""
 
@@ -40,17 +47,22 @@ class Trial(Record, frozen=True, kw_only=True):
 
 
 class _Question(Record, frozen=True, kw_only=True):
-    secret: str
-    serial: int
+    """`asker`: the incarnation of the node that asks; `proof`: over it, that of the node that is meant, and `nonce`."""
+
+    asker: str
+    nonce: str
+    proof: str
 
 
 class _Answer(Record, frozen=True, kw_only=True):
-    serial: int
+    """`proof`: over what the question's covers, and the time."""
+
     wall_ns: int
+    proof: str
 
 
 class Answering:
-    """Answers who knows the secret by UDP, with this node's clock, and takes connections by TCP.
+    """Answers who proves to know the secret by UDP, with this node's clock, and takes connections by TCP.
 
     Args:
         udp_port: Of the agent to be; 0: a free one.
@@ -64,6 +76,8 @@ class Answering:
         """Bind, and begin to answer."""
         self.secret = ""
         """What nodes know each other by; empty: nobody gets an answer."""
+        self.incarnation = ""
+        """This node's, as the others know it."""
         self._udp = _bound(socket.SOCK_DGRAM, udp_port)
         try:
             self._tcp = _bound(socket.SOCK_STREAM, tcp_port)
@@ -85,11 +99,12 @@ class Answering:
                 question = decode_json(raw, _Question)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 continue
-            if self.secret and hmac.compare_digest(question.secret.encode(), self.secret.encode()):
+            parts = (question.asker, self.incarnation, question.nonce)
+            if is_proof(question.proof, self.secret, _QUESTION, *parts):
+                now_ns = SYSTEM_CLOCK.wall_ns()
+                code = proof(self.secret, _ANSWER, *parts, str(now_ns))
                 with suppress(OSError):
-                    self._udp.sendto(
-                        encode_json(_Answer(serial=question.serial, wall_ns=SYSTEM_CLOCK.wall_ns())), sender
-                    )
+                    self._udp.sendto(encode_json(_Answer(wall_ns=now_ns, proof=code)), sender)
 
     def close(self) -> None:
         """Answer no more; idempotent."""
@@ -127,7 +142,7 @@ def probe(
 
     `renew` is called now and then.
     """
-    trials = [_Try(station, own, secret, serial) for serial, station in enumerate(others)]
+    trials = [_Try(station, own, secret) for station in others]
     end_s = SYSTEM_CLOCK.monotonic_s() + limit_s
     try:
         while (open_ := [trial for trial in trials if not trial.done]) and (
@@ -153,8 +168,9 @@ def probe(
 class _Try:
     """One node, tried."""
 
-    def __init__(self, station: Station, own: Station, secret: str, serial: int) -> None:
-        self._station, self._secret, self._serial = station, secret, serial
+    def __init__(self, station: Station, own: Station, secret: str) -> None:
+        self._station, self._secret = station, secret
+        self._parts = (own.incarnation, station.incarnation, os.urandom(16).hex())
         elsewhere = is_loopback(station.address) and station.boot != own.boot
         address = station.alternative if elsewhere and station.alternative else station.address
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -175,8 +191,10 @@ class _Try:
     def send(self) -> None:
         if not self._found.udp:
             self._sent_ns, self._sent_s = SYSTEM_CLOCK.wall_ns(), SYSTEM_CLOCK.monotonic_s()
+            asker, _, nonce = self._parts
+            code = proof(self._secret, _QUESTION, *self._parts)
             with suppress(OSError):
-                self._udp.send(encode_json(_Question(secret=self._secret, serial=self._serial)))
+                self._udp.send(encode_json(_Question(asker=asker, nonce=nonce, proof=code)))
 
     def register(self, poll: select.poll) -> list[int]:
         fds = []
@@ -200,7 +218,7 @@ class _Try:
             answer = decode_json(self._udp.recv(_LARGEST), _Answer)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return False  # refused: nobody is there yet, perhaps
-        if answer.serial != self._serial:
+        if not is_proof(answer.proof, self._secret, _ANSWER, *self._parts, str(answer.wall_ns)):
             return False
         took_s = SYSTEM_CLOCK.monotonic_s() - self._sent_s
         skew_s = (answer.wall_ns - self._sent_ns) / 1e9 - took_s / 2

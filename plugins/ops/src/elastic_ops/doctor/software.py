@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from elastic_core.api import NvidiaGpus, find_entries, nvidia_gpus, visible_entries
-from elastic_ops.doctor.findings import Asked, Finding, Level
+from elastic_ops.doctor.findings import WORKERS, Asked, Finding, Level
 
 _ASSIGNED: Final = re.compile(r"""^(__version__|cuda|hip)\b[^=\n]*=\s*['"]([^'"]*)['"]""", re.MULTILINE)
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
@@ -47,7 +47,7 @@ def nccl_release() -> str:
     return ""
 
 
-def facts() -> dict[str, str]:
+def facts(asked: Asked) -> dict[str, str]:
     """Return what should be the same on all nodes of a run, by name."""
     release = torch_release()
     core = next((entry.version for entry in find_entries(_GROUPS) if entry.distribution == _CORE), "")
@@ -57,6 +57,7 @@ def facts() -> dict[str, str]:
         "nccl": nccl_release() if release.get("cuda") else "",
         _CORE: core,
         "gpu count": str(nvidia_gpus().count or 0),
+        WORKERS: "" if asked.worker_count is None else str(asked.worker_count),
     }
 
 

@@ -9,7 +9,8 @@ from elastic_core.api import ConfigError
 from elastic_ops.ending import on_host
 from elastic_ops.ending.in_store import StoreEnding
 from elastic_ops.ending.options import ending_params
-from elastic_ops.run_target import complete_run, names_store, store_asked
+from elastic_ops.jobs import options_of_job
+from elastic_ops.run_target import complete_run, names_store, store_asked, typed_options
 
 api_version = 1
 
@@ -48,7 +49,9 @@ def _read_words(
     first, others = words[0], words[1:]
     if run is not None or options.get("rdzv_id") is not None:
         return run, words
-    typed = any(text is not None for text in options.values())
+    typed = bool(typed_options(options))
+    if others and options_of_job(first, typed_options(options)):
+        return first, others
     remembered = os.environ.get("PET_RDZV_ID")
     if remembered and names_store(options):
         return (first, others) if others and first == remembered else (None, words)
@@ -68,7 +71,8 @@ _HELP = """\
 Have nodes leave their run, as SIGTERM to their agents does: workers save, the agents end with 143, the others go on.
 
 NODE is a node's id as `elastic status` shows it; its host's name or address will do where only one node has it. RUN is
-the id of a run in the store that the --rdzv options name, or of a run on this host, where RUN may be left out.
+the id of a run in the store that the --rdzv options name, or the number of a job of Slurm, or the id of a run on this
+host, where RUN may be left out.
 """
 _EPILOG = """\b
 Examples:

@@ -26,8 +26,8 @@ def _stop(target: str | None, deadline: float | None, timeout: float, user: str 
 _HELP = """\
 End a run on all its nodes, as SIGTERM to all its agents does: workers save, agents end with 143.
 
-RUN is the id of a run in the store that the --rdzv options name, or of a run all of whose nodes are on this host. Nodes
-that come later get the verdict, too. Asked again, it waits for the same end.
+RUN is the id of a run in the store that the --rdzv options name, or of a run all of whose nodes are on this host, or
+the number of a job of Slurm. Nodes that come later get the verdict, too. Asked again, it waits for the same end.
 """
 _EPILOG = """\b
 Examples:

@@ -217,8 +217,9 @@ _HELP = """\
 Show what workers have written to their log files (--redirects, --tee), or with -f what they write.
 
 RUN is the id of a run on this host, or its run directory; without it, the one that runs here. With the --rdzv options
-of a run its agents on other hosts are asked, too, by TCP at their --agent-port. Of each worker the last round is shown,
-rotated files included. Lines are whole, and cleaned of what steers a terminal.
+of a run, or with the number of a job of Slurm as RUN, its agents on other hosts are asked, too, by TCP at their
+--agent-port. Of each worker the last round is shown, rotated files included. Lines are whole, and cleaned of what
+steers a terminal.
 """
 _EPILOG = """\b
 Examples:

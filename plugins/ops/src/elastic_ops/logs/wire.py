@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from elastic_core.api import SYSTEM_CLOCK, Clock, Record, decode_json, encode_json, rank_ranges
 from elastic_ops.logs.follow import LogLine
 from elastic_ops.logs.tail import LONGEST_LINE
+from elastic_ops.proofs import purpose_key
 
 HANDSHAKE_S: Final = 5.0
 """How long each side waits for all that the other says before the first line."""
@@ -143,7 +144,7 @@ class Session(Record, frozen=True, kw_only=True):
 
     def key(self, purpose: bytes) -> bytes:
         """Return the key of a purpose."""
-        return hmac.digest(self.secret.encode(), purpose, "sha256")
+        return purpose_key(self.secret, purpose)
 
     def check(self, proof: bytes, purpose: bytes) -> None:
         """Reject the other side's proof unless it knows the secret and means this agent.

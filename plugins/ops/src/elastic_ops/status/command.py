@@ -237,7 +237,8 @@ Show what a run is doing: state, nodes and ranks, round, restarts, the last inci
 
 RUN is a run directory, or the id of a run on this machine, all of whose agents here are shown; without it, this user's
 agents that run on this machine are listed. With the --rdzv options, or PET_RDZV_BACKEND in the environment, the run
-(RUN, or --rdzv-id) is read from its store, from any host that reaches it. Nothing is changed anywhere.
+(RUN, or --rdzv-id) is read from its store, from any host that reaches it. RUN may be the number of a job of Slurm, too.
+Nothing is changed anywhere.
 """
 _EPILOG = """\b
 Examples:

@@ -1,17 +1,22 @@
 """A run's status in words and columns. Pure: `status_live` puts the same into a table on a terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+import msgspec
 from msgspec.structs import force_setattr
 
-from elastic_core.api import Record, clean
-from elastic_ops.status.view import AbsenceView, IncidentView, NodeView, RunView, StoreView
+from elastic_core.api import Record, clean, duration_text
+from elastic_ops.status.view import AbsenceView, IncidentView, NodeView, PastRoundView, RunView, StoreView
 
 NODE_HEADS: Final = ("NODE", "ADDRESS", "STATE", "RANKS", "WORKERS", "SINCE")
 WORKER_HEADS: Final = ("LOCAL RANK", "RANK", "PID", "STATE")
+ROUND_HEADS: Final = ("ROUND", "BEGAN", "LASTED", "NODES", "WORKERS", "ENDED BY")
 RUN_HEADS: Final = ("RUN", "STATE", "ROUND", "RESTARTS", "NODE", "PID", "SINCE", "RUN DIRECTORY")
 MOST_NAMED: Final = 8
+MOST_ROUNDS: Final = 5
+MOST_OF_HOOK: Final = 240
+"""The most characters of what a hook publishes."""
 _NOTHING: Final = "-"
 
 
@@ -45,6 +50,9 @@ def page_of_run(run: RunView, *, now_ns: int) -> Page:
     if run.workers:
         rows = tuple((str(w.local_rank), str(w.global_rank), str(w.pid), w.state) for w in run.workers)
         tables.append(Table(heads=WORKER_HEADS, rows=rows))
+    if any(past.ended for past in run.rounds):
+        past_rows = tuple(_round_row(past, now_ns) for past in run.rounds[-MOST_ROUNDS:])
+        tables.append(Table(heads=ROUND_HEADS, rows=past_rows))
     return Page(above=tuple(_above(run, now_ns)), tables=tuple(tables), below=tuple(_below(run, now_ns)))
 
 
@@ -70,19 +78,9 @@ def aligned(table: Table) -> str:
     return "\n".join(lines)
 
 
-def duration(seconds: float) -> str:
-    """Return `8 s`, `3 min 5 s`, `2 h 7 min`, `3 d 4 h`."""
-    whole = max(0, round(seconds))
-    for size, name, below, part in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            rest = whole % size // below
-            return f"{whole // size} {name} {rest} {part}" if rest else f"{whole // size} {name}"
-    return f"{whole} s"
-
-
 def age(iso: str, now_ns: int) -> str:
     """Return how long ago it was, `-` where nobody knows."""
-    return duration(_age_s(iso, now_ns)) if iso else _NOTHING
+    return duration_text(round(_age_s(iso, now_ns))) if iso else _NOTHING
 
 
 def _age_s(iso: str, now_ns: int) -> float:
@@ -143,6 +141,10 @@ def _below(run: RunView, now_ns: int) -> list[str]:
         named = ", ".join(run.waiting[:MOST_NAMED])
         more = f" and {len(run.waiting) - MOST_NAMED} more" if len(run.waiting) > MOST_NAMED else ""
         lines.append(f"waiting for a place: {named}{more}")
+    hooks = sorted(run.hooks.items())
+    lines += [f"hook {name!r}: {_fields(fields)}" for name, fields in hooks[:MOST_NAMED] if fields]
+    if len(hooks) > MOST_NAMED:
+        lines.append(f"{_count(len(hooks) - MOST_NAMED, 'more hook')}: --json has all")
     lines += [
         f"{node.node_id} {_absence(node.absence, now_ns)}"
         for node in run.nodes[:MOST_NAMED]
@@ -162,15 +164,24 @@ def _below(run: RunView, now_ns: int) -> list[str]:
     return lines
 
 
+def _fields(fields: Mapping[str, object]) -> str:
+    text = ", ".join(f"{name}={_value(value)}" for name, value in fields.items())
+    return text if len(text) <= MOST_OF_HOOK else f"{text[: MOST_OF_HOOK - 1]}…"
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
 def _absence(absence: AbsenceView, now_ns: int) -> str:
     """Return who keeps a node out, why, and until when: `is left out for 18 s by policy 'hw': exit code 77`."""
-    left = f"{duration(-_age_s(absence.until, now_ns))}" if absence.until else ""
+    left = duration_text(round(-_age_s(absence.until, now_ns))) if absence.until else ""
     if absence.refused:
         again = left and f"in {left}"
         if not again and absence.for_s is not None:
-            again = f"within {absence.for_s:g} s"
+            again = f"within {duration_text(absence.for_s)}"
         return f"is out: {absence.by} refused: {absence.reason}" + (f"; asked again {again}" if again else "")
-    for_s = "" if absence.for_s is None else f"{absence.for_s:g} s in all"
+    for_s = "" if absence.for_s is None else f"{duration_text(absence.for_s)} in all"
     until = f"for {left or for_s}" if left or for_s else "until the policy's next decision"
     return f"is left out {until} by {absence.by}: {absence.reason}"
 
@@ -186,8 +197,23 @@ def _node_row(node: NodeView, now_ns: int) -> tuple[str, ...]:
         node.address or _NOTHING,
         node.state or _NOTHING,
         f"{ranks}{role}",
-        str(count) if count else _NOTHING,
+        str(count) if count and node.absence is None else _NOTHING,
         age(node.since, now_ns),
+    )
+
+
+def _round_row(past: PastRoundView, now_ns: int) -> tuple[str, ...]:
+    """Return when a round was, of how many, and what ended it: `membership: b lost; 2 nodes with 2 workers go on`."""
+    lasted = _NOTHING
+    if past.began and past.ended:
+        lasted = duration_text(round(_age_s(past.began, now_ns) - _age_s(past.ended, now_ns)))
+    return (
+        str(past.index),
+        f"{age(past.began, now_ns)} ago",
+        lasted,
+        str(past.node_count),
+        str(past.world_size),
+        f"{past.ended_by}: {past.reason}" if past.ended else _NOTHING,
     )
 
 

@@ -1,12 +1,13 @@
 """What `elastic status` shows of a run, wherever it was read: the form of its `--json`, too."""
 
 import datetime
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from msgspec.structs import replace
 
-from elastic_core.api import AgentStatus, FoundIncident, FoundRun, Record, WorkerStatus, find_incidents
+from elastic_core.api import AgentStatus, FoundIncident, FoundRun, Record, WorkerStatus, duration_text, find_incidents
 
 SCHEMA_VERSION: Final = 1
 
@@ -68,6 +69,22 @@ class RoundView(Record, frozen=True, kw_only=True):
     master_port: int = 0
 
 
+class PastRoundView(Record, frozen=True, kw_only=True):
+    """One of the last rounds of the node. `ended` is empty where it is not over, or its agent did not see its end.
+
+    `ended_by`: `membership` (nodes came or went), `failure`, or `restart` (it was asked for).
+    """
+
+    index: int
+    token: int = 0
+    node_count: int = 1
+    world_size: int = 1
+    began: str = ""
+    ended: str = ""
+    ended_by: str = ""
+    reason: str = ""
+
+
 class IncidentView(Record, frozen=True, kw_only=True):
     """The last incident in short. `at` is ISO 8601 in UTC, empty where nobody knows."""
 
@@ -112,7 +129,8 @@ class AgentView(Record, frozen=True, kw_only=True):
 class RunView(Record, frozen=True, kw_only=True):
     """One run. `source`: `directory` or `store`; `run_dir` is empty with the latter.
 
-    `waiting`: ids of nodes that have no place in the round and are not left out.
+    `waiting`: ids of nodes that have no place in the round and are not left out. `hooks`: what hooks of this node
+    publish, by their names, and `rounds`: its last ones, the oldest first; both empty with a store.
     """
 
     run_id: str
@@ -133,6 +151,8 @@ class RunView(Record, frozen=True, kw_only=True):
     last_incident: IncidentView | None = None
     store: StoreView | None = None
     verdict: VerdictView | None = None
+    hooks: Mapping[str, Mapping[str, object]] = {}
+    rounds: tuple[PastRoundView, ...] = ()
 
 
 class StatusDocument(Record, frozen=True, kw_only=True):
@@ -182,6 +202,8 @@ def view_of_directory(found: FoundRun) -> RunView:
         last_incident=last,
         store=_store(status),
         verdict=_verdict(status),
+        hooks=status.hooks,
+        rounds=_rounds(status),
     )
 
 
@@ -200,8 +222,25 @@ def _round(status: AgentStatus) -> RoundView | None:
     return RoundView(**{field: getattr(place, field) for field in RoundView.__struct_fields__})
 
 
+def _rounds(status: AgentStatus) -> tuple[PastRoundView, ...]:
+    return tuple(
+        PastRoundView(
+            index=past.index,
+            token=past.token,
+            node_count=past.node_count,
+            world_size=past.world_size,
+            began=iso_time(past.began_ns),
+            ended=iso_time(past.ended_ns),
+            ended_by=past.ended_by,
+            reason=past.reason,
+        )
+        for past in status.rounds
+    )
+
+
 def _node(found: FoundRun, status: AgentStatus) -> NodeView:
-    place = status.round
+    absence = _absence(status)
+    place = status.round if absence is None else None
     return NodeView(
         node_id=status.node_id,
         address=status.agent.host,
@@ -211,7 +250,7 @@ def _node(found: FoundRun, status: AgentStatus) -> NodeView:
         worker_count=0 if place is None else place.local_world_size,
         role="" if place is None else place.role,
         since=iso_time(status.since_ns),
-        absence=_absence(status),
+        absence=absence,
     )
 
 
@@ -266,7 +305,7 @@ def short_incident(found: FoundIncident) -> IncidentView:
 
 def decision_words(kind: str, delay_s: float, rule: str) -> str:
     """Return `restart in 2 s (intensity)`."""
-    delay = f" in {delay_s:g} s" if delay_s > 0 else ""
+    delay = f" in {duration_text(delay_s)}" if delay_s > 0 else ""
     return f"{kind}{delay}" + (f" ({rule})" if rule else "")
 
 

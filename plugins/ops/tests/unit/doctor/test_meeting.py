@@ -10,9 +10,10 @@ import pytest
 from elastic_core.api import RendezvousSettings, StoreChoice, WaitBudget
 from elastic_core.cli.main import main
 from elastic_ops.doctor import Finding, Level, meeting
-from elastic_ops.doctor.findings import NodeFindings
+from elastic_ops.doctor.findings import Asked, NodeFindings
 from elastic_ops.doctor.meeting import differences, findings_of, meet, missing
 from elastic_ops.doctor.probing import Answering, Station, Trial, probe
+from elastic_ops.doctor.software import facts
 from elastic_plugin_kit.memory_server import MemoryServer
 from elastic_plugin_kit.memory_store import MemoryStore
 
@@ -114,7 +115,7 @@ def test_a_store_that_is_never_reached_fails_with_what_this_node_has_found(monke
 @pytest.fixture
 def answering():
     made = Answering(0, 0)
-    made.secret = "s"  # that is what nodes know each other by
+    made.secret, made.incarnation = "s", "i"  # that is what nodes know each other by
     yield made
     made.close()
 
@@ -134,6 +135,39 @@ def test_ports_that_answer_and_a_clock_that_agrees(answering):
 def test_who_does_not_know_the_secret_gets_no_answer(answering):
     (trial,) = probe([station(answering)], station(answering), "guess", limit_s=0.5)
     assert (trial.udp, trial.tcp, trial.skew_s) == (False, True, None)
+
+
+def test_a_node_that_is_not_meant_gives_no_answer(answering):
+    (trial,) = probe([station(answering, incarnation="j")], station(answering), "s", limit_s=0.5)
+    assert (trial.udp, trial.tcp) == (False, True)
+
+
+def test_the_secret_is_in_no_datagram_and_what_was_recorded_is_no_answer(answering):
+    secret = "5ecret" * 5
+    answering.secret = secret
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as between:
+        between.bind(("127.0.0.1", 0))
+        between.settimeout(20)
+        seen, recorded = [], []
+
+        def pass_on():
+            """Pass one question and its answer on; then answer with what was recorded."""
+            for _ in range(2):
+                question, sender = between.recvfrom(512)
+                seen.append(question)
+                if not recorded:
+                    between.sendto(question, ("127.0.0.1", answering.udp_port))
+                    recorded.append(between.recv(512))
+                between.sendto(recorded[0], sender)
+
+        passing = threading.Thread(target=pass_on)
+        passing.start()
+        meant = station(answering, udp_port=between.getsockname()[1])
+        (first,) = probe([meant], station(answering, incarnation="a"), secret, limit_s=20.0)
+        (second,) = probe([meant], station(answering, incarnation="a"), secret, limit_s=0.2)
+        passing.join()
+    assert (first.udp, second.udp) == (True, False)
+    assert all(secret.encode() not in datagram for datagram in (*seen, *recorded))
 
 
 def test_ports_where_nobody_is_are_told_as_shut(answering):
@@ -173,6 +207,18 @@ def test_differences_name_the_few():
     (one,) = differences(nodes)
     assert (one.level, one.what) == ("warn", "not the same: 3.12 on a, c, d; 3.11 on b")
     assert differences(nodes[2:]) == []
+
+
+def test_other_numbers_of_workers_fail_a_run():
+    given = [(8, "8"), (1, "1"), (None, "none")]
+    nodes = [
+        NodeFindings(node=f"n{at}", findings=(), facts=facts(Asked(worker_count=count)))
+        for at, (count, _) in enumerate(given)
+    ]
+    (one,) = differences(nodes)
+    assert (one.check, one.level) == ("--nproc-per-node", "fail")
+    assert one.what == "not the same: " + "; ".join(f"{shown} on n{at}" for at, (_, shown) in enumerate(given))
+    assert differences(nodes[2:] * 2) == []
 
 
 def test_missing():
