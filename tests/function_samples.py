@@ -43,6 +43,11 @@ def leave(code):
     sys.exit(code)
 
 
+def leave_as_another_user(code):
+    os.setresuid(4321, 4321, 4321)
+    os._exit(code)
+
+
 def die(signum):
     os.kill(os.getpid(), signum)
     threading.Event().wait(60)
@@ -62,6 +67,36 @@ def return_then_hang(path):
         threading.Event().wait(60)
 
     atexit.register(hang)
+    return "done"
+
+
+def note_the_end(ended, go):
+    """Return at once, or once the file `go` is there; `ended` is written when the process ends."""
+    if ended:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        atexit.register(Path(ended).touch)
+    while go and not Path(go).exists():
+        threading.Event().wait(0.01)
+
+
+def fail_after(go):
+    note_the_end("", go)
+    if go:
+        sys.exit(3)
+
+
+def raise_and_linger(path):
+    """Raise, and be busy in an exit handler from then on; without a path, once the file `WAIT_FOR` is there."""
+    while not path and not Path(os.environ["WAIT_FOR"]).exists():
+        threading.Event().wait(0.01)
+    if path:
+        atexit.register(threading.Event().wait, 60)
+        atexit.register(Path(path).touch)
+    raise ValueError("as it is")
+
+
+def return_then_abort():
+    atexit.register(os.abort)
     return "done"
 
 

@@ -6,8 +6,8 @@ _LENGTH: Final = 400
 
 
 def one_line(error: Exception) -> str:
-    """Return what an error says: without the C++ frames that torch appends, nor the frames' kin before the message."""
-    first = str(error).strip().partition("\n")[0].strip()
+    """Return the message of an error, without a full stop, and without the C++ frames that torch adds to it."""
+    first = str(error).strip().partition("\n")[0].strip().rstrip(".")
     if not first:
         return type(error).__name__
     text = first.rpartition("message: ")[2] or first

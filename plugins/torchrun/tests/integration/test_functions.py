@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -16,13 +17,13 @@ import pytest
 import function_samples as samples
 from elastic_core.errors import ConfigError, WorkerError
 from elastic_core.reactor import Reactor
-from elastic_torchrun.functions import START_METHODS, FunctionCall, call
+from elastic_torchrun.functions import START_METHODS, FunctionCall, call, server
 from elastic_torchrun.functions.result import ResultPipe, open_result_pipe
 from elastic_torchrun.functions.start import FunctionStarter
 from function_kit import run
 from group_kit import GroupKit, set_subreaper, start_of
 from patience import kept, patience
-from proc_kit import is_alive, state_of
+from proc_kit import children, is_alive, state_of
 from support import launcher, wait_for
 
 ALL = pytest.mark.parametrize("method", START_METHODS)
@@ -105,6 +106,69 @@ def test_a_result_counts_though_the_worker_hangs_in_its_exit_handlers(group, met
     assert kit.return_values == {}  # it has not ended
     kit.stop(grace_s=0.2)
     assert kit.exits[0].code == -signal.SIGTERM
+
+
+@ALL
+def test_a_worker_that_has_returned_ends_when_all_have(group, method, tmp_path):
+    ended, go = tmp_path / "ended", tmp_path / "go"
+    by_rank = {0: (str(ended), ""), 1: ("", str(go))}
+    kit = group(samples.note_the_end, method=method, by_rank=by_rank)
+    kit.start_calls(2)
+    kit.run_until(lambda: kit.calls.complete(0))
+    copy = os.fork()  # it holds a copy of each descriptor that this process has
+    if copy == 0:
+        signal.pause()
+    try:
+        assert not ended.exists()
+        assert is_alive(kit.group.pids[0])
+        go.touch()
+        kit.run_until_exits(2)
+    finally:
+        os.kill(copy, signal.SIGKILL)
+        os.waitpid(copy, 0)
+    assert ended.exists()
+    assert [exit.code for exit in kit.exits] == [0, 0]
+
+
+@ALL
+def test_a_worker_that_has_returned_ends_with_a_stop_whatever_it_does_at_a_signal(group, method, tmp_path):
+    ended = tmp_path / "ended"
+    by_rank = {0: (str(ended), ""), 1: ("", str(tmp_path / "never"))}
+    kit = group(samples.note_the_end, method=method, by_rank=by_rank)
+    kit.start_calls(2)
+    kit.run_until(lambda: kit.calls.complete(0))
+    kit.stop(signal.SIGUSR1, grace_s=30, within_s=20)  # which rank 0 ignores
+    assert ended.exists()
+    assert sorted(exit.code for exit in kit.exits) == [-signal.SIGUSR1, 0]
+
+
+@ALL
+def test_a_rank_that_fails_while_others_have_returned_is_the_one_that_failed(group, method, tmp_path):
+    go = tmp_path / "go"
+    kit = group(samples.fail_after, method=method, by_rank={0: ("",), 1: (str(go),)})
+    kit.start_calls(2)
+    kit.run_until(lambda: kit.calls.complete(0))
+    go.touch()
+    kit.run_until_exits(1)
+    assert (kit.exits[0].local_rank, kit.exits[0].code) == (1, 3)
+    kit.stop()
+
+
+@ALL
+def test_an_abort_after_the_result_is_a_line(group, method):
+    kit = group(samples.return_then_abort, method=method)
+    assert run(kit) == {0: "done"}
+    assert kit.exits[0].code == 0
+    (line,) = kit.notices
+    assert "SIGABRT while its process ended, after its function had returned; the result counts. Try: torch" in line
+
+
+@ALL
+def test_an_abort_without_a_result_is_a_failure(group, method):
+    kit = group(samples.die, signal.SIGABRT, method=method)
+    run(kit)
+    assert kit.exits[0].code == -signal.SIGABRT
+    assert kit.notices == []
 
 
 @ALL
@@ -282,7 +346,7 @@ def test_the_end_of_the_server_is_told(group, method, tmp_path):
     (server,) = kit.functions.pids()
     os.kill(server, signal.SIGKILL)
     kit.stop(grace_s=5)
-    assert kit.exits[0].code == 1  # how it ended went with the server
+    assert kit.exits[0].code in (1, -signal.SIGTERM)  # the former if its new parent was faster than we
     with pytest.raises(WorkerError, match="the process that workers are forked from is gone"):
         kit.start_calls()
 
@@ -308,13 +372,97 @@ def test_workers_without_their_server_are_reaped_by_whoever_takes_orphans_in(gro
 def test_a_worker_that_has_ended_is_reaped_on_order_only(group, method):
     kit = group(samples.add, 1, method=method)
     first = kit.functions.start(start_of(kit.call_launch(0)))
+    os.close(first.result_fd)
     wait_for(lambda: not is_alive(first.process.pid))
     second = kit.functions.start(start_of(kit.call_launch(1)))
     assert state_of(first.process.pid) == "Z", "its number must stay its own until somebody has asked"
     assert first.process.reap() == 0
+    os.close(second.result_fd)
     wait_for(lambda: second.process.reap() == 0)
-    for started in (first, second):
-        os.close(started.result_fd)
+
+
+class Memory:
+    """A process that takes long to fork, without the memory."""
+
+    def __init__(self, monkeypatch, fork_s):
+        monkeypatch.setattr(server, "get_context", lambda method: self)
+        self.fork_s = fork_s
+
+    def Process(self, **how):  # as of multiprocessing
+        threading.Event().wait(self.fork_s)
+        return multiprocessing.get_context("fork").Process(**how)
+
+
+def longest_turn(kit, condition):
+    """Turn the loop until the condition holds; return how long the longest turn took, less what it may sleep."""
+    took = []
+    while not condition():
+        began_s = time.monotonic()
+        kit.reactor.turn(0.02)
+        took.append(time.monotonic() - began_s)
+    return max(took)
+
+
+def test_the_loop_turns_while_processes_are_forked_ahead(group, monkeypatch):
+    Memory(monkeypatch, 0.7)
+    kit, ready = group(samples.add, 1, method="fork"), []
+    kit.calls.prepare(3, lambda: ready.append(1))
+    kept(longest_turn(kit, lambda: ready), 0.3)
+    began_s = time.monotonic()
+    kit.start_calls(3)
+    kept(time.monotonic() - began_s, 0.5)  # no fork is waited for
+    kit.run_until_exits(3)
+    assert kit.return_values == {0: 2, 1: 2, 2: 2}
+
+
+def test_what_was_forked_ahead_and_killed_is_replaced(group):
+    kit, ready = group(samples.add, 1, method="fork"), []
+    kit.calls.prepare(2, lambda: ready.append(1))
+    kit.run_until(lambda: ready)
+    (first,) = kit.functions.pids()
+    for pid in children(first):
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda pid=pid: not is_alive(pid))
+    assert run(kit, 2) == {0: 2, 1: 2}
+
+
+def test_what_was_forked_ahead_and_not_needed_ends(group):
+    kit, ready = group(samples.add, 1, method="fork"), []
+    kit.calls.prepare(2, lambda: ready.append(1))
+    kit.run_until(lambda: ready)
+    (first,) = kit.functions.pids()
+    ahead = children(first)
+    assert len(ahead) == 2
+    kit.functions.close()
+    assert not any(is_alive(pid) for pid in ahead)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_server_that_is_stopped_holds_nothing_up(group, monkeypatch, method):
+    kit, ready = group(samples.add, 1, method=method), []
+    kit.start_calls()
+    monkeypatch.setattr("elastic_torchrun.functions.server_client._ANSWER_S", 2.0)  # of a server that has begun
+    (pid,) = kit.functions.pids()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        kept(longest_turn(kit, lambda: kit.exits), 1.0)
+        assert kit.exits[0].code == 0
+        kit.stop()
+        kit.calls.prepare(1, lambda: ready.append(1))
+        kept(longest_turn(kit, lambda: ready), 1.0)
+        with pytest.raises(WorkerError, match="the process that workers are forked from does not answer"):
+            kit.start_calls()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's process is needed")
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_worker_that_has_become_another_user_has_its_code(group, method):
+    kit = group(samples.leave_as_another_user, 9, method=method)
+    kit.start_calls()
+    kit.run_until_exits(1)
+    assert kit.exits[0].code == 9
 
 
 def test_a_server_ends_though_this_process_has_many_files(group):

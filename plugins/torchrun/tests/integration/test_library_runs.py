@@ -26,6 +26,7 @@ from elastic_core.rendezvous.local import LocalRendezvous
 from elastic_core.types import HookSettings, RendezvousSettings
 from elastic_hangs import sleep_hook
 from elastic_torchrun.agent import health_check_server
+from elastic_torchrun.functions.server_client import ForkServer
 from group_kit import open_fds
 from patience import patience
 from ports import free_port
@@ -69,6 +70,17 @@ class TestPrograms:
             ("1", "1", "2"),
         ]
         assert {(each["ROLE_NAME"], each["TORCHELASTIC_RUN_ID"]) for each in seen} == {("r", "job")}
+
+    def test_one_node_has_an_id_of_its_own_and_an_address(self, capfd):
+        for _ in range(2):
+            launch(["/bin/sh", "-c", "echo $TORCHELASTIC_RUN_ID $MASTER_ADDR"], nproc_per_node=1)
+        (one, address), (other, _) = (line.split() for line in capfd.readouterr().out.splitlines())
+        assert one != other
+        assert address == "127.0.0.1"
+
+    def test_two_dollar_signs_stay_two(self, capfd):
+        elastic_launch(config(nproc_per_node=1), "/bin/echo")("$$PATH", "${local_rank}")
+        assert capfd.readouterr().out == "$$PATH 0\n"
 
     def test_a_failure_names_the_first_rank_and_its_error(self):
         code = "import os; raise ValueError('lost') if os.environ['RANK'] == '1' else __import__('time').sleep(60)"
@@ -136,6 +148,17 @@ class TestFunctions:
     def test_closures_need_fork(self):
         seen = 41
         assert launch(lambda: seen + 1, nproc_per_node=1, start_method="fork") == {0: 42}
+
+    def test_forks_are_made_ahead_of_the_round(self, monkeypatch):
+        counts, prepare = [], ForkServer.prepare
+
+        def ahead(server, loop, count, done):
+            counts.append(count)
+            prepare(server, loop, count, done)
+
+        monkeypatch.setattr(ForkServer, "prepare", ahead)
+        assert launch(lambda: 1, nproc_per_node=2, start_method="fork") == {0: 1, 1: 1}
+        assert counts == [2]
 
     def test_an_agent_as_it_stands_in_guides(self):
         spec = WorkerSpec(role="trainer", local_world_size=2, entrypoint=functions.add, args=(1,))
@@ -302,15 +325,16 @@ class TestHealth:
         with pytest.raises(OSError, match="refused"):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
 
-    def test_a_port_that_is_taken_is_told_before_anything_starts(self, monkeypatch):
+    def test_a_port_that_is_taken_is_a_line_and_the_run_goes_on(self, monkeypatch, capfd):
         taken = health_check_server.HealthCheckServer(lambda: 0, 0, 60)
         taken.start()
+        taken_port = taken.port
         try:
             monkeypatch.setenv("TORCHELASTIC_HEALTH_CHECK_PORT", str(taken.port))
-            with pytest.raises(ConfigError, match="can't listen there"):
-                launch(["true"], nproc_per_node=1)
+            launch(["true"], nproc_per_node=1)
         finally:
             taken.stop()
+        assert f"PORT={taken_port}: can't listen there (Address already in use); this agent" in capfd.readouterr().err
 
     @pytest.mark.parametrize("variable", ["HEALTH_CHECK_PORT", "UNINTERRUPTIBLE_STATE_TIMEOUT"])
     def test_a_variable_that_cannot_be_is_told(self, monkeypatch, variable):

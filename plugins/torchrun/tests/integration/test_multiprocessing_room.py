@@ -176,6 +176,26 @@ def test_output_flows_while_nobody_waits(start, tmp_path):
     wait_for(lambda: Path(context.stdouts[0]).stat().st_size == 3_000_001)
 
 
+class Cell(io.StringIO):
+    """As the stream of Jupyter's kernel, which watches descriptor 1 and has the terminal's for itself."""
+
+    def __init__(self, terminal):
+        super().__init__()
+        self.terminal = terminal
+
+    def fileno(self):
+        return self.terminal.fileno()
+
+
+def test_in_a_notebook_teed_lines_go_where_its_kernel_looks(start, tmp_path, monkeypatch, capfd):
+    with (tmp_path / "terminal").open("wb") as terminal:
+        monkeypatch.setattr(sys, "stdout", Cell(terminal))
+        specs = DefaultLogsSpecs(log_dir=str(tmp_path / "logs"), tee=Std.OUT)
+        start("/bin/sh", shell("echo hello"), logs_specs=specs).wait()
+    assert (tmp_path / "terminal").read_text() == ""
+    assert capfd.readouterr().out == "[trainer0]:hello\n"
+
+
 # --- failures
 
 
@@ -192,12 +212,20 @@ def test_all_failing_ranks_are_told_each_with_its_time_and_record(start):
         assert failure.timestamp_ns > 0
 
 
-def test_the_others_are_stopped_when_one_fails(start):
-    context = start("/bin/sh", {0: ("-c", "exit 7"), 1: ("-c", "sleep 60")})
+@pytest.mark.parametrize("rest", ["sleep 60", "trap 'exit 9' TERM; sleep 60 & wait"])
+def test_the_others_are_stopped_when_one_fails_and_have_not_failed(start, rest):
+    context = start("/bin/sh", {0: ("-c", rest), 1: ("-c", "exit 138")})
     result = context.wait()
-    assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {0: 7, 1: -signal.SIGTERM}
-    first = min(result.failures.values(), key=lambda failure: failure.timestamp_ns)
-    assert first.local_rank == 0
+    assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {1: 138}
+    first = min(result.failures.values(), key=lambda failure: failure.timestamp)  # as torch's callers look for it
+    assert first.local_rank == 1
+    assert not is_alive(context.pids()[0])
+
+
+def test_a_rank_that_raised_before_it_was_stopped_has_failed_too(start, tmp_path):
+    raised = tmp_path / "raised"
+    context = start(samples.raise_and_linger, {0: (str(raised),), 1: ("",)}, envs={0: {}, 1: {"WAIT_FOR": str(raised)}})
+    assert set(context.wait().failures) == {0, 1}
 
 
 def test_close_stops_them_and_what_they_started(start, tmp_path):

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from elastic_core import errors, types
@@ -29,12 +30,14 @@ from elastic_core.compat.elastic.utils.store import store_timeout
 from elastic_core.errors import BackendRefusedError, BackendUnavailableError, OutcomeUnknownError
 from elastic_core.rendezvous import registry as in_code
 from elastic_plugin_kit import rendezvous_settings
+from elastic_torchrun import torch_errors
 from elastic_torchrun.names import NAMES
-from elastic_torchrun.rendezvous import state_store, tcp_store
+from elastic_torchrun.rendezvous import c10d_backend, state_store, tcp_store
 from elastic_torchrun.rendezvous.dynamic import DynamicRendezvousHandler, create_handler
 from elastic_torchrun.rendezvous.state_backend import RendezvousBackend
 from elastic_torchrun.rendezvous.state_store import StateStore
 from elastic_torchrun.rendezvous.store_helpers import barrier
+from elastic_torchrun.store import process
 
 
 def parameters(**config):
@@ -218,6 +221,37 @@ def test_a_backoff_is_the_longest_pause_after_a_write_that_was_spoiled(monkeypat
     assert pauses() == [(0, 0.02), (0, 0.04)]  # ours
 
 
+def test_settings_have_torchs_names_and_the_cores():
+    timeout = RendezvousTimeout(join=datetime.timedelta(seconds=9), last_call=datetime.timedelta(seconds=4))
+    made = DynamicRendezvousHandler.from_backend("run", None, Shelf(), 1, 2, None, timeout, 2, 5, 0.25)
+    made.settings = msgspec.structs.replace(made.settings, node_id="n0")  # as agents do
+    settings = made.settings
+    assert (settings.run_id, settings.min_nodes, settings.max_nodes, settings.node_id) == ("run", 1, 2, "n0")
+    assert (settings.keep_alive_interval.total_seconds(), settings.keep_alive_max_attempt) == (2, 5)
+    assert (settings.timeout.join.total_seconds(), settings.timeout.last_call.total_seconds()) == (9, 4)
+    assert settings.cas_backoff_max_seconds == 0.25
+    assert made.use_agent_store is False
+    made.adopt(types.RendezvousSettings(run_id="other", role="trainer"))
+    assert (made.settings.role, made.settings.keep_alive_max_attempt) == ("trainer", 5)
+
+
+def test_settings_of_what_was_not_asked_for():
+    settings = create_handler(None, Shelf(), parameters(keep_alive_max_attempt="4")).settings
+    assert (settings.timeout.join.total_seconds(), settings.timeout.last_call.total_seconds()) == (600, 30)
+    assert (settings.keep_alive_interval.total_seconds(), settings.keep_alive_max_attempt) == (5, 4)
+    core = rendezvous_settings(run_id="run")
+    plain = DynamicRendezvousHandler(StateStore(core, backend=Shelf()), core).settings
+    assert plain.keep_alive_interval.total_seconds() * plain.keep_alive_max_attempt == pytest.approx(5)
+
+
+def test_a_number_is_a_run_id():
+    numbered = RendezvousParameters("mine", "", 7, 1, 2)
+    assert create_handler(None, Shelf(), numbered).settings.run_id == "7"
+    assert DynamicRendezvousHandler.from_backend(0, None, Shelf(), 1, 2).settings.run_id == "0"
+    with pytest.raises(ValueError, match="run id is empty"):
+        create_handler(None, Shelf(), RendezvousParameters("mine", "", None, 1, 2))
+
+
 def test_timeouts_have_torchs_defaults():
     default = RendezvousTimeout()
     seconds = [each.total_seconds() for each in (default.join, default.last_call, default.close, default.heartbeat)]
@@ -292,13 +326,21 @@ def test_a_free_port_is_free():
         socket.create_connection(("localhost", listening.getsockname()[1])).close()
 
 
-def test_where_no_socket_can_be_had_the_reason_is_told(monkeypatch):
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        ((24, "too many open files"), "[Errno 24] too many open files"),
+        (("too many open files",), "too many open files"),
+    ],
+)
+def test_where_no_socket_can_be_had_the_reason_is_told(monkeypatch, args, text):
     def refuse(*_):
-        raise OSError(24, "too many open files")
+        raise OSError(*args)
 
     monkeypatch.setattr(socket, "socket", refuse)
     with pytest.raises(OSError, match="too many open files") as caught:
         tcp_store.get_free_port()
+    assert str(caught.value) == text
     assert isinstance(caught.value, RuntimeError)  # as torch raises
     with pytest.raises(RuntimeError, match="too many open files"):
         tcp_store.find_free_port()
@@ -308,6 +350,12 @@ def test_where_no_socket_can_be_had_the_reason_is_told(monkeypatch):
 def test_a_store_that_others_could_not_find(is_server, world_size):
     with pytest.raises(ValueError, match="port"):
         tcp_store.create_c10d_store(is_server, "localhost", world_size=world_size)
+
+
+@pytest.mark.parametrize("make", [torch_errors.one_line, c10d_backend._one_line, process.one_line])
+def test_a_reason_of_torchs_has_no_full_stop(make):
+    error = RuntimeError("The client socket has failed to connect to (localhost, 1).\nException raised from x")
+    assert make(error).endswith("(localhost, 1)")
 
 
 # --- the adapter's errors

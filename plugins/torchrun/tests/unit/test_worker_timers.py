@@ -1,5 +1,6 @@
 """Whose timers count in an agent, and when: with a pipe, processes and a clock that tests make up."""
 
+import shutil
 import signal
 
 import pytest
@@ -401,3 +402,19 @@ def test_processes_that_come_and_go_with_their_timers_are_not_remembered(parents
     assert len(node.timers._owners) <= 8
     node.advance(10)
     assert node.late() == [(1, "kept")]
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_an_old_folder_that_can_not_be_removed_costs_no_stacks(following, tmp_path, monkeypatch, gone):
+    monkeypatch.setattr(late_workers, "KEPT_FOLDERS", 2)
+    for times in (1, 2, 3):
+        following.run.stacks_taken = {1: WorkerStack(text="in load_batch", source="faulthandler", frames=())}
+        following.take((1, "load", 9))
+        following.advance(5)
+        folder = tmp_path / f"round_0_timer_{times}"
+        assert following.run.reports[-1].fields["hang"]["stacks"] == str(folder)
+        if gone:
+            shutil.rmtree(folder)
+        else:
+            (folder / "more").mkdir()
+    assert following.run.notices == []

@@ -62,10 +62,13 @@ class HealthChecks(AgentHook):
     def __init__(self, settings: HookSettings) -> None:
         """Listen.
 
+        A port that is taken costs the health checks, not the run: other nodes wait for this one.
+
         Raises:
-            ConfigError: the port can't be had, or is none.
+            ConfigError: the port is none.
         """
         super().__init__(settings)
+        self._fault = ""
         port = _port(str(settings.options["health_check_port"]))
         self._began = False
         # Looked up now: users put their own function into its place.
@@ -78,13 +81,17 @@ class HealthChecks(AgentHook):
         try:
             self._server.start()
         except OSError as error:
-            what = f"{VARIABLE}={port}: can't listen there ({error.strerror})"
-            raise ConfigError(what, hint=f"another port, or unset {VARIABLE}") from error
+            self._fault = (
+                f"{VARIABLE}={port}: can't listen there ({error.strerror or error}); this agent answers no health "
+                f"checks. Try: another port, or unset {VARIABLE}"
+            )
 
     def on_agent_started(self, event: AgentStarted) -> None:
-        """Begin to ask the loop for signs; name the port that was chosen."""
+        """Begin to ask the loop for signs; name the port that was chosen, or why there is none."""
         self._began = True
-        if self._is_any:
+        if self._fault:
+            self.run.notice(self._fault, named=False)
+        elif self._is_any:
             port = getattr(self._server, "port", 0)
             self.run.notice(f"health checks are answered on port {port}", named=False)
 

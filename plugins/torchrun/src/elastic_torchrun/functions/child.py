@@ -6,6 +6,7 @@ import atexit
 import io
 import os
 import pickle
+import select
 import signal
 import sys
 from contextlib import suppress
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     """Gives the call of the worker with this local rank; it may be in this file (-1: there is none)."""
 
 LENGTH_BYTES = 8
+_BEAT_MS = 1000
 _MACHINERY = (
     os.path.dirname(os.path.abspath(__file__)),  # noqa: PTH100, PTH120  # pathlib is not ours to load
     os.path.join(os.path.dirname(os.path.abspath(elastic_core.__file__)), "processes"),  # noqa: PTH100, PTH118, PTH120  # likewise
@@ -182,7 +184,9 @@ def load_call(fd: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 
 def perform(load: Load, result_fd: int) -> None:
-    """Call the function that `load` gives, and send what it returns; a failure ends the process as it does a script.
+    """Call the function that `load` gives, send what it returns, and wait until the starter ends the connection.
+
+    A failure ends the process as it does a script.
 
     Raises:
         SystemExit: the function raised it, or anything else, which is then recorded and printed.
@@ -194,6 +198,7 @@ def perform(load: Load, result_fd: int) -> None:
         value = _recorded(fn)(*args)
         called = False
         _send(result_fd, fn, value)
+        _wait_for_others(result_fd)
     except SystemExit:
         raise
     except BaseException as error:  # noqa: BLE001  # as at the interpreter's top
@@ -222,11 +227,25 @@ def _send(fd: int, fn: Callable[..., Any], value: object) -> None:
             f"function {name!r} returned a {type(value).__name__} that can't be pickled: {_first_line(error)}",
             hint="return numbers, strings, arrays or tensors on the CPU, or write it to a file and return its name",
         ) from None
-    with suppress(BrokenPipeError):  # nobody waits for it any more
+    with suppress(BrokenPipeError, ConnectionResetError):  # nobody waits for it any more
         for part in (len(content).to_bytes(LENGTH_BYTES, "little"), content):
             rest = memoryview(part)
             while rest:
                 rest = rest[os.write(fd, rest) :]
+
+
+def _wait_for_others(fd: int) -> None:
+    """Block until the starter ends the connection: the node's other workers may need this process until they return.
+
+    Rank 0 hosts the store of its process group, for example. A worker that beats goes on beating: it is not hung.
+    """
+    beats = sys.modules.get("elastic_core.worker.beats")
+    ends = select.poll()
+    ends.register(fd, select.POLLIN)
+    with suppress(KeyboardInterrupt):  # the function has returned: nothing is interrupted
+        while not ends.poll(_BEAT_MS if beats is not None else None):
+            if beats is not None:
+                beats.heartbeat()
     os.close(fd)
 
 

@@ -1,34 +1,33 @@
-"""The end of a worker function's result pipe that its starter reads, as it comes."""
+"""The starter's end of the connection over which a worker function sends its result."""
 
-import fcntl
 import os
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 
 from elastic_core.api import AgentLoop, WorkerError
 
 LENGTH_BYTES = 8
-_PIPE_BYTES = 1 << 20
 _READS_A_TURN = 16
 
 
 def open_result_pipe() -> tuple[int, int]:
-    """Return the reading end (non-blocking) and the writing end (blocking)."""
-    read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
-    os.set_blocking(read_fd, False)
-    with suppress(OSError):  # the user's share of pipe memory is used up: the usual size works too
-        fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-    return read_fd, write_fd
+    """Return the starter's end (non-blocking) and the worker's end (blocking)."""
+    ours, its = socket.socketpair()
+    ours.setblocking(False)
+    its.setblocking(True)  # whatever the process's default is
+    return ours.detach(), its.detach()
 
 
 class ResultPipe:
     """Gathers one pickled value, of any size: its length, then itself.
 
-    Its end is told by the length: a process that the worker started may hold the pipe open for longer.
+    The length tells its end: a process that the worker started may hold the connection open for longer. The worker
+    then waits, until `close` ends the connection.
 
     Args:
         loop: The agent's.
-        read_fd: The pipe; taken over.
+        read_fd: The starter's end; taken over.
         on_complete: Called once, when all of the value is here.
 
     Threading: the loop's thread; `value` may be asked for by any other once the worker has ended.
@@ -52,7 +51,7 @@ class ResultPipe:
         self._read(None)
 
     def _read(self, reads: int | None) -> None:
-        while self._read_fd >= 0 and reads != 0:
+        while self._read_fd >= 0 and reads != 0 and not self.complete:
             reads = None if reads is None else reads - 1
             try:
                 count = os.readv(self._read_fd, [memoryview(self._buffer)[self._filled :]])
@@ -74,14 +73,16 @@ class ResultPipe:
                 self.close()
             return
         self.complete = True
-        self.close()
+        self._loop.remove_reader(self._read_fd)
         self._on_complete()
 
     def close(self) -> None:
-        """Give the descriptor back; idempotent. What has come is kept."""
+        """End the connection, so that the worker ends, too; idempotent. What has come is kept."""
         if self._read_fd >= 0:
             self._loop.remove_reader(self._read_fd)
-            os.close(self._read_fd)
+            # A process that our own process has forked may hold a copy of the descriptor: closing ours is not enough.
+            with socket.socket(fileno=self._read_fd) as ours, suppress(OSError):
+                ours.shutdown(socket.SHUT_RDWR)
             self._read_fd = -1
 
     def value(self, name: str) -> object:

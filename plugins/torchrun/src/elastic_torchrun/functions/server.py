@@ -1,8 +1,10 @@
 """The process that function workers are forked from: it has one thread, and does nothing but fork, reap and wait.
 
 With `fork` it is a copy of the caller from before any thread of ours began; with `forkserver` a clean interpreter. Its
-orders come over a socket, one at a time, each answered before the next; the end of the socket is the end of its caller:
-it stops the workers and leaves.
+orders come over a socket; the end of the socket is the end of its caller: it stops the workers and leaves.
+
+A process that it forks first waits for what makes it a worker, over a socket of its own: the caller has processes
+forked ahead, and need not wait for a fork when it starts a worker.
 
 The workers are its children, not the caller's, so it reaps them: on order, so that until then a worker's number stays
 its own, and whoever signals it hits nobody else. (A clone that makes the caller their parent would leave Python's and
@@ -108,10 +110,10 @@ class _Server:
             if kind == "leave":
                 self._leave()
             if kind == "reap":
-                _answer(self._control, "code", self._reap(value))
+                _answer(self._control, "code", (value, self._reap(value)))
                 continue
             try:
-                _answer(self._control, "pid", self._fork(value, fds))
+                _answer(self._control, "pid", self._fork(fds[0]))
             except (OSError, AssertionError) as error:  # the latter: a daemonic process may have no children
                 known = isinstance(error, OSError) and error.errno
                 _answer(self._control, "failed", error if known else f"{type(error).__name__}: {error}")
@@ -119,11 +121,10 @@ class _Server:
                 for fd in fds:
                     os.close(fd)
 
-    def _fork(self, names: tuple[str, ...], fds: list[int]) -> int:
-        named = dict(zip(names, fds, strict=False))
+    def _fork(self, orders_fd: int) -> int:
         began, begins = os.pipe()
         try:
-            worker = get_context("fork").Process(target=self._become, args=(named, fds[len(names) :], began, begins))
+            worker = get_context("fork").Process(target=self._become, args=(orders_fd, began, begins))
             worker.start()
         finally:
             os.close(begins)
@@ -135,12 +136,17 @@ class _Server:
         self._workers[worker.pid] = worker
         return worker.pid
 
-    def _become(self, named: dict[str, int], fds: list[int], began: int, begins: int) -> None:
+    def _become(self, orders_fd: int, began: int, begins: int) -> None:
         os.setsid()
         os.close(began)
         os.close(begins)
         self._control.close()
-        be_worker(self._load, named, fds, mask=self._mask)
+        with socket.socket(fileno=orders_fd) as orders:
+            data, fds, _, _ = socket.recv_fds(orders, MESSAGE_BYTES, MAX_FDS)
+        if not data:
+            os._exit(0)  # no worker is wanted any more
+        names: tuple[str, ...] = pickle.loads(data)
+        be_worker(self._load, dict(zip(names, fds, strict=False)), fds[len(names) :], mask=self._mask)
 
     def _reap(self, pid: int) -> int | None:
         worker = self._workers.get(pid)

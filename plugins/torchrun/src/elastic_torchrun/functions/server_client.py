@@ -1,9 +1,10 @@
 """The process that workers are forked from, as its starter uses it: pickled tuples over a socket of their own.
 
-`("fork", names)` with the descriptors `names` tells of, then those of the call: `orders` is a file that holds
-`WorkerOrders`, behind them the call unless the server has it. Answer: `("pid", number)` or `("failed", text)`.
-`("reap", pid)`, answered by `("code", exit code or None)`; `("leave", None)`, not answered. A clean server first says
-`("ready", None)` or `failed`.
+`("fork", None)` with one end of a socket: answered by `("pid", number)` or `("failed", text)`. The new process takes
+over that socket what makes it a worker: the names of descriptors, and these, followed by those of the call. `orders` is
+a file that holds `WorkerOrders`; `call` is missing if the server has the call.
+`("reap", pid)` is answered by `("code", (pid, exit code or None))`; `("leave", None)` is not answered. A clean server
+first sends `("ready", None)` or `failed`.
 """
 
 import os
@@ -14,95 +15,190 @@ import socket
 import subprocess
 import sys
 import warnings
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 from weakref import WeakSet
 
-from elastic_core.api import WorkerError
+from elastic_core.api import SYSTEM_CLOCK, AgentLoop, RunTimer, WorkerError
 from elastic_torchrun.functions.call import FunctionCall
 from elastic_torchrun.functions.child import MAX_FDS, MESSAGE_BYTES
+from elastic_torchrun.functions.ends import code_lost, code_of
 
-STATUS_LOST = 1
-"""The code of a worker whose server is gone, and with it how the worker ended."""
 _ANSWER_S = 60.0
 """A fork of a process with much memory takes long, on a machine that is short of it longer."""
+_REAP_S = 0.1
+"""How long an ended worker's number may take to be free: until then its process group can't be told from it."""
 _END_S = 5.0
-_open_controls: "WeakSet[socket.socket]" = WeakSet()
-"""Our ends of the sockets of all servers: a copy of this process must not keep another's open."""
+_SILENT = "the process that workers are forked from does not answer"
+_open_sockets: "WeakSet[socket.socket]" = WeakSet()
+"""Our ends of the sockets of all servers and what they fork: a copy of this process must not keep another's open."""
 
 
 class ForkServer:
     """One server process. Threading: one thread at a time."""
 
-    def __init__(self, control: socket.socket, process: "_Process", *, greets: bool) -> None:
-        """Take one that was started; `greets`: it first says that it is ready."""
+    def __init__(self, control: socket.socket, process: "_Process") -> None:
+        """Take one that was started."""
         control.settimeout(_ANSWER_S)
-        _open_controls.add(control)
+        _open_sockets.add(control)
         self._control = control
         self._process = process
-        self._greets = greets
         self._gone = ""
+        self._asked: deque[socket.socket] = deque()
+        """For each process that is to be forked: where it will take its orders."""
+        self._waiting: deque[tuple[int, socket.socket]] = deque()
+        """The processes that were forked and have no orders yet."""
+        self._failure: OSError | None = None
+        self._codes: dict[int, int | None] = {}
+        self._limit: RunTimer | None = None
 
     @property
     def pid(self) -> int:
         """Its process."""
         return self._process.pid
 
+    def prepare(self, loop: AgentLoop, count: int, done: Callable[[], None]) -> None:
+        """Have processes forked ahead for so many workers, and call `done` when they wait, or can't be had.
+
+        `fork` then returns at once, or raises what was wrong. Never blocks; a second call replaces the first.
+        """
+        self._stop_watching(loop)
+        while len(self._waiting) + len(self._asked) < count and not self._gone and self._failure is None:
+            self._request()
+
+        def look() -> None:
+            if self._asked and not self._gone and self._failure is None:
+                return
+            self._stop_watching(loop)
+            done()
+
+        def receive() -> None:
+            self._receive()
+            self._set_limit(loop, give_up)
+            look()
+
+        def give_up() -> None:
+            self._gone = _SILENT
+            look()
+
+        loop.add_reader(self._control.fileno(), receive)
+        self._set_limit(loop, give_up)
+        look()
+
+    def _set_limit(self, loop: AgentLoop, give_up: Callable[[], None]) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+        self._limit = loop.call_later(_ANSWER_S, give_up)
+
+    def _stop_watching(self, loop: AgentLoop) -> None:
+        loop.remove_reader(self._control.fileno())
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
+
     def fork(self, names: tuple[str, ...], fds: list[int]) -> "ForkedChild":
-        """Have a worker forked that gets these descriptors.
+        """Have a forked process be a worker that gets these descriptors; wait for the fork if none waits.
 
         Raises:
             OSError: it could not be; the text says why.
         """
-        if self._greets:
-            self._greets = False
-            self._expect("ready")
         if len(fds) > MAX_FDS:
             raise OSError(f"its arguments hold {len(fds)} descriptors, at most {MAX_FDS} can be handed over")
-        pid = self._ask(("fork", names), "pid", fds)
-        return ForkedChild(pid, self)
+        for _ in range(len(self._waiting) + 1):
+            pid, orders = self._next_waiting()
+            with orders:
+                try:
+                    socket.send_fds(orders, [pickle.dumps(names)], fds)
+                except OSError:  # it was killed while it waited
+                    self._reap(pid, within_s=_REAP_S)
+                    continue
+            return ForkedChild(pid, self)
+        raise OSError("the process that was to be the worker has ended")
 
-    def reap(self, pid: int) -> int | None:
-        """Return a worker's exit code, -N for death by signal N, None while it runs."""
+    def _next_waiting(self) -> tuple[int, socket.socket]:
+        if not self._waiting and not self._asked and self._failure is None:
+            self._request()
+        while not self._waiting and self._failure is None and not self._gone:
+            self._receive()
+        if self._waiting and not self._gone:
+            return self._waiting.popleft()
+        error, self._failure = self._failure, None
+        raise error or OSError(self._gone)
+
+    def _request(self) -> None:
+        if self._gone:
+            return
         try:
-            code: int | None = self._ask(("reap", pid), "code", [])
-        except OSError:
-            return _code_of_orphan(pid)
+            ours, its = _sockets()
+        except OSError as error:
+            self._failure = error
+            return
+        _open_sockets.add(ours)
+        self._asked.append(ours)
+        with its:
+            try:
+                socket.send_fds(self._control, [pickle.dumps(("fork", None))], [its.fileno()])
+            except OSError as error:
+                self._gone = f"the process that workers are forked from is gone ({error})"
+
+    def code(self, pid: int) -> int | None:
+        """Return a worker's exit code, -N for death by signal N, None while it runs; have it reaped once it has ended.
+
+        The kernel gives the code: the server may be stopped, or be in the middle of a long fork.
+        """
+        try:
+            code = code_of(pid)
+        except PermissionError:  # the worker has become another user
+            asked = self._reap(pid, within_s=_ANSWER_S)
+            return code_lost(pid) if asked is None else asked
+        if code is not None:
+            self._reap(pid, within_s=_REAP_S)
         return code
 
-    def _ask(self, message: tuple[str, object], kind: str, fds: list[int]) -> Any:  # noqa: ANN401  # by kind
-        if self._gone:
-            raise OSError(self._gone)
-        try:
-            socket.send_fds(self._control, [pickle.dumps(message)], fds)
-        except OSError as error:
-            raise self._lost(f"the process that workers are forked from is gone ({error})") from error
-        return self._expect(kind)
+    def _reap(self, pid: int, *, within_s: float) -> int | None:
+        """Have a process reaped that has ended; return its exit code, None if there is no answer in time."""
+        self._codes.pop(pid, None)
+        end_s = SYSTEM_CLOCK.monotonic_s() + within_s
+        answer = select.poll()  # unlike `select.select`, it takes descriptors above 1023
+        answer.register(self._control, select.POLLIN)
+        with suppress(OSError):  # the server is gone, or takes nothing: it reaps what is left when it leaves
+            os.write(self._control.fileno(), pickle.dumps(("reap", pid)))
+            while pid not in self._codes and not self._gone:
+                if not answer.poll(max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()) * 1000):
+                    break
+                self._receive()
+        return self._codes.get(pid)
 
-    def _expect(self, kind: str) -> Any:  # noqa: ANN401  # by kind
+    def _receive(self) -> None:
+        """Take one answer."""
         try:
             data = self._control.recv(MESSAGE_BYTES)
-        except TimeoutError as error:
-            raise self._lost("the process that workers are forked from does not answer") from error
+        except TimeoutError:
+            self._gone = _SILENT
+            return
         except OSError:
             data = b""
         if not data:
-            raise self._lost("the process that workers are forked from is gone")
+            self._gone = self._gone or "the process that workers are forked from is gone"
+            return
         answer, value = pickle.loads(data)
-        if answer != kind:
-            raise value if isinstance(value, OSError) else OSError(value)
-        return value
-
-    def _lost(self, text: str) -> OSError:
-        self._gone = text
-        return OSError(text)
+        if answer == "pid":
+            self._waiting.append((value, self._asked.popleft()))
+        elif answer == "code":
+            pid, self._codes[pid] = value
+        elif answer == "failed":
+            self._failure = value if isinstance(value, OSError) else OSError(value)
+            if self._asked:
+                self._asked.popleft().close()
 
     def close(self) -> None:
         """End it, and with it the workers that are left; idempotent."""
         with suppress(OSError):  # it is gone, or was told before
             self._control.send(pickle.dumps(("leave", None)))  # somebody whom this process has forked may hold it open
         self._control.close()
+        for orders in (*self._asked, *(own for _, own in self._waiting)):
+            orders.close()
         self._process.end()
 
 
@@ -119,26 +215,10 @@ class ForkedChild:
         self._server = server
 
     def poll(self) -> int | None:
-        """Return the exit code, None while it runs. Never blocks for long."""
+        """Return the exit code, None while it runs."""
         if self.returncode is None:
-            self.returncode = self._server.reap(self.pid)
+            self.returncode = self._server.code(self.pid)
         return self.returncode
-
-
-def _code_of_orphan(pid: int) -> int | None:
-    """Return the exit code of a worker whose server is gone, None while it runs."""
-    with suppress(ChildProcessError):  # it is ours only where this process takes orphans in: an init, a subreaper
-        reaped, status = os.waitpid(pid, os.WNOHANG)
-        return os.waitstatus_to_exitcode(status) if reaped else None
-    return None if _is_alive(pid) else STATUS_LOST  # nobody may ever reap it
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return False
-    return text.rpartition(b")")[2].split()[0] not in (b"Z", b"X")
 
 
 # --- the two kinds of servers
@@ -199,7 +279,7 @@ def fork_server(call: FunctionCall) -> ForkServer:
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads: told by ourselves, in our own words
             pid = os.fork()
         if pid == 0:
-            for control in (ours, *_open_controls):
+            for control in (ours, *_open_sockets):
                 control.close()
             serve_copy(its, call, mask)
     except OSError as error:
@@ -212,7 +292,7 @@ def fork_server(call: FunctionCall) -> ForkServer:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     its.close()
-    return ForkServer(ours, _Process(pid), greets=False)
+    return ForkServer(ours, _Process(pid))
 
 
 def clean_server(call: FunctionCall, python: str, env: dict[str, str]) -> ForkServer:
@@ -239,7 +319,7 @@ def clean_server(call: FunctionCall, python: str, env: dict[str, str]) -> ForkSe
         orders.close()
         its.close()
     pid, process.returncode = process.pid, 0  # ours to wait for, and Popen must not warn
-    return ForkServer(ours, _Process(pid), greets=True)
+    return ForkServer(ours, _Process(pid))
 
 
 def _sockets() -> tuple[socket.socket, socket.socket]:

@@ -1,15 +1,18 @@
 """Starts the workers of a function, in each of the three ways."""
 
 import os
+import signal
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from elastic_core.api import AgentLoop, RunTimer, StartedProcess, WorkerStart, bound_to
 from elastic_core.embedding import CallStarter
 from elastic_torchrun.functions.call import FunctionCall, refuse_while_importing
+from elastic_torchrun.functions.ends import code_of
 from elastic_torchrun.functions.result import ResultPipe, open_result_pipe
 
 if TYPE_CHECKING:
@@ -18,6 +21,10 @@ if TYPE_CHECKING:
 LINGER_S: Final = 30.0
 """How long workers may take to end once all have returned before a line is worth it. A long upload may be the cause:
 nothing but `--hang-timeout` ends them."""
+SETTLE_S: Final = 0.1
+"""How long workers wait once all have returned: threads of C++ libraries still release what the last collective held,
+and abort the process when they find the interpreter at its end."""
+_FAULTS: Final = frozenset({signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV})
 _WORKERS_OWN: Final = frozenset({"LOCAL_RANK", "ELASTIC_INCARNATION"})
 """What a server's environment must not have, beside what a round changes: its workers get theirs with their orders."""
 
@@ -68,6 +75,13 @@ class FunctionStarter:
     def on(self, loop: AgentLoop) -> "FunctionWorkers":
         """Return what starts its workers for an agent with this loop."""
         return FunctionWorkers(self, self._call.name, loop)
+
+    def prepare(self, loop: AgentLoop, count: int, done: Callable[[], None]) -> None:
+        """Have what so many workers need made ahead, as far as that takes long, and call `done`. Never blocks."""
+        if self._server is None:
+            done()
+        else:
+            self._server.prepare(loop, count, done)
 
     def start(self, worker: WorkerStart) -> Started:
         """Start one worker.
@@ -156,19 +170,52 @@ class FunctionWorkers(CallStarter):
         """The local rank of each that has not ended, by pid."""
         self._results: dict[int, ResultPipe] = {}
         """Of the last worker of each local rank."""
+        self._all_started = False
+        self._stopping = False
+        self._settling: RunTimer | None = None
         self._lingering: RunTimer | None = None
 
+    def prepare(self, count: int, done: Callable[[], None]) -> None:
+        """Have processes forked ahead: with much memory each fork takes long."""
+        self._starter.prepare(self._loop, count, done)
+
     def start(self, worker: WorkerStart) -> StartedProcess:
-        """As of `FunctionStarter`."""
+        """As of `FunctionStarter`; the workers end once all of a round have returned."""
+        self._all_started = self._stopping = False
         started = self._starter.start(worker)
         rank = worker.local_rank
         # One of the round before that could not be ended is nobody's any more.
         self._running = {pid: own for pid, own in self._running.items() if own != rank}
         if rank in self._results:
             self._results[rank].close()
-        self._results[rank] = ResultPipe(self._loop, started.result_fd, on_complete=self._on_returned)
+        self._results[rank] = pipe = ResultPipe(self._loop, started.result_fd, on_complete=self._on_returned)
         self._running[started.process.pid] = rank
-        return started.process
+        return StartedProcess(pid=started.process.pid, reap=partial(self._reap, started.process, rank, pipe))
+
+    def _reap(self, process: StartedProcess, rank: int, pipe: ResultPipe) -> int | None:
+        """Return a worker's exit code, None while it runs: 0 where a fault ended it after its result was complete."""
+        code = code_of(process.pid) if process.reap is None else process.reap()
+        if code is None or -code not in _FAULTS:
+            return code
+        pipe.drain()
+        if not pipe.complete:
+            return code
+        self._loop.notice(
+            f"worker with local rank {rank} (pid {process.pid}): {signal.Signals(-code).name} while its process ended, "
+            "after its function had returned; the result counts. Try: torch.distributed.destroy_process_group() at the "
+            "function's end"
+        )
+        return 0
+
+    def round_started(self) -> None:
+        """Let workers end from now on: none of this round is still to be started."""
+        self._all_started = True
+        self._on_returned()
+
+    def round_stopping(self) -> None:
+        """Let the workers end that have returned, before they are signalled, and those that return meanwhile."""
+        self._stopping = True
+        self._release()
 
     def worker_ended(self, pid: int) -> None:
         """Take what it has returned."""
@@ -176,12 +223,24 @@ class FunctionWorkers(CallStarter):
         if rank is not None:
             self._results[rank].drain()
             self._results[rank].close()
-        if not self._running:
-            self._forget_lingering()
+        if self._running:
+            self._on_returned()
+        else:
+            self._forget_timers()
 
     def _on_returned(self) -> None:
-        if self._lingering is None and all(self._results[rank].complete for rank in self._running.values()):
+        if self._stopping:
+            self._release()
+        elif not self._all_started or self._settling is not None:
+            return
+        elif self._running and all(self._results[rank].complete for rank in self._running.values()):
+            self._settling = self._loop.call_later(SETTLE_S, self._release)
             self._lingering = self._loop.call_later(LINGER_S, self._tell_lingering)
+
+    def _release(self) -> None:
+        for rank in self._running.values():
+            if self._results[rank].complete:
+                self._results[rank].close()
 
     def _tell_lingering(self) -> None:
         for pid, rank in sorted(self._running.items(), key=lambda each: each[1]):
@@ -190,10 +249,15 @@ class FunctionWorkers(CallStarter):
                 "ended: it waits in its exit handlers or for its threads"
             )
 
-    def _forget_lingering(self) -> None:
-        if self._lingering is not None:
-            self._lingering.cancel()
-            self._lingering = None
+    def _forget_timers(self) -> None:
+        for timer in (self._settling, self._lingering):
+            if timer is not None:
+                timer.cancel()
+        self._settling = self._lingering = None
+
+    def complete(self, local_rank: int) -> bool:
+        """Return whether the last worker of a local rank has returned."""
+        return local_rank in self._results and self._results[local_rank].complete
 
     def value(self, local_rank: int) -> object:
         """Return what the last worker of a local rank has returned; None where it did not, or none was started.
@@ -210,6 +274,6 @@ class FunctionWorkers(CallStarter):
 
     def close(self) -> None:
         """Give every descriptor back; what has come is kept. Idempotent."""
-        self._forget_lingering()
+        self._forget_timers()
         for pipe in self._results.values():
             pipe.close()

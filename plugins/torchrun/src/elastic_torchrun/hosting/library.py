@@ -7,7 +7,7 @@ from elastic_core.api import ElasticError, RendezvousSettings
 from elastic_core.embedding import CoordinatedRendezvous, PluginRegistry
 from elastic_torchrun.hosting.hosted import HostedRendezvous
 from elastic_torchrun.rendezvous.dynamic import DynamicRendezvousHandler
-from elastic_torchrun.rendezvous.parameters import RendezvousParameters
+from elastic_torchrun.rendezvous.parameters import RendezvousParameters, run_id_of
 
 
 def make_handler(params: RendezvousParameters) -> Any:  # noqa: ANN401  # ours, or torch's
@@ -18,7 +18,7 @@ def make_handler(params: RendezvousParameters) -> Any:  # noqa: ANN401  # ours, 
     """
     settings = RendezvousSettings(
         backend=params.backend,
-        run_id=params.run_id,
+        run_id=run_id_of(params.run_id),
         endpoint=params.endpoint,
         min_nodes=params.min_nodes,
         max_nodes=params.max_nodes,

@@ -7,7 +7,7 @@ import signal
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -20,6 +20,9 @@ from elastic_torchrun.processes.logs_specs import LogsSpecs, plan_of
 from elastic_torchrun.processes.run_result import RunProcsResult
 from elastic_torchrun.processes.signals import SignalWatch, wait_for
 from elastic_torchrun.processes.supervised import SupervisedWorkers
+
+if TYPE_CHECKING:
+    from elastic_core.embedding import ProcessFailure
 
 LOG = logging.getLogger(__name__)
 
@@ -141,6 +144,8 @@ class GroupContext(PContext):
             for rank, exit in sorted(workers.exits.items())
             if exit.code != 0
         }
+        own = {rank: each for rank, each in failures.items() if _failed_first(each, workers.exits[rank].stop_sent_ns)}
+        failures = own or failures  # none of their own: the caller has stopped them all
         values = {} if failures else workers.return_values
         return RunProcsResult(return_values=values, failures=failures, stdouts=self.stdouts, stderrs=self.stderrs)
 
@@ -228,6 +233,11 @@ class SubprocessContext(GroupContext):
 
     def _command(self, local_rank: int) -> tuple[str, ...]:
         return (str(self.entrypoint), *map(str, self.args[local_rank]))
+
+
+def _failed_first(failure: "ProcessFailure", stop_sent_ns: int | None) -> bool:
+    """Return whether a worker failed by itself: it was not stopped, or its exception is older than the stop."""
+    return stop_sent_ns is None or failure.timestamp_ns < stop_sent_ns
 
 
 def _filtered(plan: StreamPlan, filters: tuple[str, ...], file: str) -> StreamPlan:

@@ -13,8 +13,8 @@ class RunProcsResult:
     """What came of workers that have all ended; everything by local rank.
 
     `return_values` has what functions returned, None for programs, and nothing where a worker failed. `failures` has
-    every worker whose exit code is not 0, each with its own time, those that were stopped because of another among
-    them. `stdouts` and `stderrs` are the files of the streams, empty where one went to the console.
+    every worker that failed by itself, each with its own time; where the caller has stopped them all (`close`), those
+    whose exit code is not 0. `stdouts` and `stderrs` are the files of the streams, empty where one went to the console.
     """
 
     return_values: dict[int, Any] = field(default_factory=dict)

@@ -1,5 +1,6 @@
 """Workers that a thread of ours supervises: for a process that is no agent."""
 
+import io
 import logging
 import secrets
 import signal
@@ -168,8 +169,12 @@ class SupervisedWorkers:
 
 
 def _fd_of(stream: object, usual: int) -> int:
-    """Return the descriptor behind one of Python's streams: where there is none (a notebook), the process's own."""
+    """Return the descriptor behind one of Python's streams; for a stream of any other kind, the process's own.
+
+    Jupyter's kernel shows in the cell what is written to descriptors 1 and 2; `fileno` of its own streams is the
+    terminal of the server.
+    """
     try:
-        return int(stream.fileno())  # type: ignore[attr-defined]  # that is the question
-    except (AttributeError, OSError, ValueError):
+        return stream.fileno() if isinstance(stream, io.TextIOWrapper) else usual
+    except (OSError, ValueError):
         return usual

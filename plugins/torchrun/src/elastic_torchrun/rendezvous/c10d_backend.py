@@ -22,6 +22,7 @@ from elastic_torchrun.rendezvous.state_backend import RendezvousBackend, Token
 DEFAULT_PORT: Final = 29400
 _READ_TIMEOUT_S: Final = 60
 _GRACE_S: Final = 2.0
+_LOOPBACK: Final = "127.0.0.1"
 """How much longer than its own limit torch may take."""
 _NOTHING: Final = "Y2FuaW1hZGFt"
 """Stands for no state: reading a key that is not there would block. The same as torch's own backend writes."""
@@ -132,10 +133,13 @@ def _tcp_store(params: RendezvousParameters) -> tuple[Any, bool]:
     if timeout_s <= 0:
         raise ValueError(f"rendezvous option read_timeout={timeout_s}: needed seconds, more than 0")
     # Of several agents on the host that the endpoint names only one can host the store.
-    tries = (asked,) if asked is not None else (True, False) if _is_this_host(host) else (False,)
+    leads_here, own = _leads_here(host), host.lower() == socket.gethostname().lower()
+    tries = (asked,) if asked is not None else (True, False) if leads_here or own else (False,)
     for hosting in tries:
+        # The name is for others where it does not lead here: the host reaches itself without it.
+        reached = _LOOPBACK if (hosting or own) and not leads_here else host
         try:
-            return _tcp_store_at(host, port, hosting, timeout_s), hosting
+            return _tcp_store_at(reached, port, hosting, timeout_s), hosting
         except (ValueError, RuntimeError, TimeoutError, ElasticError) as error:
             trouble = error
     raise RendezvousConnectionError(
@@ -158,7 +162,7 @@ def _tcp_store_at(host: str, port: int, hosting: bool, timeout_s: int) -> Any:  
         asker.close()
 
 
-def _is_this_host(host: str) -> bool:
+def _leads_here(host: str) -> bool:
     """Return whether a name leads to an address of this host: one that can be bound."""
     if host == "localhost" or is_loopback(host):
         return True
@@ -179,4 +183,4 @@ def _is_bindable(family: int, address: Any) -> bool:  # noqa: ANN401  # as vario
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split("\n", 1)[0].split()) or type(error).__name__
+    return " ".join(str(error).split("\n", 1)[0].split()).rstrip(".") or type(error).__name__

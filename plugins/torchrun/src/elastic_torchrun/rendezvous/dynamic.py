@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from elastic_core import api
 from elastic_core.api import API_VERSION, AgentServices, CoordinationStore, clean
-from elastic_core.embedding import CoordinatedRendezvous
+from elastic_core.embedding import DEFAULT_LEASE_TTL_S, CoordinatedRendezvous
 from elastic_torchrun.rendezvous.agentless import AloneRounds, AloneServices, RoundStore
-from elastic_torchrun.rendezvous.parameters import RendezvousParameters
+from elastic_torchrun.rendezvous.parameters import RendezvousParameters, run_id_of
 from elastic_torchrun.rendezvous.state_store import BACKOFF_OPTION, StateStore
 from elastic_torchrun.rendezvous.store_info import RendezvousInfo, RendezvousStoreInfo
 
@@ -88,6 +88,44 @@ class RendezvousSettings(api.Record, frozen=True):
     cas_backoff_max_seconds: float = 0.0
 
 
+class HandlerSettings(api.RendezvousSettings, frozen=True, kw_only=True):
+    """The core's settings of a run, which also have torch's names for the times in them."""
+
+    keep_alive_max_attempt: int = 3
+    """After how many missed signs of life a node counts as lost."""
+
+    @classmethod
+    def of(cls, settings: api.RendezvousSettings) -> "HandlerSettings":
+        """Return the same settings with torch's names."""
+        if isinstance(settings, cls):
+            return settings
+        return cls(**{name: getattr(settings, name) for name in settings.__struct_fields__})
+
+    @property
+    def timeout(self) -> RendezvousTimeout:
+        """The time-outs of the rendezvous."""
+        join_s, last_call_s = self._seconds("join_timeout"), self._seconds("last_call_timeout")
+        return RendezvousTimeout(
+            None if join_s is None else timedelta(seconds=join_s),
+            None if last_call_s is None else timedelta(seconds=last_call_s),
+        )
+
+    @property
+    def keep_alive_interval(self) -> timedelta:
+        """The time from one sign of life to the next: `keep_alive_max_attempt` of them are the lease."""
+        lease_s = self._seconds("lease_ttl")
+        return timedelta(seconds=DEFAULT_LEASE_TTL_S if lease_s is None else lease_s) / self.keep_alive_max_attempt
+
+    @property
+    def cas_backoff_max_seconds(self) -> float:
+        """The longest pause after a write that another node's has spoiled; 0: short ones."""
+        return self._seconds(BACKOFF_OPTION) or 0.0
+
+    def _seconds(self, name: str) -> float | None:
+        value = self.options.get(name)
+        return float(value) if isinstance(value, (int, float)) else None
+
+
 class DynamicRendezvousHandler(CoordinatedRendezvous):
     """The core's rendezvous, for whoever calls it: an agent of ours, torch's agent, or a script without any.
 
@@ -148,7 +186,7 @@ class DynamicRendezvousHandler(CoordinatedRendezvous):
             ValueError: there is no run id, the numbers of nodes can't be, or the longest pause is negative or has no
                 end.
         """
-        checked = RendezvousParameters(backend.name, "", run_id, min_nodes, max_nodes, local_addr)
+        checked = RendezvousParameters(backend.name, "", run_id_of(run_id), min_nodes, max_nodes, local_addr)
         _check_run_id(checked)
         options: dict[str, float] = {"lease_ttl": float(keep_alive_interval * keep_alive_max_attempt)}
         if backoff_s := _backoff(cas_backoff_max_seconds):
@@ -156,17 +194,27 @@ class DynamicRendezvousHandler(CoordinatedRendezvous):
         if timeout is not None:
             options["join_timeout"] = timeout.join.total_seconds()
             options["last_call_timeout"] = timeout.last_call.total_seconds()
-        settings = api.RendezvousSettings(
+        settings = HandlerSettings(
             backend=backend.name,
-            run_id=run_id,
+            run_id=checked.run_id,
             endpoint="",
             min_nodes=min_nodes,
             max_nodes=max_nodes,
             local_world_size=1,
             local_addr=local_addr,
             options=options,
+            keep_alive_max_attempt=keep_alive_max_attempt,
         )
         return cls(StateStore(settings, backend=backend), settings, shared=store)
+
+    @property
+    def settings(self) -> HandlerSettings:
+        """Return the run's settings, by the core's names and by torch's."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: api.RendezvousSettings) -> None:
+        self._settings = HandlerSettings.of(settings)
 
     @property
     def services(self) -> AgentServices:
@@ -189,7 +237,8 @@ class DynamicRendezvousHandler(CoordinatedRendezvous):
         """Take what an agent's run knows better (workers of a node, its name); options and addresses stay."""
         own = self.settings
         self.settings = replace(
-            settings,
+            HandlerSettings.of(settings),
+            keep_alive_max_attempt=own.keep_alive_max_attempt,
             endpoint=own.endpoint or settings.endpoint,
             local_addr=own.local_addr or settings.local_addr,
             options={**settings.options, **own.options},
@@ -258,9 +307,9 @@ def create_handler(store: object, backend: Any, params: RendezvousParameters) ->
         ValueError: an option is no number above zero, or there is no run id.
     """
     _check_run_id(params)
-    settings = api.RendezvousSettings(
+    settings = HandlerSettings(
         backend=params.backend,
-        run_id=params.run_id,
+        run_id=run_id_of(params.run_id),
         endpoint=params.endpoint,
         min_nodes=params.min_nodes,
         max_nodes=params.max_nodes,
@@ -268,6 +317,7 @@ def create_handler(store: object, backend: Any, params: RendezvousParameters) ->
         local_addr=params.local_addr,
         incarnation=os.urandom(16).hex(),
         options=_options(params),
+        keep_alive_max_attempt=params.get_as_int("keep_alive_max_attempt", 3) or 3,
     )
     return DynamicRendezvousHandler(StateStore(settings, backend=backend), settings, shared=store)
 
@@ -284,7 +334,7 @@ def _options(params: RendezvousParameters) -> dict[str, float]:
 
 
 def _check_run_id(params: RendezvousParameters) -> None:
-    if not params.run_id:
+    if not run_id_of(params.run_id):
         raise ValueError("the run id is empty")
 
 

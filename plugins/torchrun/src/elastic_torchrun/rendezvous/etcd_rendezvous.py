@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from elastic_core.api import API_VERSION
 from elastic_torchrun.rendezvous.dynamic import DynamicRendezvousHandler
 from elastic_torchrun.rendezvous.etcd_client import import_plugin
-from elastic_torchrun.rendezvous.parameters import RendezvousParameters
+from elastic_torchrun.rendezvous.parameters import RendezvousParameters, run_id_of
 
 
 class EtcdRendezvous:
@@ -42,7 +42,9 @@ class EtcdRendezvous:
             "last_call_timeout": last_call_timeout,
         }
         endpoint = client if isinstance(client, str) else f"{client.protocol}://{client.host}:{client.port}"
-        self._parameters = RendezvousParameters("etcd", endpoint, run_id, num_min_workers, num_max_workers, **config)
+        self._parameters = RendezvousParameters(
+            "etcd", endpoint, run_id_of(run_id), num_min_workers, num_max_workers, **config
+        )
         self._handler: EtcdRendezvousHandler | None = None
 
     @property

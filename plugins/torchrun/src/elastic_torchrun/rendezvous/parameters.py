@@ -2,6 +2,12 @@
 
 from typing import Any, Final
 
+
+def run_id_of(run_id: object) -> str:
+    """Return a run's id as text: torch takes numbers, too. `None` is none."""
+    return "" if run_id is None else str(run_id)
+
+
 _YES: Final = frozenset({"1", "true", "t", "yes", "y"})
 _NO: Final = frozenset({"0", "false", "f", "no", "n"})
 

@@ -7,6 +7,7 @@ is made.
 import errno
 import importlib
 import logging
+import os
 import socket
 from collections.abc import Sequence
 from contextlib import closing
@@ -65,7 +66,7 @@ def _bound(places: Sequence[tuple[int, str]]) -> socket.socket:
             trouble = error
             continue
         return sock
-    raise NoSocketError(trouble.errno, trouble.strerror or str(trouble)) from trouble
+    raise NoSocketError(*trouble.args) from trouble
 
 
 def get_free_port() -> int:
@@ -94,7 +95,7 @@ def create_c10d_store(
         timeout: Seconds for coming together, and for each operation.
         wait_for_workers: Whether to wait for all members.
         retries: Kept for torch's callers: a port that the kernel chooses is never in use.
-        use_libuv: Likewise; torch reads USE_LIBUV by itself.
+        use_libuv: Likewise; `USE_LIBUV=0` in the environment has the store do without libuv.
 
     Raises:
         ValueError: no port was given, and there are others to find it.
@@ -112,6 +113,7 @@ def create_c10d_store(
             is_master=is_server,
             timeout=timedelta(seconds=timeout),
             wait_for_workers=wait_for_workers,
+            use_libuv=os.environ.get("USE_LIBUV", "1") == "1",
         )
     except RuntimeError as error:  # of torch's stores
         if "clients joined" not in str(error):

@@ -57,7 +57,7 @@ class StoreHost:
 
 def one_line(error: Exception) -> str:
     """Return what an error says: without the C++ frames that torch appends, nor the frames' kin before the message."""
-    first = str(error).strip().partition("\n")[0].strip()
+    first = str(error).strip().partition("\n")[0].strip().rstrip(".")
     if not first:
         return type(error).__name__
     said = first.rpartition("message: ")[2] or first

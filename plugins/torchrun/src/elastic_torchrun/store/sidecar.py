@@ -1,6 +1,7 @@
 """The agent's side of its store: one process beside it that hosts the workers' store, a fresh one each round."""
 
 import os
+import posix
 import select
 import signal
 import socket
@@ -223,7 +224,7 @@ class StoreSidecar:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                self._pid = os.posix_spawn(
+                self._pid = posix.posix_spawn(
                     self._argv[0],
                     self._argv,
                     environment,

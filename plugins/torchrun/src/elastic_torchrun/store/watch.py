@@ -5,6 +5,9 @@ script that connects there as a client first (torchft's Manager does) would wait
 agent has a store there from the start. The first store that rank 0 makes for that port decides: a client has the agent
 open one. When it is the server, or nothing of torch's is used, all that this module has done is to look. A rank that
 waits for rank 0 can't know what that is about to do: rank 1 says after a while that it waits.
+
+The watch stands in for `__new__`, which has returned before torch's `__init__` connects: no frame of this module is in
+the traceback of a store that can't be made.
 """
 
 import os
@@ -14,7 +17,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import ModuleType
+    from types import FrameType, ModuleType
 
 AGENT_STORE_VARIABLE = "TORCHELASTIC_USE_AGENT_STORE"
 SOCKET_VARIABLE = "TORCH_WORKER_SERVER_SOCKET"
@@ -22,6 +25,7 @@ RANKS = ("0", "1")
 """Those that look; of the others, which wait for rank 0 just as rank 1 does, nothing needs to be said."""
 TOLD_AFTER_S = 30.0
 """How long rank 1 waits in silence: rank 0 may be reading its data."""
+_LOOK_S = 0.5
 _MODULE = "torch._C._distributed_c10d"
 _PARAMETERS = ("host_name", "port", "world_size", "is_master")
 _LISTENS_S = 2.0
@@ -57,35 +61,33 @@ class StoreWatch:
             self.attach()
 
     def attach(self) -> None:
-        """Have the class tell of each store that is made, if it is there."""
+        """Have the class notify this watch of each store that is about to be made, if the class is there."""
         store = getattr(sys.modules.get(_MODULE), "TCPStore", None)
         if store is None:
             return
-        make, see = store.__init__, self.see
+        make, see = store.__new__, self.see
 
-        def __init__(self: object, *args: object, **kwargs: object) -> None:
-            made = see(args, kwargs)
-            try:
-                make(self, *args, **kwargs)
-            finally:
-                made()
+        def __new__(cls: type, *args: object, **kwargs: object) -> object:
+            see(args, kwargs, sys._getframe(1))
+            return make(cls)
 
-        __init__.__doc__ = make.__doc__
-        store.__init__ = __init__
-        self._restore = lambda: setattr(store, "__init__", make)
+        store.__new__ = __new__
+        self._restore = lambda: delattr(store, "__new__")
 
-    def see(self, args: tuple[object, ...], kwargs: "Mapping[str, object]") -> "Callable[[], object]":
-        """Take note of a store that is about to be made; return what to call when it is. Never raises."""
+    def see(self, args: tuple[object, ...], kwargs: "Mapping[str, object]", caller: "FrameType") -> None:
+        """Take note of a store that `caller` is about to make. Never raises."""
         try:
             given = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
             if given.get("port") == self._port and os.getpid() == self._pid:
                 self.detach()
                 if not given.get("is_master") and os.environ.get(AGENT_STORE_VARIABLE) == "False":
                     place = f"{given.get('host_name')}:{self._port}"
-                    return self._ask(str(given.get("host_name")), place) if self._rank == "0" else _tell_later(place)
+                    if self._rank == "0":
+                        self._ask(str(given.get("host_name")), place)
+                    else:
+                        _tell_later(place, caller)
         except Exception:  # noqa: BLE001  # whatever is odd about this store, it is the script's
-            return _nothing
-        return _nothing
+            pass
 
     def detach(self) -> None:
         """Leave everything as it was."""
@@ -94,39 +96,50 @@ class StoreWatch:
         if self._restore is not None:
             self._restore()
 
-    def _ask(self, host: str, place: str) -> "Callable[[], object]":
+    def _ask(self, host: str, place: str) -> None:
         """Have the agent open a store, unless there is one; the client that is about to be made waits for it."""
         import socket
         from contextlib import suppress
 
         with suppress(OSError):
             socket.create_connection((host, self._port), _LISTENS_S).close()
-            return _nothing
+            return
         refusal = _refusal()
         if refusal:
             _tell(f"rank 0 connects to a store at {place}, and nobody hosts one ({refusal})")
         else:
             os.environ[AGENT_STORE_VARIABLE] = "True"  # `init_process_group` is to be its client, too
-        return _nothing
 
 
-def _tell_later(place: str) -> "Callable[[], object]":
+def _tell_later(place: str, caller: "FrameType") -> None:
+    """Print a line if this thread is still in the same call of `caller` after `TOLD_AFTER_S`."""
     import threading
+    import time
 
-    text = f"rank 1 has waited {TOLD_AFTER_S:g} s for a store at {place}: rank 0 has not opened one yet"
-    timer = threading.Timer(TOLD_AFTER_S, _tell, (text,))
-    timer.daemon = True
-    timer.start()
-    return timer.cancel
+    call = (threading.get_ident(), id(caller), caller.f_lasti)  # not the frame itself: it holds what the script has
+
+    def look() -> None:
+        end_s = time.monotonic() + TOLD_AFTER_S
+        while (left_s := end_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, _LOOK_S))  # noqa: TID251  # a worker has no reactor
+            if not _goes_on(*call):
+                return
+        _tell(f"rank 1 has waited {TOLD_AFTER_S:g} s for a store at {place}: rank 0 has not opened one yet")
+
+    threading.Thread(target=look, daemon=True).start()
+
+
+def _goes_on(thread: int, caller: int, at: int) -> bool:
+    """Return whether a thread is still in the call that a frame was making at an instruction."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None and id(frame) != caller:
+        frame = frame.f_back
+    return frame is not None and frame.f_lasti == at
 
 
 def _tell(text: str) -> None:
     told = f"elastic: {text}. Try: elastic run --agent-store, if it is not to be rank 0's"
     print(told, file=sys.stderr, flush=True)  # noqa: T201  # a worker's voice
-
-
-def _nothing() -> None:
-    """Follow a store that is of no interest."""
 
 
 def _refusal() -> str:

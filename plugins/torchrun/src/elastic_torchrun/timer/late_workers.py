@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -189,9 +190,10 @@ class LateWorkers:
         if len(self._folders) > KEPT_FOLDERS:
             old = self._folders[1]
             del self._folders[1]
-            for file in old.iterdir():
-                file.unlink()
-            old.rmdir()
+            with suppress(OSError):  # a cleaner was first, or something else lies in it
+                for file in old.iterdir():
+                    file.unlink()
+                old.rmdir()
 
 
 def record(run: RunHandle, name: str, request: FileTimerRequest | None = None) -> None:

@@ -1,5 +1,6 @@
 """A worker that connects to MASTER_PORT before anybody hosts a store there: with real torch, and a stand-in."""
 
+import datetime
 import os
 import sys
 import threading
@@ -111,7 +112,14 @@ def test_without_a_control_plane_there_is_a_line(elastic, script):
 # --- the watch alone
 
 
-class Store:
+class Made:
+    """As the base of torch's classes, it takes what `__init__` is to have."""
+
+    def __new__(cls, *args, **kwargs):
+        return super().__new__(cls)
+
+
+class Store(Made):
     """In the place of torch's."""
 
     def __init__(self, host_name, port, world_size=None, is_master=False, **more):
@@ -134,8 +142,12 @@ def watched(monkeypatch):
         store_watch.watch()
         return before != sys.meta_path
 
-    yield types.SimpleNamespace(begin=begin, asked=asked, untouched=lambda: Store.__init__ is made)
-    Store.__init__ = made
+    def untouched():
+        return Store.__init__ is made and "__new__" not in vars(Store)
+
+    yield types.SimpleNamespace(begin=begin, asked=asked, untouched=untouched)
+    if not untouched():
+        del Store.__new__
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, store_watch.StoreWatch)]
 
 
@@ -180,6 +192,21 @@ def test_a_refusal_is_told_and_changes_nothing(watched, monkeypatch, capsys):
         "Try: elastic run --agent-store, if it is not to be rank 0's\n"
     )
     assert os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "False"
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_store_that_cannot_be_made_has_no_frame_of_ours_in_its_traceback(watched, monkeypatch, rank):
+    import torch  # noqa: F401  # before the stand-in for its class is put away
+    from torch.distributed import DistNetworkError, TCPStore
+
+    monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", types.SimpleNamespace(TCPStore=TCPStore))
+    watched.begin(rank)
+    with pytest.raises(DistNetworkError) as caught:
+        TCPStore("127.0.0.1", 1, is_master=False, timeout=datetime.timedelta(seconds=0.3))
+    assert {entry.frame.code.path.name for entry in caught.traceback} == {"test_store_watch.py"}
+    assert watched.asked == ([1] if rank == "0" else [])
+    served = TCPStore("127.0.0.1", 0, is_master=True)  # as before
+    assert served.port
 
 
 def test_a_rank_that_waits_for_rank_0_says_so_once(watched, monkeypatch, capsys):

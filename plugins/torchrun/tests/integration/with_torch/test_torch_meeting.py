@@ -18,6 +18,7 @@ from elastic_core.compat.elastic.rendezvous.static_tcp_rendezvous import StaticT
 from elastic_core.compat.elastic.utils.distributed import create_c10d_store, get_free_port
 from elastic_core.compat.elastic.utils.store import barrier, synchronize
 from elastic_core.errors import RendezvousClosedError, RendezvousConnectionError, RendezvousTimeoutError
+from elastic_torchrun.rendezvous import c10d_backend
 from elastic_torchrun.rendezvous.c10d_backend import create_backend
 from patience import patience
 from support import wait_for
@@ -187,6 +188,18 @@ def test_somebody_who_listens_and_says_nothing_is_not_waited_for():
             create_backend(params)
 
 
+@pytest.mark.parametrize(("name", "config"), [("nowhere.test", {}), ("elsewhere.test", {"is_host": "true"})])
+def test_the_host_of_a_tcp_store_needs_no_name_that_resolves(monkeypatch, name, config):
+    monkeypatch.setattr(c10d_backend.socket, "gethostname", lambda: "nowhere.test")
+    endpoint = f"{name}:{get_free_port()}"
+    backend, store = create_backend(RendezvousParameters("c10d", endpoint, "run", 1, 2, read_timeout=10, **config))
+    assert backend.hosting
+    store.set("key", "value")
+    if not config:  # another agent of the host
+        other = RendezvousParameters("c10d", endpoint, "run", 1, 2, read_timeout=10, is_host="false")
+        assert create_backend(other)[1].get("key") == b"value"
+
+
 @pytest.mark.parametrize("config", [{"store_type": "paper"}, {"read_timeout": 0}, {"is_host": "perhaps"}])
 def test_options_of_the_c10d_backend_that_cannot_be(config):
     with pytest.raises(ValueError, match=next(iter(config))):
@@ -226,6 +239,14 @@ def test_exchange_and_barrier(stores):
     assert said == [[b"0", b"1"]] * 2
     on_threads(*(lambda store=store: barrier(store, 2, "wall", barrier_timeout=10) for store in stores))
     assert [store.timeout.total_seconds() for store in stores] == [20, 20]
+
+
+@pytest.mark.parametrize(("value", "libuv"), [("0", False), ("1", True), (None, True)])
+def test_a_store_does_without_libuv_where_the_variable_says_so(monkeypatch, value, libuv):
+    monkeypatch.delenv("USE_LIBUV", raising=False)
+    if value is not None:
+        monkeypatch.setenv("USE_LIBUV", value)
+    assert create_c10d_store(True, "127.0.0.1", world_size=1, timeout=20).libuvBackend is libuv
 
 
 def test_a_barrier_names_who_is_missing(stores):
