@@ -225,6 +225,19 @@ def test_what_an_error_means_to_a_read_and_to_a_write(code, text, read, write):
         assert "h:1" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("etcdserver: mvcc: database space exceeded", "alarm disarm"),
+        ("etcdserver: corrupt cluster", "alarm disarm"),
+        ("etcdserver: rpc not supported for learner", "members that vote"),
+        ("etcdserver: no leader", "start the members"),
+    ],
+)
+def test_what_helps_stands_beside_what_a_server_refuses_for_now(text, hint):
+    assert hint in told(8, text, writes=True).hint
+
+
 @pytest.mark.parametrize("text", ["etcdserver: invalid auth token", "etcdserver: revision of auth store is old"])
 def test_what_a_new_token_mends(text):
     assert told(3, text) is Said.TOKEN

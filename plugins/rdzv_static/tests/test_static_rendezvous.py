@@ -1,11 +1,14 @@
 """The static backend: what it makes of what it is told, and what it refuses."""
 
+import socket
 import threading
 
 import pytest
 
 from elastic_core.api import (
     API_VERSION,
+    Address,
+    BackendUnavailableError,
     ConfigError,
     RendezvousHandler,
     RendezvousInfo,
@@ -13,7 +16,22 @@ from elastic_core.api import (
     WaitBudget,
     WaitCancelledError,
 )
+from elastic_rdzv_static import handler as handler_module
 from elastic_rdzv_static.handler import DEFAULT_PORT, StaticRendezvous
+
+
+@pytest.fixture(autouse=True)
+def names(monkeypatch):
+    """The addresses of names: each is this host's, unless a test says otherwise; None: it does not resolve."""
+    found: dict[str, str | None] = {}
+
+    def resolve(host, port, *, wait, timeout_s):
+        if (ip := found.get(host, "127.0.0.1")) is None:
+            raise BackendUnavailableError(f"cannot resolve {host!r} (Name or service not known) after 0.0 s")
+        return [Address(family=socket.AF_INET, sockaddr=(ip, port))]
+
+    monkeypatch.setattr(handler_module, "resolve", resolve)
+    return found
 
 
 def settings(**given: object) -> RendezvousSettings:
@@ -150,3 +168,75 @@ def test_a_cancelled_wait_forms_no_round():
     handler.wait.cancel()
     with pytest.raises(WaitCancelledError):
         handler.next_rendezvous()
+
+
+class Voice:
+    """Keeps the lines for people."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def said(**given: object) -> list[str]:
+    handler = StaticRendezvous(settings(**given))
+    handler.services = voice = Voice()  # type: ignore[assignment]  # no other service is used here
+    for _ in range(2):
+        handler.next_rendezvous()
+        handler.watch(0.0)
+    return voice.lines
+
+
+@pytest.mark.parametrize(
+    ("rank", "count", "others"), [(0, 2, "node 1"), (0, 8, "nodes 1 to 7"), (1, 2, "node 0"), (7, 8, "node 0")]
+)
+def test_a_node_says_once_where_its_workers_meet_the_others_and_for_whom_they_wait(rank, count, others):
+    (line,) = said(node_rank=rank, max_nodes=count)
+    assert line == f"static: node {rank} of {count}; workers meet at node0.example:1234 and wait there for {others}"
+
+
+def test_one_node_waits_for_nobody_and_says_nothing():
+    assert said(node_rank=0, min_nodes=1, max_nodes=1) == []
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "localhost", "::1"])
+def test_an_address_that_no_other_host_reaches_is_told(address):
+    (line,) = said(endpoint="", master_addr=address)
+    assert "; nodes on other hosts can't reach that address. Try: --master-addr " in line
+    assert ("[::1]:29500 and" in line) is (address == "::1")
+
+
+# --- a name that is for the others
+
+
+def test_workers_beside_rank_0_need_no_name_that_resolves(names):
+    names["node0.example"] = None
+    handler = StaticRendezvous(settings(node_rank=0))
+    assert {handler.next_rendezvous().master_addr for _ in range(2)} == {"127.0.0.1"}
+    assert formed(node_rank=1).master_addr == "node0.example"
+    (line,) = said(node_rank=0)
+    assert line == (
+        "static: node 0 of 2; workers meet at node0.example:1234 and wait there for node 1; this node cannot "
+        "resolve 'node0.example' (Name or service not known) after 0.0 s, so its workers connect to 127.0.0.1"
+    )
+
+
+def test_nor_a_name_that_leads_to_an_address_of_this_node(names):
+    names["node0.example"] = "198.51.100.7"  # of a range for examples
+    assert formed(node_rank=0).master_addr == "127.0.0.1"
+    (line,) = said(node_rank=0)
+    assert "; 'node0.example' leads to 198.51.100.7, no address of this node, so" in line
+
+
+@pytest.mark.parametrize("ip", ["127.0.0.1", "127.0.1.1", "0.0.0.0"])
+def test_a_name_that_leads_to_this_node_stays(names, ip):
+    names["node0.example"] = ip
+    assert formed(node_rank=0).master_addr == "node0.example"
+    assert "so its workers" not in said(node_rank=0)[0]
+
+
+def test_one_node_alone_needs_no_name_either(names):
+    names["node0.example"] = None
+    assert formed(node_rank=0, min_nodes=1, max_nodes=1).master_addr == "127.0.0.1"

@@ -33,13 +33,14 @@ def write_stacks(folder: Path, stacks: Mapping[int, tuple[str, str]]) -> dict[in
 
 def _forget_others(parent: Path) -> None:
     """Remove the folders between the first and the last ones."""
+    folders = []
     with os.scandir(parent) as entries:
-        folders = [
-            entry for entry in entries if entry.name.startswith("round_") and entry.is_dir(follow_symlinks=False)
-        ]
-    folders.sort(key=lambda entry: entry.stat(follow_symlinks=False).st_mtime_ns)
-    for old in folders[1 : 1 - KEPT_FOLDERS]:
+        for entry in entries:
+            with suppress(OSError):  # it has gone meanwhile
+                if entry.name.startswith("round_") and entry.is_dir(follow_symlinks=False):
+                    folders.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.path))
+    for _, old in sorted(folders)[1 : 1 - KEPT_FOLDERS]:
         with suppress(OSError):
-            for file in Path(old.path).iterdir():
+            for file in Path(old).iterdir():
                 file.unlink()
-            Path(old.path).rmdir()
+            Path(old).rmdir()

@@ -41,17 +41,25 @@ class Said(Enum):
     TOKEN = "a new token, and the same request again"
 
 
+_VOTERS_HINT: Final = "the endpoints of members that vote (etcdctl member list)"
+_HEALTH_HINT: Final = "etcdctl endpoint health --cluster, and start the members that are missing"
 _UNTOUCHED: Final = {
-    "no leader": "has no leader",
-    "too many requests": "has more requests than it takes",
-    "database space exceeded": "is out of space (alarm NOSPACE), and takes no writes",
-    "corrupt cluster": "has found that its data are corrupt (alarm CORRUPT)",
-    "not capable": "is too old, or is still finding out what its cluster can do",
-    "too many learner": "is a learner, which serves nobody",
-    "rpc not supported for learner": "is a learner, which serves nobody",
-    "unhealthy cluster": "is part of a cluster that is not healthy",
+    "no leader": ("has no leader", _HEALTH_HINT),
+    "too many requests": ("has more requests than it takes", ""),
+    "database space exceeded": (
+        "is out of space (alarm NOSPACE), and takes no writes",
+        "etcdctl compact REVISION, defrag and alarm disarm, or a larger --quota-backend-bytes",
+    ),
+    "corrupt cluster": (
+        "has found that its data are corrupt (alarm CORRUPT)",
+        "replace the member that is corrupt (etcdctl alarm list), then etcdctl alarm disarm",
+    ),
+    "not capable": ("is too old, or is still finding out what its cluster can do", ""),
+    "too many learner": ("is a learner, which serves nobody", _VOTERS_HINT),
+    "rpc not supported for learner": ("is a learner, which serves nobody", _VOTERS_HINT),
+    "unhealthy cluster": ("is part of a cluster that is not healthy", _HEALTH_HINT),
 }
-"""What etcd says before it has done anything."""
+"""What etcd says before it has done anything, and what to do about it."""
 _OPEN: Final = {
     "request timed out": "did not finish in time",
     "leader changed": "has got another leader meanwhile",
@@ -86,9 +94,9 @@ def answered(status: int, text: str, *, peer: str, login: Login, writes: bool, p
     refusal = _refusal(code, said, shown, peer, login, path)
     if refusal is not None:
         return refusal
-    for words, what in _UNTOUCHED.items():
+    for words, (what, hint) in _UNTOUCHED.items():
         if words in said:
-            return BackendUnavailableError(f"{peer} {what}")
+            return BackendUnavailableError(f"{peer} {what}", hint=hint)
     for words, what in _OPEN.items():
         if words in said:
             return _maybe(f"{peer} {what}", writes)

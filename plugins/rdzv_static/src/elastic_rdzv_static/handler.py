@@ -1,19 +1,27 @@
 """The `static` backend: every node is told its rank and where rank 0 is; the nodes exchange no word."""
 
+import socket
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from elastic_core.api import (
     API_VERSION,
+    Address,
+    BackendUnavailableError,
     ConfigError,
     OptionSpec,
     RendezvousHandler,
     RendezvousInfo,
     RendezvousSettings,
+    WaitBudget,
+    is_loopback,
+    resolve,
 )
 
 DEFAULT_PORT = 29500
 """As in torch."""
+_LOOPBACK: Final = "127.0.0.1"
+_LOOK_UP_S: Final = 5.0
 
 
 class StaticRendezvous(RendezvousHandler):
@@ -21,9 +29,10 @@ class StaticRendezvous(RendezvousHandler):
 
     Semantics of torch's static backend: the world is as large as `--nnodes` says (its maximum), it is never closed, no
     node ever waits, and a node that restarts its workers does so alone. Every node is taken to have as many workers as
-    this one. One thing differs: the worker of rank 0 hosts the workers' store, at the endpoint, not its agent.
+    this one. Two things differ: the worker of rank 0 hosts the workers' store, at the endpoint, not its agent; and the
+    workers of its node reach it by loopback where the endpoint's name leads to no address of that node.
 
-    Threading: as the base class says; nothing here blocks but `watch`.
+    Threading: as the base class says; nothing here blocks but `watch`, and the look-up of a name on node 0.
 
     Raises:
         ConfigError: this node has no rank, one that the world does not have, or the endpoint can't be used.
@@ -40,22 +49,61 @@ class StaticRendezvous(RendezvousHandler):
         self._node_rank = _node_rank(settings)
         self._address, self._port = _endpoint(settings)
         self._token = 0
+        self._past = None if self._node_rank == 0 else ""
+        """Why the address does not lead to this node, which is node 0; empty: it does. None: not looked up yet."""
+        self._told = settings.max_nodes == 1
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Return this node's place, the same each time, with a token higher than the last one's."""
         self.wait.check()
+        if self._past is None:
+            self._past = _leads_past(self._address, self.wait)
         self._token += 1
         return RendezvousInfo(
             rank=self._node_rank,
             world_size=self.settings.max_nodes,
             round_token=self._token,
-            master_addr=self._address,
+            master_addr=_LOOPBACK if self._past else self._address,
             master_port=self._port,
         )
 
     def watch(self, timeout_s: float) -> None:
-        """Sleep without waking: nobody can say that anything has changed."""
+        """Say once where the workers meet, and sleep without waking: nobody can say that anything has changed."""
+        if not self._told:
+            self._told = True
+            line = _meeting(self._node_rank, self.settings.max_nodes, self._address, self._port)
+            self.services.say(f"{line}; {self._past}, so its workers connect to {_LOOPBACK}" if self._past else line)
         self.wait.sleep(timeout_s)
+
+
+def _meeting(node_rank: int, node_count: int, address: str, port: int) -> str:
+    """Return where this node's workers meet those of the others: the agents wait for nobody, so nothing else shows."""
+    others = "node 0" if node_rank else "node 1" if node_count == 2 else f"nodes 1 to {node_count - 1}"
+    where = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    line = f"static: node {node_rank} of {node_count}; workers meet at {where} and wait there for {others}"
+    if address == "localhost" or is_loopback(address):
+        line += "; nodes on other hosts can't reach that address. Try: --master-addr with a name or address of node 0"
+    return line
+
+
+def _leads_past(host: str, wait: WaitBudget) -> str:
+    """Return why a name or an address does not lead to this node; empty: it does."""
+    try:
+        found = resolve(host, 0, wait=wait, timeout_s=_LOOK_UP_S)
+    except BackendUnavailableError as error:
+        return f"this node {error.what}"
+    if any(map(_is_own, found)):
+        return ""
+    return f"{host!r} leads to {', '.join(address.ip for address in found)}, no address of this node"
+
+
+def _is_own(address: Address) -> bool:
+    with socket.socket(address.family, socket.SOCK_STREAM) as sock:
+        try:
+            sock.bind(address.sockaddr)
+        except OSError:
+            return False
+    return True
 
 
 def _node_rank(settings: RendezvousSettings) -> int:
