@@ -25,6 +25,9 @@ BEGIN_S = 3.0
 LENGTHS = (0.6, 1.3, 2.6)
 """How long a fault lasts, in leases: less than one, more than one, and more than one after another has healed."""
 
+LATE = 0.25
+"""How late datagrams are, in leases, while they are."""
+
 
 class Steady(random.Random):
     """Chance without any: the middle of each range, and the first of all there is."""
@@ -70,7 +73,7 @@ class Away(Record, frozen=True, kw_only=True):
 
 
 class Fault(Record, frozen=True, kw_only=True):
-    """One fault. `kind`: `away`, `refused`, `parted`, `alone`, `crash`, `power`, `restart`, `stopped`.
+    """One fault. `kind`: `away`, `refused`, `parted`, `alone`, `crash`, `power`, `stopped`, `late`.
 
     `hosts` is whom it is about, `at_s` when, in seconds after the first moment, and `length_s` how long it lasts: of a
     crash, until the node is back (0: never).
@@ -86,25 +89,19 @@ Schedule = tuple[Fault, ...]
 
 
 class Scope(Record, frozen=True, kw_only=True):
-    """What is played: how many members, of which so many are in the round, how many faults, and on which grid.
-
-    `late`: datagrams take so many leases longer.
-    """
+    """What is played: how many members, of which so many are in the round, how many faults, and on which grid."""
 
     members: int
     largest: int
     faults: int
     phases: int
     steps: int
-    late: float = 0.0
 
     def __str__(self) -> str:
         """Return it for people."""
         return (
             f"{self.members} members in rounds of at most {self.largest}, {self.faults} faults, "
             f"{self.phases} phases, {self.steps} steps a lease"
-            + f", datagrams late by {self.late} leases"
-            * bool(self.late)
         )
 
     def schedules(self) -> Iterator[Schedule]:
@@ -131,7 +128,6 @@ SCOPES = (
     Scope(members=3, largest=3, faults=1, phases=4, steps=1),
     Scope(members=3, largest=2, faults=1, phases=4, steps=1),
     Scope(members=2, largest=2, faults=2, phases=1, steps=1),
-    Scope(members=3, largest=2, faults=1, phases=4, steps=1, late=0.45),
     Scope(members=2, largest=2, faults=2, phases=1, steps=2),
     Scope(members=3, largest=2, faults=2, phases=1, steps=1),
     Scope(members=3, largest=3, faults=2, phases=1, steps=1),
@@ -155,6 +151,7 @@ def _faults(names: Sequence[str], at_s: float) -> Iterator[Fault]:
         yield from (make(kind="alone", hosts=(name,)) for name in names)
         yield from (make(kind="parted", hosts=pair) for pair in itertools.combinations(names, 2))
         yield from (make(kind="stopped", hosts=(name,)) for name in names)
+    yield Fault(kind="late", hosts=tuple(names), at_s=at_s, length_s=LENGTHS[-1] * LEASE_S)
     yield Fault(kind="refused", hosts=tuple(names), at_s=at_s, length_s=LENGTHS[-1] * LEASE_S)
     for name in names:
         for kind in ("crash", "power"):
@@ -177,7 +174,6 @@ class Explored(Simulation):
             outage_grace_s=8 * LEASE_S,
         )
         super().__init__(0, scenario, rng=Steady())
-        self.net.late_s = scope.late * LEASE_S
         self._schedule = schedule
 
     def _plan_faults(self) -> float:
@@ -201,6 +197,10 @@ class Explored(Simulation):
                 refuses=fault.kind == "refused",
             )
             self._cut(cut, fault.length_s)
+            return
+        if fault.kind == "late":
+            self.net.late_s = LATE * LEASE_S
+            self.net.after(fault.length_s, partial(setattr, self.net, "late_s", 0.0))
             return
         victim = next((one for one in self.members if one.name in hosts and one.live), None)
         if victim is None:

@@ -11,6 +11,7 @@ from elastic_core.rendezvous.member.documents import Ending, RoundDocument, Verd
 from elastic_core.rendezvous.member.state import Want
 from elastic_core.reports import Absence, NodeReport
 from elastic_core.types import Decided, Failure, FailureClass, Restart, RoundEnded, Stop, StopOrdered, Undecided
+from elastic_plugin_kit.store_model import StoreModel
 from simulation.client import SimulatedClient
 from simulation.saving import SimulatedSaving
 
@@ -358,10 +359,16 @@ class SimulatedMember(SimulatedClient):
         if seat is None:
             return
         record = encode(replace(record_of(self.state, self.local_s), state="gone"))
-        self.net.send(self.line, lambda store, now_s: store.update(seat, record, now_s=now_s), lambda _: None)
+        held = [seat]
+
+        def tell(store: StoreModel, now_s: float) -> None:
+            store.withdraw(seat, now_s=now_s)
+            held[0] = store.enlist(record, incarnation=self.incarnation, ttl_s=5.0, now_s=now_s)
+
+        self.net.send(self.line, tell, lambda _: None)
         self.net.after(
-            0.2,
-            lambda: self.net.send(self.line, lambda store, now_s: store.withdraw(seat, now_s=now_s), lambda _: None),
+            1.0,
+            lambda: self.net.send(self.line, lambda store, now_s: store.withdraw(held[0], now_s=now_s), lambda _: None),
         )
 
     def _leave(self) -> None:

@@ -109,14 +109,22 @@ def grants_of_some_are_taken_for_those_of_all(patch: pytest.MonkeyPatch) -> None
     patch.setattr(GrantTable, "oldest_s", property(lambda self: max(self._at_s)))
 
 
+def forget_silence(patch: pytest.MonkeyPatch) -> None:
+    """Have no leader wait because it has seen the silence: one that has just begun to lead has not."""
+    watch = leader.watch
+    patch.setattr(leader, "watch", lambda view, notes: replace(watch(view, notes), hold_until_s=notes.hold_until_s))
+
+
 @mutation(TRAINS, **parted(s.SPLIT))
 def a_member_is_ready_while_its_grant_lasts(patch: pytest.MonkeyPatch) -> None:
+    forget_silence(patch)
     record_of = machine.record_of
     patch.setattr(machine, "record_of", lambda state, now_s: record_of(replace(state, granted_s=LONG_AGO_S), now_s))
 
 
 @mutation(TRAINS, **parted(s.SPLIT))
 def a_hold_by_an_own_grant_ends_early(patch: pytest.MonkeyPatch) -> None:
+    forget_silence(patch)
     for module in (announce, machine):
         patch.setattr(module, "grant_ends_s", lambda state: state.granted_s + 0.1 * state.grant_s)
 

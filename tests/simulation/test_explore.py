@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from elastic_core.rendezvous.member import leader
 from elastic_core.rendezvous.member.state import NEVER_S, State
-from elastic_core.rendezvous.shell.grants import PeerExchange
 from simulation.checks import Violation
 from simulation.explore import BEGIN_S, SCOPES, Explored, Fault, Scope, explore, play
 
@@ -74,26 +73,9 @@ def without_end(patch):
     patch.setattr(State, "cut_s", property(lambda self: NEVER_S))
 
 
-def counting_from_when_it_was_heard(patch):
-    take = PeerExchange.take
-
-    def young(self, answer, now_s):
-        asked = self._asked.get(answer.serial)
-        if asked is not None and answer.ages:
-            self._asked[answer.serial] = (now_s, *asked[1:])
-        take(self, answer, now_s)
-
-    patch.setattr(PeerExchange, "take", young)
-
-
 DEFECTS = {
     "a spare waits for nobody": (without_waiting, SPARE, (BOTH_AWAY,)),
     "a lease that ends stops nothing": (without_end, SPARE, (replace(BOTH_AWAY, kind="alone", hosts=("n1",)),)),
-    "an age counts from when it was heard": (
-        counting_from_when_it_was_heard,
-        replace(SPARE, late=0.45),
-        (BOTH_AWAY, replace(BOTH_AWAY, hosts=("n1",), length_s=BOTH_AWAY.length_s + 8.0)),
-    ),
 }
 
 

@@ -223,7 +223,8 @@ def recorded(folder):
         return None
     message = json.loads(path.read_text())["message"]
     path.unlink()
-    return message["message"], {k: v for k, v in message["extraInfo"].items() if not k.startswith("timestamp")}
+    told = {k: v for k, v in message["extraInfo"].items() if k != "pid" and not k.startswith("timestamp")}
+    return message["message"], told
 
 
 @pytest.mark.parametrize("as_module", [False, True], ids=["script", "module"])

@@ -17,7 +17,7 @@ from elastic_plugin_kit.memory_store import MemoryStore
 
 CHOICE = StoreChoice(backend="memory", endpoint="", run_id="r", conf={})
 WAIT = WaitBudget()
-CONTROL = {"v": 3, "epoch": "e", "attempt": 0, "secret": "s", "of-a-newer-version": [1, {"x": None}]}
+CONTROL = {"v": 4, "epoch": "e", "attempt": 0, "secret": "s", "of-a-newer-version": [1, {"x": None}]}
 
 
 @pytest.fixture

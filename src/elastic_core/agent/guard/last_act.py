@@ -17,8 +17,9 @@ from contextlib import suppress
 _HARD_LIMIT_S = 12
 _CONNECT_S = 8.0  # a machine with other work to do needs seconds for what a client imports and asks to connect
 _WITHDRAW_S = 4.0
-_TELL_S = 1.0
-_READ_S = 0.2  # for the leader to read that no worker is left
+_TELL_S = 3.0
+_LEASE_S = 5.0
+_READ_S = 1.0  # for whoever leads by then to read that no worker is left
 
 
 def encode(store: str, seat: bytes, settings: bytes) -> str:
@@ -57,7 +58,7 @@ def _act() -> None:
     import msgspec
 
     from elastic_core.clock import WaitBudget
-    from elastic_core.rendezvous.member.documents import MemberRecord, decode, encode
+    from elastic_core.rendezvous.member.documents import HeldSeat, MemberRecord, decode
     from elastic_core.rendezvous.store import Seat
     from elastic_core.types import RendezvousSettings
 
@@ -71,13 +72,14 @@ def _act() -> None:
     store.connect(wait=WaitBudget.lasting(_CONNECT_S))
     if sys.stdin.buffer.readline() != b"go\n":
         return
-    seat = msgspec.json.decode(orders["seat"], type=Seat)
-    with suppress(Exception):  # a store's too: what counts is that the seat is given back
-        wait = WaitBudget.lasting(_TELL_S)
-        records = {one.incarnation: decode(one.record, MemberRecord) for one in store.members(wait=wait).members}
-        if any(record.state in ("ready", "out") for record in records.values()):
-            # A seat that was given back looks like one whose lease has ended; the record tells those who wait.
-            gone = encode(msgspec.structs.replace(records[seat.incarnation], state="gone"))
-            store.update(seat, gone, wait=wait)
-            wait.sleep(_READ_S)
+    held = msgspec.json.decode(orders["seat"], type=HeldSeat)
+    seat: Seat = held
     store.withdraw(seat, wait=WaitBudget.lasting(_WITHDRAW_S))
+    with suppress(Exception):  # a store's too; then those who wait do so for as long as after a loss of power
+        wait = WaitBudget.lasting(_TELL_S)
+        members = store.members(wait=wait).members if held.gone else ()
+        if any(decode(one.record, MemberRecord).state in ("ready", "out") for one in members):
+            # A seat that was given back looks like one whose lease has ended. A record behind all others tells them.
+            seat = store.enlist(held.gone.encode(), incarnation=seat.incarnation, ttl_s=_LEASE_S, wait=wait)
+            wait.sleep(_READ_S)
+            store.withdraw(seat, wait=WaitBudget.lasting(_WITHDRAW_S))

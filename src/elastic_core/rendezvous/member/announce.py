@@ -51,8 +51,8 @@ from elastic_core.types import Decided, FailureClass, Restart, RoundEnded, Stop,
 
 PART_S = 0.5
 """How long a node that was told to stop waits, without workers, for the others to have noticed."""
-GONE_S = 0.2
-"""How long it waits where they have, for others than the round's members to read that it has no workers."""
+GONE_S = 0.5
+"""How long it says so from a seat behind all others, where others than the round's members wait for the next one."""
 NAMES_LIMIT = 64
 """Up to so many members a waiting node reads who they are; beyond, it only counts them."""
 
@@ -75,11 +75,13 @@ def record_of(state: State, now_s: float) -> MemberRecord:
         what = state.progress.value if state.want is Want.RUN else _stopping(state)
         # Where the store goes with this node, the verdict comes first: the others would begin a round without it.
         if state.leaving and what != "done" and not isinstance(state.post, Verdict):
-            what = "gone" if state.parting else "leaving"
+            what = "leaving"
     elif state.leaving and state.seat is not None:
         what = "leaving"  # no round is formed with it
     elif now_s < grant_ends_s(state):
         what = "running"  # as others of its round do: it has promised them to take part in no later one
+    if state.farewell is not None:
+        what = "gone"
     return MemberRecord(
         epoch=state.epoch,
         node=me.node,
@@ -374,11 +376,18 @@ def _part(state: State, now_s: float) -> Announced:
     """Leave once the round's end is known to be because of this node, or nobody says so."""
     if not state.parting:
         return state, NOTHING
+    over = replace(state, parting=False, want=Want.LEAVE)
+    if state.farewell is not None:
+        gone = state.trouble is not None or now_s >= state.leave_s + GONE_S
+        return over if gone else state, NOTHING
     known = state.verdict_announced or (state.mine is not None and state.announced >= state.mine.token)
-    wait_s = PART_S if not known else GONE_S if crowded(state) or state.want is Want.JOIN else 0.0
-    if state.trouble is not None or state.seat is None or now_s >= state.leave_s + wait_s:
-        return replace(state, parting=False, want=Want.LEAVE), NOTHING
-    return state, NOTHING
+    if state.trouble is not None or state.seat is None:
+        return over, NOTHING
+    if now_s < state.leave_s + (0.0 if known or state.want is Want.JOIN else PART_S):
+        return state, NOTHING
+    if crowded(state):
+        return replace(state, farewell=state.seat.number, leave_s=now_s), NOTHING
+    return over, NOTHING
 
 
 # --- waiting

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from elastic_core.encoding import decode_json
 from elastic_core.errors import RendezvousStateError
 from elastic_core.history import RECENT_LIMIT, OldFailures, remembered
+from elastic_core.rendezvous.store import Seat
 from elastic_core.reports import Absence, NodeReport, NodeSteps, RunSteps
 from elastic_core.types import Failure, Record, Restart, Stop
 
@@ -73,6 +74,16 @@ class MemberRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Why it is left out."""
     stated: Mapping[str, int] = {}
     """Its numbers in that round, by topic, for what the nodes agree about."""
+
+
+class HeldSeat(Seat, frozen=True, kw_only=True):
+    """What the guard of a dead agent gives back, and the record by which it says that no worker is left.
+
+    A seat that is given back looks like one whose lease has ended. Who waits for the next round tells them apart by
+    this record; empty: it was in no round.
+    """
+
+    gone: str = ""
 
 
 class RosterEntry(msgspec.Struct, frozen=True, array_like=True):

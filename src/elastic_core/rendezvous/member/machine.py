@@ -192,6 +192,13 @@ def puts_back_here(state: State) -> bool:
     return state.control is None or puts_back(state)
 
 
+def _say_farewell(state: State, now_s: float) -> Planned:
+    """Give up the seat for one behind all others: whoever leads then reads there that no worker is left."""
+    if state.seat is None or state.seat.number != state.farewell or state.want is Want.LEAVE:
+        return state, None
+    return state, m.Withdraw(seat=state.seat)
+
+
 def _enlist(state: State, now_s: float) -> Planned:
     if state.seat is not None or state.want is Want.LEAVE:
         return state, None
@@ -313,6 +320,7 @@ _RULES: tuple[Rule, ...] = (
     _renew,
     _read_control,
     _write_control,
+    _say_farewell,
     _enlist,
     _read_round,
     _write_round,

@@ -131,14 +131,19 @@ def _is_missed(state: State) -> bool:
     if not state.leaving or state.trouble is not None or state.seat is None or state.verdict_announced or mine is None:
         return False
     if state.want is Want.JOIN:  # they may be about to form a round with it
-        return state.live > 1
+        return crowded(state)
     trains = state.want in (Want.RUN, Want.STOP) and state.progress is not Progress.DONE
     return trains and (crowded(state) or (len(mine.roster) > 1 and state.announced < mine.token))
 
 
 def crowded(state: State) -> bool:
-    """Return whether others than its round's members are there, who must hear that this one has no workers any more."""
-    return state.mine is not None and state.live > len(state.mine.roster)
+    """Return whether others wait for the next round, who must hear that this member has no workers of the last one.
+
+    Whoever leads when it has gone can't tell a seat that was given back from a lease that has ended.
+    """
+    if state.mine is None:
+        return False
+    return state.live > (1 if state.want is Want.JOIN else len(state.mine.roster))
 
 
 def _closing(state: State) -> Verdict | None:

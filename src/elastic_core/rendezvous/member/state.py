@@ -174,6 +174,8 @@ class State(Record, frozen=True, kw_only=True):
     asked: tuple[int, str] | None = None
     asked_s: float = LONG_AGO_S
     leave_s: float = 0.0
+    farewell: int | None = None
+    """The seat that it has given up for one behind all others, in which it says `gone` for a moment."""
     drain: DrainOrder | None = None
     """The order to end that the agent was given, if any."""
 

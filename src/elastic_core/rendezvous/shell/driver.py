@@ -23,6 +23,7 @@ from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
     Ending,
+    HeldSeat,
     MemberRecord,
     RoundDocument,
     Verdict,
@@ -142,7 +143,7 @@ class Driver:
         self._reached_s = LONG_AGO_S
         self._asked_tick_s: float | None = None
         self._fenced_s = LONG_AGO_S
-        self._left_seat: Seat | None = None
+        self._left_seat: HeldSeat | None = None
         self._notices = 0
         self._thread = threading.Thread(target=self._run, name="elastic-member", daemon=True)
 
@@ -310,15 +311,24 @@ class Driver:
         if state.want in (Want.RUN, Want.STOP) and state.fence_s != self._fenced_s:
             self._fenced_s = state.fence_s
             self._emit(Fenced(until_s=state.fence_s))
-        if state.seat is not self._left_seat:
-            same = (
-                state.seat is not None and self._left_seat is not None and state.seat.number == self._left_seat.number
+        held = self._held_seat()
+        if held != self._left_seat:
+            self._left_seat = held
+            cls = type(self._store)
+            seat = b"" if held is None else msgspec.json.encode(held)
+            self._emit(SeatHeld(store=f"{cls.__module__}:{cls.__qualname__}" if seat else "", seat=seat))
+
+    def _held_seat(self) -> HeldSeat | None:
+        state, mine = self._state, self._state.mine
+        if state.seat is None:
+            return None
+        gone = b""
+        if mine is not None:
+            record = MemberRecord(
+                epoch=mine.epoch, node=self.node, state="gone", seen=mine.token, token=mine.token, nonce=mine.nonce
             )
-            self._left_seat = state.seat
-            if not same:
-                seat = b"" if state.seat is None else msgspec.json.encode(state.seat)
-                cls = type(self._store)
-                self._emit(SeatHeld(store=f"{cls.__module__}:{cls.__qualname__}" if seat else "", seat=seat))
+            gone = encode(record)
+        return HeldSeat(number=state.seat.number, incarnation=state.seat.incarnation, ahead=0, gone=gone.decode())
 
     # --- operations
 

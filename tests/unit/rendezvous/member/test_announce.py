@@ -266,6 +266,13 @@ def test_a_node_that_is_told_to_stop_between_two_rounds_is_in_none_and_has_left(
     assert record_of(asked, 101.0).state == "leaving"
     left = step(asked, (m.LeaveRendezvous(close=False),), now_s=101.0)
     assert left.state.parting
-    assert not isinstance(left.operation, m.Withdraw)
-    later = step(left.state, (), now_s=101.3)
-    assert later.operation == m.Withdraw(seat=SEATED.seat)
+    assert left.operation == m.Withdraw(seat=SEATED.seat)
+    behind = step(left.state, (m.Withdrawn(),), now_s=101.1)
+    assert isinstance(behind.operation, m.Enlist)
+    assert decode(behind.operation.record, MemberRecord).state == "gone"
+    seat = Seat(number=9, incarnation="n1#1", ahead=1)
+    there = step(
+        behind.state, (m.Enlisted(seat=seat, record=behind.operation.record, sent_s=101.1, ttl_s=5.0),), now_s=101.2
+    )
+    assert not isinstance(there.operation, m.Withdraw)
+    assert step(there.state, (), now_s=101.6).operation == m.Withdraw(seat=seat)
