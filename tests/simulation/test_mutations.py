@@ -29,5 +29,5 @@ def test_a_defect_is_found(name, monkeypatch):
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_without_it_the_same_runs_go_well(name):
-    for seed in range(5):
+    for seed in range(3):
         simulate(seed, scenario_for(seed, MUTATIONS[name][2]))

@@ -32,13 +32,13 @@ from simulation.scenario import (
 )
 from simulation.simulator import simulate
 
-SEEDS = int(os.environ.get("SIMULATE_SEEDS", "200"))
+SEEDS = int(os.environ.get("SIMULATE_SEEDS", "120"))
 SHARES = 4
 
 
 def some(count):
     """Return seeds for a test of one kind of trouble: so many, or up to ten times as many with SIMULATE_SEEDS."""
-    return range(count * max(200, min(SEEDS, 2000)) // 200)
+    return range(count * max(120, min(SEEDS, 2000)) // 200)
 
 
 @pytest.mark.timeout(0 if SEEDS > 4000 else 120)
