@@ -82,7 +82,7 @@ mutants: $(VENV)/.for-development ## check that the tests catch 40 seeded faults
 	@$(BIN)/python scripts/mutants.py $(MUTANTS_ARGS)
 
 simulate: $(VENV)/.for-development ## run the rendezvous against a simulated store for long (SIMULATE_SEEDS=100000)
-	@SIMULATE_SEEDS="$(SIMULATE_SEEDS)" $(BIN)/python -m pytest tests/simulation tests/unit/rendezvous/shell/test_grants.py -q --timeout 0
+	@SIMULATE_SEEDS="$(SIMULATE_SEEDS)" $(BIN)/python -m pytest -n auto tests/simulation tests/unit/rendezvous/shell/test_grants.py -q --timeout 0
 
 lint: $(VENV)/.for-development ## style, format, types, direction of imports
 	@$(BIN)/ruff check .

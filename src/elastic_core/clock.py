@@ -7,13 +7,17 @@ moves.
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from elastic_core.errors import WaitCancelledError, WaitExpiredError
 
+_A_CENTURY_S: Final = 3.2e9
+
 
 def duration_text(seconds: float) -> str:
-    """Return `0.5 s`, `3 min 5 s`, `2 h 7 min`, `3 d 4 h`: from a minute on rounded."""
+    """Return `0.5 s`, `3 min 5 s`, `2 h 7 min`, `3 d 4 h`: from a minute on rounded, but for what outlasts people."""
+    if seconds >= _A_CENTURY_S:
+        return f"{seconds:.3g} s"
     whole = max(0, round(seconds))
     for size, name, below, part in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if whole >= size:

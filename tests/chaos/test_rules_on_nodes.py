@@ -121,7 +121,7 @@ def test_a_node_that_is_left_out_says_so_and_ends_with_what_the_run_has_failed_o
     others = [node for node in nodes if node is not bad]
     redis_run.exit_rank(2, bad.said(world=3)["gen"], 43)
     again = [node.said(world=2, restarts=1) for node in others]
-    bad.told("this node is left out for 600 s by policy 'rules': exit code 43")
+    bad.told("this node is left out for 10 min by policy 'rules': exit code 43")
     (status,) = wait_for(lambda: list(bad.agent.runtime.glob("elastic-*/*/status.json")), what="its status")
     absence = wait_for(lambda: json.loads(status.read_text())["absence"])
     assert (absence["by"], absence["reason"], absence["refused"]) == ("policy 'rules'", "exit code 43", False)
@@ -129,7 +129,7 @@ def test_a_node_that_is_left_out_says_so_and_ends_with_what_the_run_has_failed_o
     told = subprocess.run(
         [sys.executable, "-m", "elastic_core", "status", *_store(redis_run)], capture_output=True, text=True, check=True
     )
-    assert f"{bad.name} is left out for 600 s in all by policy 'rules': exit code 43" in told.stdout
+    assert f"{bad.name} is left out for 10 min in all by policy 'rules': exit code 43" in told.stdout
     assert "waiting for a place" not in told.stdout
     redis_run.exit_rank(0, again[0]["gen"], 9)
     for node in nodes:

@@ -66,6 +66,7 @@ def test_sleep_past_the_deadline_says_so():
         (3599.47, "59 min 59 s"),
         (273_600, "3 d 4 h"),
         (2.592e6, "30 d"),
+        (1e300, "1e+300 s"),
     ],
 )
 def test_durations_are_in_units_that_people_use(seconds, shown):

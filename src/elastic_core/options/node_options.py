@@ -197,7 +197,8 @@ NODES: Final[tuple[OptionRow, ...]] = (
         Section.NODES,
         "store-outage-grace",
         "SECONDS",
-        "How long workers train on when the backend's server is away from all nodes, before --on-store-loss holds.",
+        "How long workers train on when the backend's server is away from all nodes, before --on-store-loss holds. "
+        "For as long a new round waits for nodes of the last one of which none is heard: they may train on.",
         default="120",
         field="nodes.store_outage_grace_s",
         read=seconds,

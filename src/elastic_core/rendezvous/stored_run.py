@@ -217,7 +217,7 @@ def stored_run(survey: Survey) -> StoredRun:
     return StoredRun(
         control=control,
         round=round_,
-        members=tuple((incarnation, record) for incarnation, record in members if record is not None),
+        members=tuple((name, record) for name, record in members if record is not None and record.state != "gone"),
         silent=frozenset(survey.silent),
     )
 

@@ -111,9 +111,8 @@ def _deadline_s(state: State, now_s: float) -> float:
         if grant_ends_s(state) > now_s:
             due.append(grant_ends_s(state))
         due.append(gives_up_joining_s(state))
-        if state.ever_connected:
-            due.append(state.line_s)
-            due.append(state.waiting_s + state.me.join_timeout_s if not state.spare else NEVER_S)
+        if state.ever_connected and not state.spare:
+            due += [state.line_s, state.waiting_s + state.me.join_timeout_s]
     if state.trouble is not None and state.me.on_store_loss == "fail" and state.want is Want.RUN:
         due.append(state.trouble.since_s + state.me.store_outage_grace_s)
     return max(min(due), now_s + 0.001)
@@ -292,7 +291,7 @@ def _wants_names(state: State, now_s: float) -> bool:
     if state.want is not Want.JOIN or knows_members(state, now_s):
         return False
     if state.spare:
-        return now_s >= state.line_s or (state.me.spares is not None and MEMBERS not in state.fresh)
+        return state.me.spares is not None and MEMBERS not in state.fresh
     return now_s >= min(state.line_s, state.waiting_s + state.me.join_timeout_s)
 
 
