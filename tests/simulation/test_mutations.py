@@ -7,10 +7,20 @@ from simulation.mutations import MUTATIONS, scenario_for
 from simulation.simulator import simulate
 
 MOST_SEEDS = 300
+TELLING = {
+    "a_swap_ignores_what_it_expects": 34,
+    "a_member_is_ready_while_its_grant_lasts": 42,
+    "a_hold_by_an_own_grant_ends_early": 42,
+    "a_newcomer_grants_no_grace": 17,
+    "a_newcomer_counts_from_when_it_came": 42,
+    "a_record_is_not_written_again": 87,
+    "a_late_answer_is_taken_for_one_about_another_round": 65,
+}
+"""By defect a seed that has found it, to be tried first: all others are tried where it no longer does."""
 
 
-def first_violation(scenario):
-    for seed in range(MOST_SEEDS):
+def first_violation(name, scenario):
+    for seed in (TELLING.get(name, 0), *range(MOST_SEEDS)):
         try:
             simulate(seed, scenario_for(seed, scenario))
         except Violation as found:
@@ -22,7 +32,7 @@ def first_violation(scenario):
 def test_a_defect_is_found(name, monkeypatch):
     mutate, invariants, scenario = MUTATIONS[name]
     mutate(monkeypatch)
-    found = first_violation(scenario)
+    found = first_violation(name, scenario)
     assert found is not None
     assert found.invariant in invariants, str(found)
 
