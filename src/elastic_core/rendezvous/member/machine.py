@@ -278,6 +278,10 @@ def _members(state: State, now_s: float) -> Planned:
     if state.ahead == 0:
         pause_s = min(_LONGEST_READ_PAUSE_S, len(state.members) * _READ_COST_S)
         due_s = state.members_read_s + pause_s if MEMBERS not in state.fresh else NEVER_S
+        if state.members_read_s < state.look_s <= now_s:
+            # What is decided because its time has come rests on who is there by then. A leader that got no turn for a
+            # while, or whose store was slow, has not yet been told what happened meanwhile.
+            due_s = now_s
     elif state.ahead <= DEPUTIES and (MEMBERS not in state.fresh or _pending(state) or state.owed):
         due_s = state.members_read_s + state.period_s
     if _wants_names(state, now_s):
